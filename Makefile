@@ -1,0 +1,32 @@
+# Every target works on a fresh machine with Python 3.11+, pip and make alone.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.headgate-installed
+
+.PHONY: setup test check demo bench clean
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "headgate needs Python 3.11 or newer")'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(BIN)/python -m pip install --quiet --editable . --group dev
+	touch $(STAMP)
+
+test: $(STAMP)
+	$(BIN)/pytest -n 2
+
+check: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+demo: $(STAMP)
+	$(BIN)/headgate demo
+
+bench: $(STAMP)
+	$(BIN)/python -m bench
+
+clean:
+	rm -rf .venv .pytest_cache .ruff_cache .hypothesis

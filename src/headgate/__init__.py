@@ -1,0 +1,1 @@
+"""Durable workflows whose concurrency and cost are predictable."""

@@ -1,0 +1,1 @@
+"""Words every other layer shares: models, states, errors, clocks, limits, the graph. Imports nothing of ours."""

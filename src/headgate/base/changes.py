@@ -1,0 +1,136 @@
+"""Rows as they pass between the kernel, the store and the worker.
+
+Named tuples in the order of their columns: the hot path binds them to SQL
+as they are. The kernel makes them, the store writes them, `load` reads them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from headgate.base.events import Change
+
+
+class TaskRow(NamedTuple):
+    """The whole row of a task."""
+
+    id: int
+    node: int
+    idx: int
+    """The item's index; −1 for a plain step, and for a map that was skipped before it was expanded."""
+    state: str
+    attempt: int = 0
+    """Attempts a worker accepted, ever."""
+    tries: int = 0
+    """Attempts charged against `retries` since the run was last (re)submitted."""
+    abandons: int = 0
+    offers: int = 0
+    token: int = 0
+    worker: str | None = None
+    held: bytes | None = None
+    """JSON `{pool: slots}` while scheduled or running: usage is derived from these rows."""
+    input: bytes | None = None
+    """JSON `{"args": […], "kwargs": {…}}`; of an item only what differs from its siblings."""
+    output: bytes | None = None
+    error: bytes | None = None
+    """JSON of `base.model.Failure`."""
+    requested_at: int = 0
+    scheduled_at: int = 0
+    started_at: int = 0
+    ended_at: int = 0
+    not_before: int = 0
+    eligible_at: int = 0
+    """When it first passed every gate but the worker's: the dispatch deadline's clock. 0: not yet."""
+
+
+class TaskSave(NamedTuple):
+    """A task the coordinator owns, as it is at the end of a cycle: its hot columns."""
+
+    id: int
+    state: str
+    attempt: int
+    tries: int
+    abandons: int
+    offers: int
+    token: int
+    worker: str | None
+    held: bytes | None
+    error: bytes | None
+    requested_at: int
+    scheduled_at: int
+    started_at: int
+    ended_at: int
+    not_before: int
+    eligible_at: int
+
+
+class TaskEnd(NamedTuple):
+    """A completed task of a worker in the leader's own process, written with the leader's commit."""
+
+    id: int
+    token: int
+    output: bytes | None
+    ended_at: int
+
+
+class NodeInput(NamedTuple):
+    """Arguments that all items of one mapped step share, rendered and stored once."""
+
+    run: int
+    node: int
+    input: bytes
+
+
+class RunStart(NamedTuple):
+    run: int
+    started_at: int
+
+
+class RunMark(NamedTuple):
+    """A run that is being brought to an end: `verdict` is how it will end once nothing of it is in flight."""
+
+    run: int
+    state: str
+    verdict: str
+    error: bytes | None
+
+
+class RunEnd(NamedTuple):
+    run: int
+    state: str
+    output: bytes | None
+    error: bytes | None
+    ended_at: int
+
+
+class Order(NamedTuple):
+    """What a worker in another process is to do: accept an offer, or stop a task it runs."""
+
+    worker: str
+    task: int
+    token: int
+    kind: str
+    """`offer` or `stop`."""
+    reason: str = ""
+
+
+class Bucket(NamedTuple):
+    """A rate's state: the instant from which the next grant is free (GCRA's theoretical arrival time)."""
+
+    pool: str
+    tat: int
+
+
+class Reservation(NamedTuple):
+    """Slots kept free for a waiter that was bypassed too often; stored so that every `why` can tell."""
+
+    task: int
+    pool: str
+    slots: int
+
+
+class RunEvents(NamedTuple):
+    """Changes of one run (0: of none) in one commit, in order."""
+
+    run: int
+    changes: list[Change]

@@ -1,0 +1,141 @@
+"""Errors with stable codes. Each says what, which and what next, as `{code, message, field, got, hint}`."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class HeadgateError(Exception):
+    """Base of every error a user can catch from `headgate`."""
+
+    code: ClassVar[str] = "error"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        field: str | None = None,
+        got: object = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.field = field
+        self.got = got
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.hint}" if self.hint else self.message
+
+    def as_dict(self) -> dict[str, Any]:
+        """The form the CLI (`--json`) and the API show."""
+        return {
+            "code": self.code,
+            "message": self.message,
+            "field": self.field,
+            "got": None if self.got is None else repr(self.got)[:200],
+            "hint": self.hint,
+        }
+
+
+class InvalidInput(HeadgateError):
+    """A value that can never be right; nothing was stored."""
+
+    code = "invalid_input"
+
+
+class InvalidFlow(InvalidInput):
+    """A flow whose graph cannot run: a cycle, an unknown dependency, a window of 0 …"""
+
+    code = "invalid_flow"
+
+
+class InvalidSettings(InvalidInput):
+    """Settings that contradict each other, or a key nobody knows."""
+
+    code = "invalid_settings"
+
+
+class Unserialisable(InvalidInput):
+    """An argument or a result that has no JSON form."""
+
+    code = "unserialisable"
+
+
+class NotFound(HeadgateError):
+    """No such run, task, pool, flow or worker."""
+
+    code = "not_found"
+
+
+class AdmissionRejected(HeadgateError):
+    """The admission ceiling is reached; nothing was stored. Try again after `retry_after` seconds."""
+
+    code = "admission_rejected"
+
+    def __init__(self, message: str, *, retry_after: float, **details: Any) -> None:
+        super().__init__(message, **details)
+        self.retry_after = retry_after
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**super().as_dict(), "retry_after": self.retry_after}
+
+
+class DuplicateKey(HeadgateError):
+    """An active run holds this key and the submission may not attach to it."""
+
+    code = "duplicate_key"
+
+
+class RunFailed(HeadgateError):
+    """`result()` of a run that ended failed."""
+
+    code = "run_failed"
+
+
+class RunCancelled(RunFailed):
+    """`result()` of a run that was cancelled."""
+
+    code = "run_cancelled"
+
+
+class RunTimedOut(RunFailed):
+    """`result()` of a run that passed its deadline."""
+
+    code = "run_timed_out"
+
+
+class WaitTimeout(HeadgateError):
+    """The caller's own patience ended; the run goes on."""
+
+    code = "wait_timeout"
+
+
+class LeaseLost(HeadgateError):
+    """Slots held by `slots()` are no longer ours: stop what they protect."""
+
+    code = "lease_lost"
+
+
+class NotLeader(HeadgateError):
+    """A write of a leader whose term has ended; it changed nothing."""
+
+    code = "not_leader"
+
+
+class StoreError(HeadgateError):
+    """The store cannot be opened or written: schema, permissions, corruption, a full disk."""
+
+    code = "store"
+
+
+class StoreBusy(StoreError):
+    """Another process holds the file's write lock for too long."""
+
+    code = "store_busy"
+
+
+class SchemaTooNew(StoreError):
+    """The file was written by a newer headgate than this one."""
+
+    code = "schema_too_new"

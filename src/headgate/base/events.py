@@ -1,0 +1,101 @@
+"""The history: one typed event per change of state, in commit order.
+
+Stored as one row per run and commit, so that history costs a row per commit
+and not one per change; `Event` is what readers see. The checker, `events()`
+and the audit read nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+Subject = Literal["run", "task", "limit", "worker", "leader", "wait"]
+"""What changed. `wait` is no change of state: a task was found blocked, with the reason (StepSlotWaiting)."""
+
+NOBODY = 0
+"""The run of an event that concerns no run."""
+
+
+class Change(NamedTuple):
+    """One change as it is stored in an event row's body (a JSON array)."""
+
+    subject: Subject
+    task: int
+    """The task's id; 0 where the subject is not a task."""
+    before: str
+    after: str
+    token: int = 0
+    data: dict[str, Any] | None = None
+    """What the change carries, by subject:
+
+    run       queued: flow, graph, tags, priority, key, generation; attached submissions have none.
+              running: {}; ends: error, verdict
+    task      requested: node, index, attempt, not_before?, reason?
+              scheduled: worker, pools {name: slots}, executor
+              failed, timed_out: error {type, message}, retryable
+              cancelled, skipped, handed_back, abandoned: reason
+    wait      gate, used, limit, need, behind (how many tasks wait behind this one in its lane)
+    limit     kind, name, rule (None: unset) — by the leader, when it comes into force
+    worker    permits {executor: n}, labels, lost: reason
+    leader    after = owner; a new term has begun
+    """
+
+
+class Event(msgspec.Struct, frozen=True):
+    """One change, with where and when it was committed."""
+
+    seq: int
+    at: int
+    term: int
+    cycle: int
+    """0 where it was not written by a leader's cycle."""
+    actor: str
+    """`leader:<owner>`, `worker:<id>` or `client`."""
+    run: int
+    subject: Subject
+    task: int
+    before: str
+    after: str
+    token: int = 0
+    data: dict[str, Any] = {}
+
+
+class EventRow(NamedTuple):
+    """All changes of one run in one commit."""
+
+    seq: int
+    at: int
+    term: int
+    cycle: int
+    actor: str
+    run: int
+    body: bytes
+
+
+_decode = msgspec.json.Decoder(list[Change]).decode
+
+
+def unpack(row: EventRow) -> list[Event]:
+    return [
+        Event(
+            seq=row.seq,
+            at=row.at,
+            term=row.term,
+            cycle=row.cycle,
+            actor=row.actor,
+            run=row.run,
+            subject=change.subject,
+            task=change.task,
+            before=change.before,
+            after=change.after,
+            token=change.token,
+            data=change.data or {},
+        )
+        for change in _decode(row.body)
+    ]
+
+
+pack = msgspec.json.Encoder().encode
+"""Encodes a list of `Change` as an event row's body."""

@@ -1,0 +1,185 @@
+"""The graph of a flow: plain data, versioned, stored once per content hash.
+
+A graph has no values in it. What a step is called with is a *template*: a
+constant of the run by number, a parameter by name, the output of another node,
+the item of a map. So two runs of one flow share one graph.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+Executor = Literal["async", "thread", "process", "hold"]
+"""`hold` runs no code: it is how `slots()` holds a pool from outside a flow."""
+OnError = Literal["fail", "collect"]
+RunIf = Literal["success", "always", "failure"]
+
+GRAPH_VERSION = 1
+
+
+class Template(msgspec.Struct, frozen=True, array_like=True):
+    """How one value is made when it is needed."""
+
+
+class Const(Template, frozen=True, tag="c", array_like=True):
+    index: int
+
+
+class Param(Template, frozen=True, tag="p", array_like=True):
+    name: str
+
+
+class Output(Template, frozen=True, tag="n", array_like=True):
+    """The output of a node (a list in order, if mapped), or a part of it by keys."""
+
+    node: int
+    path: tuple[str | int, ...] = ()
+
+
+class Item(Template, frozen=True, tag="i", array_like=True):
+    """The element this instance of a mapped step was made for."""
+
+    path: tuple[str | int, ...] = ()
+
+
+class Tag(Template, frozen=True, tag="t", array_like=True):
+    """A tag of the run; only in the key of a pool."""
+
+    key: str
+
+
+class ListOf(Template, frozen=True, tag="l", array_like=True):
+    items: tuple[AnyTemplate, ...]
+
+
+class DictOf(Template, frozen=True, tag="d", array_like=True):
+    items: dict[str, AnyTemplate]
+
+
+AnyTemplate = Const | Param | Output | Item | Tag | ListOf | DictOf
+
+
+class Condition(msgspec.Struct, frozen=True, array_like=True):
+    """A test on outputs. An error in it fails the run; it never silently means true."""
+
+
+class Truthy(Condition, frozen=True, tag="?", array_like=True):
+    value: AnyTemplate
+
+
+class Compare(Condition, frozen=True, tag="cmp", array_like=True):
+    op: Literal["==", "!=", "<", "<=", ">", ">=", "in"]
+    left: AnyTemplate
+    right: AnyTemplate
+
+
+class Not(Condition, frozen=True, tag="not", array_like=True):
+    condition: AnyCondition
+
+
+class AllOf(Condition, frozen=True, tag="and", array_like=True):
+    conditions: tuple[AnyCondition, ...]
+
+
+class AnyOf(Condition, frozen=True, tag="or", array_like=True):
+    conditions: tuple[AnyCondition, ...]
+
+
+AnyCondition = Truthy | Compare | Not | AllOf | AnyOf
+
+
+class PoolNeed(msgspec.Struct, frozen=True, omit_defaults=True):
+    """`slots` of pool `name`; with `key`, of `name[...]` rendered from tags or arguments."""
+
+    name: str
+    slots: int = 1
+    key: tuple[str | AnyTemplate, ...] = ()
+
+
+class RetryPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
+    retries: int = 0
+    delay_us: int = 1_000_000
+    backoff: float = 2.0
+    jitter: bool = True
+    max_delay_us: int = 3_600_000_000
+
+
+class Node(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One step of the graph; with `over`, one task per element."""
+
+    name: str
+    step: str
+    signature: str = ""
+    executor: Executor = "thread"
+    args: tuple[AnyTemplate, ...] = ()
+    kwargs: dict[str, AnyTemplate] = {}
+    over: AnyTemplate | None = None
+    window: int | None = None
+    on_error: OnError = "fail"
+    after: tuple[int, ...] = ()
+    when: AnyCondition | None = None
+    run_if: RunIf = "success"
+    pools: tuple[PoolNeed, ...] = ()
+    needs: dict[str, str] = {}
+    affinity: str | None = None
+    retry: RetryPolicy = RetryPolicy()
+    timeout_us: int | None = None
+    queue_timeout_us: int | None = None
+    dispatch_deadline_us: int | None = None
+    max_abandons: int = 3
+
+
+class Graph(msgspec.Struct, frozen=True, omit_defaults=True):
+    flow: str
+    nodes: tuple[Node, ...]
+    result: AnyTemplate | None = None
+    max_parallel: int | None = None
+    max_parallel_by: dict[str, int] = {}
+    sequential: bool = False
+    fail: Literal["continue", "fast"] = "continue"
+    queue_timeout_us: int | None = None
+    dispatch_deadline_us: int | None = None
+    version: int = GRAPH_VERSION
+
+
+def templates(node: Node) -> list[AnyTemplate]:
+    """Every template of `node` that can name another node."""
+    found: list[AnyTemplate] = [*node.args, *node.kwargs.values()]
+    if node.over is not None:
+        found.append(node.over)
+    if node.when is not None:
+        found += operands(node.when)
+    found += [part for need in node.pools for part in need.key if not isinstance(part, str)]
+    return found
+
+
+def operands(condition: AnyCondition) -> list[AnyTemplate]:
+    match condition:
+        case Truthy(value):
+            return [value]
+        case Compare(_, left, right):
+            return [left, right]
+        case Not(inner):
+            return operands(inner)
+        case AllOf(several) | AnyOf(several):
+            return [value for each in several for value in operands(each)]
+
+
+def outputs(template: AnyTemplate) -> list[Output]:
+    """Every reference to a node's output inside `template`."""
+    match template:
+        case Output():
+            return [template]
+        case ListOf(items):
+            return [found for item in items for found in outputs(item)]
+        case DictOf(named):
+            return [found for item in named.values() for found in outputs(item)]
+        case _:
+            return []
+
+
+def needs_of(node: Node) -> set[int]:
+    """Indexes of the nodes this one waits for, with data or only in order."""
+    return {ref.node for each in templates(node) for ref in outputs(each)} | set(node.after)

@@ -1,0 +1,46 @@
+"""Ids. A run's id is made by its submitter; everything else is derived from numbers that never repeat.
+
+run id   26 characters, time-ordered, random: safe to make anywhere
+run      the number the store gave the run (commit order on SQLite)
+task     run << 20 | ordinal: one range scan finds all tasks of a run
+token    term << 40 | n: a later attempt always has the larger token
+"""
+
+from __future__ import annotations
+
+from typing import NewType
+
+RunId = NewType("RunId", str)
+WorkerId = NewType("WorkerId", str)
+
+TASK_BITS = 20
+MAX_TASKS_PER_RUN = 1 << TASK_BITS
+TOKEN_BITS = 40
+
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+
+
+def run_id(now: int, entropy: bytes) -> RunId:
+    """48 bits of milliseconds, then 82 of `entropy` (11 bytes or more): sorts by time of submission."""
+    number = (now // 1000) << 82 | int.from_bytes(entropy[:11], "big") >> 6
+    return RunId("".join(_ALPHABET[number >> shift & 31] for shift in range(125, -1, -5)))
+
+
+def task_id(run: int, ordinal: int) -> int:
+    return run << TASK_BITS | ordinal
+
+
+def run_of(task: int) -> int:
+    return task >> TASK_BITS
+
+
+def ordinal_of(task: int) -> int:
+    return task & (MAX_TASKS_PER_RUN - 1)
+
+
+def token(term: int, n: int) -> int:
+    return term << TOKEN_BITS | n
+
+
+def term_of(token: int) -> int:
+    return token >> TOKEN_BITS

@@ -1,0 +1,144 @@
+"""What passes between clients, store and workers: runs, failures, workers, requests."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from headgate.base.ids import RunId
+
+RunKind = Literal["flow", "hold"]
+OnDuplicate = Literal["attach", "reject", "replace", "skip_if_finished"]
+Outcome = Literal["created", "attached", "finished", "duplicate", "rejected"]
+
+
+class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Why an attempt, a task or a run ended badly."""
+
+    type: str
+    """The exception's class, or one of ours: `capacity`, `queue_timeout`, `worker_lost`, `internal` …"""
+    message: str
+    traceback: str | None = None
+    retryable: bool = True
+    retry_after_us: int | None = None
+    """Set by `Retry(after=…)`: overrides the back-off."""
+    node: str | None = None
+
+
+class NewRun(msgspec.Struct, frozen=True):
+    """A run as its submitter hands it in. Durations are relative: the store's clock makes instants of them."""
+
+    id: RunId
+    flow: str
+    graph: str
+    """Content hash of the graph."""
+    params: bytes
+    """JSON object: the flow's parameters by name."""
+    consts: bytes
+    """JSON array: values the graph's `Const` templates point to."""
+    tags: dict[str, str] = {}
+    priority: int = 0
+    key: str | None = None
+    on_duplicate: OnDuplicate = "attach"
+    deadline_us: int | None = None
+    queue_timeout_us: int | None = None
+    dispatch_deadline_us: int | None = None
+    kind: RunKind = "flow"
+
+
+class RunRow(msgspec.Struct, frozen=True):
+    """A stored run."""
+
+    seq: int
+    id: RunId
+    flow: str
+    graph: str
+    params: bytes
+    consts: bytes
+    tags: dict[str, str]
+    priority: int
+    key: str | None
+    kind: RunKind
+    generation: int
+    """0 at first; one more each time the run is retried."""
+    state: str
+    verdict: str | None
+    lane: int
+    waits_for: int | None
+    """The run with the same key that this one replaces: it starts when that one has ended."""
+    queued_at: int
+    started_at: int
+    ended_at: int
+    deadline_at: int | None
+    queue_timeout_us: int | None
+    dispatch_deadline_us: int | None
+    output: bytes | None
+    error: bytes | None
+
+
+class WorkerRow(msgspec.Struct, frozen=True):
+    """A worker as it last described itself. Its lease covers all its tasks and slots."""
+
+    id: str
+    host: str
+    pid: int
+    version: str
+    permits: dict[str, int]
+    """Per executor; −1 is unlimited."""
+    total: int
+    """Over all executors; −1 is unlimited."""
+    claim: int
+    """How many offers it will take now: permits free under the pressure it feels."""
+    labels: dict[str, str] = {}
+    steps: dict[str, str] | None = None
+    """Step → signature. None: any step (tests, simulator)."""
+    draining: bool = False
+    in_flight: int = 0
+    memory: float = 0.0
+    since: int = 0
+    lease_until: int = 0
+
+
+RequestKind = Literal["cancel", "reprioritise", "drain"]
+
+
+class Request(msgspec.Struct, frozen=True):
+    """What a client asks of the leader: a request, not a state. The owner of the moment carries it out."""
+
+    kind: RequestKind
+    subject: str
+    """A run's id, or a worker's."""
+    priority: int | None = None
+    who: str = ""
+    reason: str = ""
+
+
+class StoredRequest(msgspec.Struct, frozen=True):
+    seq: int
+    request: Request
+
+
+class LimitRow(msgspec.Struct, frozen=True):
+    """One rule as stored: what code declared, what an operator set. JSON of the rule, or None."""
+
+    kind: str
+    name: str
+    declared: bytes | None
+    live: bytes | None
+
+    @property
+    def effective(self) -> bytes | None:
+        return self.declared if self.live is None else self.live
+
+
+class LimitChange(msgspec.Struct, frozen=True):
+    """An entry of the limits' history: who changed what, when, from what to what."""
+
+    at: int
+    who: str
+    kind: str
+    name: str
+    before: bytes | None
+    after: bytes | None
+    reason: str = ""

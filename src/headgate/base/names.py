@@ -1,0 +1,112 @@
+"""What a name, a tag, a limit and a count of slots may be. Every entrance checks with these, so none forgets."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+
+from headgate.base.errors import InvalidInput
+
+MAX_NAME = 200
+MAX_TAGS = 64
+MAX_ITEMS = 100_000
+MAX_PRIORITY = 1_000_000
+UNLIMITED = -1
+
+
+def name(value: object, field: str) -> str:
+    """A name that is safe in a path, a log line and a page: no control characters, no path parts, no NUL."""
+    if not isinstance(value, str):
+        raise InvalidInput(f"{field} must be text.", field=field, got=value)
+    if not value or value != value.strip():
+        raise InvalidInput(
+            f"{field} must not be empty or padded with spaces.", field=field, got=value
+        )
+    if len(value) > MAX_NAME:
+        raise InvalidInput(f"{field} is longer than {MAX_NAME} characters.", field=field, got=value)
+    if any(
+        ord(char) < 32 or 127 <= ord(char) < 160 or 0xD800 <= ord(char) < 0xE000 for char in value
+    ):
+        raise InvalidInput(
+            f"{field} has a control character or half a character in it.",
+            field=field,
+            got=value,
+            hint="Use printable characters.",
+        )
+    if "/" in value or "\\" in value or value in {".", ".."}:
+        raise InvalidInput(
+            f"{field} looks like a path.", field=field, got=value, hint="Use no '/', '\\' or '..'."
+        )
+    return value
+
+
+def tags(value: object, field: str = "tags") -> dict[str, str]:
+    """Tags as text to text, at most 64 of them. Numbers and booleans are written out."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise InvalidInput(f"{field} must be a mapping of names to values.", field=field, got=value)
+    pairs: list[tuple[object, object]] = list(value.items())  # pyright: ignore[reportUnknownArgumentType]
+    if len(pairs) > MAX_TAGS:
+        raise InvalidInput(f"at most {MAX_TAGS} tags are allowed.", field=field, got=len(pairs))
+    return {tag_key(key, field): tag_value(item, f"{field}.{key}") for key, item in pairs}
+
+
+def tag_key(value: object, field: str = "tag") -> str:
+    key = name(value, field)
+    if "=" in key or "*" in key:
+        raise InvalidInput("a tag's key must not contain '=' or '*'.", field=field, got=value)
+    return key
+
+
+def tag_value(value: object, field: str = "tag") -> str:
+    if isinstance(value, bool):
+        value = "true" if value else "false"
+    elif isinstance(value, int):
+        value = str(value)
+    result = name(value, field)
+    if result == "*":
+        raise InvalidInput("a tag's value must not be '*'.", field=field, got=value)
+    return result
+
+
+def limit(value: object, field: str, *, zero_hint: str | None = None) -> int:
+    """A limit: −1 for unlimited, or 1 and up. 0 is refused because *pause* says what is meant."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidInput(
+            f"{field} must be a whole number.", field=field, got=value, hint="Use -1 for unlimited."
+        )
+    if value == 0:
+        raise InvalidInput(
+            f"{field} must not be 0.",
+            field=field,
+            got=value,
+            hint=zero_hint or "To stop work from starting, use pause.",
+        )
+    if value < UNLIMITED or value > 2**53:
+        raise InvalidInput(f"{field} must be -1 (unlimited) or 1 and up.", field=field, got=value)
+    return value
+
+
+def count(value: object, field: str, *, minimum: int = 1, maximum: int | None = None) -> int:
+    """A whole number of at least `minimum`: slots, windows, retries, permits."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidInput(f"{field} must be a whole number.", field=field, got=value)
+    if value < minimum:
+        raise InvalidInput(f"{field} must be {minimum} or more.", field=field, got=value)
+    if maximum is not None and value > maximum:
+        raise InvalidInput(f"{field} must be {maximum:,} or less.", field=field, got=value)
+    return value
+
+
+def priority(value: object, field: str = "priority") -> int:
+    return count(value, field, minimum=-MAX_PRIORITY, maximum=MAX_PRIORITY)
+
+
+def did_you_mean(got: str, known: Iterable[str]) -> str | None:
+    """A hint naming the nearest known word, for every 'no such …' message."""
+    known = sorted(known)
+    near = difflib.get_close_matches(got, known, n=1, cutoff=0.5)
+    if near:
+        return f"Did you mean {near[0]!r}?"
+    return f"Known: {', '.join(known[:10])}." if known else None

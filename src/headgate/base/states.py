@@ -1,0 +1,107 @@
+"""States of runs and tasks, and the one table of legal changes with their owner.
+
+A change that is not in the table is a bug wherever it is found: the checker
+reads the same table that the coordinator and the workers write by.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+
+class RunState(StrEnum):
+    QUEUED = "queued"
+    RUNNING = "running"
+    CANCELLING = "cancelling"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    TIMED_OUT = "timed_out"
+
+
+class TaskState(StrEnum):
+    REQUESTED = "requested"
+    SCHEDULED = "scheduled"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    TIMED_OUT = "timed_out"
+    ABANDONED = "abandoned"
+    HANDED_BACK = "handed_back"
+    SKIPPED = "skipped"
+
+
+class Owner(StrEnum):
+    SUBMITTER = "submitter"
+    COORDINATOR = "coordinator"
+    WORKER = "worker"
+
+
+NEW: Final = "new"
+"""The state before the first: what a row's first event comes from."""
+
+TERMINAL_RUNS: Final = frozenset(
+    {RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED, RunState.TIMED_OUT}
+)
+EXECUTING_RUNS: Final = frozenset({RunState.RUNNING, RunState.CANCELLING})
+HOLDING: Final = frozenset({TaskState.SCHEDULED, TaskState.RUNNING})
+"""States in which a task holds its slots, its window place and a permit. *Requested* holds nothing."""
+
+ENDS: Final = frozenset(
+    {
+        TaskState.COMPLETED,
+        TaskState.FAILED,
+        TaskState.CANCELLED,
+        TaskState.TIMED_OUT,
+        TaskState.SKIPPED,
+    }
+)
+"""States a task can end in. Failed and timed_out end it only when no attempt follows."""
+
+RUN_CHANGES: Final[dict[tuple[str, str], Owner]] = {
+    (NEW, RunState.QUEUED): Owner.SUBMITTER,
+    (RunState.QUEUED, RunState.RUNNING): Owner.COORDINATOR,
+    (RunState.QUEUED, RunState.CANCELLED): Owner.COORDINATOR,
+    (RunState.QUEUED, RunState.TIMED_OUT): Owner.COORDINATOR,
+    (RunState.QUEUED, RunState.FAILED): Owner.COORDINATOR,
+    (RunState.RUNNING, RunState.CANCELLING): Owner.COORDINATOR,
+    (RunState.RUNNING, RunState.SUCCEEDED): Owner.COORDINATOR,
+    (RunState.RUNNING, RunState.FAILED): Owner.COORDINATOR,
+    (RunState.RUNNING, RunState.TIMED_OUT): Owner.COORDINATOR,
+    (RunState.CANCELLING, RunState.CANCELLED): Owner.COORDINATOR,
+    # A retried run is queued again, past the ceiling like any submission.
+    (RunState.FAILED, RunState.QUEUED): Owner.SUBMITTER,
+    (RunState.CANCELLED, RunState.QUEUED): Owner.SUBMITTER,
+    (RunState.TIMED_OUT, RunState.QUEUED): Owner.SUBMITTER,
+}
+
+TASK_CHANGES: Final[dict[tuple[str, str], Owner]] = {
+    (NEW, TaskState.REQUESTED): Owner.COORDINATOR,
+    (NEW, TaskState.SKIPPED): Owner.COORDINATOR,
+    (TaskState.REQUESTED, TaskState.SCHEDULED): Owner.COORDINATOR,
+    (TaskState.REQUESTED, TaskState.FAILED): Owner.COORDINATOR,
+    (TaskState.REQUESTED, TaskState.CANCELLED): Owner.COORDINATOR,
+    (TaskState.REQUESTED, TaskState.SKIPPED): Owner.COORDINATOR,
+    (TaskState.SCHEDULED, TaskState.REQUESTED): Owner.COORDINATOR,
+    (TaskState.SCHEDULED, TaskState.CANCELLED): Owner.COORDINATOR,
+    (TaskState.SCHEDULED, TaskState.RUNNING): Owner.WORKER,
+    (TaskState.SCHEDULED, TaskState.HANDED_BACK): Owner.WORKER,
+    (TaskState.RUNNING, TaskState.COMPLETED): Owner.WORKER,
+    (TaskState.RUNNING, TaskState.FAILED): Owner.WORKER,
+    (TaskState.RUNNING, TaskState.TIMED_OUT): Owner.WORKER,
+    (TaskState.RUNNING, TaskState.CANCELLED): Owner.WORKER,
+    (TaskState.RUNNING, TaskState.HANDED_BACK): Owner.WORKER,
+    (TaskState.RUNNING, TaskState.ABANDONED): Owner.COORDINATOR,
+    (TaskState.FAILED, TaskState.REQUESTED): Owner.COORDINATOR,
+    (TaskState.TIMED_OUT, TaskState.REQUESTED): Owner.COORDINATOR,
+    (TaskState.ABANDONED, TaskState.REQUESTED): Owner.COORDINATOR,
+    (TaskState.ABANDONED, TaskState.FAILED): Owner.COORDINATOR,
+    (TaskState.ABANDONED, TaskState.CANCELLED): Owner.COORDINATOR,
+    (TaskState.HANDED_BACK, TaskState.REQUESTED): Owner.COORDINATOR,
+    (TaskState.HANDED_BACK, TaskState.CANCELLED): Owner.COORDINATOR,
+    # Only when a run is retried:
+    (TaskState.CANCELLED, TaskState.REQUESTED): Owner.COORDINATOR,
+    (TaskState.SKIPPED, TaskState.REQUESTED): Owner.COORDINATOR,
+}
