@@ -1,0 +1,28 @@
+"""Lanes: queued runs that the same limits concern, in one order, so that only each lane's head is looked at.
+
+If the head of a lane is blocked, so is everything behind it. The store keeps
+the lane and the rank on each queued run; the kernel holds a few heads per lane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from headgate.base.limits import Limits
+
+
+def signature(limits: Limits, tags: Mapping[str, str], key: str | None = None) -> str:
+    """The limits that concern a run with `tags`, as one text. `key`: it waits for the run it replaces."""
+    parts = [counter for rule in limits.tags if (counter := rule.counter(tags)) is not None]
+    if limits.fair is not None and (value := tags.get(limits.fair.key)) is not None:
+        parts.append(f"fair:{value}")
+    if key is not None:
+        parts.append(f"key:{key}")
+    return "\x1f".join(sorted(parts))
+
+
+def rank(limits: Limits, priority: int, queued_at: int) -> tuple[int, int]:
+    """Where a run stands in its lane: priority, then age; with `age_boost`, one key in which age buys priority."""
+    if limits.age_boost_us:
+        return 0, queued_at - priority * limits.age_boost_us
+    return -priority, queued_at
