@@ -21,19 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from headgate.base.changes import (
-    Bucket,
-    NodeInput,
-    Order,
-    Reservation,
-    RunEnd,
-    RunEvents,
-    RunMark,
-    RunStart,
-    TaskEnd,
-    TaskRow,
-    TaskSave,
-)
+from headgate.base.changes import Bucket, Commit, Order, Reservation, TaskRow
 from headgate.base.events import EventRow
 from headgate.base.limits import Limits
 from headgate.base.model import (
@@ -147,42 +135,6 @@ class Heads:
     lanes: list[int]
     each: int
     most: int = 4_096
-
-
-@dataclass(slots=True)
-class Commit:
-    """A leader's cycle: everything it decided, in one transaction, if its term still holds."""
-
-    term: int
-    cycle: int
-    actor: str
-    runs_started: list[RunStart] = field(default_factory=list[RunStart])
-    runs_marked: list[RunMark] = field(default_factory=list[RunMark])
-    runs_ended: list[RunEnd] = field(default_factory=list[RunEnd])
-    tasks_new: list[TaskRow] = field(default_factory=list[TaskRow])
-    tasks_saved: list[TaskSave] = field(default_factory=list[TaskSave])
-    tasks_ended: list[TaskEnd] = field(default_factory=list[TaskEnd])
-    node_inputs: list[NodeInput] = field(default_factory=list[NodeInput])
-    orders: list[Order] = field(default_factory=list[Order])
-    buckets: list[Bucket] = field(default_factory=list[Bucket])
-    reservations: list[Reservation] | None = None
-    """The whole set, where it changed."""
-    requests_done: list[int] = field(default_factory=list[int])
-    reprioritised: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
-    """(queued run, new priority)"""
-    events: list[RunEvents] = field(default_factory=list[RunEvents])
-
-    @property
-    def empty(self) -> bool:
-        return not (
-            self.events
-            or self.tasks_saved
-            or self.orders
-            or self.buckets
-            or self.requests_done
-            or self.reprioritised
-            or self.reservations is not None
-        )
 
 
 @dataclass(frozen=True, slots=True)
