@@ -144,6 +144,8 @@ class Commit:
     term: int
     cycle: int
     actor: str
+    at: int = 0
+    """The store's time when the cycle was decided: the time of its events."""
     runs_started: list[RunStart] = field(default_factory=list[RunStart])
     runs_marked: list[RunMark] = field(default_factory=list[RunMark])
     runs_ended: list[RunEnd] = field(default_factory=list[RunEnd])

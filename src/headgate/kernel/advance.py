@@ -1,0 +1,496 @@
+"""Advance: a graph and its finished tasks give what is ready, what is skipped and how the run ends.
+
+Derived from rows and idempotent: `Progress` rebuilt over the rows of a run
+asks for exactly what is still missing, so a new leader may repeat a half-done
+cycle. It knows nothing of gates: what it requests, the ledger admits.
+
+A node is *waiting* until everything it needs has ended, then *active* until
+its tasks have, then ok, failed or skipped. Skipped has two kinds: by a
+condition (nothing is wrong) and because something it needs failed (*tainted*).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import msgspec
+
+from headgate.base import codec
+from headgate.base.errors import HeadgateError
+from headgate.base.graph import Graph, Node, Output, needs_of, outputs, templates
+from headgate.base.ids import MAX_TASKS_PER_RUN
+from headgate.base.model import Failure
+from headgate.base.names import MAX_ITEMS
+from headgate.base.states import TaskState
+from headgate.kernel import render
+from headgate.kernel.render import NULL, Scope
+
+PLAIN = -1
+"""The index of a task that is no item."""
+
+
+class Phase(IntEnum):
+    WAITING = 0
+    ACTIVE = 1
+    OK = 2
+    FAILED = 3
+    SKIPPED = 4
+    TAINTED = 5
+
+
+@dataclass(slots=True)
+class Step:
+    """Where one node of one run stands."""
+
+    index: int
+    node: Node
+    waits: int = 0
+    """Nodes it needs that have not ended (for its element-wise source: not been expanded)."""
+    phase: Phase = Phase.WAITING
+    source: int | None = None
+    """The mapped node it follows item by item."""
+    followers: list[int] = field(default_factory=list[int])
+    dependents: list[int] = field(default_factory=list[int])
+    total: int = 0
+    ended: int = 0
+    failed: int = 0
+    missing: int = 0
+    """Items that could not run because what they follow failed."""
+    closed: bool = False
+    """An item failed under on_error="fail": no further item starts."""
+    expanded: bool = False
+    had_rows: bool = False
+    base: int = -1
+    """Ordinal of its first task."""
+    output: bytes | None = None
+    items: list[bytes | None] | None = None
+    early: list[int] = field(default_factory=list[int])
+    """Items of its source that ended before it was itself ready."""
+    failure: Failure | None = None
+
+    @property
+    def mapped(self) -> bool:
+        return self.node.over is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Existing:
+    """A row that is already there, as `Progress` needs it at a rebuild."""
+
+    node: int
+    idx: int
+    ordinal: int
+    state: str
+    output: bytes | None
+    error: bytes | None
+    final: bool
+    """No attempt follows."""
+    again: bool = False
+    """It ended, but its run was retried: it is asked for once more, in the same row."""
+
+
+@dataclass(slots=True)
+class Asked:
+    """One task to request."""
+
+    node: int
+    idx: int
+    ordinal: int
+    input: bytes
+    item: bytes | None
+
+
+@dataclass(slots=True)
+class Advance:
+    """What follows from the last change."""
+
+    requests: list[Asked] = field(default_factory=list[Asked])
+    shared: list[tuple[int, bytes]] = field(default_factory=list[tuple[int, bytes]])
+    skips: list[tuple[int, int, int, str]] = field(default_factory=list[tuple[int, int, int, str]])
+    """(node, idx, ordinal, reason) of tasks that will never run."""
+    closing: list[int] = field(default_factory=list[int])
+    """Maps of which no further item may start."""
+    stop: bool = False
+    """The flow fails fast, or its own logic is broken: end what is in flight."""
+
+
+class Progress:
+    """One run on its way through its graph."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        params: Mapping[str, bytes],
+        consts: Sequence[bytes],
+        tags: Mapping[str, str],
+    ) -> None:
+        self.graph = graph
+        self.scope = Scope(params, consts, tags, self._output)
+        self.steps = [Step(index, node) for index, node in enumerate(graph.nodes)]
+        self.failure: Failure | None = None
+        self.stopping = False
+        self.forced = False
+        self._open = len(self.steps)
+        self._ordinals = 0
+        self._existing: dict[tuple[int, int], Existing] = {}
+        self._work: list[int] = []
+        self._out = Advance()
+        for step in self.steps:
+            step.source = self._follows(step.node)
+            for needed in sorted(needs_of(step.node)):
+                step.waits += 1
+                if needed != step.source:
+                    self.steps[needed].dependents.append(step.index)
+            if step.source is not None:
+                self.steps[step.source].followers.append(step.index)
+
+    def _follows(self, node: Node) -> int | None:
+        over = node.over
+        if (
+            isinstance(over, Output)
+            and not over.path
+            and self.graph.nodes[over.node].over is not None
+        ):
+            return over.node
+        return None
+
+    @property
+    def opens(self) -> set[int]:
+        """Nodes whose output is looked into here (mapped over, tested, keyed by): their blobs must be fetched."""
+        found: set[int] = set()
+        for node in self.graph.nodes:
+            for template in templates(node):
+                for ref in outputs(template):
+                    if ref.path or template is node.over or node.when is not None or node.pools:
+                        found.add(ref.node)
+        return found
+
+    # -- what happens ------------------------------------------------------------------------------
+
+    def begin(self, existing: Sequence[Existing] = ()) -> Advance:
+        """Start, or pick up from rows that are already there."""
+        for row in existing:
+            self._existing[row.node, row.idx] = row
+            self._ordinals = max(self._ordinals, row.ordinal + 1)
+            step = self.steps[row.node]
+            step.base = row.ordinal - max(row.idx, 0)
+            step.had_rows = True
+            step.total = max(step.total, row.idx + 1)
+        for step in self.steps:
+            if step.had_rows and step.source is not None:
+                # It may have rows for a few of its items only: the rest of its block stays its own.
+                self._ordinals = max(self._ordinals, step.base + self._root(step).total)
+        for step in self.steps:
+            if step.waits == 0:
+                self._work.append(step.index)
+        return self._settle()
+
+    def _root(self, step: Step) -> Step:
+        while step.source is not None:
+            step = self.steps[step.source]
+        return step
+
+    def completed(self, node: int, idx: int, output: bytes | None) -> Advance:
+        self._item_ended(self.steps[node], idx, NULL if output is None else output)
+        return self._settle()
+
+    def failed(self, node: int, idx: int, failure: Failure) -> Advance:
+        """A task failed, timed out or was lost for good."""
+        self._item_failed(self.steps[node], idx, failure)
+        return self._settle()
+
+    def dropped(self, node: int, idx: int) -> Advance:
+        """A task ended without having had its chance: cancelled, or skipped while it waited."""
+        self._item_dropped(self.steps[node], idx)
+        return self._settle()
+
+    def stop(self, *, force: bool = False) -> Advance:
+        """The run is being ended: nothing new starts but clean-up (`run_if="always"`; not even that by force)."""
+        self.stopping = True
+        self.forced = self.forced or force
+        for step in self.steps:
+            if step.phase is Phase.WAITING and not self._may_clean_up(step):
+                self._skip(step, "the run is ending", tainted=True)
+            elif step.mapped and step.phase is Phase.ACTIVE and step.source is not None:
+                self._close(step)
+        return self._settle()
+
+    @property
+    def finished(self) -> bool:
+        return self._open == 0
+
+    def verdict(self) -> tuple[bool, bytes | None, Failure | None]:
+        """(succeeded, result, failure) of a finished run."""
+        failure = self.failure
+        if failure is None:
+            failure = next(
+                (step.failure for step in self.steps if step.phase is Phase.FAILED), None
+            )
+        if failure is not None:
+            return False, None, failure
+        if self.graph.result is None:
+            return True, NULL, None
+        try:
+            return True, render.render(self.graph.result, self.scope), None
+        except (HeadgateError, LookupError, ValueError) as error:
+            return False, None, Failure("result", f"the flow's result cannot be made: {error}")
+
+    # -- nodes -------------------------------------------------------------------------------------
+
+    def _settle(self) -> Advance:
+        while self._work:
+            step = self.steps[self._work.pop()]
+            if step.phase is Phase.WAITING and step.waits == 0:
+                self._start(step)
+        out, self._out = self._out, Advance()
+        return out
+
+    def _start(self, step: Step) -> None:
+        if self.stopping and not self._may_clean_up(step):
+            self._skip(step, "the run is ending", tainted=True)
+            return
+        verdict = self._may_run(step)
+        if verdict is not None:
+            reason, tainted = verdict
+            self._skip(step, reason, tainted=tainted)
+            return
+        try:
+            if step.node.when is not None and not render.holds(step.node.when, self.scope):
+                self._skip(step, "its condition is false", tainted=False)
+                return
+            step.phase = Phase.ACTIVE
+            if step.mapped:
+                self._expand(step)
+            else:
+                step.total = 1
+                self._claim(step, 1)
+                self._ask(step, PLAIN, render.call(step.node, self.scope), None)
+        except (HeadgateError, LookupError, TypeError, ValueError, msgspec.MsgspecError) as error:
+            step.phase = Phase.WAITING
+            self._break(step, error)
+
+    def _may_run(self, step: Step) -> tuple[str, bool] | None:
+        """None: yes. Else why not, and whether because something failed."""
+        node = step.node
+        source = None if step.source is None else self.steps[step.source]
+        if source is not None and not source.expanded:
+            return f"{source.node.name} was skipped", source.phase is not Phase.SKIPPED
+        if node.run_if == "always":
+            return None
+        needed = needs_of(node)
+        phases = {index: self.steps[index].phase for index in needed if index != step.source}
+        if node.run_if == "failure":
+            return None if Phase.FAILED in phases.values() else ("nothing failed", False)
+        with_data = {ref.node for each in templates(node) for ref in outputs(each)}
+        for index, phase in sorted(phases.items()):
+            name = self.steps[index].node.name
+            if phase in (Phase.FAILED, Phase.TAINTED):
+                return f"{name} did not succeed", True
+            if phase is Phase.SKIPPED and index in with_data:
+                return f"{name} was skipped", False
+        return None
+
+    def _may_clean_up(self, step: Step) -> bool:
+        return step.node.run_if == "always" and not self.forced
+
+    def _expand(self, step: Step) -> None:
+        node = step.node
+        if step.source is not None:
+            self._expand_follower(step, self.steps[step.source])
+            return
+        assert node.over is not None  # noqa: S101
+        elements = codec.split_list(render.render(node.over, self.scope))
+        self._check_size(node, len(elements))
+        step.total = len(elements)
+        step.items = list[bytes | None]([None]) * step.total
+        step.expanded = True
+        self._claim(step, step.total)
+        self._share(step)
+        for follower in step.followers:
+            self._ready(follower)
+        if not elements:
+            self._end(step)
+        for idx, element in enumerate(elements):
+            self._ask(step, idx, element, element)
+
+    def _expand_follower(self, step: Step, source: Step) -> None:
+        step.total = source.total
+        step.items = list[bytes | None]([None]) * step.total
+        step.expanded = True
+        self._claim(step, step.total)
+        self._share(step)
+        for follower in step.followers:
+            self._ready(follower)
+        early, step.early = step.early, []
+        for idx in early:
+            self._follow(step, idx)
+        if step.total == 0:
+            self._end(step)
+
+    def _check_size(self, node: Node, count: int) -> None:
+        if count > MAX_ITEMS:
+            raise ValueError(
+                f"{node.name} maps over {count:,} items; at most {MAX_ITEMS:,} are allowed"
+            )
+
+    def _share(self, step: Step) -> None:
+        common = render.shared(step.node, self.scope)
+        if common is not None and not step.had_rows:
+            self._out.shared.append((step.index, common))
+
+    def _claim(self, step: Step, count: int) -> None:
+        """Give the node its block of ordinals; one that has rows keeps the block it had."""
+        if step.base < 0:
+            if self._ordinals + count > MAX_TASKS_PER_RUN:
+                raise ValueError(f"a run has at most {MAX_TASKS_PER_RUN:,} tasks")
+            step.base = self._ordinals
+            self._ordinals += count
+
+    def _ordinal(self, step: Step, idx: int) -> int:
+        return step.base + max(idx, 0)
+
+    def _ask(self, step: Step, idx: int, value: bytes, item: bytes | None) -> None:
+        row = self._existing.pop((step.index, idx), None) if self._existing else None
+        if row is None or row.again:
+            self._out.requests.append(Asked(step.index, idx, self._ordinal(step, idx), value, item))
+        elif row.final:
+            self._replay(step, row)
+
+    def _replay(self, step: Step, row: Existing) -> None:
+        """A task that ended before this leader's time."""
+        match row.state:
+            case TaskState.COMPLETED:
+                self._item_ended(step, row.idx, NULL if row.output is None else row.output)
+            case TaskState.FAILED | TaskState.TIMED_OUT:
+                failure = Failure("unknown", "") if row.error is None else _failure(row.error)
+                self._item_failed(step, row.idx, failure)
+            case _:
+                self._item_dropped(step, row.idx)
+
+    # -- items -------------------------------------------------------------------------------------
+
+    def _item_ended(self, step: Step, idx: int, output: bytes) -> None:
+        step.ended += 1
+        if step.items is None:
+            step.output = output
+        else:
+            step.items[idx] = output
+            for follower in step.followers:
+                self._follow(self.steps[follower], idx)
+        if step.ended == step.total:
+            self._end(step)
+
+    def _item_failed(self, step: Step, idx: int, failure: Failure) -> None:
+        failure = msgspec.structs.replace(failure, node=step.node.name, traceback=None)
+        if step.items is not None and step.node.on_error == "collect":
+            self._item_ended(step, idx, codec.error_value(failure))
+            return
+        step.failed += 1
+        step.failure = step.failure or failure
+        self._close(step)
+        self._item_missing(step, idx)
+        if self.graph.fail == "fast":
+            self._out.stop = True
+
+    def _item_dropped(self, step: Step, idx: int) -> None:
+        step.missing += 1
+        self._item_missing(step, idx)
+
+    def _item_missing(self, step: Step, idx: int) -> None:
+        step.ended += 1
+        for follower in step.followers:
+            self._follow(self.steps[follower], idx)
+        if step.ended == step.total:
+            self._end(step)
+
+    def _close(self, step: Step) -> None:
+        if step.mapped and not step.closed:
+            step.closed = True
+            self._out.closing.append(step.index)
+
+    def _follow(self, step: Step, idx: int) -> None:
+        """Item `idx` of its source has ended: its own may be asked for."""
+        if step.phase is Phase.WAITING or not step.expanded:
+            step.early.append(idx)
+            return
+        if step.phase is not Phase.ACTIVE or step.source is None:
+            return
+        source = self.steps[step.source]
+        value = None if source.items is None else source.items[idx]
+        if value is None and step.node.run_if == "always" and not self.forced:
+            value = NULL
+        if value is None or (step.closed and step.node.run_if != "always"):
+            self._skip_item(step, idx)
+        else:
+            self._ask(step, idx, value, value)
+
+    def _skip_item(self, step: Step, idx: int) -> None:
+        row = self._existing.pop((step.index, idx), None) if self._existing else None
+        if row is not None and not row.again:
+            if row.final:
+                self._replay(step, row)
+            return
+        self._out.skips.append(
+            (step.index, idx, self._ordinal(step, idx), "what it follows did not succeed")
+        )
+        self._item_dropped(step, idx)
+
+    def _end(self, step: Step) -> None:
+        if step.phase is not Phase.ACTIVE:
+            return
+        if step.failed:
+            step.phase = Phase.FAILED
+        elif step.missing:
+            step.phase = Phase.TAINTED
+        else:
+            step.phase = Phase.OK
+        self._leave(step)
+
+    def _skip(self, step: Step, reason: str, *, tainted: bool) -> None:
+        step.phase = Phase.TAINTED if tainted else Phase.SKIPPED
+        row = self._existing.pop((step.index, PLAIN), None) if self._existing else None
+        if row is None or row.again:
+            self._claim(step, 1)
+            self._out.skips.append((step.index, PLAIN, self._ordinal(step, PLAIN), reason))
+        for follower in step.followers:
+            self._ready(follower)
+        self._leave(step)
+
+    def _break(self, step: Step, error: Exception) -> None:
+        """The flow's own logic is wrong (a condition, a map over no list, a pool's key): the run fails."""
+        what = "condition" if step.node.when is not None and not step.expanded else "input"
+        self.failure = self.failure or Failure(
+            f"flow_{what}", f"{step.node.name}: {error}", node=step.node.name, retryable=False
+        )
+        step.failure = self.failure
+        self._skip(step, f"its {what} is broken: {error}", tainted=True)
+        self._out.stop = True
+
+    def _leave(self, step: Step) -> None:
+        self._open -= 1
+        for dependent in step.dependents:
+            self._ready(dependent)
+
+    def _ready(self, index: int) -> None:
+        step = self.steps[index]
+        step.waits -= 1
+        if step.waits == 0:
+            self._work.append(index)
+
+    def _output(self, node: int) -> bytes:
+        """A node's output as a value; nothing (null) where it has none."""
+        step = self.steps[node]
+        if step.phase is not Phase.OK and not (
+            step.mapped and step.phase in (Phase.FAILED, Phase.TAINTED)
+        ):
+            return NULL
+        if step.items is None:
+            return NULL if step.output is None else step.output
+        if step.output is None:
+            step.output = codec.join_list([NULL if item is None else item for item in step.items])
+        return step.output
+
+
+_failure = msgspec.json.Decoder(Failure).decode

@@ -1,0 +1,352 @@
+"""The board: one admission path for runs and for tasks.
+
+`decide` walks lanes in global order and starts every head that passes all its
+gates; nothing is charged before all of them agreed. The walk touches only
+lanes that are new or whose gate has opened since: its cost grows with what
+changed, not with what waits.
+
+Nobody starves. A waiter that needs much can be overtaken by later ones that
+need little; after `max_bypass` such starts its slots are reserved: later
+tasks see the pool smaller by what it needs, until it has started.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from heapq import heappop, heappush, heapreplace
+from typing import Generic, TypeVar
+
+from headgate.base.limits import Fair
+from headgate.kernel.gates import Gate, Key, Lane, PoolGate, Waiter
+
+W = TypeVar("W", bound=Waiter)
+
+Source = tuple[Gate, int] | None
+"""The gate (and how much of it) a lane was parked for: when it has been looked at, the next one comes."""
+
+
+class Turns:
+    """Fair turns: each value of the fair key advances its own clock by 1 / weight per start.
+
+    This is deficit round robin in sorted form: the value with the least clock is next. A value that
+    comes back after a pause starts at the present, so that nobody saves turns up.
+    """
+
+    STEP = 1 << 20
+
+    def __init__(self) -> None:
+        self.fair: Fair | None = None
+        self._clock: dict[str, int] = {}
+        self._present = 0
+
+    def set(self, fair: Fair | None) -> None:
+        if fair != self.fair:
+            self.fair = fair
+            self._clock.clear()
+            self._present = 0
+
+    def of(self, value: str | None) -> int:
+        if self.fair is None or value is None:
+            return self._present if self.fair is not None else 0
+        return max(self._clock.get(value, 0), self._present)
+
+    def took(self, value: str | None) -> None:
+        if self.fair is None or value is None:
+            return
+        turn = self.of(value)
+        # The present follows the smallest turn served, so an idle value rejoins here and not at 0.
+        self._present = max(self._present, turn)
+        self._clock[value] = turn + self.STEP // self.fair.weight(value)
+        if len(self._clock) > 65_536:
+            self._clock = {each: at for each, at in self._clock.items() if at > self._present}
+
+
+class Board(Generic[W]):
+    def __init__(self) -> None:
+        self.lanes: dict[object, Lane[W]] = {}
+        self.turns = Turns()
+        self.max_bypass = 16
+        self.reserved: dict[Lane[W], W] = {}
+        self.reservations_changed = False
+        self.found_blocked: list[tuple[Lane[W], W, Gate, str]] = []
+        """Lanes newly parked in this decision, with the gate and its reason: what *waiting* events tell."""
+        self._front: list[tuple[Key, int, int, Lane[W], Source]] = []
+        self._opened: dict[Gate, None] = {}
+        self._timed: list[tuple[int, int, PoolGate]] = []
+        self._serial = 0
+        self._stamps = 0
+
+    # -- what changed ------------------------------------------------------------------------------
+
+    def add(self, waiter: W, lane: Lane[W]) -> None:
+        """`waiter` stands in line. A parked lane is looked at again only if its head has changed."""
+        head = lane.head()
+        lane.add(waiter)
+        known = self.lanes.get(lane.key)
+        if known is None:
+            self.lanes[lane.key] = lane
+            self._push(lane, None)
+        elif head is None or waiter.rank < head.rank:
+            self._push(lane, None)
+
+    def remove(self, waiter: W, lane: Lane[W]) -> None:
+        lane.discard(waiter)
+        if self.reserved.get(lane) is waiter:
+            self._drop_reservation(lane)
+        if not lane.live:
+            self._forget(lane)
+
+    def opened(self, gate: Gate) -> None:
+        """`gate` has more room than before (a release, a raised limit, a resumed pool, a free permit)."""
+        if gate.parked:
+            self._opened[gate] = None
+
+    def recheck(self) -> None:
+        """Every lane is looked at again: for changes that concern all of them."""
+        for lane in self.lanes.values():
+            self._push(lane, None)
+
+    # -- deciding ----------------------------------------------------------------------------------
+
+    def decide(
+        self,
+        now: int,
+        budget: int,
+        place: Callable[[Lane[W], W], object | None] | None = None,
+    ) -> Iterator[tuple[W, object | None]]:
+        """Yields what starts now, already charged, in global order; at most `budget`.
+
+        `place` names where it goes, or None where no worker can take it: the last gate of all.
+        """
+        self.found_blocked.clear()
+        while self._timed and self._timed[0][0] <= now:
+            gate = heappop(self._timed)[2]
+            self._opened[gate] = None
+        for gate in self._opened:
+            for need in list(gate.parked):
+                self._pull(gate, need)
+        self._opened.clear()
+        while budget > 0 and self._front:
+            key, _, stamp, lane, source = heappop(self._front)
+            if lane.stamp != stamp:
+                self._next(source)
+                continue
+            head = lane.head()
+            if head is None:
+                self._forget(lane)
+                self._next(source)
+                continue
+            actual = self.key(lane, head)
+            if actual > key:
+                # Its turn moved on, or its head left: back in line with the true key.
+                self._requeue(lane, head, source)
+                continue
+            if lane.pools:
+                self._reserve_overdue(lane)
+            gate, reason = self.blocked_by(lane, head, now)
+            if gate is not None:
+                self._park(lane, head, gate, reason)
+                # Parked where it came from: whoever waits there for as much, behind it, is blocked too.
+                if source is None or source[0] is not gate:
+                    self._next(source)
+                continue
+            target: object | None = None
+            if place is not None:
+                target = place(lane, head)
+                if target is None:
+                    assert lane.station is not None  # noqa: S101
+                    self._park(lane, head, lane.station, "worker")
+                    if source is None or source[0] is not lane.station:
+                        self._next(source)
+                    continue
+            self.charge(lane, now)
+            self._count_bypass(lane, actual)
+            lane.pop()
+            if lane in self.reserved:
+                self._drop_reservation(lane)
+            self.turns.took(lane.fair)
+            budget -= 1
+            yield head, target
+            if lane.live:
+                self._push(lane, source)
+            else:
+                self._forget(lane)
+                self._next(source)
+
+    def key(self, lane: Lane[W], waiter: W) -> Key:
+        first, second = waiter.rank
+        return (first, self.turns.of(lane.fair), second, waiter.id)
+
+    def blocked_by(self, lane: Lane[W], waiter: W, now: int) -> tuple[Gate | None, str]:
+        """The first gate that blocks `waiter` (not the worker's), and the reason's name."""
+        for gate in lane.gates:
+            if gate.used >= gate.cap:
+                return gate, "full"
+        for pool, slots in lane.pools:
+            if pool.used + slots > pool.cap:
+                return pool, "paused" if pool.paused else "full"
+            if pool.rate is not None and pool.granted_at(slots) > now:
+                return pool, "rate"
+            kept = self.reserved_before(pool, lane, waiter) if self.reserved else 0
+            if kept and (
+                pool.used + slots + kept > pool.cap or pool.granted_at(slots + kept) > now
+            ):
+                return pool, "reserved"
+        return None, ""
+
+    def reserved_before(self, pool: PoolGate, lane: Lane[W], waiter: W) -> int:
+        """Slots of `pool` kept for waiters that stand before `waiter` in global order."""
+        own = self.key(lane, waiter)
+        return sum(
+            slots
+            for other, holder in self.reserved.items()
+            if other is not lane and self.key(other, holder) < own
+            for gate, slots in other.pools
+            if gate is pool
+        )
+
+    def charge(self, lane: Lane[W], now: int) -> None:
+        for gate in lane.gates:
+            gate.used += 1
+        for pool, slots in lane.pools:
+            pool.used += slots
+            pool.spend(slots, now)
+
+    def release(self, gates: tuple[Gate, ...], pools: tuple[tuple[PoolGate, int], ...]) -> None:
+        for gate in gates:
+            gate.used -= 1
+            if gate.parked:
+                self._opened[gate] = None
+        for pool, slots in pools:
+            pool.used -= slots
+            if pool.parked:
+                self._opened[pool] = None
+
+    @property
+    def unfinished(self) -> bool:
+        """The last decision stopped at its budget: another cycle has work at once."""
+        return bool(self._front or self._opened)
+
+    def next_wake(self) -> int | None:
+        """When a rate lets the next waiter go."""
+        return self._timed[0][0] if self._timed else None
+
+    # -- lines -------------------------------------------------------------------------------------
+
+    def _push(self, lane: Lane[W], source: Source) -> None:
+        head = lane.head()
+        if head is None:
+            self._forget(lane)
+            self._next(source)
+            return
+        self._unpark(lane)
+        self._stamps += 1
+        lane.stamp = self._stamps
+        self._serial += 1
+        heappush(self._front, (self.key(lane, head), self._serial, lane.stamp, lane, source))
+
+    def _pull(self, gate: Gate, need: int) -> None:
+        """Bring the first lane that waits for `need` of `gate` to the front, if there is that much."""
+        heap = gate.parked.get(need)
+        if heap is None:
+            return
+        while heap:
+            key, stamp, lane = heap[0]
+            head = lane.head() if lane.stamp == stamp else None
+            if head is None:
+                heappop(heap)
+            elif (actual := self.key(lane, head)) > key:
+                # Turns have moved on since it was parked: the true first must be found before it goes.
+                heapreplace(heap, (actual, stamp, lane))
+            else:
+                break
+        if heap and gate.room >= need:
+            self._push(heappop(heap)[2], (gate, need))
+        if not heap:
+            del gate.parked[need]
+
+    def _next(self, source: Source) -> None:
+        if source is not None:
+            self._pull(*source)
+
+    def _requeue(self, lane: Lane[W], head: W, source: Source) -> None:
+        if source is None:
+            self._push(lane, None)
+            return
+        gate, need = source
+        self._stamps += 1
+        lane.stamp = self._stamps
+        lane.parked_at = gate
+        heappush(gate.parked.setdefault(need, []), (self.key(lane, head), lane.stamp, lane))
+        self._pull(gate, need)
+
+    def _park(self, lane: Lane[W], head: W, gate: Gate, reason: str) -> None:
+        need = 1
+        for pool, slots in lane.pools:
+            if pool is gate:
+                need = slots
+        if reason == "rate" and isinstance(gate, PoolGate):
+            self._serial += 1
+            heappush(self._timed, (gate.granted_at(need), self._serial, gate))
+        self._stamps += 1
+        lane.stamp = self._stamps
+        lane.parked_at = gate
+        heappush(gate.parked.setdefault(need, []), (self.key(lane, head), lane.stamp, lane))
+        if lane.wide and isinstance(gate, PoolGate):
+            for pool, _ in lane.pools:
+                pool.wide[lane] = None
+        self.found_blocked.append((lane, head, gate, reason))
+
+    def _unpark(self, lane: Lane[W]) -> None:
+        lane.parked_at = None
+        if lane.wide:
+            for pool, _ in lane.pools:
+                pool.wide.pop(lane, None)
+
+    def _forget(self, lane: Lane[W]) -> None:
+        self._unpark(lane)
+        self._stamps += 1
+        lane.stamp = self._stamps
+        if lane in self.reserved:
+            self._drop_reservation(lane)
+        if self.lanes.get(lane.key) is lane:
+            del self.lanes[lane.key]
+
+    # -- nobody starves ----------------------------------------------------------------------------
+
+    def _count_bypass(self, lane: Lane[W], key: Key) -> None:
+        """`lane`'s head starts: whoever stands before it, shares a pool and waits for pools alone is bypassed."""
+        if not lane.pools:
+            return
+        seen: set[Lane[W]] = set()
+        for pool, _ in lane.pools:
+            for other in pool.wide:
+                if (
+                    other is lane
+                    or other in seen
+                    or other.parked_at is None
+                    or other.parked_at.paused
+                ):
+                    continue
+                head = other.head()
+                if head is not None and self.key(other, head) < key:
+                    seen.add(other)
+                    other.bypassed += 1
+
+    def _reserve_overdue(self, lane: Lane[W]) -> None:
+        """Before `lane` may take from its pools: who has been overtaken often enough is served first."""
+        for pool, _ in lane.pools:
+            for other in pool.wide:
+                if other in self.reserved:
+                    continue
+                head = other.head()
+                if head is not None and other.overtaken(head) >= self.max_bypass:
+                    self.reserved[other] = head
+                    self.reservations_changed = True
+
+    def _drop_reservation(self, lane: Lane[W]) -> None:
+        del self.reserved[lane]
+        self.reservations_changed = True
+        for pool, _ in lane.pools:
+            # What was kept for it is free for the others now.
+            self.opened(pool)

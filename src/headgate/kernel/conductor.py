@@ -1,0 +1,559 @@
+"""The conductor: facts in, one commit out. The whole of a leader's judgement, without its I/O.
+
+The coordinator feeds it what happened (attempts that ended, runs that were
+queued, workers that came and went, limits that changed) and calls `cycle`,
+which answers with one commit and what to do once it is written. The simulator
+feeds it the same facts under a virtual clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from headgate.base import ids
+from headgate.base.changes import Bucket, Commit, Order, Reservation, RunEnd, RunStart, TaskRow
+from headgate.base.durations import spoken
+from headgate.base.events import NOBODY, Change
+from headgate.base.graph import Graph
+from headgate.base.limits import Limits
+from headgate.base.model import Failure, LimitRow, RunRow, WorkerRow
+from headgate.base.states import HOLDING, RunState, TaskState
+from headgate.kernel import render
+from headgate.kernel.advance import PLAIN, Existing
+from headgate.kernel.gates import Gate, PoolGate
+from headgate.kernel.journal import Journal
+from headgate.kernel.ledger import Ledger, QueuedRun, RunEntry, TaskEntry
+from headgate.kernel.lives import Defaults, Lives, failure_of, short
+from headgate.kernel.place import Station, Worker
+
+_dump = msgspec.json.Encoder().encode
+SWEEP_AGAIN_US = 1_000_000
+
+
+@dataclass(slots=True)
+class Cycle:
+    """What a cycle decided. Nothing of it may be acted on before `commit` is written."""
+
+    commit: Commit
+    starts: list[TaskEntry] = field(default_factory=list[TaskEntry])
+    """Tasks of the worker in this process: accepted with this very commit."""
+    stops: list[tuple[int, int, str]] = field(default_factory=list[tuple[int, int, str]])
+    """(task, token, reason) of local tasks to be stopped."""
+    withdrawals: list[tuple[int, int, str]] = field(default_factory=list[tuple[int, int, str]])
+    """(task, token, to) of offers to take back; whoever races for them is settled by the store."""
+    ended: list[int] = field(default_factory=list[int])
+    """Runs that have ended."""
+    unfinished: bool = False
+    """There is more to do at once: the budget was spent."""
+    next_wake: int | None = None
+    found_waiting: dict[str, int] = field(default_factory=dict[str, int])
+    """Gate → lanes newly found blocked, for the cycle's summary line."""
+
+
+class Conductor:
+    def __init__(
+        self,
+        limits: Limits,
+        term: int,
+        owner: str,
+        defaults: Defaults | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.term = term
+        self.owner = owner
+        self.ledger = Ledger(limits)
+        self.journal = Journal(term, f"leader:{owner}")
+        self.lives = Lives(self.ledger, self.journal, defaults or Defaults(), seed)
+        self.graphs: dict[str, Graph] = {}
+        self.stale_facts = 0
+        self._tokens = 0
+        self._rules: dict[tuple[str, str], bytes] = {}
+        self._retried: dict[int, list[TaskRow]] = {}
+
+    # -- beginning a term --------------------------------------------------------------------------
+
+    def begin(self, rows: Sequence[LimitRow]) -> None:
+        """First words of a term: who leads, and every limit in force. Old reservations are void."""
+        self.journal.tell(NOBODY, Change("leader", 0, "", self.owner))
+        self.ledger.board.reservations_changed = True
+        self.set_limits(self.ledger.limits, rows)
+
+    def restore(
+        self,
+        runs: Iterable[RunRow],
+        tasks: Iterable[TaskRow],
+        workers: Iterable[WorkerRow],
+        buckets: Iterable[Bucket],
+        now: int,
+        local: str | None = None,
+    ) -> None:
+        """Rebuild the ledger from rows. What a dead leader left half-done is this term's first work."""
+        for row in workers:
+            self.put_worker(row, local=row.id == local)
+        for bucket in buckets:
+            pool = self.ledger.pool(bucket.pool)
+            pool.restore(bucket.tat, pool.rate)
+        by_run: dict[int, list[TaskRow]] = {}
+        for task in tasks:
+            by_run.setdefault(ids.run_of(task.id), []).append(task)
+        for row in runs:
+            self._restore_run(row, by_run.get(row.seq, []), now)
+
+    def _restore_run(self, row: RunRow, rows: list[TaskRow], now: int) -> None:
+        lives = self.lives
+        run = self.ledger.add_run(row, self.graphs[row.graph], charged=False)
+        progress = lives.enter(run)
+        existing: list[Existing] = []
+        open_rows: list[tuple[TaskEntry, TaskRow]] = []
+        for task in rows:
+            final = task.state in (TaskState.COMPLETED, TaskState.CANCELLED, TaskState.SKIPPED)
+            if not final:
+                entry = self._entry(run, task)
+                if task.state in (TaskState.FAILED, TaskState.TIMED_OUT):
+                    final = not lives.retries(entry, failure_of(task.error))
+                if not final:
+                    lives.tasks[entry.id] = run.tasks[entry.id] = entry
+                    open_rows.append((entry, task))
+            ordinal = ids.ordinal_of(task.id)
+            existing.append(
+                Existing(task.node, task.idx, ordinal, task.state, task.output, task.error, final)
+            )
+        # Progress first: it may close a map whose waiting items must then not stand in line.
+        lives.apply(run, progress.begin(existing), now)
+        for entry, task in open_rows:
+            if lives.tasks.get(entry.id) is entry:
+                self._pick_up(entry, task, now)
+        if row.verdict is not None and row.seq in lives.progress:
+            lives.wind_down(run, now, force=False)
+        lives.close_if_finished(run, now)
+
+    def _entry(self, run: RunEntry, row: TaskRow) -> TaskEntry:
+        entry = TaskEntry(row.id, run, row.node, row.idx)
+        entry.state = row.state
+        entry.attempt, entry.tries = row.attempt, row.tries
+        entry.abandons, entry.offers = row.abandons, row.offers
+        entry.token, entry.worker = row.token, row.worker
+        entry.requested_at, entry.scheduled_at = row.requested_at, row.scheduled_at
+        entry.started_at, entry.not_before = row.started_at, row.not_before
+        entry.eligible_at = row.eligible_at
+        entry.stored = True
+        return entry
+
+    def _pick_up(self, entry: TaskEntry, row: TaskRow, now: int) -> None:
+        lives = self.lives
+        scope = lives.progress[entry.run.seq].scope
+        item = row.input if row.idx != PLAIN else None
+        entry.pools = render.pool_needs(entry.spec, scope, item)
+        match row.state:
+            case TaskState.REQUESTED:
+                lives.stand_in_line(entry, now)
+            case TaskState.SCHEDULED | TaskState.RUNNING:
+                self.ledger.hold(entry)
+                if row.state == TaskState.SCHEDULED:
+                    ttl = lives.defaults.offer_ttl_us
+                    lives.timers.set(now + ttl, "offer", entry.id, entry.token)
+            case TaskState.FAILED | TaskState.TIMED_OUT:
+                self._judge(entry, failure_of(row.error), now)
+            case _:
+                lives.ask_again(entry, row.state, now, "its leader changed")
+
+    # -- facts: limits and workers -----------------------------------------------------------------
+
+    def set_limits(self, limits: Limits, rows: Sequence[LimitRow]) -> None:
+        """In force from this cycle on: the event stands before what is decided under it."""
+        rules: dict[tuple[str, str], bytes] = {}
+        for row in rows:
+            if row.effective is not None:
+                rules[row.kind, row.name] = row.effective
+        for kind, name in sorted(self._rules.keys() | rules.keys()):
+            rule = rules.get((kind, name))
+            if rule != self._rules.get((kind, name)):
+                value = None if rule is None else msgspec.json.decode(rule)
+                data = {"kind": kind, "name": name, "rule": value}
+                self.journal.tell(NOBODY, Change("limit", 0, "", "in_force", 0, data))
+        self._rules = rules
+        if limits != self.ledger.limits:
+            self.ledger.set_limits(limits)
+
+    def put_worker(self, row: WorkerRow, *, local: bool = False) -> None:
+        known = self.ledger.floor.workers.get(row.id)
+        before = None if known is None else (known.row.permits, known.row.total)
+        self.ledger.put_worker(row, local=local)
+        if before != (row.permits, row.total):
+            data = {
+                "worker": row.id,
+                "permits": row.permits,
+                "total": row.total,
+                "labels": row.labels,
+            }
+            after = "joined" if known is None else "changed"
+            self.journal.tell(NOBODY, Change("worker", 0, "", after, 0, data))
+
+    def worker_left(self, worker: str, reason: str) -> None:
+        """A worker left in good order: it holds nothing any more."""
+        if self.ledger.floor.drop(worker) is not None:
+            data = {"worker": worker, "reason": reason}
+            self.journal.tell(NOBODY, Change("worker", 0, "", "left", 0, data))
+
+    def worker_lost(
+        self,
+        worker: str,
+        reason: str,
+        abandoned: Iterable[tuple[int, int]],
+        withdrawn: Iterable[tuple[int, int]],
+        now: int,
+    ) -> None:
+        """The store declared a worker dead: its rows are written already, what follows from them is not."""
+        known = self.ledger.floor.workers.get(worker)
+        renewed = now if known is None else known.row.lease_until
+        for task, token in abandoned:
+            entry = self.lives.tasks.get(task)
+            if entry is not None and entry.token == token and entry.state in HOLDING:
+                self._release_lost(entry, renewed, now)
+                entry.abandons += 1
+                self.lives.ask_again(entry, TaskState.ABANDONED, now, f"worker {worker} was lost")
+        self.withdrawn(withdrawn, TaskState.REQUESTED, now)
+        self.ledger.floor.drop(worker)
+        data = {"worker": worker, "reason": reason}
+        self.journal.tell(NOBODY, Change("worker", 0, "", "lost", 0, data))
+
+    def _release_lost(self, entry: TaskEntry, renewed: int, now: int) -> None:
+        """Slots of a pool with a lease of its own stay taken until that has passed as well."""
+        leases = [pool.lease_us or 0 for pool, _ in entry.lane.pools] if entry.lane else []
+        until = renewed + max(leases, default=0)
+        lingers = any(leases) and until > now
+        self.ledger.release(entry, linger_until=until if lingers else 0)
+        if lingers:
+            self.lives.timers.set(until, "linger", entry.id)
+
+    # -- facts: the queue --------------------------------------------------------------------------
+
+    def put_head(self, row: RunRow, rows: list[TaskRow] | None = None) -> None:
+        """A queued run whose turn may come. `rows`: its tasks, if it was retried."""
+        if rows:
+            self._retried[row.seq] = rows
+        self.ledger.put_head(row)
+
+    def end_queued(self, row: RunRow, state: RunState, failure: Failure, now: int) -> None:
+        """A queued run ends without having started: cancelled, or past its deadline."""
+        if row.seq in self.ledger.runs:
+            return
+        self.ledger.drop_head(row.seq)
+        self._retried.pop(row.seq, None)
+        change = Change("run", 0, RunState.QUEUED, state, 0, {"error": short(failure)})
+        self.journal.tell(row.seq, change)
+        self.journal.end_run(RunEnd(row.seq, state, None, _dump(failure), now))
+        self.ledger.ended(row.seq)
+
+    def reprioritise(self, row: RunRow, priority: int) -> None:
+        """A queued run moves in its line."""
+        self.journal.commit.reprioritised.append((row.seq, priority))
+        if row.seq in self.ledger.heads:
+            self.ledger.put_head(msgspec.structs.replace(row, priority=priority))
+
+    def cancel_run(self, seq: int, now: int, reason: str = "") -> None:
+        """An executing run is to end cancelled. Asked twice, it does not wait for clean-up steps either."""
+        run = self.ledger.runs.get(seq)
+        if run is None:
+            return
+        if run.row.state == RunState.CANCELLING:
+            self.lives.wind_down(run, now, force=True)
+        else:
+            failure = Failure("cancelled", reason or "cancelled on request", retryable=False)
+            self.lives.stop(run, RunState.CANCELLED, failure, now)
+        self.lives.close_if_finished(run, now)
+
+    # -- facts: attempts ---------------------------------------------------------------------------
+
+    def accepted(self, task: int, token: int, started_at: int) -> None:
+        """A worker in another process took an offer: the row is written."""
+        entry = self.lives.tasks.get(task)
+        if entry is None or entry.token != token or entry.state != TaskState.SCHEDULED:
+            return
+        self.ledger.accepted(entry)
+        entry.state = TaskState.RUNNING
+        entry.attempt += 1
+        entry.started_at = started_at
+        if entry.cancelling:
+            # The cancel came while the offer was out and lost the race: now it is the worker's to carry out.
+            self.lives.order_stop(entry, "cancelled")
+
+    def withdrawn(self, tasks: Iterable[tuple[int, int]], to: str, now: int) -> None:
+        """Offers the store took back (or cancelled) before anybody accepted them: the rows are written."""
+        for task, token in tasks:
+            entry = self.lives.tasks.get(task)
+            if entry is None or entry.token != token or entry.state != TaskState.SCHEDULED:
+                continue
+            self.ledger.release(entry)
+            entry.worker, entry.token = None, 0
+            entry.state = to
+            if to == TaskState.CANCELLED:
+                self.lives.drop(entry, now)
+            else:
+                self.lives.stand_in_line(entry, now)
+
+    def ended(
+        self,
+        task: int,
+        token: int,
+        state: str,
+        now: int,
+        output: bytes | None = None,
+        error: bytes | None = None,
+        reason: str = "",
+        *,
+        local: bool,
+    ) -> bool:
+        """An attempt ended. `local`: by the worker in this process, so that this commit writes it too.
+
+        False: stale — not the attempt that holds the task now; nothing changes.
+        """
+        entry = self.lives.tasks.get(task)
+        if entry is None or entry.token != token or entry.state not in HOLDING:
+            self.stale_facts += 1
+            return False
+        before = entry.state
+        self.ledger.release(entry)
+        if local:
+            self._tell_end(entry, before, state, error, reason)
+        if state == TaskState.COMPLETED:
+            if local:
+                self.journal.complete(entry, output, now)
+            self.lives.complete(entry, output, now)
+        elif state == TaskState.CANCELLED:
+            if local:
+                self.journal.save_end(entry, state, error)
+            self.lives.drop(entry, now)
+        elif state == TaskState.HANDED_BACK:
+            self.lives.ask_again(entry, state, now, reason)
+        else:
+            entry.state = state
+            if local:
+                self.journal.save_end(entry, state, error)
+            self._judge(entry, failure_of(error), now)
+        return True
+
+    def _tell_end(
+        self, entry: TaskEntry, before: str, state: str, error: bytes | None, reason: str
+    ) -> None:
+        data: dict[str, object] = {"by": f"worker:{entry.worker}"}
+        if error is not None:
+            failure = failure_of(error)
+            data["error"] = short(failure)
+            data["retryable"] = failure.retryable
+        if reason:
+            data["reason"] = reason
+        self.journal.tell(entry.run.seq, Change("task", entry.id, before, state, entry.token, data))
+
+    def _judge(self, entry: TaskEntry, failure: Failure, now: int) -> None:
+        if self.lives.retries(entry, failure):
+            self.lives.retry(entry, failure, now)
+        else:
+            self.lives.fail(entry, failure, now)
+
+    # -- time --------------------------------------------------------------------------------------
+
+    def _time_passes(self, now: int) -> None:
+        for _, kind, subject, detail in self.lives.timers.due(now):
+            if kind == "run_deadline":
+                self._run_deadline(subject, now)
+            elif kind == "linger":
+                self._end_lingering(subject, now)
+            elif (entry := self.lives.tasks.get(subject)) is None:
+                continue
+            elif kind == "offer":
+                if entry.state == TaskState.SCHEDULED and entry.token == detail:
+                    self.journal.withdrawals.append((entry.id, entry.token, TaskState.REQUESTED))
+            elif entry.state != TaskState.REQUESTED:
+                continue
+            elif kind == "back_off":
+                if entry.not_before == detail and not entry.in_line:
+                    self.ledger.request(entry)
+            elif kind == "queue_timeout" and entry.requested_at == detail:
+                self._queue_timeout(entry, now)
+            elif kind == "dispatch_deadline" and entry.eligible_at == detail:
+                self._dispatch_deadline(entry, now)
+
+    def _run_deadline(self, seq: int, now: int) -> None:
+        run = self.ledger.runs.get(seq)
+        if run is not None and run.row.verdict is None:
+            failure = Failure("deadline", "the run's deadline has passed", retryable=False)
+            self.lives.stop(run, RunState.TIMED_OUT, failure, now)
+            self.lives.close_if_finished(run, now)
+
+    def _end_lingering(self, task: int, now: int) -> None:
+        for held in [key for key in self.ledger.lingering if key[0] == task]:
+            if self.ledger.lingering[held][1] <= now:
+                self.ledger.end_linger(*held)
+
+    def _queue_timeout(self, entry: TaskEntry, now: int) -> None:
+        limit = self.lives.queue_timeout_of(entry) or 0
+        gate = gate_name(entry.lane.parked_at) if entry.lane and entry.in_line else "back-off"
+        waited = spoken(now - entry.requested_at)
+        text = f"queue_timeout: {gate} — waited {waited} of at most {spoken(limit)}"
+        failure = Failure("queue_timeout", text, retryable=False)
+        self.lives.end_waiting(entry, entry.state, TaskState.FAILED, failure, now)
+
+    def _dispatch_deadline(self, entry: TaskEntry, now: int) -> None:
+        lane = entry.lane
+        if (
+            lane is None
+            or lane.parked_at is not lane.station
+            or not isinstance(lane.station, Station)
+        ):
+            # Another gate blocks it at the moment: only waiting for a worker counts.
+            self.lives.timers.set(
+                now + SWEEP_AGAIN_US, "dispatch_deadline", entry.id, entry.eligible_at
+            )
+            return
+        skill = lane.station.skill
+        floor = self.ledger.floor
+        wanted = (
+            ", ".join(f"{label}={value}" for label, value in skill.needs) or f"step {skill.step}"
+        )
+        matching = sum(1 for _ in floor.matching(skill))
+        text = (
+            f"capacity: no worker with {wanted} for {spoken(now - entry.eligible_at)}"
+            f" ({len(floor.workers)} workers, {matching} matching, {entry.offers} offers declined)"
+        )
+        failure = Failure("capacity", text, retryable=False)
+        self.lives.end_waiting(entry, entry.state, TaskState.FAILED, failure, now)
+
+    def sweep(self, now: int) -> int:
+        """Once a second: start the dispatch clock of what lacks only a worker. Returns the demand."""
+        demand = 0
+        for entry in self.ledger.eligible():
+            demand += 1
+            if entry.eligible_at == 0 and entry.requested_at < now:
+                entry.eligible_at = now
+                self.journal.save(entry)
+                at = now + self.lives.dispatch_deadline_of(entry)
+                self.lives.timers.set(at, "dispatch_deadline", entry.id, now)
+        return demand
+
+    # -- the cycle ---------------------------------------------------------------------------------
+
+    def cycle(self, now: int) -> Cycle:
+        """Decide, and hand over everything since the last cycle as one commit."""
+        self._time_passes(now)
+        self.journal.granting()
+        budget = self.ledger.limits.max_starts_per_cycle
+        for head in self.ledger.decide_runs(now, budget):
+            self._start_run(head, now)
+        starts: list[TaskEntry] = []
+        for entry, worker in self.ledger.decide_tasks(now, budget):
+            self._grant(entry, worker, now)
+            if worker.local:
+                starts.append(entry)
+        return self._hand_over(starts, now)
+
+    def _start_run(self, head: QueuedRun, now: int) -> None:
+        row = head.row
+        self.journal.commit.runs_started.append(RunStart(row.seq, now))
+        change = Change("run", 0, RunState.QUEUED, RunState.RUNNING, 0, {"priority": row.priority})
+        self.journal.tell(row.seq, change)
+        row = msgspec.structs.replace(row, state=RunState.RUNNING, started_at=now)
+        run = self.ledger.add_run(row, self.graphs[row.graph], charged=True)
+        progress = self.lives.enter(run)
+        rows = self._retried.pop(row.seq, ())
+        existing = [
+            Existing(
+                task.node,
+                task.idx,
+                ids.ordinal_of(task.id),
+                task.state,
+                task.output,
+                None,
+                final=task.state == TaskState.COMPLETED,
+                again=task.state != TaskState.COMPLETED,
+            )
+            for task in rows
+            # The row of a map that was skipped whole has no place among its items.
+            if not (task.idx == PLAIN and run.graph.nodes[task.node].over is not None)
+        ]
+        before = {task.id: task for task in rows if task.state != TaskState.COMPLETED}
+        self.lives.apply(run, progress.begin(existing), now, before)
+
+    def _grant(self, entry: TaskEntry, worker: Worker, now: int) -> None:
+        self._tokens += 1
+        token = entry.token = ids.token(self.term, self._tokens)
+        entry.worker = worker.id
+        entry.scheduled_at = now
+        entry.offers += 1
+        data = {"worker": worker.id, "pools": dict(entry.pools), "executor": entry.spec.executor}
+        change = Change("task", entry.id, TaskState.REQUESTED, TaskState.SCHEDULED, token, data)
+        self.journal.tell(entry.run.seq, change)
+        for name, _ in entry.pools:
+            pool = self.ledger.pools[name]
+            if pool.rate is not None:
+                self.journal.commit.buckets.append(Bucket(name, pool.stored_tat))
+        if worker.local:
+            entry.state = TaskState.RUNNING
+            entry.attempt += 1
+            entry.started_at = now
+            by = {"by": f"worker:{worker.id}"}
+            change = Change("task", entry.id, TaskState.SCHEDULED, TaskState.RUNNING, token, by)
+            self.journal.tell(entry.run.seq, change)
+        else:
+            entry.state = TaskState.SCHEDULED
+            self.journal.commit.orders.append(Order(worker.id, entry.id, token, "offer"))
+            ttl = self.lives.defaults.offer_ttl_us
+            self.lives.timers.set(now + ttl, "offer", entry.id, token)
+        self.journal.save(entry)
+        self.lives.waits_told.pop(entry.id, None)
+
+    def _hand_over(self, starts: list[TaskEntry], now: int) -> Cycle:
+        journal, board = self.journal, self.ledger.board
+        found = self._tell_waits()
+        if board.reservations_changed:
+            board.reservations_changed = False
+            journal.commit.reservations = [
+                Reservation(waiter.id, pool.name, slots)
+                for lane, waiter in board.reserved.items()
+                for pool, slots in lane.pools
+            ]
+        stops, withdrawals, ended = journal.stops, journal.withdrawals, journal.ended_runs
+        wakes = [self.lives.timers.next(), board.next_wake(), self.ledger.queue.next_wake()]
+        return Cycle(
+            journal.close(now),
+            starts,
+            stops,
+            withdrawals,
+            ended,
+            unfinished=board.unfinished or self.ledger.queue.unfinished,
+            next_wake=min((at for at in wakes if at is not None), default=None),
+            found_waiting=found,
+        )
+
+    def _tell_waits(self) -> dict[str, int]:
+        """A task found waiting for a pool is told once per gate, with numbers as they are after this commit."""
+        found: dict[str, int] = {}
+        told = self.lives.waits_told
+        for lane, head, gate, reason in self.ledger.board.found_blocked:
+            name = gate_name(gate, reason)
+            found[name] = found.get(name, 0) + 1
+            if not isinstance(gate, PoolGate) or not head.in_line or told.get(head.id) == name:
+                continue
+            told[head.id] = name
+            data = {
+                "gate": name,
+                "used": gate.used,
+                "limit": gate.limit,
+                "need": next(slots for pool, slots in lane.pools if pool is gate),
+                "behind": len(lane) - 1,
+            }
+            self.journal.tell_wait(head.run.seq, Change("wait", head.id, "", name, 0, data))
+        return found
+
+
+def gate_name(gate: Gate | None, reason: str = "full") -> str:
+    """The name under which events, messages and `why` speak of a gate."""
+    if gate is None:
+        return "its turn"
+    if isinstance(gate, PoolGate):
+        prefix = reason if reason in ("rate", "paused", "reserved") else "pool"
+        return f"{prefix}:{gate.name}"
+    return "worker" if isinstance(gate, Station) else f"{gate.kind}:{gate.name}"

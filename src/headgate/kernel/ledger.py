@@ -1,0 +1,449 @@
+"""The ledger: who holds what and who waits where, of all active work.
+
+A deterministic state machine fed by the conductor; rebuilt from rows it gives
+the same decisions (fair turns and bypass counts start anew). It holds one
+entry per executing run and per task that waits or runs, and a few heads of
+each lane of the queue: never the backlog.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from headgate.base.graph import Graph, Node
+from headgate.base.limits import Limits, TagRule
+from headgate.base.model import RunRow, WorkerRow
+from headgate.base.states import TaskState
+from headgate.kernel import lanes
+from headgate.kernel.board import Board
+from headgate.kernel.gates import Gate, Key, Lane, PoolGate
+from headgate.kernel.place import Floor, Skill, Station, Worker
+
+
+class QueuedRun:
+    """A queued run whose turn may come: one of the heads of a lane of the queue."""
+
+    __slots__ = ("id", "lane", "rank", "row")
+
+    def __init__(self, row: RunRow, rank: tuple[int, int]) -> None:
+        self.row = row
+        self.id = row.seq
+        self.rank = rank
+        self.lane: Lane[QueuedRun] | None = None
+
+
+class RunEntry:
+    """An executing run: what it is charged for and the gates that are its own."""
+
+    __slots__ = (
+        "by_executor",
+        "fair",
+        "gates",
+        "graph",
+        "lanes",
+        "last_worker",
+        "parallel",
+        "row",
+        "seq",
+        "tasks",
+        "windows",
+    )
+
+    def __init__(self, row: RunRow, graph: Graph) -> None:
+        self.row = row
+        self.seq = row.seq
+        self.graph = graph
+        self.fair: str | None = None
+        self.gates: tuple[Gate, ...] = ()
+        self.parallel = (
+            None if graph.max_parallel is None else Gate("run", "parallel", graph.max_parallel)
+        )
+        self.by_executor = {
+            executor: Gate("run", f"parallel:{executor}", limit)
+            for executor, limit in graph.max_parallel_by.items()
+        }
+        self.windows = {
+            index: Gate("window", node.name, node.window)
+            for index, node in enumerate(graph.nodes)
+            if node.window is not None
+        }
+        self.tasks: dict[int, TaskEntry] = {}
+        """Tasks that are not terminal."""
+        self.lanes: dict[tuple[int, tuple[tuple[str, int], ...]], Lane[TaskEntry]] = {}
+        self.last_worker: dict[str, str] = {}
+
+    @property
+    def own_gates(self) -> bool:
+        return self.parallel is not None or bool(self.by_executor)
+
+
+class TaskEntry:
+    """A task that waits or runs. Mirrors its row; `lane` names what it needs and, in flight, what it holds."""
+
+    __slots__ = (
+        "abandons",
+        "attempt",
+        "cancelling",
+        "eligible_at",
+        "id",
+        "idx",
+        "lane",
+        "node",
+        "not_before",
+        "offers",
+        "pools",
+        "rank",
+        "requested_at",
+        "run",
+        "scheduled_at",
+        "started_at",
+        "state",
+        "stored",
+        "token",
+        "tries",
+        "worker",
+    )
+
+    def __init__(self, task: int, run: RunEntry, node: int, idx: int) -> None:
+        self.id = task
+        self.run = run
+        self.node = node
+        self.idx = idx
+        self.state: str = TaskState.REQUESTED
+        self.attempt = 0
+        self.tries = 0
+        self.abandons = 0
+        self.offers = 0
+        self.token = 0
+        self.worker: str | None = None
+        self.requested_at = 0
+        self.scheduled_at = 0
+        self.started_at = 0
+        self.not_before = 0
+        self.eligible_at = 0
+        self.pools: tuple[tuple[str, int], ...] = ()
+        self.rank: tuple[int, int] = (0, 0)
+        self.lane: Lane[TaskEntry] | None = None
+        self.cancelling = False
+        self.stored = False
+        """Its row exists in the store (else it is inserted with this cycle's commit)."""
+
+    @property
+    def spec(self) -> Node:
+        return self.run.graph.nodes[self.node]
+
+    @property
+    def in_line(self) -> bool:
+        """It stands at its gates (and is not in flight, nor waiting for its back-off to end)."""
+        return self.lane is not None and self.lane.live.get(self.id) is self
+
+
+class Ledger:
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.floor = Floor(limits.placement)
+        self.queue: Board[QueuedRun] = Board()
+        self.board: Board[TaskEntry] = Board()
+        self.run_gate = Gate("runs", "max_concurrent_runs", limits.max_concurrent_runs)
+        self.tag_gates: dict[str, Gate] = {}
+        self.pools: dict[str, PoolGate] = {}
+        self.runs: dict[int, RunEntry] = {}
+        self.heads: dict[int, QueuedRun] = {}
+        self.held_back: dict[int, list[QueuedRun]] = {}
+        """Runs that wait for the run they replace to end, by that run."""
+        self.lingering: dict[tuple[int, str], tuple[int, int, str]] = {}
+        """(task, pool) → (slots, until, worker): slots of dead holders whose pool has a longer lease."""
+        self._apply_common(limits)
+
+    # -- limits ------------------------------------------------------------------------------------
+
+    def set_limits(self, limits: Limits) -> None:
+        """In force from now on. Whoever is charged stays charged; nothing new starts above a lowered limit."""
+        before, self.limits = self.limits, limits
+        self._apply_common(limits)
+        for name, pool in self.pools.items():
+            pool.apply(limits.pool(name))
+            self.board.opened(pool)
+        if limits.fair != before.fair or limits.age_boost_us != before.age_boost_us:
+            self._rerank_tasks()
+        tags_changed = limits.tags != before.tags
+        if tags_changed:
+            self._recount_tags()
+        if tags_changed or limits.fair != before.fair or limits.age_boost_us != before.age_boost_us:
+            self._requeue_heads()
+        self.queue.opened(self.run_gate)
+
+    def _apply_common(self, limits: Limits) -> None:
+        self.run_gate.set(limits.max_concurrent_runs, paused=limits.runs_paused)
+        self.floor.placement = limits.placement
+        for board in (self.queue, self.board):
+            board.turns.set(limits.fair)
+            board.max_bypass = limits.max_bypass
+
+    def _rerank_tasks(self) -> None:
+        waiting = [
+            task for run in self.runs.values() for task in run.tasks.values() if task.in_line
+        ]
+        for task in waiting:
+            self.withdraw_request(task)
+        for run in self.runs.values():
+            run.fair = self._fair(run.row)
+            run.lanes.clear()
+        for task in waiting:
+            self._line_up(task)
+
+    def _recount_tags(self) -> None:
+        self.tag_gates = {}
+        for run in self.runs.values():
+            if run.row.kind == "flow":
+                run.gates = self._run_gates(run.row)
+                for gate in run.gates:
+                    if gate is not self.run_gate:
+                        gate.used += 1
+
+    def _requeue_heads(self) -> None:
+        lined_up = [head for head in self.heads.values() if head.lane is not None]
+        for head in lined_up:
+            if head.lane is not None:
+                self.queue.remove(head, head.lane)
+        for head in self.heads.values():
+            head.rank = lanes.rank(self.limits, head.row.priority, head.row.queued_at)
+        for head in lined_up:
+            self._line_up_run(head)
+
+    # -- runs --------------------------------------------------------------------------------------
+
+    def put_head(self, row: RunRow) -> None:
+        """A queued run that stands at the head of its lane."""
+        known = self.heads.get(row.seq)
+        if known is not None:
+            if known.row.priority == row.priority:
+                return
+            self.drop_head(row.seq)
+        head = QueuedRun(row, lanes.rank(self.limits, row.priority, row.queued_at))
+        self.heads[row.seq] = head
+        if row.waits_for is not None:
+            self.held_back.setdefault(row.waits_for, []).append(head)
+        else:
+            self._line_up_run(head)
+
+    def drop_head(self, run: int) -> None:
+        head = self.heads.pop(run, None)
+        if head is None:
+            return
+        if head.lane is not None:
+            self.queue.remove(head, head.lane)
+        elif head.row.waits_for is not None:
+            waiting = self.held_back.get(head.row.waits_for, [])
+            if head in waiting:
+                waiting.remove(head)
+
+    def _line_up_run(self, head: QueuedRun) -> None:
+        row = head.row
+        key = ("hold",) if row.kind == "hold" else lanes.signature(self.limits, row.tags)
+        lane = self.queue.lanes.get(key)
+        if lane is None:
+            gates = () if row.kind == "hold" else self._run_gates(row)
+            lane = Lane[QueuedRun](key, gates, fair=self._fair(row))
+        head.lane = lane
+        self.queue.add(head, lane)
+
+    def _run_gates(self, row: RunRow) -> tuple[Gate, ...]:
+        gates = [self.run_gate]
+        for rule in self.limits.tags:
+            counter = rule.counter(row.tags)
+            if counter is not None and (rule.limit >= 0 or rule.paused):
+                gates.append(self._tag_gate(rule, counter))
+        return tuple(gates)
+
+    def _tag_gate(self, rule: TagRule, counter: str) -> Gate:
+        gate = self.tag_gates.get(counter)
+        if gate is None:
+            gate = self.tag_gates[counter] = Gate("tag", counter, rule.limit)
+        gate.set(rule.limit, paused=rule.paused)
+        return gate
+
+    def _fair(self, row: RunRow) -> str | None:
+        fair = self.limits.fair
+        return None if fair is None else row.tags.get(fair.key, "")
+
+    def decide_runs(self, now: int, budget: int) -> Iterator[QueuedRun]:
+        """Queued runs that start now, charged at the run gates, in order."""
+        for head, _ in self.queue.decide(now, budget):
+            del self.heads[head.id]
+            yield head
+
+    def add_run(self, row: RunRow, graph: Graph, *, charged: bool) -> RunEntry:
+        """An executing run; `charged` where `decide_runs` has charged its gates already."""
+        run = self.runs[row.seq] = RunEntry(row, graph)
+        run.fair = self._fair(row)
+        if row.kind == "flow":
+            run.gates = self._run_gates(row)
+            if not charged:
+                for gate in run.gates:
+                    gate.used += 1
+        return run
+
+    def end_run(self, seq: int) -> None:
+        run = self.runs.pop(seq, None)
+        if run is not None:
+            self.queue.release(run.gates, ())
+            for gate in run.gates:
+                # Per-value gates come and go with their values.
+                if gate.kind == "tag" and gate.used == 0 and not gate.parked:
+                    self.tag_gates.pop(gate.name, None)
+        self.ended(seq)
+
+    def ended(self, seq: int) -> None:
+        """Whoever waited to replace this run may be looked at now."""
+        for head in self.held_back.pop(seq, ()):
+            self._line_up_run(head)
+
+    # -- tasks -------------------------------------------------------------------------------------
+
+    def pool(self, name: str) -> PoolGate:
+        gate = self.pools.get(name)
+        if gate is None:
+            gate = self.pools[name] = PoolGate(name, self.limits.pool(name))
+        return gate
+
+    def request(self, task: TaskEntry) -> None:
+        """`task` is ready and stands at its gates. Back-off is the caller's: call when it is over."""
+        task.run.tasks[task.id] = task
+        self._line_up(task)
+
+    def _line_up(self, task: TaskEntry) -> None:
+        task.rank = lanes.rank(self.limits, task.run.row.priority, task.requested_at)
+        task.lane = self.lane_of(task.run, task.node, task.pools)
+        self.board.add(task, task.lane)
+
+    def lane_of(
+        self, run: RunEntry, node: int, pools: tuple[tuple[str, int], ...]
+    ) -> Lane[TaskEntry]:
+        lane = run.lanes.get((node, pools))
+        if lane is not None and self.board.lanes.get(lane.key) in (lane, None):
+            return lane
+        spec = run.graph.nodes[node]
+        skill = Skill(spec.executor, spec.step, spec.signature, tuple(sorted(spec.needs.items())))
+        window = run.windows.get(node)
+        # Without gates of its own a run shares its lanes with all runs that need the same.
+        own = run.seq if run.own_gates or window is not None else 0
+        key = (own, node if window is not None else -1, skill, pools, run.fair)
+        lane = self.board.lanes.get(key)
+        if lane is None:
+            gates = [window] if window is not None else []
+            if run.parallel is not None:
+                gates.append(run.parallel)
+            if spec.executor in run.by_executor:
+                gates.append(run.by_executor[spec.executor])
+            lane = Lane[TaskEntry](
+                key,
+                tuple(gates),
+                tuple((self.pool(name), slots) for name, slots in pools),
+                self.floor.station(skill),
+                run.fair,
+            )
+        run.lanes[node, pools] = lane
+        return lane
+
+    def decide_tasks(self, now: int, budget: int) -> Iterator[tuple[TaskEntry, Worker]]:
+        """Tasks that start now and their worker, everything charged, in global order."""
+        for task, worker in self.board.decide(now, budget, self._place):
+            assert isinstance(worker, Worker)  # noqa: S101
+            self.floor.take(worker, task.spec.executor, offered=not worker.local)
+            if task.spec.affinity is not None:
+                task.run.last_worker[task.spec.affinity] = worker.id
+            yield task, worker
+
+    def _place(self, lane: Lane[TaskEntry], task: TaskEntry) -> Worker | None:
+        station = lane.station
+        assert isinstance(station, Station)  # noqa: S101
+        affinity = task.spec.affinity
+        prefer = None if affinity is None else task.run.last_worker.get(affinity)
+        return self.floor.pick(station.skill, prefer)
+
+    def hold(self, task: TaskEntry) -> None:
+        """A task found in flight at a rebuild: charge what its row says it holds, whatever the limits are now."""
+        task.run.tasks[task.id] = task
+        task.rank = lanes.rank(self.limits, task.run.row.priority, task.requested_at)
+        task.lane = self.lane_of(task.run, task.node, task.pools)
+        for gate in task.lane.gates:
+            gate.used += 1
+        for pool, slots in task.lane.pools:
+            pool.used += slots
+        worker = self.floor.workers.get(task.worker or "")
+        if worker is not None:
+            self.floor.take(worker, task.spec.executor, offered=task.state == TaskState.SCHEDULED)
+
+    def accepted(self, task: TaskEntry) -> None:
+        for station in self.floor.answered(task.worker or ""):
+            self.board.opened(station)
+
+    def release(self, task: TaskEntry, *, linger_until: int = 0) -> None:
+        """`task` is no longer in flight: everything it held is free, exactly once.
+
+        With `linger_until` (its worker died) slots of pools with a longer lease stay taken until then.
+        """
+        lane = task.lane
+        assert lane is not None  # noqa: S101
+        pools = lane.pools
+        if linger_until:
+            kept = tuple((pool, slots) for pool, slots in pools if pool.lease_us is not None)
+            for pool, slots in kept:
+                self.lingering[task.id, pool.name] = (slots, linger_until, task.worker or "")
+            pools = tuple(each for each in pools if each not in kept)
+        self.board.release(lane.gates, pools)
+        if task.worker is not None:
+            offered = task.state == TaskState.SCHEDULED
+            for station in self.floor.give_back(task.worker, task.spec.executor, offered=offered):
+                self.board.opened(station)
+
+    def end_linger(self, task: int, pool_name: str) -> None:
+        slots, _, _ = self.lingering.pop((task, pool_name))
+        pool = self.pool(pool_name)
+        self.board.release((), ((pool, slots),))
+
+    def withdraw_request(self, task: TaskEntry) -> None:
+        """A waiting task leaves its line (cancelled, skipped, timed out)."""
+        if task.lane is not None:
+            self.board.remove(task, task.lane)
+
+    def forget(self, task: TaskEntry) -> None:
+        task.run.tasks.pop(task.id, None)
+
+    # -- workers -----------------------------------------------------------------------------------
+
+    def put_worker(self, row: WorkerRow, *, local: bool = False) -> Worker:
+        worker = self.floor.put(row, local=local)
+        for station in self.floor.waiting_for(worker, None):
+            self.board.opened(station)
+        return worker
+
+    # -- demand ------------------------------------------------------------------------------------
+
+    def eligible(self) -> Iterable[TaskEntry]:
+        """Waiting tasks that pass every gate but the worker's, all at once: the demand for workers."""
+        extra: dict[Gate, int] = {}
+        waiting = [lane for lane in self.board.lanes.values() if lane.parked_at is lane.station]
+        ordered: list[tuple[Key, Lane[TaskEntry]]] = []
+        for lane in waiting:
+            head = lane.head()
+            if head is not None:
+                ordered.append((self.board.key(lane, head), lane))
+        ordered.sort(key=lambda each: each[0])
+        for _, lane in ordered:
+            room = len(lane)
+            for gate in lane.gates:
+                room = min(room, gate.room - extra.get(gate, 0))
+            for pool, slots in lane.pools:
+                room = min(room, (pool.room - extra.get(pool, 0)) // slots)
+            if room <= 0:
+                continue
+            for gate in lane.gates:
+                extra[gate] = extra.get(gate, 0) + room
+            for pool, slots in lane.pools:
+                extra[pool] = extra.get(pool, 0) + room * slots
+            members = list(lane.live.values())
+            if room < len(members):
+                members = sorted(members, key=lambda task: (task.rank, task.id))[:room]
+            yield from members

@@ -1,0 +1,179 @@
+"""Workers and placement: the last gate. A task takes a permit only when every other gate has agreed.
+
+`spread` offers to the worker with the most free permits; `pack` fills workers
+in a stable order, so that the last ones drain, go idle and can end themselves.
+Affinity is a preference, never a queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from headgate.base.limits import Placement
+from headgate.base.model import WorkerRow
+from headgate.kernel.gates import UNBOUNDED, Gate
+
+
+class Skill(NamedTuple):
+    """What a task asks of a worker."""
+
+    executor: str
+    step: str
+    signature: str
+    needs: tuple[tuple[str, str], ...]
+
+
+class Worker:
+    """A worker as the coordinator sees it. What is in flight is counted from tasks, not believed."""
+
+    __slots__ = ("_fits", "assigned", "local", "offered", "row", "used", "used_by")
+
+    def __init__(self, row: WorkerRow, *, local: bool = False) -> None:
+        self.row = row
+        self.local = local
+        self.used = 0
+        self.used_by: dict[str, int] = {}
+        self.offered = 0
+        """Offers it has not answered yet: `claim` bounds these."""
+        self.assigned = 0
+        self._fits: dict[Skill, bool] = {}
+
+    @property
+    def id(self) -> str:
+        return self.row.id
+
+    def describe(self, row: WorkerRow) -> None:
+        if row.labels != self.row.labels or row.steps != self.row.steps:
+            self._fits.clear()
+        self.row = row
+
+    def fits(self, skill: Skill) -> bool:
+        known = self._fits.get(skill)
+        if known is None:
+            row = self.row
+            known = self._fits[skill] = (
+                row.permits.get(skill.executor, 0) != 0
+                and all(row.labels.get(label) == value for label, value in skill.needs)
+                and (row.steps is None or row.steps.get(skill.step) == skill.signature)
+            )
+        return known
+
+    def free(self, executor: str) -> int:
+        """How many more tasks of this kind it may be offered now."""
+        row = self.row
+        if row.draining:
+            return 0
+        permits = row.permits.get(executor, 0)
+        free = UNBOUNDED - self.used if permits < 0 else permits - self.used_by.get(executor, 0)
+        if row.total >= 0:
+            free = min(free, row.total - self.used)
+        return min(free, row.claim - self.offered) if row.claim >= 0 else free
+
+
+class Station(Gate):
+    """Where lanes wait for a worker with one skill."""
+
+    __slots__ = ("floor", "skill")
+
+    def __init__(self, skill: Skill, floor: Floor) -> None:
+        super().__init__("worker", skill.step, -1)
+        self.skill = skill
+        self.floor = floor
+
+    @property
+    def room(self) -> int:
+        return 1 if self.floor.pick(self.skill) is not None else 0
+
+
+class Floor:
+    """All workers, in a stable order."""
+
+    def __init__(self, placement: Placement = "spread") -> None:
+        self.placement: Placement = placement
+        self.workers: dict[str, Worker] = {}
+        self.stations: dict[Skill, Station] = {}
+        self._ordered: list[Worker] = []
+
+    def station(self, skill: Skill) -> Station:
+        station = self.stations.get(skill)
+        if station is None:
+            station = self.stations[skill] = Station(skill, self)
+        return station
+
+    def put(self, row: WorkerRow, *, local: bool = False) -> Worker:
+        worker = self.workers.get(row.id)
+        if worker is None:
+            worker = self.workers[row.id] = Worker(row, local=local)
+            self._ordered = sorted(
+                self.workers.values(), key=lambda each: (each.row.since, each.id)
+            )
+        else:
+            worker.describe(row)
+        return worker
+
+    def drop(self, worker_id: str) -> Worker | None:
+        worker = self.workers.pop(worker_id, None)
+        self._ordered = [each for each in self._ordered if each.id != worker_id]
+        return worker
+
+    def pick(self, skill: Skill, prefer: str | None = None) -> Worker | None:
+        executor = skill.executor
+        if prefer is not None:
+            liked = self.workers.get(prefer)
+            if liked is not None and liked.fits(skill) and liked.free(executor) > 0:
+                return liked
+        best: Worker | None = None
+        best_free = 0
+        for worker in self._ordered:
+            if not worker.fits(skill):
+                continue
+            free = worker.free(executor)
+            if free <= 0:
+                continue
+            if self.placement == "pack":
+                return worker
+            # Ties go to whoever has had the least, so that light load is spread too.
+            if free > best_free or (
+                best is not None and free == best_free and worker.assigned < best.assigned
+            ):
+                best, best_free = worker, free
+        return best
+
+    def take(self, worker: Worker, executor: str, *, offered: bool) -> None:
+        worker.used += 1
+        worker.used_by[executor] = worker.used_by.get(executor, 0) + 1
+        worker.assigned += 1
+        if offered:
+            worker.offered += 1
+
+    def give_back(self, worker_id: str, executor: str, *, offered: bool) -> list[Station]:
+        """A permit is free again: the stations where somebody may now be served."""
+        worker = self.workers.get(worker_id)
+        if worker is None:
+            return []
+        worker.used -= 1
+        worker.used_by[executor] -= 1
+        if offered:
+            worker.offered -= 1
+        return self.waiting_for(worker, executor)
+
+    def answered(self, worker_id: str) -> list[Station]:
+        """An offer was accepted: it no longer counts against the worker's claim."""
+        worker = self.workers.get(worker_id)
+        if worker is None:
+            return []
+        worker.offered -= 1
+        return self.waiting_for(worker, None)
+
+    def waiting_for(self, worker: Worker, executor: str | None) -> list[Station]:
+        return [
+            station
+            for station in self.stations.values()
+            if station.parked
+            and (executor is None or worker.row.total >= 0 or station.skill.executor == executor)
+            and worker.fits(station.skill)
+        ]
+
+    def matching(self, skill: Skill) -> Iterable[Worker]:
+        return (worker for worker in self._ordered if worker.fits(skill))

@@ -1,0 +1,28 @@
+"""Instants to look at again. Entries are never removed: whoever is woken checks whether it still matters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from heapq import heappop, heappush
+from typing import Literal
+
+Kind = Literal["back_off", "queue_timeout", "dispatch_deadline", "run_deadline", "linger", "offer"]
+
+
+class Timers:
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, Kind, int, int]] = []
+        self._serial = 0
+
+    def set(self, at: int, kind: Kind, subject: int, detail: int = 0) -> None:
+        """Wake for `subject` at `at`; `detail` tells a later check which one was meant (a token, an attempt)."""
+        self._serial += 1
+        heappush(self._heap, (at, self._serial, kind, subject, detail))
+
+    def due(self, now: int) -> Iterator[tuple[int, Kind, int, int]]:
+        while self._heap and self._heap[0][0] <= now:
+            at, _, kind, subject, detail = heappop(self._heap)
+            yield at, kind, subject, detail
+
+    def next(self) -> int | None:
+        return self._heap[0][0] if self._heap else None
