@@ -41,14 +41,17 @@ def _parse(value: object, field: str) -> int:
     if isinstance(value, bool):
         raise InvalidInput(f"{field} is not a duration.", field=field, got=value, hint=_HINT)
     if isinstance(value, int | float):
-        if not math.isfinite(value):
+        # An int beyond every float cannot be asked whether it is finite.
+        if isinstance(value, float) and not math.isfinite(value):
             raise InvalidInput(f"{field} is not a duration.", field=field, got=value, hint=_HINT)
-        return round(value * 1_000_000)
+        scaled = value * 1_000_000
+        return round(scaled) if scaled <= MAX_MICROSECONDS else MAX_MICROSECONDS + 1
     text = value.strip() if isinstance(value, str) else ""
     parts = _PART.findall(text)
     if not parts or _PART.sub("", text).strip():
         raise InvalidInput(f"{field} is not a duration.", field=field, got=value, hint=_HINT)
-    return round(sum(float(number) * _UNITS[unit] for number, unit in parts))
+    total = sum(float(number) * _UNITS[unit] for number, unit in parts)
+    return round(total) if math.isfinite(total) else MAX_MICROSECONDS + 1
 
 
 def spoken(value: int) -> str:

@@ -99,7 +99,7 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 _POOL = re.compile(r"[^\[\]{}]+(\[[^\[\]]+\])?")
-_RATE = re.compile(r"\s*(\d+)\s*/\s*(.+)")
+_RATE = re.compile(r"\s*(\d{1,16})\s*/\s*(.+)")
 
 
 def pool_name(value: object, field: str = "pool") -> str:

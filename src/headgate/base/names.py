@@ -11,6 +11,8 @@ MAX_NAME = 200
 MAX_TAGS = 64
 MAX_ITEMS = 100_000
 MAX_PRIORITY = 1_000_000
+MAX_NUMBER = 2**53
+"""The largest number that JSON readers, SQLite and PostgreSQL all keep exactly."""
 UNLIMITED = -1
 
 
@@ -65,8 +67,9 @@ def tag_value(value: object, field: str = "tag") -> str:
     elif isinstance(value, int):
         value = str(value)
     result = name(value, field)
-    if result == "*":
-        raise InvalidInput("a tag's value must not be '*'.", field=field, got=value)
+    # A rule per value counts under "key=*value": a value with a star of its own could meet that name.
+    if result.startswith("*"):
+        raise InvalidInput("a tag's value must not begin with '*'.", field=field, got=value)
     return result
 
 
@@ -83,18 +86,18 @@ def limit(value: object, field: str, *, zero_hint: str | None = None) -> int:
             got=value,
             hint=zero_hint or "To stop work from starting, use pause.",
         )
-    if value < UNLIMITED or value > 2**53:
+    if value < UNLIMITED or value > MAX_NUMBER:
         raise InvalidInput(f"{field} must be -1 (unlimited) or 1 and up.", field=field, got=value)
     return value
 
 
-def count(value: object, field: str, *, minimum: int = 1, maximum: int | None = None) -> int:
+def count(value: object, field: str, *, minimum: int = 1, maximum: int = MAX_NUMBER) -> int:
     """A whole number of at least `minimum`: slots, windows, retries, permits."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidInput(f"{field} must be a whole number.", field=field, got=value)
     if value < minimum:
         raise InvalidInput(f"{field} must be {minimum} or more.", field=field, got=value)
-    if maximum is not None and value > maximum:
+    if value > maximum:
         raise InvalidInput(f"{field} must be {maximum:,} or less.", field=field, got=value)
     return value
 

@@ -116,6 +116,19 @@ class Advance:
     """The flow fails fast, or its own logic is broken: end what is in flight."""
 
 
+def looked_into(graph: Graph) -> frozenset[int]:
+    """Nodes whose output is read here (mapped over, tested, keyed by): their blobs must be fetched first."""
+    found: set[int] = set()
+    for node in graph.nodes:
+        for template in templates(node):
+            for ref in outputs(template):
+                if ref.path or template is node.over or node.when is not None or node.pools:
+                    found.add(ref.node)
+    if graph.result is not None:
+        found |= {ref.node for ref in outputs(graph.result) if ref.path}
+    return frozenset(found)
+
+
 class Progress:
     """One run on its way through its graph."""
 
@@ -155,17 +168,6 @@ class Progress:
         ):
             return over.node
         return None
-
-    @property
-    def opens(self) -> set[int]:
-        """Nodes whose output is looked into here (mapped over, tested, keyed by): their blobs must be fetched."""
-        found: set[int] = set()
-        for node in self.graph.nodes:
-            for template in templates(node):
-                for ref in outputs(template):
-                    if ref.path or template is node.over or node.when is not None or node.pools:
-                        found.add(ref.node)
-        return found
 
     # -- what happens ------------------------------------------------------------------------------
 

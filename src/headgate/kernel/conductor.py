@@ -31,6 +31,8 @@ from headgate.kernel.place import Station, Worker
 
 _dump = msgspec.json.Encoder().encode
 SWEEP_AGAIN_US = 1_000_000
+SHARED_CALLS = 256
+"""How many maps' shared arguments are kept rendered; any other is rendered again."""
 
 
 @dataclass(slots=True)
@@ -72,6 +74,7 @@ class Conductor:
         self._tokens = 0
         self._rules: dict[tuple[str, str], bytes] = {}
         self._retried: dict[int, list[TaskRow]] = {}
+        self._shared_calls: dict[tuple[int, int], bytes | None] = {}
 
     # -- beginning a term --------------------------------------------------------------------------
 
@@ -139,6 +142,7 @@ class Conductor:
         entry.requested_at, entry.scheduled_at = row.requested_at, row.scheduled_at
         entry.started_at, entry.not_before = row.started_at, row.not_before
         entry.eligible_at = row.eligible_at
+        entry.input = row.input
         entry.stored = True
         return entry
 
@@ -159,6 +163,22 @@ class Conductor:
                 self._judge(entry, failure_of(row.error), now)
             case _:
                 lives.ask_again(entry, row.state, now, "its leader changed")
+
+    def call_of(self, entry: TaskEntry) -> bytes:
+        """The call of a task that starts in this process."""
+        value = entry.input or render.NULL
+        if entry.idx == PLAIN:
+            return value
+        return render.merge(entry.spec, self._shared(entry), value)
+
+    def _shared(self, entry: TaskEntry) -> bytes | None:
+        key = (entry.run.seq, entry.node)
+        if key not in self._shared_calls:
+            if len(self._shared_calls) > SHARED_CALLS:
+                self._shared_calls.clear()
+            scope = self.lives.progress[entry.run.seq].scope
+            self._shared_calls[key] = render.shared(entry.spec, scope)
+        return self._shared_calls[key]
 
     # -- facts: limits and workers -----------------------------------------------------------------
 
@@ -306,9 +326,11 @@ class Conductor:
         reason: str = "",
         *,
         local: bool,
+        value: bytes | None = None,
     ) -> bool:
         """An attempt ended. `local`: by the worker in this process, so that this commit writes it too.
 
+        `value` is what a reference in `output` stands for, where the graph looks into it.
         False: stale — not the attempt that holds the task now; nothing changes.
         """
         entry = self.lives.tasks.get(task)
@@ -322,7 +344,7 @@ class Conductor:
         if state == TaskState.COMPLETED:
             if local:
                 self.journal.complete(entry, output, now)
-            self.lives.complete(entry, output, now)
+            self.lives.complete(entry, output if value is None else value, now)
         elif state == TaskState.CANCELLED:
             if local:
                 self.journal.save_end(entry, state, error)

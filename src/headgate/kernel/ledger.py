@@ -87,6 +87,7 @@ class TaskEntry:
         "eligible_at",
         "id",
         "idx",
+        "input",
         "lane",
         "node",
         "not_before",
@@ -96,6 +97,7 @@ class TaskEntry:
         "requested_at",
         "run",
         "scheduled_at",
+        "spec",
         "started_at",
         "state",
         "stored",
@@ -109,6 +111,9 @@ class TaskEntry:
         self.run = run
         self.node = node
         self.idx = idx
+        self.spec: Node = run.graph.nodes[node]
+        self.input: bytes | None = None
+        """Its call (of an item: the item), until it is started in this process."""
         self.state: str = TaskState.REQUESTED
         self.attempt = 0
         self.tries = 0
@@ -127,10 +132,6 @@ class TaskEntry:
         self.cancelling = False
         self.stored = False
         """Its row exists in the store (else it is inserted with this cycle's commit)."""
-
-    @property
-    def spec(self) -> Node:
-        return self.run.graph.nodes[self.node]
 
     @property
     def in_line(self) -> bool:

@@ -99,6 +99,7 @@ class Lives:
         task = ids.task_id(run.seq, asked.ordinal)
         entry = TaskEntry(task, run, asked.node, asked.idx)
         entry.requested_at = now
+        entry.input = asked.input
         old = None if before is None else before.get(task)
         data = {"node": asked.node, "index": asked.idx, "attempt": 0}
         if old is None:

@@ -270,7 +270,10 @@ class EventFilter:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Counters and the rows they must equal: what the audit compares."""
+    """Counters and the rows they must equal: what the audit compares.
+
+    Names are those of `TagRule.counter`, and '' for all runs.
+    """
 
     admitted: dict[str, int]
     closed: dict[str, int]
@@ -361,6 +364,10 @@ class Store(Protocol):
         ...
 
     # waking
-    async def wait(self, timeout_us: int) -> None:
-        """Returns when another process has committed something, or after `timeout_us`."""
+    async def wait(self, timeout_us: int, since: int = -1) -> int:
+        """Returns a mark when another process has committed something, or after `timeout_us`.
+
+        The mark passed back as `since` misses nothing committed in between, however many
+        wait on one store; without it, what came since any last wait counts.
+        """
         ...

@@ -1,0 +1,5 @@
+"""The SQLite back end."""
+
+from headgate.store.sqlite.store import SqliteStore
+
+__all__ = ["SqliteStore"]

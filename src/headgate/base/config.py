@@ -1,0 +1,267 @@
+"""Settings: every knob, its default, and where its value came from.
+
+Sources, each over the one before: the defaults, a settings file, `HEADGATE_*`
+variables, explicit overrides (flags, arguments). A key is written the same
+everywhere: `grace` in a file, `HEADGATE_GRACE`, `--grace`. All values are
+checked one by one where they are read and against each other in `Settings`
+itself, so that no combination that cannot work ever reaches an engine.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+
+from headgate.base.durations import microseconds, spoken
+from headgate.base.errors import InvalidInput, InvalidSettings
+from headgate.base.limits import Fair, Limits, Placement, PoolRule, TagRule
+from headgate.base.names import UNLIMITED, did_you_mean
+from headgate.base.settings_files import nearest
+from headgate.base.settings_values import KEYS, Key
+
+PREFIX = "HEADGATE_"
+OTHER_VARIABLES = "HEADGATE_TEST_"
+"""Variables that are not settings: what the tests are pointed at."""
+
+
+def cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """What one engine is run with. Durations are microseconds; −1 is unlimited unless said otherwise."""
+
+    url: str = ".headgate/headgate.db"
+    work_dir: str = ".headgate/work"
+    log_level: str = "info"
+
+    # leases and beats
+    worker_lease_us: int = microseconds("10s")
+    heartbeat_us: int = microseconds("2s")
+    leader_lease_us: int = microseconds("5s")
+    leader_renew_us: int = microseconds("1s")
+    offer_ttl_us: int = microseconds("2s")
+    poll_us: int = microseconds("1s")
+
+    # the worker
+    async_permits: int = 100
+    """0 is unlimited."""
+    thread_permits: int = 8
+    process_permits: int = msgspec.field(default_factory=cores)
+    total_permits: int = UNLIMITED
+    claim_batch: int = 50
+    latency_threshold_us: int | None = None
+    memory_high: float = 0.8
+    grace_us: int = microseconds("30s")
+    idle_exit_us: int | None = None
+    max_lifetime_us: int | None = None
+    max_tasks: int | None = None
+    worker_labels: dict[str, str] = {}
+
+    # limits: the declared defaults, beneath an operator's live settings
+    max_active: int = 10_000
+    max_concurrent_runs: int = 10
+    tags: tuple[TagRule, ...] = ()
+    pools: dict[str, PoolRule] = {}
+    labels: dict[str, tuple[str, ...]] | None = None
+    """Labels workers may have, each with its values (none named: any value). None: anything goes."""
+    fair: Fair | None = None
+    age_boost_us: int = 0
+    max_bypass: int = 16
+    max_starts_per_cycle: int = 1_000
+    placement: Placement = "spread"
+    strict_pools: bool = False
+    queue_timeout_us: int | None = None
+    dispatch_deadline_us: int = microseconds("4h")
+
+    # values
+    blob_url: str | None = None
+    blob_over_bytes: int = 256 * 1024
+    max_value_bytes: int = 2 * 1024 * 1024
+    """A value above it is refused, unless `blob_url` says where large ones go."""
+
+    sources: dict[str, str] = {}
+    """Key → where its value came from, for every key that is not at its default."""
+
+    def __post_init__(self) -> None:
+        problems = contradictions(self)
+        if problems:
+            raise InvalidSettings(" ".join(problems), field="settings")
+
+    def limits(self) -> Limits:
+        return Limits(
+            max_concurrent_runs=self.max_concurrent_runs,
+            max_active=self.max_active,
+            tags=self.tags,
+            pools=self.pools,
+            fair=self.fair,
+            age_boost_us=self.age_boost_us,
+            max_bypass=self.max_bypass,
+            max_starts_per_cycle=self.max_starts_per_cycle,
+            placement=self.placement,
+            strict_pools=self.strict_pools,
+        )
+
+    def permits(self) -> dict[str, int]:
+        """Per executor, as a worker announces them: −1 is unlimited."""
+        return {
+            "async": self.async_permits or UNLIMITED,
+            "thread": self.thread_permits,
+            "process": self.process_permits,
+        }
+
+
+def contradictions(settings: Settings) -> list[str]:
+    """What is wrong between values that are right by themselves; each message names both."""
+    found: list[str] = []
+    for lease, beat in (("worker_lease", "heartbeat"), ("leader_lease", "leader_renew")):
+        lease_us: int = getattr(settings, f"{lease}_us")
+        beat_us: int = getattr(settings, f"{beat}_us")
+        # Two beats must fit: one may be lost, and the next must still arrive before the lease ends.
+        if lease_us <= 2 * beat_us:
+            found.append(
+                f"{lease} ({spoken(lease_us)}) must be more than twice {beat} ({spoken(beat_us)}):"
+                f" raise {lease} above {spoken(2 * beat_us)} or lower {beat}."
+            )
+    if settings.blob_over_bytes > settings.max_value_bytes and settings.blob_url is None:
+        found.append(
+            f"blob_over ({settings.blob_over_bytes:,} bytes) must not be above max_value"
+            f" ({settings.max_value_bytes:,} bytes): lower it, or set blob_url."
+        )
+    if settings.labels is not None:
+        for label, value in settings.worker_labels.items():
+            allowed = settings.labels.get(label)
+            if allowed is None:
+                hint = did_you_mean(label, settings.labels) or "The set is empty."
+                found.append(f"worker_labels has {label!r}, which [labels] does not know. {hint}")
+            elif allowed and value not in allowed:
+                hint = did_you_mean(value, allowed) or ""
+                found.append(
+                    f"worker_labels has {label}={value}, a value [labels] does not know. {hint}"
+                )
+    return found
+
+
+def load(
+    cwd: Path | str = ".",
+    environ: Mapping[str, str] | None = None,
+    overrides: Mapping[str, object] | None = None,
+) -> Settings:
+    """The settings for `cwd`. An override of None counts as not given; the text "none" unsets a value."""
+    here = Path(cwd)
+    reading = _Reading()
+    file = nearest(here)
+    if file is not None:
+        reading.file(file.path, file.prefix, file.table)
+    reading.environment(environ or {})
+    reading.overrides(overrides or {})
+    root = here if file is None else file.path.parent
+    return reading.settings(here, root)
+
+
+class _Reading:
+    """Values gathered so far, by field; a later source replaces a value, and a table entry by entry."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self.sources: dict[str, str] = {}
+
+    def file(self, path: Path, prefix: str, table: Mapping[str, Any]) -> None:
+        flat = {key: value for key, value in table.items() if key != "limits"}
+        limits = table.get("limits", {})
+        if not isinstance(limits, Mapping):
+            raise InvalidSettings(
+                f"{path}: {prefix}limits must be a table.", field="limits", got=limits
+            )
+        for key, value in flat.items():
+            where = f"{path}: {prefix}{key}"
+            self._take(self._known(key, where, extra=("limits",)), value, where)
+        for key, value in cast("Mapping[str, Any]", limits).items():
+            where = f"{path}: {prefix}limits.{key}"
+            known = self._known(key, where, limits_only=True)
+            if key in flat:
+                raise InvalidSettings(
+                    f"{where} and {prefix}{key} both have a value.", field=key, hint="Keep one."
+                )
+            self._take(known, value, where)
+
+    def environment(self, environ: Mapping[str, str]) -> None:
+        for variable in sorted(environ):
+            if not variable.startswith(PREFIX) or variable.startswith(OTHER_VARIABLES):
+                continue
+            key = variable.removeprefix(PREFIX).lower()
+            known = self._known(key, variable, written=_variable)
+            text = environ[variable].strip()
+            if not text:
+                continue  # `HEADGATE_X= command` is how a shell says: without X
+            self._take(known, text, variable, text=True)
+
+    def overrides(self, overrides: Mapping[str, object]) -> None:
+        for key, value in overrides.items():
+            known = self._known(key, f"override {key}")
+            if value is not None:
+                self._take(known, value, f"override {key}")
+
+    def settings(self, cwd: Path, root: Path) -> Settings:
+        # A file above the working directory means one project: all of it shares one store.
+        for key in ("url", "work_dir"):
+            source = self.sources.get(key, "")
+            if root.absolute() == cwd.absolute() or source.startswith((PREFIX, "override")):
+                continue
+            value: str = self.values.get(key) or getattr(_DEFAULTS, key)
+            if "://" not in value:
+                self.values[key] = str(root / value)
+        if "tags" in self.values:
+            self.values["tags"] = tuple(self.values["tags"].values())
+        return Settings(**self.values, sources=self.sources)
+
+    def _known(
+        self,
+        key: str,
+        where: str,
+        *,
+        extra: tuple[str, ...] = (),
+        limits_only: bool = False,
+        written: Callable[[str], str] = str,
+    ) -> Key:
+        known = KEYS.get(key)
+        if known is not None and (known.limit or not limits_only):
+            return known
+        if known is not None:
+            raise InvalidSettings(
+                f"{where}: {key} is no limit.", field=key, hint="Move it out of [limits]."
+            )
+        candidates = [*(each for each in KEYS if KEYS[each].limit or not limits_only), *extra]
+        raise InvalidSettings(
+            f"{where} is not a setting.",
+            field=key,
+            hint=did_you_mean(written(key), [written(each) for each in candidates]),
+        )
+
+    def _take(self, key: Key, value: object, where: str, *, text: bool = False) -> None:
+        try:
+            parsed = key.from_text(value) if text and isinstance(value, str) else key.read(value)
+        except InvalidInput as error:
+            raise InvalidSettings(
+                f"{where}: {error.message}", field=error.field, got=error.got, hint=error.hint
+            ) from error
+        if key.table and isinstance(parsed, dict):
+            entries = cast("dict[str, Any]", parsed)
+            self.values[key.field] = {**(self.values.get(key.field) or {}), **entries}
+            for entry in entries:
+                self.sources[f"{key.name}.{entry}"] = where
+        else:
+            self.values[key.field] = parsed
+            self.sources[key.name] = where
+
+
+def _variable(key: str) -> str:
+    return f"{PREFIX}{key.upper()}"
+
+
+_DEFAULTS = Settings()

@@ -1,0 +1,160 @@
+"""Steps and flows as the rest of the engine sees them: no type parameters, nothing to trace with."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from headgate.base import codec, names
+from headgate.base.durations import microseconds
+from headgate.base.errors import InvalidFlow, InvalidInput, Unserialisable
+from headgate.base.graph import Executor, RunIf
+from headgate.flows import options
+from headgate.flows.function import Function
+
+
+class StepDef(Function):
+    """A step: what a worker needs to run it."""
+
+    kind = "step"
+
+    def __init__(self, fn: Callable[..., Any], given: Mapping[str, Any]) -> None:
+        options.refuse_unknown(given, options.StepSettings, "@step")
+        super().__init__(fn, given.get("name"), given.get("version"))
+        self.is_async = inspect.iscoroutinefunction(fn)
+        self.retry_on = options.retry_on(given.get("retry_on"))
+        start = options.StepOptions(executor="async" if self.is_async else "thread")
+        self.options = self.merge(start, given)
+
+    def merge(self, base: options.StepOptions, given: Mapping[str, Any]) -> options.StepOptions:
+        local = self.qualname if self.is_local else ""
+        return options.merged(base, given, is_async=self.is_async, local=local)
+
+    @property
+    def executor(self) -> Executor:
+        return self.options.executor
+
+    @property
+    def timeout_us(self) -> int | None:
+        return self.options.timeout_us
+
+    def encode_result(self, value: object) -> bytes:
+        """The step's result as JSON. What has no JSON form fails the attempt as `unserialisable_result`."""
+        try:
+            return codec.encode(value, "result")
+        except Unserialisable as error:
+            raise Unserialisable(
+                f"unserialisable_result: step {self.short!r} returned a value that cannot be kept:"
+                f" {error.message}",
+                field=error.field,
+                got=error.got,
+                hint=error.hint,
+            ) from error
+
+    def may_retry(self, error: BaseException) -> bool:
+        """Whether `retry_on` allows another attempt after `error`."""
+        return self.retry_on is None or isinstance(error, self.retry_on)
+
+    def __repr__(self) -> str:
+        return f"<step {self.name}>"
+
+
+@dataclass(frozen=True, slots=True)
+class StepCall:
+    """A step with what one call of it overrides."""
+
+    step: StepDef
+    options: options.StepOptions
+    name: str | None = None
+    after: object = None
+    when: object = None
+    run_if: RunIf = "success"
+    on_failure: StepCall | None = None
+
+    def override(self, given: Mapping[str, Any]) -> StepCall:
+        options.refuse_unknown(given, options.CallSettings, "with_options")
+        changes: dict[str, Any] = {key: given[key] for key in ("after", "when") if key in given}
+        if "name" in given:
+            changes["name"] = names.name(given["name"], "name")
+        if "run_if" in given:
+            changes["run_if"] = options.one_of(given["run_if"], options.RUN_IF, "run_if")
+        if "on_failure" in given:
+            changes["on_failure"] = cleanup(given["on_failure"])
+        return replace(self, options=self.step.merge(self.options, given), **changes)
+
+
+def cleanup(value: Any) -> StepCall | None:
+    """The step behind `on_failure=`: it must be callable without arguments."""
+    if value is None:
+        return None
+    call = getattr(value, "call", None)
+    if not isinstance(call, StepCall):
+        raise InvalidFlow(
+            "on_failure takes a step.",
+            field="on_failure",
+            got=value,
+            hint="Decorate the function with @step and give it without calling it.",
+        )
+    call.step.bind((), {})
+    return call
+
+
+class FlowDef(Function):
+    """A flow: its function and what holds for a run of it."""
+
+    kind = "flow"
+
+    def __init__(self, fn: Callable[..., Any], given: Mapping[str, Any]) -> None:
+        options.refuse_unknown(given, options.FlowSettings, "@flow")
+        if inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn):
+            raise InvalidFlow(
+                f"flow {fn.__name__!r} is async.",
+                field="flow",
+                got=fn.__qualname__,
+                hint="Use plain def: a flow only wires steps together; the steps may be async.",
+            )
+        super().__init__(fn, given.get("name"), given.get("version"))
+        self.max_parallel, self.max_parallel_by = _parallel(given.get("max_parallel"))
+        self.sequential = options.flag(given, "sequential")
+        self.fail: Literal["continue", "fast"] = options.one_of(
+            given.get("fail", "continue"), ("continue", "fast"), "fail"
+        )
+        self.tags = names.tags(given.get("tags"))
+        self.priority = names.priority(given.get("priority", 0))
+        self.queue_timeout_us = _span(given, "queue_timeout")
+        self.dispatch_deadline_us = _span(given, "dispatch_deadline")
+        self.deadline_us = _span(given, "deadline")
+        self.on_failure = cleanup(given.get("on_failure"))
+
+    def __repr__(self) -> str:
+        return f"<flow {self.name}>"
+
+
+def _span(given: Mapping[str, Any], key: str) -> int | None:
+    value = given.get(key)
+    return None if value is None else microseconds(value, key)
+
+
+_HINT = 'Use 1 or more, {"process": 4} for one executor, or leave it out for no bound.'
+
+
+def _parallel(value: object) -> tuple[int | None, dict[str, int]]:
+    if value is None:
+        return None, {}
+    if not isinstance(value, Mapping):
+        return _bound(value, "max_parallel"), {}
+    pairs: list[tuple[object, object]] = list(value.items())  # pyright: ignore[reportUnknownArgumentType]
+    known = ("async", "thread", "process")
+    return None, {
+        options.one_of(executor, known, "max_parallel"): _bound(most, f"max_parallel.{executor}")
+        for executor, most in pairs
+    }
+
+
+def _bound(value: object, field: str) -> int:
+    try:
+        return names.count(value, field)
+    except InvalidInput as error:
+        raise InvalidFlow(error.message, field=error.field, got=value, hint=_HINT) from error

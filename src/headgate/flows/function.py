@@ -1,0 +1,214 @@
+"""A user's function and what is derived from it: its name, its signature hash, how its calls are read."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from headgate.base import codec, names
+from headgate.base.errors import InvalidFlow
+from headgate.base.jsonable import spoken
+
+Decode = Callable[[bytes, str], Any]
+_POSITIONAL = (
+    inspect.Parameter.POSITIONAL_ONLY,
+    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+)
+
+
+class _Text(str):
+    """Text whose repr is itself, so that a signature shows annotations without quotes."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+class Function:
+    """Shared by steps and flows. Annotations are resolved late: they may name what is defined further down."""
+
+    kind: typing.ClassVar[str] = "function"
+
+    def __init__(self, fn: Callable[..., Any], name: object, version: object) -> None:
+        _check_function(fn, self.kind)
+        inner = inspect.unwrap(fn)
+        self.fn = fn
+        self.module = fn.__module__
+        self.qualname = fn.__qualname__
+        self.file = inner.__code__.co_filename
+        self.is_local = "<" in self.qualname
+        if name is None and "<lambda>" in self.qualname:
+            raise InvalidFlow(
+                f"a lambda has no name to find it by, so it cannot be a {self.kind}.",
+                field="name",
+                got=self.qualname,
+                hint="Define it with def, or give it name=...",
+            )
+        self.short = fn.__name__ if name is None else names.name(name, "name")
+        self.name = self._default_name() if name is None else self.short
+        self.version = None if version is None else names.name(str(version), "version")
+        self.parameters = inspect.signature(fn)
+
+    def _default_name(self) -> str:
+        # A file run as a script is imported by its stem elsewhere: both must find the same name.
+        module = Path(self.file).stem if self.module == "__main__" else self.module
+        return names.name(f"{module}:{self.qualname}", "name")
+
+    @cached_property
+    def spoken(self) -> str:
+        """The function as its author wrote it: `index(path: str) -> int`."""
+        parameters = [
+            each.replace(annotation=_annotation_text(each.annotation))
+            for each in self.parameters.parameters.values()
+        ]
+        returns = _annotation_text(self.parameters.return_annotation)
+        shown = self.parameters.replace(parameters=parameters, return_annotation=returns)
+        return f"{self.short}{shown}"
+
+    @cached_property
+    def signature(self) -> str:
+        """Changes when a call made for one version of the function might not fit another."""
+        lines = [self.name, self.version or ""]
+        for each in self.parameters.parameters.values():
+            text = _annotation_text(each.annotation)
+            annotation = "" if text is inspect.Parameter.empty else str(text)
+            optional = each.default is not inspect.Parameter.empty
+            lines.append(f"{each.kind.name} {each.name}: {annotation} {optional}")
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> inspect.BoundArguments:
+        try:
+            return self.parameters.bind(*args, **kwargs)
+        except TypeError as error:
+            raise InvalidFlow(
+                f"{self.kind} {self.short!r} cannot be called like this: {error}.",
+                field=self.short,
+                got=_call_text(self.short, args, kwargs),
+                hint=f"Its signature is {self.spoken}.",
+            ) from error
+
+    @cached_property
+    def hints(self) -> dict[str, Any]:
+        try:
+            return typing.get_type_hints(self.fn, include_extras=True)
+        except (NameError, TypeError, AttributeError) as error:
+            raise InvalidFlow(
+                f"an annotation of {self.kind} {self.short!r} cannot be resolved: {error}.",
+                field=self.short,
+                got=self.spoken,
+                hint="Values are read by annotation: import the type at module level, outside TYPE_CHECKING.",
+            ) from error
+
+    @property
+    def returns(self) -> Any:
+        return self.hints.get("return", Any)
+
+    @cached_property
+    def _positional(self) -> list[tuple[str, Decode]]:
+        return [
+            (each.name, codec.decoder(self.hints.get(each.name, Any)))
+            for each in self.parameters.parameters.values()
+            if each.kind in _POSITIONAL
+        ]
+
+    @cached_property
+    def _named(self) -> dict[str, Decode]:
+        return {
+            each.name: codec.decoder(self.hints.get(each.name, Any))
+            for each in self.parameters.parameters.values()
+            if each.kind is not inspect.Parameter.VAR_POSITIONAL
+            and each.kind is not inspect.Parameter.VAR_KEYWORD
+        }
+
+    @cached_property
+    def _spread(self) -> dict[object, tuple[str, Decode]]:
+        """Decoders of `*args` and `**kwargs`, where the function has them."""
+        return {
+            each.kind: (each.name, codec.decoder(self.hints.get(each.name, Any)))
+            for each in self.parameters.parameters.values()
+            if each.kind in {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
+        }
+
+    def prepare(self) -> None:
+        """Resolves every annotation now, so that the mistake shows where the flow is written."""
+        _ = self._positional, self._named, self._spread
+
+    def decode_call(self, raw: bytes) -> tuple[list[Any], dict[str, Any]]:
+        """Arguments of a stored call, typed by the function's annotations."""
+        raw_args, raw_kwargs = codec.read_call(raw)
+        args: list[Any] = []
+        for index, value in enumerate(raw_args):
+            name, decode = self._decoder_at(index)
+            args.append(decode(value, name))
+        kwargs = {name: self._decoder_of(name)(value, name) for name, value in raw_kwargs.items()}
+        return args, kwargs
+
+    def decode_result(self, raw: bytes) -> Any:
+        return codec.decode(raw, self.returns, "result")
+
+    def argument_name(self, index: int) -> str:
+        """The parameter that takes positional argument `index`, for messages."""
+        return self._names[index] if index < len(self._names) else f"argument {index + 1}"
+
+    @cached_property
+    def _names(self) -> list[str]:
+        return [
+            each.name for each in self.parameters.parameters.values() if each.kind in _POSITIONAL
+        ]
+
+    def _decoder_at(self, index: int) -> tuple[str, Decode]:
+        if index < len(self._positional):
+            return self._positional[index]
+        if found := self._spread.get(inspect.Parameter.VAR_POSITIONAL):
+            return found
+        return f"argument {index + 1}", codec.decoder(Any)
+
+    def _decoder_of(self, name: str) -> Decode:
+        if found := self._named.get(name):
+            return found
+        spread = self._spread.get(inspect.Parameter.VAR_KEYWORD)
+        return spread[1] if spread else codec.decoder(Any)
+
+
+def _check_function(fn: object, kind: str) -> None:
+    if not inspect.isfunction(fn):
+        raise InvalidFlow(
+            f"a {kind} must be a function defined with def.",
+            field=kind,
+            got=fn,
+            hint=f"Wrap it: @{kind} def name(...): ...",
+        )
+    if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+        raise InvalidFlow(
+            f"{kind} {fn.__name__!r} is a generator.",
+            field=kind,
+            got=fn.__qualname__,
+            hint="Return a list in place of yielding.",
+        )
+    first = next(iter(inspect.signature(fn).parameters), "")
+    owner = fn.__qualname__.rpartition(".")[0]
+    if first in {"self", "cls"} and owner and not owner.endswith("<locals>"):
+        raise InvalidFlow(
+            f"{kind} {fn.__qualname__!r} is a method.",
+            field=kind,
+            got=fn.__qualname__,
+            hint="Use a function at module level; hand over what it needs as arguments.",
+        )
+
+
+def _annotation_text(annotation: Any) -> Any:
+    if annotation is inspect.Parameter.empty:
+        return annotation
+    return _Text(annotation if isinstance(annotation, str) else spoken(annotation))
+
+
+def _call_text(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    shown = [repr(each)[:40] for each in args]
+    shown += [f"{key}={repr(each)[:40]}" for key, each in kwargs.items()]
+    return _Text(f"{name}({', '.join(shown)})")

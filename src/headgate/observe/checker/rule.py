@@ -1,0 +1,99 @@
+"""How a rule is written: it says what it watches, looks at the world, and reports.
+
+To add one: subclass `Rule`, give it an id and a docstring that says what it
+promises, register its handlers in `watch`, and list it in `audit.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar, Generic, TypeVar
+
+from headgate.base.events import Event
+from headgate.observe.checker.report import Violation
+from headgate.observe.checker.subjects import Run, Task
+from headgate.observe.checker.world import World
+
+TaskHandler = Callable[[Event, Task], None]
+RunHandler = Callable[[Event, Run], None]
+EventHandler = Callable[[Event], None]
+Handler = Callable[[], None]
+H = TypeVar("H")
+
+
+class Topic(Generic[H]):
+    """Handlers by the state an event leads to, in the order of the rules."""
+
+    def __init__(self) -> None:
+        self._all: list[tuple[H, frozenset[str]]] = []
+        self._found: dict[str, tuple[H, ...]] = {}
+
+    def add(self, handler: H, after: tuple[str, ...]) -> None:
+        self._all.append((handler, frozenset(after)))
+
+    def of(self, after: str) -> tuple[H, ...]:
+        found = self._found.get(after)
+        if found is None:
+            found = tuple(handler for handler, states in self._all if not states or after in states)
+            self._found[after] = found
+        return found
+
+
+class Watch:
+    """What the rules asked to see. Without states named, a handler sees every change of its subject."""
+
+    def __init__(self) -> None:
+        self.task_topic = Topic[TaskHandler]()
+        self.run_topic = Topic[RunHandler]()
+        self.wait_handlers: list[TaskHandler] = []
+        self.limit_handlers: list[EventHandler] = []
+        self.leader_handlers: list[EventHandler] = []
+        self.open_handlers: list[Handler] = []
+        self.close_handlers: list[Handler] = []
+        self.end_handlers: list[Handler] = []
+
+    def tasks(self, handler: TaskHandler, *after: str) -> None:
+        self.task_topic.add(handler, after)
+
+    def runs(self, handler: RunHandler, *after: str) -> None:
+        self.run_topic.add(handler, after)
+
+    def waits(self, handler: TaskHandler) -> None:
+        self.wait_handlers.append(handler)
+
+    def limits(self, handler: EventHandler) -> None:
+        """Called when the limit is in force already."""
+        self.limit_handlers.append(handler)
+
+    def leaders(self, handler: EventHandler) -> None:
+        self.leader_handlers.append(handler)
+
+    def opened(self, handler: Handler) -> None:
+        """Before the first event of any commit."""
+        self.open_handlers.append(handler)
+
+    def closed(self, handler: Handler) -> None:
+        """After the last event of a leader's commit."""
+        self.close_handlers.append(handler)
+
+    def ended(self, handler: Handler) -> None:
+        self.end_handlers.append(handler)
+
+
+class Rule:
+    """One promise. Its docstring is what a person reads who asks what the rule's id means."""
+
+    id: ClassVar[str]
+
+    def __init__(self, world: World, found: list[Violation]) -> None:
+        self.world = world
+        self._found = found
+
+    def watch(self, on: Watch) -> None:
+        raise NotImplementedError
+
+    def report(self, event: Event, message: str) -> None:
+        self._found.append(Violation(self.id, event.seq, event.run, event.task, message))
+
+    def report_at(self, seq: int, message: str, *, run: int = 0, task: int = 0) -> None:
+        self._found.append(Violation(self.id, seq, run, task, message))

@@ -1,0 +1,377 @@
+"""The coordinator: one leader's term, from the rebuild of its ledger to the loss of its lease.
+
+Who runs this: any process that may lead; the store's lease row lets one win.
+It gathers what changed, lets the conductor judge, writes one commit, and only
+then acts on it: bodies start, offers go out, runs are told as ended. While a
+commit is on its way the next batch gathers by itself, so there are no timers
+in the hot path. A leader whose term is over learns it from its next write,
+which changes nothing: what it had decided since is void, and the ends of
+attempts that were to be written with it go back to the worker to be written by it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+
+import msgspec
+
+from headgate.base.changes import Commit
+from headgate.base.clock import SECOND
+from headgate.base.config import Settings
+from headgate.base.errors import HeadgateError, NotLeader, StoreError
+from headgate.base.events import unpack
+from headgate.base.graph import Graph
+from headgate.base.ids import run_of
+from headgate.base.model import Failure, StoredRequest
+from headgate.base.states import EXECUTING_RUNS, RunState, TaskState
+from headgate.kernel.conductor import Conductor, Cycle
+from headgate.kernel.lives import Defaults
+from headgate.stages.feed import Feed
+from headgate.stages.worker import End, Launch, Worker
+from headgate.store.protocol import Elect, Expire, Gather, Gathered, Recut, Store, Withdraw
+
+log = logging.getLogger(__name__)
+_graph = msgspec.json.Decoder(Graph).decode
+SWEEP_SECONDS = 1.0
+RETRY_SECONDS = 0.2
+
+
+class Coordinator:
+    def __init__(
+        self,
+        store: Store,
+        owner: str,
+        settings: Settings,
+        local: Worker | None,
+        on_ended: Callable[[list[int]], None],
+    ) -> None:
+        self.owner = owner
+        self.demand = 0
+        self.cycles = 0
+        self._store = store
+        self._settings = settings
+        self._local = local
+        self._on_ended = on_ended
+        self._conductor: Conductor | None = None
+        self._feed = Feed(store)
+        self._wake = asyncio.Event()
+        self._ends: list[End] = []
+        self._writing: list[End] = []
+        """Ends that go with the commit on its way: until it is written they may have to go another."""
+        self._foreign = True
+        self._sweep_due = True
+        self._closing = False
+        self._told = 0.0
+        self._background: set[asyncio.Task[None]] = set()
+        self._cursor = 0
+
+    # -- from the same process ---------------------------------------------------------------------
+
+    def ended(self, end: End) -> None:
+        """An attempt of the worker in this process ended."""
+        self._ends.append(end)
+        self._wake.set()
+
+    def look(self) -> None:
+        """Somebody committed something: gather it."""
+        self._foreign = True
+        self._wake.set()
+
+    def describe_local(self) -> None:
+        """The worker in this process has changed (new steps, draining)."""
+        if self._conductor is not None and self._local is not None:
+            self._conductor.put_worker(self._local.describe(), local=True)
+            self._wake.set()
+
+    def close(self) -> None:
+        self._closing = True
+        self._wake.set()
+
+    async def settle(self) -> None:
+        """Returns when every end handed in so far has been written."""
+        while self._ends or self._writing:
+            self._wake.set()
+            await asyncio.sleep(0.005)
+
+    def unwritten(self) -> list[End]:
+        return self._writing + self._ends
+
+    # -- the term ----------------------------------------------------------------------------------
+
+    async def lead(self, term: int) -> list[End]:
+        """Lead until the term is over; returns ends of attempts that were not written."""
+        keeper = asyncio.create_task(self._keep_lease(term))
+        sweeper = asyncio.create_task(self._sweep_regularly())
+        try:
+            conductor = await self._rebuild(term)
+            while not self._closing:
+                await self._turn(conductor)
+        except NotLeader:
+            log.warning("term %s of %s is over: another process leads", term, self.owner)
+        finally:
+            self._conductor = None
+            for task in (keeper, sweeper, *self._background):
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
+        return self.unwritten()
+
+    async def _rebuild(self, term: int) -> Conductor:
+        snapshot = await self._store.load()
+        settings = self._settings
+        defaults = Defaults(
+            settings.queue_timeout_us, settings.dispatch_deadline_us, settings.offer_ttl_us
+        )
+        conductor = Conductor(snapshot.limits, term, self.owner, defaults)
+        conductor.graphs.update({key: _graph(body) for key, body in snapshot.graphs.items()})
+        conductor.begin(snapshot.limit_rows)
+        runs = [await self._feed.open_values(row) for row in snapshot.runs]
+        graphs = {row.seq: conductor.graphs[row.graph] for row in runs}
+        tasks = [
+            await self._feed.open_output(graphs[run_of(row.id)], row) for row in snapshot.tasks
+        ]
+        local = None if self._local is None else self._local.id
+        workers = [row for row in snapshot.workers if row.id != local]
+        if self._local is not None:
+            workers.append(self._local.describe())
+        conductor.restore(runs, tasks, workers, snapshot.buckets, snapshot.now, local)
+        self._feed.lanes(snapshot.lanes)
+        self._cursor = snapshot.seq
+        self._conductor = conductor
+        await self._requests(conductor, snapshot.requests)
+        return conductor
+
+    async def _turn(self, conductor: Conductor) -> None:
+        """One cycle: what changed → decide → commit → act; then wait for the next change."""
+        now = await self._store.now()
+        self._writing, self._ends = self._ends, []
+        for end in self._writing:
+            conductor.ended(
+                end.task,
+                end.token,
+                end.state,
+                now,
+                end.output,
+                end.error,
+                end.reason,
+                local=True,
+                value=await self._feed.value_of(conductor, end.task, end.output),
+            )
+        if self._sweep_due:
+            self._sweep_due = False
+            await self._sweep(conductor)
+        if self._foreign:
+            self._foreign = False
+            await self._gather(conductor)
+        await self._feed.fill(conductor)
+        self._wake.clear()
+        cycle = conductor.cycle(await self._store.now())
+        if not cycle.commit.empty:
+            await self._commit(cycle.commit)
+            self.cycles += 1
+        self._writing = []
+        for start in cycle.commit.runs_started:
+            self._feed.left(start.run)
+        await self._act(conductor, cycle)
+        if not (cycle.unfinished or self._feed.hungry or self._ends or self._foreign):
+            await self._rest(cycle.next_wake)
+
+    async def _commit(self, commit: Commit) -> None:
+        """Write it; a store that cannot be written now (a full disk) is tried again, with the same commit."""
+        while True:
+            try:
+                await self._store.commit(commit)
+            except NotLeader:
+                raise
+            except StoreError as error:
+                log.error("the cycle cannot be written, trying again: %s", error)  # noqa: TRY400
+                if self._closing:
+                    raise NotLeader("closed while the store could not be written") from error
+                await asyncio.sleep(RETRY_SECONDS)
+            else:
+                return
+
+    async def _act(self, conductor: Conductor, cycle: Cycle) -> None:
+        if self._local is not None:
+            self._local.launch(
+                [
+                    Launch(
+                        entry.id,
+                        entry.token,
+                        entry.attempt,
+                        entry.run.row.id,
+                        entry.spec,
+                        conductor.call_of(entry),
+                    )
+                    for entry in cycle.starts
+                ]
+            )
+            for _, token, _ in cycle.stops:
+                self._local.stop(token, "cancel")
+        for to in (TaskState.REQUESTED, TaskState.CANCELLED):
+            wanted = [(task, token) for task, token, target in cycle.withdrawals if target == to]
+            if wanted:
+                withdraw = Withdraw(
+                    conductor.term,
+                    conductor.journal.cycles,
+                    conductor.journal.actor,
+                    wanted,
+                    to,
+                    "not accepted in time" if to == TaskState.REQUESTED else "the run is ending",
+                )
+                done = await self._store.withdraw(withdraw)
+                conductor.withdrawn(done, to, await self._store.now())
+                self._wake.set()
+        if cycle.ended:
+            self._on_ended(cycle.ended)
+        self._summary(cycle)
+
+    def _summary(self, cycle: Cycle) -> None:
+        """One line per busy cycle, at most one a second."""
+        now = asyncio.get_running_loop().time()
+        commit = cycle.commit
+        if now - self._told < 1.0 or commit.empty:
+            return
+        self._told = now
+        log.info(
+            "cycle %s: %s runs and %s tasks started, %s runs ended, blocked %s, demand %s",
+            commit.cycle,
+            len(commit.runs_started),
+            len(cycle.starts) + sum(order.kind == "offer" for order in commit.orders),
+            len(commit.runs_ended),
+            cycle.found_waiting or "none",
+            self.demand,
+        )
+
+    async def _rest(self, next_wake: int | None) -> None:
+        seconds = SWEEP_SECONDS
+        if next_wake is not None:
+            seconds = min(seconds, max(0.0, (next_wake - await self._store.now()) / SECOND))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+
+    # -- what changed ------------------------------------------------------------------------------
+
+    async def _gather(self, conductor: Conductor) -> None:
+        gathered = await self._store.gather(Gather(self._cursor, conductor.journal.actor))
+        self._cursor = gathered.seq
+        if gathered.limits_changed:
+            await self._new_limits(conductor)
+        await self._learn(conductor, gathered)
+        if gathered.workers is not None:
+            self._meet(conductor, gathered)
+        await self._requests(conductor, gathered.requests)
+        if len(gathered.events) >= Gather(0, "").limit:
+            self._foreign = True
+
+    async def _learn(self, conductor: Conductor, gathered: Gathered) -> None:
+        rows = {row.id: row for row in gathered.tasks}
+        for row in gathered.events:
+            for event in unpack(row):
+                if event.subject == "run" and event.after == RunState.QUEUED:
+                    self._feed.arrived(event)
+                elif event.subject == "task" and row.actor.startswith("worker:"):
+                    if event.after == TaskState.RUNNING:
+                        conductor.accepted(event.task, event.token, event.at)
+                        continue
+                    ended = rows.get(event.task)
+                    if ended is None or ended.token != event.token:
+                        continue
+                    conductor.ended(
+                        event.task,
+                        event.token,
+                        event.after,
+                        gathered.now,
+                        ended.output,
+                        ended.error,
+                        str(event.data.get("reason", "")),
+                        local=False,
+                        value=await self._feed.value_of(conductor, event.task, ended.output),
+                    )
+
+    def _meet(self, conductor: Conductor, gathered: Gathered) -> None:
+        local = None if self._local is None else self._local.id
+        present = {local}
+        for row in gathered.workers or ():
+            present.add(row.id)
+            if row.id != local:
+                conductor.put_worker(row)
+        for known in list(conductor.ledger.floor.workers):
+            if known not in present:
+                conductor.worker_left(known, "it left")
+
+    async def _new_limits(self, conductor: Conductor) -> None:
+        before = conductor.ledger.limits
+        limits, rows = await self._store.limits()
+        conductor.set_limits(limits, rows)
+        if (limits.tags, limits.fair, limits.age_boost_us) != (
+            before.tags,
+            before.fair,
+            before.age_boost_us,
+        ):
+            task = asyncio.create_task(self._recut(conductor.term))
+            self._background.add(task)
+            task.add_done_callback(self._background.discard)
+
+    async def _recut(self, term: int) -> None:
+        """Queued runs get the lanes the new limits ask for, behind our back and in small batches."""
+        after = 0
+        try:
+            while after := await self._store.recut(Recut(term, after)):
+                pass
+            self._feed.lanes((await self._store.load()).lanes)
+            self._wake.set()
+        except HeadgateError as error:
+            log.warning("lanes are not recut: %s", error)
+
+    async def _requests(self, conductor: Conductor, requests: list[StoredRequest]) -> None:
+        now = await self._store.now()
+        for stored in requests:
+            request = stored.request
+            row = await self._store.run(request.subject)
+            conductor.journal.commit.requests_done.append(stored.seq)
+            if row is None:
+                continue
+            if request.kind == "cancel" and row.state in EXECUTING_RUNS:
+                conductor.cancel_run(row.seq, now, request.reason)
+            elif request.kind == "cancel" and row.state == RunState.QUEUED:
+                failure = Failure("cancelled", request.reason or "cancelled on request")
+                conductor.end_queued(row, RunState.CANCELLED, failure, now)
+                self._feed.left(row.seq)
+            elif request.kind == "reprioritise" and row.state == RunState.QUEUED:
+                conductor.reprioritise(await self._feed.open_values(row), request.priority or 0)
+
+    # -- time --------------------------------------------------------------------------------------
+
+    async def _keep_lease(self, term: int) -> None:
+        settings = self._settings
+        while True:
+            await asyncio.sleep(settings.leader_renew_us / SECOND)
+            try:
+                elect = Elect(self.owner, settings.leader_lease_us, term)
+                if (await self._store.elect(elect)).term != term:
+                    # The next commit would tell the same; this only saves the wait for it.
+                    self.close()
+                    return
+            except StoreError as error:
+                log.warning("the leader's lease is not renewed: %s", error)
+
+    async def _sweep_regularly(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            # The net under every lost wake-up: look at everything once a second.
+            self._sweep_due = self._foreign = True
+            self._wake.set()
+
+    async def _sweep(self, conductor: Conductor) -> None:
+        journal = conductor.journal
+        expire = Expire(conductor.term, journal.cycles, journal.actor)
+        for lost in await self._store.expire(expire):
+            log.warning("worker %s is lost (%s)", lost.worker, lost.reason)
+            now = await self._store.now()
+            conductor.worker_lost(lost.worker, lost.reason, lost.abandoned, lost.withdrawn, now)
+        self.demand = conductor.sweep(await self._store.now())

@@ -1,0 +1,344 @@
+"""The engine of one process: a worker that keeps its lease, and a leader whenever the store lets it be one.
+
+Two engines on one file: one leads, both work. The worker's attempts are
+written with the leader's commits while this process leads, and by the worker's
+own verbs while another does; an attempt that crosses from one to the other is
+fenced by its token either way.
+
+The lease. It is renewed every heart-beat; its end is counted on the boot-time
+clock from before the renewal was sent. If it cannot be renewed the worker
+stops its attempts before the lease ends, so that nobody else starts them
+beside it. A thread cannot be stopped: if one is still running then, the process
+has to end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+from contextlib import suppress
+
+import msgspec
+
+from headgate.base.clock import MILLISECOND, SECOND, Clock, SystemClock
+from headgate.base.config import Settings
+from headgate.base.errors import HeadgateError, StoreError
+from headgate.base.graph import Graph
+from headgate.base.states import TaskState
+from headgate.flows.registry import Registry, registry
+from headgate.kernel import render
+from headgate.kernel.advance import PLAIN
+from headgate.stages.coordinator import Coordinator
+from headgate.stages.worker import End, Launch, Worker
+from headgate.store.protocol import (
+    Accept,
+    Beat,
+    Elect,
+    Ended,
+    Finish,
+    SetLimit,
+    Started,
+    Store,
+)
+
+log = logging.getLogger(__name__)
+_graph = msgspec.json.Decoder(Graph).decode
+_dump = msgspec.json.Encoder().encode
+FINISH_BATCH = 500
+STAND_AGAIN_SECONDS = 0.5
+
+
+class Engine:
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        *,
+        clock: Clock | None = None,
+        known: Registry = registry,
+        lead: bool = True,
+    ) -> None:
+        self.store = store
+        self.settings = settings
+        self.coordinator: Coordinator | None = None
+        self.lost = asyncio.Event()
+        """Set when the worker's lease was lost: this engine is of no use any more."""
+        self._clock = clock or SystemClock()
+        self._registry = known
+        self._may_lead = lead
+        self._worker = Worker(settings, self._clock, store, known, self._deliver)
+        self._ended_runs: list[Callable[[list[int]], None]] = []
+        self._unwritten: list[End] = []
+        self._finish_wake = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._steps_announced = 0
+        self._orders = asyncio.Event()
+        self._graphs: dict[str, Graph] = {}
+        self._lease_ends = 0
+        self._closing = False
+
+    @property
+    def worker(self) -> Worker:
+        return self._worker
+
+    @property
+    def leads(self) -> bool:
+        return self.coordinator is not None
+
+    def on_runs_ended(self, hear: Callable[[list[int]], None]) -> None:
+        """`hear` is told of runs that ended while this process leads."""
+        self._ended_runs.append(hear)
+
+    # -- life --------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Join and, if nobody leads, lead. Returns when the worker has its lease."""
+        await self._declare()
+        self._worker.since = await self.store.now()
+        await self._beat()
+        self._tasks = [
+            asyncio.create_task(self._keep_beating(), name="headgate-beat"),
+            asyncio.create_task(self._watch(), name="headgate-watch"),
+            asyncio.create_task(self._finish(), name="headgate-finish"),
+            asyncio.create_task(self._obey(), name="headgate-orders"),
+        ]
+        if self._may_lead:
+            self._tasks.append(asyncio.create_task(self._stand(), name="headgate-lead"))
+
+    async def stop(self, grace_us: int | None = None) -> None:
+        """Drain: no new tasks, what runs may finish within the grace, the rest is handed back."""
+        self._closing = True
+        self._worker.draining = True
+        if self.coordinator is not None:
+            self.coordinator.describe_local()
+        with suppress(HeadgateError):
+            await self._beat()
+        grace = self.settings.grace_us if grace_us is None else grace_us
+        left = await self._worker.close(grace)
+        await self._flush()
+        for task in self._tasks:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+        if not left:
+            with suppress(HeadgateError):
+                await self.store.leave(self._worker.id)
+        self._worker.forget()
+
+    async def _flush(self) -> None:
+        """Whoever writes the last ends has a moment to do so; an unwritten one is found by its lease."""
+        coordinator = self.coordinator
+        with suppress(TimeoutError):
+            async with asyncio.timeout(5):
+                if coordinator is not None:
+                    await coordinator.settle()
+                while self._unwritten:
+                    self._finish_wake.set()
+                    await asyncio.sleep(0.005)
+
+    async def _declare(self) -> None:
+        """Limits of the settings are declared defaults; an operator's live setting stands above them."""
+        changes = [
+            SetLimit(
+                "runs", "", _dump({"limit": self.settings.max_concurrent_runs}), "config", True
+            ),
+            SetLimit("active", "", _dump({"limit": self.settings.max_active}), "config", True),
+        ]
+        changes += [
+            SetLimit("pool", name, _dump(rule), "config", declared=True)
+            for name, rule in self.settings.pools.items()
+        ]
+        changes += [
+            SetLimit("tag", rule.name, _dump(rule), "config", declared=True)
+            for rule in self.settings.tags
+        ]
+        if self.settings.fair is not None:
+            fair = self.settings.fair
+            changes.append(SetLimit("fair", fair.key, _dump(fair), "config", declared=True))
+        for knob in ("age_boost_us", "max_bypass", "max_starts_per_cycle", "placement"):
+            if knob in self.settings.sources:
+                value = _dump({"value": getattr(self.settings, knob)})
+                changes.append(SetLimit("engine", knob, value, "config", declared=True))
+        await self.store.set_limit(changes)
+
+    def look(self) -> None:
+        """This process committed something (a submission, a limit): whoever decides should look."""
+        if len(self._registry.steps) != self._steps_announced:
+            self._steps_announced = len(self._registry.steps)
+            if self.coordinator is not None:
+                self.coordinator.describe_local()
+            else:
+                self._tasks.append(asyncio.create_task(self._announce()))
+        if self.coordinator is not None:
+            self.coordinator.look()
+
+    async def _announce(self) -> None:
+        with suppress(HeadgateError):
+            await self._beat()
+
+    # -- leading -----------------------------------------------------------------------------------
+
+    async def _stand(self) -> None:
+        """Stand for election again and again; lead whenever elected."""
+        owner = self._worker.id
+        while not self.lost.is_set():
+            try:
+                got = await self.store.elect(Elect(owner, self.settings.leader_lease_us))
+            except StoreError as error:
+                log.warning("cannot stand for election: %s", error)
+                got = None
+            if got is not None and got.term:
+                await self._lead(owner, got.term)
+            else:
+                await asyncio.sleep(STAND_AGAIN_SECONDS)
+
+    async def _lead(self, owner: str, term: int) -> None:
+        log.info("term %s: this process leads", term)
+        coordinator = Coordinator(self.store, owner, self.settings, self._worker, self._tell_ended)
+        self.coordinator = coordinator
+        try:
+            self._unwritten += await coordinator.lead(term)
+        except asyncio.CancelledError:
+            self.coordinator = None
+            with suppress(HeadgateError):
+                await self.store.resign(owner, term)
+            raise
+        except Exception:
+            log.exception("term %s ended by an error of our own; standing again", term)
+            self._unwritten += coordinator.unwritten()
+            await asyncio.sleep(STAND_AGAIN_SECONDS)
+        self.coordinator = None
+        self._finish_wake.set()
+
+    def _tell_ended(self, runs: list[int]) -> None:
+        for hear in self._ended_runs:
+            hear(runs)
+
+    # -- working for another leader ----------------------------------------------------------------
+
+    def _deliver(self, end: End) -> None:
+        if self.coordinator is not None:
+            self.coordinator.ended(end)
+        else:
+            self._unwritten.append(end)
+            self._finish_wake.set()
+
+    async def _finish(self) -> None:
+        """Write ends in batches; a failed write is repeated while the lease lives, and never loses one."""
+        while True:
+            await self._finish_wake.wait()
+            self._finish_wake.clear()
+            while self._unwritten and self.coordinator is None:
+                batch = self._unwritten[:FINISH_BATCH]
+                ended = [
+                    Ended(end.task, end.token, end.state, end.output, end.error, end.reason)
+                    for end in batch
+                ]
+                try:
+                    stale = await self.store.finish(Finish(self._worker.id, ended))
+                except StoreError as error:
+                    log.warning("%s ends are not written yet: %s", len(batch), error)
+                    await asyncio.sleep(0.2)
+                    continue
+                for task, token in stale:
+                    log.warning("task %s: the end of attempt %s came too late", task, token)
+                del self._unwritten[: len(batch)]
+
+    async def _watch(self) -> None:
+        """Foreign commits wake the leader here, or the worker that obeys one elsewhere."""
+        mark = -1
+        while True:
+            mark = await self.store.wait(self.settings.poll_us, mark)
+            if self.coordinator is not None:
+                self.coordinator.look()
+            else:
+                self._orders.set()
+
+    async def _obey(self) -> None:
+        while True:
+            await self._orders.wait()
+            self._orders.clear()
+            if self.coordinator is not None or self.lost.is_set():
+                continue
+            try:
+                await self._carry_out()
+            except StoreError as error:
+                log.warning("orders are not read: %s", error)
+
+    async def _carry_out(self) -> None:
+        orders = await self.store.orders(self._worker.id)
+        offers = [(order.task, order.token) for order in orders if order.kind == "offer"]
+        if offers and not self._worker.draining:
+            started = await self.store.accept(Accept(self._worker.id, offers))
+            self._worker.launch([await self._launch(each) for each in started])
+        elif offers:
+            declined = [
+                Ended(task, token, TaskState.HANDED_BACK, reason="draining")
+                for task, token in offers
+            ]
+            await self.store.finish(Finish(self._worker.id, declined))
+        for order in orders:
+            if order.kind == "stop":
+                self._worker.stop(order.token, "cancel")
+
+    async def _launch(self, started: Started) -> Launch:
+        row = started.task
+        graph = self._graphs.get(started.graph)
+        if graph is None:
+            if len(self._graphs) > 1_000:
+                self._graphs.clear()
+            graph = self._graphs[started.graph] = _graph(await self.store.graph(started.graph))
+        node = graph.nodes[row.node]
+        call = row.input or render.NULL
+        if row.idx != PLAIN:
+            call = render.merge(node, started.shared, call)
+        return Launch(row.id, row.token, row.attempt, started.run_id, node, call)
+
+    # -- the lease ---------------------------------------------------------------------------------
+
+    async def _beat(self) -> None:
+        """Renew. The end of the lease is counted from before the renewal was sent: never too late."""
+        sent = self._clock.monotonic()
+        claim = -1 if self.coordinator is not None else self.settings.claim_batch
+        beaten = await self.store.beat(
+            Beat(self._worker.describe(claim), self.settings.worker_lease_us)
+        )
+        if beaten.lease_until == 0:
+            self._lose("it was declared lost")
+            return
+        self._lease_ends = sent + self.settings.worker_lease_us
+        self._worker.extend(self._lease_ends)
+
+    async def _keep_beating(self) -> None:
+        margin = max(self.settings.heartbeat_us // 2, 500 * MILLISECOND)
+        while not self.lost.is_set():
+            await asyncio.sleep(self.settings.heartbeat_us / SECOND)
+            try:
+                async with asyncio.timeout(self.settings.heartbeat_us / SECOND):
+                    await self._beat()
+            except (StoreError, TimeoutError) as error:
+                log.warning("the worker's lease is not renewed: %s", error)
+                if self._clock.monotonic() > self._lease_ends - margin:
+                    self._lose("it could not be renewed in time")
+
+    def _lose(self, why: str) -> None:
+        """Stop everything before somebody else may start it again."""
+        if self.lost.is_set() or self._closing:
+            return
+        log.error("the lease of worker %s is lost: %s", self._worker.id, why)
+        self.lost.set()
+        if self.coordinator is not None:
+            self.coordinator.close()
+        stuck = self._worker.lose()
+        if stuck:
+            asyncio.get_running_loop().call_later(
+                max(0.0, (self._lease_ends - self._clock.monotonic()) / SECOND - 0.2),
+                self._exit_if_stuck,
+            )
+
+    def _exit_if_stuck(self) -> None:
+        if self._worker.in_flight:
+            log.critical("a thread still runs work that is no longer ours: this process must end")
+            os._exit(75)

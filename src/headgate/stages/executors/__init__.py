@@ -1,0 +1,1 @@
+"""How a worker runs bodies: on its loop, in threads, in child processes. One protocol for all three."""

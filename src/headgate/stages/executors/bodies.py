@@ -1,0 +1,42 @@
+"""Running one body from its call to its outcome, in a thread or in a child process."""
+
+from __future__ import annotations
+
+import asyncio
+from types import CoroutineType
+from typing import Any
+
+from headgate.stages.executors import failures
+from headgate.stages.executors.protocol import CURRENT, Job, Outcome
+
+
+def perform(job: Job, max_result: int | None) -> Outcome:
+    """Decode, call, encode. Never raises: even SystemExit is only a way for a body to fail."""
+    CURRENT.set(job)
+    step = job.step
+    try:
+        args, kwargs = step.decode_call(job.call)
+    except Exception as error:  # noqa: BLE001 — validators of the user's own types run here
+        return Outcome("failed", failure=failures.bad_call(error))
+    try:
+        value = step.fn(*args, **kwargs)
+        if isinstance(value, CoroutineType):
+            value = asyncio.run(_awaited(value))  # pyright: ignore[reportUnknownArgumentType]
+    except BaseException as error:  # noqa: BLE001 — a body must not end the worker
+        return Outcome("failed", failure=failures.of_exception(error, step.retry_on))
+    return encoded(job, value, max_result)
+
+
+def encoded(job: Job, value: object, max_result: int | None) -> Outcome:
+    """A result as it is stored, or why it cannot be."""
+    try:
+        raw = job.step.encode_result(value)
+    except Exception as error:  # noqa: BLE001 — encoders of the user's own types run here
+        return Outcome("failed", failure=failures.unserialisable(error))
+    if max_result is not None and len(raw) > max_result:
+        return Outcome("failed", failure=failures.too_large(len(raw), max_result))
+    return Outcome("completed", raw)
+
+
+async def _awaited(value: CoroutineType[Any, Any, Any]) -> Any:
+    return await value

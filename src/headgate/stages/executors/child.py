@@ -1,0 +1,171 @@
+"""A child process of a worker: `python -m headgate.stages.executors.child SOCKET DEADLINE PARENT`.
+
+It runs one body at a time in its main thread, in a session of its own, so
+that the worker can kill it with everything it started, and a Ctrl-C meant for
+the worker does not reach it. It must never outlive the worker's right to run
+the task, and does not trust anybody to tell it so:
+
+- when the worker dies, the kernel kills it (PR_SET_PDEATHSIG);
+- a watchdog thread ends the whole group when the deadline in shared memory
+  has passed (the worker is paused or cut off from its store), or when the
+  parent is another than the one that started it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from operator import attrgetter
+from pathlib import Path
+from typing import NoReturn
+
+from headgate.base.clock import SystemClock
+from headgate.base.model import Failure
+from headgate.base.names import did_you_mean
+from headgate.stages.executors import failures, workdirs
+from headgate.stages.executors.bodies import perform
+from headgate.stages.executors.deadline import SharedDeadline
+from headgate.stages.executors.frames import (
+    READY,
+    Frames,
+    Hello,
+    Report,
+    Work,
+    decode_hello,
+    decode_work,
+    frame,
+)
+from headgate.stages.executors.protocol import Job, Outcome, Step
+from headgate.stages.executors.sources import MAIN_ALIAS, load
+
+WATCH_SECONDS = 0.1
+_PR_SET_PDEATHSIG = 1
+
+
+def main(arguments: list[str]) -> None:
+    socket_fd, deadline_fd, parent = (int(each) for each in arguments)
+    die_with(parent)
+    for fd in (socket_fd, deadline_fd):
+        os.set_inheritable(fd, False)  # what a body starts has no business with these
+    deadline = SharedDeadline(deadline_fd)
+    threading.Thread(
+        target=watch, args=(parent, deadline), name="headgate-watchdog", daemon=True
+    ).start()
+    with socket.socket(fileno=socket_fd) as line, suppress(BrokenPipeError, ConnectionResetError):
+        serve(line)
+
+
+def die_with(parent: int) -> None:
+    """Ask the kernel to kill us when the parent's thread that started us ends."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    # It may have died before we asked; then nobody will ever tell us.
+    if os.getppid() != parent:
+        end_group()
+
+
+def watch(parent: int, deadline: SharedDeadline) -> None:
+    clock = SystemClock()
+    while os.getppid() == parent and not deadline.passed(clock.monotonic()):
+        time.sleep(WATCH_SECONDS)
+    end_group()
+
+
+def end_group() -> NoReturn:
+    os.killpg(0, signal.SIGKILL)
+    os._exit(137)  # not reached: the group includes us
+
+
+def serve(line: socket.socket) -> None:
+    """Work until the worker closes the line."""
+    frames = Frames()
+    hello: Hello | None = None
+    while data := line.recv(1 << 18):
+        for body in frames.feed(data):
+            if hello is None:
+                hello = decode_hello(body)
+                prepare(hello)
+                line.sendall(frame(Report(READY)))
+            else:
+                line.sendall(frame(run(decode_work(body), hello)))
+
+
+def prepare(hello: Hello) -> None:
+    sys.path[:] = hello.sys_path
+    for source in hello.sources:
+        # An import that fails is told with the work that needs it, where a user sees it.
+        with suppress(BaseException):
+            load(source)
+
+
+def run(work: Work, hello: Hello) -> Report:
+    root = None if work.work_root is None else Path(work.work_root)
+    job: Job | None = None
+    try:
+        found = find(work, hello.steps)
+        if isinstance(found, Failure):
+            return Report(work.token, "failed", failure=found)
+        job = Job(
+            task=work.task,
+            token=work.token,
+            run_id=work.run_id,
+            step=found,
+            call=work.call,
+            timeout_us=work.timeout_us,
+            attempt=work.attempt,
+            work_root=root,
+        )
+        if work.timeout_us is not None:
+            job.deadline_us = SystemClock().monotonic() + work.timeout_us
+        return _report(work, perform(job, hello.max_result))
+    except BaseException as error:  # noqa: BLE001 — an error of our own: the task fails, the child goes on
+        return Report(work.token, "failed", failure=failures.internal(error))
+    finally:
+        if job is not None and job.has_workdir and root is not None:
+            workdirs.remove(root, work.task, work.token)
+        _flush()
+
+
+def find(work: Work, steps: str) -> Step | Failure:
+    """The step as this process knows it, or why it does not."""
+    try:
+        load(work.source)
+    except BaseException as error:  # noqa: BLE001 — a module may even exit while it is imported
+        return failures.of_exception(error, None)
+    module, _, attribute = steps.partition(":")
+    known: Mapping[str, Step] = attrgetter(attribute)(importlib.import_module(module))
+    step = known.get(work.step)
+    if step is None and work.source.main:
+        # A script's steps are named after its file in the worker, after the alias it has here.
+        step = known.get(f"{MAIN_ALIAS}:{work.step.partition(':')[2]}")
+    if step is None:
+        where = work.source.path or work.source.module
+        hint = did_you_mean(work.step, known) or "It defines no step at all."
+        return Failure(
+            type="unknown_step", message=f"{where} defines no step {work.step!r}. {hint}"
+        )
+    return step
+
+
+def _report(work: Work, outcome: Outcome) -> Report:
+    state = "completed" if outcome.state == "completed" else "failed"
+    return Report(work.token, state, outcome.output, outcome.failure)
+
+
+def _flush() -> None:
+    """What a body printed must not wait in a buffer that dies with us."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,129 @@
+"""How an attempt ended badly, in words a user can act on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import traceback
+from pathlib import Path
+from types import TracebackType
+
+from headgate.base.durations import spoken
+from headgate.base.model import Failure
+from headgate.flows.signals import Fatal, Retry
+
+MAX_TRACEBACK = 16_000
+MAX_MESSAGE = 4_000
+
+_OURS = str(Path(__file__).parent) + os.sep
+
+
+def of_exception(error: BaseException, retry_on: tuple[type[BaseException], ...] | None) -> Failure:
+    """An error of the body. `retry_on` None: any may be retried. The body's own word comes first."""
+    if isinstance(error, Retry):
+        retryable = True
+    elif isinstance(error, Fatal):
+        retryable = False
+    else:
+        retryable = retry_on is None or isinstance(error, retry_on)
+    return Failure(
+        type=type(error).__name__,
+        message=message_of(error),
+        traceback=traceback_of(error),
+        retryable=retryable,
+        retry_after_us=error.after_us if isinstance(error, Retry) else None,
+    )
+
+
+def timed_out(timeout_us: int | None, retry_on: tuple[type[BaseException], ...] | None) -> Failure:
+    limit = "its timeout" if timeout_us is None else f"its timeout of {spoken(timeout_us)}"
+    return Failure(
+        type="timeout",
+        message=f"the step ran longer than {limit}",
+        retryable=retry_on is None or any(issubclass(TimeoutError, each) for each in retry_on),
+    )
+
+
+def bad_call(error: BaseException) -> Failure:
+    return Failure(
+        type="invalid_arguments",
+        message=message_of(error),
+        traceback=traceback_of(error),
+        retryable=False,
+    )
+
+
+def not_importable(error: BaseException) -> Failure:
+    return Failure(type="step_not_importable", message=message_of(error), retryable=False)
+
+
+def unserialisable(error: BaseException) -> Failure:
+    return Failure(
+        type="unserialisable_result",
+        message=message_of(error),
+        traceback=traceback_of(error),
+        retryable=False,
+    )
+
+
+def too_large(size: int, limit: int) -> Failure:
+    return Failure(
+        type="result_too_large",
+        message=f"the result has {size:,} bytes of JSON; at most {limit:,} are kept."
+        " Write it to a file or an object store and return its address, or set blob_url.",
+        retryable=False,
+    )
+
+
+def crashed(returncode: int) -> Failure:
+    """The child process ended before its task did. Another attempt may fare better."""
+    if returncode < 0:
+        try:
+            name = signal.Signals(-returncode).name
+        except ValueError:
+            name = f"signal {-returncode}"
+        how = f"was killed by {name}"
+        if returncode == -signal.SIGKILL:
+            how += " (out of memory?)"
+    else:
+        how = f"ended by itself with exit code {returncode}"
+    return Failure(type="worker_crashed", message=f"the process that ran the step {how}")
+
+
+def internal(error: BaseException) -> Failure:
+    """An error of our own code: never the user's fault."""
+    return Failure(
+        type="internal",
+        message=_clean(f"internal: {type(error).__name__}: {message_of(error)}"),
+        traceback=_clean("".join(traceback.format_exception(error)), MAX_TRACEBACK),
+    )
+
+
+def message_of(error: BaseException) -> str:
+    try:
+        text = str(error)
+    except Exception as broken:  # noqa: BLE001 — a user's __str__ may do anything
+        text = f"(its message cannot be shown: {type(broken).__name__})"
+    return _clean(text or type(error).__name__)
+
+
+def traceback_of(error: BaseException) -> str:
+    """The user's own frames: what called the body is ours and says nothing to them."""
+    trace: TracebackType | None = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OURS):
+        trace = trace.tb_next
+    try:
+        text = "".join(traceback.format_exception(type(error), error, trace))
+    except Exception:  # noqa: BLE001 — a user's exception may break the formatting of itself
+        text = "".join(traceback.format_tb(trace)) + type(error).__name__
+    return _clean(text, MAX_TRACEBACK)
+
+
+def _clean(text: str, most: int = MAX_MESSAGE) -> str:
+    """At most `most` bytes and no half characters, which no encoder takes. The middle says least."""
+    raw = text.encode("utf-8", "backslashreplace")
+    if len(raw) > most:
+        note = f"\n… {len(raw) - most:,} bytes left out …\n".encode()
+        head, tail = most // 4, most - most // 4 - len(note)
+        raw = raw[:head] + note + raw[-tail:]
+    return raw.decode("utf-8", "ignore")

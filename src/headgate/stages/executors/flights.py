@@ -1,0 +1,141 @@
+"""The attempts an executor has in flight: who was told to stop, and the one outcome each ends with."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from headgate.base.clock import Clock
+from headgate.stages.executors import failures
+from headgate.stages.executors.protocol import Done, Job, Outcome, Stopping, StopReason
+
+log = logging.getLogger(__name__)
+
+
+class Flight:
+    """One attempt from `start` to `done`."""
+
+    __slots__ = ("done", "job", "since_us", "timer", "vehicle")
+
+    def __init__(self, job: Job, done: Done) -> None:
+        self.job = job
+        self.done = done
+        self.timer: asyncio.TimerHandle | None = None
+        self.since_us = 0
+        self.vehicle: Any = None
+        """What carries the body: a task, a context, a child."""
+
+
+class Flights:
+    def __init__(self, permits: int, clock: Clock, stop: Callable[[int, StopReason], None]) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.permits = permits
+        self._clock = clock
+        self._stop = stop
+        self._by_token: dict[int, Flight] = {}
+        self._changed: asyncio.Event | None = None
+
+    def __len__(self) -> int:
+        return len(self._by_token)
+
+    @property
+    def free(self) -> int:
+        return -1 if self.permits < 0 else self.permits - len(self._by_token)
+
+    def tokens(self) -> list[int]:
+        return list(self._by_token)
+
+    def all(self) -> list[Flight]:
+        return list(self._by_token.values())
+
+    def open(self, job: Job, done: Done) -> Flight | None:
+        """None if it cannot be taken; `done` hears of it soon."""
+        if 0 <= self.permits <= len(self._by_token) or job.token in self._by_token:
+            refusal = RuntimeError(
+                f"token {job.token} was started twice"
+                if job.token in self._by_token
+                else f"all {self.permits} permits are in use"
+            )
+            outcome = Outcome("failed", failure=failures.internal(refusal))
+            self.loop.call_soon(_tell, done, job, outcome)
+            return None
+        flight = Flight(job, done)
+        self._by_token[job.token] = flight
+        return flight
+
+    def arm(self, flight: Flight) -> None:
+        """The body starts now: so does its timeout."""
+        timeout_us = flight.job.timeout_us
+        if timeout_us is not None and flight.timer is None:
+            flight.job.deadline_us = self._clock.monotonic() + timeout_us
+            flight.timer = self.loop.call_later(
+                timeout_us / 1_000_000, self._stop, flight.job.token, "timeout"
+            )
+
+    def ask(self, token: int, reason: StopReason) -> Flight | None:
+        """The flight to stop; None where there is none or it was told before."""
+        flight = self._by_token.get(token)
+        if flight is None or flight.job.stop_reason is not None:
+            return None
+        flight.job.stop_reason = reason
+        flight.since_us = self._clock.monotonic()
+        return flight
+
+    def end(self, flight: Flight, outcome: Outcome) -> None:
+        """Free the permit, then tell. A flight that was told to stop ends as it was told."""
+        job = flight.job
+        if self._by_token.pop(job.token, None) is None:
+            return
+        if flight.timer is not None:
+            flight.timer.cancel()
+        if job.stop_reason is not None:
+            outcome = _as_asked(job, job.stop_reason)
+        _tell(flight.done, job, outcome)
+        self.wake()
+
+    def stopping(self) -> list[Stopping]:
+        return [
+            Stopping(token, flight.job.stop_reason, flight.since_us)
+            for token, flight in self._by_token.items()
+            if flight.job.stop_reason is not None
+        ]
+
+    async def drained(self, patience_us: int) -> bool:
+        """Wait until nothing is in flight, at most `patience_us`."""
+        return await self.until(lambda: not self._by_token, patience_us)
+
+    async def until(self, condition: Callable[[], bool], patience_us: int) -> bool:
+        """Wait until `condition` holds, looking again after every end and every `wake`."""
+        end = self.loop.time() + patience_us / 1_000_000
+        while not condition():
+            self._changed = asyncio.Event()
+            try:
+                async with asyncio.timeout_at(end):
+                    await self._changed.wait()
+            except TimeoutError:
+                break
+        return condition()
+
+    def wake(self) -> None:
+        if self._changed is not None:
+            self._changed.set()
+
+
+def _as_asked(job: Job, reason: StopReason) -> Outcome:
+    if reason == "timeout":
+        return Outcome(
+            "timed_out",
+            failure=failures.timed_out(job.timeout_us, job.step.retry_on),
+            reason=reason,
+        )
+    return Outcome("cancelled", reason=reason)
+
+
+def _tell(done: Done, job: Job, outcome: Outcome) -> None:
+    try:
+        done(job, outcome)
+    except Exception:
+        # The executor must go on for the others; the worker's own error is the worker's to fix.
+        log.exception("telling the end of task %s (token %s) failed", job.task, job.token)

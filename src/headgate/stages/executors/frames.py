@@ -1,0 +1,90 @@
+"""What a worker and its child processes send each other: a length, then MessagePack.
+
+To the child: one `Hello`, then one `Work` at a time. From the child: one
+`Report` when it is ready (token 0), then one per work. No pickle: a child can
+say nothing that runs code in the worker.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, Literal
+
+import msgspec
+
+from headgate.base.model import Failure
+from headgate.stages.executors.sources import Source
+
+MAX_FRAME: Final = 256 * 1024 * 1024
+READY: Final = 0
+_LENGTH = struct.Struct("<I")
+
+
+class Hello(msgspec.Struct, frozen=True, array_like=True):
+    sys_path: list[str]
+    steps: str
+    """`module:attribute` (dotted) of the mapping from names to steps, filled by importing their source."""
+    max_result: int | None
+    sources: list[Source]
+    """What to import before it says that it is ready."""
+
+
+class Work(msgspec.Struct, frozen=True, array_like=True):
+    task: int
+    token: int
+    run_id: str
+    attempt: int
+    step: str
+    source: Source
+    call: bytes
+    work_root: str | None
+    timeout_us: int | None
+
+
+class Report(msgspec.Struct, frozen=True, array_like=True):
+    token: int
+    state: Literal["completed", "failed"] = "completed"
+    output: bytes | None = None
+    failure: Failure | None = None
+
+
+_encode = msgspec.msgpack.Encoder().encode
+decode_hello = msgspec.msgpack.Decoder(Hello).decode
+decode_work = msgspec.msgpack.Decoder(Work).decode
+decode_report = msgspec.msgpack.Decoder(Report).decode
+
+
+def frame(message: Hello | Work | Report) -> bytes:
+    body = _encode(message)
+    return _LENGTH.pack(len(body)) + body
+
+
+class Frames:
+    """Cuts a stream of bytes into frames again."""
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The frames that `data` completes. Raises ValueError where the stream makes no sense."""
+        # Nearly always one whole frame arrives at once: no copy through the buffer then.
+        if not self._rest and len(data) >= 4 and len(data) == 4 + _size(data):
+            return [data[4:]]
+        self._rest += data
+        found: list[bytes] = []
+        start = 0
+        while len(self._rest) - start >= 4:
+            end = start + 4 + _size(self._rest, start)
+            if len(self._rest) < end:
+                break
+            found.append(bytes(self._rest[start + 4 : end]))
+            start = end
+        del self._rest[:start]
+        return found
+
+
+def _size(data: bytes | bytearray, start: int = 0) -> int:
+    (size,) = _LENGTH.unpack_from(data, start)
+    if size > MAX_FRAME:
+        raise ValueError(f"a frame of {size:,} bytes: the stream is broken")
+    return size

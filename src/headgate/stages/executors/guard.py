@@ -1,0 +1,120 @@
+"""The guard: one small process per worker that outlives it just long enough to clean up.
+
+A worker that is killed can kill nothing, and the kernel kills only its direct
+children for it: what their bodies started (a compiler, ffmpeg) would go on
+without a lease. A child's own watchdog cannot run while a body holds the
+interpreter's lock. The guard has neither problem. It knows the process group
+of every child, reads the deadline they share, and kills the groups when the
+deadline has passed or when its line to the worker ends, which is when the
+worker does, however it dies.
+
+It is the second net: children also end by themselves (`child`). A guard that
+was killed is replaced when the next child starts.
+
+The worker writes `+group` when a child has started, and `-group` before the
+child is reaped, so that a number is forgotten before it can be used again.
+Only the standard library is imported here: it starts with `-I -S`.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import select
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+
+LOOK_SECONDS = 0.2
+_BOOTTIME: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+class Guard:
+    """The worker's hold on its guard."""
+
+    def __init__(self, deadline_fd: int) -> None:
+        self._deadline_fd = deadline_fd
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    def watch(self, group: int, others: Iterable[int]) -> None:
+        """Take `group` in; a new guard must also hear of the `others`."""
+        if self._process is None or self._process.poll() is not None:
+            self.close()
+            self._process = self._start()
+            for each in others:
+                self._say(f"+{each}\n")
+        self._say(f"+{group}\n")
+
+    def forget(self, group: int) -> None:
+        self._say(f"-{group}\n")
+
+    def close(self) -> None:
+        """Let it go: it ends with its line."""
+        process, self._process = self._process, None
+        if process is not None and process.stdin is not None:
+            process.stdin.close()
+            try:
+                process.wait(1.0)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(  # noqa: S603 — this very file, with our own interpreter
+            [sys.executable, "-I", "-S", __file__, str(self._deadline_fd)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            pass_fds=(self._deadline_fd,),
+            bufsize=0,
+            start_new_session=True,
+        )
+        if process.stdin is not None:
+            os.set_blocking(process.stdin.fileno(), False)
+        return process
+
+    def _say(self, line: str) -> None:
+        if self._process is not None and self._process.stdin is not None:
+            try:
+                self._process.stdin.write(line.encode())
+            except OSError:
+                return  # it is gone or stuck: the children's own nets hold
+
+
+def main(deadline_fd: int) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # it ends with its line, and only then
+    deadline = mmap.mmap(deadline_fd, mmap.PAGESIZE, prot=mmap.PROT_READ)
+    groups: set[int] = set()
+    rest = b""
+    while True:
+        if select.select([0], [], [], LOOK_SECONDS)[0]:
+            data = os.read(0, 65_536)
+            if not data:
+                kill(groups)
+                return
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                take = groups.add if line.startswith(b"+") else groups.discard
+                take(int(line[1:]))
+        (instant,) = struct.unpack_from("<q", deadline, 0)
+        if 0 < instant <= time.clock_gettime_ns(_BOOTTIME) // 1000:
+            kill(groups)
+
+
+def kill(groups: set[int]) -> None:
+    while groups:
+        try:
+            os.killpg(groups.pop(), signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            continue
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,132 @@
+"""Sync bodies in threads.
+
+A thread cannot be stopped. A body that was told to stop goes on: its attempt
+stays in flight with its permit until the thread returns, `stopping()` shows
+since when, and the body may look at `current().stop_reason`. A worker that is
+about to lose its lease while a thread still runs has one means left: to end
+its own process.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+from collections import deque
+from queue import SimpleQueue
+
+from headgate.base.clock import Clock
+from headgate.stages.executors import failures, workdirs
+from headgate.stages.executors.bodies import perform
+from headgate.stages.executors.flights import Flight, Flights
+from headgate.stages.executors.protocol import (
+    MAX_RESULT_BYTES,
+    Done,
+    Job,
+    Outcome,
+    Stopping,
+    StopReason,
+)
+
+PATIENCE_US = 200_000
+"""How long bodies may take at close to see that they were told to stop."""
+
+
+class ThreadExecutor:
+    """At most `permits` daemon threads, made when needed and then kept."""
+
+    def __init__(
+        self, permits: int, *, clock: Clock, max_result: int | None = MAX_RESULT_BYTES
+    ) -> None:
+        self._flights = Flights(permits, clock, self.stop)
+        self._loop = self._flights.loop
+        self._max_result = max_result
+        self._inbox: SimpleQueue[Flight | None] = SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._ended: deque[tuple[Flight, Outcome]] = deque()
+        self._woken = False
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._flights)
+
+    @property
+    def free(self) -> int:
+        return self._flights.free
+
+    def start(self, job: Job, done: Done) -> None:
+        flight = self._flights.open(job, done)
+        if flight is None:
+            return
+        # As many threads as attempts in flight: then none waits behind another.
+        if len(self._threads) < len(self._flights):
+            try:
+                self._add_thread()
+            except RuntimeError as error:  # the machine has no thread left to give
+                failure = Outcome("failed", failure=failures.internal(error))
+                self._loop.call_soon(self._flights.end, flight, failure)
+                return
+        flight.vehicle = contextvars.copy_context()
+        self._flights.arm(flight)
+        self._inbox.put(flight)
+
+    def stop(self, token: int, reason: StopReason) -> None:
+        self._flights.ask(token, reason)
+
+    def stopping(self) -> list[Stopping]:
+        return self._flights.stopping()
+
+    def kill(self) -> None:
+        for token in self._flights.tokens():
+            self.stop(token, "kill")
+
+    async def close(self, grace_us: int) -> list[int]:
+        if not await self._flights.drained(grace_us):
+            for token in self._flights.tokens():
+                self.stop(token, "drain")
+            await self._flights.drained(PATIENCE_US)
+        for _ in self._threads:
+            self._inbox.put(None)
+        if not self._flights:
+            for thread in self._threads:
+                thread.join(1.0)
+        return self._flights.tokens()
+
+    def _add_thread(self) -> None:
+        number = len(self._threads) + 1
+        thread = threading.Thread(target=self._work, name=f"headgate-{number}", daemon=True)
+        thread.start()
+        self._threads.append(thread)
+
+    def _work(self) -> None:
+        while (flight := self._inbox.get()) is not None:
+            outcome = self._carry(flight)
+            self._ended.append((flight, outcome))
+            # An idle thread must not keep the last job's values alive.
+            del flight, outcome
+            # Append, then look: `_deliver` clears the flag before it empties the queue, so either
+            # it still sees this end or this thread sees the flag down and wakes it again.
+            if not self._woken:
+                self._woken = True
+                try:
+                    self._loop.call_soon_threadsafe(self._deliver)
+                except RuntimeError:
+                    return  # the loop is closed: nobody is left to hear of it
+
+    def _carry(self, flight: Flight) -> Outcome:
+        job = flight.job
+        try:
+            if job.stop_reason is not None:
+                return Outcome("cancelled")
+            return flight.vehicle.run(perform, job, self._max_result)
+        except BaseException as error:  # noqa: BLE001 — whatever it is, this thread goes on
+            return Outcome("failed", failure=failures.internal(error))
+        finally:
+            if job.has_workdir and job.work_root is not None:
+                workdirs.remove(job.work_root, job.task, job.token)
+
+    def _deliver(self) -> None:
+        self._woken = False
+        # Only what is there now: bodies started by `done` may end faster than this loop turns,
+        # and the rest of the worker's loop must get its turn. Later ends have a wake of their own.
+        for _ in range(len(self._ended)):
+            self._flights.end(*self._ended.popleft())

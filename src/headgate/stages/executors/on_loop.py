@@ -1,0 +1,111 @@
+"""Async bodies: tasks on the worker's own loop, thousands in flight."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+from headgate.base.clock import Clock
+from headgate.stages.executors import failures, workdirs
+from headgate.stages.executors.bodies import encoded
+from headgate.stages.executors.flights import Flight, Flights
+from headgate.stages.executors.protocol import (
+    CURRENT,
+    MAX_RESULT_BYTES,
+    Done,
+    Job,
+    Outcome,
+    Stopping,
+    StopReason,
+)
+
+PATIENCE_US = 1_000_000
+"""How long a cancelled body may clean up at close before it is left behind."""
+
+
+class AsyncExecutor:
+    """Runs bodies as tasks. A body that will not be cancelled stays in flight until it ends."""
+
+    def __init__(
+        self, permits: int, *, clock: Clock, max_result: int | None = MAX_RESULT_BYTES
+    ) -> None:
+        self._flights = Flights(permits, clock, self.stop)
+        self._loop = self._flights.loop
+        self._max_result = max_result
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._flights)
+
+    @property
+    def free(self) -> int:
+        return self._flights.free
+
+    def start(self, job: Job, done: Done) -> None:
+        flight = self._flights.open(job, done)
+        if flight is None:
+            return
+        self._flights.arm(flight)
+        task = self._loop.create_task(self._perform(job))
+        flight.vehicle = task
+        # The task's own end, not the end of our coroutine: a task that is cancelled before its
+        # first step never enters the coroutine at all.
+        task.add_done_callback(partial(self._ended, flight))
+
+    def stop(self, token: int, reason: StopReason) -> None:
+        flight = self._flights.ask(token, reason)
+        if flight is not None:
+            flight.vehicle.cancel(reason)
+
+    def stopping(self) -> list[Stopping]:
+        return self._flights.stopping()
+
+    def kill(self) -> None:
+        for token in self._flights.tokens():
+            self.stop(token, "kill")
+
+    async def close(self, grace_us: int) -> list[int]:
+        if not await self._flights.drained(grace_us):
+            for token in self._flights.tokens():
+                self.stop(token, "drain")
+            await self._flights.drained(PATIENCE_US)
+        return self._flights.tokens()
+
+    def holder(self) -> Job | None:
+        """The job whose body has the loop at this moment; asked from another thread when the loop lags."""
+        task = asyncio.current_task(self._loop)
+        if task is None:
+            return None
+        return next((each.job for each in self._flights.all() if each.vehicle is task), None)
+
+    async def _perform(self, job: Job) -> Outcome:
+        CURRENT.set(job)
+        step = job.step
+        try:
+            args, kwargs = step.decode_call(job.call)
+        except Exception as error:  # noqa: BLE001 — validators of the user's own types run here
+            return Outcome("failed", failure=failures.bad_call(error))
+        try:
+            value = step.fn(*args, **kwargs)
+            if hasattr(value, "__await__"):
+                value = await value
+        except GeneratorExit:
+            raise  # the loop is being torn down: a coroutine must not go on after this
+        except BaseException as error:  # noqa: BLE001 — SystemExit would otherwise end the loop
+            return Outcome("failed", failure=failures.of_exception(error, step.retry_on))
+        return encoded(job, value, self._max_result)
+
+    def _ended(self, flight: Flight, task: asyncio.Task[Outcome]) -> None:
+        try:
+            outcome = task.result()
+        except BaseException as error:  # noqa: BLE001 — cancelled before its first step, or our own error
+            outcome = Outcome("failed", failure=failures.internal(error))
+        job = flight.job
+        if job.has_workdir and job.work_root is not None and not self._loop.is_closed():
+            # A large tree takes long to remove: not on the loop. The permit is kept until it is gone.
+            removal = self._loop.run_in_executor(
+                None, workdirs.remove, job.work_root, job.task, job.token
+            )
+            removal.add_done_callback(lambda _: self._flights.end(flight, outcome))
+        else:
+            self._flights.end(flight, outcome)

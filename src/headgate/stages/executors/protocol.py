@@ -1,0 +1,122 @@
+"""What a worker and its executors agree on: a job goes in, exactly one outcome comes out.
+
+A job is one accepted attempt. `start` never blocks and never raises; `done` is
+called exactly once for it, on the loop's thread, when the body has truly ended:
+until then the attempt keeps its permit, even if it was told to stop. Whatever
+the body does after it was told to stop, the outcome is the one that was asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple, Protocol
+
+from headgate.base.errors import NotFound
+from headgate.base.model import Failure
+from headgate.stages.executors import workdirs
+from headgate.stages.executors.sources import Source
+
+EndState = Literal["completed", "failed", "timed_out", "cancelled"]
+StopReason = Literal["cancel", "timeout", "lease_lost", "drain", "kill"]
+"""Why an attempt is told to end. Only `timeout` ends it timed_out; all others end it cancelled, and
+the worker decides by the outcome's `reason` what to write (a drained attempt is handed back)."""
+
+MAX_RESULT_BYTES: Final = 2 * 1024 * 1024
+
+
+class Step(Protocol):
+    """What an executor needs of a step."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def fn(self) -> Callable[..., Any]: ...
+    @property
+    def retry_on(self) -> tuple[type[BaseException], ...] | None:
+        """None: every error may be retried."""
+        ...
+
+    def decode_call(self, raw: bytes, /) -> tuple[Sequence[Any], Mapping[str, Any]]: ...
+    def encode_result(self, value: Any, /) -> bytes: ...
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """One accepted attempt; also what the body sees of itself (`current()`)."""
+
+    task: int
+    token: int
+    run_id: str
+    step: Step
+    call: bytes
+    timeout_us: int | None = None
+    attempt: int = 1
+    work_root: Path | None = None
+    source: Source | None = None
+    """Where a child process finds the step; None: where `step.fn` was defined."""
+    deadline_us: int | None = None
+    """When the timeout ends it, on the boot-time clock; set when the body starts."""
+    stop_reason: StopReason | None = None
+    """Set when it is told to stop. A thread cannot be stopped from outside: its body may look here."""
+    has_workdir: bool = False
+
+    @property
+    def workdir(self) -> Path:
+        """This attempt's own directory, made on first use and removed when the attempt ends."""
+        if self.work_root is None:
+            raise NotFound("this attempt has no work directory.", hint="Set work_dir.")
+        # Set first: a directory half made when the body is stopped must be removed too.
+        self.has_workdir = True
+        return workdirs.create(self.work_root, self.task, self.token)
+
+
+class Outcome(NamedTuple):
+    state: EndState
+    output: bytes | None = None
+    failure: Failure | None = None
+    reason: StopReason | None = None
+    """What it was told to stop for, if it was."""
+
+
+class Stopping(NamedTuple):
+    """An attempt that was told to stop and still runs."""
+
+    token: int
+    reason: StopReason
+    since_us: int
+
+
+Done = Callable[[Job, Outcome], None]
+
+CURRENT: ContextVar[Job] = ContextVar("headgate_job")
+
+
+def current() -> Job | None:
+    """The attempt whose body is asking; None outside of one."""
+    return CURRENT.get(None)
+
+
+class Executor(Protocol):
+    @property
+    def in_flight(self) -> int: ...
+    @property
+    def free(self) -> int:
+        """Permits not in use; −1: no end."""
+        ...
+
+    def start(self, job: Job, done: Done) -> None: ...
+    def stop(self, token: int, reason: StopReason) -> None:
+        """Ask one attempt to end. Unknown tokens and second requests change nothing."""
+        ...
+
+    def stopping(self) -> list[Stopping]: ...
+    def kill(self) -> None:
+        """End everything now, by whatever means there are."""
+        ...
+
+    async def close(self, grace_us: int) -> list[int]:
+        """Wait for what is in flight, then stop it (`drain`). Returns tokens that could not be ended."""
+        ...

@@ -1,0 +1,152 @@
+"""The feed: brings the heads of the queue's lanes, their graphs and their large values to the conductor.
+
+The queue stays in the store; here is only how much of each lane the conductor
+holds. A lane is read again when a run arrives in it that could stand before
+what is held, or when what is held of it has been started.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import msgspec
+
+from headgate.base import codec
+from headgate.base.changes import TaskRow
+from headgate.base.events import Event
+from headgate.base.graph import Graph
+from headgate.base.model import RunRow
+from headgate.kernel.advance import looked_into
+from headgate.kernel.conductor import Conductor
+from headgate.store.protocol import Heads, Store
+
+log = logging.getLogger(__name__)
+_graph = msgspec.json.Decoder(Graph).decode
+MOST_HEADS = 4_096
+MOST_PER_LANE = 256
+MOST_GRAPHS = 1_000
+
+
+@dataclass(slots=True)
+class Lane:
+    held: set[int]
+    """Runs of it that the conductor has as heads."""
+    more: bool = True
+    """The store may have runs behind those."""
+    stale: bool = True
+
+
+class Feed:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lanes: dict[int, Lane] = {}
+        self._lane_of: dict[int, int] = {}
+        self._stale: set[int] = set()
+
+    def lanes(self, lanes: Iterable[int]) -> None:
+        """These lanes have queued runs."""
+        for lane in lanes:
+            self._lanes.setdefault(lane, Lane(set()))
+            self._stale.add(lane)
+
+    def arrived(self, event: Event) -> None:
+        """A run was queued."""
+        number = event.data.get("lane")
+        if not isinstance(number, int):
+            return
+        self._lanes.setdefault(number, Lane(set()))
+        self._stale.add(number)
+
+    def left(self, run: int) -> None:
+        """A run is queued no more: it was started, or ended without."""
+        number = self._lane_of.pop(run, None)
+        lane = None if number is None else self._lanes.get(number)
+        if number is None or lane is None:
+            return
+        lane.held.discard(run)
+        if not lane.held:
+            if lane.more:
+                self._stale.add(number)
+            else:
+                del self._lanes[number]
+
+    @property
+    def hungry(self) -> bool:
+        return bool(self._stale)
+
+    async def fill(self, conductor: Conductor) -> None:
+        """Bring heads of every lane that needs some; bounded, the rest comes with the next cycle."""
+        if not self._stale:
+            return
+        heads = conductor.ledger.heads
+        each = max(1, min(MOST_PER_LANE, MOST_HEADS // max(1, len(self._lanes))))
+        wanted = sorted(self._stale)[: MOST_HEADS // each]
+        self._stale.difference_update(wanted)
+        rows = await self._store.heads(Heads(wanted, each, MOST_HEADS))
+        found: dict[int, int] = {}
+        for row in rows:
+            found[row.lane] = found.get(row.lane, 0) + 1
+            lane = self._lanes.setdefault(row.lane, Lane(set()))
+            lane.held.add(row.seq)
+            self._lane_of[row.seq] = row.lane
+            if row.seq not in heads or heads[row.seq].row.priority != row.priority:
+                await self._put(conductor, row)
+        for number in wanted:
+            lane = self._lanes[number]
+            lane.more = found.get(number, 0) >= each
+            if not lane.held:
+                del self._lanes[number]
+
+    async def _put(self, conductor: Conductor, row: RunRow) -> None:
+        if row.graph not in conductor.graphs:
+            if len(conductor.graphs) >= MOST_GRAPHS:
+                self._forget_graphs(conductor)
+            conductor.graphs[row.graph] = _graph(await self._store.graph(row.graph))
+        rows: list[TaskRow] | None = None
+        if row.generation:
+            graph = conductor.graphs[row.graph]
+            rows = [
+                await self.open_output(graph, task) for task in await self._store.tasks(row.seq)
+            ]
+        conductor.put_head(await self.open_values(row), rows)
+
+    def _forget_graphs(self, conductor: Conductor) -> None:
+        used = {head.row.graph for head in conductor.ledger.heads.values()}
+        used |= {run.row.graph for run in conductor.ledger.runs.values()}
+        for digest in [digest for digest in conductor.graphs if digest not in used]:
+            del conductor.graphs[digest]
+
+    # -- large values ------------------------------------------------------------------------------
+
+    async def open_values(self, row: RunRow) -> RunRow:
+        """`row` with parameters and constants that were put away as blobs."""
+        if codec.is_blob(row.params):
+            row = msgspec.structs.replace(row, params=await self._fetch(row.params))
+        if codec.is_blob(row.consts):
+            row = msgspec.structs.replace(row, consts=await self._fetch(row.consts))
+        return row
+
+    async def open_output(self, graph: Graph, row: TaskRow) -> TaskRow:
+        """A row of a run that is picked up, with its output in place if the graph looks into it."""
+        if (
+            row.output is None
+            or not codec.is_blob(row.output)
+            or row.node not in looked_into(graph)
+        ):
+            return row
+        return row._replace(output=await self._fetch(row.output))
+
+    async def value_of(self, conductor: Conductor, task: int, output: bytes | None) -> bytes | None:
+        """What a reference stands for, if somebody of its run looks into it; else None."""
+        if output is None or not codec.is_blob(output):
+            return None
+        entry = conductor.lives.tasks.get(task)
+        if entry is None or entry.node not in looked_into(entry.run.graph):
+            return None
+        return await self._fetch(output)
+
+    async def _fetch(self, value: bytes) -> bytes:
+        ref = codec.is_blob(value)
+        return value if ref is None else await self._store.get_blob(ref[0])

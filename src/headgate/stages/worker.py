@@ -1,0 +1,249 @@
+"""The worker: runs accepted attempts in its executors and tells how each ended, exactly once.
+
+It knows nothing of leaders: whoever accepted an attempt hands it in with
+`launch`, and `deliver` takes the end to wherever it has to be written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Callable, Coroutine, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from headgate.base import codec
+from headgate.base.clock import Clock
+from headgate.base.config import Settings
+from headgate.base.errors import HeadgateError
+from headgate.base.graph import Node
+from headgate.base.model import Failure, WorkerRow
+from headgate.base.states import TaskState
+from headgate.flows.registry import Registry
+from headgate.kernel import render
+from headgate.stages.executors.in_processes import ProcessExecutor
+from headgate.stages.executors.in_threads import ThreadExecutor
+from headgate.stages.executors.on_loop import AsyncExecutor
+from headgate.stages.executors.protocol import Executor, Job, Outcome, StopReason
+from headgate.stages.executors.workdirs import WorkRoot
+from headgate.store.protocol import Store
+
+log = logging.getLogger(__name__)
+_dump = msgspec.json.Encoder().encode
+_BLOB = b'"$headgate.blob"'
+VERSION = "0.1.0"
+
+
+class Launch(NamedTuple):
+    """An accepted attempt with all it needs to run."""
+
+    task: int
+    token: int
+    attempt: int
+    run_id: str
+    node: Node
+    call: bytes
+
+
+class End(NamedTuple):
+    """How an attempt ended, ready to be written."""
+
+    task: int
+    token: int
+    state: str
+    output: bytes | None = None
+    error: bytes | None = None
+    reason: str = ""
+
+
+class Worker:
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Clock,
+        store: Store,
+        registry: Registry,
+        deliver: Callable[[End], None],
+    ) -> None:
+        self.id = f"{socket.gethostname()}-{os.getpid()}-{os.urandom(4).hex()}"
+        self.since = 0
+        self.draining = False
+        self._settings = settings
+        self._clock = clock
+        self._store = store
+        self._registry = registry
+        self._deliver = deliver
+        self._work_root = WorkRoot(Path(settings.work_dir))
+        self._permits = settings.permits()
+        self._executors: dict[str, Executor] = {}
+        self._where: dict[int, Executor] = {}
+        self._chores: set[asyncio.Task[None]] = set()
+        self._silent = False
+
+    def describe(self, claim: int = -1) -> WorkerRow:
+        """What it can do, as it joins and beats."""
+        return WorkerRow(
+            id=self.id,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            version=VERSION,
+            permits=self._permits,
+            total=self._settings.total_permits,
+            claim=claim,
+            labels=self._settings.worker_labels,
+            steps={name: step.signature for name, step in self._registry.steps.items()},
+            draining=self.draining,
+            in_flight=len(self._where),
+            since=self.since,
+        )
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._where)
+
+    # -- attempts ----------------------------------------------------------------------------------
+
+    def launch(self, launches: Iterable[Launch]) -> None:
+        for launch in launches:
+            if _BLOB in launch.call:
+                self._chore(self._fetch_and_start(launch))
+            else:
+                self._start(launch)
+
+    def _start(self, launch: Launch) -> None:
+        step = self._registry.steps.get(launch.node.step)
+        if step is None:
+            self._refuse(launch, f"this worker does not know step {launch.node.step}")
+            return
+        job = Job(
+            launch.task,
+            launch.token,
+            launch.run_id,
+            step,
+            launch.call,
+            launch.node.timeout_us,
+            launch.attempt,
+            self._work_root.path,
+        )
+        executor = self._executor(launch.node.executor)
+        self._where[launch.token] = executor
+        executor.start(job, self._ended)
+
+    async def _fetch_and_start(self, launch: Launch) -> None:
+        try:
+            call = await self._with_blobs(launch.call)
+        except HeadgateError as error:
+            self._refuse(launch, f"an argument cannot be fetched: {error}")
+            return
+        self._start(launch._replace(call=call))
+
+    async def _with_blobs(self, call: bytes) -> bytes:
+        args, kwargs = codec.read_call(call)
+        return codec.render_call(
+            [await self.open_blob(value) for value in args],
+            {name: await self.open_blob(value) for name, value in kwargs.items()},
+        )
+
+    async def open_blob(self, value: bytes) -> bytes:
+        """`value` with every blob it refers to put in place, also inside lists and objects."""
+        if _BLOB not in value:
+            return value
+        if (ref := codec.is_blob(value)) is not None:
+            return await self._store.get_blob(ref[0])
+        if value.lstrip()[:1] == b"[":
+            return codec.join_list([await self.open_blob(each) for each in codec.split_list(value)])
+        members = render.split_object(value)
+        return codec.join_object({key: await self.open_blob(each) for key, each in members.items()})
+
+    def _refuse(self, launch: Launch, message: str) -> None:
+        error = _dump(Failure("internal", f"internal: {message}"))
+        self._deliver(End(launch.task, launch.token, TaskState.FAILED, error=error))
+
+    def _executor(self, kind: str) -> Executor:
+        executor = self._executors.get(kind)
+        if executor is None:
+            permits, clock = self._permits[kind], self._clock
+            limit = self._settings.max_value_bytes
+            if kind == "async":
+                executor = AsyncExecutor(permits, clock=clock, max_result=limit)
+            elif kind == "thread":
+                executor = ThreadExecutor(permits, clock=clock, max_result=limit)
+            else:
+                executor = ProcessExecutor(
+                    permits, clock=clock, max_result=limit, keep_fds=self._inherited()
+                )
+            self._executors[kind] = executor
+        return executor
+
+    def _inherited(self) -> list[int]:
+        """Locks that say this worker lives: free only when its last child is gone too."""
+        live = getattr(self._store, "live_fd", None)
+        fd: int | None = None if live is None else live(self.id)
+        return [self._work_root.lock_fd, *([] if fd is None else [fd])]
+
+    def stop(self, token: int, reason: StopReason) -> None:
+        executor = self._where.get(token)
+        if executor is not None:
+            executor.stop(token, reason)
+
+    def extend(self, deadline_us: int) -> None:
+        """The lease was renewed: children may live until `deadline_us` (boot-time clock)."""
+        executor = self._executors.get("process")
+        if isinstance(executor, ProcessExecutor):
+            executor.extend(deadline_us)
+
+    # -- ends --------------------------------------------------------------------------------------
+
+    def _ended(self, job: Job, outcome: Outcome) -> None:
+        self._where.pop(job.token, None)
+        if self._silent:
+            return
+        output = outcome.output
+        if output is not None and len(output) > self._settings.blob_over_bytes:
+            self._chore(self._put_blob_and_deliver(job, output))
+            return
+        state, reason = outcome.state, outcome.reason or ""
+        if outcome.reason in ("drain", "kill"):
+            state = TaskState.HANDED_BACK
+        error = None if outcome.failure is None else _dump(outcome.failure)
+        self._deliver(End(job.task, job.token, state, output, error, reason))
+
+    async def _put_blob_and_deliver(self, job: Job, output: bytes) -> None:
+        try:
+            digest = await self._store.put_blob(output)
+        except HeadgateError as error:
+            failure = Failure("internal", f"internal: the result cannot be kept: {error}")
+            self._deliver(End(job.task, job.token, TaskState.FAILED, error=_dump(failure)))
+            return
+        ref = codec.blob_ref(digest, len(output))
+        self._deliver(End(job.task, job.token, TaskState.COMPLETED, ref))
+
+    def _chore(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._chores.add(task)
+        task.add_done_callback(self._chores.discard)
+
+    # -- the end of the worker ---------------------------------------------------------------------
+
+    def lose(self) -> list[int]:
+        """The lease is lost: stop everything, tell nobody. Tokens of what cannot be stopped are returned."""
+        self._silent = True
+        for token, executor in list(self._where.items()):
+            executor.stop(token, "lease_lost")
+        return [each.token for executor in self._executors.values() for each in executor.stopping()]
+
+    async def close(self, grace_us: int) -> list[int]:
+        """Let what runs finish within `grace_us`, hand the rest back; returns what could not be ended."""
+        self.draining = True
+        left = await asyncio.gather(*(each.close(grace_us) for each in self._executors.values()))
+        if self._chores:
+            await asyncio.wait(self._chores)
+        return [token for tokens in left for token in tokens]
+
+    def forget(self) -> None:
+        """Give up the work directories: nothing runs any more."""
+        self._work_root.close()

@@ -1,0 +1,63 @@
+"""Migrations: numbered, forward, checksummed.
+
+Whoever opens the store applies what is pending, inside one transaction that
+also records it, so two processes that start together apply each once. A file
+that a newer headgate has migrated is refused, and so is one whose applied
+migrations are not the ones this code was written with.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from headgate.base.errors import SchemaTooNew, StoreError
+
+_FILE = re.compile(r"(\d{4})_(\w+)\.sql")
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    number: int
+    name: str
+    text: str
+
+    @property
+    def checksum(self) -> str:
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+
+def read_migrations(folder: Path) -> list[Migration]:
+    """The migrations in `folder`, which must be numbered 1, 2, 3 …"""
+    found: list[Migration] = []
+    for path in sorted(folder.glob("*.sql")):
+        match = _FILE.fullmatch(path.name)
+        if match is None or int(match[1]) != len(found) + 1:
+            raise ValueError(f"migration {path.name!r} should be number {len(found) + 1:04d}")
+        found.append(Migration(int(match[1]), match[2], path.read_text(encoding="utf-8")))
+    return found
+
+
+def pending(known: Sequence[Migration], applied: Mapping[int, str]) -> list[Migration]:
+    """What of `known` is still to be applied, given the checksums of what was; refuses what does not fit."""
+    newest = max(applied, default=0)
+    if newest > len(known):
+        raise SchemaTooNew(
+            f"the store has schema {newest}, this headgate knows up to {len(known)}.",
+            field="schema",
+            got=newest,
+            hint="Upgrade headgate here, or open the store with the version that wrote it.",
+        )
+    for migration in known[:newest]:
+        if applied.get(migration.number) != migration.checksum:
+            raise StoreError(
+                f"migration {migration.number:04d}_{migration.name} was applied to the store"
+                " in a form that differs from this code's.",
+                field="schema",
+                got=applied.get(migration.number),
+                hint="Open the store with the headgate that wrote it; migrations never change.",
+            )
+    return list(known[newest:])

@@ -1,0 +1,103 @@
+"""Named SQL statements, read from `.sql` files: one folder per dialect, the same names in each.
+
+A file holds statements of this form:
+
+    -- name: task_finish
+    -- End attempts by compare-and-set.
+    WITH v (id, state) AS (VALUES /*rows*/ (?, ?))
+    UPDATE task SET state = v.state FROM v WHERE task.id = v.id
+
+`/*rows*/` marks the tuple that is repeated once per row. A list is written in
+chunks of 256, 128, … 1 rows, so that one step of the database handles many
+rows: a step hands the interpreter's lock over, and beside a busy event loop
+each such hand-over may cost 5 ms. Powers of two keep the number of distinct
+texts small enough for every connection's statement cache.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
+
+MAX_ROWS = 256
+
+_NAME = re.compile(r"^-- name: *(\w+) *$", re.MULTILINE)
+_ROWS = re.compile(r"/\*rows\*/\s*(\([^()]*\))")
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    name: str
+    description: str
+    text: str
+
+
+class Statements:
+    """The statements of one dialect."""
+
+    def __init__(self, statements: Iterable[Statement]) -> None:
+        self._statements: dict[str, Statement] = {}
+        self._expanded: dict[tuple[str, int], str] = {}
+        for statement in statements:
+            if statement.name in self._statements:
+                raise ValueError(f"statement {statement.name!r} is defined twice")
+            self._statements[statement.name] = statement
+
+    @classmethod
+    def read(cls, folder: Path) -> Statements:
+        return cls(
+            statement
+            for path in sorted(folder.glob("*.sql"))
+            for statement in parse(path.read_text(encoding="utf-8"))
+        )
+
+    @property
+    def names(self) -> list[str]:
+        return sorted(self._statements)
+
+    def get(self, name: str) -> Statement:
+        return self._statements[name]
+
+    def text(self, name: str) -> str:
+        return self._statements[name].text
+
+    def rows(self, name: str, count: int) -> str:
+        """The text of `name` with its marked tuple repeated `count` times."""
+        found = self._expanded.get((name, count))
+        if found is None:
+            found, marks = _ROWS.subn(
+                lambda match: ",".join([match[1]] * count), self._statements[name].text
+            )
+            if marks != 1:
+                raise ValueError(f"statement {name!r} has {marks} /*rows*/ marks, not one")
+            self._expanded[name, count] = found
+        return found
+
+
+def parse(text: str) -> Iterator[Statement]:
+    """The statements in `text`; comments right under a name are its description."""
+    parts = _NAME.split(text)
+    for name, body in zip(parts[1::2], parts[2::2], strict=True):
+        lines = body.strip().splitlines()
+        split = next((n for n, line in enumerate(lines) if not line.startswith("--")), len(lines))
+        yield Statement(
+            name=name,
+            description=" ".join(line.removeprefix("--").strip() for line in lines[:split]),
+            text="\n".join(lines[split:]).strip().rstrip(";"),
+        )
+
+
+def chunks(rows: Sequence[T]) -> Iterator[Sequence[T]]:
+    """`rows` in pieces of 256, then of falling powers of two."""
+    start, left, size = 0, len(rows), MAX_ROWS
+    while left:
+        while size > left:
+            size >>= 1
+        yield rows[start : start + size]
+        start += size
+        left -= size

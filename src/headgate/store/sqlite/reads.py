@@ -1,0 +1,179 @@
+"""Reads. Each runs in one read transaction: what it returns was true at one instant."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import msgspec
+
+from headgate.base.changes import Bucket, Order, Reservation, TaskRow
+from headgate.base.errors import NotFound
+from headgate.base.events import Change, EventRow
+from headgate.base.limits import Limits
+from headgate.base.model import LimitChange, LimitRow, RunRow, WorkerRow
+from headgate.base.states import TaskState
+from headgate.store.limit_rows import compose
+from headgate.store.protocol import (
+    Counts,
+    EventFilter,
+    Gather,
+    Gathered,
+    Heads,
+    QueueEntry,
+    RunFilter,
+    Snapshot,
+)
+from headgate.store.sqlite import decode
+from headgate.store.sqlite.admission import TOTAL, capped, counters
+from headgate.store.sqlite.session import Session, listed
+
+MAX_REQUESTS = 10_000
+
+_changes = msgspec.json.Decoder(list[Change]).decode
+_ENDED = frozenset(
+    {
+        TaskState.COMPLETED,
+        TaskState.FAILED,
+        TaskState.CANCELLED,
+        TaskState.TIMED_OUT,
+        TaskState.ABANDONED,
+        TaskState.HANDED_BACK,
+        TaskState.SKIPPED,
+    }
+)
+
+
+def load(tx: Session) -> Snapshot:
+    limits, rows = limits_in_force(tx)
+    return Snapshot(
+        now=tx.now(),
+        seq=tx.row("last_seq")[0],
+        limits=limits,
+        limit_rows=rows,
+        runs=decode.runs(tx.all("runs_executing")),
+        graphs=dict(tx.all("graphs_executing")),  # pyright: ignore[reportArgumentType]
+        tasks=[TaskRow._make(row) for row in tx.all("tasks_executing")],
+        workers=workers(tx),
+        buckets=[Bucket(*row) for row in tx.all("bucket_list")],
+        reservations=[Reservation(*row) for row in tx.all("reservation_list")],
+        lanes=[row[0] for row in tx.all("lanes_queued")],
+        requests=decode.requests(tx.all("request_list", MAX_REQUESTS)),
+        stops=[Order(*row) for row in tx.all("stop_list")],
+    )
+
+
+def gather(tx: Session, gather: Gather, workers_seen: int) -> tuple[Gathered, int]:
+    """What others did, and the version of the workers that was looked at."""
+    events = [
+        EventRow._make(row)
+        for row in tx.all("events_after", gather.after, gather.actor, gather.limit)
+    ]
+    # A full page may end before the history does; otherwise our own events are passed over too.
+    seq: int = events[-1].seq if len(events) == gather.limit else tx.row("last_seq")[0]
+    ended: dict[int, None] = {}
+    limits_changed = False
+    for event in events:
+        for change in _changes(event.body):
+            if change.subject == "task":
+                if change.after in _ENDED:
+                    ended[change.task] = None
+            elif change.subject == "limit":
+                limits_changed = True
+    version: int = tx.row("workers_version")[0]
+    return Gathered(
+        now=tx.now(),
+        seq=max(seq, gather.after),
+        events=events,
+        tasks=tasks_by_id(tx, list(ended)) if ended else [],
+        requests=decode.requests(tx.all("request_list", MAX_REQUESTS)),
+        workers=None if version == workers_seen else workers(tx),
+        limits_changed=limits_changed,
+    ), version
+
+
+def tasks_by_id(tx: Session, ids: list[int]) -> list[TaskRow]:
+    return [TaskRow._make(row) for row in tx.all("tasks_by_id", listed(ids))]
+
+
+def heads(tx: Session, heads: Heads) -> list[RunRow]:
+    return decode.runs(tx.all("heads", listed(heads.lanes), heads.each, heads.most))
+
+
+def run(tx: Session, run_id: str) -> RunRow | None:
+    row = tx.one("run_by_id", run_id)
+    return None if row is None else decode.run(row)
+
+
+def runs(tx: Session, where: RunFilter) -> list[RunRow]:
+    states = None if where.states is None else listed(sorted(set(where.states)))
+    return decode.runs(
+        tx.all(
+            "runs_filtered" if states is None else "runs_filtered_by_state",
+            2**62 if where.before is None else where.before,
+            states,
+            where.flow,
+            decode.encode_tags(where.tags),
+            where.limit,
+        )
+    )
+
+
+def tasks(tx: Session, run: int) -> list[TaskRow]:
+    return [TaskRow._make(row) for row in tx.all("tasks_of_run", run)]
+
+
+def events(tx: Session, where: EventFilter) -> list[EventRow]:
+    if where.run is None:
+        rows = tx.all("events_all", where.after, where.limit)
+    else:
+        rows = tx.all("events_of_run", where.run, where.after, where.limit)
+    return [EventRow._make(row) for row in rows]
+
+
+def queue(tx: Session, limit: int) -> list[QueueEntry]:
+    rows = decode.runs(tx.all("queue_list", limit))
+    return [QueueEntry(run, place) for place, run in enumerate(rows, 1)]
+
+
+def position(tx: Session, run: int) -> int | None:
+    place = tx.one("queue_place", run)
+    return None if place is None else tx.row("queue_before", *place, run)[0] + 1
+
+
+def workers(tx: Session) -> list[WorkerRow]:
+    return decode.workers(tx.all("workers_list"))
+
+
+def limits_in_force(tx: Session) -> tuple[Limits, list[LimitRow]]:
+    rows = tx.limit_rows()
+    return compose(rows), rows
+
+
+def limit_history(tx: Session, limit: int) -> list[LimitChange]:
+    return [LimitChange(*row) for row in tx.all("limit_history_list", limit)]
+
+
+def graph(tx: Session, digest: str) -> bytes:
+    row = tx.one("graph_get", digest)
+    if row is None:
+        raise NotFound(f"no graph {digest!r} is stored.", field="graph", got=digest)
+    return row[0]
+
+
+def counts(tx: Session) -> Counts:
+    rows = tx.all("counter_list")
+    rules = capped(compose(tx.limit_rows()))
+    active: Counter[str] = Counter({TOTAL: 0})
+    for tags, count in tx.all("active_tags"):
+        active[TOTAL] += count
+        for name in counters(rules, decode.decode_tags(tags)):
+            active[name] += count
+    queued, executing = tx.row("run_counts")
+    return Counts(
+        admitted={name: admitted for name, admitted, _ in rows},
+        closed={name: closed for name, _, closed in rows},
+        active=dict(active),
+        held=dict(tx.all("slots_held")),  # pyright: ignore[reportArgumentType]
+        queued=queued,
+        executing=executing,
+    )

@@ -1,0 +1,113 @@
+"""What the leader takes back: offers nobody accepted, the work of the dead, lanes cut for old limits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from headgate.base.clock import SECOND
+from headgate.base.events import NOBODY, Change
+from headgate.base.states import TaskState
+from headgate.kernel.lanes import rank, signature
+from headgate.store.protocol import Expire, Lost, Recut, Withdraw
+from headgate.store.sqlite.commits import fence, move
+from headgate.store.sqlite.decode import decode_tags
+from headgate.store.sqlite.history import by_run, record
+from headgate.store.sqlite.session import Session, listed
+from headgate.store.sqlite.submission import lanes_for
+
+LEASE_PASSED = "lease expired"
+PROCESS_DIED = "process died"
+_REMEMBER_US = 86_400 * SECOND
+
+
+def withdraw(tx: Session, withdraw: Withdraw) -> list[tuple[int, int]]:
+    _, _, now = fence(tx, withdraw.term)
+    tokens = dict(withdraw.tasks)
+    done: list[tuple[int, int]] = []
+    changes: list[Change] = []
+    for task, token, state, _ in tx.all("tasks_owned", listed(tokens)):
+        if token != tokens[task]:
+            continue
+        if state == TaskState.SCHEDULED:
+            changes.append(
+                Change("task", task, state, withdraw.to, token, {"reason": withdraw.reason})
+            )
+        elif state != withdraw.to:
+            continue
+        done.append((task, token))
+    if changes:
+        ids = listed(change.task for change in changes)
+        tx.run("task_withdraw", withdraw.to, now, ids)
+        tx.run("order_remove", ids)
+        record(
+            tx,
+            now,
+            withdraw.actor,
+            by_run(changes).items(),
+            term=withdraw.term,
+            cycle=withdraw.cycle,
+        )
+    return done
+
+
+def expire(tx: Session, expire: Expire, dead: Callable[[str], bool]) -> list[Lost]:
+    _, _, now = fence(tx, expire.term)
+    lost: dict[str, Lost] = {}
+    for worker, lease_until in tx.all("worker_leases"):
+        if lease_until < now:
+            lost[worker] = Lost(worker, LEASE_PASSED, [], [])
+        elif dead(worker):
+            lost[worker] = Lost(worker, PROCESS_DIED, [], [])
+    if not lost:
+        return []
+    changes: list[Change] = []
+    for task, token, state, worker in tx.all("worker_tasks", listed(lost)):
+        entry = lost[worker]
+        if state == TaskState.RUNNING:
+            entry.abandoned.append((task, token))
+            after = TaskState.ABANDONED
+        else:
+            entry.withdrawn.append((task, token))
+            after = TaskState.REQUESTED
+        changes.append(Change("task", task, state, after, token, {"reason": entry.reason}))
+    abandoned = [task for entry in lost.values() for task, _ in entry.abandoned]
+    withdrawn = [task for entry in lost.values() for task, _ in entry.withdrawn]
+    tx.run("task_abandon", now, listed(abandoned))
+    tx.run("task_release", listed(withdrawn))
+    tx.run("order_remove", listed(abandoned + withdrawn))
+    _bury(tx, list(lost), now)
+    gone = [
+        Change("worker", 0, "joined", "lost", 0, {"worker": entry.worker, "reason": entry.reason})
+        for entry in lost.values()
+    ]
+    events = {NOBODY: gone, **by_run(changes)}
+    record(tx, now, expire.actor, events.items(), term=expire.term, cycle=expire.cycle)
+    return list(lost.values())
+
+
+def _bury(tx: Session, workers: list[str], now: int) -> None:
+    for worker in workers:
+        tx.run("worker_remove", worker)
+    tx.each("lost_add", [(worker, now) for worker in workers])
+    tx.run("lost_prune", now - _REMEMBER_US)
+    tx.run("workers_changed")
+
+
+def recut(tx: Session, recut: Recut) -> int:
+    fence(tx, recut.term)
+    limits = tx.limits()
+    rows = tx.all("queued_after", recut.after, recut.batch)
+    signatures = [
+        signature(limits, decode_tags(tags), None if waits_for is None else key)
+        for _, tags, _, key, waits_for, *_ in rows
+    ]
+    lanes = lanes_for(tx, signatures)
+    moves: list[tuple[int, int, int, int, int]] = []
+    for row, sign in zip(rows, signatures, strict=True):
+        seq, _, priority, _, _, *old, queued_at = row
+        new = (lanes[sign], *rank(limits, priority, queued_at))
+        if new != tuple(old):
+            moves.append((seq, priority, *new))
+    if moves:
+        move(tx, moves)
+    return rows[-1][0] if len(rows) == recut.batch else 0

@@ -1,0 +1,48 @@
+-- name: limits_version
+-- Changes with every rule.
+SELECT value FROM meta WHERE name = 'limits_version'
+
+-- name: limits_changed
+-- Tell everybody to read the rules again.
+UPDATE meta SET value = value + 1 WHERE name = 'limits_version'
+
+-- name: limit_list
+-- All rules.
+SELECT kind, name, declared, live FROM limit_rule ORDER BY kind, name
+
+-- name: limit_get
+-- One rule.
+SELECT declared, live FROM limit_rule WHERE kind = ? AND name = ?
+
+-- name: limit_put
+-- What is declared and what an operator set.
+INSERT OR REPLACE INTO limit_rule (kind, name, declared, live) VALUES (?, ?, ?, ?)
+
+-- name: limit_remove
+-- Neither declared nor set.
+DELETE FROM limit_rule WHERE kind = ? AND name = ?
+
+-- name: limit_history_add
+-- Who changed what.
+INSERT INTO limit_history (at, who, kind, name, before, after, reason) VALUES (?, ?, ?, ?, ?, ?, ?)
+
+-- name: limit_history_list
+-- The last changes, newest first.
+SELECT at, who, kind, name, before, after, reason FROM limit_history ORDER BY seq DESC LIMIT ?
+
+-- name: counter_names
+-- Names under which runs are counted.
+SELECT name FROM counter WHERE name <> ''
+
+-- name: counter_put
+-- Counters of a new rule, from the active runs it concerns.
+INSERT INTO counter (name, admitted, closed) VALUES /*rows*/ (?, ?, 0)
+
+-- name: counter_remove
+-- Counters of rules that are gone.
+DELETE FROM counter WHERE name IN (SELECT value FROM json_each(?))
+
+-- name: active_tags
+-- How many active runs carry each set of tags.
+SELECT tags, count(*) FROM run
+WHERE state IN ('queued', 'running', 'cancelling') AND kind <> 'hold' GROUP BY tags

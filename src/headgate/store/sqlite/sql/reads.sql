@@ -1,0 +1,193 @@
+-- name: last_seq
+-- The end of the history.
+SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'event'), 0)
+
+-- name: runs_executing
+-- Runs that execute, by seq.
+SELECT
+    seq, id, flow, graph, params, consts, tags, priority, key, kind, generation, state, verdict,
+    lane, waits_for, queued_at, started_at, ended_at, deadline_at, queue_timeout_us,
+    dispatch_deadline_us, output, error
+FROM run WHERE state IN ('running', 'cancelling') ORDER BY seq
+
+-- name: run_by_id
+-- One run.
+SELECT
+    seq, id, flow, graph, params, consts, tags, priority, key, kind, generation, state, verdict,
+    lane, waits_for, queued_at, started_at, ended_at, deadline_at, queue_timeout_us,
+    dispatch_deadline_us, output, error
+FROM run WHERE id = ?
+
+-- name: runs_filtered
+-- Runs by flow and tags, newest first.
+SELECT
+    seq, id, flow, graph, params, consts, tags, priority, key, kind, generation, state, verdict,
+    lane, waits_for, queued_at, started_at, ended_at, deadline_at, queue_timeout_us,
+    dispatch_deadline_us, output, error
+FROM run
+WHERE seq < ?1 AND ?2 IS NULL
+    AND (?3 IS NULL OR flow = ?3)
+    AND NOT EXISTS (
+        SELECT 1 FROM json_each(?4) want WHERE NOT EXISTS (
+            SELECT 1 FROM json_each(run.tags) have
+            WHERE have.key = want.key AND have.value = want.value
+        )
+    )
+ORDER BY seq DESC LIMIT ?5
+
+-- name: runs_filtered_by_state
+-- The same where states are named: the newest of each, by the index on them.
+SELECT
+    run.seq, run.id, flow, graph, params, consts, tags, priority, run.key, kind, generation, state,
+    verdict, lane, waits_for, queued_at, started_at, ended_at, deadline_at, queue_timeout_us,
+    dispatch_deadline_us, output, error
+FROM json_each(?2) s CROSS JOIN run
+WHERE run.seq IN (
+    SELECT r.seq FROM run r
+    WHERE r.state = s.value AND r.seq < ?1
+        AND (?3 IS NULL OR r.flow = ?3)
+        AND NOT EXISTS (
+            SELECT 1 FROM json_each(?4) want WHERE NOT EXISTS (
+                SELECT 1 FROM json_each(r.tags) have
+                WHERE have.key = want.key AND have.value = want.value
+            )
+        )
+    ORDER BY r.seq DESC LIMIT ?5
+)
+ORDER BY run.seq DESC LIMIT ?5
+
+-- name: graphs_executing
+-- Graphs of the runs that execute.
+SELECT hash, body FROM graph
+WHERE hash IN (SELECT graph FROM run WHERE state IN ('running', 'cancelling'))
+
+-- name: graph_get
+-- One graph.
+SELECT body FROM graph WHERE hash = ?
+
+-- name: tasks_executing
+-- All tasks of the runs that execute, by id.
+SELECT
+    t.id, t.node, t.idx, t.state, t.attempt, t.tries, t.abandons, t.offers, t.token, t.worker,
+    t.held, t.input, t.output, t.error, t.requested_at, t.scheduled_at, t.started_at, t.ended_at,
+    t.not_before, t.eligible_at
+FROM run r CROSS JOIN task t
+WHERE r.state IN ('running', 'cancelling')
+    AND t.id >= r.seq << 20 AND t.id < (r.seq + 1) << 20
+ORDER BY t.id
+
+-- name: tasks_of_run
+-- All tasks of one run, by id.
+SELECT
+    id, node, idx, state, attempt, tries, abandons, offers, token, worker, held, input, output,
+    error, requested_at, scheduled_at, started_at, ended_at, not_before, eligible_at
+FROM task WHERE id >= ?1 << 20 AND id < (?1 + 1) << 20 ORDER BY id
+
+-- name: tasks_by_id
+-- These tasks, by id.
+SELECT
+    t.id, t.node, t.idx, t.state, t.attempt, t.tries, t.abandons, t.offers, t.token, t.worker,
+    t.held, t.input, t.output, t.error, t.requested_at, t.scheduled_at, t.started_at, t.ended_at,
+    t.not_before, t.eligible_at
+FROM json_each(?) v CROSS JOIN task t ON t.id = v.value
+
+-- name: workers_list
+-- All workers.
+SELECT body, since, lease_until FROM worker ORDER BY since, id
+
+-- name: workers_version
+-- Changes when a worker joins, leaves or describes itself anew.
+SELECT value FROM meta WHERE name = 'workers_version'
+
+-- name: bucket_list
+-- The state of rates.
+SELECT pool, tat FROM bucket ORDER BY pool
+
+-- name: reservation_list
+-- Slots kept free for waiters.
+SELECT task, pool, slots FROM reservation ORDER BY task, pool
+
+-- name: lanes_queued
+-- Lanes that have queued runs: one seek per lane, however long they are.
+WITH RECURSIVE l (lane) AS (
+    SELECT min(lane) FROM queue
+    UNION ALL
+    SELECT (SELECT min(lane) FROM queue WHERE lane > l.lane) FROM l WHERE l.lane IS NOT NULL
+)
+SELECT lane FROM l WHERE lane IS NOT NULL
+
+-- name: request_list
+-- What clients ask, oldest first.
+SELECT seq, body FROM request ORDER BY seq LIMIT ?
+
+-- name: stop_list
+-- Stop orders not yet obeyed.
+SELECT worker, task, token, kind, reason FROM orders WHERE kind = 'stop' ORDER BY task
+
+-- name: events_after
+-- What others committed, in commit order.
+SELECT seq, at, term, cycle, actor, run, body FROM event
+WHERE seq > ? AND actor <> ? ORDER BY seq LIMIT ?
+
+-- name: events_all
+-- The history.
+SELECT seq, at, term, cycle, actor, run, body FROM event WHERE seq > ? ORDER BY seq LIMIT ?
+
+-- name: events_of_run
+-- The history of one run.
+SELECT seq, at, term, cycle, actor, run, body FROM event
+WHERE run = ? AND seq > ? ORDER BY seq LIMIT ?
+
+-- name: heads
+-- The first runs of each lane: the work is what is returned, not what is queued.
+SELECT
+    r.seq, r.id, r.flow, r.graph, r.params, r.consts, r.tags, r.priority, r.key, r.kind,
+    r.generation, r.state, r.verdict, r.lane, r.waits_for, r.queued_at, r.started_at, r.ended_at,
+    r.deadline_at, r.queue_timeout_us, r.dispatch_deadline_us, r.output, r.error
+FROM (
+    SELECT r.seq, r.rank1, r.rank2,
+        row_number() OVER (PARTITION BY r.lane ORDER BY r.rank1, r.rank2, r.seq) AS place
+    FROM json_each(?1) v CROSS JOIN run r
+    WHERE r.seq IN (
+        SELECT run FROM queue WHERE lane = v.value ORDER BY rank1, rank2, run LIMIT ?2
+    )
+    ORDER BY place, rank1, rank2, seq LIMIT ?3
+) h CROSS JOIN run r ON r.seq = h.seq
+ORDER BY r.lane, r.rank1, r.rank2, r.seq
+
+-- name: queue_list
+-- Queued runs in their global order.
+SELECT
+    r.seq, r.id, r.flow, r.graph, r.params, r.consts, r.tags, r.priority, r.key, r.kind,
+    r.generation, r.state, r.verdict, r.lane, r.waits_for, r.queued_at, r.started_at, r.ended_at,
+    r.deadline_at, r.queue_timeout_us, r.dispatch_deadline_us, r.output, r.error
+FROM (SELECT rank1, rank2, run FROM queue ORDER BY rank1, rank2, run LIMIT ?) q
+CROSS JOIN run r ON r.seq = q.run
+ORDER BY q.rank1, q.rank2, q.run
+
+-- name: queue_place
+-- Where a queued run stands in its lane.
+SELECT rank1, rank2 FROM run WHERE seq = ? AND state = 'queued'
+
+-- name: queue_before
+-- How many queued runs stand before a place.
+SELECT count(*) FROM queue WHERE (rank1, rank2, run) < (?, ?, ?)
+
+-- name: counter_list
+-- All counters.
+SELECT name, admitted, closed FROM counter
+
+-- name: run_counts
+-- Runs that are queued and that execute.
+SELECT
+    (SELECT count(*) FROM queue),
+    (SELECT count(*) FROM run WHERE state IN ('running', 'cancelling'))
+
+-- name: slots_held
+-- Slots in use per pool, from the tasks that hold them.
+SELECT h.key, sum(h.value)
+FROM run r CROSS JOIN task t CROSS JOIN json_each(CAST(t.held AS TEXT)) h
+WHERE r.state IN ('running', 'cancelling')
+    AND t.id >= r.seq << 20 AND t.id < (r.seq + 1) << 20
+    AND t.state IN ('scheduled', 'running') AND t.held IS NOT NULL
+GROUP BY h.key

@@ -1,0 +1,96 @@
+-- name: worker_get
+-- A worker and the time.
+SELECT since, lease_until, body FROM worker WHERE id = ?
+
+-- name: worker_lost
+-- Whether this id was declared lost.
+SELECT 1 FROM lost_worker WHERE id = ?
+
+-- name: worker_save
+-- Join, or renew the lease.
+INSERT INTO worker (id, since, lease_until, body) VALUES (?, ?, ?, ?)
+ON CONFLICT (id) DO UPDATE SET lease_until = excluded.lease_until, body = excluded.body
+
+-- name: worker_remove
+-- The worker is gone.
+DELETE FROM worker WHERE id = ?
+
+-- name: worker_end_lease
+-- It left with work in its hands: the next sweep declares it lost.
+UPDATE worker SET lease_until = 0 WHERE id = ?
+
+-- name: workers_changed
+-- Tell the leader to look at the workers again.
+UPDATE meta SET value = value + 1 WHERE name = 'workers_version'
+
+-- name: lost_add
+-- This id may not come back.
+INSERT OR REPLACE INTO lost_worker (id, lost_at) VALUES /*rows*/ (?, ?)
+
+-- name: lost_prune
+-- Forget ids lost long ago.
+DELETE FROM lost_worker WHERE lost_at < ?
+
+-- name: worker_leases
+-- Until when each worker is presumed alive.
+SELECT id, lease_until FROM worker
+
+-- name: worker_tasks
+-- What these workers have in hand. Only executing runs can have tasks in flight.
+SELECT t.id, t.token, t.state, t.worker
+FROM run r CROSS JOIN task t
+WHERE r.state IN ('running', 'cancelling')
+    AND t.id >= r.seq << 20 AND t.id < (r.seq + 1) << 20
+    AND t.worker IN (SELECT value FROM json_each(?)) AND t.state IN ('scheduled', 'running')
+ORDER BY t.id
+
+-- name: task_abandon
+-- Running tasks of lost workers.
+UPDATE task SET state = 'abandoned', abandons = abandons + 1, held = NULL, ended_at = ?
+WHERE id IN (SELECT value FROM json_each(?))
+
+-- name: task_release
+-- Offers to lost workers: ready again, nothing charged.
+UPDATE task SET state = 'requested', token = 0, worker = NULL, held = NULL
+WHERE id IN (SELECT value FROM json_each(?))
+
+-- name: task_withdraw
+-- Offers taken back. The token stays, so that a repetition is recognised.
+UPDATE task SET
+    state = ?1, worker = NULL, held = NULL,
+    ended_at = CASE WHEN ?1 = 'cancelled' THEN ?2 ELSE ended_at END
+WHERE id IN (SELECT value FROM json_each(?3))
+
+-- name: tasks_owned
+-- Whose these tasks are now.
+SELECT t.id, t.token, t.state, t.worker
+FROM json_each(?) v CROSS JOIN task t ON t.id = v.value
+
+-- name: task_accept
+-- The worker owns them from here, if they are still offered to it under these tokens.
+UPDATE task SET state = 'running', attempt = attempt + 1, started_at = ?1
+FROM json_each(?3) v
+WHERE task.id = CAST(v.key AS INTEGER) AND task.token = v.value AND task.worker = ?2 AND task.state = 'scheduled'
+RETURNING task.id, task.token
+
+-- name: tasks_accepted
+-- The tasks that a worker runs under these tokens, with all it needs for them.
+SELECT
+    t.id, t.node, t.idx, t.state, t.attempt, t.tries, t.abandons, t.offers, t.token, t.worker,
+    t.held, t.input, t.output, t.error, t.requested_at, t.scheduled_at, t.started_at, t.ended_at,
+    t.not_before, t.eligible_at, n.input, r.id, r.graph
+FROM json_each(?2) v
+CROSS JOIN task t ON t.id = CAST(v.key AS INTEGER) AND t.token = v.value
+CROSS JOIN run r ON r.seq = t.id >> 20
+LEFT JOIN node_input n ON n.run = r.seq AND n.node = t.node
+WHERE t.worker = ?1 AND t.state = 'running'
+
+-- name: task_finish
+-- Attempts end. The token stays, so that a repetition is recognised.
+WITH v (id, state, output, error) AS (VALUES /*rows*/ (?, ?, ?, ?))
+UPDATE task SET state = v.state, output = v.output, error = v.error, held = NULL, ended_at = ?
+FROM v WHERE task.id = v.id
+
+-- name: orders_of
+-- What a worker is to do.
+SELECT worker, task, token, kind, reason FROM orders WHERE worker = ? ORDER BY task, kind

@@ -1,0 +1,334 @@
+"""The SQLite store: one file, any number of processes on one machine.
+
+Beside `<file>` lie its companions: `-wal` and `-shm` (SQLite's own), `-q.lock`
+and `-w.lock` (whose turn it is to write), `-live/` (who is alive), `-wake/`
+(who wants to be woken), `-blobs/` (large values).
+
+Verbs run on threads: one writer, one reader for the leader's and the workers'
+reads, one for everybody who only looks, so that a long listing never delays a cycle.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from headgate.base.changes import Order, TaskRow
+from headgate.base.clock import SECOND, Clock, SystemClock
+from headgate.base.errors import InvalidInput, StoreError
+from headgate.base.events import EventRow
+from headgate.base.limits import Limits
+from headgate.base.model import LimitChange, LimitRow, Request, RunRow, WorkerRow
+from headgate.store.protocol import (
+    Accept,
+    Beat,
+    Beaten,
+    Commit,
+    Committed,
+    Counts,
+    Elect,
+    EventFilter,
+    Expire,
+    Finish,
+    Gather,
+    Gathered,
+    Heads,
+    Leadership,
+    Lost,
+    QueueEntry,
+    Recut,
+    RunFilter,
+    SetLimit,
+    Snapshot,
+    Started,
+    Submit,
+    Submitted,
+    Withdraw,
+)
+from headgate.store.sqlite import (
+    commits,
+    faults,
+    limiting,
+    reads,
+    recovery,
+    retrying,
+    submission,
+    work,
+)
+from headgate.store.sqlite.blobs import Blobs
+from headgate.store.sqlite.live import Live
+from headgate.store.sqlite.opening import open_writer
+from headgate.store.sqlite.session import SQL, Session, connect
+from headgate.store.sqlite.threads import Reader, Writer
+from headgate.store.sqlite.turnstile import Turnstile
+from headgate.store.sqlite.wake import Wake
+
+T = TypeVar("T")
+
+BUSY_TIMEOUT_US = 5 * SECOND
+POLL_SECONDS = 0.05
+
+
+class _Open:
+    """What an open store has: threads, locks, a socket."""
+
+    def __init__(self, path: Path, clock: Clock, busy_timeout_us: int) -> None:
+        # Waiting for each other is real, whatever clock the store's instants come from.
+        real = SystemClock()
+        self.wake = Wake(_beside(path, "-wake"), real)
+        try:
+            self.turnstile = Turnstile(path, real, busy_timeout_us)
+        except BaseException:
+            self.wake.close()
+            raise
+        self.live = Live(_beside(path, "-live"))
+        self.writer = Writer(
+            "headgate-writer",
+            path,
+            partial(open_writer, path, clock, self.turnstile, busy_timeout_us),
+            self.turnstile,
+            self.wake.send,
+        )
+        read = partial(connect, path, clock, busy_timeout_us, write=False)
+        self.work = Reader("headgate-reader", path, read)
+        self.look = Reader("headgate-looker", path, read)
+        self.data_version = 0
+
+    async def start(self) -> None:
+        await self.writer.open()
+        await self.work.open()
+        await self.look.open()
+        self.data_version = await self.writer.call(_data_version, outside=True)
+
+    async def stop(self) -> None:
+        for thread in (self.writer, self.work, self.look):
+            await thread.close()
+        self.live.close()
+        self.wake.close()
+        self.turnstile.close()
+
+
+def _beside(path: Path, suffix: str) -> Path:
+    return path.with_name(path.name + suffix)
+
+
+def _data_version(session: Session) -> int:
+    return session.db.execute(SQL.text("data_version")).fetchone()[0]
+
+
+class SqliteStore:
+    """Implements `headgate.store.protocol.Store`; its docstrings are there."""
+
+    def __init__(
+        self,
+        path: str | Path,
+        clock: Clock | None = None,
+        *,
+        busy_timeout_us: int = BUSY_TIMEOUT_US,
+    ) -> None:
+        if str(path).startswith((":memory:", "file:")) or not str(path):
+            raise InvalidInput(
+                "the store is a file.", field="path", got=str(path), hint="Name a file."
+            )
+        self.path = Path(path)
+        self._clock: Clock = SystemClock() if clock is None else clock
+        self._busy_timeout_us = busy_timeout_us
+        self._state: _Open | None = None
+        self._blobs = Blobs(_beside(self.path, "-blobs"))
+        self._stale = 0
+        self._workers_seen: tuple[str, int] = "", -1
+        self._looked_at = 0
+
+    # -- opening
+
+    async def open(self) -> None:
+        if self._state is not None:
+            return
+        if self.path.is_dir():
+            raise faults.directory(self.path)
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            state = _Open(self.path, self._clock, self._busy_timeout_us)
+        except OSError as error:
+            raise faults.translate(error, self.path) from error
+        try:
+            await state.start()
+        except BaseException:
+            await state.stop()
+            raise
+        self._state = state
+        self._workers_seen = "", -1
+        self._looked_at = state.wake.mark
+
+    async def close(self) -> None:
+        state, self._state = self._state, None
+        if state is not None:
+            await state.stop()
+
+    async def now(self) -> int:
+        return self._clock.now()
+
+    def live_fd(self, owner: str) -> int | None:
+        """The lock that says `owner` is alive, for children that do its work to inherit."""
+        return self._opened.live.fd(owner)
+
+    @property
+    def _opened(self) -> _Open:
+        if self._state is None:
+            raise StoreError("the store is not open.", hint="Call open() first.")
+        return self._state
+
+    async def _write(self, verb: Callable[[Session], T]) -> T:
+        return await self._opened.writer.call(verb)
+
+    async def _read(self, verb: Callable[[Session], T]) -> T:
+        return await self._opened.work.call(verb)
+
+    async def _look(self, verb: Callable[[Session], T]) -> T:
+        return await self._opened.look.call(verb)
+
+    # -- clients
+
+    async def submit(self, submit: Submit) -> list[Submitted]:
+        return await self._write(lambda tx: submission.submit(tx, submit))
+
+    async def retry(self, run_ids: list[str]) -> list[Submitted]:
+        return await self._write(lambda tx: retrying.retry(tx, run_ids))
+
+    async def ask(self, requests: list[Request]) -> None:
+        await self._write(lambda tx: submission.ask(tx, requests))
+
+    async def set_limit(self, changes: list[SetLimit]) -> None:
+        await self._write(lambda tx: limiting.set_limits(tx, changes))
+
+    # -- the leader
+
+    async def elect(self, elect: Elect) -> Leadership:
+        live = self._opened.live
+        live.hold(elect.owner)
+        return await self._write(lambda tx: commits.elect(tx, elect, live.dead))
+
+    async def resign(self, owner: str, term: int) -> None:
+        await self._write(lambda tx: commits.resign(tx, owner, term))
+        self._opened.live.drop(owner)
+
+    async def load(self) -> Snapshot:
+        return await self._read(reads.load)
+
+    async def gather(self, gather: Gather) -> Gathered:
+        actor, version = self._workers_seen
+        seen = version if actor == gather.actor else -1
+        gathered, version = await self._read(lambda tx: reads.gather(tx, gather, seen))
+        self._workers_seen = gather.actor, version
+        return gathered
+
+    async def heads(self, heads: Heads) -> list[RunRow]:
+        return await self._read(lambda tx: reads.heads(tx, heads))
+
+    async def commit(self, commit: Commit) -> Committed:
+        return await self._write(lambda tx: commits.commit(tx, commit))
+
+    async def withdraw(self, withdraw: Withdraw) -> list[tuple[int, int]]:
+        return await self._write(lambda tx: recovery.withdraw(tx, withdraw))
+
+    async def expire(self, expire: Expire) -> list[Lost]:
+        live = self._opened.live
+        lost = await self._write(lambda tx: recovery.expire(tx, expire, live.dead))
+        for worker in lost:
+            live.forget(worker.worker)
+        return lost
+
+    async def recut(self, recut: Recut) -> int:
+        return await self._write(lambda tx: recovery.recut(tx, recut))
+
+    # -- workers
+
+    async def beat(self, beat: Beat) -> Beaten:
+        self._opened.live.hold(beat.worker.id)
+        return await self._write(lambda tx: work.beat(tx, beat))
+
+    async def leave(self, worker: str) -> None:
+        await self._write(lambda tx: work.leave(tx, worker))
+        self._opened.live.drop(worker)
+
+    async def orders(self, worker: str) -> list[Order]:
+        return await self._read(lambda tx: work.orders(tx, worker))
+
+    async def accept(self, accept: Accept) -> list[Started]:
+        started, stale = await self._write(lambda tx: work.accept(tx, accept))
+        self._stale += stale
+        return started
+
+    async def finish(self, finish: Finish) -> list[tuple[int, int]]:
+        stale = await self._write(lambda tx: work.finish(tx, finish))
+        self._stale += len(stale)
+        return stale
+
+    # -- values
+
+    async def put_blob(self, data: bytes) -> str:
+        return await self._look(lambda _: self._blobs.put(data))
+
+    async def get_blob(self, digest: str) -> bytes:
+        return await self._look(lambda _: self._blobs.get(digest))
+
+    async def graph(self, digest: str) -> bytes:
+        return await self._read(lambda tx: reads.graph(tx, digest))
+
+    # -- reads
+
+    async def run(self, run_id: str) -> RunRow | None:
+        return await self._read(lambda tx: reads.run(tx, run_id))
+
+    async def runs(self, where: RunFilter) -> list[RunRow]:
+        return await self._look(lambda tx: reads.runs(tx, where))
+
+    async def tasks(self, run: int) -> list[TaskRow]:
+        return await self._read(lambda tx: reads.tasks(tx, run))
+
+    async def events(self, where: EventFilter) -> list[EventRow]:
+        return await self._look(lambda tx: reads.events(tx, where))
+
+    async def queue(self, limit: int) -> list[QueueEntry]:
+        return await self._look(lambda tx: reads.queue(tx, limit))
+
+    async def position(self, run: int) -> int | None:
+        return await self._look(lambda tx: reads.position(tx, run))
+
+    async def workers(self) -> list[WorkerRow]:
+        return await self._read(reads.workers)
+
+    async def limits(self) -> tuple[Limits, list[LimitRow]]:
+        return await self._read(reads.limits_in_force)
+
+    async def limit_history(self, limit: int) -> list[LimitChange]:
+        return await self._look(lambda tx: reads.limit_history(tx, limit))
+
+    async def counts(self) -> Counts:
+        return await self._look(reads.counts)
+
+    async def stale_writes(self) -> int:
+        return self._stale
+
+    # -- waking
+
+    async def wait(self, timeout_us: int, since: int = -1) -> int:
+        state = self._opened
+        wake = state.wake
+        seen = self._looked_at if since < 0 else since
+        wake.drain()
+        # Real time, not the store's: a test's clock does not make anybody wait longer.
+        loop = asyncio.get_running_loop()
+        until = loop.time() + timeout_us / SECOND
+        while wake.mark <= seen and (left := until - loop.time()) > 0:
+            await wake.wait(min(left, POLL_SECONDS))
+            if wake.mark <= seen:
+                version = await state.writer.call(_data_version, outside=True)
+                if version != state.data_version:
+                    state.data_version = version
+                    wake.notice()
+        self._looked_at = wake.mark
+        return wake.mark

@@ -1,0 +1,119 @@
+"""Processes on one machine wake each other: a byte to every other store that has the file open.
+
+Each open store binds a datagram socket in `<file>-wake/`. After a commit its
+process sends one byte to the others. A byte only says *look*: rows are the
+truth, and a process that got none finds out by `PRAGMA data_version`, polled
+while it waits. So every failure here (a full buffer, a path too long for a
+socket, a dead neighbour) costs at most one poll.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from pathlib import Path
+
+from headgate.base.clock import MILLISECOND, Clock
+
+LIST_EVERY_US = 100 * MILLISECOND
+_LONGEST_ADDRESS = 100
+_BYTES_AT_ONCE = 4_096
+
+
+class Wake:
+    def __init__(self, folder: Path, clock: Clock) -> None:
+        self._folder = folder
+        self._clock = clock
+        self._name = f"{os.getpid()}-{os.urandom(6).hex()}.sock"
+        self._others: list[str] = []
+        self._listed_at: int | None = None
+        self._waiting: set[asyncio.Future[None]] = set()
+        self.mark = 0
+        """Rises with every sign of a foreign commit."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self._dir = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._socket = self._bind()
+
+    def _bind(self) -> socket.socket | None:
+        """None where the platform has no address short enough: polling does it all then."""
+        bound = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        try:
+            bound.bind(self._address(self._name))
+        except OSError:
+            bound.close()
+            return None
+        return bound
+
+    def _address(self, name: str) -> str:
+        # A socket's path may have 108 bytes; through the open folder it is always short.
+        direct = str(self._folder / name)
+        if len(direct.encode()) <= _LONGEST_ADDRESS:
+            return direct
+        return f"/proc/self/fd/{self._dir}/{name}"
+
+    def send(self) -> None:
+        """Wakes the others. Called by the writer's thread after a commit."""
+        if self._socket is None:
+            return
+        now = self._clock.monotonic()
+        if self._listed_at is None or not 0 <= now - self._listed_at < LIST_EVERY_US:
+            self._listed_at = now
+            self._others = [
+                name
+                for name in os.listdir(self._dir)  # noqa: PTH208
+                if name.endswith(".sock") and name != self._name
+            ]
+        for name in tuple(self._others):
+            try:
+                self._socket.sendto(b"!", self._address(name))
+            except BlockingIOError:
+                # Its buffer is full of bytes that say the same.
+                continue
+            except (ConnectionRefusedError, FileNotFoundError):
+                self._others.remove(name)
+                with contextlib.suppress(OSError):
+                    os.unlink(name, dir_fd=self._dir)
+            except OSError:
+                continue
+
+    def notice(self) -> None:
+        """Something foreign was committed: whoever waits looks."""
+        self.mark += 1
+        for waiting in self._waiting:
+            if not waiting.done():
+                waiting.set_result(None)
+
+    def drain(self) -> None:
+        """Takes in the bytes that have arrived."""
+        if self._socket is None:
+            return
+        arrived = False
+        with contextlib.suppress(BlockingIOError):
+            for _ in range(_BYTES_AT_ONCE):
+                self._socket.recv(1)
+                arrived = True
+        if arrived:
+            self.notice()
+
+    async def wait(self, timeout_seconds: float) -> None:
+        """Returns at the next sign, or after `timeout_seconds`."""
+        loop = asyncio.get_running_loop()
+        waiting: asyncio.Future[None] = loop.create_future()
+        if not self._waiting and self._socket is not None:
+            loop.add_reader(self._socket, self.drain)
+        self._waiting.add(waiting)
+        try:
+            await asyncio.wait([waiting], timeout=timeout_seconds)
+        finally:
+            self._waiting.discard(waiting)
+            if not self._waiting and self._socket is not None:
+                loop.remove_reader(self._socket)
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            with contextlib.suppress(OSError):
+                os.unlink(self._name, dir_fd=self._dir)
+        os.close(self._dir)

@@ -1,0 +1,164 @@
+"""The worker's verbs: join and renew, accept, finish, leave.
+
+`accept` meets the leader's `withdraw`, `finish` meets its `expire`. Each reads
+the row's (state, token) and changes it within one write transaction, so the
+second of two finds the row moved and leaves it alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import msgspec
+
+from headgate.base.changes import Order, TaskRow
+from headgate.base.events import NOBODY, Change
+from headgate.base.model import Failure, WorkerRow
+from headgate.base.states import TaskState
+from headgate.store.protocol import Accept, Beat, Beaten, Ended, Finish, Started
+from headgate.store.sqlite.decode import encode
+from headgate.store.sqlite.history import by_run, record
+from headgate.store.sqlite.session import Session, listed, mapped
+
+log = logging.getLogger(__name__)
+
+_failure = msgspec.json.Decoder(Failure).decode
+_TASK_COLUMNS = len(TaskRow._fields)
+_REPORTED = ("permits", "total", "claim", "labels", "steps", "draining")
+"""What of a worker the leader decides by; the rest may change unnoticed."""
+
+
+def beat(tx: Session, beat: Beat) -> Beaten:
+    now = tx.now()
+    worker = beat.worker
+    until = now + beat.lease_us
+    known = tx.one("worker_get", worker.id)
+    if known is None:
+        if tx.one("worker_lost", worker.id) is not None:
+            return Beaten(0, now)
+        _save(tx, worker, now, until)
+        tx.run("workers_changed")
+        _tell(tx, now, worker, "", "joined")
+        return Beaten(until, now)
+    since, lease_until, body = known
+    # Its tasks may be given to others from the moment the lease has passed: too late to renew.
+    if lease_until < now:
+        return Beaten(0, now)
+    _save(tx, worker, since, until)
+    before = msgspec.json.decode(body, type=WorkerRow)
+    if any(getattr(before, name) != getattr(worker, name) for name in _REPORTED):
+        tx.run("workers_changed")
+    if (before.permits, before.labels, before.draining) != (
+        worker.permits,
+        worker.labels,
+        worker.draining,
+    ):
+        _tell(tx, now, worker, "joined", "changed")
+    return Beaten(until, now)
+
+
+def _save(tx: Session, worker: WorkerRow, since: int, until: int) -> None:
+    tx.run("worker_save", worker.id, since, until, encode(worker))
+
+
+def _tell(tx: Session, now: int, worker: WorkerRow, before: str, after: str) -> None:
+    data: dict[str, Any] = {
+        "worker": worker.id,
+        "permits": worker.permits,
+        "labels": worker.labels,
+        "draining": worker.draining,
+    }
+    change = Change("worker", 0, before, after, 0, data)
+    record(tx, now, f"worker:{worker.id}", [(NOBODY, [change])])
+
+
+def leave(tx: Session, worker: str) -> None:
+    if tx.one("worker_get", worker) is None:
+        return
+    if tx.all("worker_tasks", listed([worker])):
+        # Without its row nobody would ever declare these tasks abandoned.
+        tx.run("worker_end_lease", worker)
+        return
+    tx.run("worker_remove", worker)
+    tx.run("workers_changed")
+    change = Change("worker", 0, "joined", "left", 0, {"worker": worker})
+    record(tx, tx.now(), f"worker:{worker}", [(NOBODY, [change])])
+
+
+def orders(tx: Session, worker: str) -> list[Order]:
+    return [Order(*row) for row in tx.all("orders_of", worker)]
+
+
+def accept(tx: Session, accept: Accept) -> tuple[list[Started], int]:
+    """What was started, and how many offers were stale."""
+    now = tx.now()
+    tokens = dict(accept.tasks)
+    lease = tx.one("worker_get", accept.worker)
+    if lease is None or lease[1] < now:
+        log.warning("worker %s accepted %d tasks without a lease", accept.worker, len(tokens))
+        return [], len(tokens)
+    wanted = mapped(tokens)
+    accepted = tx.all("task_accept", now, accept.worker, wanted)
+    started = [
+        Started(TaskRow._make(row[:_TASK_COLUMNS]), *row[_TASK_COLUMNS:])
+        for row in tx.all("tasks_accepted", accept.worker, wanted)
+    ]
+    if accepted:
+        data = {"worker": accept.worker}
+        changes = [
+            Change("task", task, "scheduled", "running", token, data) for task, token in accepted
+        ]
+        tx.run("offer_remove", listed(tokens))
+        record(tx, now, f"worker:{accept.worker}", by_run(changes).items())
+    stale = len(tokens) - len(started)
+    if stale:
+        log.info("worker %s came too late for %d of its offers", accept.worker, stale)
+    return started, stale
+
+
+def finish(tx: Session, finish: Finish) -> list[tuple[int, int]]:
+    now = tx.now()
+    owned = {
+        task: (token, state)
+        for task, token, state, _ in tx.all("tasks_owned", listed(e.task for e in finish.ended))
+    }
+    stale: list[tuple[int, int]] = []
+    rows: list[tuple[int, str, bytes | None, bytes | None]] = []
+    changes: list[Change] = []
+    for ended in finish.ended:
+        token, state = owned.get(ended.task, (0, ""))
+        if token == ended.token and _may_end(state, ended.state):
+            rows.append((ended.task, ended.state, ended.output, ended.error))
+            changes.append(
+                Change("task", ended.task, state, ended.state, token, _data(ended)),
+            )
+            owned[ended.task] = token, ended.state
+        elif (token, state) != (ended.token, ended.state):
+            stale.append((ended.task, ended.token))
+    if rows:
+        tx.each("task_finish", rows, now)
+        tx.run("order_remove", listed(row[0] for row in rows))
+        record(tx, now, f"worker:{finish.worker}", by_run(changes).items())
+    if stale:
+        log.warning(
+            "worker %s: %d stale writes refused, first %s", finish.worker, len(stale), stale[0]
+        )
+    return stale
+
+
+def _may_end(state: str, to: str) -> bool:
+    return state == TaskState.RUNNING or (
+        state == TaskState.SCHEDULED and to == TaskState.HANDED_BACK
+    )
+
+
+def _data(ended: Ended) -> dict[str, Any] | None:
+    data: dict[str, Any] = {}
+    if ended.error is not None:
+        failure = _failure(ended.error)
+        data["error"] = {"type": failure.type, "message": failure.message}
+        data["retryable"] = failure.retryable
+    if ended.reason:
+        data["reason"] = ended.reason
+    return data or None

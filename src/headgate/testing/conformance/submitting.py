@@ -1,0 +1,220 @@
+# ruff: noqa: S101
+"""Submitting: the queue, the ceiling, all or none."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from msgspec import structs
+
+from headgate.base.clock import SECOND
+from headgate.base.errors import InvalidInput, NotFound
+from headgate.base.limits import TagRule
+from headgate.store.protocol import RunFilter, Submit
+from headgate.testing.conformance.world import (
+    DIGEST,
+    GRAPH,
+    Leader,
+    World,
+    history,
+    new_run,
+    set_ceiling,
+    set_tag,
+    submit,
+    submitted,
+)
+
+
+class TestSubmitting:
+    async def test_a_run_is_stored_queued_with_one_event(self, world: World) -> None:
+        store = await world.open()
+        run = new_run(params={"n": 1}, tags={"team": "a"}, priority=5, deadline_us=SECOND)
+        [result] = await submit(store, run)
+        assert (result.id, result.outcome) == (run.id, "created")
+        stored = await store.run(run.id)
+        assert stored is not None
+        assert (stored.seq, stored.state, stored.params, stored.tags, stored.priority) == (
+            result.seq,
+            "queued",
+            b'{"n":1}',
+            {"team": "a"},
+            5,
+        )
+        assert stored.queued_at == world.clock.now()
+        assert stored.deadline_at == world.clock.now() + SECOND
+        assert await store.graph(DIGEST) == GRAPH
+        [event] = await history(store, result.seq)
+        assert (event.subject, event.before, event.after, event.actor) == (
+            "run",
+            "new",
+            "queued",
+            "client",
+        )
+        assert event.data["flow"] == "demo"
+        assert event.data["tags"] == {"team": "a"}
+        assert event.data["lane"] == stored.lane
+        assert event.data["rank"] == [-5, world.clock.now()]
+
+    async def test_a_repeated_submission_is_the_same_run(self, world: World) -> None:
+        store = await world.open()
+        run = new_run()
+        [first] = await submit(store, run)
+        [again] = await submit(store, run)
+        assert again == first
+        assert len(await history(store, first.seq)) == 1
+        counts = await store.counts()
+        assert (counts.admitted[""], counts.queued) == (1, 1)
+
+    async def test_one_id_twice_in_a_batch_is_one_run(self, world: World) -> None:
+        store = await world.open()
+        run = new_run()
+        first, again = await submit(store, run, run)
+        assert first == again
+        assert (await store.counts()).queued == 1
+
+    async def test_a_large_batch_keeps_its_order(self, world: World) -> None:
+        store = await world.open()
+        runs = [new_run(tags={"n": str(n % 7)}) for n in range(1_000)]
+        results = await submit(store, *runs)
+        assert [result.seq for result in results] == sorted({result.seq for result in results})
+        assert [entry.run.id for entry in await store.queue(2_000)] == [run.id for run in runs]
+
+    async def test_beyond_the_ceiling_nothing_is_stored(self, world: World) -> None:
+        """B4: ceiling 15, the 16th is rejected and leaves no row."""
+        store = await world.open()
+        await set_ceiling(store, 15)
+        await submit(store, *(new_run() for _ in range(15)))
+        events = len(await history(store))
+        late = new_run()
+        [result] = await store.submit(Submit([late], {"new-graph": b"{}"}))
+        assert (result.outcome, result.ceiling, result.active, result.limit) == (
+            "rejected",
+            "max_active",
+            15,
+            15,
+        )
+        assert SECOND <= result.retry_after_us <= 3_600 * SECOND
+        assert result.as_of == (await store.load()).seq
+        assert await store.run(late.id) is None
+        with pytest.raises(NotFound):
+            await store.graph("new-graph")
+        assert len(await history(store)) == events
+
+    async def test_all_or_none(self, world: World) -> None:
+        store = await world.open()
+        await set_ceiling(store, 2)
+        results = await submit(store, *(new_run() for _ in range(3)))
+        assert [result.outcome for result in results] == ["rejected"] * 3
+        assert {result.ceiling for result in results} == {"max_active"}
+        assert await store.runs(RunFilter()) == []
+        assert (await store.counts()).admitted[""] == 0
+
+    async def test_what_fits_is_admitted_when_partial(self, world: World) -> None:
+        store = await world.open()
+        await set_ceiling(store, 2)
+        results = await submit(store, *(new_run() for _ in range(3)), partial=True)
+        assert [result.outcome for result in results] == ["created", "created", "rejected"]
+        assert (await store.counts()).active[""] == 2
+
+    async def test_a_closed_run_makes_room(self, world: World) -> None:
+        store = await world.open()
+        await set_ceiling(store, 1)
+        run = await submitted(store)
+        leader = await Leader.stand(store)
+        await leader.start(run.seq)
+        assert (await submitted(store)).outcome == "rejected"
+        await leader.end(run.seq)
+        assert (await submitted(store)).outcome == "created"
+
+    async def test_retry_after_follows_the_pace_of_closing(self, world: World) -> None:
+        store = await world.open()
+        await set_ceiling(store, 10)
+        leader = await Leader.stand(store, lease_us=3_600 * SECOND)
+        # Given one run that closes every ten seconds.
+        for _ in range(5):
+            run = await submitted(store)
+            await leader.start(run.seq)
+            world.clock.advance(10 * SECOND)
+            await leader.end(run.seq)
+        await submit(store, *(new_run() for _ in range(10)))
+        result = await submitted(store)
+        assert result.outcome == "rejected"
+        assert 5 * SECOND <= result.retry_after_us <= 15 * SECOND
+        # When nothing has closed for a long time, at least a minute is promised.
+        world.clock.advance(600 * SECOND)
+        assert (await submitted(store)).retry_after_us >= 60 * SECOND
+
+    @pytest.mark.parametrize(
+        ("rule", "ceiling", "fits", "other"),
+        [
+            (TagRule("team", max_active=2), "team", {"team": "a"}, {}),
+            (TagRule("team", "a", max_active=2), "team=a", {"team": "a"}, {"team": "b"}),
+            (
+                TagRule("team", per_value=True, max_active=2),
+                "team=a",
+                {"team": "a"},
+                {"team": "b"},
+            ),
+        ],
+    )
+    async def test_ceilings_of_tags(
+        self, world: World, rule: TagRule, ceiling: str, fits: dict[str, str], other: dict[str, str]
+    ) -> None:
+        store = await world.open()
+        await set_tag(store, rule)
+        await submit(store, new_run(tags=fits), new_run(tags=fits))
+        refused = await submitted(store, tags=fits)
+        assert (refused.outcome, refused.ceiling, refused.active, refused.limit) == (
+            "rejected",
+            ceiling,
+            2,
+            2,
+        )
+        assert (await submitted(store, tags=other)).outcome == "created"
+
+    async def test_a_hold_passes_every_ceiling_and_is_not_counted(self, world: World) -> None:
+        store = await world.open()
+        await set_ceiling(store, 1)
+        await submitted(store)
+        hold = await submitted(store, kind="hold")
+        assert hold.outcome == "created"
+        leader = await Leader.stand(store)
+        await leader.start(hold.seq)
+        await leader.end(hold.seq)
+        counts = await store.counts()
+        assert (counts.admitted[""], counts.closed[""], counts.active[""]) == (1, 0, 1)
+
+    async def test_the_ceiling_is_exact_under_concurrent_submitters(self, world: World) -> None:
+        stores = [await world.open(), await world.open()]
+        await set_ceiling(stores[0], 15)
+        results = await asyncio.gather(*(submitted(stores[n % 2]) for n in range(60)))
+        outcomes = [result.outcome for result in results]
+        assert outcomes.count("created") == 15
+        assert outcomes.count("rejected") == 45
+        assert (await stores[0].counts()).active[""] == 15
+
+    async def test_a_verb_that_fails_does_not_hurt_those_committed_with_it(
+        self, world: World
+    ) -> None:
+        store = await world.open()
+        bad = new_run()
+        results = await asyncio.gather(
+            *(submitted(store) for _ in range(10)),
+            store.submit(Submit([structs.replace(bad, graph="nowhere")], {})),
+            *(submitted(store) for _ in range(10)),
+            return_exceptions=True,
+        )
+        assert [n for n, r in enumerate(results) if isinstance(r, BaseException)] == [10]
+        assert isinstance(results[10], InvalidInput)
+        assert await store.run(bad.id) is None
+        counts = await store.counts()
+        assert (counts.admitted[""], counts.active[""], counts.queued) == (20, 20, 20)
+
+    async def test_a_run_without_its_graph_is_refused(self, world: World) -> None:
+        store = await world.open()
+        run = new_run()
+        with pytest.raises(InvalidInput):
+            await store.submit(Submit([run], {}))
+        assert await store.run(run.id) is None
+        assert (await store.counts()).admitted[""] == 0

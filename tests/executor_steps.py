@@ -1,0 +1,227 @@
+"""Bodies for the tests of the executors; imported by the tests and, by path, by their child processes."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headgate.stages.executors.protocol import Job, current
+
+
+@dataclass(frozen=True)
+class StubStep:
+    name: str
+    fn: Callable[..., Any]
+    retry_on: tuple[type[BaseException], ...] | None = None
+
+    def decode_call(self, raw: bytes) -> tuple[list[Any], dict[str, Any]]:
+        return (json.loads(raw) if raw else []), {}
+
+    def encode_result(self, value: Any) -> bytes:
+        return json.dumps(value).encode()
+
+
+STEPS: dict[str, StubStep] = {}
+
+
+def body(*, retry_on: tuple[type[BaseException], ...] | None = None) -> Callable[[Any], Any]:
+    def register(fn: Any) -> Any:
+        STEPS[fn.__name__] = StubStep(fn.__name__, fn, retry_on)
+        return fn
+
+    return register
+
+
+def here() -> Job:
+    job = current()
+    assert job is not None
+    return job
+
+
+def leave_a_file() -> None:
+    (here().workdir / "file").write_text(str(os.getpid()))
+
+
+@body()
+def double(value: int) -> int:
+    leave_a_file()
+    return 2 * value
+
+
+@body()
+async def double_async(value: int) -> int:
+    leave_a_file()
+    await asyncio.sleep(0)
+    return 2 * value
+
+
+@body(retry_on=(OSError,))
+def fail() -> None:
+    leave_a_file()
+    raise ValueError("no such luck")
+
+
+@body(retry_on=(OSError,))
+async def fail_async() -> None:
+    fail()
+
+
+@body()
+def leave() -> None:
+    leave_a_file()
+    sys.exit(3)
+
+
+@body()
+async def leave_async() -> None:
+    leave()
+
+
+@body()
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+@body()
+async def interrupt_async() -> None:
+    raise KeyboardInterrupt
+
+
+@body()
+def odd() -> object:
+    leave_a_file()
+    return object()
+
+
+@body()
+async def odd_async() -> object:
+    return odd()
+
+
+@body()
+def large() -> str:
+    return "x" * (3 << 20)
+
+
+@body()
+async def large_async() -> str:
+    return large()
+
+
+@body()
+def hang() -> None:
+    """Never returns by itself, except in a thread, which can only be asked."""
+    leave_a_file()
+    in_thread = threading.current_thread() is not threading.main_thread()
+    while not (in_thread and here().stop_reason):
+        time.sleep(0.002)
+
+
+@body()
+async def hang_async() -> None:
+    leave_a_file()
+    await asyncio.Event().wait()
+
+
+@body()
+async def stubborn_async() -> str:
+    """Swallows its cancellation and goes on for a while."""
+    leave_a_file()
+    try:
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        (here().workdir / "swallowed").touch()
+        while not (here().workdir / "go").exists():  # noqa: ASYNC110 — the test makes it
+            await asyncio.sleep(0.002)
+    return "done after all"
+
+
+@body()
+def die(number: int) -> None:
+    leave_a_file()
+    os.kill(os.getpid(), number)
+    signal.pause()
+
+
+@body()
+def vanish(code: int) -> None:
+    leave_a_file()
+    os._exit(code)
+
+
+@body()
+def spawn_and_hang() -> None:
+    started = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
+    (here().workdir / "grandchild").write_text(str(started.pid))
+    while True:
+        time.sleep(1)
+
+
+@body()
+def fork_and_die() -> None:
+    """Its fork keeps the line to the worker open; the child itself is killed."""
+    pid = os.fork()
+    if pid == 0:
+        time.sleep(3600)
+        os._exit(0)
+    # Beside the work directory, which goes with the attempt.
+    (Path(here().work_root or ".") / "fork").write_text(str(pid))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@body()
+def pid() -> int:
+    return os.getpid()
+
+
+@body()
+def open_fds() -> list[str]:
+    found: list[str] = []
+    for each in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            found.append(str(each.readlink()))
+    return found
+
+
+@body()
+def hold_the_lock() -> None:
+    """No other thread of the process gets to run: as in an extension that never lets go."""
+    leave_a_file()
+    ctypes.PyDLL(None).sleep(3600)
+
+
+@body()
+def scribble() -> None:
+    """Writes nonsense on every descriptor that is a socket."""
+    for each in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            if each.readlink().name.startswith("socket:"):
+                os.write(int(each.name), b"\xff" * 64)
+    time.sleep(3600)
+
+
+@body()
+def print_something() -> None:
+    print("from the body")  # noqa: T201
+
+
+@body()
+def grow(size: int) -> str:
+    return "y" * size
+
+
+@body()
+def length(text: str) -> int:
+    return len(text)
