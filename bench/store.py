@@ -222,7 +222,16 @@ async def _submit(store: SqliteStore, bare: sqlite3.Connection, rounds: int) -> 
         for run in batches[n]:
             seq += 1
             rows.append(
-                (seq, run.id, run.flow, run.graph, pack(run.tags).decode(), now, run.params, run.consts)
+                (
+                    seq,
+                    run.id,
+                    run.flow,
+                    run.graph,
+                    pack(run.tags).decode(),
+                    now,
+                    run.params,
+                    run.consts,
+                )
             )
             queued.append((1, 0, now, seq))
             data = {"flow": run.flow, "graph": run.graph, "tags": run.tags, "rank": (0, now)}
@@ -256,9 +265,7 @@ async def _submit(store: SqliteStore, bare: sqlite3.Connection, rounds: int) -> 
 
 async def _work(store: SqliteStore, bare: sqlite3.Connection, rounds: int) -> list[Result]:
     led = await store.elect(Elect("bench", 3_600_000_000))
-    await store.beat(
-        Beat(WorkerRow(WORKER, "host", 1, "0", {"async": -1}, -1, 50), 3_600_000_000)
-    )
+    await store.beat(Beat(WorkerRow(WORKER, "host", 1, "0", {"async": -1}, -1, 50), 3_600_000_000))
     each = BATCH // PER_RUN
     batches: list[list[TaskRow]] = []
     for n in range(rounds + 5):
@@ -271,9 +278,7 @@ async def _work(store: SqliteStore, bare: sqlite3.Connection, rounds: int) -> li
         )
     await _runs_for(store, bare, rounds + 5)
     for n, batch in enumerate(batches):
-        await store.commit(
-            Commit(led.term, n + 1, ACTOR, tasks_new=batch)
-        )
+        await store.commit(Commit(led.term, n + 1, ACTOR, tasks_new=batch))
         bare.execute("BEGIN")
         _insert_tasks(bare, batch)
         bare.execute("COMMIT")
@@ -339,7 +344,9 @@ async def _runs_for(store: SqliteStore, bare: sqlite3.Connection, batches: int) 
     """Rows of the runs that the tasks belong to, under numbers of our choice."""
     rows = [
         (500_001 + n, run.id, run.flow, run.graph, run.params, run.consts)
-        for n, run in enumerate(run for _ in range(batches) for run in _new_runs()[: BATCH // PER_RUN])
+        for n, run in enumerate(
+            run for _ in range(batches) for run in _new_runs()[: BATCH // PER_RUN]
+        )
     ]
     text = (
         "INSERT INTO run (seq, id, state, kind, flow, graph, tags, priority, generation, lane,"

@@ -60,6 +60,14 @@ def test_a_cycle_that_is_repeated_and_events_out_of_order_are_found():
     assert rules_of([*events, late], story) == ["leadership"]
 
 
+def test_a_limit_that_somebody_else_brings_into_force_is_found():
+    story = Story(g=WIDE)
+    story.lead()
+    data = {"kind": "pool", "name": "db", "rule": None}
+    story.event("limit", "", "in_force", actor="client", data=data)
+    assert found(story) == ["leadership"]
+
+
 # bypass
 
 

@@ -81,8 +81,6 @@ def test_options_become_what_the_engine_needs():
     assert definition.executor == "process"
     assert definition.timeout_us == 120_000_000
     assert definition.retry_on == (TimeoutError,)
-    assert definition.may_retry(TimeoutError())
-    assert not definition.may_retry(ValueError())
     assert options.retry == RetryPolicy(3, 2_000_000, 3.0, False, 60_000_000)
     assert options.queue_timeout_us == 10_000_000
     assert options.dispatch_deadline_us == 3_600_000_000

@@ -79,6 +79,14 @@ def encode(value: object, field: str = "value") -> bytes:
         or (len(raw) > MAX_DEPTH and raw.count(b"[") + raw.count(b"{") > MAX_DEPTH)
     ):
         refuse(value, field)
+        # A renamed field can write what no dict may; inside a text the quotes would be escaped.
+        if _BLOB_KEY in raw:
+            raise Unserialisable(
+                f"{field} writes the key {BLOB_KEY!r}, which is reserved.",
+                field=field,
+                got=type(value).__name__,
+                hint="Rename the field: names that begin with '$headgate.' are ours.",
+            )
     return raw
 
 
@@ -219,7 +227,8 @@ _read_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _read_call = msgspec.json.Decoder(_Call).decode
 _read_blob = msgspec.json.Decoder(_Blob).decode
 _write = msgspec.json.Encoder().encode
-_BLOB_HEAD = b'{"$headgate.blob":'
+_BLOB_KEY = b'"$headgate.blob":'
+_BLOB_HEAD = b"{" + _BLOB_KEY
 
 
 def blob_ref(digest: str, size: int) -> bytes:

@@ -53,10 +53,6 @@ class StepDef(Function):
                 hint=error.hint,
             ) from error
 
-    def may_retry(self, error: BaseException) -> bool:
-        """Whether `retry_on` allows another attempt after `error`."""
-        return self.retry_on is None or isinstance(error, self.retry_on)
-
     def __repr__(self) -> str:
         return f"<step {self.name}>"
 

@@ -27,6 +27,8 @@ from headgate.base.states import TaskState
 from headgate.kernel import render
 from headgate.kernel.render import NULL, Scope
 
+TAINTED = "tainted"
+"""The type under which a skipped task's row says that something it needs failed."""
 PLAIN = -1
 """The index of a task that is no item."""
 
@@ -51,6 +53,8 @@ class Step:
     phase: Phase = Phase.WAITING
     source: int | None = None
     """The mapped node it follows item by item."""
+    whole: frozenset[int] = frozenset()
+    """Nodes that must have ended before it starts. Its source is one of them only if it is named twice."""
     followers: list[int] = field(default_factory=list[int])
     dependents: list[int] = field(default_factory=list[int])
     total: int = 0
@@ -103,17 +107,33 @@ class Asked:
 
 
 @dataclass(slots=True)
+class Skipped:
+    """One task that will never run."""
+
+    node: int
+    idx: int
+    ordinal: int
+    reason: str
+    tainted: bool
+
+
+@dataclass(slots=True)
 class Advance:
     """What follows from the last change."""
 
     requests: list[Asked] = field(default_factory=list[Asked])
     shared: list[tuple[int, bytes]] = field(default_factory=list[tuple[int, bytes]])
-    skips: list[tuple[int, int, int, str]] = field(default_factory=list[tuple[int, int, int, str]])
-    """(node, idx, ordinal, reason) of tasks that will never run."""
+    skips: list[Skipped] = field(default_factory=list[Skipped])
     closing: list[int] = field(default_factory=list[int])
     """Maps of which no further item may start."""
     stop: bool = False
     """The flow fails fast, or its own logic is broken: end what is in flight."""
+
+
+def _whole_needs(node: Node, source: int | None) -> frozenset[int]:
+    if source is None:
+        return frozenset(needs_of(node))
+    return frozenset(needs_of(msgspec.structs.replace(node, over=None)))
 
 
 def looked_into(graph: Graph) -> frozenset[int]:
@@ -152,11 +172,12 @@ class Progress:
         self._out = Advance()
         for step in self.steps:
             step.source = self._follows(step.node)
-            for needed in sorted(needs_of(step.node)):
+            step.whole = _whole_needs(step.node, step.source)
+            for needed in sorted(step.whole):
                 step.waits += 1
-                if needed != step.source:
-                    self.steps[needed].dependents.append(step.index)
+                self.steps[needed].dependents.append(step.index)
             if step.source is not None:
+                step.waits += 1
                 self.steps[step.source].followers.append(step.index)
 
     def _follows(self, node: Node) -> int | None:
@@ -171,8 +192,9 @@ class Progress:
 
     # -- what happens ------------------------------------------------------------------------------
 
-    def begin(self, existing: Sequence[Existing] = ()) -> Advance:
-        """Start, or pick up from rows that are already there."""
+    def begin(self, existing: Sequence[Existing] = (), *, stopping: bool = False) -> Advance:
+        """Start, or pick up from rows that are already there (of a run that is being ended: `stopping`)."""
+        self.stopping = stopping
         for row in existing:
             self._existing[row.node, row.idx] = row
             self._ordinals = max(self._ordinals, row.ordinal + 1)
@@ -250,7 +272,12 @@ class Progress:
         return out
 
     def _start(self, step: Step) -> None:
-        if self.stopping and not self._may_clean_up(step):
+        row = self._existing.get((step.index, PLAIN)) if self._existing else None
+        if row is not None and row.state == TaskState.SKIPPED and not row.again:
+            tainted = row.error is not None and _failure(row.error).type == TAINTED
+            self._skip(step, "", tainted=tainted)
+            return
+        if self.stopping and not step.had_rows and not self._may_clean_up(step):
             self._skip(step, "the run is ending", tainted=True)
             return
         verdict = self._may_run(step)
@@ -281,8 +308,7 @@ class Progress:
             return f"{source.node.name} was skipped", source.phase is not Phase.SKIPPED
         if node.run_if == "always":
             return None
-        needed = needs_of(node)
-        phases = {index: self.steps[index].phase for index in needed if index != step.source}
+        phases = {index: self.steps[index].phase for index in step.whole}
         if node.run_if == "failure":
             return None if Phase.FAILED in phases.values() else ("nothing failed", False)
         with_data = {ref.node for each in templates(node) for ref in outputs(each)}
@@ -323,6 +349,8 @@ class Progress:
         step.expanded = True
         self._claim(step, step.total)
         self._share(step)
+        if self.stopping:
+            self._close(step)
         for follower in step.followers:
             self._ready(follower)
         early, step.early = step.early, []
@@ -434,9 +462,9 @@ class Progress:
             if row.final:
                 self._replay(step, row)
             return
-        self._out.skips.append(
-            (step.index, idx, self._ordinal(step, idx), "what it follows did not succeed")
-        )
+        ordinal = self._ordinal(step, idx)
+        reason = "what it follows did not succeed"
+        self._out.skips.append(Skipped(step.index, idx, ordinal, reason, tainted=True))
         self._item_dropped(step, idx)
 
     def _end(self, step: Step) -> None:
@@ -455,7 +483,8 @@ class Progress:
         row = self._existing.pop((step.index, PLAIN), None) if self._existing else None
         if row is None or row.again:
             self._claim(step, 1)
-            self._out.skips.append((step.index, PLAIN, self._ordinal(step, PLAIN), reason))
+            ordinal = self._ordinal(step, PLAIN)
+            self._out.skips.append(Skipped(step.index, PLAIN, ordinal, reason, tainted))
         for follower in step.followers:
             self._ready(follower)
         self._leave(step)

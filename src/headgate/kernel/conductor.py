@@ -75,6 +75,8 @@ class Conductor:
         self._rules: dict[tuple[str, str], bytes] = {}
         self._retried: dict[int, list[TaskRow]] = {}
         self._shared_calls: dict[tuple[int, int], bytes | None] = {}
+        self._ended_queued: set[int] = set()
+        """Queued runs ended by the commit to come: until it is written the queue still shows them."""
 
     # -- beginning a term --------------------------------------------------------------------------
 
@@ -125,7 +127,7 @@ class Conductor:
                 Existing(task.node, task.idx, ordinal, task.state, task.output, task.error, final)
             )
         # Progress first: it may close a map whose waiting items must then not stand in line.
-        lives.apply(run, progress.begin(existing), now)
+        lives.apply(run, progress.begin(existing, stopping=row.verdict is not None), now)
         for entry, task in open_rows:
             if lives.tasks.get(entry.id) is entry:
                 self._pick_up(entry, task, now)
@@ -253,16 +255,19 @@ class Conductor:
 
     def put_head(self, row: RunRow, rows: list[TaskRow] | None = None) -> None:
         """A queued run whose turn may come. `rows`: its tasks, if it was retried."""
+        if row.seq in self._ended_queued:
+            return
         if rows:
             self._retried[row.seq] = rows
         self.ledger.put_head(row)
 
     def end_queued(self, row: RunRow, state: RunState, failure: Failure, now: int) -> None:
         """A queued run ends without having started: cancelled, or past its deadline."""
-        if row.seq in self.ledger.runs:
+        if row.seq in self.ledger.runs or row.seq in self._ended_queued:
             return
         self.ledger.drop_head(row.seq)
         self._retried.pop(row.seq, None)
+        self._ended_queued.add(row.seq)
         change = Change("run", 0, RunState.QUEUED, state, 0, {"error": short(failure)})
         self.journal.tell(row.seq, change)
         self.journal.end_run(RunEnd(row.seq, state, None, _dump(failure), now))
@@ -537,6 +542,7 @@ class Conductor:
                 for lane, waiter in board.reserved.items()
                 for pool, slots in lane.pools
             ]
+        self._ended_queued.clear()
         stops, withdrawals, ended = journal.stops, journal.withdrawals, journal.ended_runs
         wakes = [self.lives.timers.next(), board.next_wake(), self.ledger.queue.next_wake()]
         return Cycle(

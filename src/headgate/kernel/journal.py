@@ -38,6 +38,11 @@ class Journal:
         self._dirty: dict[int, TaskEntry] = {}
         self._errors: dict[int, bytes] = {}
 
+    def next_cycle(self) -> int:
+        """A number for a leader's transaction of its own (a withdrawal, an expiry)."""
+        self.cycles += 1
+        return self.cycles
+
     def granting(self) -> None:
         """From here on the cycle only grants: everything it could free has been freed."""
         self._part = self._granted
@@ -88,8 +93,7 @@ class Journal:
             for run, changes in part.items()
         ]
         if not commit.empty:
-            self.cycles += 1
-            commit.cycle = self.cycles
+            commit.cycle = self.next_cycle()
         self._open()
         return commit
 

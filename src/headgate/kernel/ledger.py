@@ -289,11 +289,16 @@ class Ledger:
         run = self.runs.pop(seq, None)
         if run is not None:
             self.queue.release(run.gates, ())
-            for gate in run.gates:
-                # Per-value gates come and go with their values.
-                if gate.kind == "tag" and gate.used == 0 and not gate.parked:
-                    self.tag_gates.pop(gate.name, None)
+            if len(self.tag_gates) > 2 * (len(self.runs) + len(self.queue.lanes)) + 1_000:
+                self._forget_tag_gates()
         self.ended(seq)
+
+    def _forget_tag_gates(self) -> None:
+        """Gates of tag values that are gone; never one that a lane or a run still points to."""
+        used = {gate.name for run in self.runs.values() for gate in run.gates}
+        used |= {gate.name for lane in self.queue.lanes.values() for gate in lane.gates}
+        for name in [name for name in self.tag_gates if name not in used]:
+            del self.tag_gates[name]
 
     def ended(self, seq: int) -> None:
         """Whoever waited to replace this run may be looked at now."""

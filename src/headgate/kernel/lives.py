@@ -19,7 +19,7 @@ from headgate.base.events import Change
 from headgate.base.model import Failure
 from headgate.base.states import NEW, RunState, TaskState
 from headgate.kernel import render, retry
-from headgate.kernel.advance import Advance, Asked, Progress
+from headgate.kernel.advance import TAINTED, Advance, Asked, Progress, Skipped
 from headgate.kernel.journal import Journal
 from headgate.kernel.ledger import Ledger, RunEntry, TaskEntry
 from headgate.kernel.timers import Timers
@@ -82,13 +82,13 @@ class Lives:
         """
         for node, common in advance.shared:
             self.journal.commit.node_inputs.append(NodeInput(run.seq, node, common))
-        for node, idx, ordinal, reason in advance.skips:
-            self._skip_new(run, node, idx, ordinal, reason, now, before)
+        for skipped in advance.skips:
+            self._skip_new(run, skipped, now, before)
         for asked in advance.requests:
             self._request(run, asked, now, before)
         if advance.closing:
             self._close_maps(run, advance.closing, now)
-        if advance.stop and run.row.verdict is None:
+        if advance.stop and run.row.verdict is None and run.seq in self.progress:
             failure = self.progress[run.seq].verdict()[2] or Failure("failed", "a task failed")
             self.stop(run, "failed", failure, now)
         self.close_if_finished(run, now)
@@ -162,22 +162,17 @@ class Lives:
         return self.defaults.dispatch_deadline_us
 
     def _skip_new(
-        self,
-        run: RunEntry,
-        node: int,
-        idx: int,
-        ordinal: int,
-        reason: str,
-        now: int,
-        before: dict[int, TaskRow] | None,
+        self, run: RunEntry, skipped: Skipped, now: int, before: dict[int, TaskRow] | None
     ) -> None:
-        task = ids.task_id(run.seq, ordinal)
+        task = ids.task_id(run.seq, skipped.ordinal)
         if before is not None and task in before:
             return  # It ended in an earlier generation and stays as it ended.
-        data = {"node": node, "index": idx, "reason": reason}
+        data = {"node": skipped.node, "index": skipped.idx, "reason": skipped.reason}
         self.journal.tell(run.seq, Change("task", task, NEW, TaskState.SKIPPED, 0, data))
-        row = TaskRow(task, node, idx, TaskState.SKIPPED, requested_at=now, ended_at=now)
-        self.journal.commit.tasks_new.append(row)
+        kind = TAINTED if skipped.tainted else "condition"
+        error = _dump(Failure(kind, skipped.reason, retryable=False))
+        row = TaskRow(task, skipped.node, skipped.idx, TaskState.SKIPPED, error=error)
+        self.journal.commit.tasks_new.append(row._replace(requested_at=now, ended_at=now))
 
     def _close_maps(self, run: RunEntry, nodes: Sequence[int], now: int) -> None:
         """An item failed and its map stops there: items that wait are skipped, items in flight finish."""

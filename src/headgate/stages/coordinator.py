@@ -216,7 +216,7 @@ class Coordinator:
             if wanted:
                 withdraw = Withdraw(
                     conductor.term,
-                    conductor.journal.cycles,
+                    conductor.journal.next_cycle(),
                     conductor.journal.actor,
                     wanted,
                     to,
@@ -369,7 +369,7 @@ class Coordinator:
 
     async def _sweep(self, conductor: Conductor) -> None:
         journal = conductor.journal
-        expire = Expire(conductor.term, journal.cycles, journal.actor)
+        expire = Expire(conductor.term, journal.next_cycle(), journal.actor)
         for lost in await self._store.expire(expire):
             log.warning("worker %s is lost (%s)", lost.worker, lost.reason)
             now = await self._store.now()

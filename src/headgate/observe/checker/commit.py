@@ -33,13 +33,10 @@ class Commit:
 
     def has(self, event: Event) -> bool:
         """A cycle is one commit though each run has a row of its own, with or without its own seq."""
-        if event.seq == self.seq:
-            return True
-        return (
-            event.cycle != 0
-            and event.cycle == self.cycle
-            and event.term == self.term
-            and event.actor == self.actor
+        if event.actor != self.actor:
+            return False
+        return event.seq == self.seq or (
+            event.cycle != 0 and event.cycle == self.cycle and event.term == self.term
         )
 
 

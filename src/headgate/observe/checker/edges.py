@@ -25,7 +25,10 @@ class LegalEdge(Rule):
         self._change(event, f"run {run.id}", run.state, _RUN_CHANGES)
         if event.before == NEW:
             digest = event.data.get("graph")
-            if digest and self.world.plan(digest) is None:
+            # Without its graph most rules have nothing to say of a run: better to be told.
+            if self.world.plan(digest or "") is None and (
+                digest or event.data.get("kind") != "hold"
+            ):
                 self.report(event, f"run {run.id} names graph {digest!r}, which is not at hand.")
 
     def task(self, event: Event, task: Task) -> None:

@@ -9,7 +9,8 @@ from headgate.observe.checker.world import World
 
 
 class Leadership(Rule):
-    """Terms only grow, a term has one owner, and its commits are numbered upwards without a repeat."""
+    """Terms only grow, a term has one owner, its commits are numbered upwards without a repeat,
+    and only a leader brings limits into force."""
 
     id = "leadership"
 
@@ -22,6 +23,7 @@ class Leadership(Rule):
 
     def watch(self, on: Watch) -> None:
         on.leaders(self.elected)
+        on.limits(self.limit)
         on.opened(self.opened)
         on.closed(self.closed)
 
@@ -34,6 +36,10 @@ class Leadership(Rule):
         if not event.after:
             self.report(event, f"term {event.term} has no owner.")
         self._term, self._owner = event.term, event.after
+
+    def limit(self, event: Event) -> None:
+        if not event.actor.startswith("leader:") or event.after != "in_force":
+            self.report(event, f"{event.actor!r} brings a limit to {event.after!r}.")
 
     def opened(self) -> None:
         commit = self.world.commit

@@ -73,7 +73,9 @@ def commit(tx: Session, commit: Commit) -> Committed:
         tx.each("reservation_add", commit.reservations)
     if commit.requests_done:
         tx.run("request_done", listed(commit.requests_done))
-    seq = record(tx, now, commit.actor, commit.events, term=commit.term, cycle=commit.cycle)
+    seq = record(
+        tx, commit.at or now, commit.actor, commit.events, term=commit.term, cycle=commit.cycle
+    )
     seq = seq or tx.row("last_seq")[0]
     tx.run("leader_cycle", commit.cycle, seq)
     return Committed(seq, now)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 import msgspec
 
@@ -142,6 +143,11 @@ def position(tx: Session, run: int) -> int | None:
 
 def workers(tx: Session) -> list[WorkerRow]:
     return decode.workers(tx.all("workers_list"))
+
+
+def leader(tx: Session, dead: Callable[[str], bool]) -> str | None:
+    term, owner, expires_at, _, _, now = tx.row("leader")
+    return owner if term and expires_at > now and not dead(owner) else None
 
 
 def limits_in_force(tx: Session) -> tuple[Limits, list[LimitRow]]:

@@ -44,6 +44,7 @@ from headgate.store.protocol import (
     SetLimit,
     Snapshot,
     Started,
+    Store,
     Submit,
     Submitted,
     Withdraw,
@@ -119,7 +120,7 @@ def _data_version(session: Session) -> int:
     return session.db.execute(SQL.text("data_version")).fetchone()[0]
 
 
-class SqliteStore:
+class SqliteStore(Store):
     """Implements `headgate.store.protocol.Store`; its docstrings are there."""
 
     def __init__(
@@ -300,6 +301,10 @@ class SqliteStore:
 
     async def workers(self) -> list[WorkerRow]:
         return await self._read(reads.workers)
+
+    async def leader(self) -> str | None:
+        dead = self._opened.live.dead
+        return await self._read(lambda tx: reads.leader(tx, dead))
 
     async def limits(self) -> tuple[Limits, list[LimitRow]]:
         return await self._read(reads.limits_in_force)

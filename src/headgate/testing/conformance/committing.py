@@ -151,9 +151,7 @@ class TestCommitting:
         await leader.start(run)
         task = TaskRow(task_id(run, 0), 3, 4, "requested", input=b"in", output=b"out")
         await leader.commit(tasks_new=[task])
-        save = TaskSave(
-            task.id, "failed", 1, 2, 3, 4, 5, "w", b"{}", b"err", 6, 7, 8, 9, 10, 2**60
-        )
+        save = TaskSave(task.id, "failed", 1, 2, 3, 4, 5, "w", b"{}", b"err", 6, 7, 8, 9, 10, 2**60)
         await leader.commit(tasks_saved=[save])
         [row] = await store.tasks(run)
         assert row == TaskRow(

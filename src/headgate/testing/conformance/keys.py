@@ -111,9 +111,7 @@ class TestKeys:
     async def test_a_chain_that_ends_at_once(self, world: World) -> None:
         store = await world.open()
         leader = await Leader.stand(store)
-        chain = await submit(
-            store, *(new_run(key="k", on_duplicate="replace") for _ in range(3))
-        )
+        chain = await submit(store, *(new_run(key="k", on_duplicate="replace") for _ in range(3)))
         assert [result.outcome for result in chain] == ["created"] * 3
         now = await store.now()
         await leader.commit(

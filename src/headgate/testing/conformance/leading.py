@@ -10,10 +10,29 @@ import pytest
 
 from headgate.base.clock import SECOND
 from headgate.base.errors import NotLeader
-from headgate.store.protocol import Elect, Expire, Recut, Store, Withdraw
+from headgate.store.protocol import Elect, Expire, Recut, Withdraw
 from headgate.testing.conformance.world import LEASE, Leader, World, history, submitted
 
-LeaderVerb = Callable[[Store, Leader], Awaitable[object]]
+LeaderVerb = Callable[[Leader], Awaitable[object]]
+
+
+async def _commit(leader: Leader) -> object:
+    return await leader.start(1)
+
+
+async def _withdraw(leader: Leader) -> object:
+    tasks = [(1, 1)]
+    return await leader.store.withdraw(
+        Withdraw(leader.term, 1, leader.actor, tasks, "requested", "late")
+    )
+
+
+async def _expire(leader: Leader) -> object:
+    return await leader.store.expire(Expire(leader.term, 1, leader.actor))
+
+
+async def _recut(leader: Leader) -> object:
+    return await leader.store.recut(Recut(leader.term))
 
 
 class TestLeading:
@@ -72,18 +91,7 @@ class TestLeading:
         await store.resign("a", led.term)
         assert (await other.elect(Elect("b", LEASE, taken.term))).term == taken.term
 
-    @pytest.mark.parametrize(
-        "verb",
-        [
-            lambda store, leader: leader.start(1),
-            lambda store, leader: store.withdraw(
-                Withdraw(leader.term, 1, leader.actor, [(1, 1)], "requested", "late")
-            ),
-            lambda store, leader: store.expire(Expire(leader.term, 1, leader.actor)),
-            lambda store, leader: store.recut(Recut(leader.term)),
-        ],
-        ids=["commit", "withdraw", "expire", "recut"],
-    )
+    @pytest.mark.parametrize("verb", [_commit, _withdraw, _expire, _recut])
     async def test_a_paused_leader_that_wakes_up_can_write_nothing(
         self, world: World, verb: LeaderVerb
     ) -> None:
@@ -94,11 +102,23 @@ class TestLeading:
         await Leader.stand(other, "b")
         events = await history(store)
         with pytest.raises(NotLeader):
-            await verb(store, paused)
+            await verb(paused)
         row = await store.run(run.id)
         assert row is not None
         assert row.state == "queued"
         assert await history(store) == events
+
+    async def test_who_leads(self, world: World) -> None:
+        store, other = await world.open(), await world.open()
+        assert await other.leader() is None
+        led = await store.elect(Elect("a", LEASE))
+        assert await other.leader() == "a"
+        world.clock.advance(LEASE + 1)
+        assert await other.leader() is None
+        await store.elect(Elect("a", LEASE, led.term))
+        assert await other.leader() == "a"
+        await store.resign("a", led.term)
+        assert await other.leader() is None
 
     async def test_the_term_alone_is_the_fence(self, world: World) -> None:
         """A leader whose lease ran out, with nobody to take over, may go on."""

@@ -1,1 +1,1 @@
-"""The simulator: the real kernel under a virtual clock, with a model of the store, workers that die and leaders that change."""
+"""The simulator: the real kernel under a virtual clock, a model of the store, workers and leaders that die."""

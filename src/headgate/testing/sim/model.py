@@ -155,7 +155,7 @@ class Model:
             del self.orders[key]
 
     def withdraw(
-        self, tasks: list[tuple[int, int]], to: str, now: int, actor: str, term: int
+        self, tasks: list[tuple[int, int]], to: str, now: int, actor: str, term: int, cycle: int
     ) -> list[tuple[int, int]]:
         done: list[tuple[int, int]] = []
         for task, token in tasks:
@@ -166,12 +166,12 @@ class Model:
                 change = Change(
                     "task", task, TaskState.SCHEDULED, to, token, {"reason": "withdrawn"}
                 )
-                self.log(now, actor, [RunEvents(ids.run_of(task), [change])], term)
+                self.log(now, actor, [RunEvents(ids.run_of(task), [change])], term, cycle)
                 done.append((task, token))
         return done
 
     def expire(
-        self, now: int, actor: str, term: int
+        self, now: int, actor: str, term: int, cycle: int
     ) -> list[tuple[str, list[tuple[int, int]], list[tuple[int, int]]]]:
         lost: list[tuple[str, list[tuple[int, int]], list[tuple[int, int]]]] = []
         for worker in [each for each in self.workers.values() if each.lease_until < now]:
@@ -185,7 +185,7 @@ class Model:
                 to = TaskState.ABANDONED if running else TaskState.REQUESTED
                 (abandoned if running else withdrawn).append((row.id, row.token))
                 change = Change("task", row.id, row.state, to, row.token, {"reason": "worker lost"})
-                self.log(now, actor, [RunEvents(ids.run_of(row.id), [change])], term)
+                self.log(now, actor, [RunEvents(ids.run_of(row.id), [change])], term, cycle)
                 self.tasks[row.id] = row._replace(
                     state=to, held=None, abandons=row.abandons + running
                 )

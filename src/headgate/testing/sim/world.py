@@ -92,7 +92,7 @@ class World:
         heappush(self._heap, (self.now + max(0, delay), self._serial, action))
 
     def run(self, until: int | None = None, steps: int = 200_000) -> None:
-        """Until nothing is left to happen (or `until`): bounded, so that a livelock is found and not waited for."""
+        """Until all is done (or `until`); bounded, so that a livelock is found and not waited for."""
         while self._heap and steps:
             if until is not None and self._heap[0][0] > until:
                 self.now = until
@@ -327,11 +327,9 @@ class World:
         self.at(SECOND, lambda: self._sweep(conductor))
 
     def _expire(self, conductor: Conductor) -> None:
-        model = self.model
-        for worker, abandoned, withdrawn in model.expire(
-            self.now, conductor.journal.actor, model.term
-        ):
-            self._seen = self._seen  # its events are ours: `_gather` leaves them out by actor
+        journal = conductor.journal
+        lost = self.model.expire(self.now, journal.actor, self.model.term, journal.next_cycle())
+        for worker, abandoned, withdrawn in lost:
             conductor.worker_lost(worker, "its lease has passed", abandoned, withdrawn, self.now)
 
     def _cycle(self, conductor: Conductor, when: int) -> None:
@@ -395,7 +393,12 @@ class World:
             wanted = [(task, token) for task, token, target in cycle.withdrawals if target == to]
             if wanted:
                 done = self.model.withdraw(
-                    wanted, to, self.now, conductor.journal.actor, conductor.term
+                    wanted,
+                    to,
+                    self.now,
+                    conductor.journal.actor,
+                    conductor.term,
+                    conductor.journal.next_cycle(),
                 )
                 conductor.withdrawn(done, to, self.now)
                 self.poke()

@@ -1,0 +1,36 @@
+"""Whether a client may still be used: not after it was closed, not in a forked child."""
+
+from __future__ import annotations
+
+import os
+
+from headgate.base.errors import HeadgateError
+
+
+class ClientClosed(HeadgateError):
+    """The client was closed; its runs are safe in the store and can be asked for by a new client."""
+
+    code = "client_closed"
+
+
+class Guard:
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self.closed = False
+
+    @property
+    def forked(self) -> bool:
+        return os.getpid() != self._pid
+
+    def check(self) -> None:
+        """Raises where a verb would hang or harm: threads and connections do not survive a fork."""
+        if self.forked:
+            raise ClientClosed(
+                f"this client belongs to process {self._pid}; a forked child cannot use it.",
+                hint="Open one in the child: headgate.connect().",
+            )
+        if self.closed:
+            raise ClientClosed(
+                "this client is closed.",
+                hint="Open a new one, or do the call inside its with block.",
+            )

@@ -1,0 +1,53 @@
+"""A url, and the settings around it, as a store."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+
+from headgate.base import config
+from headgate.base.config import Settings
+from headgate.base.errors import InvalidInput
+from headgate.store.protocol import Store
+from headgate.store.sqlite.store import SqliteStore
+
+Url = str | os.PathLike[str]
+_SUPPORTED = "Use the path of a SQLite file, e.g. .headgate/headgate.db."
+
+
+def settings_for(url: Url | None, overrides: Mapping[str, object]) -> Settings:
+    """Settings from file, environment and arguments; `url` is one of the arguments."""
+    if url is not None and not isinstance(url, str | os.PathLike):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidInput("url must be text or a path.", field="url", got=url, hint=_SUPPORTED)
+    given = dict(overrides)
+    if url is not None:
+        given["url"] = os.fspath(url)
+    settings = config.load(Path.cwd(), os.environ, given)
+    if url is not None and "work_dir" not in settings.sources and "://" not in settings.url:
+        # A store of one's own has a work directory of its own, beside it.
+        beside = Path(settings.url).parent / "work"
+        settings = msgspec.structs.replace(settings, work_dir=str(beside))
+    return settings
+
+
+def store_for(settings: Settings) -> Store:
+    """The store that `settings.url` names, not opened yet."""
+    url = settings.url
+    scheme = urlsplit(url).scheme if "://" in url else ""
+    if scheme in {"postgresql", "postgres", "http", "https"}:
+        raise InvalidInput(
+            f"{scheme}:// is not available yet in this version.",
+            field="url",
+            # Without what may hold a password.
+            got=f"{scheme}://…",
+            hint=_SUPPORTED,
+        )
+    if scheme:
+        raise InvalidInput(
+            f"{scheme}:// is no kind of store.", field="url", got=f"{scheme}://…", hint=_SUPPORTED
+        )
+    return SqliteStore(url)

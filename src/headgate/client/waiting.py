@@ -1,0 +1,120 @@
+"""Waiting for runs to end.
+
+Two ways to hear of it. Where this process leads, the engine tells which runs
+its last commit ended: nothing is polled. Elsewhere every foreign commit may
+have been the one, so the store's mark wakes the waiters, and a second's
+patience is the net. Either way a waiter registers first and reads its row
+after that: an end in between is seen by the read, a later one by the wake.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from contextlib import suppress
+
+from headgate.base.clock import SECOND
+from headgate.base.durations import spoken
+from headgate.base.errors import HeadgateError, NotFound, WaitTimeout
+from headgate.base.model import RunRow
+from headgate.base.states import TERMINAL_RUNS
+from headgate.client.guard import Guard
+from headgate.stages.engine import Engine
+from headgate.store.protocol import Store
+
+log = logging.getLogger(__name__)
+
+POLL_SECONDS = 1.0
+MOST_WOKEN = 200
+"""Waiters that read their row after one foreign commit; the others have the next turn."""
+BREATH_SECONDS = 0.01
+
+
+class Waiting:
+    def __init__(self, store: Store, engine: Engine | None, guard: Guard) -> None:
+        self._store = store
+        self._engine = engine
+        self._guard = guard
+        self._waiters: dict[int, list[asyncio.Event]] = {}
+        self._watcher: asyncio.Task[None] | None = None
+        if engine is not None:
+            engine.on_runs_ended(self._wake)
+
+    async def until_ended(self, run_id: str, timeout_us: int | None) -> RunRow:
+        """The run's row once it has ended. Raises `WaitTimeout` when the caller's patience ends first."""
+        row = await self._row(run_id)
+        if row.state in TERMINAL_RUNS:
+            return row
+        woken = asyncio.Event()
+        self._waiters.setdefault(row.seq, []).append(woken)
+        self._watch()
+        try:
+            async with asyncio.timeout(None if timeout_us is None else timeout_us / SECOND):
+                while row.state not in TERMINAL_RUNS:
+                    row = await self._row(run_id)
+                    if row.state not in TERMINAL_RUNS:
+                        await woken.wait()
+                        woken.clear()
+                        self._guard.check()
+        except TimeoutError:
+            raise WaitTimeout(
+                f"run {run_id} is still {row.state} after {spoken(timeout_us or 0)}; it goes on.",
+                field="timeout",
+                got=None if timeout_us is None else timeout_us / SECOND,
+                hint=f"Wait longer, or ask: headgate why {run_id}.",
+            ) from None
+        finally:
+            self._forget(row.seq, woken)
+        return row
+
+    async def close(self) -> None:
+        """Everybody who still waits is told that the client is closed."""
+        if self._watcher is not None:
+            self._watcher.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._watcher
+        self._wake(list(self._waiters))
+
+    async def _row(self, run_id: str) -> RunRow:
+        row = await self._store.run(run_id)
+        if row is None:
+            raise NotFound(f"there is no run {run_id!r}.", field="run", got=run_id)
+        return row
+
+    def _wake(self, runs: Iterable[int]) -> None:
+        for run in runs:
+            for woken in self._waiters.get(run, ()):
+                woken.set()
+
+    def _forget(self, run: int, woken: asyncio.Event) -> None:
+        waiters = self._waiters[run]
+        waiters.remove(woken)
+        if not waiters:
+            del self._waiters[run]
+
+    def _watch(self) -> None:
+        if self._watcher is None or self._watcher.done():
+            self._watcher = asyncio.create_task(self._follow(), name="headgate-waiting")
+
+    async def _follow(self) -> None:
+        mark = -1
+        while self._waiters:
+            if self._engine is not None and self._engine.leads:
+                # Nothing is read: this only notices when another process has come to lead.
+                await asyncio.sleep(POLL_SECONDS)
+                continue
+            try:
+                mark = await self._store.wait(round(POLL_SECONDS * SECOND), mark)
+            except HeadgateError as error:
+                log.warning("cannot wait for commits, polling: %s", error)
+                await asyncio.sleep(POLL_SECONDS)
+            self._wake_some()
+            await asyncio.sleep(BREATH_SECONDS)
+
+    def _wake_some(self) -> None:
+        turn = list(self._waiters)[:MOST_WOKEN]
+        for run in turn:
+            # To the end of the line: thousands of waiters are served in turns.
+            self._waiters[run] = self._waiters.pop(run)
+        self._wake(turn)

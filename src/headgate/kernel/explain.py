@@ -1,0 +1,314 @@
+"""Explain: every gate that blocks a run or a task *now*, by the very rules that decide.
+
+Read-only over a conductor, live or rebuilt from rows. Unlike deciding, it does
+not stop at the first gate: an operator who opens one wants to know of the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import ceil
+
+import msgspec
+
+from headgate.base.states import HOLDING, TaskState
+from headgate.kernel.advance import Phase, Progress
+from headgate.kernel.conductor import Conductor, gate_name
+from headgate.kernel.gates import Gate, PoolGate
+from headgate.kernel.ledger import QueuedRun, TaskEntry
+from headgate.kernel.place import Station
+
+MOST_HOLDERS = 20
+
+
+class Holder(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Who has what is waited for."""
+
+    run: int
+    task: int = 0
+    node: str = ""
+    slots: int = 1
+    since: int = 0
+    worker: str = ""
+    dead: bool = False
+    """Its worker is gone; the slots are kept until the pool's own lease has passed."""
+
+
+class Reason(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One gate that blocks, with its numbers."""
+
+    gate: str
+    text: str
+    used: int = 0
+    limit: int = -1
+    need: int = 1
+    ahead: int = 0
+    """How many waiters stand before this one at the same gate."""
+    holders: tuple[Holder, ...] = ()
+    more_holders: int = 0
+    estimate_us: int | None = None
+    never: bool = False
+    """As limits are now, this can never be passed."""
+
+
+class Typical(msgspec.Struct, frozen=True):
+    """How long things usually take, for estimates; empty where nothing has been seen yet."""
+
+    step_us: dict[str, int] = {}
+    run_us: int | None = None
+
+
+# -- runs ------------------------------------------------------------------------------------------
+
+
+def explain_queued(
+    conductor: Conductor, head: QueuedRun, typical: Typical, ahead: int, now: int
+) -> list[Reason]:
+    """Why a queued run does not start. `ahead`: queued runs before it in global order."""
+    ledger = conductor.ledger
+    row = head.row
+    reasons: list[Reason] = []
+    if row.waits_for is not None:
+        text = f"key {row.key!r}: the run it replaces ({row.waits_for}) has not ended"
+        reasons.append(Reason("key", text, 1, 1, holders=(Holder(row.waits_for),)))
+    gates = head.lane.gates if head.lane is not None else ()
+    for gate in gates:
+        if gate.used < gate.cap:
+            continue
+        holders = [
+            Holder(run.seq, since=run.row.started_at)
+            for run in ledger.runs.values()
+            if gate in run.gates
+        ]
+        if gate.paused:
+            text = f"{_run_gate(gate)} is paused"
+            reasons.append(Reason(f"paused:{gate.name}", text, gate.used, gate.limit))
+            continue
+        text = f"{_run_gate(gate)}: {gate.used} of {gate.limit} runs execute"
+        elapsed = [now - holder.since for holder in holders]
+        reasons.append(
+            Reason(
+                f"{gate.kind}:{gate.name}",
+                text,
+                gate.used,
+                gate.limit,
+                ahead=ahead,
+                holders=tuple(holders[:MOST_HOLDERS]),
+                more_holders=max(0, len(holders) - MOST_HOLDERS),
+                estimate_us=_wait(elapsed, typical.run_us, ahead, 1, gate.limit),
+            )
+        )
+    return reasons
+
+
+def _run_gate(gate: Gate) -> str:
+    return "the run queue" if gate.kind == "runs" else f"tag {gate.name.replace('=*', '=')}"
+
+
+# -- tasks -----------------------------------------------------------------------------------------
+
+
+def explain_task(
+    conductor: Conductor, entry: TaskEntry, typical: Typical, now: int
+) -> list[Reason]:
+    """Every gate that blocks a requested task; empty when it starts with the next cycle."""
+    if entry.state != TaskState.REQUESTED:
+        return []
+    reasons: list[Reason] = []
+    if entry.not_before > now:
+        wait = entry.not_before - now
+        text = f"back-off after attempt {entry.attempt}: {_seconds(wait)} left"
+        reasons.append(Reason("back_off", text, estimate_us=wait))
+    ledger = conductor.ledger
+    lane = entry.lane if entry.in_line else ledger.lane_of(entry.run, entry.node, entry.pools)
+    if lane is None:
+        return reasons
+    usual = typical.step_us.get(entry.spec.step)
+    reasons += [
+        _full(conductor, entry, gate, 1, usual, now) for gate in lane.gates if gate.used >= gate.cap
+    ]
+    for pool, slots in lane.pools:
+        reasons += _pool(conductor, entry, pool, slots, usual, now)
+    if isinstance(lane.station, Station) and ledger.floor.pick(lane.station.skill) is None:
+        reasons.append(_worker(conductor, entry, lane.station, usual, now))
+    return reasons
+
+
+def _pool(
+    conductor: Conductor, entry: TaskEntry, pool: PoolGate, slots: int, usual: int | None, now: int
+) -> list[Reason]:
+    reasons: list[Reason] = []
+    if 0 <= pool.limit < slots:
+        text = f"pool {pool.name} has {pool.limit} slots and {slots} are needed: never, as limits are now"
+        return [Reason(f"pool:{pool.name}", text, pool.used, pool.limit, slots, never=True)]
+    if pool.rate is not None and pool.rate.burst < slots:
+        text = f"pool {pool.name} grants at most {pool.rate.burst} at once and {slots} are needed: never"
+        return [Reason(f"rate:{pool.name}", text, need=slots, never=True)]
+    if pool.paused:
+        text = f"pool {pool.name} is paused"
+        reasons.append(Reason(f"paused:{pool.name}", text, pool.used, pool.limit, slots))
+    elif pool.used + slots > pool.cap:
+        reasons.append(_full(conductor, entry, pool, slots, usual, now))
+    if pool.rate is not None and (at := pool.granted_at(slots)) > now:
+        text = f"pool {pool.name}: its rate lets the next one go in {_seconds(at - now)}"
+        reasons.append(Reason(f"rate:{pool.name}", text, need=slots, estimate_us=at - now))
+    board = conductor.ledger.board
+    lane = entry.lane
+    if board.reserved and lane is not None and pool.used + slots <= pool.cap:
+        kept = board.reserved_before(pool, lane, entry)
+        if kept and pool.used + slots + kept > pool.cap:
+            text = f"pool {pool.name}: {kept} free slots are reserved for a task that was overtaken too often"
+            reasons.append(Reason(f"reserved:{pool.name}", text, pool.used, pool.limit, slots))
+    return reasons
+
+
+def _full(
+    conductor: Conductor, entry: TaskEntry, gate: Gate, need: int, usual: int | None, now: int
+) -> Reason:
+    tasks = [
+        task
+        for run in conductor.ledger.runs.values()
+        for task in run.tasks.values()
+        if task.state in HOLDING and _uses(task, gate)
+    ]
+    tasks.sort(key=lambda task: task.started_at or task.scheduled_at)
+    holders = [
+        Holder(
+            task.run.seq,
+            task.id,
+            task.spec.name,
+            _uses(task, gate),
+            task.started_at or task.scheduled_at,
+            task.worker or "",
+        )
+        for task in tasks
+    ]
+    dead = [
+        Holder(task >> 20, task, "", slots, until, worker, dead=True)
+        for (task, pool), (slots, until, worker) in conductor.ledger.lingering.items()
+        if isinstance(gate, PoolGate) and pool == gate.name
+    ]
+    ahead = _ahead(conductor, entry, gate)
+    everyone = dead + holders
+    return Reason(
+        gate_name(gate),
+        f"{_what(gate)}: {gate.used} of {gate.limit} in use, {need} needed",
+        gate.used,
+        gate.limit,
+        need,
+        ahead,
+        tuple(everyone[:MOST_HOLDERS]),
+        max(0, len(everyone) - MOST_HOLDERS),
+        _wait([now - holder.since for holder in holders], usual, ahead, need, gate.limit),
+    )
+
+
+def _what(gate: Gate) -> str:
+    if isinstance(gate, PoolGate):
+        return f"pool {gate.name}"
+    if gate.kind == "window":
+        return f"window of {gate.name}"
+    return "the run's own parallelism" + (f" ({gate.name[9:]})" if ":" in gate.name else "")
+
+
+def _uses(task: TaskEntry, gate: Gate) -> int:
+    """How much of `gate` this task needs or holds."""
+    if task.lane is None:
+        return 0
+    if isinstance(gate, PoolGate):
+        return sum(slots for pool, slots in task.lane.pools if pool is gate)
+    return int(gate in task.lane.gates)
+
+
+def _ahead(conductor: Conductor, entry: TaskEntry, gate: Gate) -> int:
+    board = conductor.ledger.board
+    if entry.lane is None:
+        return 0
+    own = board.key(entry.lane, entry)
+    return sum(
+        1
+        for lane in board.lanes.values()
+        if any(each is gate for each in lane.gates) or any(pool is gate for pool, _ in lane.pools)
+        for task in lane.live.values()
+        if board.key(lane, task) < own
+    )
+
+
+def _worker(
+    conductor: Conductor, entry: TaskEntry, station: Station, usual: int | None, now: int
+) -> Reason:
+    floor = conductor.ledger.floor
+    skill = station.skill
+    matching = [worker for worker in floor.workers.values() if worker.fits(skill)]
+    offers = f"; {entry.offers} offers so far" if entry.offers else ""
+    ahead = _ahead_for_worker(conductor, entry, station)
+    if not floor.workers:
+        text = "no worker is connected"
+    elif not matching:
+        wanted = ", ".join(f"{label}={value}" for label, value in skill.needs)
+        known = "" if not wanted else f" with {wanted}"
+        text = f"none of {len(floor.workers)} workers can run step {skill.step}{known}"
+    elif all(worker.row.draining for worker in matching):
+        text = f"all {len(matching)} workers that could take it are draining"
+    else:
+        busy = sum(worker.used_by.get(skill.executor, 0) for worker in matching)
+        text = f"all {skill.executor} permits of {len(matching)} workers are in use ({busy} tasks)"
+    permits = sum(max(0, worker.row.permits.get(skill.executor, 0)) for worker in matching)
+    elapsed = [
+        now - task.started_at
+        for run in conductor.ledger.runs.values()
+        for task in run.tasks.values()
+        if task.state == TaskState.RUNNING and task.spec.executor == skill.executor
+    ]
+    estimate = _wait(elapsed, usual, ahead, 1, permits) if matching else None
+    return Reason("worker", text + offers, len(elapsed), permits, ahead=ahead, estimate_us=estimate)
+
+
+def _ahead_for_worker(conductor: Conductor, entry: TaskEntry, station: Station) -> int:
+    board = conductor.ledger.board
+    if entry.lane is None:
+        return 0
+    own = board.key(entry.lane, entry)
+    return sum(
+        1
+        for lane in board.lanes.values()
+        if lane.station is station
+        for task in lane.live.values()
+        if board.key(lane, task) < own
+    )
+
+
+def _wait(elapsed: list[int], usual: int | None, ahead: int, need: int, limit: int) -> int | None:
+    """About how long until `need` of `limit` are free: what holders have left, then one turn per batch ahead."""
+    if usual is None:
+        if not elapsed:
+            return None
+        usual = max(elapsed)
+    left = sorted(max(usual - each, usual // 10) for each in elapsed)
+    if not left:
+        return None
+    first = left[min(len(left), max(1, need)) - 1]
+    if limit <= 0:
+        return first
+    return first + ceil(ahead * need / limit) * usual
+
+
+def _seconds(microseconds: int) -> str:
+    return f"{microseconds / 1_000_000:.3g}s"
+
+
+# -- nodes that wait for others --------------------------------------------------------------------
+
+
+def waiting_nodes(progress: Progress) -> Iterable[tuple[str, list[str]]]:
+    """Nodes not yet asked for, and the nodes they wait for."""
+    for step in progress.steps:
+        if step.phase is not Phase.WAITING:
+            continue
+        names = [
+            other.node.name
+            for other in progress.steps
+            if other.phase <= Phase.ACTIVE
+            and (step.index in other.dependents or step.index in other.followers)
+        ]
+        yield step.node.name, names

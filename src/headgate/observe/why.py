@@ -1,0 +1,264 @@
+"""`why`: what a run or a task waits for, and for how long, true at the moment of asking.
+
+Anybody may ask, beside a live engine or without one: the ledger is rebuilt
+from rows in this process and asked by the rules the leader decides with.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from headgate.base.changes import TaskRow
+from headgate.base.durations import spoken
+from headgate.base.errors import NotFound
+from headgate.base.graph import Graph
+from headgate.base.ids import run_of
+from headgate.base.model import RunRow
+from headgate.base.states import EXECUTING_RUNS, RunState, TaskState
+from headgate.kernel import explain, lanes
+from headgate.kernel.conductor import Conductor
+from headgate.kernel.explain import Reason, Typical, explain_queued, waiting_nodes
+from headgate.kernel.ledger import QueuedRun, TaskEntry
+from headgate.store.protocol import RunFilter, Snapshot, Store
+
+_graph = msgspec.json.Decoder(Graph).decode
+SAMPLE = 50
+MOST_GROUPS = 50
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    """Tasks of one step of a run that wait for the same gates."""
+
+    step: str
+    count: int
+    reasons: tuple[Reason, ...]
+
+
+class Why(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The answer to `why`."""
+
+    subject: str
+    """`run` or `task`."""
+    id: str
+    name: str
+    state: str
+    since: int
+    now: int
+    reasons: tuple[Reason, ...] = ()
+    position: int | None = None
+    priority: int = 0
+    tags: dict[str, str] = {}
+    waiting: tuple[Waiting, ...] = ()
+    pending: dict[str, list[str]] = {}
+    """Steps not asked for yet, and the steps they wait for."""
+    running: dict[str, int] = {}
+    note: str = ""
+
+    @property
+    def estimate_us(self) -> int | None:
+        """How long it will probably wait: for the slowest of its gates. None where nothing is known."""
+        known = [reason.estimate_us for reason in self.reasons if reason.estimate_us is not None]
+        return max(known, default=None)
+
+    def text(self) -> str:
+        age = spoken(max(0, self.now - self.since))
+        head = f"{self.subject} {self.id} ({self.name}) is {self.state}, for {age}"
+        if self.position is not None:
+            head += f", position {self.position:,} in the queue"
+        lines = [head + "."]
+        lines += _lines(self.reasons, "  ")
+        if self.estimate_us is not None:
+            lines.append(f"  Expected wait: about {spoken(self.estimate_us)}.")
+        lines += [f"  {count} × {step} running" for step, count in self.running.items()]
+        for group in self.waiting:
+            lines.append(f"  {group.count} × {group.step} waiting:")
+            lines += _lines(group.reasons, "    ") or [
+                "    for its turn in the leader's next cycle"
+            ]
+        for step, others in self.pending.items():
+            lines.append(f"  {step} waits for {', '.join(others) or 'its turn'}")
+        if self.note:
+            lines.append(f"  {self.note}")
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return self.text()
+
+
+def _lines(reasons: tuple[Reason, ...], indent: str) -> list[str]:
+    lines: list[str] = []
+    for reason in reasons:
+        ahead = f"; {reason.ahead} ahead" if reason.ahead else ""
+        lines.append(f"{indent}- {reason.text}{ahead}")
+        for holder in reason.holders[:3]:
+            what = f"task {holder.task} ({holder.node})" if holder.task else f"run {holder.run}"
+            slots = f", {holder.slots} slots" if holder.slots > 1 else ""
+            dead = f", held for dead worker {holder.worker}" if holder.dead else ""
+            lines.append(f"{indent}    held by {what}{slots}{dead}")
+        rest = len(reason.holders) - 3 + reason.more_holders
+        if rest > 0:
+            lines.append(f"{indent}    and {rest} more")
+    return lines
+
+
+async def explain_run(store: Store, run_id: str) -> Why:
+    """Why this run does not start, or what its tasks wait for."""
+    row = await store.run(run_id)
+    if row is None:
+        raise NotFound(f"there is no run {run_id}.", field="run", got=run_id)
+    if row.state == RunState.QUEUED:
+        return await _queued(store, row)
+    if row.state in EXECUTING_RUNS:
+        return await _executing(store, row)
+    now = await store.now()
+    ended = f"It ended {spoken(max(0, now - row.ended_at))} ago and waits for nothing."
+    return _why(row, now, row.queued_at, note=ended)
+
+
+async def explain_task(store: Store, task: int) -> Why:
+    """Why this task does not start: every gate that blocks it now."""
+    conductor, snapshot = await rebuild(store)
+    entry = conductor.lives.tasks.get(task)
+    row = next((each for each in snapshot.tasks if each.id == task), None)
+    if row is None:
+        row = next((each for each in await store.tasks(run_of(task)) if each.id == task), None)
+    if row is None:
+        raise NotFound(f"there is no task {task}.", field="task", got=task)
+    if entry is None:
+        node, note = f"node {row.node}", f"It is {row.state} and waits for nothing."
+        return Why("task", str(task), node, row.state, row.requested_at, snapshot.now, note=note)
+    reasons = explain_task_entry(conductor, entry, snapshot)
+    note = ""
+    if entry.state == TaskState.REQUESTED and not reasons:
+        note = await _turn_note(store)
+    elif entry.state != TaskState.REQUESTED:
+        note = f"Worker {entry.worker} has it: it waits for nothing."
+    return Why(
+        "task",
+        str(task),
+        entry.spec.name,
+        entry.state,
+        entry.requested_at,
+        snapshot.now,
+        tuple(reasons),
+        priority=entry.run.row.priority,
+        tags=entry.run.row.tags,
+        note=note,
+    )
+
+
+def explain_task_entry(conductor: Conductor, entry: TaskEntry, snapshot: Snapshot) -> list[Reason]:
+    return explain.explain_task(conductor, entry, typical(snapshot, conductor, []), snapshot.now)
+
+
+async def rebuild(store: Store) -> tuple[Conductor, Snapshot]:
+    """A ledger of all active work as the rows have it now. It decides nothing and writes nothing."""
+    snapshot = await store.load()
+    conductor = Conductor(snapshot.limits, 0, "why")
+    conductor.graphs.update({key: _graph(body) for key, body in snapshot.graphs.items()})
+    conductor.restore(
+        snapshot.runs, snapshot.tasks, snapshot.workers, snapshot.buckets, snapshot.now
+    )
+    for kept in snapshot.reservations:
+        entry = conductor.lives.tasks.get(kept.task)
+        if entry is not None and entry.lane is not None:
+            conductor.ledger.board.reserved[entry.lane] = entry
+    return conductor, snapshot
+
+
+async def _queued(store: Store, row: RunRow) -> Why:
+    conductor, snapshot = await rebuild(store)
+    recent = await store.runs(RunFilter(states=["succeeded", "failed"], limit=SAMPLE))
+    position = await store.position(row.seq)
+    conductor.graphs.setdefault(row.graph, Graph(row.flow, ()))
+    conductor.ledger.put_head(row)
+    head = conductor.ledger.heads.get(row.seq)
+    if head is None:
+        head = QueuedRun(row, lanes.rank(snapshot.limits, row.priority, row.queued_at))
+    usual = typical(snapshot, conductor, recent)
+    ahead = max(0, (position or 1) - 1)
+    reasons = explain_queued(conductor, head, usual, ahead, snapshot.now)
+    note = "" if reasons else await _turn_note(store)
+    return _why(row, snapshot.now, row.queued_at, tuple(reasons), position, note)
+
+
+async def _executing(store: Store, row: RunRow) -> Why:
+    conductor, snapshot = await rebuild(store)
+    run = conductor.ledger.runs.get(row.seq)
+    progress = conductor.lives.progress.get(row.seq)
+    if run is None or progress is None:
+        return _why(row, snapshot.now, row.queued_at, note="It is ending.")
+    usual = typical(snapshot, conductor, [])
+    groups: dict[tuple[str, tuple[str, ...]], tuple[int, tuple[Reason, ...]]] = {}
+    running: dict[str, int] = {}
+    seen: dict[tuple[int, int], tuple[Reason, ...]] = {}
+    for entry in run.tasks.values():
+        if entry.state != TaskState.REQUESTED:
+            running[entry.spec.name] = running.get(entry.spec.name, 0) + 1
+            continue
+        # Tasks of one lane wait for the same; only the first of them is asked in full.
+        lane = (entry.node, 0 if entry.lane is None else id(entry.lane))
+        if lane not in seen or entry.not_before > snapshot.now:
+            seen[lane] = tuple(explain.explain_task(conductor, entry, usual, snapshot.now))
+        key = (entry.spec.name, tuple(reason.gate for reason in seen[lane]))
+        count, reasons = groups.get(key, (0, seen[lane]))
+        groups[key] = (count + 1, reasons)
+    waiting = [Waiting(step, count, reasons) for (step, _), (count, reasons) in groups.items()]
+    return msgspec.structs.replace(
+        _why(row, snapshot.now, row.queued_at),
+        waiting=tuple(waiting[:MOST_GROUPS]),
+        pending=dict(waiting_nodes(progress)),
+        running=running,
+    )
+
+
+def _why(
+    row: RunRow,
+    now: int,
+    since: int,
+    reasons: tuple[Reason, ...] = (),
+    position: int | None = None,
+    note: str = "",
+) -> Why:
+    return Why(
+        "run",
+        row.id,
+        row.flow,
+        row.state,
+        since,
+        now,
+        reasons,
+        position,
+        row.priority,
+        row.tags,
+        note=note,
+    )
+
+
+async def _turn_note(store: Store) -> str:
+    """Nothing blocks it: it starts with the leader's next cycle, if anybody leads."""
+    if await store.leader() is None:
+        return "Nothing blocks it, but no process leads: start an engine on this store."
+    return "Nothing blocks it: it starts with the leader's next cycle."
+
+
+def typical(snapshot: Snapshot, conductor: Conductor, recent: list[RunRow]) -> Typical:
+    """Usual durations, from what has ended lately."""
+    by_step: dict[str, list[int]] = {}
+    for row in snapshot.tasks:
+        if row.state == TaskState.COMPLETED and row.started_at:
+            by_step.setdefault(_step(conductor, row), []).append(row.ended_at - row.started_at)
+    runs = [row.ended_at - row.started_at for row in recent if row.started_at and row.ended_at]
+    return Typical(
+        {step: _median(times) for step, times in by_step.items() if step},
+        _median(runs) if runs else None,
+    )
+
+
+def _step(conductor: Conductor, row: TaskRow) -> str:
+    run = conductor.ledger.runs.get(run_of(row.id))
+    return "" if run is None else run.graph.nodes[row.node].step
+
+
+def _median(values: list[int]) -> int:
+    return sorted(values)[len(values) // 2]

@@ -1,0 +1,123 @@
+# ruff: noqa: S101
+"""The queue: lanes, their heads, the global order, and places that change."""
+
+from __future__ import annotations
+
+from headgate.base.limits import TagRule
+from headgate.store.protocol import Heads, Recut, Store
+from headgate.testing.conformance.world import (
+    Leader,
+    World,
+    new_run,
+    set_rule,
+    set_tag,
+    submit,
+    submitted,
+)
+
+
+async def order(store: Store) -> list[str]:
+    return [str(entry.run.id) for entry in await store.queue(1_000)]
+
+
+class TestQueueing:
+    async def test_priority_then_age(self, world: World) -> None:
+        store = await world.open()
+        ids: list[str] = []
+        for priority in (0, 5, -3, 5):
+            ids.append((await submitted(store, priority=priority)).id)
+            world.clock.advance(1)
+        assert await order(store) == [ids[1], ids[3], ids[0], ids[2]]
+        assert [entry.position for entry in await store.queue(3)] == [1, 2, 3]
+        assert len(await store.queue(3)) == 3
+
+    async def test_position_counts_over_all_lanes(self, world: World) -> None:
+        store = await world.open()
+        await set_tag(store, TagRule("team", per_value=True, limit=1))
+        runs = await submit(store, *(new_run(tags={"team": str(n % 3)}) for n in range(9)))
+        assert [await store.position(run.seq) for run in runs] == list(range(1, 10))
+        assert await store.position(10**9) is None
+
+    async def test_heads_are_the_first_of_each_lane(self, world: World) -> None:
+        store = await world.open()
+        await set_tag(store, TagRule("team", per_value=True, limit=1))
+        runs = await submit(
+            store,
+            *(new_run(tags={"team": team}, priority=n) for team in "abc" for n in range(5)),
+        )
+        lanes = (await store.load()).lanes
+        assert len(lanes) == 3
+        heads = await store.heads(Heads(lanes, each=2))
+        found: dict[str, list[int]] = {}
+        for row in heads:
+            found.setdefault(row.tags["team"], []).append(row.priority)
+        assert found == {"a": [4, 3], "b": [4, 3], "c": [4, 3]}
+        assert {row.seq for row in heads} < {run.seq for run in runs}
+
+    async def test_when_not_all_heads_fit_every_lane_still_has_its_first(
+        self, world: World
+    ) -> None:
+        store = await world.open()
+        await set_tag(store, TagRule("team", per_value=True, limit=1))
+        await submit(store, *(new_run(tags={"team": team}) for team in "abc" for _ in range(5)))
+        lanes = (await store.load()).lanes
+        heads = await store.heads(Heads(lanes, each=3, most=4))
+        assert len(heads) == 4
+        assert {row.tags["team"] for row in heads} == {"a", "b", "c"}
+        assert len(await store.heads(Heads(lanes[:1], each=100))) == 5
+        assert await store.heads(Heads([], each=1)) == []
+
+    async def test_reprioritising_moves_a_run(self, world: World) -> None:
+        store = await world.open()
+        leader = await Leader.stand(store)
+        runs = await submit(store, *(new_run() for _ in range(3)))
+        await leader.commit(reprioritised=[(runs[2].seq, 9)])
+        assert await order(store) == [runs[2].id, runs[0].id, runs[1].id]
+        row = await store.run(runs[2].id)
+        assert row is not None
+        assert row.priority == 9
+        [head] = await store.heads(Heads([row.lane], each=1))
+        assert head.seq == runs[2].seq
+
+    async def test_a_run_that_started_keeps_out_of_the_queue(self, world: World) -> None:
+        store = await world.open()
+        leader = await Leader.stand(store)
+        run = await submitted(store)
+        await leader.start(run.seq)
+        await leader.commit(reprioritised=[(run.seq, 9)])
+        assert await order(store) == []
+
+    async def test_recutting_gives_the_lanes_that_new_limits_ask_for(self, world: World) -> None:
+        store = await world.open()
+        leader = await Leader.stand(store)
+        runs = await submit(store, *(new_run(tags={"team": str(n % 3)}) for n in range(25)))
+        assert len((await store.load()).lanes) == 1
+        await set_tag(store, TagRule("team", per_value=True, limit=1))
+        after, rounds = 0, 0
+        while True:
+            after = await store.recut(Recut(leader.term, after, batch=10))
+            rounds += 1
+            if not after:
+                break
+        assert rounds == 3
+        assert len((await store.load()).lanes) == 3
+        assert await order(store) == [run.id for run in runs]
+
+    async def test_recutting_gives_the_rank_that_an_age_boost_asks_for(self, world: World) -> None:
+        store = await world.open()
+        leader = await Leader.stand(store)
+        old = await submitted(store, priority=0)
+        world.clock.advance(1_000)
+        new = await submitted(store, priority=1)
+        assert await order(store) == [new.id, old.id]
+        await set_rule(store, "engine", "age_boost_us", {"value": 100})
+        assert await store.recut(Recut(leader.term)) == 0
+        assert await order(store) == [old.id, new.id]
+
+    async def test_a_replacement_waits_in_a_lane_of_its_own(self, world: World) -> None:
+        """Its wait for one run must not hold up the runs behind it."""
+        store = await world.open()
+        first = await submitted(store, key="k")
+        waiting = await submitted(store, key="k", on_duplicate="replace")
+        rows = [await store.run(each.id) for each in (first, waiting)]
+        assert len({row.lane for row in rows if row is not None}) == 2

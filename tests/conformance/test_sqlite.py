@@ -1,0 +1,21 @@
+"""The conformance suite, run for SQLite."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from headgate.base.clock import ManualClock
+from headgate.store.sqlite import SqliteStore
+from headgate.testing.conformance import *  # noqa: F403
+from headgate.testing.conformance import World
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    clock = ManualClock()
+    world = World(lambda: SqliteStore(tmp_path / "headgate.db", clock), clock)
+    yield world
+    await world.close()
