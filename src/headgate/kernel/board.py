@@ -162,7 +162,7 @@ class Board(Generic[W]):
             self.charge(lane, now)
             self._count_bypass(lane, actual)
             lane.pop()
-            if lane in self.reserved:
+            if self.reserved.get(lane) is head:
                 self._drop_reservation(lane)
             self.turns.took(lane.fair)
             budget -= 1
@@ -337,10 +337,11 @@ class Board(Generic[W]):
         """Before `lane` may take from its pools: who has been overtaken often enough is served first."""
         for pool, _ in lane.pools:
             for other in pool.wide:
-                if other in self.reserved:
-                    continue
                 head = other.head()
-                if head is not None and other.overtaken(head) >= self.max_bypass:
+                # A new head may have come before the one that holds the lane's reservation.
+                if head is None or self.reserved.get(other) is head:
+                    continue
+                if other.overtaken(head) >= self.max_bypass:
                     self.reserved[other] = head
                     self.reservations_changed = True
 

@@ -141,7 +141,7 @@ class Coordinator:
         self._feed.lanes(snapshot.lanes)
         self._cursor = snapshot.seq
         self._conductor = conductor
-        await self._requests(conductor, snapshot.requests)
+        await self._requests(conductor, snapshot.requests, snapshot.now)
         return conductor
 
     async def _turn(self, conductor: Conductor) -> None:
@@ -162,13 +162,14 @@ class Coordinator:
             )
         if self._sweep_due:
             self._sweep_due = False
-            await self._sweep(conductor)
+            await self._sweep(conductor, now)
         if self._foreign:
             self._foreign = False
-            await self._gather(conductor)
+            await self._gather(conductor, now)
         await self._feed.fill(conductor)
         self._wake.clear()
-        cycle = conductor.cycle(await self._store.now())
+        # One instant for all facts and decisions of a cycle: rows, events and clocks then agree.
+        cycle = conductor.cycle(now)
         if not cycle.commit.empty:
             await self._commit(cycle.commit)
             self.cycles += 1
@@ -256,19 +257,19 @@ class Coordinator:
 
     # -- what changed ------------------------------------------------------------------------------
 
-    async def _gather(self, conductor: Conductor) -> None:
+    async def _gather(self, conductor: Conductor, now: int) -> None:
         gathered = await self._store.gather(Gather(self._cursor, conductor.journal.actor))
         self._cursor = gathered.seq
         if gathered.limits_changed:
             await self._new_limits(conductor)
-        await self._learn(conductor, gathered)
+        await self._learn(conductor, gathered, now)
         if gathered.workers is not None:
             self._meet(conductor, gathered)
-        await self._requests(conductor, gathered.requests)
+        await self._requests(conductor, gathered.requests, now)
         if len(gathered.events) >= Gather(0, "").limit:
             self._foreign = True
 
-    async def _learn(self, conductor: Conductor, gathered: Gathered) -> None:
+    async def _learn(self, conductor: Conductor, gathered: Gathered, now: int) -> None:
         rows = {row.id: row for row in gathered.tasks}
         for row in gathered.events:
             for event in unpack(row):
@@ -285,7 +286,7 @@ class Coordinator:
                         event.task,
                         event.token,
                         event.after,
-                        gathered.now,
+                        now,
                         ended.output,
                         ended.error,
                         str(event.data.get("reason", "")),
@@ -328,8 +329,9 @@ class Coordinator:
         except HeadgateError as error:
             log.warning("lanes are not recut: %s", error)
 
-    async def _requests(self, conductor: Conductor, requests: list[StoredRequest]) -> None:
-        now = await self._store.now()
+    async def _requests(
+        self, conductor: Conductor, requests: list[StoredRequest], now: int
+    ) -> None:
         for stored in requests:
             request = stored.request
             row = await self._store.run(request.subject)
@@ -367,11 +369,10 @@ class Coordinator:
             self._sweep_due = self._foreign = True
             self._wake.set()
 
-    async def _sweep(self, conductor: Conductor) -> None:
+    async def _sweep(self, conductor: Conductor, now: int) -> None:
         journal = conductor.journal
         expire = Expire(conductor.term, journal.next_cycle(), journal.actor)
         for lost in await self._store.expire(expire):
             log.warning("worker %s is lost (%s)", lost.worker, lost.reason)
-            now = await self._store.now()
             conductor.worker_lost(lost.worker, lost.reason, lost.abandoned, lost.withdrawn, now)
-        self.demand = conductor.sweep(await self._store.now())
+        self.demand = conductor.sweep(now)

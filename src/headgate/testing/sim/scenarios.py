@@ -10,12 +10,14 @@ from headgate.base.clock import MILLISECOND, SECOND
 from headgate.base.graph import (
     Compare,
     Const,
+    Executor,
     Graph,
     Item,
     Node,
     Output,
     PoolNeed,
     RetryPolicy,
+    RunIf,
     Tag,
     Truthy,
 )
@@ -25,7 +27,8 @@ from headgate.testing.sim.world import Behaviour, World
 
 POOLS = ("db", "api", "gpu")
 TENANTS = ("acme", "globex", "initech")
-EXECUTORS = ("async", "thread", "process")
+EXECUTORS: tuple[Executor, ...] = ("async", "thread", "process")
+RUN_IF: tuple[RunIf, ...] = ("success", "success", "success", "success", "always", "failure")
 
 
 def random_graph(draw: random.Random, name: str) -> Graph:
@@ -68,7 +71,7 @@ def _random_node(draw: random.Random, index: int, before: list[Node]) -> Node:
         when=when,
         window=draw.choice([None, 1, 2, 3]) if over is not None else None,
         on_error=draw.choice(["fail", "collect"]) if over is not None else "fail",
-        run_if=draw.choice(["success"] * 8 + ["always", "failure"]) if before else "success",
+        run_if=draw.choice(RUN_IF) if before else "success",
         pools=tuple(_random_pools(draw)),
         retry=RetryPolicy(draw.choice([0, 0, 1, 3]), delay_us=200 * MILLISECOND),
         timeout_us=draw.choice([None, None, 300 * MILLISECOND]),

@@ -84,6 +84,7 @@ class World:
         self._rules_seen: object = None
         self._leaders = 0
         self._fed: set[int] = set()
+        self._local_ends: list[tuple[int, int, str, bytes | None, bytes | None]] = []
 
     # -- time --------------------------------------------------------------------------------------
 
@@ -257,7 +258,7 @@ class World:
             else None
         )
         if worker.local and self.conductor is not None:
-            self.conductor.ended(row.id, row.token, state, self.now, output, error, local=True)
+            self._local_ends.append((row.id, row.token, state, output, error))
         else:
             self.model.finish(worker.id, row.id, row.token, state, self.now, output, error)
         self.poke()
@@ -283,6 +284,7 @@ class World:
     def lead(self) -> None:
         """A leader takes over and rebuilds its ledger from rows."""
         model = self.model
+        self.kill_leader()
         model.term += 1
         self._leaders += 1
         conductor = Conductor(
@@ -301,12 +303,19 @@ class World:
             executing, rows, list(model.workers.values()), model.stored_buckets(), self.now, local
         )
         self.conductor = conductor
+        self._due = None
         self.poke()
         self._sweep(conductor)
 
     def kill_leader(self) -> None:
+        """Its term ends. What its worker had to tell and was not written is written by the worker itself."""
         self.conductor = None
         self._due = None
+        ends, self._local_ends = self._local_ends, []
+        for task, token, state, output, error in ends:
+            worker = self.model.tasks[task].worker or ""
+            if self.workers[worker].alive:
+                self.model.finish(worker, task, token, state, self.now, output, error)
 
     def poke(self) -> None:
         """Somebody wakes the leader: it looks after the latency of one message."""
@@ -348,6 +357,9 @@ class World:
 
     def _gather(self, conductor: Conductor) -> None:
         model = self.model
+        ends, self._local_ends = self._local_ends, []
+        for task, token, state, output, error in ends:
+            conductor.ended(task, token, state, self.now, output, error, local=True)
         if self._rules_seen != model.rules:
             self._rules_seen = dict(model.rules)
             conductor.set_limits(model.limits, list(model.rules.values()))
