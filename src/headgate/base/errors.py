@@ -91,6 +91,14 @@ class RunFailed(HeadgateError):
     """`result()` of a run that ended failed."""
 
     code = "run_failed"
+    run_id: str = ""
+    step: str | None = None
+    """The step that failed, as the flow names it; None where no step is to blame."""
+    error_type: str | None = None
+    """The class of the exception, or one of ours: `capacity`, `queue_timeout`, `worker_lost` …"""
+    error_message: str = ""
+    traceback: str | None = None
+    """As text, from the worker."""
 
 
 class RunCancelled(RunFailed):

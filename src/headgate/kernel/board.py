@@ -273,12 +273,8 @@ class Board(Generic[W]):
         if source is None:
             self._push(lane, None)
             return
-        gate, need = source
-        self._stamps += 1
-        lane.stamp = self._stamps
-        lane.parked_at = gate
-        heappush(gate.parked.setdefault(need, []), (self.key(lane, head), lane.stamp, lane))
-        self._pull(gate, need)
+        self._wait_at(lane, head, *source)
+        self._pull(*source)
 
     def _park(self, lane: Lane[W], head: W, gate: Gate, reason: str) -> None:
         need = 1
@@ -288,6 +284,10 @@ class Board(Generic[W]):
         if reason == "rate" and isinstance(gate, PoolGate):
             self._serial += 1
             heappush(self._timed, (gate.granted_at(need), self._serial, gate))
+        self._wait_at(lane, head, gate, need)
+        self.found_blocked.append((lane, head, gate, reason))
+
+    def _wait_at(self, lane: Lane[W], head: W, gate: Gate, need: int) -> None:
         self._stamps += 1
         lane.stamp = self._stamps
         lane.parked_at = gate
@@ -295,7 +295,6 @@ class Board(Generic[W]):
         if lane.wide and isinstance(gate, PoolGate):
             for pool, _ in lane.pools:
                 pool.wide[lane] = None
-        self.found_blocked.append((lane, head, gate, reason))
 
     def _unpark(self, lane: Lane[W]) -> None:
         lane.parked_at = None

@@ -253,6 +253,8 @@ class RunFilter:
     limit: int = 100
     before: int | None = None
     """Only runs with a smaller seq: the next page."""
+    id_prefix: str | None = None
+    """Runs whose id begins so, by id; the other conditions do not apply then."""
 
 
 @dataclass(frozen=True, slots=True)

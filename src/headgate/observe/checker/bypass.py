@@ -72,7 +72,7 @@ class Bypass(Rule):
         used = dict[str, int]()
         for event, task in self.world.grants:
             # The earliest request: an offer that was withdrawn keeps its place in the order.
-            key = rank(task.run.priority, task.first_requested_at, task.id, boost)
+            key = rank(task.run.priority, task.requested_at, task.id, boost)
             starts.append((key, event, task))
             for pool, slots in task.pools.items():
                 used[pool] = used.get(pool, self.world.used.get(pool, 0)) - slots

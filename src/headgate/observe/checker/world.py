@@ -242,7 +242,9 @@ class World:
 
 
 def _request(event: Event, task: Task) -> None:
-    task.requested_at = event.at
+    if event.before != TaskState.SCHEDULED:
+        # An offer that was taken back does not cost the task its age.
+        task.requested_at = event.at
     task.not_before = event.data.get("not_before") or 0
     if task.generation != task.run.generation:
         # A retried run gives each task its attempts anew.

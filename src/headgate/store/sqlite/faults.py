@@ -27,12 +27,7 @@ def translate(error: sqlite3.Error | OSError, path: Path) -> StoreError:
         case sqlite3.SQLITE_FULL:
             return StoreError(f"no space is left for {path}; nothing was stored.", hint=_FULL)
         case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM | sqlite3.SQLITE_AUTH:
-            return StoreError(
-                f"the store {path} is read-only.",
-                field="path",
-                got=str(path),
-                hint="Give this user write permission to the file and its folder.",
-            )
+            return read_only(path)
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
             return StoreError(
                 f"{path} is not a headgate store, or it is damaged ({error}).",
@@ -53,7 +48,10 @@ def translate(error: sqlite3.Error | OSError, path: Path) -> StoreError:
                 hint="Check the disk; on a network file system use PostgreSQL instead.",
             )
         case _:
-            return StoreError(f"the store {path} failed: {error}.")
+            return StoreError(
+                f"the store {path} failed: {error}.",
+                hint="Nothing was stored; if it happens again, report it with this message.",
+            )
 
 
 def busy(path: Path) -> StoreBusy:
@@ -62,6 +60,15 @@ def busy(path: Path) -> StoreBusy:
         field="path",
         got=str(path),
         hint="Look for a stopped process or a long transaction in another tool.",
+    )
+
+
+def read_only(path: Path) -> StoreError:
+    return StoreError(
+        f"the store {path} is read-only.",
+        field="path",
+        got=str(path),
+        hint="Give this user write permission to the file and its folder.",
     )
 
 

@@ -67,8 +67,9 @@ class Live:
             os.close(fd)
 
     def forget(self, owner: str) -> None:
-        """Removes the file of an owner declared lost, unless somebody holds it after all."""
+        """Removes the file of an owner declared lost, unless another process holds it after all."""
         if owner in self._held:
+            self.drop(owner)
             return
         path = self._file(owner)
         try:

@@ -106,6 +106,10 @@ def run(tx: Session, run_id: str) -> RunRow | None:
 
 
 def runs(tx: Session, where: RunFilter) -> list[RunRow]:
+    if where.id_prefix is not None:
+        # '{' follows 'z', the last character an id may have.
+        last = f"{where.id_prefix}{{"
+        return decode.runs(tx.all("runs_by_prefix", where.id_prefix, last, where.limit))
     states = None if where.states is None else listed(sorted(set(where.states)))
     return decode.runs(
         tx.all(
@@ -169,7 +173,7 @@ def graph(tx: Session, digest: str) -> bytes:
 def counts(tx: Session) -> Counts:
     rows = tx.all("counter_list")
     rules = capped(compose(tx.limit_rows()))
-    active: Counter[str] = Counter({TOTAL: 0})
+    active: Counter[str] = Counter(dict.fromkeys([TOTAL, *(name for name, *_ in rows)], 0))
     for tags, count in tx.all("active_tags"):
         active[TOTAL] += count
         for name in counters(rules, decode.decode_tags(tags)):

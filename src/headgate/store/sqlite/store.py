@@ -11,6 +11,7 @@ reads, one for everybody who only looks, so that a long listing never delays a c
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -134,7 +135,7 @@ class SqliteStore(Store):
             raise InvalidInput(
                 "the store is a file.", field="path", got=str(path), hint="Name a file."
             )
-        self.path = Path(path)
+        self.path = Path(path).absolute()
         self._clock: Clock = SystemClock() if clock is None else clock
         self._busy_timeout_us = busy_timeout_us
         self._state: _Open | None = None
@@ -148,9 +149,12 @@ class SqliteStore(Store):
     async def open(self) -> None:
         if self._state is not None:
             return
-        if self.path.is_dir():
-            raise faults.directory(self.path)
         try:
+            if self.path.is_dir():
+                raise faults.directory(self.path)
+            # Before SQLite sees it: it would leave read-only companions that outlast the fix.
+            if self.path.exists() and not os.access(self.path, os.W_OK):
+                raise faults.read_only(self.path)
             self.path.parent.mkdir(parents=True, exist_ok=True)
             state = _Open(self.path, self._clock, self._busy_timeout_us)
         except OSError as error:

@@ -40,7 +40,10 @@ def submit(tx: Session, submit: Submit) -> list[Submitted]:
     if not submit.partial:
         refused = next((r for r in results if r.outcome in {"rejected", "duplicate"}), None)
         if refused is not None:
-            return [_with_the_rest(result, refused) for result in results]
+            return [
+                result if desk.was_stored(result.id) else _with_the_rest(result, refused)
+                for result in results
+            ]
     desk.write(submit.graphs)
     return results
 
@@ -68,9 +71,10 @@ class _Desk:
         self._tx = tx
         self._next, self._as_of, self._now = tx.row("submit_marks")
         self._limits = tx.limits()
-        self._known: dict[str, int] = dict(
+        self._stored: dict[str, int] = dict(
             tx.all("runs_by_id", listed(run.id for run in runs))  # pyright: ignore[reportArgumentType]
         )
+        self._known = dict(self._stored)
         self._ceilings = Ceilings(tx, self._limits, (run.tags for run in runs))
         keys = {run.key for run in runs if run.key is not None}
         self._holders: dict[str, Holder] = {}
@@ -78,10 +82,16 @@ class _Desk:
         if keys:
             for key, *holder in tx.all("runs_by_key", listed(keys)):
                 self._holders[key] = Holder(*holder)
-            for key, seq, run_id in tx.all("runs_finished_by_key", listed(keys)):
+        skipping = keys & {run.key for run in runs if run.on_duplicate == "skip_if_finished"}
+        if skipping:
+            for key, seq, run_id in tx.all("runs_finished_by_key", listed(skipping)):
                 self._finished[key] = seq, run_id
         self._new: list[tuple[int, NewRun, int | None]] = []
         self._replaced: list[Request] = []
+
+    def was_stored(self, run_id: str) -> bool:
+        """Whether it was there before: the repetition of a call whose answer was lost."""
+        return run_id in self._stored
 
     def receive(self, run: NewRun) -> Submitted:
         known = self._known.get(run.id)

@@ -11,6 +11,7 @@ one by one, so that each gets its own answer.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import queue
 import sqlite3
 import threading
@@ -85,7 +86,12 @@ class _Thread:
         _tell(opened, None)
         try:
             while (jobs := self._take()) is not None:
-                self._serve(session, jobs)
+                try:
+                    self._serve(session, jobs)
+                except Exception as error:  # noqa: BLE001
+                    # Nothing may end this thread: everybody would wait for ever.
+                    for job in jobs:
+                        job.error = job.error or self._explain(error)
                 deliver(jobs)
         finally:
             session.db.close()
@@ -131,7 +137,8 @@ def _tell(opened: asyncio.Future[None], error: BaseException | None) -> None:
         else:
             opened.set_exception(error)
 
-    opened.get_loop().call_soon_threadsafe(settle)
+    with contextlib.suppress(RuntimeError):
+        opened.get_loop().call_soon_threadsafe(settle)
 
 
 class Reader(_Thread):
@@ -194,7 +201,11 @@ class Writer(_Thread):
         """Runs `jobs` in one transaction; raises where the transaction itself failed."""
         self._turnstile.enter()
         try:
-            session.run("begin_write")
+            try:
+                session.run("begin_write")
+            except sqlite3.Error as error:
+                # Nothing has run: to try one by one would only wait once for each.
+                raise self._explain(error) from error
             try:
                 if len(jobs) == 1:
                     jobs[0].result = jobs[0].verb(session)
@@ -214,7 +225,7 @@ class Writer(_Thread):
         session.run("savepoint")
         try:
             job.result = job.verb(session)
-        except (sqlite3.OperationalError, sqlite3.DatabaseError, MemoryError):
+        except (sqlite3.Error, MemoryError):
             # The world failed, not the verb: what the others did may be gone with it.
             raise
         except Exception as error:  # noqa: BLE001

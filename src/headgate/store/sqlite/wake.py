@@ -60,11 +60,7 @@ class Wake:
         now = self._clock.monotonic()
         if self._listed_at is None or not 0 <= now - self._listed_at < LIST_EVERY_US:
             self._listed_at = now
-            self._others = [
-                name
-                for name in os.listdir(self._dir)  # noqa: PTH208
-                if name.endswith(".sock") and name != self._name
-            ]
+            self._others = self._list()
         for name in tuple(self._others):
             try:
                 self._socket.sendto(b"!", self._address(name))
@@ -77,6 +73,13 @@ class Wake:
                     os.unlink(name, dir_fd=self._dir)
             except OSError:
                 continue
+
+    def _list(self) -> list[str]:
+        try:
+            names = os.listdir(self._dir)  # noqa: PTH208
+        except OSError:
+            return []
+        return [name for name in names if name.endswith(".sock") and name != self._name]
 
     def notice(self) -> None:
         """Something foreign was committed: whoever waits looks."""

@@ -110,6 +110,15 @@ class TestSubmitting:
         assert await store.runs(RunFilter()) == []
         assert (await store.counts()).admitted[""] == 0
 
+    async def test_what_was_stored_before_stays_so_beside_a_refusal(self, world: World) -> None:
+        store = await world.open()
+        await set_ceiling(store, 1)
+        run = new_run()
+        [first] = await submit(store, run)
+        again, refused = await submit(store, run, new_run())
+        assert again == first
+        assert refused.outcome == "rejected"
+
     async def test_what_fits_is_admitted_when_partial(self, world: World) -> None:
         store = await world.open()
         await set_ceiling(store, 2)

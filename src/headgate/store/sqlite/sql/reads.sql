@@ -18,6 +18,14 @@ SELECT
     dispatch_deadline_us, output, error
 FROM run WHERE id = ?
 
+-- name: runs_by_prefix
+-- Runs whose id lies in a range, by id.
+SELECT
+    seq, id, flow, graph, params, consts, tags, priority, key, kind, generation, state, verdict,
+    lane, waits_for, queued_at, started_at, ended_at, deadline_at, queue_timeout_us,
+    dispatch_deadline_us, output, error
+FROM run WHERE id >= ? AND id < ? ORDER BY id LIMIT ?
+
 -- name: runs_filtered
 -- Runs by flow and tags, newest first.
 SELECT

@@ -64,7 +64,7 @@ INSERT OR IGNORE INTO lane (signature) VALUES /*rows*/ (?)
 
 -- name: lanes_prune
 -- Lanes that no queued run stands in.
-DELETE FROM lane WHERE id NOT IN (SELECT lane FROM queue)
+DELETE FROM lane WHERE NOT EXISTS (SELECT 1 FROM queue WHERE queue.lane = lane.id)
 
 -- name: submit_run
 -- Store queued runs.

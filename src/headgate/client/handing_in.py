@@ -1,0 +1,60 @@
+"""Handing prepared runs to the store: pools checked, large values put away, one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from headgate.base import codec, graph_check
+from headgate.base.errors import InvalidInput
+from headgate.base.graph import Graph
+from headgate.client.core import Core
+from headgate.client.submission import Prepared
+from headgate.store.protocol import Submit, Submitted
+
+MOST_AT_ONCE = 10_000
+"""Runs in one transaction: so many cost a fraction of a second, in which nobody else can write."""
+
+
+async def hand_in(core: Core, prepared: Sequence[Prepared], *, partial: bool) -> list[Submitted]:
+    """One answer per run, in order. All or none, unless `partial`."""
+    if not partial and len(prepared) > MOST_AT_ONCE:
+        raise InvalidInput(
+            f"{len(prepared):,} runs cannot be taken all or none; at most {MOST_AT_ONCE:,} can.",
+            field="runs",
+            got=len(prepared),
+            hint="Use partial=True, or several calls.",
+        )
+    await _check_pools(core, {each.run.graph: each.graph for each in prepared})
+    results: list[Submitted] = []
+    for start in range(0, len(prepared), MOST_AT_ONCE):
+        chunk = prepared[start : start + MOST_AT_ONCE]
+        runs = [each.run for each in chunk]
+        for index, run in enumerate(runs):
+            params = await _put_away(core, run.params)
+            consts = await _put_away(core, run.consts)
+            if params is not run.params or consts is not run.consts:
+                runs[index] = msgspec.structs.replace(run, params=params, consts=consts)
+        graphs = {each.run.graph: each.body for each in chunk}
+        results += await core.store.submit(Submit(runs, graphs, partial))
+        core.changed()
+    return results
+
+
+async def _check_pools(core: Core, graphs: dict[str, Graph]) -> None:
+    """Against the limits in force now, as the leader will see them."""
+    needing = [graph for graph in graphs.values() if any(node.pools for node in graph.nodes)]
+    if not needing:
+        return
+    limits, _ = await core.store.limits()
+    if core.settings.strict_pools:
+        limits = msgspec.structs.replace(limits, strict_pools=True)
+    for graph in needing:
+        graph_check.check_pools(graph, limits)
+
+
+async def _put_away(core: Core, raw: bytes) -> bytes:
+    if len(raw) <= core.settings.blob_over_bytes:
+        return raw
+    return codec.blob_ref(await core.store.put_blob(raw), len(raw))

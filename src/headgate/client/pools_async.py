@@ -1,0 +1,195 @@
+"""Namespace `pools`, for async code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from headgate.base.clock import SECOND
+from headgate.base.durations import Duration, microseconds, spoken
+from headgate.base.errors import InvalidInput, NotFound
+from headgate.base.limits import PoolRule, Rate, parse_rate, pool_name, pool_rule
+from headgate.base.model import LimitRow
+from headgate.base.names import UNLIMITED, count, did_you_mean
+from headgate.base.names import limit as checked_limit
+from headgate.base.states import TaskState
+from headgate.client.core import Core
+from headgate.client.unset import UNSET, Unset
+from headgate.client.views import PoolInfo
+from headgate.observe.why import rebuild
+from headgate.store.protocol import SetLimit
+
+_dump = msgspec.json.Encoder().encode
+_rule = msgspec.json.Decoder(PoolRule).decode
+PoolInfos = list[PoolInfo]
+
+
+class AsyncPools:
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    async def set(
+        self,
+        name: str,
+        limit: int | Unset = UNSET,
+        *,
+        lease: Duration | None | Unset = UNSET,
+        rate: str | Rate | None | Unset = UNSET,
+        burst: int | Unset = UNSET,
+    ) -> None:
+        """Sets what is given and keeps the rest; −1 is unlimited, None takes a lease or a rate away."""
+        pool = pool_name(name)
+        if isinstance(limit, Unset) and isinstance(lease, Unset) and isinstance(rate, Unset):
+            if isinstance(burst, Unset):
+                raise InvalidInput(
+                    f"say what to set for pool {pool!r}.",
+                    field="limit",
+                    hint="e.g. limit=4, or limit=-1 for unlimited.",
+                )
+        rule = await self._in_force(pool) or PoolRule()
+        if not isinstance(limit, Unset):
+            hint = "To hold a pool shut, use: pools pause NAME."
+            checked = checked_limit(limit, f"pool {pool}.limit", zero_hint=hint)
+            rule = msgspec.structs.replace(rule, limit=checked)
+        if not isinstance(lease, Unset):
+            lease_us = None if lease is None else microseconds(lease, "lease")
+            rule = msgspec.structs.replace(rule, lease_us=lease_us)
+        await self._put(pool, _with_rate(rule, rate, burst))
+
+    async def get(self, name: str) -> PoolInfo:
+        """One pool. Raises `NotFound` where nobody set it and no active task needs it."""
+        pool = pool_name(name)
+        found = {info.name: info for info in await self.list()}
+        if pool in found:
+            return found[pool]
+        rule = await self._in_force(pool)
+        if rule is None:
+            raise NotFound(
+                f"there is no pool {pool!r}.",
+                field="pool",
+                got=name,
+                hint=did_you_mean(pool, found) or f"Set it: headgate pools set {pool} N.",
+            )
+        return _info(pool, rule, "live", 0, 0)  # one key of `api[*]` that nobody uses now
+
+    async def list(self) -> PoolInfos:
+        """Every pool that was set, or that an active task needs, with its use at this moment."""
+        self._core.guard.check()
+        conductor, snapshot = await rebuild(self._core.store)
+        used: dict[str, int] = {}
+        waiting: dict[str, int] = {}
+        for entry in conductor.lives.tasks.values():
+            if entry.state == TaskState.REQUESTED:
+                for pool, _ in entry.pools:
+                    waiting[pool] = waiting.get(pool, 0) + 1
+        for pool, gate in conductor.ledger.pools.items():
+            used[pool] = gate.used
+        sources = {row.name: _source(row) for row in snapshot.limit_rows if row.kind == "pool"}
+        names = sources.keys() | waiting.keys() | {pool for pool, n in used.items() if n}
+        return [
+            _info(
+                pool,
+                snapshot.limits.pool(pool),
+                sources.get(pool, "none"),
+                used.get(pool, 0),
+                waiting.get(pool, 0),
+            )
+            for pool in sorted(names)
+        ]
+
+    async def pause(self, name: str) -> None:
+        """Nothing more starts that needs the pool; who holds slots finishes."""
+        await self._pause(name, paused=True)
+
+    async def resume(self, name: str) -> None:
+        await self._pause(name, paused=False)
+
+    async def reset(self, name: str) -> None:
+        """Back to what code or configuration declares; unlimited where they declare nothing."""
+        self._core.guard.check()
+        pool = pool_name(name)
+        await self._known(pool)
+        await self._change([SetLimit("pool", pool, None, self._core.who)])
+
+    async def delete(self, name: str) -> None:
+        """Forgets the pool, declared default included, until code or configuration declares it again."""
+        self._core.guard.check()
+        pool = pool_name(name)
+        row = await self._known(pool)
+        who = self._core.who
+        changes = [SetLimit("pool", pool, None, who)]
+        if row.declared is not None:
+            changes.append(SetLimit("pool", pool, None, who, declared=True))
+        await self._change(changes)
+
+    async def _pause(self, name: str, *, paused: bool) -> None:
+        pool = pool_name(name)
+        rule = await self._in_force(pool)
+        if rule is None and not paused:
+            raise NotFound(f"pool {pool!r} was never set.", field="pool", got=name)
+        await self._put(pool, msgspec.structs.replace(rule or PoolRule(), paused=paused))
+
+    async def _in_force(self, pool: str) -> PoolRule | None:
+        self._core.guard.check()
+        limits, _ = await self._core.store.limits()
+        return limits.pool(pool)
+
+    async def _known(self, pool: str) -> LimitRow:
+        _, rows = await self._core.store.limits()
+        pools = {row.name: row for row in rows if row.kind == "pool"}
+        if pool not in pools:
+            raise NotFound(
+                f"pool {pool!r} was never set.",
+                field="pool",
+                got=pool,
+                hint=did_you_mean(pool, pools),
+            )
+        return pools[pool]
+
+    async def _put(self, pool: str, rule: PoolRule) -> None:
+        await self._change([SetLimit("pool", pool, _dump(rule), self._core.who)])
+
+    async def _change(self, changes: list[SetLimit]) -> None:
+        await self._core.store.set_limit(changes)
+        self._core.changed()
+
+
+def _with_rate(rule: PoolRule, rate: Any, burst: Any) -> PoolRule:
+    if isinstance(rate, Unset):
+        if isinstance(burst, Unset):
+            return rule
+        if rule.rate is None:
+            return pool_rule(burst=burst)  # says that a burst needs a rate
+        return msgspec.structs.replace(
+            rule, rate=msgspec.structs.replace(rule.rate, burst=count(burst, "burst"))
+        )
+    if rate is None:
+        return msgspec.structs.replace(rule, rate=None)
+    given = None if isinstance(burst, Unset) else burst
+    return msgspec.structs.replace(rule, rate=parse_rate(rate, given))
+
+
+def _source(row: LimitRow) -> str:
+    return "declared" if row.live is None else "live"
+
+
+def spoken_rate(rate: Rate) -> str:
+    return f"{rate.count}/{spoken(rate.per_us)}"
+
+
+def _info(pool: str, rule: PoolRule | None, source: str, used: int, waiting: int) -> PoolInfo:
+    is_set = rule is not None
+    rule = rule or PoolRule()
+    return PoolInfo(
+        name=pool,
+        limit=None if rule.limit == UNLIMITED else rule.limit,
+        used=used,
+        waiting=waiting,
+        lease=None if rule.lease_us is None else rule.lease_us / SECOND,
+        rate=None if rule.rate is None else spoken_rate(rule.rate),
+        burst=None if rule.rate is None else rule.rate.burst,
+        paused=rule.paused,
+        is_set=is_set,
+        source=source,
+    )

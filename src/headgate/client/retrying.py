@@ -1,0 +1,49 @@
+"""Queueing ended runs again, and what it means when that is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headgate.base.clock import SECOND
+from headgate.base.durations import spoken
+from headgate.base.errors import AdmissionRejected, DuplicateKey, HeadgateError, InvalidInput
+from headgate.client.core import Core
+from headgate.store.protocol import Submitted
+
+
+async def retry_runs(core: Core, ids: Sequence[str]) -> None:
+    """Raises the first refusal; the others of `ids` are queued all the same."""
+    answers = await core.store.retry(list(ids))
+    core.changed()
+    for run_id, answer in zip(ids, answers, strict=True):
+        error = _refusal(run_id, answer)
+        if error is not None:
+            raise error
+
+
+def _refusal(run_id: str, answer: Submitted) -> HeadgateError | None:
+    match answer.outcome:
+        case "finished":
+            return InvalidInput(
+                f"run {run_id} succeeded: there is nothing to try again.",
+                field="run",
+                got=run_id,
+                hint="Submit the flow again for another run.",
+            )
+        case "duplicate":
+            return DuplicateKey(
+                f"run {run_id} cannot be tried again: its key belongs to the active run {answer.id}.",
+                field="run",
+                got=run_id,
+                hint="Wait for that run, or cancel it.",
+            )
+        case "rejected":
+            return AdmissionRejected(
+                f"run {run_id} cannot be tried again now: the ceiling {answer.ceiling} is reached"
+                f" ({answer.active:,} of {answer.limit:,} runs are active).",
+                retry_after=answer.retry_after_us / SECOND,
+                field=answer.ceiling,
+                hint=f"Try again in {spoken(answer.retry_after_us)}.",
+            )
+        case "created" | "attached":
+            return None

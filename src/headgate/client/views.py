@@ -1,0 +1,217 @@
+"""What the reading verbs show: small frozen values, true at the moment of reading."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from headgate.base.model import Failure, RunRow, WorkerRow
+from headgate.base.states import RunState, TaskState
+from headgate.client.results import failure_of
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def instant(at: int) -> datetime:
+    """Microseconds since the epoch as a UTC datetime, exactly."""
+    return _EPOCH + timedelta(microseconds=at)
+
+
+def moment(at: int | None) -> datetime | None:
+    """The same where 0 means: not yet."""
+    return instant(at) if at else None
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    id: str
+    flow: str
+    state: RunState
+    tags: Mapping[str, str]
+    priority: int
+    key: str | None
+    kind: str
+    """`flow`, or `hold` for slots held by `slots()`."""
+    generation: int
+    """How often it was retried."""
+    queued_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+    deadline_at: datetime | None
+    error: Failure | None
+    number: int
+    """The store's own number of the run: what events and tasks refer to."""
+
+    @classmethod
+    def of(cls, row: RunRow) -> RunInfo:
+        return cls(
+            id=row.id,
+            flow=row.flow,
+            state=RunState(row.state),
+            tags=row.tags,
+            priority=row.priority,
+            key=row.key,
+            kind=row.kind,
+            generation=row.generation,
+            queued_at=instant(row.queued_at),
+            started_at=moment(row.started_at),
+            ended_at=moment(row.ended_at),
+            deadline_at=moment(row.deadline_at),
+            error=failure_of(row.error),
+            number=row.seq,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class QueueInfo:
+    position: int
+    run: RunInfo
+
+
+@dataclass(frozen=True, slots=True)
+class TaskInfo:
+    """A task: a plain step of a run, or one item of a mapped one."""
+
+    id: int
+    name: str
+    """As the flow names the step."""
+    step: str
+    index: int | None
+    """The item's; None for a plain step."""
+    state: TaskState
+    attempt: int
+    """Attempts that were started so far."""
+    worker: str | None
+    pools: Mapping[str, int]
+    """Slots it holds now."""
+    wait_reason: str | None
+    """The gate a waiting task was last found at; `why()` tells all of them, with numbers."""
+    error: Failure | None
+    requested_at: datetime | None
+    scheduled_at: datetime | None
+    started_at: datetime | None
+    ended_at: datetime | None
+    not_before: datetime | None
+    """A retry's back-off: it does not start earlier."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventInfo:
+    """One change of state."""
+
+    seq: int
+    at: datetime
+    actor: str
+    subject: str
+    task: int | None
+    name: str | None
+    """The step, where the event is a task's."""
+    index: int | None
+    before: str
+    after: str
+    data: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class PoolInfo:
+    name: str
+    limit: int | None
+    """None: unlimited."""
+    used: int
+    waiting: int
+    """Tasks that need it and have not started."""
+    lease: float | None
+    """Seconds a dead holder's slots are kept for; None: as long as its worker's lease."""
+    rate: str | None
+    burst: int | None
+    paused: bool
+    is_set: bool
+    """False: nobody ever set a limit, tasks only name it."""
+    source: str
+    """`live` (an operator's), `declared` (code or configuration) or `none`."""
+
+    @property
+    def limit_text(self) -> str:
+        if not self.is_set:
+            return "unlimited (never set)"
+        return "unlimited" if self.limit is None else str(self.limit)
+
+
+@dataclass(frozen=True, slots=True)
+class LimitInfo:
+    """One rule that is stored: what is in force, and what it would be after a reset."""
+
+    kind: str
+    name: str
+    """As `limits.reset` and `limits.pause` take it."""
+    value: str
+    """In force now."""
+    live: str | None
+    declared: str | None
+    paused: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LimitChangeInfo:
+    at: datetime
+    who: str
+    kind: str
+    name: str
+    before: str | None
+    after: str | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerInfo:
+    id: str
+    host: str
+    pid: int
+    version: str
+    permits: Mapping[str, int]
+    """Per executor; −1 is unlimited."""
+    in_flight: int
+    labels: Mapping[str, str]
+    draining: bool
+    alive: bool
+    """Whether its lease lasts."""
+    since: datetime
+    lease_until: datetime
+
+    @classmethod
+    def of(cls, row: WorkerRow, now: int) -> WorkerInfo:
+        return cls(
+            id=row.id,
+            host=row.host,
+            pid=row.pid,
+            version=row.version,
+            permits=row.permits,
+            in_flight=row.in_flight,
+            labels=row.labels,
+            draining=row.draining,
+            alive=row.lease_until >= now,
+            since=instant(row.since),
+            lease_until=instant(row.lease_until),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Requested:
+    """What was asked of the leader. A request is durable: without a leader it is carried out when one comes."""
+
+    ids: tuple[str, ...]
+    """What the request concerns."""
+    leader: bool
+    """Whether somebody leads now, so that it is carried out at once."""
+    over: tuple[str, ...] = field(default=())
+    """What was left out because it had ended already."""
+
+    def __str__(self) -> str:
+        done = f"requested for {len(self.ids)}"
+        if self.over:
+            done += f", {len(self.over)} had ended already"
+        if self.ids and not self.leader:
+            done += "; no engine runs now: it is carried out when one starts"
+        return done
