@@ -126,8 +126,9 @@ class Board(Generic[W]):
             for need in list(gate.parked):
                 self._pull(gate, need)
         self._opened.clear()
-        while budget > 0 and self._front:
-            key, _, stamp, lane, source = heappop(self._front)
+        front = self._front
+        while budget > 0 and front:
+            key, _, stamp, lane, source = heappop(front)
             if lane.stamp != stamp:
                 self._next(source)
                 continue
@@ -141,37 +142,55 @@ class Board(Generic[W]):
                 # Its turn moved on, or its head left: back in line with the true key.
                 self._requeue(lane, head, source)
                 continue
-            if lane.pools:
-                self._reserve_overdue(lane)
-            gate, reason = self.blocked_by(lane, head, now)
-            if gate is not None:
-                self._park(lane, head, gate, reason)
-                # Parked where it came from: whoever waits there for as much, behind it, is blocked too.
-                if source is None or source[0] is not gate:
-                    self._next(source)
-                continue
-            target: object | None = None
-            if place is not None:
-                target = place(lane, head)
-                if target is None:
-                    assert lane.station is not None  # noqa: S101
-                    self._park(lane, head, lane.station, "worker")
-                    if source is None or source[0] is not lane.station:
+            while True:
+                gate, reason, target = self._try(lane, head, now, place)
+                if gate is not None:
+                    self._park(lane, head, gate, reason)
+                    # Parked where it came from: who waits there for as much, behind it, is blocked too.
+                    if source is None or source[0] is not gate:
                         self._next(source)
-                    continue
-            self.charge(lane, now)
-            self._count_bypass(lane, actual)
-            lane.pop()
-            if self.reserved.get(lane) is head:
-                self._drop_reservation(lane)
-            self.turns.took(lane.fair)
-            budget -= 1
-            yield head, target
-            if lane.live:
-                self._push(lane, source)
-            else:
-                self._forget(lane)
+                    break
+                self._start(lane, head, actual, now)
+                budget -= 1
+                yield head, target
+                # Whoever waited behind it at the gate that opened may stand before this lane's next.
                 self._next(source)
+                source = None
+                head = lane.head()
+                if head is None:
+                    self._forget(lane)
+                    break
+                actual = self.key(lane, head)
+                if budget <= 0 or (front and front[0][0] < actual):
+                    self._push(lane, None)
+                    break
+
+    def _try(
+        self,
+        lane: Lane[W],
+        head: W,
+        now: int,
+        place: Callable[[Lane[W], W], object | None] | None,
+    ) -> tuple[Gate | None, str, object | None]:
+        """(the gate that blocks, its reason, where it goes): nothing is charged before all agreed."""
+        if lane.pools:
+            self._reserve_overdue(lane)
+        gate, reason = self.blocked_by(lane, head, now)
+        if gate is not None or place is None:
+            return gate, reason, None
+        target = place(lane, head)
+        if target is None:
+            return lane.station, "worker", None
+        return None, "", target
+
+    def _start(self, lane: Lane[W], head: W, key: Key, now: int) -> None:
+        self.charge(lane, now)
+        if lane.pools:
+            self._count_bypass(lane, key)
+        lane.pop()
+        if self.reserved and self.reserved.get(lane) is head:
+            self._drop_reservation(lane)
+        self.turns.took(lane.fair)
 
     def key(self, lane: Lane[W], waiter: W) -> Key:
         first, second = waiter.rank
@@ -315,8 +334,6 @@ class Board(Generic[W]):
 
     def _count_bypass(self, lane: Lane[W], key: Key) -> None:
         """`lane`'s head starts: whoever stands before it, shares a pool and waits for pools alone is bypassed."""
-        if not lane.pools:
-            return
         seen: set[Lane[W]] = set()
         for pool, _ in lane.pools:
             for other in pool.wide:
