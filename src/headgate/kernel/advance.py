@@ -285,10 +285,12 @@ class Progress:
             reason, tainted = verdict
             self._skip(step, reason, tainted=tainted)
             return
+        what = "condition"
         try:
             if step.node.when is not None and not render.holds(step.node.when, self.scope):
                 self._skip(step, "its condition is false", tainted=False)
                 return
+            what = "input"
             step.phase = Phase.ACTIVE
             if step.mapped:
                 self._expand(step)
@@ -298,7 +300,7 @@ class Progress:
                 self._ask(step, PLAIN, render.call(step.node, self.scope), None)
         except (HeadgateError, LookupError, TypeError, ValueError, msgspec.MsgspecError) as error:
             step.phase = Phase.WAITING
-            self._break(step, error)
+            self._break(step, what, error)
 
     def _may_run(self, step: Step) -> tuple[str, bool] | None:
         """None: yes. Else why not, and whether because something failed."""
@@ -331,11 +333,7 @@ class Progress:
         assert node.over is not None  # noqa: S101
         elements = codec.split_list(render.render(node.over, self.scope))
         self._check_size(node, len(elements))
-        step.total = len(elements)
-        step.items = list[bytes | None]([None]) * step.total
-        step.expanded = True
-        self._claim(step, step.total)
-        self._share(step)
+        self._open_items(step, len(elements))
         for follower in step.followers:
             self._ready(follower)
         if not elements:
@@ -344,11 +342,7 @@ class Progress:
             self._ask(step, idx, element, element)
 
     def _expand_follower(self, step: Step, source: Step) -> None:
-        step.total = source.total
-        step.items = list[bytes | None]([None]) * step.total
-        step.expanded = True
-        self._claim(step, step.total)
-        self._share(step)
+        self._open_items(step, source.total)
         if self.stopping:
             self._close(step)
         for follower in step.followers:
@@ -358,6 +352,14 @@ class Progress:
             self._follow(step, idx)
         if step.total == 0:
             self._end(step)
+
+    def _open_items(self, step: Step, count: int) -> None:
+        # What can fail comes first: a broken map counts as never expanded, so nobody waits for its items.
+        self._share(step)
+        self._claim(step, count)
+        step.total = count
+        step.items = list[bytes | None]([None]) * count
+        step.expanded = True
 
     def _check_size(self, node: Node, count: int) -> None:
         if count > MAX_ITEMS:
@@ -489,9 +491,8 @@ class Progress:
             self._ready(follower)
         self._leave(step)
 
-    def _break(self, step: Step, error: Exception) -> None:
+    def _break(self, step: Step, what: str, error: Exception) -> None:
         """The flow's own logic is wrong (a condition, a map over no list, a pool's key): the run fails."""
-        what = "condition" if step.node.when is not None and not step.expanded else "input"
         self.failure = self.failure or Failure(
             f"flow_{what}", f"{step.node.name}: {error}", node=step.node.name, retryable=False
         )

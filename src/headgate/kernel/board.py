@@ -17,7 +17,7 @@ from heapq import heappop, heappush, heapreplace
 from typing import Generic, TypeVar
 
 from headgate.base.limits import Fair
-from headgate.kernel.gates import Gate, Key, Lane, PoolGate, Waiter
+from headgate.kernel.gates import UNBOUNDED, Gate, Key, Lane, PoolGate, Waiter
 
 W = TypeVar("W", bound=Waiter)
 
@@ -86,7 +86,7 @@ class Board(Generic[W]):
         if known is None:
             self.lanes[lane.key] = lane
             self._push(lane, None)
-        elif head is None or waiter.rank < head.rank:
+        elif head is None or (waiter.rank, waiter.id) < (head.rank, head.id):
             self._push(lane, None)
 
     def remove(self, waiter: W, lane: Lane[W]) -> None:
@@ -214,12 +214,15 @@ class Board(Generic[W]):
         return None, ""
 
     def reserved_before(self, pool: PoolGate, lane: Lane[W], waiter: W) -> int:
-        """Slots of `pool` kept for waiters that stand before `waiter` in global order."""
+        """Slots of `pool` kept for waiters that stand before `waiter` in global order.
+
+        Nothing is kept for one whom a pause or a lowered limit shuts out: it would shut the pool for all.
+        """
         own = self.key(lane, waiter)
         return sum(
             slots
             for other, holder in self.reserved.items()
-            if other is not lane and self.key(other, holder) < own
+            if other is not lane and self.key(other, holder) < own and other.possible
             for gate, slots in other.pools
             if gate is pool
         )
@@ -301,8 +304,10 @@ class Board(Generic[W]):
             if pool is gate:
                 need = slots
         if reason == "rate" and isinstance(gate, PoolGate):
-            self._serial += 1
-            heappush(self._timed, (gate.granted_at(need), self._serial, gate))
+            at = gate.granted_at(need)
+            if at < UNBOUNDED:
+                self._serial += 1
+                heappush(self._timed, (at, self._serial, gate))
         self._wait_at(lane, head, gate, need)
         self.found_blocked.append((lane, head, gate, reason))
 

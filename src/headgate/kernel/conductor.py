@@ -81,8 +81,7 @@ class Conductor:
     # -- beginning a term --------------------------------------------------------------------------
 
     def begin(self, rows: Sequence[LimitRow]) -> None:
-        """First words of a term: who leads, and every limit in force. Old reservations are void."""
-        self.journal.tell(NOBODY, Change("leader", 0, "", self.owner))
+        """First words of a term: every limit in force. (Who leads, the election has told.)"""
         self.ledger.board.reservations_changed = True
         self.set_limits(self.ledger.limits, rows)
 
@@ -120,7 +119,8 @@ class Conductor:
                 if task.state in (TaskState.FAILED, TaskState.TIMED_OUT):
                     final = not lives.retries(entry, failure_of(task.error))
                 if not final:
-                    lives.tasks[entry.id] = run.tasks[entry.id] = entry
+                    lives.tasks[entry.id] = entry
+                    self.ledger.enter(entry)
                     open_rows.append((entry, task))
             ordinal = ids.ordinal_of(task.id)
             existing.append(
@@ -244,11 +244,7 @@ class Conductor:
 
     def _release_lost(self, entry: TaskEntry, renewed: int, now: int) -> None:
         """Slots of a pool with a lease of its own stay taken until that has passed as well."""
-        leases = [pool.lease_us or 0 for pool, _ in entry.lane.pools] if entry.lane else []
-        until = renewed + max(leases, default=0)
-        lingers = any(leases) and until > now
-        self.ledger.release(entry, linger_until=until if lingers else 0)
-        if lingers:
+        for until in self.ledger.release_lost(entry, renewed, now):
             self.lives.timers.set(until, "linger", entry.id)
 
     # -- facts: the queue --------------------------------------------------------------------------
@@ -259,6 +255,9 @@ class Conductor:
             return
         if rows:
             self._retried[row.seq] = rows
+        if row.waits_for in self.journal.ended_runs:
+            # It ends with the commit to come: the row that was read does not know yet.
+            row = msgspec.structs.replace(row, waits_for=None)
         self.ledger.put_head(row)
 
     def end_queued(self, row: RunRow, state: RunState, failure: Failure, now: int) -> None:
@@ -270,8 +269,9 @@ class Conductor:
         self._ended_queued.add(row.seq)
         change = Change("run", 0, RunState.QUEUED, state, 0, {"error": short(failure)})
         self.journal.tell(row.seq, change)
+        behind = None if row.waits_for in self.journal.ended_runs else row.waits_for
         self.journal.end_run(RunEnd(row.seq, state, None, _dump(failure), now))
-        self.ledger.ended(row.seq)
+        self.ledger.ended(row.seq, behind)
 
     def reprioritise(self, row: RunRow, priority: int) -> None:
         """A queued run moves in its line."""
@@ -317,6 +317,9 @@ class Conductor:
             entry.state = to
             if to == TaskState.CANCELLED:
                 self.lives.drop(entry, now)
+            elif entry.cancelling:
+                # Both a cancel and the offer's end were on their way: it must not be offered again.
+                self.lives.end_waiting(entry, to, TaskState.CANCELLED, None, now)
             else:
                 self.lives.stand_in_line(entry, now)
 
@@ -388,7 +391,7 @@ class Conductor:
             if kind == "run_deadline":
                 self._run_deadline(subject, now)
             elif kind == "linger":
-                self._end_lingering(subject, now)
+                self.ledger.end_lingering(subject, now)
             elif (entry := self.lives.tasks.get(subject)) is None:
                 continue
             elif kind == "offer":
@@ -411,14 +414,11 @@ class Conductor:
             self.lives.stop(run, RunState.TIMED_OUT, failure, now)
             self.lives.close_if_finished(run, now)
 
-    def _end_lingering(self, task: int, now: int) -> None:
-        for held in [key for key in self.ledger.lingering if key[0] == task]:
-            if self.ledger.lingering[held][1] <= now:
-                self.ledger.end_linger(*held)
-
     def _queue_timeout(self, entry: TaskEntry, now: int) -> None:
         limit = self.lives.queue_timeout_of(entry) or 0
-        gate = gate_name(entry.lane.parked_at) if entry.lane and entry.in_line else "back-off"
+        gate = "sequential" if entry.aside else "back-off"
+        if entry.lane is not None and entry.in_line:
+            gate = gate_name(entry.lane.parked_at)
         waited = spoken(now - entry.requested_at)
         text = f"queue_timeout: {gate} — waited {waited} of at most {spoken(limit)}"
         failure = Failure("queue_timeout", text, retryable=False)

@@ -68,7 +68,7 @@ def explain_queued(
     ledger = conductor.ledger
     row = head.row
     reasons: list[Reason] = []
-    if row.waits_for is not None:
+    if row.waits_for is not None and head.lane is None:
         text = f"key {row.key!r}: the run it replaces ({row.waits_for}) has not ended"
         reasons.append(Reason("key", text, 1, 1, holders=(Holder(row.waits_for),)))
     gates = head.lane.gates if head.lane is not None else ()
@@ -120,6 +120,10 @@ def explain_task(
         text = f"back-off after attempt {entry.attempt}: {_seconds(wait)} left"
         reasons.append(Reason("back_off", text, estimate_us=wait))
     ledger = conductor.ledger
+    if (first := ledger.turn_of(entry)) is not entry:
+        text = f"its flow is sequential: item {first.idx} has not ended"
+        holder = Holder(first.run.seq, first.id, first.spec.name, since=first.started_at)
+        reasons.append(Reason("sequential", text, 1, 1, holders=(holder,)))
     lane = entry.lane if entry.in_line else ledger.lane_of(entry.run, entry.node, entry.pools)
     if lane is None:
         return reasons
@@ -185,7 +189,7 @@ def _full(
     ]
     dead = [
         Holder(task >> 20, task, "", slots, until, worker, dead=True)
-        for (task, pool), (slots, until, worker) in conductor.ledger.lingering.items()
+        for (task, _, pool), (slots, until, worker) in conductor.ledger.lingering.items()
         if isinstance(gate, PoolGate) and pool == gate.name
     ]
     ahead = _ahead(conductor, entry, gate)

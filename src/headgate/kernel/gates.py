@@ -88,10 +88,12 @@ class PoolGate(Gate):
         self.tat = 0 if rate is None else tat * rate.count
 
     def granted_at(self, slots: int) -> int:
-        """The earliest instant at which the rate lets `slots` go (in the past: now)."""
+        """The earliest instant at which the rate lets `slots` go (in the past: now; `UNBOUNDED`: never)."""
         if self.rate is None:
             return 0
         rate = self.rate
+        if slots > rate.burst:
+            return UNBOUNDED
         return -(-(self.tat + (slots - rate.burst) * rate.per_us) // rate.count)
 
     def spend(self, slots: int, now: int) -> None:
@@ -168,6 +170,14 @@ class Lane(Generic[W]):
         waiter = heappop(self.entries)[2]
         self.discard(waiter)
         return waiter
+
+    @property
+    def possible(self) -> bool:
+        """Its pools, were they empty, would let it go: none is paused, none smaller than its need."""
+        return all(
+            slots <= pool.cap and (pool.rate is None or slots <= pool.rate.burst)
+            for pool, slots in self.pools
+        )
 
     def overtaken(self, waiter: W) -> int:
         return self.bypassed - self.waiting_since_bypass.get(waiter.id, self.bypassed)

@@ -9,6 +9,9 @@ each lane of the queue: never the backlog.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from heapq import heappop, heappush
+
+import msgspec
 
 from headgate.base.graph import Graph, Node
 from headgate.base.limits import Limits, TagRule
@@ -38,6 +41,7 @@ class RunEntry:
     __slots__ = (
         "by_executor",
         "fair",
+        "files",
         "gates",
         "graph",
         "lanes",
@@ -69,12 +73,23 @@ class RunEntry:
         }
         self.tasks: dict[int, TaskEntry] = {}
         """Tasks that are not terminal."""
+        self.files: dict[int, list[int]] = {}
+        """Of a sequential flow: items of each map that are not terminal, by node, as a heap of their ids."""
         self.lanes: dict[tuple[int, tuple[tuple[str, int], ...]], Lane[TaskEntry]] = {}
         self.last_worker: dict[str, str] = {}
 
     @property
     def own_gates(self) -> bool:
         return self.parallel is not None or bool(self.by_executor)
+
+    def first_in_file(self, node: int) -> TaskEntry | None:
+        """The item of a sequential map whose turn it is: the first that has not ended for good."""
+        file = self.files.get(node)
+        while file:
+            if (task := self.tasks.get(file[0])) is not None:
+                return task
+            heappop(file)
+        return None
 
 
 class TaskEntry:
@@ -138,6 +153,11 @@ class TaskEntry:
         """It stands at its gates (and is not in flight, nor waiting for its back-off to end)."""
         return self.lane is not None and self.lane.live.get(self.id) is self
 
+    @property
+    def aside(self) -> bool:
+        """It was asked for and has never been at its gates: an earlier item of its sequential map goes first."""
+        return self.lane is None and self.state == TaskState.REQUESTED and self.not_before == 0
+
 
 class Ledger:
     def __init__(self, limits: Limits) -> None:
@@ -152,8 +172,8 @@ class Ledger:
         self.heads: dict[int, QueuedRun] = {}
         self.held_back: dict[int, list[QueuedRun]] = {}
         """Runs that wait for the run they replace to end, by that run."""
-        self.lingering: dict[tuple[int, str], tuple[int, int, str]] = {}
-        """(task, pool) → (slots, until, worker): slots of dead holders whose pool has a longer lease."""
+        self.lingering: dict[tuple[int, int, str], tuple[int, int, str]] = {}
+        """(task, token, pool) → (slots, until, worker): slots of dead holders whose pool has a longer lease."""
         self._apply_common(limits)
 
     # -- limits ------------------------------------------------------------------------------------
@@ -300,10 +320,14 @@ class Ledger:
         for name in [name for name in self.tag_gates if name not in used]:
             del self.tag_gates[name]
 
-    def ended(self, seq: int) -> None:
-        """Whoever waited to replace this run may be looked at now."""
+    def ended(self, seq: int, behind: int | None = None) -> None:
+        """Whoever waited to replace this run may be looked at now, or waits for the one it stood `behind`."""
         for head in self.held_back.pop(seq, ()):
-            self._line_up_run(head)
+            if behind is None:
+                self._line_up_run(head)
+            else:
+                head.row = msgspec.structs.replace(head.row, waits_for=behind)
+                self.held_back.setdefault(behind, []).append(head)
 
     # -- tasks -------------------------------------------------------------------------------------
 
@@ -313,10 +337,22 @@ class Ledger:
             gate = self.pools[name] = PoolGate(name, self.limits.pool(name))
         return gate
 
+    def enter(self, task: TaskEntry) -> None:
+        """`task` exists and is not terminal."""
+        run = task.run
+        run.tasks[task.id] = task
+        if run.graph.sequential and task.spec.over is not None:
+            heappush(run.files.setdefault(task.node, []), task.id)
+
     def request(self, task: TaskEntry) -> None:
         """`task` is ready and stands at its gates. Back-off is the caller's: call when it is over."""
-        task.run.tasks[task.id] = task
-        self._line_up(task)
+        # In a sequential flow an item stands aside until the one before it is terminal, retries included.
+        if self.turn_of(task) is task:
+            self._line_up(task)
+
+    def turn_of(self, task: TaskEntry) -> TaskEntry:
+        """`task` itself, or the earlier item of its sequential map that has to end first."""
+        return task.run.first_in_file(task.node) or task
 
     def _line_up(self, task: TaskEntry) -> None:
         task.rank = lanes.rank(self.limits, task.run.row.priority, task.requested_at)
@@ -370,7 +406,6 @@ class Ledger:
 
     def hold(self, task: TaskEntry) -> None:
         """A task found in flight at a rebuild: charge what its row says it holds, whatever the limits are now."""
-        task.run.tasks[task.id] = task
         task.rank = lanes.rank(self.limits, task.run.row.priority, task.requested_at)
         task.lane = self.lane_of(task.run, task.node, task.pools)
         for gate in task.lane.gates:
@@ -385,29 +420,45 @@ class Ledger:
         for station in self.floor.answered(task.worker or ""):
             self.board.opened(station)
 
-    def release(self, task: TaskEntry, *, linger_until: int = 0) -> None:
-        """`task` is no longer in flight: everything it held is free, exactly once.
+    def release(self, task: TaskEntry) -> None:
+        """`task` is no longer in flight: everything it held is free, exactly once."""
+        assert task.lane is not None  # noqa: S101
+        self._release(task, task.lane, task.lane.pools)
 
-        With `linger_until` (its worker died) slots of pools with a longer lease stay taken until then.
+    def release_lost(self, task: TaskEntry, renewed: int, now: int) -> list[int]:
+        """Its worker died. Slots of a pool with a lease of its own stay taken until `renewed` plus that.
+
+        Returns the instants at which `end_lingering` has something to do.
         """
-        lane = task.lane
-        assert lane is not None  # noqa: S101
-        pools = lane.pools
-        if linger_until:
-            kept = tuple((pool, slots) for pool, slots in pools if pool.lease_us is not None)
-            for pool, slots in kept:
-                self.lingering[task.id, pool.name] = (slots, linger_until, task.worker or "")
-            pools = tuple(each for each in pools if each not in kept)
+        assert task.lane is not None  # noqa: S101
+        free: list[tuple[PoolGate, int]] = []
+        ends: list[int] = []
+        for pool, slots in task.lane.pools:
+            until = renewed + (pool.lease_us or 0)
+            if pool.lease_us is None or until <= now:
+                free.append((pool, slots))
+                continue
+            # By attempt: the next one may die too while the slots of this one are still kept.
+            self.lingering[task.id, task.token, pool.name] = (slots, until, task.worker or "")
+            ends.append(until)
+        self._release(task, task.lane, tuple(free))
+        return ends
+
+    def _release(
+        self, task: TaskEntry, lane: Lane[TaskEntry], pools: tuple[tuple[PoolGate, int], ...]
+    ) -> None:
         self.board.release(lane.gates, pools)
         if task.worker is not None:
             offered = task.state == TaskState.SCHEDULED
             for station in self.floor.give_back(task.worker, task.spec.executor, offered=offered):
                 self.board.opened(station)
 
-    def end_linger(self, task: int, pool_name: str) -> None:
-        slots, _, _ = self.lingering.pop((task, pool_name))
-        pool = self.pool(pool_name)
-        self.board.release((), ((pool, slots),))
+    def end_lingering(self, task: int, now: int) -> None:
+        """Slots of `task`'s dead attempts whose own lease has passed are free now."""
+        for held, (slots, until, _) in list(self.lingering.items()):
+            if held[0] == task and until <= now:
+                del self.lingering[held]
+                self.board.release((), ((self.pool(held[2]), slots),))
 
     def withdraw_request(self, task: TaskEntry) -> None:
         """A waiting task leaves its line (cancelled, skipped, timed out)."""
@@ -415,7 +466,12 @@ class Ledger:
             self.board.remove(task, task.lane)
 
     def forget(self, task: TaskEntry) -> None:
-        task.run.tasks.pop(task.id, None)
+        """`task` is terminal."""
+        run = task.run
+        run.tasks.pop(task.id, None)
+        following = run.first_in_file(task.node) if run.files else None
+        if following is not None and following.aside:
+            self._line_up(following)
 
     # -- workers -----------------------------------------------------------------------------------
 

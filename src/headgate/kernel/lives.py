@@ -113,7 +113,7 @@ class Lives:
             entry.stored = True
             self.journal.save(entry)
         self.tasks[task] = entry
-        run.tasks[task] = entry
+        self.ledger.enter(entry)
         try:
             scope = self.progress[run.seq].scope
             entry.pools = render.pool_needs(entry.spec, scope, asked.item)
@@ -126,7 +126,6 @@ class Lives:
     def stand_in_line(self, entry: TaskEntry, now: int) -> None:
         """To the gates, at once or when its back-off is over; the clocks of waiting run from here."""
         if entry.not_before > now:
-            entry.run.tasks[entry.id] = entry
             self.timers.set(entry.not_before, "back_off", entry.id, entry.not_before)
         else:
             self.ledger.request(entry)

@@ -44,7 +44,8 @@ class Worker:
         return self.row.id
 
     def describe(self, row: WorkerRow) -> None:
-        if row.labels != self.row.labels or row.steps != self.row.steps:
+        known = self.row
+        if (row.labels, row.steps, row.permits) != (known.labels, known.steps, known.permits):
             self._fits.clear()
         self.row = row
 

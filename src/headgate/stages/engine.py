@@ -110,11 +110,8 @@ class Engine:
     async def stop(self, grace_us: int | None = None) -> None:
         """Drain: no new tasks, what runs may finish within the grace, the rest is handed back."""
         self._closing = True
-        self._worker.draining = True
-        if self.coordinator is not None:
-            self.coordinator.describe_local()
         with suppress(HeadgateError):
-            await self._beat()
+            await self.drain()
         grace = self.settings.grace_us if grace_us is None else grace_us
         left = await self._worker.close(grace)
         await self._flush()
@@ -126,6 +123,13 @@ class Engine:
             with suppress(HeadgateError):
                 await self.store.leave(self._worker.id)
         self._worker.forget()
+
+    async def drain(self) -> None:
+        """Take no more tasks; what runs may finish. The engine goes on, and leads if it led."""
+        self._worker.draining = True
+        if self.coordinator is not None:
+            self.coordinator.describe_local()
+        await self._beat()
 
     async def _flush(self) -> None:
         """Whoever writes the last ends has a moment to do so; an unwritten one is found by its lease."""
@@ -158,7 +162,7 @@ class Engine:
             fair = self.settings.fair
             changes.append(SetLimit("fair", fair.key, _dump(fair), "config", declared=True))
         for knob in ("age_boost_us", "max_bypass", "max_starts_per_cycle", "placement"):
-            if knob in self.settings.sources:
+            if knob.removesuffix("_us") in self.settings.sources:
                 value = _dump({"value": getattr(self.settings, knob)})
                 changes.append(SetLimit("engine", knob, value, "config", declared=True))
         await self.store.set_limit(changes)

@@ -94,7 +94,9 @@ class Feed:
             if row.seq not in heads or heads[row.seq].row.priority != row.priority:
                 await self._put(conductor, row)
         for number in wanted:
-            lane = self._lanes[number]
+            lane = self._lanes.get(number)
+            if lane is None:
+                continue  # emptied since it was found stale, and nothing has come
             lane.more = found.get(number, 0) >= each
             if not lane.held:
                 del self._lanes[number]

@@ -62,6 +62,9 @@ def _feed(world: World, watch: Watch, event: Event) -> None:
             for see_wait in watch.wait_handlers:
                 see_wait(event, task)
             world.waits.append((event, task))
+        case "limit" if event.after == "asked":
+            # Somebody set it; it counts from the leader's commit that brings it into force.
+            return
         case "limit":
             world.apply_limit(event)
             for see_limit in watch.limit_handlers:

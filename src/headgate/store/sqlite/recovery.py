@@ -7,7 +7,8 @@ from collections.abc import Callable
 from headgate.base.clock import SECOND
 from headgate.base.events import NOBODY, Change
 from headgate.base.states import TaskState
-from headgate.kernel.lanes import rank, signature
+from headgate.kernel.lanes import rank
+from headgate.store.lanes import lane_name
 from headgate.store.protocol import Expire, Lost, Recut, Withdraw
 from headgate.store.sqlite.commits import fence, move
 from headgate.store.sqlite.decode import decode_tags
@@ -98,13 +99,13 @@ def recut(tx: Session, recut: Recut) -> int:
     limits = tx.limits()
     rows = tx.all("queued_after", recut.after, recut.batch)
     signatures = [
-        signature(limits, decode_tags(tags), None if waits_for is None else key)
-        for _, tags, _, key, waits_for, *_ in rows
+        lane_name(limits, kind=kind, tags=decode_tags(tags), key=key, waits_for=waits_for)
+        for _, kind, tags, _, key, waits_for, *_ in rows
     ]
     lanes = lanes_for(tx, signatures)
     moves: list[tuple[int, int, int, int, int]] = []
     for row, sign in zip(rows, signatures, strict=True):
-        seq, _, priority, _, _, *old, queued_at = row
+        seq, _, _, priority, _, _, *old, queued_at = row
         new = (lanes[sign], *rank(limits, priority, queued_at))
         if new != tuple(old):
             moves.append((seq, priority, *new))

@@ -7,7 +7,8 @@ from headgate.base.events import Change
 from headgate.base.ids import RunId
 from headgate.base.model import NewRun
 from headgate.base.states import RunState
-from headgate.kernel.lanes import rank, signature
+from headgate.kernel.lanes import rank
+from headgate.store.lanes import lane_name
 from headgate.store.protocol import Submitted
 from headgate.store.sqlite.admission import Ceilings
 from headgate.store.sqlite.decode import decode_tags
@@ -76,7 +77,7 @@ class _Again:
 
     def _write(self, row: Row, run: NewRun) -> None:
         seq, _, state, *_, generation, deadline_us = row
-        sign = signature(self._limits, run.tags)
+        sign = lane_name(self._limits, kind=run.kind, tags=run.tags, key=run.key)
         lane = lanes_for(self._tx, [sign])[sign]
         place = rank(self._limits, run.priority, self._now)
         deadline_at = None if deadline_us is None else self._now + deadline_us

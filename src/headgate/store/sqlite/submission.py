@@ -16,7 +16,8 @@ from headgate.base.errors import InvalidInput
 from headgate.base.events import Change
 from headgate.base.model import NewRun, Request
 from headgate.base.states import NEW, RunState
-from headgate.kernel.lanes import rank, signature
+from headgate.kernel.lanes import rank
+from headgate.store.lanes import lane_name
 from headgate.store.protocol import Submit, Submitted
 from headgate.store.sqlite.admission import Ceilings
 from headgate.store.sqlite.decode import encode, encode_tags
@@ -145,7 +146,7 @@ class _Desk:
         self._store_graphs(graphs)
         self._ceilings.write()
         signatures = [
-            signature(self._limits, run.tags, None if waits_for is None else run.key)
+            lane_name(self._limits, kind=run.kind, tags=run.tags, key=run.key, waits_for=waits_for)
             for _, run, waits_for in self._new
         ]
         lanes = lanes_for(self._tx, signatures)

@@ -114,6 +114,18 @@ class TestQueueing:
         assert await store.recut(Recut(leader.term)) == 0
         assert await order(store) == [old.id, new.id]
 
+    async def test_a_hold_never_stands_behind_a_flow(self, world: World) -> None:
+        """The run gate does not concern it, so a blocked flow must not hide it."""
+        store = await world.open()
+        leader = await Leader.stand(store)
+        await set_tag(store, TagRule("hold", limit=1))
+        await submit(store, *(new_run(tags={"hold": "x"}) for _ in range(5)))
+        hold = await submitted(store, kind="hold", tags={"hold": "x"})
+        for _ in range(2):
+            heads = await store.heads(Heads((await store.load()).lanes, each=1))
+            assert hold.seq in {row.seq for row in heads}
+            await store.recut(Recut(leader.term))
+
     async def test_a_replacement_waits_in_a_lane_of_its_own(self, world: World) -> None:
         """Its wait for one run must not hold up the runs behind it."""
         store = await world.open()

@@ -13,9 +13,9 @@ from heapq import heappop, heappush
 
 import msgspec
 
-from headgate.base.changes import TaskRow
+from headgate.base.changes import RunEvents, TaskRow
 from headgate.base.clock import MILLISECOND, SECOND
-from headgate.base.events import Event
+from headgate.base.events import NOBODY, Change, Event
 from headgate.base.graph import Graph, Node
 from headgate.base.ids import RunId, run_of
 from headgate.base.model import Failure, RunRow, WorkerRow
@@ -290,6 +290,8 @@ class World:
         conductor = Conductor(
             model.limits, model.term, f"leader-{self._leaders}", self.defaults, self.seed
         )
+        elected = Change("leader", 0, "", conductor.owner)
+        model.log(self.now, conductor.journal.actor, [RunEvents(NOBODY, [elected])], model.term)
         conductor.graphs = model.graphs
         conductor.begin(list(model.rules.values()))
         self._rules_seen = dict(model.rules)
