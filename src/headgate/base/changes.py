@@ -144,6 +144,8 @@ class Commit:
     term: int
     cycle: int
     actor: str
+    previous: int = 0
+    """The cycle of the commit before it: the store takes commits in their order only."""
     at: int = 0
     """The store's time when the cycle was decided: the time of its events."""
     runs_started: list[RunStart] = field(default_factory=list[RunStart])

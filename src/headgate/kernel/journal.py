@@ -22,6 +22,7 @@ class Journal:
         self.term = term
         self.actor = actor
         self.cycles = 0
+        self._last = 0
         self._held_json: dict[tuple[tuple[str, int], ...], bytes] = {}
         self._open()
 
@@ -93,7 +94,8 @@ class Journal:
             for run, changes in part.items()
         ]
         if not commit.empty:
-            commit.cycle = self.next_cycle()
+            commit.previous = self._last
+            commit.cycle = self._last = self.next_cycle()
         self._open()
         return commit
 

@@ -18,7 +18,6 @@ from contextlib import suppress
 
 import msgspec
 
-from headgate.base.changes import Commit
 from headgate.base.clock import SECOND
 from headgate.base.config import Settings
 from headgate.base.errors import HeadgateError, NotLeader, StoreError
@@ -31,12 +30,12 @@ from headgate.kernel.conductor import Conductor, Cycle
 from headgate.kernel.lives import Defaults
 from headgate.stages.feed import Feed
 from headgate.stages.worker import End, Launch, Worker
+from headgate.stages.writing import Writing
 from headgate.store.protocol import Elect, Expire, Gather, Gathered, Recut, Store, Withdraw
 
 log = logging.getLogger(__name__)
 _graph = msgspec.json.Decoder(Graph).decode
 SWEEP_SECONDS = 1.0
-RETRY_SECONDS = 0.2
 
 
 class Coordinator:
@@ -50,7 +49,6 @@ class Coordinator:
     ) -> None:
         self.owner = owner
         self.demand = 0
-        self.cycles = 0
         self._store = store
         self._settings = settings
         self._local = local
@@ -59,8 +57,9 @@ class Coordinator:
         self._feed = Feed(store)
         self._wake = asyncio.Event()
         self._ends: list[End] = []
-        self._writing: list[End] = []
-        """Ends that go with the commit on its way: until it is written they may have to go another."""
+        self._taken: list[End] = []
+        """Ends that go with the cycle being decided."""
+        self._writing = Writing(store, self._act, self._wake.set)
         self._foreign = True
         self._sweep_due = True
         self._closing = False
@@ -74,6 +73,10 @@ class Coordinator:
         """An attempt of the worker in this process ended."""
         self._ends.append(end)
         self._wake.set()
+
+    @property
+    def cycles(self) -> int:
+        return self._writing.written
 
     def look(self) -> None:
         """Somebody committed something: gather it."""
@@ -92,12 +95,12 @@ class Coordinator:
 
     async def settle(self) -> None:
         """Returns when every end handed in so far has been written."""
-        while self._ends or self._writing:
+        while self._ends or self._taken or not self._writing.idle:
             self._wake.set()
             await asyncio.sleep(0.005)
 
     def unwritten(self) -> list[End]:
-        return self._writing + self._ends
+        return self._writing.unwritten() + self._taken + self._ends
 
     # -- the term ----------------------------------------------------------------------------------
 
@@ -109,10 +112,13 @@ class Coordinator:
             conductor = await self._rebuild(term)
             while not self._closing:
                 await self._turn(conductor)
+            self._writing.close()
+            await self._writing.drain()
         except NotLeader:
             log.warning("term %s of %s is over: another process leads", term, self.owner)
         finally:
             self._conductor = None
+            await self._writing.stop()
             for task in (keeper, sweeper, *self._background):
                 task.cancel()
                 with suppress(asyncio.CancelledError):
@@ -145,10 +151,14 @@ class Coordinator:
         return conductor
 
     async def _turn(self, conductor: Conductor) -> None:
-        """One cycle: what changed → decide → commit → act; then wait for the next change."""
+        """One cycle: what changed → decide → send its commit off; then wait for the next change."""
+        self._writing.check()
+        if self._foreign or self._sweep_due or self._feed.hungry:
+            # What is read from the store must not be older than what was decided here.
+            await self._writing.drain()
         now = await self._store.now()
-        self._writing, self._ends = self._ends, []
-        for end in self._writing:
+        self._taken, self._ends = self._ends, []
+        for end in self._taken:
             conductor.ended(
                 end.task,
                 end.token,
@@ -160,42 +170,28 @@ class Coordinator:
                 local=True,
                 value=await self._feed.value_of(conductor, end.task, end.output),
             )
-        if self._sweep_due:
-            self._sweep_due = False
-            await self._sweep(conductor, now)
-        if self._foreign:
-            self._foreign = False
-            await self._gather(conductor, now)
-        await self._feed.fill(conductor)
+        if self._writing.idle:
+            if self._sweep_due:
+                self._sweep_due = False
+                await self._sweep(conductor, now)
+            if self._foreign:
+                self._foreign = False
+                await self._gather(conductor, now)
+            await self._feed.fill(conductor)
         self._wake.clear()
         # One instant for all facts and decisions of a cycle: rows, events and clocks then agree.
         cycle = conductor.cycle(now)
-        if not cycle.commit.empty:
-            await self._commit(cycle.commit)
-            self.cycles += 1
-        self._writing = []
         for start in cycle.commit.runs_started:
             self._feed.left(start.run)
-        await self._act(conductor, cycle)
+        ends, self._taken = self._taken, []
+        await self._writing.send(cycle, ends)
         if not (cycle.unfinished or self._feed.hungry or self._ends or self._foreign):
             await self._rest(cycle.next_wake)
 
-    async def _commit(self, commit: Commit) -> None:
-        """Write it; a store that cannot be written now (a full disk) is tried again, with the same commit."""
-        while True:
-            try:
-                await self._store.commit(commit)
-            except NotLeader:
-                raise
-            except StoreError as error:
-                log.error("the cycle cannot be written, trying again: %s", error)  # noqa: TRY400
-                if self._closing:
-                    raise NotLeader("closed while the store could not be written") from error
-                await asyncio.sleep(RETRY_SECONDS)
-            else:
-                return
-
-    async def _act(self, conductor: Conductor, cycle: Cycle) -> None:
+    async def _act(self, cycle: Cycle) -> None:
+        conductor = self._conductor
+        if conductor is None:
+            return
         if self._local is not None:
             self._local.launch(
                 [

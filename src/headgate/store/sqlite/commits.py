@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from headgate.base.changes import RunEnd
-from headgate.base.errors import NotLeader
+from headgate.base.errors import NotLeader, StoreError
 from headgate.base.events import NOBODY, Change
 from headgate.base.states import HOLDING
 from headgate.kernel.lanes import rank
@@ -62,6 +62,13 @@ def commit(tx: Session, commit: Commit) -> Committed:
     cycle, seq, now = fence(tx, commit.term)
     if commit.cycle <= cycle:
         return Committed(seq, now)
+    if commit.previous and commit.previous != cycle:
+        # The one before it failed and is being tried again: this one must wait for it.
+        raise StoreError(
+            f"cycle {commit.cycle} follows cycle {commit.previous}, which is not written yet.",
+            field="previous",
+            got=commit.previous,
+        )
     _write_tasks(tx, commit)
     _write_runs(tx, commit, now)
     if commit.node_inputs:

@@ -1,0 +1,302 @@
+"""The whole engine on SQLite, limits and events on: throughput, pools, latency, memory, real graphs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import resource
+import sqlite3
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from bench.report import Figure
+from headgate import embedded_async, flow, step
+from headgate.base.graph import Node
+from headgate.client.client_async import AsyncClient
+from headgate.flows.trace import trace
+from headgate.testing.sim.world import Behaviour, World
+
+WORKLOADS = Path(__file__).parent / "workloads"
+PARALLEL = 16
+
+_started: list[float] = []
+_overlap = {"now": 0, "peak": 0}
+
+
+@step
+async def noop(x: int) -> int:
+    return x
+
+
+@step
+async def stamp() -> None:
+    _started.append(time.perf_counter())
+
+
+@step(pools={"ten": 1})
+async def pooled(seconds: float) -> None:
+    _overlap["now"] += 1
+    _overlap["peak"] = max(_overlap["peak"], _overlap["now"])
+    await asyncio.sleep(seconds)
+    _overlap["now"] -= 1
+
+
+@step
+async def sleeping(seconds: float) -> None:
+    await asyncio.sleep(seconds)
+
+
+@flow
+def many(items: list[int]) -> list[int]:
+    return noop.map(items)
+
+
+@flow
+def once() -> None:
+    stamp()
+
+
+@flow
+def pool_of_ten(items: list[float]) -> None:
+    pooled.map(items)
+
+
+@flow
+def sleepers(items: list[float]) -> None:
+    sleeping.map(items)
+
+
+@flow(max_parallel=PARALLEL)
+def workload(tasks: list[tuple[str, list[int]]], runtimes: list[float]) -> None:
+    handles: list[object] = []
+    for index, (name, parents) in enumerate(tasks):
+        after = [handles[parent] for parent in parents]
+        handles.append(sleeping.with_options(after=after, name=f"{index}-{name}")(runtimes[index]))
+
+
+@asynccontextmanager
+async def engine(**settings: object) -> AsyncIterator[AsyncClient]:
+    with tempfile.TemporaryDirectory() as folder:
+        async with embedded_async(Path(folder) / "bench.db", **settings) as hg:
+            yield hg
+
+
+async def throughput(count: int) -> float:
+    async with engine() as hg:
+        run = await hg.submit(many, list(range(500)))
+        await run.result()
+        start = time.perf_counter()
+        run = await hg.submit(many, list(range(count)))
+        await run.wait()
+        return count / (time.perf_counter() - start)
+
+
+def bare_loop(count: int, batch: int = 200) -> float:
+    """Claim and complete in batches, with the same fsync, and nothing else: what SQLite allows."""
+    with tempfile.TemporaryDirectory() as folder:
+        db = sqlite3.connect(Path(folder) / "bare.db", isolation_level=None)
+        db.execute("PRAGMA journal_mode=WAL")
+        db.execute("PRAGMA synchronous=FULL")
+        db.execute("CREATE TABLE task (id INTEGER PRIMARY KEY, state TEXT, token INT, output BLOB)")
+        db.execute("BEGIN")
+        db.executemany(
+            "INSERT INTO task VALUES (?, 'requested', 0, NULL)", ((i,) for i in range(count))
+        )
+        db.execute("COMMIT")
+        start = time.perf_counter()
+        for first in range(0, count, batch):
+            ids = range(first, min(count, first + batch))
+            db.execute("BEGIN IMMEDIATE")
+            db.executemany(
+                "UPDATE task SET state = 'running', token = 1 WHERE id = ?", ((i,) for i in ids)
+            )
+            db.execute("COMMIT")
+            db.execute("BEGIN IMMEDIATE")
+            db.executemany(
+                "UPDATE task SET state = 'completed', output = x'31' WHERE id = ? AND token = 1",
+                ((i,) for i in ids),
+            )
+            db.execute("COMMIT")
+        rate = count / (time.perf_counter() - start)
+        db.close()
+        return rate
+
+
+async def pool_wall(count: int, seconds: float) -> tuple[float, int]:
+    _overlap.update(now=0, peak=0)
+    async with engine() as hg:
+        await hg.pools.set("ten", limit=10)
+        run = await hg.submit(pool_of_ten, [0.001] * 20)
+        await run.wait()
+        _overlap.update(now=0, peak=0)
+        start = time.perf_counter()
+        run = await hg.submit(pool_of_ten, [seconds] * count)
+        await run.wait()
+        return time.perf_counter() - start, _overlap["peak"]
+
+
+async def idle_latency(samples: int) -> list[float]:
+    async with engine() as hg:
+        took: list[float] = []
+        for _ in range(samples):
+            _started.clear()
+            await asyncio.sleep(0.01)
+            start = time.perf_counter()
+            run = await hg.submit(once)
+            await run.wait()
+            took.append(_started[0] - start)
+        return took
+
+
+async def real_graphs() -> list[tuple[str, float, float]]:
+    """(name, measured makespan, makespan of the same graph in the same order without overhead)"""
+    found: list[tuple[str, float, float]] = []
+    for path in sorted(WORKLOADS.glob("*.json")):
+        tasks = in_order(json.loads(path.read_text())["tasks"])
+        graph = [(name, parents) for name, parents, _ in tasks]
+        runtimes = [max(0.0, runtime) for _, _, runtime in tasks]
+        scale = 3.0 / simulated(graph, runtimes)
+        runtimes = [round(each * scale, 4) for each in runtimes]
+        ideal = simulated(graph, runtimes)
+        async with engine() as hg:
+            start = time.perf_counter()
+            run = await hg.submit(workload, graph, runtimes)
+            await run.wait()
+            found.append((path.stem, time.perf_counter() - start, ideal))
+    return found
+
+
+def in_order(tasks: list[dict[str, Any]]) -> list[tuple[str, list[int], float]]:
+    """The tasks so that parents come first, as a flow's body would call them."""
+    place: dict[int, int] = {}
+    found: list[tuple[str, list[int], float]] = []
+    while len(found) < len(tasks):
+        for index, task in enumerate(tasks):
+            if index not in place and all(parent in place for parent in task["parents"]):
+                place[index] = len(found)
+                parents = [place[parent] for parent in task["parents"]]
+                found.append((task["name"], parents, task["runtime"]))
+    return found
+
+
+def simulated(graph: list[tuple[str, list[int]]], runtimes: list[float]) -> float:
+    """Seconds the graph takes when deciding and writing cost nothing."""
+    traced = trace(workload, (graph, runtimes))
+
+    def duration(_: object, node: Node) -> int:
+        return int(runtimes[int(node.name.split("-")[0])] * 1_000_000)
+
+    world = World(0, Behaviour(duration, latency=0))
+    world.add_worker("w", {"async": -1, "thread": 8, "process": 2}, local=True)
+    world.lead()
+    world.run(world.now + 1)
+    start = world.now
+    row = world.submit(traced.graph, params=traced.params, consts=traced.consts)
+    world.run()
+    assert row is not None
+    return (world.model.runs[row.seq].ended_at - start) / 1_000_000
+
+
+def child(code: str) -> dict[str, float]:
+    """Run `code` in a fresh interpreter; it prints one JSON object."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+IN_FLIGHT = """
+import asyncio, json, resource, tempfile, time
+from pathlib import Path
+from bench.engine import sleepers
+from headgate import embedded_async
+
+async def main():
+    with tempfile.TemporaryDirectory() as folder:
+        async with embedded_async(Path(folder) / "b.db", async_permits=0, max_starts_per_cycle=10000) as hg:
+            start = time.perf_counter()
+            run = await hg.submit(sleepers, [1.0] * 10_000)
+            await run.wait()
+            took = time.perf_counter() - start
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(json.dumps({"seconds": took, "mb": peak}))
+
+asyncio.run(main())
+"""
+
+IMPORT = """
+import json, time
+start = time.perf_counter()
+import headgate
+print(json.dumps({"ms": (time.perf_counter() - start) * 1000}))
+"""
+
+FIRST_STEP = """
+import json, tempfile, time
+from pathlib import Path
+from headgate import embedded, flow, step
+
+@step
+def first() -> float:
+    return time.time()
+
+@flow
+def one() -> float:
+    return first()
+
+with tempfile.TemporaryDirectory() as folder, embedded(Path(folder) / "b.db") as hg:
+    print(json.dumps({"at": hg.submit(one).result()}))
+"""
+
+
+def run() -> list[Figure]:
+    figures: list[Figure] = []
+    bare = statistics.median(bare_loop(20_000) for _ in range(3))
+    rates = [asyncio.run(throughput(10_000)) for _ in range(3)]
+    rate = statistics.median(rates)
+    figures.append(
+        Figure("no-op steps through the engine", rate, "/s", "15,000, floor 5,000", rate >= 15_000)
+    )
+    share = rate / bare * 100
+    figures.append(
+        Figure("… as a share of a bare claim + complete loop", share, "%", ">= 5", share >= 5)
+    )
+    for seconds, target in ((0.01, 1.15), (0.1, 1.05)):
+        count = 1_000 if seconds < 0.1 else 200
+        wall, peak = asyncio.run(pool_wall(count, seconds))
+        ratio = wall / (count * seconds / 10)
+        name = f"pool of 10, {count} bodies of {seconds * 1000:.0f} ms, wall / ideal"
+        figures.append(
+            Figure(name, ratio, "x", f"<= {target}", ratio <= target and peak == 10, f"peak {peak}")
+        )
+    latency = statistics.median(asyncio.run(idle_latency(100))) * 1000
+    figures.append(Figure("idle submit -> body starts, p50", latency, "ms", "<= 3", latency <= 3))
+    flight = child(IN_FLIGHT)
+    figures.append(Figure("10,000 async steps in flight, peak memory", flight["mb"], "MB", "<= 300", flight["mb"] <= 300, f"wall {flight['seconds']:.2f} s"))  # fmt: skip
+    for name, took, ideal in asyncio.run(real_graphs()):
+        ratio = took / ideal
+        figures.append(
+            Figure(f"graph {name}, makespan / zero overhead", ratio, "x", "<= 1.08", ratio <= 1.08)
+        )
+    imported = statistics.median(child(IMPORT)["ms"] for _ in range(5))
+    figures.append(Figure("import headgate", imported, "ms", "<= 150", imported <= 150))
+    firsts: list[float] = []
+    for _ in range(5):
+        start = time.time()
+        firsts.append(child(FIRST_STEP)["at"] - start)
+    first = statistics.median(firsts)
+    figures.append(Figure("new process to first step", first, "s", "<= 0.6", first <= 0.6))
+    return figures
+
+
+if __name__ == "__main__":
+    for figure in run():
+        print(figure.line())
+    print(
+        f"peak memory of this process {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB"
+    )

@@ -1,0 +1,103 @@
+"""Commits on their way: the leader decides the next cycle while the last one is being written.
+
+They are written in the order they were decided: the store takes a commit only
+after the one it names as its predecessor, so one that failed (a full disk) and
+is tried again cannot be overtaken. What a cycle decided is acted on when its
+own commit is written, never before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+from headgate.base.changes import Commit
+from headgate.base.errors import NotLeader, StoreError
+from headgate.kernel.conductor import Cycle
+from headgate.stages.worker import End
+from headgate.store.protocol import Store
+
+log = logging.getLogger(__name__)
+MOST_IN_FLIGHT = 4
+RETRY_SECONDS = 0.2
+
+
+class Writing:
+    def __init__(
+        self, store: Store, act: Callable[[Cycle], Awaitable[None]], changed: Callable[[], None]
+    ) -> None:
+        self.written = 0
+        self._store = store
+        self._act = act
+        self._changed = changed
+        self._flights: deque[tuple[asyncio.Task[None], list[End]]] = deque()
+        self._broken: BaseException | None = None
+        self._closing = False
+
+    async def send(self, cycle: Cycle, ends: list[End]) -> None:
+        """Write `cycle` and act on it; `ends` are the attempts whose end goes with it."""
+        self.check()
+        task = asyncio.get_running_loop().create_task(self._write(cycle, ends))
+        self._flights.append((task, ends))
+        while len(self._flights) > MOST_IN_FLIGHT:
+            await asyncio.wait([self._flights[0][0]])
+            self.check()
+
+    def check(self) -> None:
+        """Raises what a write on its way ran into."""
+        if self._broken is not None:
+            raise self._broken
+
+    async def drain(self) -> None:
+        """Returns when everything sent has been written and acted on."""
+        while self._flights and self._broken is None:
+            await asyncio.wait([self._flights[0][0]])
+        self.check()
+
+    @property
+    def idle(self) -> bool:
+        return not self._flights
+
+    def close(self) -> None:
+        """Do not wait for a store that cannot be written."""
+        self._closing = True
+
+    def unwritten(self) -> list[End]:
+        """Ends whose commit was not written: they have to go another way."""
+        return [end for _, ends in self._flights for end in ends]
+
+    async def stop(self) -> None:
+        for task, _ in self._flights:
+            task.cancel()
+        if self._flights:
+            await asyncio.wait([task for task, _ in self._flights])
+
+    async def _write(self, cycle: Cycle, ends: list[End]) -> None:
+        try:
+            if not cycle.commit.empty:
+                await self._commit(cycle.commit)
+                self.written += 1
+            ends.clear()
+            await self._act(cycle)
+        except Exception as error:  # noqa: BLE001 — whatever it is ends the term; the leader raises it
+            self._broken = self._broken or error
+            self._changed()
+            return
+        self._flights.popleft()
+
+    async def _commit(self, commit: Commit) -> None:
+        """Write it; a store that cannot be written now is tried again, with the same commit."""
+        while True:
+            try:
+                await self._store.commit(commit)
+            except NotLeader:
+                raise
+            except StoreError as error:
+                log.error("the cycle cannot be written, trying again: %s", error)  # noqa: TRY400
+                if self._closing:
+                    raise NotLeader("closed while the store could not be written") from error
+                await asyncio.sleep(RETRY_SECONDS)
+            else:
+                return

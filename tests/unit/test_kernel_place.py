@@ -1,0 +1,184 @@
+"""B2: placement, the last gate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from headgate.base.limits import Placement
+from headgate.kernel.place import Floor, Skill
+from headgate.testing.sim.build import worker_row
+
+ASYNC = Skill("async", "download", "v1", ())
+
+
+def floor(placement: Placement, *workers: tuple[str, dict[str, Any]]) -> Floor:
+    made = Floor(placement)
+    for order, (name, options) in enumerate(workers):
+        made.put(worker_row(name, **({"since": order} | options)))
+    return made
+
+
+def fill(on: Floor, count: int, skill: Skill = ASYNC, *, offered: bool = True) -> list[str]:
+    placed: list[str] = []
+    for _ in range(count):
+        worker = on.pick(skill)
+        if worker is None:
+            break
+        on.take(worker, skill.executor, offered=offered)
+        placed.append(worker.id)
+    return placed
+
+
+def small(permits: int) -> dict[str, Any]:
+    return {"permits": {"async": permits}}
+
+
+def test_b2_pack_fills_in_a_stable_order():
+    for _ in range(3):
+        on = floor("pack", ("c", small(2)), ("a", small(2)), ("b", small(1)))
+        # By age, not by name: who came first is filled first, every time.
+        assert fill(on, 9) == ["c", "c", "a", "a", "b"]
+
+
+def test_b2_pack_breaks_ties_of_age_by_name():
+    on = floor("pack", ("b", small(1) | {"since": 7}), ("a", small(1) | {"since": 7}))
+    assert fill(on, 2) == ["a", "b"]
+
+
+def test_b2_pack_rotates_past_a_busy_worker_and_comes_back():
+    on = floor("pack", ("a", small(1)), ("b", small(3)))
+    assert fill(on, 2) == ["a", "b"]
+    on.give_back("a", "async", offered=True)
+    assert fill(on, 1) == ["a"]
+
+
+def test_b2_pack_rotates_past_a_vanished_worker():
+    on = floor("pack", ("a", small(5)), ("b", small(5)))
+    assert fill(on, 1) == ["a"]
+    on.drop("a")
+    assert fill(on, 1) == ["b"]
+    # What it held comes back late: nobody is there to be given anything.
+    assert on.give_back("a", "async", offered=True) == []
+
+
+def test_spread_offers_to_the_most_free():
+    on = floor("spread", ("a", small(2)), ("b", small(4)))
+    assert fill(on, 9) == ["b", "b", "a", "b", "a", "b"]
+
+
+def test_d4_spread_shares_light_load_as_well():
+    on = floor("spread", ("a", small(9)), ("b", small(9)), ("c", small(9)))
+    placed: list[str] = []
+    for _ in range(30):
+        # One at a time: every worker is always equally free.
+        [name] = fill(on, 1)
+        placed.append(name)
+        on.give_back(name, "async", offered=True)
+    assert {placed.count(name) for name in "abc"} == {10}
+
+
+def test_affinity_is_a_preference():
+    on = floor("pack", ("a", small(5)), ("b", small(1)))
+    liked = on.pick(ASYNC, prefer="b")
+    assert liked is not None
+    assert liked.id == "b"
+
+
+@pytest.mark.parametrize("prefer", ["b", "gone", None])
+def test_affinity_is_never_a_queue(prefer: str | None):
+    on = floor("pack", ("a", small(5)), ("b", small(0)))
+    other = on.pick(ASYNC, prefer=prefer)
+    assert other is not None
+    assert other.id == "a"
+
+
+@pytest.mark.parametrize(
+    ("needs", "expected"),
+    [
+        ((), "plain"),
+        ((("gpu", "a100"),), "gpu"),
+        ((("gpu", "a100"), ("zone", "eu")), "gpu-eu"),
+        ((("gpu", "h100"),), None),
+    ],
+)
+def test_labels_must_match_all_of_them(needs: tuple[tuple[str, str], ...], expected: str | None):
+    on = floor(
+        "pack",
+        ("plain", {}),
+        ("gpu", {"labels": {"gpu": "a100"}}),
+        ("gpu-eu", {"labels": {"gpu": "a100", "zone": "eu"}}),
+    )
+    worker = on.pick(Skill("async", "s", "", needs))
+    assert (worker and worker.id) == expected
+
+
+def test_a_task_goes_only_where_its_step_is_known_in_its_version():
+    on = floor(
+        "pack",
+        ("old", {"steps": {"download": "v0"}}),
+        ("other", {"steps": {"index": "v1"}}),
+        ("new", {"steps": {"download": "v1"}}),
+    )
+    assert set(fill(on, 3)) == {"new"}
+    assert [worker.id for worker in on.matching(ASYNC)] == ["new"]
+
+
+def test_permits_are_per_executor_and_in_total():
+    on = floor("pack", ("a", {"permits": {"async": 3, "thread": 2}, "total": 4}))
+    thread = Skill("thread", "s", "", ())
+    assert fill(on, 9) == ["a"] * 3
+    assert fill(on, 9, thread) == ["a"]
+    assert on.pick(Skill("process", "s", "", ())) is None
+
+
+def test_unlimited_permits_are_bounded_by_the_claim():
+    on = floor("pack", ("a", {"permits": {"async": -1}, "claim": 7}))
+    assert len(fill(on, 100)) == 7
+
+
+def test_claim_bounds_offers_that_are_not_answered():
+    on = floor("pack", ("a", {"permits": {"async": 10}, "claim": 2}))
+    assert fill(on, 9) == ["a", "a"]
+    on.answered("a")
+    # Accepted: it holds a permit and no longer counts against the claim.
+    assert fill(on, 9) == ["a"]
+    assert on.workers["a"].used == 3
+
+
+def test_a_worker_in_this_process_has_no_open_offers():
+    on = floor("pack", ("a", {"permits": {"async": 10}, "claim": 2}))
+    assert len(fill(on, 9, offered=False)) == 9
+
+
+def test_a_draining_worker_gets_nothing_more():
+    on = floor("pack", ("a", {"draining": True}), ("b", {}))
+    assert fill(on, 1) == ["b"]
+
+
+def test_b2_a_worker_that_describes_itself_anew_keeps_what_it_holds():
+    on = floor("pack", ("a", small(2)))
+    fill(on, 2)
+    row = on.workers["a"].row
+    on.put(msgspec.structs.replace(row, permits={"async": 3}))
+    assert fill(on, 9) == ["a"]
+
+
+def test_a_worker_that_gains_an_executor_is_asked_at_once():
+    on = floor("pack", ("a", small(0)))
+    assert on.pick(ASYNC) is None
+    on.put(msgspec.structs.replace(on.workers["a"].row, permits={"async": 1}))
+    assert fill(on, 9) == ["a"]
+
+
+def test_a_free_permit_concerns_the_stations_that_could_use_it():
+    on = floor("pack", ("a", {"permits": {"async": 1, "thread": 1}}))
+    thread = Skill("thread", "s", "", ())
+    stations = [on.station(ASYNC), on.station(thread)]
+    assert on.waiting_for(on.workers["a"], "async") == []
+    for station in stations:
+        station.parked[1] = [((0, 0, 0, 0), 0, None)]  # type: ignore[list-item]
+    assert on.waiting_for(on.workers["a"], "async") == [stations[0]]
+    assert on.waiting_for(on.workers["a"], None) == stations
