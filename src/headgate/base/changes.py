@@ -130,6 +130,17 @@ class Reservation(NamedTuple):
     slots: int
 
 
+class Linger(NamedTuple):
+    """Slots of a dead worker's attempt in a pool with a longer lease: taken until that has passed too."""
+
+    task: int
+    token: int
+    pool: str
+    slots: int
+    until: int
+    worker: str
+
+
 class RunEvents(NamedTuple):
     """Changes of one run (0: of none) in one commit, in order."""
 
@@ -159,6 +170,8 @@ class Commit:
     buckets: list[Bucket] = field(default_factory=list[Bucket])
     reservations: list[Reservation] | None = None
     """The whole set, where it changed."""
+    lingers: list[Linger] | None = None
+    """The whole set, where it changed."""
     requests_done: list[int] = field(default_factory=list[int])
     reprioritised: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     """(queued run, new priority)"""
@@ -174,4 +187,5 @@ class Commit:
             or self.requests_done
             or self.reprioritised
             or self.reservations is not None
+            or self.lingers is not None
         )

@@ -235,7 +235,9 @@ class Progress:
         self.stopping = True
         self.forced = self.forced or force
         for step in self.steps:
-            if step.phase is Phase.WAITING and not self._may_clean_up(step):
+            if self._may_clean_up(step):
+                continue
+            if step.phase is Phase.WAITING:
                 self._skip(step, "the run is ending", tainted=True)
             elif step.mapped and step.phase is Phase.ACTIVE and step.source is not None:
                 self._close(step)
@@ -343,7 +345,7 @@ class Progress:
 
     def _expand_follower(self, step: Step, source: Step) -> None:
         self._open_items(step, source.total)
-        if self.stopping:
+        if self.stopping and not self._may_clean_up(step):
             self._close(step)
         for follower in step.followers:
             self._ready(follower)
@@ -453,7 +455,7 @@ class Progress:
         value = None if source.items is None else source.items[idx]
         if value is None and step.node.run_if == "always" and not self.forced:
             value = NULL
-        if value is None or (step.closed and step.node.run_if != "always"):
+        if value is None or step.closed:
             self._skip_item(step, idx)
         else:
             self._ask(step, idx, value, value)

@@ -14,7 +14,16 @@ from dataclasses import dataclass, field
 import msgspec
 
 from headgate.base import ids
-from headgate.base.changes import Bucket, Commit, Order, Reservation, RunEnd, RunStart, TaskRow
+from headgate.base.changes import (
+    Bucket,
+    Commit,
+    Linger,
+    Order,
+    Reservation,
+    RunEnd,
+    RunStart,
+    TaskRow,
+)
 from headgate.base.durations import spoken
 from headgate.base.events import NOBODY, Change
 from headgate.base.graph import Graph
@@ -93,6 +102,7 @@ class Conductor:
         buckets: Iterable[Bucket],
         now: int,
         local: str | None = None,
+        lingers: Iterable[Linger] = (),
     ) -> None:
         """Rebuild the ledger from rows. What a dead leader left half-done is this term's first work."""
         for row in workers:
@@ -100,6 +110,9 @@ class Conductor:
         for bucket in buckets:
             pool = self.ledger.pool(bucket.pool)
             pool.restore(bucket.tat, pool.rate)
+        for linger in lingers:
+            self.ledger.linger(linger)
+            self.lives.timers.set(linger.until, "linger", linger.task)
         by_run: dict[int, list[TaskRow]] = {}
         for task in tasks:
             by_run.setdefault(ids.run_of(task.id), []).append(task)
@@ -541,6 +554,12 @@ class Conductor:
                 Reservation(waiter.id, pool.name, slots)
                 for lane, waiter in board.reserved.items()
                 for pool, slots in lane.pools
+            ]
+        if self.ledger.lingering_changed:
+            self.ledger.lingering_changed = False
+            journal.commit.lingers = [
+                Linger(task, token, pool, slots, until, worker)
+                for (task, token, pool), (slots, until, worker) in self.ledger.lingering.items()
             ]
         self._ended_queued.clear()
         stops, withdrawals, ended = journal.stops, journal.withdrawals, journal.ended_runs

@@ -13,6 +13,7 @@ from heapq import heappop, heappush
 
 import msgspec
 
+from headgate.base.changes import Linger
 from headgate.base.graph import Graph, Node
 from headgate.base.limits import Limits, TagRule
 from headgate.base.model import RunRow, WorkerRow
@@ -174,6 +175,7 @@ class Ledger:
         """Runs that wait for the run they replace to end, by that run."""
         self.lingering: dict[tuple[int, int, str], tuple[int, int, str]] = {}
         """(task, token, pool) → (slots, until, worker): slots of dead holders whose pool has a longer lease."""
+        self.lingering_changed = False
         self._apply_common(limits)
 
     # -- limits ------------------------------------------------------------------------------------
@@ -440,6 +442,7 @@ class Ledger:
                 continue
             # By attempt: the next one may die too while the slots of this one are still kept.
             self.lingering[task.id, task.token, pool.name] = (slots, until, task.worker or "")
+            self.lingering_changed = True
             ends.append(until)
         self._release(task, task.lane, tuple(free))
         return ends
@@ -453,11 +456,18 @@ class Ledger:
             for station in self.floor.give_back(task.worker, task.spec.executor, offered=offered):
                 self.board.opened(station)
 
+    def linger(self, linger: Linger) -> None:
+        """Slots of a dead attempt that were still kept when the last leader's term ended."""
+        held = (linger.task, linger.token, linger.pool)
+        self.lingering[held] = (linger.slots, linger.until, linger.worker)
+        self.pool(linger.pool).used += linger.slots
+
     def end_lingering(self, task: int, now: int) -> None:
         """Slots of `task`'s dead attempts whose own lease has passed are free now."""
         for held, (slots, until, _) in list(self.lingering.items()):
             if held[0] == task and until <= now:
                 del self.lingering[held]
+                self.lingering_changed = True
                 self.board.release((), ((self.pool(held[2]), slots),))
 
     def withdraw_request(self, task: TaskEntry) -> None:

@@ -157,7 +157,12 @@ async def rebuild(store: Store) -> tuple[Conductor, Snapshot]:
     conductor = Conductor(snapshot.limits, 0, "why")
     conductor.graphs.update({key: _graph(body) for key, body in snapshot.graphs.items()})
     conductor.restore(
-        snapshot.runs, snapshot.tasks, snapshot.workers, snapshot.buckets, snapshot.now
+        snapshot.runs,
+        snapshot.tasks,
+        snapshot.workers,
+        snapshot.buckets,
+        snapshot.now,
+        lingers=snapshot.lingers,
     )
     for kept in snapshot.reservations:
         entry = conductor.lives.tasks.get(kept.task)

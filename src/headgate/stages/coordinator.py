@@ -36,6 +36,7 @@ from headgate.store.protocol import Elect, Expire, Gather, Gathered, Recut, Stor
 log = logging.getLogger(__name__)
 _graph = msgspec.json.Decoder(Graph).decode
 SWEEP_SECONDS = 1.0
+MOST_OVERDUE = 1_000
 
 
 class Coordinator:
@@ -143,7 +144,9 @@ class Coordinator:
         workers = [row for row in snapshot.workers if row.id != local]
         if self._local is not None:
             workers.append(self._local.describe())
-        conductor.restore(runs, tasks, workers, snapshot.buckets, snapshot.now, local)
+        conductor.restore(
+            runs, tasks, workers, snapshot.buckets, snapshot.now, local, snapshot.lingers
+        )
         self._feed.lanes(snapshot.lanes)
         self._cursor = snapshot.seq
         self._conductor = conductor
@@ -342,6 +345,8 @@ class Coordinator:
                 self._feed.left(row.seq)
             elif request.kind == "reprioritise" and row.state == RunState.QUEUED:
                 conductor.reprioritise(await self._feed.open_values(row), request.priority or 0)
+                # It may stand before what its lane has at hand: read again once this is written.
+                self._feed.lanes([row.lane])
 
     # -- time --------------------------------------------------------------------------------------
 
@@ -371,4 +376,8 @@ class Coordinator:
         for lost in await self._store.expire(expire):
             log.warning("worker %s is lost (%s)", lost.worker, lost.reason)
             conductor.worker_lost(lost.worker, lost.reason, lost.abandoned, lost.withdrawn, now)
+        for row in await self._store.overdue(MOST_OVERDUE):
+            failure = Failure("deadline", "the run's deadline passed while it was queued")
+            conductor.end_queued(row, RunState.TIMED_OUT, failure, now)
+            self._feed.left(row.seq)
         self.demand = conductor.sweep(now)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import cast
 
 import msgspec
 
@@ -20,13 +21,19 @@ from headgate.base.graph import Graph
 from headgate.base.model import RunRow
 from headgate.kernel.advance import looked_into
 from headgate.kernel.conductor import Conductor
+from headgate.kernel.lanes import rank
 from headgate.store.protocol import Heads, Store
 
 log = logging.getLogger(__name__)
 _graph = msgspec.json.Decoder(Graph).decode
 MOST_HEADS = 4_096
 MOST_PER_LANE = 256
+FEW = 64
+"""Below this many a lane is read on, so that it does not run dry."""
 MOST_GRAPHS = 1_000
+
+
+Rank = tuple[int, int]
 
 
 @dataclass(slots=True)
@@ -35,7 +42,8 @@ class Lane:
     """Runs of it that the conductor has as heads."""
     more: bool = True
     """The store may have runs behind those."""
-    stale: bool = True
+    last: Rank = (0, 0)
+    """Where the last one held stands: with `more`, whoever stands behind it is not brought yet."""
 
 
 class Feed:
@@ -44,6 +52,7 @@ class Feed:
         self._lanes: dict[int, Lane] = {}
         self._lane_of: dict[int, int] = {}
         self._stale: set[int] = set()
+        self._arrived: list[int] = []
 
     def lanes(self, lanes: Iterable[int]) -> None:
         """These lanes have queued runs."""
@@ -52,12 +61,24 @@ class Feed:
             self._stale.add(lane)
 
     def arrived(self, event: Event) -> None:
-        """A run was queued."""
-        number = event.data.get("lane")
-        if not isinstance(number, int):
+        """A run was queued. It is brought unless it stands behind what its lane has at hand."""
+        number, rank = event.data.get("lane"), event.data.get("rank")
+        if not isinstance(number, int) or not isinstance(rank, list):
             return
-        self._lanes.setdefault(number, Lane(set()))
-        self._stale.add(number)
+        first, second = cast("list[int]", rank)
+        lane = self._lanes.get(number)
+        if lane is None:
+            lane = self._lanes[number] = Lane(set(), more=False)
+        elif lane.more and (number in self._stale or (first, second) > lane.last):
+            return
+        elif len(lane.held) >= MOST_PER_LANE:
+            # Enough at hand: the line is cut here, and read on when these have gone.
+            lane.more = True
+            return
+        lane.last = max(lane.last, (first, second)) if lane.held else (first, second)
+        lane.held.add(event.run)
+        self._lane_of[event.run] = number
+        self._arrived.append(event.run)
 
     def left(self, run: int) -> None:
         """A run is queued no more: it was started, or ended without."""
@@ -66,30 +87,35 @@ class Feed:
         if number is None or lane is None:
             return
         lane.held.discard(run)
-        if not lane.held:
-            if lane.more:
-                self._stale.add(number)
-            else:
-                del self._lanes[number]
+        if lane.more and len(lane.held) < FEW:
+            self._stale.add(number)
+        elif not lane.held:
+            del self._lanes[number]
 
     @property
     def hungry(self) -> bool:
-        return bool(self._stale)
+        return bool(self._stale or self._arrived)
 
     async def fill(self, conductor: Conductor) -> None:
         """Bring heads of every lane that needs some; bounded, the rest comes with the next cycle."""
-        if not self._stale:
-            return
+        if self._arrived:
+            arrived, self._arrived = self._arrived[:MOST_HEADS], self._arrived[MOST_HEADS:]
+            for row in await self._store.arrivals(arrived):
+                await self._put(conductor, row)
+        if self._stale:
+            await self._read_on(conductor)
+
+    async def _read_on(self, conductor: Conductor) -> None:
         heads = conductor.ledger.heads
         each = max(1, min(MOST_PER_LANE, MOST_HEADS // max(1, len(self._lanes))))
         wanted = sorted(self._stale)[: MOST_HEADS // each]
         self._stale.difference_update(wanted)
-        rows = await self._store.heads(Heads(wanted, each, MOST_HEADS))
         found: dict[int, int] = {}
-        for row in rows:
+        for row in await self._store.heads(Heads(wanted, each, MOST_HEADS)):
             found[row.lane] = found.get(row.lane, 0) + 1
             lane = self._lanes.setdefault(row.lane, Lane(set()))
             lane.held.add(row.seq)
+            lane.last = rank(conductor.ledger.limits, row.priority, row.queued_at)
             self._lane_of[row.seq] = row.lane
             if row.seq not in heads or heads[row.seq].row.priority != row.priority:
                 await self._put(conductor, row)

@@ -21,7 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from headgate.base.changes import Bucket, Commit, Order, Reservation, TaskRow
+from headgate.base.changes import Bucket, Commit, Linger, Order, Reservation, TaskRow
 from headgate.base.events import EventRow
 from headgate.base.limits import Limits
 from headgate.base.model import (
@@ -98,6 +98,7 @@ class Snapshot:
     workers: list[WorkerRow]
     buckets: list[Bucket]
     reservations: list[Reservation]
+    lingers: list[Linger]
     lanes: list[int]
     """Lanes that have queued runs."""
     requests: list[StoredRequest]
@@ -314,6 +315,14 @@ class Store(Protocol):
     async def load(self) -> Snapshot: ...
     async def gather(self, gather: Gather) -> Gathered: ...
     async def heads(self, heads: Heads) -> list[RunRow]: ...
+    async def arrivals(self, runs: list[int]) -> list[RunRow]:
+        """Of these runs (by seq), those that are queued."""
+        ...
+
+    async def overdue(self, limit: int) -> list[RunRow]:
+        """Queued runs whose deadline has passed, the longest overdue first."""
+        ...
+
     async def commit(self, commit: Commit) -> Committed: ...
     async def withdraw(self, withdraw: Withdraw) -> list[tuple[int, int]]:
         """The (task, token) pairs that were still only offered."""

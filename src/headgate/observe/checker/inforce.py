@@ -10,7 +10,9 @@ import msgspec
 from headgate.base.events import Event
 from headgate.base.limits import Fair, Limits, PoolRule, Rate, TagRule
 
-_KNOBS = frozenset({"age_boost_us", "max_bypass", "max_starts_per_cycle", "placement"})
+_KNOBS = frozenset(
+    {"age_boost_us", "max_bypass", "max_starts_per_cycle", "placement", "strict_pools"}
+)
 _DEFAULTS = Limits()
 
 TagSlot = tuple[str, str | None]

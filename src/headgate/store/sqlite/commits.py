@@ -78,6 +78,9 @@ def commit(tx: Session, commit: Commit) -> Committed:
     if commit.reservations is not None:
         tx.run("reservation_clear")
         tx.each("reservation_add", commit.reservations)
+    if commit.lingers is not None:
+        tx.run("linger_clear")
+        tx.each("linger_add", commit.lingers)
     if commit.requests_done:
         tx.run("request_done", listed(commit.requests_done))
     seq = record(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from headgate.base.changes import Bucket, Order, Reservation, TaskRow
+from headgate.base.changes import Bucket, Linger, Order, Reservation, TaskRow
 from headgate.base.errors import NotFound
 from headgate.base.events import Change, EventRow
 from headgate.base.limits import Limits
@@ -57,6 +57,7 @@ def load(tx: Session) -> Snapshot:
         workers=workers(tx),
         buckets=[Bucket(*row) for row in tx.all("bucket_list")],
         reservations=[Reservation(*row) for row in tx.all("reservation_list")],
+        lingers=[Linger(*row) for row in tx.all("linger_list")],
         lanes=[row[0] for row in tx.all("lanes_queued")],
         requests=decode.requests(tx.all("request_list", MAX_REQUESTS)),
         stops=[Order(*row) for row in tx.all("stop_list")],
@@ -98,6 +99,14 @@ def tasks_by_id(tx: Session, ids: list[int]) -> list[TaskRow]:
 
 def heads(tx: Session, heads: Heads) -> list[RunRow]:
     return decode.runs(tx.all("heads", listed(heads.lanes), heads.each, heads.most))
+
+
+def arrivals(tx: Session, runs: list[int]) -> list[RunRow]:
+    return decode.runs(tx.all("runs_queued_by_seq", listed(runs)))
+
+
+def overdue(tx: Session, limit: int) -> list[RunRow]:
+    return decode.runs(tx.all("runs_overdue", tx.now(), limit))
 
 
 def run(tx: Session, run_id: str) -> RunRow | None:

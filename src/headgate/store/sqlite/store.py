@@ -233,6 +233,12 @@ class SqliteStore(Store):
     async def heads(self, heads: Heads) -> list[RunRow]:
         return await self._read(lambda tx: reads.heads(tx, heads))
 
+    async def arrivals(self, runs: list[int]) -> list[RunRow]:
+        return await self._read(lambda tx: reads.arrivals(tx, runs))
+
+    async def overdue(self, limit: int) -> list[RunRow]:
+        return await self._read(lambda tx: reads.overdue(tx, limit))
+
     async def commit(self, commit: Commit) -> Committed:
         return await self._write(lambda tx: commits.commit(tx, commit))
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from headgate.base import ids
-from headgate.base.changes import Bucket, Commit, Order, RunEvents, TaskRow
+from headgate.base.changes import Bucket, Commit, Linger, Order, RunEvents, TaskRow
 from headgate.base.events import Change, Event
 from headgate.base.graph import Graph
 from headgate.base.limits import Limits
@@ -30,6 +30,7 @@ class Model:
     buckets: dict[str, int] = field(default_factory=dict[str, int])
     orders: dict[tuple[str, int], Order] = field(default_factory=dict[tuple[str, int], Order])
     rules: dict[tuple[str, str], LimitRow] = field(default_factory=dict[tuple[str, str], LimitRow])
+    lingers: list[Linger] = field(default_factory=list[Linger])
     keys: dict[str, int] = field(default_factory=dict[str, int])
     events: list[Event] = field(default_factory=list[Event])
     term: int = 0
@@ -131,6 +132,8 @@ class Model:
                 )
         for order in commit.orders:
             self.orders[order.worker, order.task] = order
+        if commit.lingers is not None:
+            self.lingers = commit.lingers
         for bucket in commit.buckets:
             self.buckets[bucket.pool] = bucket.tat
         for ended in commit.runs_ended:

@@ -307,7 +307,13 @@ class World:
         ids = {run.seq for run in executing}
         rows = [row for row in model.tasks.values() if run_of(row.id) in ids]
         conductor.restore(
-            executing, rows, list(model.workers.values()), model.stored_buckets(), self.now, local
+            executing,
+            rows,
+            list(model.workers.values()),
+            model.stored_buckets(),
+            self.now,
+            local,
+            model.lingers,
         )
         self.conductor = conductor
         self._due = None

@@ -68,6 +68,8 @@ CREATE INDEX run_state ON run (state, seq);
 CREATE INDEX run_key ON run (key, state) WHERE key IS NOT NULL;
 CREATE INDEX run_waits_for ON run (waits_for) WHERE waits_for IS NOT NULL;
 
+CREATE INDEX run_deadline ON run (deadline_at) WHERE state = 'queued' AND deadline_at IS NOT NULL;
+
 CREATE TABLE lane (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     signature TEXT NOT NULL UNIQUE
@@ -167,6 +169,17 @@ CREATE TABLE reservation (
     pool TEXT NOT NULL,
     slots INTEGER NOT NULL,
     PRIMARY KEY (task, pool)
+) WITHOUT ROWID;
+
+-- Slots of dead workers' attempts, in pools whose own lease has not passed yet.
+CREATE TABLE linger (
+    task INTEGER NOT NULL,
+    token INTEGER NOT NULL,
+    pool TEXT NOT NULL,
+    slots INTEGER NOT NULL,
+    until INTEGER NOT NULL,
+    worker TEXT NOT NULL,
+    PRIMARY KEY (task, token, pool)
 ) WITHOUT ROWID;
 
 -- What clients ask of the leader; a row is deleted when it is done.

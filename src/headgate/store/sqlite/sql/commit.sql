@@ -97,6 +97,15 @@ DELETE FROM reservation
 -- Slots kept free for waiters.
 INSERT OR REPLACE INTO reservation (task, pool, slots) VALUES /*rows*/ (?, ?, ?)
 
+-- name: linger_clear
+-- The whole set is written anew.
+DELETE FROM linger
+
+-- name: linger_add
+-- Slots of dead workers that their pool's lease still holds.
+INSERT OR REPLACE INTO linger (task, token, pool, slots, until, worker)
+VALUES /*rows*/ (?, ?, ?, ?, ?, ?)
+
 -- name: request_done
 -- Requests that were carried out.
 DELETE FROM request WHERE seq IN (SELECT value FROM json_each(?))

@@ -18,6 +18,23 @@ SELECT
     dispatch_deadline_us, output, error
 FROM run WHERE id = ?
 
+-- name: runs_queued_by_seq
+-- Of these runs, those that are queued.
+SELECT
+    seq, id, flow, graph, params, consts, tags, priority, key, kind, generation, state, verdict,
+    lane, waits_for, queued_at, started_at, ended_at, deadline_at, queue_timeout_us,
+    dispatch_deadline_us, output, error
+FROM run WHERE seq IN (SELECT value FROM json_each(?)) AND state = 'queued' ORDER BY seq
+
+-- name: runs_overdue
+-- Queued runs whose deadline has passed.
+SELECT
+    seq, id, flow, graph, params, consts, tags, priority, key, kind, generation, state, verdict,
+    lane, waits_for, queued_at, started_at, ended_at, deadline_at, queue_timeout_us,
+    dispatch_deadline_us, output, error
+FROM run WHERE state = 'queued' AND deadline_at IS NOT NULL AND deadline_at <= ?
+ORDER BY deadline_at, seq LIMIT ?
+
 -- name: runs_by_prefix
 -- Runs whose id lies in a range, by id.
 SELECT
@@ -110,6 +127,10 @@ SELECT value FROM meta WHERE name = 'workers_version'
 -- name: bucket_list
 -- The state of rates.
 SELECT pool, tat FROM bucket ORDER BY pool
+
+-- name: linger_list
+-- Slots of dead workers that their pool's lease still holds.
+SELECT task, token, pool, slots, until, worker FROM linger ORDER BY task, token, pool
 
 -- name: reservation_list
 -- Slots kept free for waiters.
