@@ -8,8 +8,10 @@ fenced by its token either way.
 The lease. It is renewed every heart-beat; its end is counted on the boot-time
 clock from before the renewal was sent. If it cannot be renewed the worker
 stops its attempts before the lease ends, so that nobody else starts them
-beside it. A thread cannot be stopped: if one is still running then, the process
-has to end.
+beside it. A thread cannot be stopped: if one is still running then, a worker's
+process ends; in a process that is the user's own (embedded) it cannot write any
+more and the engine takes no work until it has ended. Then it joins again, under
+a new name.
 """
 
 from __future__ import annotations
@@ -59,16 +61,18 @@ class Engine:
         clock: Clock | None = None,
         known: Registry = registry,
         lead: bool = True,
+        exit_when_stuck: bool = False,
     ) -> None:
         self.store = store
         self.settings = settings
         self.coordinator: Coordinator | None = None
         self.lost = asyncio.Event()
-        """Set when the worker's lease was lost: this engine is of no use any more."""
+        """Set while the worker has no lease: it was lost, and what it ran has not ended yet."""
         self._clock = clock or SystemClock()
         self._registry = known
         self._may_lead = lead
-        self._worker = Worker(settings, self._clock, store, known, self._deliver)
+        self._exit_when_stuck = exit_when_stuck
+        self._worker = self._new_worker()
         self._ended_runs: list[Callable[[list[int]], None]] = []
         self._unwritten: list[End] = []
         self._finish_wake = asyncio.Event()
@@ -78,6 +82,9 @@ class Engine:
         self._graphs: dict[str, Graph] = {}
         self._lease_ends = 0
         self._closing = False
+
+    def _new_worker(self) -> Worker:
+        return Worker(self.settings, self._clock, self.store, self._registry, self._deliver)
 
     @property
     def worker(self) -> Worker:
@@ -186,8 +193,11 @@ class Engine:
 
     async def _stand(self) -> None:
         """Stand for election again and again; lead whenever elected."""
-        owner = self._worker.id
-        while not self.lost.is_set():
+        while True:
+            if self.lost.is_set():
+                await asyncio.sleep(STAND_AGAIN_SECONDS)
+                continue
+            owner = self._worker.id
             try:
                 got = await self.store.elect(Elect(owner, self.settings.leader_lease_us))
             except StoreError as error:
@@ -317,8 +327,10 @@ class Engine:
 
     async def _keep_beating(self) -> None:
         margin = max(self.settings.heartbeat_us // 2, 500 * MILLISECOND)
-        while not self.lost.is_set():
+        while True:
             await asyncio.sleep(self.settings.heartbeat_us / SECOND)
+            if self.lost.is_set():
+                continue
             try:
                 async with asyncio.timeout(self.settings.heartbeat_us / SECOND):
                     await self._beat()
@@ -336,11 +348,30 @@ class Engine:
         if self.coordinator is not None:
             self.coordinator.close()
         stuck = self._worker.lose()
-        if stuck:
+        self._tasks.append(asyncio.create_task(self._join_again(), name="headgate-join"))
+        if stuck and self._exit_when_stuck:
             asyncio.get_running_loop().call_later(
                 max(0.0, (self._lease_ends - self._clock.monotonic()) / SECOND - 0.2),
                 self._exit_if_stuck,
             )
+
+    async def _join_again(self) -> None:
+        """When nothing of the lost worker runs any more, a new one takes its place."""
+        await self._worker.emptied()
+        self._worker.forget()
+        # What it had to tell is stale: its attempts were given to others.
+        self._unwritten.clear()
+        self._worker = self._new_worker()
+        while self.lost.is_set():
+            try:
+                self._worker.since = await self.store.now()
+                self.lost.clear()
+                await self._beat()
+            except StoreError as error:
+                self.lost.set()
+                log.warning("cannot join again yet: %s", error)
+                await asyncio.sleep(STAND_AGAIN_SECONDS)
+        log.warning("joined again as worker %s", self._worker.id)
 
     def _exit_if_stuck(self) -> None:
         if self._worker.in_flight:

@@ -83,6 +83,8 @@ class Worker:
         self._where: dict[int, Executor] = {}
         self._chores: set[asyncio.Task[None]] = set()
         self._silent = False
+        self._empty = asyncio.Event()
+        self._empty.set()
 
     def describe(self, claim: int = -1) -> WorkerRow:
         """What it can do, as it joins and beats."""
@@ -131,6 +133,7 @@ class Worker:
         )
         executor = self._executor(launch.node.executor)
         self._where[launch.token] = executor
+        self._empty.clear()
         executor.start(job, self._ended)
 
     async def _fetch_and_start(self, launch: Launch) -> None:
@@ -200,6 +203,8 @@ class Worker:
 
     def _ended(self, job: Job, outcome: Outcome) -> None:
         self._where.pop(job.token, None)
+        if not self._where:
+            self._empty.set()
         if self._silent:
             return
         output = outcome.output
@@ -235,6 +240,10 @@ class Worker:
         for token, executor in list(self._where.items()):
             executor.stop(token, "lease_lost")
         return [each.token for executor in self._executors.values() for each in executor.stopping()]
+
+    async def emptied(self) -> None:
+        """Returns when nothing runs."""
+        await self._empty.wait()
 
     async def close(self, grace_us: int) -> list[int]:
         """Let what runs finish within `grace_us`, hand the rest back; returns what could not be ended."""
