@@ -47,7 +47,7 @@ class Journey:
     def see(self, advance: Advance) -> Journey:
         for each in advance.requests:
             place = (self.names[each.node], each.idx)
-            assert place not in self.asked, "asked for twice"
+            assert place not in self.inputs, "asked for twice"
             self.asked.append(place)
             self.inputs[place] = msgspec.json.decode(each.input)
         for node, common in advance.shared:
@@ -443,3 +443,20 @@ def test_stop_twice_changes_nothing():
     way = Journey(graph(step("a"), step("b", after=(0,)))).stop().stop()
     assert way.skipped == [("b", -1)]
     assert way.drop("a").progress.finished
+
+
+def test_stop_lets_the_clean_up_of_every_item_go_on():
+    flow = graph(items("a"), items("clean", Output(0), run_if="always"))
+    way = Journey(flow, [1, 2]).ok("a", 0).stop()
+    assert way.closing == []
+    way.drop("a", 1)
+    assert ("clean", 1) in way.asked
+    assert way.ok("clean", 0).ok("clean", 1).progress.finished
+
+
+def test_a_clean_up_map_that_failed_starts_no_further_item_either():
+    flow = graph(items("a"), items("clean", Output(0), run_if="always"))
+    way = Journey(flow, [1, 2]).ok("a", 0).fail("clean", 0)
+    assert way.closing == ["clean"]
+    way.ok("a", 1)
+    assert ("clean", 1) in way.skipped

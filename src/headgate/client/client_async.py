@@ -5,19 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar, overload
+from typing import Any, Literal, Self, TypeVar, cast, overload
 
+from headgate.base.clock import SECOND
 from headgate.base.config import Settings
 from headgate.base.durations import Duration, microseconds
 from headgate.base.errors import AdmissionRejected, DuplicateKey
-from headgate.base.model import OnDuplicate
 from headgate.client.core import Core
 from headgate.client.handing_in import hand_in
 from headgate.client.limits_async import AsyncLimits
 from headgate.client.pools_async import AsyncPools
 from headgate.client.run_async import AsyncRun
 from headgate.client.runs_async import AsyncQueue, AsyncRuns
-from headgate.client.submission import Prepared, Submission, TagValues, prepare, refusal
+from headgate.client.slots_async import AsyncSlots
+from headgate.client.submission import Prepared, Submission, prepare, refusal
+from headgate.client.submitting_async import AsyncSubmitting
 from headgate.client.workers_async import AsyncWorkers
 from headgate.flows.flows import Flow
 from headgate.observe.why import Why, explain_task
@@ -25,18 +27,20 @@ from headgate.observe.why import Why, explain_task
 T = TypeVar("T")
 Refusal = AdmissionRejected | DuplicateKey
 TRACED_AT_A_TIME = 100
+INTERRUPTED_GRACE_US = 5 * SECOND
+"""Who pressed Ctrl-C waits no longer than this for what runs; the rest goes back to the queue."""
 
 
-class AsyncClient:
+class AsyncClient(AsyncSubmitting):
     """Made by `embedded_async()` and `connect_async()`."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self.runs = AsyncRuns(core)
-        self.queue = AsyncQueue(core)
-        self.pools = AsyncPools(core)
-        self.limits = AsyncLimits(core)
-        self.workers = AsyncWorkers(core)
+        self.runs: AsyncRuns = AsyncRuns(core)
+        self.queue: AsyncQueue = AsyncQueue(core)
+        self.pools: AsyncPools = AsyncPools(core)
+        self.limits: AsyncLimits = AsyncLimits(core)
+        self.workers: AsyncWorkers = AsyncWorkers(core)
 
     @property
     def settings(self) -> Settings:
@@ -46,25 +50,11 @@ class AsyncClient:
     def closed(self) -> bool:
         return self._core.guard.closed
 
-    async def submit(
-        self,
-        flow: Flow[..., T] | str,
-        *args: Any,
-        tags: TagValues | None = None,
-        priority: int | None = None,
-        key: str | None = None,
-        on_duplicate: OnDuplicate = "attach",
-        deadline: Duration | None = None,
-        queue_timeout: Duration | None = None,
-        dispatch_deadline: Duration | None = None,
-        **kwargs: Any,
-    ) -> AsyncRun[T]:
+    async def _submit(self, flow: object, submission: Submission) -> AsyncRun[Any]:
         self._core.guard.check()
-        submission = Submission(
-            args, kwargs, tags, priority, key, on_duplicate, deadline, queue_timeout, dispatch_deadline
-        )  # fmt: skip
-        prepared = prepare(flow, submission, self._core.settings, self._core.clock)
-        return await self.submit_prepared(prepared)
+        return await self.submit_prepared(
+            prepare(flow, submission, self._core.settings, self._core.clock)
+        )
 
     @overload
     async def submit_many(
@@ -77,6 +67,13 @@ class AsyncClient:
     async def submit_many(
         self, flow: Flow[..., T] | str, calls: Iterable[Any], *, partial: bool = False
     ) -> Any:
+        """Hands in a run of `flow` per entry of `calls`, thousands in one transaction, all or none.
+
+        A tuple is the positional arguments, `((…), {…})` has keywords too, a
+        `Submission` has options of its own; anything else is the one argument.
+        With `partial=True` what fits is taken, and the place of a run that was
+        not has the error that `submit` would have raised.
+        """
         self._core.guard.check()
         prepared: list[Prepared] = []
         for index, call in enumerate(calls):
@@ -89,18 +86,25 @@ class AsyncClient:
 
     async def submit_prepared(self, prepared: Prepared) -> AsyncRun[Any]:
         """Hands in what was traced elsewhere: by the sync client, in its caller's thread."""
-        return (await self.submit_all_prepared([prepared], partial=False))[0]
+        only = (await self.submit_all_prepared([prepared], partial=False))[0]
+        return cast("AsyncRun[Any]", only)
 
-    async def submit_all_prepared(self, prepared: list[Prepared], *, partial: bool) -> list[Any]:
+    async def submit_all_prepared(
+        self, prepared: list[Prepared], *, partial: bool
+    ) -> list[AsyncRun[Any] | Refusal]:
         self._core.guard.check()
         answers = await hand_in(self._core, prepared, partial=partial)
-        handles: list[Any] = []
-        for answer, each in zip(answers, prepared, strict=True):
-            refused = refusal(answer, each.run)
-            if refused is not None and not partial:
-                raise refused
-            handles.append(refused or AsyncRun[Any](self._core, answer.id))
-        return handles
+        refused = [
+            refusal(answer, each.run) for answer, each in zip(answers, prepared, strict=True)
+        ]
+        if not partial and any(refused):
+            # Of all or none, most were refused only for company: the error is of the one to blame.
+            to_blame = sorted((each for each in refused if each is not None), key=_for_company)
+            raise to_blame[0]
+        return [
+            error or AsyncRun[Any](self._core, answer.id)
+            for error, answer in zip(refused, answers, strict=True)
+        ]
 
     async def why(self, subject: str | int) -> Why:
         """What a run (by id) or a task (by number) waits for now."""
@@ -109,8 +113,28 @@ class AsyncClient:
             return await explain_task(self._core.store, subject)
         return await (await self.runs.get(subject)).why()
 
+    def slots(
+        self,
+        pool: str,
+        n: int = 1,
+        *,
+        timeout: Duration | None = None,
+        lease: Duration | None = None,
+    ) -> AsyncSlots:
+        """Takes `n` slots of a pool for the code in the block: a semaphore that all processes share.
+
+        Waits its turn like any task, at most `timeout`. `lease` (default the
+        worker's) is how long the slots stay taken if this process dies on
+        another machine or hangs; it is renewed in the background.
+        """
+        self._core.guard.check()
+        return AsyncSlots(self._core, pool, n, timeout, lease)
+
     async def close(self, grace: Duration | None = None) -> None:
-        """Drains and lets go: what runs may finish within `grace`, the rest goes back to the queue."""
+        """Drains and lets go: what runs may finish within `grace`, the rest goes back to the queue.
+
+        Cancelled meanwhile, it ends what runs at once. Closing again does nothing.
+        """
         await self._core.close(None if grace is None else microseconds(grace, "grace", minimum=0))
 
     async def __aenter__(self) -> Self:
@@ -123,4 +147,10 @@ class AsyncClient:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self.close()
+        interrupted = kind is not None and issubclass(kind, asyncio.CancelledError)
+        grace_us = self.settings.grace_us
+        await self._core.close(min(INTERRUPTED_GRACE_US, grace_us) if interrupted else grace_us)
+
+
+def _for_company(refused: Refusal) -> bool:
+    return isinstance(refused, AdmissionRejected) and refused.field == "key"

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import getpass
 import socket
+from contextlib import suppress
 from functools import cached_property
 
 from headgate.base.clock import Clock, SystemClock
 from headgate.base.config import Settings
-from headgate.base.errors import NotFound
+from headgate.base.errors import HeadgateError, NotFound
 from headgate.base.model import RunRow
-from headgate.client.guard import Guard
+from headgate.client.guard import Guard, end_tasks
+from headgate.client.holders import Holders
 from headgate.client.opening import store_for
 from headgate.client.waiting import Waiting
 from headgate.stages.engine import Engine
@@ -18,39 +21,72 @@ from headgate.store.protocol import Store
 
 
 class Core:
-    def __init__(self, store: Store, settings: Settings, engine: Engine | None) -> None:
+    def __init__(
+        self, store: Store, settings: Settings, engine: Engine | None, guard: Guard | None = None
+    ) -> None:
         self.store = store
         self.settings = settings
         self.engine = engine
-        self.guard = Guard()
+        self.guard: Guard = guard or Guard()
+        self._hurried = asyncio.Event()
         self.clock: Clock = SystemClock()
-        self.waiting = Waiting(store, engine, self.guard)
+        self.waiting: Waiting = Waiting(store, engine, self.guard)
+        self.holders: Holders = Holders(lambda: store_for(settings), self.clock)
 
     @classmethod
-    async def open(cls, settings: Settings, *, engine: bool) -> Core:
+    async def open(cls, settings: Settings, *, engine: bool, guard: Guard | None = None) -> Core:
         """A store that is open and, if asked for, an engine that has its lease."""
         store = store_for(settings)
         await store.open()
+        running: Engine | None = None
         try:
-            running = Engine(store, settings) if engine else None
-            if running is not None:
+            if engine:
+                running = Engine(store, settings)
                 await running.start()
         except BaseException:
+            if running is not None:
+                with suppress(HeadgateError):
+                    await running.stop(0)
             await store.close()
             raise
-        return cls(store, settings, running)
+        return cls(store, settings, running, guard)
 
     async def close(self, grace_us: int | None = None) -> None:
         """Drains the engine, if there is one, and lets go of the store. Again: nothing."""
         if self.guard.closed or self.guard.forked:
             return
         self.guard.closed = True
-        await self.waiting.close()
         try:
+            await self.waiting.close()
+            await self.holders.close()
             if self.engine is not None:
-                await self.engine.stop(grace_us)
+                await self._stop(self.engine, grace_us)
+        except asyncio.CancelledError:
+            if self.engine is not None:
+                await self.engine.stop(0)
+            raise
         finally:
             await self.store.close()
+
+    def hurry(self) -> None:
+        """Whoever closes waits no longer: what still runs is ended and handed back."""
+        self._hurried.set()
+
+    async def _stop(self, engine: Engine, grace_us: int | None) -> None:
+        stopping = asyncio.create_task(engine.stop(grace_us))
+        hurried = asyncio.create_task(self._hurried.wait())
+        try:
+            await asyncio.wait({stopping, hurried}, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            await end_tasks([stopping])
+            raise
+        finally:
+            await end_tasks([hurried])
+        if stopping.done():
+            await stopping
+        else:
+            await end_tasks([stopping])
+            await engine.stop(0)
 
     def changed(self) -> None:
         """Something was committed here: the leader, if it is this process, should look now."""

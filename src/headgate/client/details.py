@@ -49,9 +49,11 @@ async def _history(core: Core, run: int) -> list[Event]:
 
 
 class _Waits:
-    """What the leader found waiting tasks at. It tells one task per line, so that its step speaks for the others."""
+    """What the leader found waiting tasks at. It tells one task per line: its step speaks for the others."""
 
-    def __init__(self, history: list[Event] | None = None, rows: list[TaskRow] | None = None) -> None:
+    def __init__(
+        self, history: list[Event] | None = None, rows: list[TaskRow] | None = None
+    ) -> None:
         self._by_task: dict[int, str] = {}
         self._by_node: dict[int, str] = {}
         node_of = {task.id: task.node for task in rows or ()}

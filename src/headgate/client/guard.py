@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+from collections.abc import Iterable
+from typing import Any
 
 from headgate.base.errors import HeadgateError
 
@@ -23,14 +26,29 @@ class Guard:
         return os.getpid() != self._pid
 
     def check(self) -> None:
-        """Raises where a verb would hang or harm: threads and connections do not survive a fork."""
+        """Raises where a verb would hang or harm."""
+        self.check_process()
+        if self.closed:
+            raise closed()
+
+    def check_process(self) -> None:
+        """Threads, locks and connections do not survive a fork."""
         if self.forked:
             raise ClientClosed(
                 f"this client belongs to process {self._pid}; a forked child cannot use it.",
                 hint="Open one in the child: headgate.connect().",
             )
-        if self.closed:
-            raise ClientClosed(
-                "this client is closed.",
-                hint="Open a new one, or do the call inside its with block.",
-            )
+
+
+async def end_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancels and waits. Unlike a suppressed `await task`, it does not swallow the caller's own cancellation."""
+    several = list(tasks)
+    for task in several:
+        task.cancel()
+    await asyncio.gather(*several, return_exceptions=True)
+
+
+def closed() -> ClientClosed:
+    return ClientClosed(
+        "this client is closed.", hint="Open a new one, or do the call inside its with block."
+    )

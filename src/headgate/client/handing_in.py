@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -26,7 +26,7 @@ async def hand_in(core: Core, prepared: Sequence[Prepared], *, partial: bool) ->
             got=len(prepared),
             hint="Use partial=True, or several calls.",
         )
-    await _check_pools(core, {each.run.graph: each.graph for each in prepared})
+    await check_pools(core, {each.run.graph: each.graph for each in prepared}.values())
     results: list[Submitted] = []
     for start in range(0, len(prepared), MOST_AT_ONCE):
         chunk = prepared[start : start + MOST_AT_ONCE]
@@ -42,9 +42,9 @@ async def hand_in(core: Core, prepared: Sequence[Prepared], *, partial: bool) ->
     return results
 
 
-async def _check_pools(core: Core, graphs: dict[str, Graph]) -> None:
-    """Against the limits in force now, as the leader will see them."""
-    needing = [graph for graph in graphs.values() if any(node.pools for node in graph.nodes)]
+async def check_pools(core: Core, graphs: Iterable[Graph]) -> None:
+    """Refuses what can never start, by the limits in force now, as the leader will see them."""
+    needing = [graph for graph in graphs if any(node.pools for node in graph.nodes)]
     if not needing:
         return
     limits, _ = await core.store.limits()

@@ -34,19 +34,18 @@ class AsyncPools:
         name: str,
         limit: int | Unset = UNSET,
         *,
-        lease: Duration | None | Unset = UNSET,
-        rate: str | Rate | None | Unset = UNSET,
+        lease: Duration | Unset | None = UNSET,
+        rate: str | Rate | Unset | None = UNSET,
         burst: int | Unset = UNSET,
     ) -> None:
         """Sets what is given and keeps the rest; −1 is unlimited, None takes a lease or a rate away."""
         pool = pool_name(name)
-        if isinstance(limit, Unset) and isinstance(lease, Unset) and isinstance(rate, Unset):
-            if isinstance(burst, Unset):
-                raise InvalidInput(
-                    f"say what to set for pool {pool!r}.",
-                    field="limit",
-                    hint="e.g. limit=4, or limit=-1 for unlimited.",
-                )
+        if all(isinstance(each, Unset) for each in (limit, lease, rate, burst)):
+            raise InvalidInput(
+                f"say what to set for pool {pool!r}.",
+                field="limit",
+                hint="e.g. limit=4, or limit=-1 for unlimited.",
+            )
         rule = await self._in_force(pool) or PoolRule()
         if not isinstance(limit, Unset):
             hint = "To hold a pool shut, use: pools pause NAME."

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import Any
 
 import msgspec
 
 from headgate.base import codec
 from headgate.base.errors import RunCancelled, RunFailed, RunTimedOut
+from headgate.base.graph import Graph
 from headgate.base.model import Failure, RunRow
 from headgate.base.states import RunState
 from headgate.client.core import Core
 from headgate.client.result_types import returned_type
 from headgate.kernel import render
 
+_graph = msgspec.json.Decoder(Graph).decode
 _failure = msgspec.json.Decoder(Failure).decode
 _BLOB = b'"$headgate.blob"'
 _ERRORS: dict[str, type[RunFailed]] = {
@@ -25,7 +27,7 @@ _ERRORS: dict[str, type[RunFailed]] = {
 async def value_of(core: Core, row: RunRow) -> Any:
     """The value of a run that has ended. Raises what it ended with."""
     if row.state != RunState.SUCCEEDED:
-        raise_failure(row)
+        raise await error_of(core, row)
     if row.output is None:
         return None
     output = await open_blobs(core, row.output)
@@ -53,7 +55,8 @@ def failure_of(raw: bytes | None) -> Failure | None:
         return Failure("internal", raw.decode(errors="replace"))
 
 
-def raise_failure(row: RunRow) -> NoReturn:
+async def error_of(core: Core, row: RunRow) -> RunFailed:
+    """What `result()` raises for a run that ended otherwise than well."""
     failure = failure_of(row.error)
     kind = _ERRORS.get(row.state, RunFailed)
     step = None if failure is None else failure.node
@@ -68,14 +71,26 @@ def raise_failure(row: RunRow) -> NoReturn:
     error.run_id, error.step = row.id, step
     if failure is not None:
         error.error_type, error.error_message = failure.type, failure.message
-        error.traceback = failure.traceback
-        if failure.traceback:
+        error.traceback = failure.traceback or await _traceback(core, row, failure)
+        if error.traceback:
             # Shown below our own lines wherever Python prints the error.
-            error.add_note(f"In the worker:\n{failure.traceback.rstrip()}")
-    raise error
+            error.add_note(f"In the worker:\n{error.traceback.rstrip()}")
+    return error
 
 
-_VERBS = {
+async def _traceback(core: Core, row: RunRow, failure: Failure) -> str | None:
+    """A run keeps its error short; the task that failed has all of it."""
+    if failure.node is None:
+        return None
+    nodes = _graph(await core.store.graph(row.graph)).nodes
+    for task in await core.store.tasks(row.seq):
+        found = failure_of(task.error)
+        if found is not None and nodes[task.node].name == failure.node and found.traceback:
+            return found.traceback
+    return None
+
+
+_VERBS: dict[str, str] = {
     RunState.FAILED: "failed",
     RunState.CANCELLED: "was cancelled",
     RunState.TIMED_OUT: "passed its deadline",
@@ -87,5 +102,3 @@ def _spoken(failure: Failure) -> str:
     if failure.message.startswith(failure.type):
         return failure.message
     return f"{failure.type}: {failure.message}"
-
-

@@ -154,7 +154,10 @@ async def resolve(core: Core, run: str) -> str:
     text = run.strip().lower() if isinstance(run, str) else ""  # pyright: ignore[reportUnnecessaryIsInstance]
     if not _ID.fullmatch(text) or len(text) > ID_LENGTH:
         raise NotFound(
-            "this is not the id of a run.", field="run", got=run, hint="headgate runs list shows ids."
+            "this is not the id of a run.",
+            field="run",
+            got=run,
+            hint="headgate runs list shows ids.",
         )
     if len(text) == ID_LENGTH:
         return (await core.row(text)).id

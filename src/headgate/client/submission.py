@@ -48,7 +48,7 @@ class Submission:
 
     @classmethod
     def of(cls, item: object) -> Submission:
-        """An entry of `submit_many`: a tuple is the arguments, `((…), {…})` has keywords too, else one argument."""
+        """Of `submit_many`: a tuple is the arguments, `((…), {…})` has keywords too; else one argument."""
         if isinstance(item, Submission):
             return item
         if not isinstance(item, tuple):

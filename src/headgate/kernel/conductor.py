@@ -85,6 +85,8 @@ class Conductor:
         self._retried: dict[int, list[TaskRow]] = {}
         self._shared_calls: dict[tuple[int, int], bytes | None] = {}
         self._ended_queued: set[int] = set()
+        self._reprioritised: dict[int, int] = {}
+        """Decided in this cycle: rows that are read meanwhile do not know yet."""
         """Queued runs ended by the commit to come: until it is written the queue still shows them."""
 
     # -- beginning a term --------------------------------------------------------------------------
@@ -271,6 +273,9 @@ class Conductor:
         if row.waits_for in self.journal.ended_runs:
             # It ends with the commit to come: the row that was read does not know yet.
             row = msgspec.structs.replace(row, waits_for=None)
+        wanted = self._reprioritised.get(row.seq)
+        if wanted is not None and wanted != row.priority:
+            row = msgspec.structs.replace(row, priority=wanted)
         self.ledger.put_head(row)
 
     def end_queued(self, row: RunRow, state: RunState, failure: Failure, now: int) -> None:
@@ -289,6 +294,7 @@ class Conductor:
     def reprioritise(self, row: RunRow, priority: int) -> None:
         """A queued run moves in its line."""
         self.journal.commit.reprioritised.append((row.seq, priority))
+        self._reprioritised[row.seq] = priority
         if row.seq in self.ledger.heads:
             self.ledger.put_head(msgspec.structs.replace(row, priority=priority))
 
@@ -562,6 +568,7 @@ class Conductor:
                 for (task, token, pool), (slots, until, worker) in self.ledger.lingering.items()
             ]
         self._ended_queued.clear()
+        self._reprioritised.clear()
         stops, withdrawals, ended = journal.stops, journal.withdrawals, journal.ended_runs
         wakes = [self.lives.timers.next(), board.next_wake(), self.ledger.queue.next_wake()]
         return Cycle(

@@ -108,6 +108,7 @@ class Lane(Generic[W]):
     """Waiters that need the same of the same gates, in order."""
 
     __slots__ = (
+        "_added",
         "bypassed",
         "entries",
         "fair",
@@ -136,7 +137,9 @@ class Lane(Generic[W]):
         self.station = station
         self.fair = fair
         self.wide = len(pools) > 1 or any(slots > 1 for _, slots in pools)
-        self.entries: list[tuple[tuple[int, int], int, W]] = []
+        self.entries: list[tuple[tuple[int, int], int, int, W]] = []
+        """By rank and id; a number tells what was removed from what came back in the same place."""
+        self._added = 0
         self.live: dict[int, W] = {}
         self.parked_at: Gate | None = None
         self.stamp = 0
@@ -147,7 +150,8 @@ class Lane(Generic[W]):
         """Waiter → `bypassed` when it joined: what it was itself overtaken by is the difference."""
 
     def add(self, waiter: W) -> None:
-        heappush(self.entries, (waiter.rank, waiter.id, waiter))
+        self._added += 1
+        heappush(self.entries, (waiter.rank, waiter.id, self._added, waiter))
         self.live[waiter.id] = waiter
         if self.wide:
             self.waiting_since_bypass[waiter.id] = self.bypassed
@@ -160,14 +164,14 @@ class Lane(Generic[W]):
     def head(self) -> W | None:
         entries = self.entries
         while entries:
-            waiter = entries[0][2]
+            waiter = entries[0][3]
             if self.live.get(waiter.id) is waiter:
                 return waiter
             heappop(entries)
         return None
 
     def pop(self) -> W:
-        waiter = heappop(self.entries)[2]
+        waiter = heappop(self.entries)[3]
         self.discard(waiter)
         return waiter
 

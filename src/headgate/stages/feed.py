@@ -96,6 +96,11 @@ class Feed:
     def hungry(self) -> bool:
         return bool(self._stale or self._arrived)
 
+    @property
+    def behind(self) -> int:
+        """How many lanes are to be read."""
+        return len(self._stale)
+
     async def fill(self, conductor: Conductor) -> None:
         """Bring heads of every lane that needs some; bounded, the rest comes with the next cycle."""
         if self._arrived:

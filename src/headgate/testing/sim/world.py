@@ -428,7 +428,7 @@ class World:
                 )
                 conductor.withdrawn(done, to, self.now)
                 self.poke()
-        for name in {order.worker for order in cycle.commit.orders}:
+        for name in sorted({order.worker for order in cycle.commit.orders}):
             worker = self.workers[name]
             self.at(self.behaviour.latency, lambda worker=worker: self._obey(worker))
 

@@ -1,0 +1,40 @@
+"""`dev`: an engine for one file, in one process, with the file's changes taken up as they are saved."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from headgate.cli.run import Pool, Set
+from headgate.cli.shell import Shell, command, start_logging
+
+
+def register(app: typer.Typer) -> None:
+    command(app, "dev", panel="Run flows")(dev)
+
+
+def dev(
+    shell: Shell,
+    file: Annotated[str, typer.Argument(metavar="FILE.py", help="Or package.module.")],
+    pool: Pool = None,
+    set_: Set = None,
+    plain: Annotated[
+        bool, typer.Option("--plain", help="Lines instead of a moving picture.", show_default=False)
+    ] = False,
+) -> int:
+    """Run an engine for a file and reload it when it changes; Ctrl-C stops.
+
+    Runs come from elsewhere: headgate submit FILE.py:flow
+    """
+    from headgate.cli import arguments, targets
+    from headgate.cli.dev_loop import DevLoop
+
+    start_logging(shell)
+    target = targets.parse(file)
+    if target.flow and target.is_file:
+        target = target._replace(flow="")
+    overrides: dict[str, Any] = arguments.settings(set_ or ())
+    if pool:
+        overrides["pools"] = arguments.pools(pool)
+    return DevLoop(shell, shell.settings(**overrides), target, plain=plain).run()

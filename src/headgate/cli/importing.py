@@ -1,0 +1,152 @@
+"""A user's file as a module; or, where it does not import, the part of the traceback that is theirs."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType, TracebackType
+
+from headgate.base.errors import HeadgateError, NotFound
+from headgate.base.names import did_you_mean
+from headgate.cli.failures import UserCode
+
+_OURS = str(Path(__file__).parent.parent)
+
+
+def load_file(path: Path) -> ModuleType:
+    """The module a script of this file would be, under its stem: as steps are named by workers elsewhere."""
+    if not path.is_file():
+        raise _no_file(path)
+    name = path.stem
+    _refuse_shadowing(name, path)
+    folder = str(path.parent.absolute())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)  # as `python FILE.py` does, for its siblings
+    spec = importlib.util.spec_from_file_location(name, path.absolute())
+    if spec is None or spec.loader is None:
+        raise UserCode(
+            f"{path} is not a Python file.", field="file", got=str(path), hint="Name a .py file."
+        )
+    module = importlib.util.module_from_spec(spec)
+    before = sys.modules.get(name)
+    sys.modules[name] = module  # annotations are looked up there while it is still being run
+    try:
+        spec.loader.exec_module(module)
+    except BaseException as error:
+        if before is None:
+            sys.modules.pop(name, None)
+        else:
+            sys.modules[name] = before
+        raise _users_fault(error, str(path)) from error
+    return module
+
+
+def load_module(name: str) -> ModuleType:
+    """A module by its dotted name, from the working directory or wherever Python finds it."""
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found = importlib.util.find_spec(name) is not None
+    except (ModuleNotFoundError, ValueError):
+        found = False
+    except BaseException as error:  # a parent package is run to find its parts
+        raise _users_fault(error, name) from error
+    if not found:
+        raise NotFound(
+            f"there is no module {name!r}.",
+            field="flow",
+            got=name,
+            hint="Name a file (flows.py:build) or a module that Python can import (shop.flows:build).",
+        )
+    try:
+        return importlib.import_module(name)
+    except BaseException as error:
+        raise _users_fault(error, name) from error
+
+
+def _no_file(path: Path) -> NotFound:
+    if path.is_dir():
+        return NotFound(
+            f"{path} is a directory.", field="file", got=str(path), hint="Name a .py file in it."
+        )
+    folder = path.parent
+    near = [each.name for each in folder.glob("*.py")] if folder.is_dir() else []
+    close = did_you_mean(path.name, near)
+    hint = close or "No .py file is there; check the path."
+    return NotFound(f"there is no file {path}.", field="file", got=str(path), hint=hint)
+
+
+def _refuse_shadowing(name: str, path: Path) -> None:
+    """A file named like a module of Python would take its place for everybody."""
+    known = sys.modules.get(name)
+    file: str | None = getattr(known, "__file__", None)
+    same = file is not None and Path(file).resolve() == path.resolve()
+    if name in sys.stdlib_module_names or name == "headgate" or (known is not None and not same):
+        raise UserCode(
+            f"{path.name} hides the module {name!r} that is in use.",
+            field="file",
+            got=str(path),
+            hint=f"Rename the file, e.g. {name}_flow.py.",
+        )
+
+
+def _users_fault(error: BaseException, what: str) -> BaseException:
+    """`error` as the user should see it; an interrupt stays one."""
+    if isinstance(error, KeyboardInterrupt):
+        return error
+    if isinstance(error, HeadgateError):
+        # A definition that cannot work says so itself; the line it is on is what helps.
+        return UserCode(
+            f"{_place(error)}{error.message}", field=error.field, got=error.got, hint=error.hint
+        )
+    if isinstance(error, SystemExit):
+        return UserCode(
+            f"{what} ended the program while it was imported.",
+            trace=users_trace(error),
+            field="file",
+            hint='Put what runs it behind: if __name__ == "__main__":',
+        )
+    hint = "Fix the error above; nothing was started."
+    if isinstance(error, ImportError) and "relative import" in str(error):
+        hint = "It is part of a package: name it as package.module:flow."
+    return UserCode(
+        f"{what} does not import: {type(error).__name__}: {error}",
+        trace=users_trace(error),
+        field="file",
+        hint=hint,
+    )
+
+
+def users_trace(error: BaseException) -> str:
+    """The traceback without our frames and the import machinery's."""
+    kept = _users_frames(error.__traceback__)
+    if isinstance(error, SyntaxError):
+        kept = None  # the file never ran: its place is in the error itself
+    shown = traceback.TracebackException(type(error), error, kept)
+    return "".join(shown.format(chain=False))
+
+
+def _users_frames(trace: TracebackType | None) -> TracebackType | None:
+    """From the first frame that is neither ours nor the import machinery's on."""
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if not file.startswith((_OURS, "<frozen importlib")):
+            return trace
+        trace = trace.tb_next
+    return None
+
+
+def _place(error: BaseException) -> str:
+    """`flows.py:12: ` of the innermost line that is the user's."""
+    place = ""
+    trace = error.__traceback__
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if not file.startswith((_OURS, "<frozen")):
+            place = f"{file}:{trace.tb_lineno}: "
+        trace = trace.tb_next
+    return place

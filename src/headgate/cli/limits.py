@@ -1,0 +1,203 @@
+"""`limits`: how many runs at once, in total, per tag, and whose turn it is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+from rich.markup import escape
+
+from headgate.cli.shell import Shell, command, group
+
+if TYPE_CHECKING:
+    from headgate.client.client import Client
+
+Name = Annotated[
+    str,
+    typer.Argument(metavar="NAME", help="max_concurrent_runs, max_active, a tag (tenant=acme) …"),
+]
+
+
+def register(app: typer.Typer) -> None:
+    noun = group(app, "limits", "How many runs at once: in total, per tag, and whose turn it is.")
+    command(noun, "list")(list_)
+    command(noun, "set")(set_)
+    command(noun, "reset")(reset)
+    command(noun, "pause")(pause)
+    command(noun, "resume")(resume)
+    command(noun, "history")(history)
+
+
+def list_(shell: Shell) -> None:
+    """Every limit in force but pools (headgate pools list shows those)."""
+    from headgate.cli.tables import table
+
+    with shell.connect() as hg:
+        limits = hg.limits.list()
+    if shell.json:
+        shell.data(limits)
+        return
+    rows = [
+        [
+            escape(f"tag {each.name}" if each.kind == "tag" else each.name),
+            f"[magenta]{each.value}[/]" if each.paused else each.value,
+            "operator" if each.live is not None else "code/config" if each.declared else "default",
+            "-" if each.live is None else each.declared or "the default",
+        ]
+        for each in limits
+    ]
+    shell.out.print(table("limit…", "in force", "set by", "after a reset", rows=rows))
+
+
+def set_(
+    shell: Shell,
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="max_concurrent_runs, max_active, tag, fair …")
+    ],
+    value: Annotated[
+        str | None,
+        typer.Argument(metavar="[VALUE]", help="A number; for tag: key, key=value, key=*"),
+    ] = None,
+    limit: Annotated[
+        str | None, typer.Argument(metavar="[LIMIT]", help="For tag: runs at once.")
+    ] = None,
+    max_active: Annotated[
+        str | None,
+        typer.Option("--max-active", metavar="N", help="For tag: queued and running runs."),
+    ] = None,
+    weight: Annotated[
+        list[str] | None,
+        typer.Option("--weight", metavar="VALUE=N", help="For fair: share of turns. Repeatable."),
+    ] = None,
+) -> None:
+    """Set a limit. In force at once; survives restarts.
+
+    headgate limits set max_concurrent_runs 4
+
+    headgate limits set tag 'tenant=*' 1
+
+    headgate limits set fair tenant --weight acme=3
+    """
+    from headgate.base.errors import InvalidInput
+    from headgate.cli import arguments
+    from headgate.cli.numbers import number
+
+    if value is None:
+        raise InvalidInput(
+            f"say what to set {name} to.", field="value", hint=f"e.g. {_example(name)}"
+        )
+    if name == "fair":
+        shown = f"fair {value}"
+    elif name == "tag":
+        shown = value
+    else:
+        shown = name
+    with shell.connect(create=True) as hg:
+        if name == "fair":
+            hg.limits.set_fair(value, arguments.weights(weight or ()))
+        elif name == "tag":
+            _set_tag(hg, value, limit, max_active)
+        elif "=" in name:
+            _set_tag(hg, name, value, max_active)
+        else:
+            _check_known(name)
+            hg.limits.set(name, cast("Any", number(value)))
+        _tell(shell, hg, shown)
+
+
+def _set_tag(hg: Client, rule: str, limit: str | None, max_active: str | None) -> None:
+    from headgate.cli.numbers import number
+
+    key, equals, value = rule.partition("=")
+    each = value == "*"
+    given: dict[str, Any] = {}
+    if limit is not None:
+        given["limit"] = number(limit)
+    if max_active is not None:
+        given["max_active"] = number(max_active)
+    hg.limits.set_tag(key, value if equals and not each else None, per_value=each, **given)
+
+
+def _check_known(name: str) -> None:
+    """A word that is no limit is a slip, not a tag: tags are named after `tag`."""
+    from headgate.base.errors import NotFound
+    from headgate.base.names import did_you_mean
+    from headgate.client.limit_text import ENGINE, FIXED
+
+    known = {*FIXED, *ENGINE, "tag"}
+    if name not in known:
+        raise NotFound(
+            f"there is no limit {name!r}.",
+            field="limit",
+            got=name,
+            hint=f"{did_you_mean(name, known)} For a tag: headgate limits set tag {name} N",
+        )
+
+
+def _example(name: str) -> str:
+    examples = {
+        "tag": "headgate limits set tag 'tenant=*' 1",
+        "fair": "headgate limits set fair tenant --weight acme=3",
+    }
+    return examples.get(name, f"headgate limits set {name} 4")
+
+
+def reset(shell: Shell, name: Name) -> None:
+    """Back to what code or configuration declares."""
+    with shell.connect() as hg:
+        hg.limits.reset(name)
+        _tell(shell, hg, name)
+
+
+def pause(shell: Shell, name: Name = "max_concurrent_runs") -> None:
+    """Start no more runs (with a tag, if one is named); what runs goes on."""
+    with shell.connect(create=True) as hg:
+        hg.limits.pause(name)
+        _tell(shell, hg, name)
+
+
+def resume(shell: Shell, name: Name = "max_concurrent_runs") -> None:
+    """Let runs start again."""
+    with shell.connect() as hg:
+        hg.limits.resume(name)
+        _tell(shell, hg, name)
+
+
+def _tell(shell: Shell, hg: Client, name: str) -> None:
+    found = next((each for each in hg.limits.list() if each.name == name), None)
+    if shell.json:
+        shell.data(found)
+    elif found is None or not found.value:
+        shell.say(f"{escape(name)} is not limited any more")
+    else:
+        shell.say(f"{escape(name)}: {found.value}")
+
+
+def history(
+    shell: Shell,
+    limit: Annotated[str, typer.Option("--limit", "-n", metavar="N", help="How many.")] = "20",
+) -> None:
+    """Who changed what, when, from what to what; pools included, the newest first."""
+    from headgate.cli.arguments import whole
+    from headgate.cli.tables import ago, now, table
+
+    with shell.connect() as hg:
+        changes = hg.limits.history(whole(limit, "limit") or 0)
+    if shell.json:
+        shell.data(changes)
+        return
+    if not changes:
+        shell.say("[dim]No limit was ever changed.[/]")
+        return
+    since = now()
+    rows = [
+        [
+            ago(each.at, since),
+            escape(each.who),
+            escape(f"{each.kind} {each.name}" if each.kind in {"pool", "tag"} else each.name),
+            each.before or "-",
+            each.after or "(reset)",
+        ]
+        for each in changes
+    ]
+    shell.out.print(table("when", "who…", "limit…", "from", "to", rows=rows))

@@ -1,0 +1,94 @@
+"""Tables that fit 80 columns, ages as people say them, ids short enough to type."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from headgate.base.clock import SystemClock
+from headgate.base.durations import spoken
+
+SHORTEST = 12
+"""Characters of a run's id: its millisecond and a little chance."""
+
+STATE_COLOURS = {
+    "queued": "yellow",
+    "requested": "yellow",
+    "scheduled": "cyan",
+    "running": "cyan",
+    "cancelling": "magenta",
+    "succeeded": "green",
+    "completed": "green",
+    "failed": "red",
+    "timed_out": "red",
+    "abandoned": "red",
+    "cancelled": "magenta",
+    "skipped": "dim",
+    "handed_back": "dim",
+}
+
+
+def now() -> datetime:
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=SystemClock().now())
+
+
+def state(text: str) -> str:
+    """A state in its colour."""
+    colour = STATE_COLOURS.get(text)
+    return f"[{colour}]{text}[/]" if colour else text
+
+
+def ago(at: datetime | None, since: datetime) -> str:
+    if at is None:
+        return "-"
+    passed = since - at
+    if abs(passed) < timedelta(seconds=1):
+        return "just now"
+    whole = timedelta(seconds=abs(passed) // timedelta(seconds=1))
+    return f"in {took(whole)}" if passed < timedelta(0) else f"{took(whole)} ago"
+
+
+def took(passed: timedelta) -> str:
+    return spoken(passed // timedelta(microseconds=1))
+
+
+def lasted(start: datetime | None, end: datetime | None, since: datetime) -> str:
+    return "-" if start is None else took((end or since) - start)
+
+
+def shorten(ids: Iterable[str]) -> dict[str, str]:
+    """Id → as much of it as tells it from the others."""
+    several = list(ids)
+    length = SHORTEST
+    while len({each[:length] for each in several}) < len(set(several)):
+        length += 1
+    return {each: each[:length] for each in several}
+
+
+def tags(given: Mapping[str, str]) -> str:
+    return escape(" ".join(f"{key}={value}" for key, value in sorted(given.items())))
+
+
+def table(*columns: str, rows: Iterable[Sequence[str]]) -> Table:
+    """Columns headed `>name` stand to the right; `name…` may be cut, `name~` may wrap, others keep their width."""
+    several = list(rows)
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1))
+    for index, column in enumerate(columns):
+        title = column.strip(">…~").upper()
+        gives_way = column.endswith(("…", "~"))
+        widest = max((Text.from_markup(row[index]).cell_len for row in several), default=0)
+        made.add_column(
+            title,
+            justify="right" if column.startswith(">") else "left",
+            no_wrap=not column.endswith("~"),
+            overflow="fold" if column.endswith("~") else "ellipsis",
+            min_width=len(title) if gives_way else max(widest, len(title)),
+        )
+    for row in several:
+        made.add_row(*row)
+    return made

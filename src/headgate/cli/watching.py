@@ -1,0 +1,149 @@
+"""One run read for display: per step done, running, waiting, and what the waiting ones wait for.
+
+Reads with a connection and a loop of its own, so that looking never keeps the
+engine in the same process from deciding.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import msgspec
+
+from headgate.base.changes import TaskRow
+from headgate.base.config import Settings
+from headgate.base.graph import Graph, Output
+from headgate.base.model import RunRow
+from headgate.base.states import ENDS, HOLDING, TERMINAL_RUNS, RunState, TaskState
+from headgate.cli.reading import Reading
+from headgate.observe.why import Why, explain_run
+
+_graph = msgspec.json.Decoder(Graph).decode
+
+
+@dataclass(frozen=True, slots=True)
+class StepView:
+    name: str
+    total: int | None
+    """None: how many items it has is not known yet."""
+    done: int
+    failed: int
+    cancelled: int
+    skipped: int
+    running: int
+    waiting: int
+    notes: tuple[str, ...]
+    """What the waiting ones wait for."""
+
+    @property
+    def over(self) -> bool:
+        return self.total is not None and self.ended >= self.total
+
+    @property
+    def ended(self) -> int:
+        return self.done + self.failed + self.cancelled + self.skipped
+
+
+@dataclass(frozen=True, slots=True)
+class RunView:
+    id: str
+    flow: str
+    state: str
+    elapsed_us: int
+    steps: tuple[StepView, ...]
+    notes: tuple[str, ...]
+    """What the run itself waits for, while it is queued."""
+
+    @property
+    def ended(self) -> bool:
+        return self.state in TERMINAL_RUNS
+
+    @property
+    def done(self) -> int:
+        return sum(step.ended for step in self.steps)
+
+    @property
+    def total(self) -> int:
+        """Tasks known so far; a step whose items are not known yet counts as one."""
+        return sum(1 if step.total is None else step.total for step in self.steps)
+
+
+class Watcher(Reading):
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        self._graphs: dict[str, Graph] = {}
+
+    def look(self, run_id: str) -> RunView:
+        return self.call(self._look(run_id))
+
+    async def _look(self, run_id: str) -> RunView:
+        store = self.store
+        row = await self.core.row(run_id)
+        graph = self._graphs.get(row.graph)
+        if graph is None:
+            graph = self._graphs[row.graph] = _graph(await store.graph(row.graph))
+        rows = await store.tasks(row.seq)
+        why = None
+        if row.state not in TERMINAL_RUNS:
+            why = await explain_run(store, run_id)
+        return view_of(row, graph, rows, why, await store.now())
+
+
+def view_of(row: RunRow, graph: Graph, rows: list[TaskRow], why: Why | None, now: int) -> RunView:
+    by_node: dict[int, Counter[str]] = {}
+    for task in rows:
+        by_node.setdefault(task.node, Counter())[task.state] += 1
+    totals: list[int | None] = []
+    for index in range(len(graph.nodes)):
+        totals.append(_total(graph, totals, index, sum(by_node.get(index, Counter()).values())))
+    steps = tuple(
+        _step(node.name, total, by_node.get(index, Counter()), why)
+        for index, (node, total) in enumerate(zip(graph.nodes, totals, strict=True))
+    )
+    notes: tuple[str, ...] = ()
+    if why is not None and row.state == RunState.QUEUED:
+        notes = tuple(reason.text for reason in why.reasons) or ((why.note,) if why.note else ())
+    elapsed = (row.ended_at or now) - row.queued_at
+    return RunView(row.id, row.flow, row.state, elapsed, steps, notes)
+
+
+def _total(graph: Graph, totals: list[int | None], index: int, known: int) -> int | None:
+    """How many tasks a step will have. A map over a map has as many as that, long before it has rows."""
+    over = graph.nodes[index].over
+    if over is None:
+        return 1
+    if isinstance(over, Output) and not over.path and over.node < index:
+        source = totals[over.node]
+        if graph.nodes[over.node].over is not None and source is not None and source >= known:
+            return source
+    return known or None
+
+
+def _step(name: str, total: int | None, states: Counter[str], why: Why | None) -> StepView:
+    over = sum(states[state] for state in ENDS)
+    running = sum(states[state] for state in HOLDING)
+    return StepView(
+        name=name,
+        total=total,
+        done=states[TaskState.COMPLETED],
+        failed=states[TaskState.FAILED] + states[TaskState.TIMED_OUT],
+        cancelled=states[TaskState.CANCELLED],
+        skipped=states[TaskState.SKIPPED],
+        running=running,
+        waiting=sum(states.values()) - over - running,
+        notes=_notes(name, why),
+    )
+
+
+def _notes(name: str, why: Why | None) -> tuple[str, ...]:
+    if why is None:
+        return ()
+    found: list[str] = []
+    for group in why.waiting:
+        if group.step == name:
+            found += [reason.text for reason in group.reasons]
+    if name in why.pending and not found:
+        others = why.pending[name]
+        found.append(f"after {', '.join(others)}" if others else "its turn")
+    return tuple(dict.fromkeys(found))

@@ -1,0 +1,286 @@
+"""Submissions judged: keys, ceilings and places in the queue, from what a back end has read.
+
+Everything is read first and decided here, in memory; what a back end then
+writes is a few statements however many runs come in, and a refused submission
+writes nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import msgspec
+
+from headgate.base.errors import InvalidInput
+from headgate.base.events import Change
+from headgate.base.limits import Limits
+from headgate.base.model import NewRun, Request
+from headgate.base.states import NEW, RunState
+from headgate.kernel.lanes import rank
+from headgate.store.admission import Ceilings
+from headgate.store.decode import encode_tags
+from headgate.store.history import CLIENT, RunChanges
+from headgate.store.lanes import lane_name
+from headgate.store.protocol import Submit, Submitted
+
+
+class Holder(NamedTuple):
+    """The active run that has a key."""
+
+    seq: int
+    id: str
+    flow: str
+    params: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known before a submission is judged."""
+
+    last: int
+    """The last run's number."""
+    as_of: int
+    now: int
+    limits: Limits
+    stored: Mapping[str, int]
+    """Which of the submitted ids are there already: repetitions of a call whose answer was lost."""
+    ceilings: Ceilings
+    holders: Mapping[str, Holder]
+    finished: Mapping[str, tuple[int, str]]
+    """Key → the last succeeded run, where a submission skips then."""
+
+
+class Admitted(NamedTuple):
+    seq: int
+    run: NewRun
+    waits_for: int | None
+
+
+@dataclass(slots=True)
+class Plan:
+    """Rows to write for what was admitted."""
+
+    runs: list[tuple[Any, ...]] = field(default_factory=list[tuple[Any, ...]])
+    """In the order of `submit_run`'s columns."""
+    queued: list[tuple[int, int, int, int]] = field(default_factory=list[tuple[int, int, int, int]])
+    events: list[RunChanges] = field(default_factory=list[RunChanges])
+    keys: dict[str, int] = field(default_factory=dict[str, int])
+
+
+class Desk:
+    """Judges submissions one after another, each in the light of those before it."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+        self._next = facts.last
+        self._known = dict(facts.stored)
+        self._holders = dict(facts.holders)
+        self.ceilings = facts.ceilings
+        self.new: list[Admitted] = []
+        self.replaced: list[Request] = []
+
+    def receive(self, submit: Submit) -> list[Submitted]:
+        """The answer to one submission; where it is refused as a whole, nothing of it remains here."""
+        before = self._mark()
+        results = [self._one(run) for run in submit.runs]
+        if submit.partial:
+            return results
+        refused = next((r for r in results if r.outcome in {"rejected", "duplicate"}), None)
+        if refused is None:
+            return results
+        self._undo(before)
+        return [
+            result if result.id in self._facts.stored else _with_the_rest(result, refused)
+            for result in results
+        ]
+
+    def withdraw(self, submit: Submit, known: Collection[str]) -> None:
+        """Raises `InvalidInput` where an admitted run of `submit` names a graph that nobody has."""
+        asked = {run.id for run in submit.runs}
+        needed = {each.run.graph for each in self.new if each.run.id in asked}
+        missing = needed - submit.graphs.keys() - set(known)
+        if missing:
+            raise InvalidInput(
+                f"the graph {min(missing)!r} of a submitted run is not known.",
+                field="graphs",
+                got=min(missing),
+                hint="Send the graph with the run.",
+            )
+
+    def _mark(self) -> tuple[int, int, int, Counter[str], dict[str, int], dict[str, Holder]]:
+        added = Counter(self.ceilings.added)
+        known, holders = dict(self._known), dict(self._holders)
+        return self._next, len(self.new), len(self.replaced), added, known, holders
+
+    def _undo(
+        self, mark: tuple[int, int, int, Counter[str], dict[str, int], dict[str, Holder]]
+    ) -> None:
+        self._next, new, replaced, self.ceilings.added, self._known, self._holders = mark
+        del self.new[new:], self.replaced[replaced:]
+
+    def _one(self, run: NewRun) -> Submitted:
+        known = self._known.get(run.id)
+        if known is not None:
+            return Submitted(run.id, known, "created")
+        facts = self._facts
+        waits_for: int | None = None
+        if run.key is not None:
+            if run.on_duplicate == "skip_if_finished" and run.key in facts.finished:
+                seq, run_id = facts.finished[run.key]
+                return Submitted(run_id, seq, "finished")
+            holder = self._holders.get(run.key)
+            if holder is not None:
+                if run.on_duplicate != "replace":
+                    return _meet(run, holder)
+                waits_for = holder.seq
+        if run.kind != "hold":
+            full = self.ceilings.admit(run.tags, facts.now)
+            if full is not None:
+                return Submitted(
+                    id=run.id,
+                    seq=0,
+                    outcome="rejected",
+                    ceiling=full.ceiling,
+                    active=full.active,
+                    limit=full.limit,
+                    retry_after_us=full.retry_after_us,
+                    as_of=facts.as_of,
+                )
+        return self._admit(run, waits_for)
+
+    def _admit(self, run: NewRun, waits_for: int | None) -> Submitted:
+        self._next += 1
+        seq = self._known[run.id] = self._next
+        self.new.append(Admitted(seq, run, waits_for))
+        if run.key is not None:
+            if waits_for is not None:
+                self.replaced.append(
+                    Request(
+                        kind="cancel",
+                        subject=self._holders[run.key].id,
+                        who=CLIENT,
+                        reason=f"replaced by {run.id}",
+                    )
+                )
+            self._holders[run.key] = Holder(seq, run.id, run.flow, run.params)
+        return Submitted(run.id, seq, "created")
+
+    def signatures(self) -> list[str]:
+        """The lane of every admitted run, by name."""
+        limits = self._facts.limits
+        return [
+            lane_name(limits, kind=run.kind, tags=run.tags, key=run.key, waits_for=waits_for)
+            for _, run, waits_for in self.new
+        ]
+
+    def plan(self, signatures: Sequence[str], lanes: Mapping[str, int]) -> Plan:
+        plan = Plan()
+        for (seq, run, waits_for), sign in zip(self.new, signatures, strict=True):
+            lane = lanes[sign]
+            place = rank(self._facts.limits, run.priority, self._facts.now)
+            plan.runs.append(self._row(seq, run, lane, place, waits_for))
+            plan.queued.append((lane, *place, seq))
+            plan.events.append((seq, [queued_event(run, lane, place, waits_for)]))
+            if run.key is not None:
+                plan.keys[run.key] = seq
+        return plan
+
+    def _row(
+        self, seq: int, run: NewRun, lane: int, place: tuple[int, int], waits_for: int | None
+    ) -> tuple[Any, ...]:
+        now = self._facts.now
+        return (
+            seq,
+            run.id,
+            run.kind,
+            run.flow,
+            run.graph,
+            encode_tags(run.tags),
+            run.priority,
+            run.key,
+            lane,
+            *place,
+            waits_for,
+            now,
+            run.deadline_us,
+            None if run.deadline_us is None else now + run.deadline_us,
+            run.queue_timeout_us,
+            run.dispatch_deadline_us,
+            run.params,
+            run.consts,
+        )
+
+
+def keys_of(runs: Iterable[NewRun]) -> tuple[set[str], set[str]]:
+    """Keys to look up, and those of them whose finished runs matter."""
+    keyed = [(run.key, run.on_duplicate) for run in runs if run.key is not None]
+    return {key for key, _ in keyed}, {key for key, how in keyed if how == "skip_if_finished"}
+
+
+def _with_the_rest(result: Submitted, refused: Submitted) -> Submitted:
+    """All or none: what one submission was refused for, its companions are refused for."""
+    if result.outcome in {"rejected", "duplicate"}:
+        return result
+    return Submitted(
+        id=result.id,
+        seq=0,
+        outcome="rejected",
+        ceiling=refused.ceiling or "duplicate",
+        active=refused.active,
+        limit=refused.limit,
+        retry_after_us=refused.retry_after_us,
+        as_of=refused.as_of,
+    )
+
+
+def _meet(run: NewRun, holder: Holder) -> Submitted:
+    """A submission whose key an active run has."""
+    difference = _difference(run, holder)
+    if run.on_duplicate == "reject" or difference:
+        return Submitted(holder.id, holder.seq, "duplicate", difference=difference)
+    return Submitted(holder.id, holder.seq, "attached")
+
+
+def _difference(run: NewRun, holder: Holder) -> str:
+    """The names of the parameters that differ, or `flow`."""
+    if run.flow != holder.flow:
+        return "flow"
+    if run.params == holder.params:
+        return ""
+    ours: dict[str, Any] = msgspec.json.decode(run.params)
+    theirs: dict[str, Any] = msgspec.json.decode(holder.params)
+    missing = object()
+    return ", ".join(
+        name
+        for name in sorted(ours.keys() | theirs.keys())
+        if ours.get(name, missing) != theirs.get(name, missing)
+    )
+
+
+def queued_event(
+    run: NewRun,
+    lane: int,
+    place: tuple[int, int],
+    waits_for: int | None = None,
+    *,
+    before: str = NEW,
+    generation: int = 0,
+) -> Change:
+    data: dict[str, Any] = {
+        "flow": run.flow,
+        "graph": run.graph,
+        "tags": run.tags,
+        "priority": run.priority,
+        "generation": generation,
+        "lane": lane,
+        "rank": place,
+        "kind": run.kind,
+    }
+    if run.key is not None:
+        data["key"] = run.key
+    if waits_for is not None:
+        data["waits_for"] = waits_for
+    return Change("run", 0, before, RunState.QUEUED, 0, data)

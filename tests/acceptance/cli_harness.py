@@ -1,0 +1,220 @@
+"""The real `headgate` program in processes of its own, for the tests of the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+PROGRAM = [sys.executable, "-m", "headgate.cli.main"]
+PATIENCE = 30.0
+T = TypeVar("T")
+
+FLOWS = '''
+import asyncio
+import time
+from pathlib import Path
+
+from headgate import flow, step
+
+
+@step(pool="db")
+async def fetch(x: int) -> int:
+    await asyncio.sleep(0.05)
+    return x
+
+
+@step
+def add(xs: list[int]) -> int:
+    return sum(xs)
+
+
+@step
+async def nap(seconds: float) -> float:
+    await asyncio.sleep(seconds)
+    return seconds
+
+
+@step
+async def hold(until: str) -> str:
+    """Runs until a file is there."""
+    while not Path(until).exists():
+        await asyncio.sleep(0.01)
+    return "held"
+
+
+@step(pool="db")
+async def hold_db(until: str) -> str:
+    while not Path(until).exists():
+        await asyncio.sleep(0.01)
+    return "held"
+
+
+@step
+def divide(x: int) -> float:
+    return 1 / x
+
+
+@step
+def secret() -> object:
+    return object()
+
+
+@step
+def large() -> str:
+    return "x" * 3_000_000
+
+
+@step(pools={"db": 5})
+def greedy() -> int:
+    return 1
+
+
+@flow
+def build(n: int = 4, label: str = "none"):
+    return add(fetch.map(range(n), window=3))
+
+
+@flow
+def sleepy(seconds: float = 60):
+    return nap(seconds)
+
+
+@flow
+def holding(until: str):
+    return hold(until)
+
+
+@flow
+def holding_db(until: str, items: int = 3):
+    return hold_db.map([until] * items)
+
+
+@flow
+def failing():
+    return divide(0)
+
+
+@flow
+def untraceable():
+    wanted = {}
+    return add(wanted["missing"])
+
+
+@flow
+def miscalled():
+    return add(1, 2, 3)
+
+
+@flow
+def windowless():
+    return fetch.map([1], window=0)
+
+
+@flow
+def hidden():
+    return secret()
+
+
+@flow
+def huge():
+    return large()
+
+
+@flow
+def needs_five():
+    return greedy()
+'''
+
+
+class Said(NamedTuple):
+    """What a command answered."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def data(self) -> Any:
+        return json.loads(self.out)
+
+    @property
+    def error(self) -> Any:
+        return json.loads(self.err)
+
+
+def environment() -> dict[str, str]:
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("HEADGATE_")}
+    return {**kept, "COLUMNS": "80", "PYTHONDONTWRITEBYTECODE": "1", "TERM": "dumb"}
+
+
+def headgate(*arguments: str, cwd: Path, timeout: float = PATIENCE, **env: str) -> Said:
+    done = subprocess.run(
+        [*PROGRAM, *arguments],
+        cwd=cwd,
+        env={**environment(), **env},
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        stdin=subprocess.DEVNULL,
+    )
+    return Said(done.returncode, done.stdout, done.stderr)
+
+
+def all_of(commands: dict[str, list[str]], cwd: Path) -> dict[str, Said]:
+    """Several commands beside each other: most of their time is the start of Python."""
+    with ThreadPoolExecutor(4) as several:
+        said = several.map(lambda each: headgate(*each, cwd=cwd), commands.values())
+        return dict(zip(commands, said, strict=True))
+
+
+@contextmanager
+def started(*arguments: str, cwd: Path) -> Iterator[subprocess.Popen[str]]:
+    """A command that goes on; it leads a process group of its own and is gone at the end."""
+    output = (cwd / f"out-{time.monotonic_ns()}.txt").open("w+")
+    process = subprocess.Popen(
+        [*PROGRAM, *arguments],
+        cwd=cwd,
+        env=environment(),
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
+    process.path = Path(output.name)  # type: ignore[attr-defined]
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        output.close()
+
+
+def output_of(process: subprocess.Popen[str]) -> str:
+    path: Path = process.path  # type: ignore[attr-defined]
+    return path.read_text()
+
+
+def interrupt(process: subprocess.Popen[str]) -> None:
+    """As a terminal does: the whole group hears it."""
+    os.killpg(process.pid, signal.SIGINT)
+
+
+def until(ready: Callable[[], T], what: str, patience: float = PATIENCE) -> T:
+    """`ready`'s first answer that is one, within bounds."""
+    end = time.monotonic() + patience
+    while time.monotonic() < end:
+        if answer := ready():
+            return answer
+        time.sleep(0.02)
+    raise AssertionError(f"waited {patience} s for {what}, in vain")

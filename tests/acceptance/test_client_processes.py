@@ -1,0 +1,201 @@
+"""Clients and processes: beside a live engine, without one, interrupted, forgotten, forked."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from tests.acceptance import client_flows as flows
+from tests.conftest import broken_promises
+
+from headgate import Client, HeadgateError, RunState, WaitTimeout, connect, embedded
+from headgate.client.guard import ClientClosed
+
+
+def _start(role: str, url: Path, *rest: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, flows.__file__, role, str(url), *rest],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@contextmanager
+def _engine(url: Path) -> Iterator[subprocess.Popen[str]]:
+    with _start("engine", url) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        yield process
+        process.communicate(timeout=20)
+        assert process.returncode == 0
+
+
+@pytest.fixture
+def marks(tmp_path: Path) -> Path:
+    folder = tmp_path / "marks"
+    folder.mkdir()
+    return folder
+
+
+def test_a_client_alone_submits_and_reads_beside_a_live_engine(url: Path):
+    # given an engine in another process that knows this test's flows by another module's name
+    with _engine(url), connect(url) as hg:
+        assert hg.workers.list()[0].pid != os.getpid()
+        # when a third process submits one of its flows
+        done = _start("submit", url, "21")
+        out, err = done.communicate(timeout=20)
+        # then it has the result, and so has everybody who asks
+        assert out == "42\n", err
+        [info] = hg.runs.list()
+        assert hg.runs.get(info.id).result(5) == 42
+    assert broken_promises(url) == []
+
+
+def test_waiting_beside_an_engine_is_woken_by_its_commits(hg: Client, url: Path):
+    with connect(url) as other:
+        begun = time.perf_counter()
+        results = [other.submit(flows.doubled, n).result(10) for n in range(5)]
+        # five polls would take five seconds
+        assert time.perf_counter() - begun < 3
+        assert results == [0, 2, 4, 6, 8]
+
+
+def test_without_an_engine_a_run_waits_and_a_cancel_is_a_request(url: Path):
+    with connect(url) as hg:
+        run = hg.submit(flows.doubled, 1)
+        other = hg.submit(flows.doubled, 2)
+        with pytest.raises(WaitTimeout):
+            run.result("50ms")
+        asked = run.cancel()
+        assert not asked.leader
+        assert "no engine runs now" in str(asked)
+        assert run.status() is RunState.QUEUED
+        with embedded(url):
+            assert run.wait(10) is RunState.CANCELLED
+            assert other.result(10) == 4
+    assert broken_promises(url) == []
+
+
+def test_two_engines_on_one_file_both_answer(url: Path):
+    with embedded(url) as first, embedded(url) as second:
+        runs = [client.submit(flows.doubled, n) for n, client in enumerate([first, second] * 5)]
+        assert [run.result(10) for run in runs] == [2 * n for n in range(10)]
+    assert broken_promises(url) == []
+
+
+def test_an_interrupt_hands_work_back_and_a_second_one_ends_at_once(url: Path, marks: Path):
+    process = _start("interrupted", url, str(marks), "30s")
+    _until(lambda: list(marks.iterdir()), process)
+    process.send_signal(signal.SIGINT)
+    assert process.stderr is not None
+    assert "interrupt again to end it at once" in process.stderr.readline()
+    begun = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=20)
+    assert time.monotonic() - begun < 4
+    assert "KeyboardInterrupt" in err
+    assert process.returncode in (1, 130, -signal.SIGINT)
+
+
+def test_after_an_interrupt_the_grace_ends_it(url: Path, marks: Path):
+    process = _start("interrupted", url, str(marks), "100ms")
+    _until(lambda: list(marks.iterdir()), process)
+    begun = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=20)
+    assert time.monotonic() - begun < 4
+    with connect(url) as hg:
+        assert hg.runs.list()[0].state in (RunState.RUNNING, RunState.QUEUED)
+
+
+def test_a_program_that_forgets_to_close_ends_all_the_same(url: Path, marks: Path):
+    process = _start("forgetful", url, str(marks))
+    out, err = process.communicate(timeout=20)
+    assert process.returncode == 0, err
+    # and its run is not lost
+    with connect(url) as hg:
+        assert hg.runs.get(out.strip()).status() is RunState.RUNNING
+
+
+def test_a_closed_client_says_so(url: Path):
+    hg = embedded(url)
+    run = hg.submit(flows.doubled, 1)
+    run.result(10)
+    hg.close()
+    hg.close()
+    assert hg.closed
+    for use in (
+        run.status,
+        run.result,
+        run.why,
+        hg.runs.list,
+        hg.pools.list,
+        hg.limits.list,
+        hg.workers.list,
+        hg.queue.list,
+        lambda: hg.slots("db"),
+        lambda: hg.submit(flows.doubled, 1),
+        lambda: hg.pools.set("db", limit=1),
+        hg.__enter__,
+    ):
+        with pytest.raises(ClientClosed, match="closed"):
+            use()
+
+
+def test_who_waits_is_told_that_the_client_was_closed(url: Path):
+    hg = connect(url)
+    run = hg.submit(flows.doubled, 1)
+    raised: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            run.result()
+        except ClientClosed as error:
+            raised.append(error)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    _until(lambda: hg._core.waiting._waiters)  # pyright: ignore[reportPrivateUsage]
+    hg.close()
+    waiting.join(10)
+    assert len(raised) == 1
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_forked_child_cannot_use_it(hg: Client):
+    hg.submit(flows.doubled, 1).result(10)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            hg.runs.list()
+            said = "nothing"
+        except HeadgateError as error:
+            said = str(error)
+        hg.close()
+        os.write(writer, said.encode())
+        os._exit(0)
+    os.close(writer)
+    os.waitpid(child, 0)
+    said = os.read(reader, 1000).decode()
+    os.close(reader)
+    assert "a forked child cannot use it" in said
+    assert hg.submit(flows.doubled, 2).result(10) == 4
+
+
+def _until(condition, process: subprocess.Popen[str] | None = None, seconds: float = 15.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert process is None or process.poll() is None, process.communicate()
+        assert time.monotonic() < end, "it never came true"
+        time.sleep(0.005)

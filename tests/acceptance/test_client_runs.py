@@ -1,0 +1,336 @@
+"""Runs through the sync client: submit, wait, read, cancel, retry, with a real engine on a real file."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from datetime import UTC
+from pathlib import Path
+
+import pytest
+from tests.acceptance import client_flows as flows
+
+from headgate import (
+    AdmissionRejected,
+    Client,
+    DuplicateKey,
+    InvalidFlow,
+    InvalidInput,
+    NotFound,
+    RunCancelled,
+    RunFailed,
+    RunState,
+    RunTimedOut,
+    StepError,
+    Submission,
+    TaskState,
+    WaitTimeout,
+)
+
+
+@pytest.fixture(autouse=True)
+def _gate() -> Iterator[None]:
+    flows.GATE.clear()
+    yield
+    flows.GATE.set()
+
+
+def test_a_flow_runs_and_its_result_has_the_annotated_type(hg: Client):
+    assert hg.submit(flows.summed, [1, 2, 3]).result(timeout="10s") == 12
+    # also where only the steps say what they return
+    assert hg.submit(flows.measured, "abc").result(timeout=10) == flows.Stats(3, "abc")
+    assert hg.submit(flows.all_measured, ["a", "bc"]).result(10) == [
+        flows.Stats(1, "a"),
+        flows.Stats(2, "bc"),
+    ]
+
+
+def test_a_flow_is_submitted_by_name_and_a_wrong_one_is_told_the_right(hg: Client):
+    name = flows.doubled.name
+    assert hg.submit(name, 21).result(10) == 42
+    with pytest.raises(NotFound, match=f"Did you mean '{name}'"):
+        hg.submit(name + "x", 21)
+
+
+def test_a_failed_run_says_which_step_failed_and_how(hg: Client):
+    run = hg.submit(flows.failing, "no such planet")
+    with pytest.raises(RunFailed) as caught:
+        run.result(10)
+    error = caught.value
+    assert (error.step, error.error_type, error.error_message) == (
+        "fail",
+        "ValueError",
+        "no such planet",
+    )
+    assert error.run_id == run.id
+    assert "raise ValueError(message)" in (error.traceback or "")
+    assert "at step 'fail': ValueError: no such planet" in str(error)
+    assert run.status() is RunState.FAILED
+    states = {task.name: task.state for task in run.tasks()}
+    assert states == {"fail": TaskState.FAILED, "double": TaskState.SKIPPED}
+
+
+def test_patience_ends_and_the_run_goes_on(hg: Client):
+    run = hg.submit(flows.waits, 1)
+    with pytest.raises(WaitTimeout, match=r"still running after 50ms"):
+        run.result(timeout="50ms")
+    flows.GATE.set()
+    assert run.wait(10) == "succeeded"
+    assert run.result(0) == 1
+
+
+def test_a_run_is_cancelled_while_it_runs_and_while_it_waits(hg: Client):
+    hg.limits.set_max_concurrent_runs(1)
+    first = hg.submit(flows.waits, 1)
+    second = hg.submit(flows.waits, 2)
+    assert second.cancel("not needed").ids == (second.id,)
+    with pytest.raises(RunCancelled):
+        second.result(10)
+    # a thread cannot be stopped: the run ends when the body does, and ends cancelled
+    asked = first.cancel()
+    assert asked.leader
+    assert asked.ids == (first.id,)
+    flows.GATE.set()
+    assert first.wait(10) is RunState.CANCELLED
+    assert first.cancel().over == (first.id,)
+
+
+def test_a_failed_run_is_retried_and_finished_steps_are_not_run_again(hg: Client, tmp_path: Path):
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    run = hg.submit(flows.second_time, str(marks))
+    assert run.wait(10) == "failed"
+    assert run.retry().result(10) == 1
+    with pytest.raises(InvalidInput, match="nothing to try again"):
+        run.retry()
+
+
+def test_a_deadline_ends_a_run_timed_out(hg: Client):
+    run = hg.submit(flows.waits, 1, deadline="100ms")
+    threading.Timer(0.3, flows.GATE.set).start()
+    with pytest.raises(RunTimedOut):
+        run.result(10)
+
+
+def test_options_are_merged_with_those_of_the_flow(hg: Client):
+    run = hg.submit(flows.waits, x=1, tags={"tenant": "acme", "n": 3})
+    info = run.info()
+    assert info.tags == {"team": "search", "tenant": "acme", "n": "3"}
+    assert info.priority == 3
+    assert hg.submit(flows.waits, 1, priority=-5).info().priority == -5
+    flows.GATE.set()
+
+
+def test_tasks_and_events_tell_the_whole_story(hg: Client):
+    run = hg.submit(flows.summed, [1, 2, 3, 4])
+    run.result(10)
+    tasks = run.tasks()
+    assert [(task.name, task.index) for task in tasks] == [
+        ("double", 0), ("double", 1), ("double", 2), ("double", 3), ("total", None),
+    ]  # fmt: skip
+    for task in tasks:
+        assert task.state is TaskState.COMPLETED
+        assert task.attempt == 1
+        assert task.started_at is not None
+        assert task.ended_at is not None
+        assert task.started_at.tzinfo is UTC
+        assert task.started_at <= task.ended_at
+    events = run.events()
+    assert [event.after for event in events if event.subject == "run"] == [
+        "queued", "running", "succeeded",
+    ]  # fmt: skip
+    changes = [event.after for event in events if (event.name, event.index) == ("double", 3)]
+    assert changes == ["requested", "scheduled", "running", "completed"]
+
+
+def test_a_waiting_task_says_what_it_waits_for_and_why_tells_more(hg: Client):
+    hg.pools.set("db", 1)
+    hg.pools.pause("db")
+    run = hg.submit(flows.pooled, 1)
+    _until(lambda: any(task.wait_reason for task in run.tasks()))
+    [task] = run.tasks()
+    assert task.state is TaskState.REQUESTED
+    assert task.wait_reason == "paused:db"
+    assert "db" in str(run.why())
+    assert "db" in hg.why(task.id).text()
+    hg.pools.resume("db")
+    assert run.result(10) == 1
+
+
+def test_thousands_are_submitted_at_once(hg: Client):
+    hg.limits.set_max_concurrent_runs(-1)
+    begun = time.perf_counter()
+    runs = hg.submit_many(flows.doubled, range(2_000))
+    assert time.perf_counter() - begun < 5
+    assert [run.result(30) for run in runs] == [2 * x for x in range(2_000)]
+
+
+def test_entries_of_submit_many_take_every_form(hg: Client):
+    runs = hg.submit_many(
+        flows.summed,
+        [
+            [1],
+            ([1, 2],),
+            ([1], 5),
+            (([3],), {"offset": 1}),
+            Submission(([4],), tags={"tenant": "acme"}, priority=9),
+        ],
+    )
+    assert [run.result(10) for run in runs] == [2, 6, 2, 6, 8]
+    assert runs[-1].info().tags == {"tenant": "acme"}
+    assert runs[-1].info().priority == 9
+    assert hg.submit_many(flows.summed, []) == []
+
+
+def test_beyond_the_ceiling_a_submission_is_rejected_and_leaves_no_row(hg: Client):
+    hg.limits.set_max_active(3)
+    runs = hg.submit_many(flows.waits, [1, 2, 3])
+    with pytest.raises(AdmissionRejected, match="max_active is reached: 3 of 3") as caught:
+        hg.submit(flows.waits, 4)
+    assert 1 <= caught.value.retry_after <= 3600
+    assert len(hg.runs.list()) == 3
+    flows.GATE.set()
+    for run in runs:
+        run.result(10)
+    assert hg.submit(flows.doubled, 1).result(10) == 2
+
+
+def test_many_are_taken_all_or_none_or_as_many_as_fit(hg: Client):
+    hg.limits.set_max_active(2)
+    with pytest.raises(AdmissionRejected):
+        hg.submit_many(flows.waits, [1, 2, 3])
+    assert hg.runs.list() == []
+    taken = hg.submit_many(flows.waits, [1, 2, 3], partial=True)
+    assert [isinstance(each, AdmissionRejected) for each in taken] == [False, False, True]
+    assert len(hg.runs.list()) == 2
+    flows.GATE.set()
+
+
+def test_a_key_attaches_or_is_refused_by_name_of_what_differs(hg: Client):
+    run = hg.submit(flows.waits, 1, key="one")
+    assert hg.submit(flows.waits, 1, key="one").id == run.id
+    with pytest.raises(DuplicateKey, match=f"active run {run.id} and was submitted with another x"):
+        hg.submit(flows.waits, 2, key="one")
+    with pytest.raises(DuplicateKey, match="belongs to the active run"):
+        hg.submit(flows.waits, 1, key="one", on_duplicate="reject")
+    with pytest.raises(DuplicateKey):
+        hg.submit_many(
+            flows.waits, [Submission((5,)), Submission((2,), key="one"), Submission((6,))]
+        )
+    assert len(hg.runs.list()) == 1
+    replacing = hg.submit(flows.waits, 2, key="one", on_duplicate="replace")
+    flows.GATE.set()
+    assert run.wait(10) is RunState.CANCELLED
+    assert replacing.result(10) == 2
+    finished = hg.submit(flows.waits, 2, key="one", on_duplicate="skip_if_finished")
+    assert finished.id == replacing.id
+
+
+def test_large_values_go_by_reference_and_larger_ones_are_refused(hg: Client, url: Path):
+    text = "y" * 300_000
+    assert hg.submit(flows.measured_text, text).result(10) == 300_000
+    assert hg.submit(flows.large, 400_000).result(10) == "x" * 400_000
+    assert [len(each) for each in hg.submit(flows.larges, [300_000, 5]).result(10)] == [300_000, 5]
+    assert list(url.with_name(url.name + "-blobs").rglob("*"))
+    with pytest.raises(InvalidInput, match=r"arguments of 'measured_text' are 2,1.* bytes"):
+        hg.submit(flows.measured_text, "y" * 2_100_000)
+    with pytest.raises(RunFailed):
+        hg.submit(flows.large, 2_200_000).result(10)
+
+
+def test_more_slots_than_a_pool_has_are_refused_at_submission(hg: Client):
+    hg.pools.set("db", limit=1)
+    with pytest.raises(InvalidFlow, match="needs 2 slots of pool 'db', whose limit is 1"):
+        hg.submit(flows.needs_two, 1)
+    hg.limits.set("strict_pools", True)
+    hg.pools.delete("db")
+    with pytest.raises(InvalidFlow, match="never set"):
+        hg.submit(flows.pooled, 1)
+
+
+def test_runs_are_found_by_filter_and_by_the_beginning_of_an_id(hg: Client):
+    one = hg.submit(flows.doubled, 1, tags={"tenant": "a"})
+    two = hg.submit(flows.doubled, 2, tags={"tenant": "b"})
+    for run in (one, two):
+        run.result(10)
+    assert [info.id for info in hg.runs.list()] == [two.id, one.id]
+    assert [info.id for info in hg.runs.list(tags={"tenant": "a"})] == [one.id]
+    assert [info.id for info in hg.runs.list(status="succeeded", limit=1)] == [two.id]
+    assert hg.runs.list(status=["failed", "cancelled"], flow=flows.doubled.name) == []
+    assert hg.runs.get(one.id[:-3].upper()).id == one.id
+    assert hg.runs.get(one.id).result(1) == 2
+    with pytest.raises(InvalidInput, match="several runs begin with"):
+        hg.runs.get(one.id[:4])
+    with pytest.raises(NotFound, match="no run's id begins with"):
+        hg.runs.get("zzzz")
+
+
+def test_the_queue_is_listed_reordered_and_cancelled(hg: Client):
+    hg.limits.set_max_concurrent_runs(1)
+    running = hg.submit(flows.waits, 0, priority=10)
+    _until(lambda: running.status() == "running")
+    queued = hg.submit_many(flows.waits, [1, 2, 3])
+    assert [entry.run.id for entry in hg.queue.list()] == [run.id for run in queued]
+    assert hg.queue.reprioritise(queued[2], 5).ids == (queued[2].id,)
+    _until(lambda: hg.queue.list()[0].run.id == queued[2].id)
+    assert hg.queue.reprioritise(running, 5).over == (running.id,)
+    assert hg.queue.cancel([queued[0], queued[1].id]).ids == (queued[0].id, queued[1].id)
+    for run in queued[:2]:
+        assert run.wait(10) is RunState.CANCELLED
+    flows.GATE.set()
+    assert queued[2].result(10) == 3
+
+
+def test_many_are_cancelled_by_filter(hg: Client):
+    hg.limits.set_max_concurrent_runs(1)
+    hg.limits.pause()
+    runs = hg.submit_many(
+        flows.waits, [Submission((n,), tags={"tenant": "ab"[n % 2]}) for n in range(6)]
+    )
+    asked = hg.runs.cancel(tags={"tenant": "a"})
+    assert set(asked.ids) == {run.id for run in runs[::2]}
+    for run in runs[::2]:
+        assert run.wait(10) is RunState.CANCELLED
+    assert [entry.run.id for entry in hg.queue.list()] == [run.id for run in runs[1::2]]
+    with pytest.raises(InvalidInput, match="say which runs to cancel"):
+        hg.runs.cancel()
+    flows.GATE.set()
+    hg.limits.resume()
+    assert [run.result(10) for run in runs[1::2]] == [1, 3, 5]
+
+
+def test_flow_run_runs_embedded_on_the_default_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    assert flows.summed.run([1, 2]) == 6
+    assert (tmp_path / ".headgate" / "headgate.db").exists()
+    with pytest.raises(RunFailed, match="no such planet"):
+        flows.failing.run("no such planet")
+
+
+def test_many_threads_share_one_client(hg: Client):
+    results: list[int] = []
+
+    def work(number: int) -> None:
+        results.append(hg.submit(flows.doubled, number).result(20))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(results) == [2 * number for number in range(20)]
+
+
+def test_a_step_error_is_a_public_value():
+    assert str(StepError.of("ValueError", "no")) == "ValueError: no"
+
+
+def _until(condition, seconds: float = 10.0) -> None:
+    """A bounded wait for a condition that only reading can tell."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it never came true"
+        time.sleep(0.005)

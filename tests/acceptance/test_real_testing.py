@@ -1,0 +1,320 @@
+"""What users' tests are given: the fixtures, the recorder, the checks."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headgate import Client, NotFound, flow, step
+from headgate.store.sqlite import SqliteStore
+from headgate.testing import (
+    Clock,
+    Engines,
+    HistoryViolated,
+    MaxConcurrent,
+    Overlap,
+    check_history,
+    eventually,
+    recording,
+)
+
+pytest_plugins = ["headgate.testing.plugin"]
+
+A_USERS_TEST = """
+import asyncio
+import pytest
+from headgate import flow, step
+from headgate.testing import recording
+
+pytest_plugins = ["headgate.testing.plugin"]
+
+@step(pool="db")
+async def query(item: int) -> int:
+    with recording("db"):
+        await asyncio.sleep(0.01)
+    return item
+
+@flow
+def queries(items: list[int]) -> list[int]:
+    return query.map(items)
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 4])
+def test_the_limit_holds(hg, assert_max_concurrent, limit):
+    hg.pools.set("db", limit=limit)
+    assert hg.submit(queries, list(range(8))).result("20s") == list(range(8))
+    assert_max_concurrent("db", limit, exactly=True)
+
+def test_time(hg, hg_clock):
+    run = hg.submit(queries, [1], deadline="1h")
+    run.result("20s")
+    hg.limits.pause()
+    late = hg.submit(queries, [1], deadline="1h")
+    hg_clock.move("61m")
+    assert late.wait("20s") == "timed_out"
+
+def test_it_fails(hg, assert_max_concurrent):
+    hg.submit(queries, [1, 2, 3]).result("20s")
+    assert_max_concurrent("db", 2)
+"""
+
+
+def test_the_plugin_in_a_users_tests_under_xdist(tmp_path: Path):
+    (tmp_path / "test_user.py").write_text(A_USERS_TEST)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-n", "2", "-q", "-p", "no:cacheprovider", "test_user.py"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert "5 passed" in done.stdout, done.stdout
+    assert "1 failed" in done.stdout
+    assert "db: the history had 3 at once; the limit is 2." in done.stdout
+
+
+@pytest.fixture
+def hg(make_hg: Engines) -> Client:
+    """As the plugin's, whatever a conftest calls by that name."""
+    return make_hg()
+
+
+@step(pool="db")
+async def query(item: int) -> int:
+    with recording("db", label=str(item)):
+        await asyncio.sleep(0.01)
+    return item
+
+
+@step
+def plain(item: int) -> int:
+    return item + 1
+
+
+@step(pools={"gone": 1}, retries=1, retry_delay="1h", jitter=False)
+async def flaky(path: str) -> str:
+    if not Path(path).exists():
+        Path(path).touch()
+        raise OSError("the first time")
+    return "done"
+
+
+@flow
+def queries(items: list[int]) -> list[int]:
+    return query.map(items)
+
+
+@flow
+def plains(items: list[int]) -> list[int]:
+    return plain.map(items)
+
+
+@flow
+def patient(path: str) -> str:
+    return flaky(path)
+
+
+def test_an_isolated_engine_and_its_peak(
+    hg: Client, assert_max_concurrent: MaxConcurrent, overlap: Overlap
+):
+    hg.pools.set("db", limit=3)
+
+    assert hg.submit(queries, list(range(10))).result("20s") == list(range(10))
+
+    assert assert_max_concurrent("db", 3, exactly=True) == 3
+    assert sorted(overlap.labels("db"), key=int) == [str(n) for n in range(10)]
+    assert all(span.finished for span in overlap.spans("db"))
+
+
+def test_a_peak_above_the_limit_is_an_error(
+    hg: Client, assert_max_concurrent: MaxConcurrent, overlap: Overlap
+):
+    hg.submit(queries, list(range(4))).result("20s")
+
+    with pytest.raises(AssertionError, match="db: the history had 4 at once; the limit is 3"):
+        assert_max_concurrent("db", 3)
+    with pytest.raises(AssertionError, match="only 4 at once"):
+        assert_max_concurrent("db", 5, exactly=True)
+    with pytest.raises(NotFound, match="db"):
+        assert_max_concurrent("bd", 3)
+    with (
+        overlap.body("db"),
+        overlap.body("db"),
+        overlap.body("db"),
+        overlap.body("db"),
+        overlap.body("db"),
+    ):
+        pass
+    with pytest.raises(AssertionError, match="the bodies had 5 at once"):
+        assert_max_concurrent("db", 4)
+
+
+def test_bodies_are_watched_without_touching_them(hg: Client, overlap: Overlap):
+    with overlap.watch(plain), overlap.watch(query, "queries"):
+        hg.submit(plains, [1, 2, 3]).result("20s")
+        hg.submit(queries, [1]).result("20s")
+
+    assert overlap.count("plain") == 3
+    assert overlap.count("queries") == 1
+    hg.submit(plains, [1]).result("20s")
+    assert overlap.count("plain") == 3
+
+
+def test_the_clock_moves_only_when_told(hg_clock: Clock, make_hg: Engines, tmp_path: Path):
+    hg = make_hg()
+    run = hg.submit(patient, str(tmp_path / "tried"))
+    eventually(lambda: [t for t in run.tasks() if t.not_before is not None])
+    before = hg_clock.now()
+
+    hg_clock.move("59m")
+    assert "back-off" in str(run.why())
+    hg_clock.move("61s")
+
+    assert run.result("20s") == "done"
+    assert hg_clock.now() - before == 3_601_000_000
+
+
+@pytest.fixture
+def hg_settings() -> dict[str, Any]:
+    return {"max_active": 77}
+
+
+def test_settings_of_a_module_and_of_one_engine(make_hg: Engines):
+    assert make_hg().settings.max_active == 77
+    other = make_hg(max_active=78, thread_permits=2)
+    assert (other.settings.max_active, other.settings.thread_permits) == (78, 2)
+    assert Path(other.settings.work_dir).is_relative_to(make_hg.path.parent)
+    assert {each.name: each.value for each in make_hg.connect().limits.list()}["max_active"] == "78"
+
+
+async def test_a_history_can_be_checked_from_async_code(make_hg: Engines):
+    hg = make_hg()
+    hg.submit(plains, [1, 2]).result("20s")
+
+    assert check_history(hg).complete
+    assert check_history(make_hg.path).events
+
+
+def test_a_broken_promise_is_found(tmp_path: Path, overlap: Overlap):
+    """A row that says something else than the history, and an event that cannot be."""
+    import sqlite3
+
+    engines = Engines(tmp_path, overlap, {})
+    hg = engines()
+    run = hg.submit(plains, [1])
+    run.result("20s")
+    engines.close()
+
+    with sqlite3.connect(engines.path) as db:
+        db.execute("UPDATE run SET state = 'failed'")
+    with pytest.raises(HistoryViolated, match="its row says failed, the history succeeded"):
+        engines.close()
+    with sqlite3.connect(engines.path) as db:
+        db.execute("UPDATE run SET state = 'succeeded'")
+        db.execute("DELETE FROM event WHERE seq = (SELECT max(seq) FROM event WHERE run > 0)")
+    db.close()
+    with pytest.raises(HistoryViolated) as caught:
+        engines.close()
+    assert "no_loss" in {violation.rule for violation in caught.value.violations}
+
+
+# -- the recorder ----------------------------------------------------------------------------------
+
+
+def test_overlap_counts_by_order_and_weight(overlap: Overlap):
+    with overlap.body("a", label="x"):
+        with overlap.body("a", weight=3), overlap.body("b"):
+            assert overlap.peak("a") == 4
+        with overlap.body("a"):
+            pass
+
+    assert overlap.levels("a") == [0, 1, 4, 1, 2, 1, 0]
+    assert (overlap.peak("a"), overlap.peak("b"), overlap.names()) == (4, 1, ["a", "b"])
+    with pytest.raises(NotFound):
+        overlap.peak("c")
+
+
+def test_overlap_from_threads_and_processes(overlap: Overlap):
+    barrier = threading.Barrier(5)
+
+    def body() -> None:
+        with recording("a", label="x" * 500):
+            barrier.wait(20)
+
+    threads = [threading.Thread(target=body) for _ in range(4)]
+    code = "from headgate.testing import recording\nwith recording('a'): print('in'); input()"
+    child = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == "in\n"
+    for thread in threads:
+        thread.start()
+    barrier.wait(20)
+    for thread in threads:
+        thread.join()
+    child.communicate("\n")
+
+    assert overlap.peak("a") == 5
+    assert overlap.levels("a")[-1] == 0
+    assert {span.pid for span in overlap.spans("a")} == {os.getpid(), child.pid}
+
+
+def test_a_killed_body_counts_until_it_is_killed(overlap: Overlap):
+    code = "from headgate.testing import recording\nwith recording('a'): print('in'); input()"
+    children: list[subprocess.Popen[str]] = []
+    for _ in range(2):
+        child = subprocess.Popen(
+            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert child.stdout is not None
+        assert child.stdout.readline() == "in\n"
+        children.append(child)
+    first, second = children
+    assert overlap.peak("a") == 2
+
+    overlap.kill(first.pid)
+    with overlap.body("a"):
+        pass
+    second.kill()
+    for child in (first, second):
+        child.communicate()
+
+    assert overlap.levels("a") == [0, 1, 2, 1, 0, 1, 0]  # the second: up to its last line
+    assert [span.finished for span in overlap.spans("a")] == [False, False, True]
+
+
+def test_an_error_of_the_body_is_recorded(overlap: Overlap):
+    with pytest.raises(ValueError), overlap.body("a"):
+        raise ValueError("x")
+
+    (span,) = overlap.spans("a")
+    assert (span.error, span.finished) == ("ValueError", False)
+
+
+def test_nothing_is_recorded_outside_of_a_test(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.delenv("HEADGATE_TEST_OVERLAP", raising=False)
+    monkeypatch.chdir(tmp_path)
+    with recording("a"):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_plugin_costs_nothing_before_it_is_used():
+    code = (
+        "import sys, headgate.testing.plugin; print([m for m in sys.modules if 'headgate.' in m])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "['headgate.testing', 'headgate.testing.plugin']"
+
+
+def test_sqlite_store_is_what_the_virtual_clock_replaces(hg_clock: Clock, make_hg: Engines):
+    """A second client on the same file has the same time."""
+    first, second = make_hg(), make_hg.connect()
+    for client in (first, second):
+        store = client._core.store
+        assert isinstance(store, SqliteStore)
+        assert asyncio.run(store.now()) == hg_clock.now()

@@ -1,0 +1,49 @@
+"""An engine of a test's own, on a file of its own, whose history is checked at the end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from headgate import Client, embedded
+from headgate.base.events import unpack
+from headgate.base.graph import Graph
+from headgate.observe.checker import History, check
+from headgate.store.protocol import EventFilter
+from headgate.store.sqlite.store import SqliteStore
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> Path:
+    return tmp_path / "headgate.db"
+
+
+@pytest.fixture
+def hg(url: Path) -> Iterator[Client]:
+    with embedded(url, grace="2s") as client:
+        yield client
+    assert broken_promises(url) == []
+
+
+def broken_promises(url: Path) -> list[str]:
+    """What the history checker finds in the whole history of a store."""
+    return asyncio.run(_check(url))
+
+
+async def _check(url: Path) -> list[str]:
+    store = SqliteStore(url)
+    await store.open()
+    try:
+        rows = await store.events(EventFilter(limit=1_000_000))
+        events = [event for row in rows for event in unpack(row)]
+        named = {event.data["graph"] for event in events if "graph" in event.data}
+        read = msgspec.json.Decoder(Graph).decode
+        graphs = {digest: read(await store.graph(digest)) for digest in named}
+    finally:
+        await store.close()
+    # A leader reads the clock a little before it commits.
+    return [str(each) for each in check(History(events, graphs, slack_us=5_000_000))]

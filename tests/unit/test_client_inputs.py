@@ -1,0 +1,199 @@
+"""What a client refuses, before anything is stored: each message says what, which and what next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headgate import (
+    Client,
+    HeadgateError,
+    InvalidFlow,
+    InvalidInput,
+    InvalidSettings,
+    NotFound,
+    StoreError,
+    Submission,
+    Unserialisable,
+    connect,
+    embedded,
+    flow,
+    step,
+)
+
+
+@step
+def one(x: int) -> int:
+    return x
+
+
+@flow
+def simple(x: int, tags: str = "") -> int:
+    return one(x)
+
+
+@flow
+def broken(x: int) -> int:
+    return one(1 // x)
+
+
+def plain(x: int) -> int:
+    return x
+
+
+@pytest.fixture(scope="module")
+def hg(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    with connect(tmp_path_factory.mktemp("client") / "headgate.db") as client:
+        yield client
+
+
+SUBMISSIONS: list[tuple[Callable[[Client], Any], type[HeadgateError], str]] = [
+    (lambda hg: hg.submit(plain, 1), InvalidInput, "Decorate the function with @flow"),
+    (lambda hg: hg.submit(one, 1), InvalidInput, "This is a step"),
+    (lambda hg: hg.submit(None), InvalidInput, "only flows can be submitted"),
+    (lambda hg: hg.submit("no:such"), NotFound, "there is no flow 'no:such'"),
+    (lambda hg: hg.submit(simple), InvalidFlow, r"simple\(x: int, tags: str = ''\) -> int"),
+    (lambda hg: hg.submit(simple, 1, 2, 3), InvalidFlow, "too many positional arguments"),
+    (lambda hg: hg.submit(simple, 1, y=2), InvalidFlow, "unexpected keyword argument 'y'"),
+    (lambda hg: hg.submit(simple, object()), Unserialisable, "cannot take this argument"),
+    (lambda hg: hg.submit(simple, {1, object()}), Unserialisable, "x"),
+    (lambda hg: hg.submit(broken, 0), InvalidFlow, r"return one\(1 // x\)\): ZeroDivisionError"),
+    (lambda hg: hg.submit(simple, 1, tags="acme"), InvalidInput, "tags must be a mapping"),
+    (lambda hg: hg.submit(simple, 1, tags={"a=b": "c"}), InvalidInput, "must not contain '='"),
+    (lambda hg: hg.submit(simple, 1, tags={"a": "*"}), InvalidInput, r"begin with '\*'"),
+    (lambda hg: hg.submit(simple, 1, tags={"a": "b\n"}), InvalidInput, "padded|control"),
+    (
+        lambda hg: hg.submit(simple, 1, tags={f"k{n}": 1 for n in range(65)}),
+        InvalidInput,
+        "at most 64 tags",
+    ),
+    (lambda hg: hg.submit(simple, 1, priority="high"), InvalidInput, "priority must be a whole"),
+    (lambda hg: hg.submit(simple, 1, priority=10**9), InvalidInput, "1,000,000 or less"),
+    (lambda hg: hg.submit(simple, 1, key=""), InvalidInput, "1 to 200 printable"),
+    (lambda hg: hg.submit(simple, 1, key=7), InvalidInput, "key must be text"),
+    (lambda hg: hg.submit(simple, 1, key="a\0b"), InvalidInput, "printable"),
+    (
+        lambda hg: hg.submit(simple, 1, key="k", on_duplicate="atach"),
+        InvalidInput,
+        "Did you mean 'attach'",
+    ),
+    (lambda hg: hg.submit(simple, 1, deadline="tomorrow"), InvalidInput, '"1h30m"'),
+    (lambda hg: hg.submit(simple, 1, deadline=0), InvalidInput, "more than zero"),
+    (lambda hg: hg.submit(simple, 1, queue_timeout=-1), InvalidInput, "queue_timeout must be"),
+    (lambda hg: hg.submit(simple, 1, dispatch_deadline=True), InvalidInput, "not a duration"),
+    (lambda hg: hg.submit_many(simple, [1, "x" * 3_000_000]), InvalidInput, r"\[1\].the arguments"),
+    (lambda hg: hg.submit_many(simple, [()]), InvalidFlow, "missing a required argument"),
+    (
+        lambda hg: hg.submit_many(simple, [Submission((1,), deadline="x")]),
+        InvalidInput,
+        "deadline is not a duration",
+    ),
+    (lambda hg: hg.submit_many(simple, [1] * 10_001), InvalidInput, "at most 10,000 can"),
+]
+
+VERBS: list[tuple[Callable[[Client], Any], type[HeadgateError], str]] = [
+    (lambda hg: hg.runs.get(""), NotFound, "not the id of a run"),
+    (lambda hg: hg.runs.get("abc"), InvalidInput, "at least 4 characters"),
+    (lambda hg: hg.runs.get("../../etc"), NotFound, "not the id of a run"),
+    (lambda hg: hg.runs.get("0" * 26), NotFound, "there is no run"),
+    (lambda hg: hg.runs.get(None), NotFound, "not the id of a run"),
+    (lambda hg: hg.runs.list(status="runing"), InvalidInput, "Did you mean 'running'"),
+    (lambda hg: hg.runs.list(limit=0), InvalidInput, "limit must be 1 or more"),
+    (lambda hg: hg.runs.list(limit=10**9), InvalidInput, "100,000 or less"),
+    (lambda hg: hg.runs.list(tags=[1]), InvalidInput, "tags must be a mapping"),
+    (lambda hg: hg.runs.cancel(), InvalidInput, "say which runs to cancel"),
+    (lambda hg: hg.runs.retry(), InvalidInput, "say which runs to retry"),
+    (lambda hg: hg.queue.cancel(), InvalidInput, "say which runs to cancel"),
+    (lambda hg: hg.queue.reprioritise("0" * 26, "x"), InvalidInput, "priority must be"),
+    (lambda hg: hg.why(1 << 40), NotFound, "there is no task"),
+    (lambda hg: hg.pools.set("db"), InvalidInput, "say what to set"),
+    (lambda hg: hg.pools.set("db", limit=0), InvalidInput, "pools pause NAME"),
+    (lambda hg: hg.pools.set("db", limit=-2), InvalidInput, r"-1 \(unlimited\)"),
+    (lambda hg: hg.pools.set("db", limit="4"), InvalidInput, "whole number"),
+    (lambda hg: hg.pools.set("db", burst=3), InvalidInput, "burst needs a rate"),
+    (lambda hg: hg.pools.set("db", rate="fast"), InvalidInput, "100/1m"),
+    (lambda hg: hg.pools.set("db", rate="5/0s"), InvalidInput, "more than zero"),
+    (lambda hg: hg.pools.set("db", lease="long"), InvalidInput, "lease is not a duration"),
+    (lambda hg: hg.pools.set("d/b", limit=1), InvalidInput, "looks like a path"),
+    (lambda hg: hg.pools.set("api[{x}", limit=1), InvalidInput, "not a pool's name"),
+    (lambda hg: hg.pools.get("nobody"), NotFound, "there is no pool"),
+    (lambda hg: hg.pools.reset("nobody"), NotFound, "never set"),
+    (lambda hg: hg.pools.resume("nobody"), NotFound, "never set"),
+    (lambda hg: hg.pools.delete("nobody"), NotFound, "never set"),
+    (lambda hg: hg.limits.set_max_concurrent_runs(0), InvalidInput, "limits pause"),
+    (lambda hg: hg.limits.set_max_concurrent_runs(2.5), InvalidInput, "whole number"),
+    (lambda hg: hg.limits.set_max_active(0), InvalidInput, "must not be 0"),
+    (lambda hg: hg.limits.set_tag("tenant"), InvalidInput, "say what to set"),
+    (lambda hg: hg.limits.set_tag("tenant", limit=0), InvalidInput, "limits pause TAG"),
+    (
+        lambda hg: hg.limits.set_tag("tenant", "acme", 1, per_value=True),
+        InvalidInput,
+        "cannot also be per_value",
+    ),
+    (lambda hg: hg.limits.set_tag("a=b", limit=1), InvalidInput, "must not contain"),
+    (lambda hg: hg.limits.set_fair("tenant", {"a": 0}), InvalidInput, "1 or more"),
+    (lambda hg: hg.limits.set("placement", "scatter"), InvalidInput, "spread, pack"),
+    (lambda hg: hg.limits.set("max_bypass", "x"), InvalidInput, "whole number"),
+    (lambda hg: hg.limits.set("age_boost", "x"), InvalidInput, "not a duration"),
+    (lambda hg: hg.limits.set("tenant", "many"), InvalidInput, "whole number"),
+    (lambda hg: hg.limits.pause("max_active"), InvalidInput, "cannot be paused"),
+    (lambda hg: hg.limits.resume("tenant"), NotFound, "there is no limit"),
+    (lambda hg: hg.limits.reset("max_activ"), NotFound, "Did you mean 'max_active'"),
+    (lambda hg: hg.workers.drain("nobody"), NotFound, "there is no worker"),
+]
+
+
+@pytest.mark.parametrize(("use", "error", "said"), [*SUBMISSIONS, *VERBS])
+def test_bad_input_is_refused_with_a_hint_and_stores_nothing(hg: Client, use, error, said):
+    with pytest.raises(error, match=said) as caught:
+        use(hg)
+    assert caught.type is error or issubclass(caught.type, error)
+    assert set(caught.value.as_dict()) >= {"code", "message", "field", "got", "hint"}
+    assert hg.runs.list() == []
+    assert hg.limits.history() == []
+
+
+def test_an_option_wins_over_a_parameter_of_the_same_name(hg: Client):
+    with pytest.raises(InvalidInput, match="tags must be a mapping"):
+        hg.submit(simple, 1, tags="meant for the flow")
+
+
+@pytest.mark.parametrize(
+    ("url", "error", "said"),
+    [
+        ("postgresql://u:secret@h/db", InvalidInput, "postgresql:// is not available yet"),
+        ("http://localhost:8080", InvalidInput, "http:// is not available yet"),
+        ("redis://localhost", InvalidInput, "redis:// is no kind of store"),
+        (":memory:", InvalidInput, "the store is a file"),
+        ("", InvalidSettings, "url must be text"),
+        (7, InvalidInput, "url must be text or a path"),
+    ],
+)
+@pytest.mark.parametrize("open_", [connect, embedded])
+def test_urls_that_are_no_store_are_refused(url, error, said, open_):
+    with pytest.raises(error, match=said) as caught:
+        open_(url)
+    assert "secret" not in str(caught.value.as_dict())
+
+
+def test_files_that_are_no_store_are_refused(tmp_path: Path):
+    with pytest.raises(StoreError):
+        connect(tmp_path)
+    text = tmp_path / "text.db"
+    text.write_text("not a database, but long enough to look like one" * 50)
+    with pytest.raises(StoreError):
+        connect(text)
+    with pytest.raises(StoreError):
+        connect(text / "below" / "headgate.db")
+
+
+def test_settings_that_contradict_or_are_unknown_are_refused(tmp_path: Path):
+    url = tmp_path / "headgate.db"
+    with pytest.raises(InvalidSettings, match=r"worker_lease .* must be more than twice heartbeat"):
+        embedded(url, worker_lease="2s", heartbeat="1s")
+    with pytest.raises(InvalidSettings, match="Did you mean 'thread_permits'"):
+        embedded(url, threads_permits=3)
+    assert not url.exists()
