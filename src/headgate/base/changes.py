@@ -105,13 +105,13 @@ class RunEnd(NamedTuple):
 
 
 class Order(NamedTuple):
-    """What a worker in another process is to do: accept an offer, or stop a task it runs."""
+    """What a worker in another process is to do: accept an offer, stop a task it runs, drain."""
 
     worker: str
     task: int
     token: int
     kind: str
-    """`offer` or `stop`."""
+    """`offer`, `stop` or `drain` (then `task` only tells orders apart)."""
     reason: str = ""
 
 

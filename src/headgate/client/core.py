@@ -12,10 +12,11 @@ from headgate.base.clock import Clock, SystemClock
 from headgate.base.config import Settings
 from headgate.base.errors import HeadgateError, NotFound
 from headgate.base.model import RunRow
-from headgate.client.guard import Guard, end_tasks
+from headgate.client.guard import Guard
 from headgate.client.holders import Holders
 from headgate.client.opening import store_for
 from headgate.client.waiting import Waiting
+from headgate.stages.chores import end_tasks
 from headgate.stages.engine import Engine
 from headgate.store.protocol import Store
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import Iterable
-from typing import Any
 
 from headgate.base.errors import HeadgateError
 
@@ -38,14 +35,6 @@ class Guard:
                 f"this client belongs to process {self._pid}; a forked child cannot use it.",
                 hint="Open one in the child: headgate.connect().",
             )
-
-
-async def end_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancels and waits. Unlike a suppressed `await task`, it does not swallow the caller's own cancellation."""
-    several = list(tasks)
-    for task in several:
-        task.cancel()
-    await asyncio.gather(*several, return_exceptions=True)
 
 
 def closed() -> ClientClosed:

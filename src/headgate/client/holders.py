@@ -26,7 +26,7 @@ from headgate.base.errors import HeadgateError, StoreError
 from headgate.base.model import WorkerRow
 from headgate.base.names import UNLIMITED
 from headgate.base.states import TaskState
-from headgate.client.guard import end_tasks
+from headgate.stages.chores import end_tasks
 from headgate.store.protocol import Accept, Beat, Ended, Finish, Started, Store
 
 log: logging.Logger = logging.getLogger(__name__)

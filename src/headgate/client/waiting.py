@@ -18,7 +18,8 @@ from headgate.base.durations import spoken
 from headgate.base.errors import HeadgateError, NotFound, WaitTimeout
 from headgate.base.model import RunRow
 from headgate.base.states import TERMINAL_RUNS
-from headgate.client.guard import Guard, end_tasks
+from headgate.client.guard import Guard
+from headgate.stages.chores import end_tasks
 from headgate.stages.engine import Engine
 from headgate.store.protocol import Store
 

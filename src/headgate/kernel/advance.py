@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from heapq import heappop, heappush
 
 import msgspec
 
@@ -169,6 +170,7 @@ class Progress:
         self._ordinals = 0
         self._existing: dict[tuple[int, int], Existing] = {}
         self._work: list[int] = []
+        """A heap: of what becomes ready together, what the flow calls first is requested first."""
         self._out = Advance()
         for step in self.steps:
             step.source = self._follows(step.node)
@@ -208,7 +210,7 @@ class Progress:
                 self._ordinals = max(self._ordinals, step.base + self._root(step).total)
         for step in self.steps:
             if step.waits == 0:
-                self._work.append(step.index)
+                heappush(self._work, step.index)
         return self._settle()
 
     def _root(self, step: Step) -> Step:
@@ -267,7 +269,7 @@ class Progress:
 
     def _settle(self) -> Advance:
         while self._work:
-            step = self.steps[self._work.pop()]
+            step = self.steps[heappop(self._work)]
             if step.phase is Phase.WAITING and step.waits == 0:
                 self._start(step)
         out, self._out = self._out, Advance()
@@ -511,7 +513,7 @@ class Progress:
         step = self.steps[index]
         step.waits -= 1
         if step.waits == 0:
-            self._work.append(index)
+            heappush(self._work, index)
 
     def _output(self, node: int) -> bytes:
         """A node's output as a value; nothing (null) where it has none."""

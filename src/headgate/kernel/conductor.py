@@ -229,6 +229,15 @@ class Conductor:
             after = "joined" if known is None else "changed"
             self.journal.tell(NOBODY, Change("worker", 0, "", after, 0, data))
 
+    def drain_worker(self, worker: str, request: int) -> None:
+        """It gets no more tasks from here on, and is told so."""
+        known = self.ledger.floor.workers.get(worker)
+        if known is not None:
+            self.ledger.put_worker(
+                msgspec.structs.replace(known.row, draining=True), local=known.local
+            )
+            self.journal.commit.orders.append(Order(worker, -request, 0, "drain"))
+
     def worker_left(self, worker: str, reason: str) -> None:
         """A worker left in good order: it holds nothing any more."""
         if self.ledger.floor.drop(worker) is not None:

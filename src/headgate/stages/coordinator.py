@@ -28,6 +28,7 @@ from headgate.base.model import Failure, StoredRequest
 from headgate.base.states import EXECUTING_RUNS, RunState, TaskState
 from headgate.kernel.conductor import Conductor, Cycle
 from headgate.kernel.lives import Defaults
+from headgate.stages.chores import end_tasks
 from headgate.stages.feed import Feed
 from headgate.stages.worker import End, Launch, Worker
 from headgate.stages.writing import Writing
@@ -120,10 +121,7 @@ class Coordinator:
         finally:
             self._conductor = None
             await self._writing.stop()
-            for task in (keeper, sweeper, *self._background):
-                task.cancel()
-                with suppress(asyncio.CancelledError):
-                    await task
+            await end_tasks([keeper, sweeper, *self._background])
         return self.unwritten()
 
     async def _rebuild(self, term: int) -> Conductor:
@@ -333,8 +331,15 @@ class Coordinator:
     ) -> None:
         for stored in requests:
             request = stored.request
-            row = await self._store.run(request.subject)
             conductor.journal.commit.requests_done.append(stored.seq)
+            if request.kind == "drain":
+                if self._local is not None and self._local.id == request.subject:
+                    self._local.draining = True
+                    conductor.put_worker(self._local.describe(), local=True)
+                else:
+                    conductor.drain_worker(request.subject, stored.seq)
+                continue
+            row = await self._store.run(request.subject)
             if row is None:
                 continue
             if request.kind == "cancel" and row.state in EXECUTING_RUNS:

@@ -24,7 +24,7 @@ from contextlib import suppress
 
 import msgspec
 
-from headgate.base.clock import MILLISECOND, SECOND, Clock, SystemClock
+from headgate.base.clock import SECOND, Clock, SystemClock
 from headgate.base.config import Settings
 from headgate.base.errors import HeadgateError, StoreError
 from headgate.base.graph import Graph
@@ -32,6 +32,7 @@ from headgate.base.states import TaskState
 from headgate.flows.registry import Registry, registry
 from headgate.kernel import render
 from headgate.kernel.advance import PLAIN
+from headgate.stages.chores import end_tasks
 from headgate.stages.coordinator import Coordinator
 from headgate.stages.worker import End, Launch, Worker
 from headgate.store.protocol import (
@@ -50,6 +51,8 @@ _graph = msgspec.json.Decoder(Graph).decode
 _dump = msgspec.json.Encoder().encode
 FINISH_BATCH = 500
 STAND_AGAIN_SECONDS = 0.5
+LEASE_MARGIN_US = 1 * SECOND
+"""How long before its lease ends a worker stops what it runs."""
 
 
 class Engine:
@@ -81,6 +84,7 @@ class Engine:
         self._orders = asyncio.Event()
         self._graphs: dict[str, Graph] = {}
         self._lease_ends = 0
+        self._alarm: asyncio.TimerHandle | None = None
         self._closing = False
 
     def _new_worker(self) -> Worker:
@@ -122,10 +126,9 @@ class Engine:
         grace = self.settings.grace_us if grace_us is None else grace_us
         left = await self._worker.close(grace)
         await self._flush()
-        for task in self._tasks:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+        if self._alarm is not None:
+            self._alarm.cancel()
+        await end_tasks(self._tasks)
         if not left:
             with suppress(HeadgateError):
                 await self.store.leave(self._worker.id)
@@ -168,7 +171,13 @@ class Engine:
         if self.settings.fair is not None:
             fair = self.settings.fair
             changes.append(SetLimit("fair", fair.key, _dump(fair), "config", declared=True))
-        for knob in ("age_boost_us", "max_bypass", "max_starts_per_cycle", "placement"):
+        for knob in (
+            "age_boost_us",
+            "max_bypass",
+            "max_starts_per_cycle",
+            "placement",
+            "strict_pools",
+        ):
             if knob.removesuffix("_us") in self.settings.sources:
                 value = _dump({"value": getattr(self.settings, knob)})
                 changes.append(SetLimit("engine", knob, value, "config", declared=True))
@@ -296,6 +305,8 @@ class Engine:
         for order in orders:
             if order.kind == "stop":
                 self._worker.stop(order.token, "cancel")
+            elif order.kind == "drain" and not self._worker.draining:
+                await self.drain()
 
     async def _launch(self, started: Started) -> Launch:
         row = started.task
@@ -323,10 +334,16 @@ class Engine:
             self._lose("it was declared lost")
             return
         self._lease_ends = sent + self.settings.worker_lease_us
-        self._worker.extend(self._lease_ends)
+        # Set at each renewal: however long a beat hangs, what runs is stopped before the lease ends.
+        stop_at = self._lease_ends - min(LEASE_MARGIN_US, self.settings.worker_lease_us // 4)
+        self._worker.extend(stop_at)
+        if self._alarm is not None:
+            self._alarm.cancel()
+        left = max(0, stop_at - self._clock.monotonic()) / SECOND
+        loop = asyncio.get_running_loop()
+        self._alarm = loop.call_later(left, self._lose, "it could not be renewed in time")
 
     async def _keep_beating(self) -> None:
-        margin = max(self.settings.heartbeat_us // 2, 500 * MILLISECOND)
         while True:
             await asyncio.sleep(self.settings.heartbeat_us / SECOND)
             if self.lost.is_set():
@@ -336,8 +353,6 @@ class Engine:
                     await self._beat()
             except (StoreError, TimeoutError) as error:
                 log.warning("the worker's lease is not renewed: %s", error)
-                if self._clock.monotonic() > self._lease_ends - margin:
-                    self._lose("it could not be renewed in time")
 
     def _lose(self, why: str) -> None:
         """Stop everything before somebody else may start it again."""

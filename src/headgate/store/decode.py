@@ -15,7 +15,7 @@ _TAGS = 6
 
 decode_tags = msgspec.json.Decoder(dict[str, str]).decode
 encode = msgspec.json.Encoder().encode
-_worker = msgspec.json.Decoder(WorkerRow).decode
+decode_worker = msgspec.json.Decoder(WorkerRow).decode
 _request = msgspec.json.Decoder(Request).decode
 
 
@@ -37,7 +37,7 @@ def run(row: Row) -> RunRow:
 def workers(rows: Iterable[Row]) -> list[WorkerRow]:
     """Rows of (body, since, lease_until)."""
     return [
-        msgspec.structs.replace(_worker(body), since=since, lease_until=lease_until)
+        msgspec.structs.replace(decode_worker(body), since=since, lease_until=lease_until)
         for body, since, lease_until in rows
     ]
 

@@ -78,37 +78,37 @@ class Desk:
         self._next = facts.last
         self._known = dict(facts.stored)
         self._holders = dict(facts.holders)
+        self.now = facts.now
         self.ceilings = facts.ceilings
         self.new: list[Admitted] = []
         self.replaced: list[Request] = []
 
-    def receive(self, submit: Submit) -> list[Submitted]:
-        """The answer to one submission; where it is refused as a whole, nothing of it remains here."""
+    def receive(self, submit: Submit, graphs: Collection[str] = ()) -> list[Submitted]:
+        """The answer to one submission; where it is refused as a whole, nothing of it remains here.
+
+        `graphs` are stored already. Raises `InvalidInput` where a run's graph is neither there nor sent.
+        """
         before = self._mark()
         results = [self._one(run) for run in submit.runs]
-        if submit.partial:
-            return results
+        missing = {each.run.graph for each in self.new[before[1] :]}
+        missing -= submit.graphs.keys()
+        missing -= set(graphs)
         refused = next((r for r in results if r.outcome in {"rejected", "duplicate"}), None)
-        if refused is None:
-            return results
-        self._undo(before)
-        return [
-            result if result.id in self._facts.stored else _with_the_rest(result, refused)
-            for result in results
-        ]
-
-    def withdraw(self, submit: Submit, known: Collection[str]) -> None:
-        """Raises `InvalidInput` where an admitted run of `submit` names a graph that nobody has."""
-        asked = {run.id for run in submit.runs}
-        needed = {each.run.graph for each in self.new if each.run.id in asked}
-        missing = needed - submit.graphs.keys() - set(known)
+        if refused is not None and not submit.partial:
+            self._undo(before)
+            return [
+                result if result.id in self._facts.stored else _with_the_rest(result, refused)
+                for result in results
+            ]
         if missing:
+            self._undo(before)
             raise InvalidInput(
                 f"the graph {min(missing)!r} of a submitted run is not known.",
                 field="graphs",
                 got=min(missing),
                 hint="Send the graph with the run.",
             )
+        return results
 
     def _mark(self) -> tuple[int, int, int, Counter[str], dict[str, int], dict[str, Holder]]:
         added = Counter(self.ceilings.added)

@@ -10,15 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from headgate.base.changes import RunEnd
+from headgate.base.clock import SECOND
 from headgate.base.errors import NotLeader, StoreError
 from headgate.base.events import NOBODY, Change
 from headgate.base.states import HOLDING
 from headgate.kernel.lanes import rank
+from headgate.store.admission import TOTAL, WINDOW_SECONDS, closing
+from headgate.store.decode import decode_tags
 from headgate.store.protocol import Commit, Committed, Elect, Leadership
-from headgate.store.sqlite import admission
-from headgate.store.sqlite.decode import decode_tags
 from headgate.store.sqlite.history import record
 from headgate.store.sqlite.session import Session, listed
+from headgate.store.waiting_keys import let_go
 
 
 def elect(tx: Session, elect: Elect, dead: Callable[[str], bool]) -> Leadership:
@@ -124,7 +126,10 @@ def _end(tx: Session, ended: list[RunEnd], now: int) -> None:
     tx.each("run_end", [ends[row[0]] for row in runs])
     closed = [decode_tags(tags) for _, _, kind, tags, *_ in runs if kind != "hold"]
     if closed:
-        admission.closed(tx, tx.limits(), closed, now)
+        names = closing(tx.limits(), closed)
+        tx.each("counter_close", sorted(names.items()))
+        second = now // SECOND
+        tx.run("drain_add", second % WINDOW_SECONDS, second, names[TOTAL])
     queued = [run for run, state, *_ in runs if state == "queued"]
     if queued:
         tx.run("queue_remove", listed(queued))
@@ -135,15 +140,8 @@ def _end(tx: Session, ended: list[RunEnd], now: int) -> None:
 
 
 def _let_go(tx: Session, ended: dict[int, int | None]) -> None:
-    """Replacements that waited for ended runs.
-
-    One that was cancelled in the queue leaves its own wait to its successor;
-    oldest first, so that a chain that ends at once is let go to its last link.
-    """
-    for (run,) in sorted(tx.all("runs_awaited", listed(ended))):
-        still = ended[run]
-        while still in ended:
-            still = ended[still]
+    """Replacements that waited for ended runs."""
+    for still, run in let_go(ended, (row[0] for row in tx.all("runs_awaited", listed(ended)))):
         tx.run("run_waits_on", still, run)
 
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
-
-import msgspec
 
 from headgate.base.changes import Bucket, Linger, Order, Reservation, TaskRow
 from headgate.base.errors import NotFound
-from headgate.base.events import Change, EventRow
+from headgate.base.events import EventRow
 from headgate.base.limits import Limits
 from headgate.base.model import LimitChange, LimitRow, RunRow, WorkerRow
-from headgate.base.states import TaskState
+from headgate.store import decode
+from headgate.store.counting import tally
+from headgate.store.history import news
 from headgate.store.limit_rows import compose
 from headgate.store.protocol import (
     Counts,
@@ -24,24 +23,9 @@ from headgate.store.protocol import (
     RunFilter,
     Snapshot,
 )
-from headgate.store.sqlite import decode
-from headgate.store.sqlite.admission import TOTAL, capped, counters
 from headgate.store.sqlite.session import Session, listed
 
 MAX_REQUESTS = 10_000
-
-_changes = msgspec.json.Decoder(list[Change]).decode
-_ENDED = frozenset(
-    {
-        TaskState.COMPLETED,
-        TaskState.FAILED,
-        TaskState.CANCELLED,
-        TaskState.TIMED_OUT,
-        TaskState.ABANDONED,
-        TaskState.HANDED_BACK,
-        TaskState.SKIPPED,
-    }
-)
 
 
 def load(tx: Session) -> Snapshot:
@@ -72,21 +56,13 @@ def gather(tx: Session, gather: Gather, workers_seen: int) -> tuple[Gathered, in
     ]
     # A full page may end before the history does; otherwise our own events are passed over too.
     seq: int = events[-1].seq if len(events) == gather.limit else tx.row("last_seq")[0]
-    ended: dict[int, None] = {}
-    limits_changed = False
-    for event in events:
-        for change in _changes(event.body):
-            if change.subject == "task":
-                if change.after in _ENDED:
-                    ended[change.task] = None
-            elif change.subject == "limit":
-                limits_changed = True
+    ended, limits_changed = news(events)
     version: int = tx.row("workers_version")[0]
     return Gathered(
         now=tx.now(),
         seq=max(seq, gather.after),
         events=events,
-        tasks=tasks_by_id(tx, list(ended)) if ended else [],
+        tasks=tasks_by_id(tx, ended) if ended else [],
         requests=decode.requests(tx.all("request_list", MAX_REQUESTS)),
         workers=None if version == workers_seen else workers(tx),
         limits_changed=limits_changed,
@@ -180,19 +156,12 @@ def graph(tx: Session, digest: str) -> bytes:
 
 
 def counts(tx: Session) -> Counts:
-    rows = tx.all("counter_list")
-    rules = capped(compose(tx.limit_rows()))
-    active: Counter[str] = Counter(dict.fromkeys([TOTAL, *(name for name, *_ in rows)], 0))
-    for tags, count in tx.all("active_tags"):
-        active[TOTAL] += count
-        for name in counters(rules, decode.decode_tags(tags)):
-            active[name] += count
     queued, executing = tx.row("run_counts")
-    return Counts(
-        admitted={name: admitted for name, admitted, _ in rows},
-        closed={name: closed for name, _, closed in rows},
-        active=dict(active),
-        held=dict(tx.all("slots_held")),  # pyright: ignore[reportArgumentType]
-        queued=queued,
-        executing=executing,
+    return tally(
+        compose(tx.limit_rows()),
+        tx.all("counter_list"),  # pyright: ignore[reportArgumentType]
+        tx.all("active_tags"),  # pyright: ignore[reportArgumentType]
+        dict(tx.all("slots_held")),  # pyright: ignore[reportArgumentType]
+        queued,
+        executing,
     )

@@ -8,11 +8,13 @@ from headgate.base.clock import SECOND
 from headgate.base.events import NOBODY, Change
 from headgate.base.states import TaskState
 from headgate.kernel.lanes import rank
+from headgate.store import working
+from headgate.store.decode import decode_tags
+from headgate.store.history import by_run
 from headgate.store.lanes import lane_name
 from headgate.store.protocol import Expire, Lost, Recut, Withdraw
 from headgate.store.sqlite.commits import fence, move
-from headgate.store.sqlite.decode import decode_tags
-from headgate.store.sqlite.history import by_run, record
+from headgate.store.sqlite.history import record
 from headgate.store.sqlite.session import Session, listed
 from headgate.store.sqlite.submission import lanes_for
 
@@ -77,10 +79,7 @@ def expire(tx: Session, expire: Expire, dead: Callable[[str], bool]) -> list[Los
     tx.run("task_release", listed(withdrawn))
     tx.run("order_remove", listed(abandoned + withdrawn))
     _bury(tx, list(lost), now)
-    gone = [
-        Change("worker", 0, "joined", "lost", 0, {"worker": entry.worker, "reason": entry.reason})
-        for entry in lost.values()
-    ]
+    gone = [working.lost(entry.worker, entry.reason) for entry in lost.values()]
     events = {NOBODY: gone, **by_run(changes)}
     record(tx, now, expire.actor, events.items(), term=expire.term, cycle=expire.cycle)
     return list(lost.values())

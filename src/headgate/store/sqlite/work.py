@@ -8,25 +8,20 @@ second of two finds the row moved and leaves it alone.
 from __future__ import annotations
 
 import logging
-from typing import Any
-
-import msgspec
 
 from headgate.base.changes import Order, TaskRow
 from headgate.base.events import NOBODY, Change
-from headgate.base.model import Failure, WorkerRow
-from headgate.base.states import TaskState
-from headgate.store.protocol import Accept, Beat, Beaten, Ended, Finish, Started
-from headgate.store.sqlite.decode import encode
-from headgate.store.sqlite.history import by_run, record
+from headgate.base.model import WorkerRow
+from headgate.store.decode import decode_worker, encode
+from headgate.store.history import by_run
+from headgate.store.protocol import Accept, Beat, Beaten, Finish, Started
+from headgate.store.sqlite.history import record
 from headgate.store.sqlite.session import Session, listed, mapped
+from headgate.store.working import changed, end_of, is_news, joined, left, may_end
 
 log = logging.getLogger(__name__)
 
-_failure = msgspec.json.Decoder(Failure).decode
 _TASK_COLUMNS = len(TaskRow._fields)
-_REPORTED = ("permits", "total", "claim", "labels", "steps", "draining")
-"""What of a worker the leader decides by; the rest may change unnoticed."""
 
 
 def beat(tx: Session, beat: Beat) -> Beaten:
@@ -39,22 +34,19 @@ def beat(tx: Session, beat: Beat) -> Beaten:
             return Beaten(0, now)
         _save(tx, worker, now, until)
         tx.run("workers_changed")
-        _tell(tx, now, worker, "", "joined")
+        _tell(tx, now, worker.id, joined(worker))
         return Beaten(until, now)
     since, lease_until, body = known
     # Its tasks may be given to others from the moment the lease has passed: too late to renew.
     if lease_until < now:
         return Beaten(0, now)
     _save(tx, worker, since, until)
-    before = msgspec.json.decode(body, type=WorkerRow)
-    if any(getattr(before, name) != getattr(worker, name) for name in _REPORTED):
+    before = decode_worker(body)
+    if is_news(before, worker):
         tx.run("workers_changed")
-    if (before.permits, before.labels, before.draining) != (
-        worker.permits,
-        worker.labels,
-        worker.draining,
-    ):
-        _tell(tx, now, worker, "joined", "changed")
+    change = changed(before, worker)
+    if change is not None:
+        _tell(tx, now, worker.id, change)
     return Beaten(until, now)
 
 
@@ -62,15 +54,8 @@ def _save(tx: Session, worker: WorkerRow, since: int, until: int) -> None:
     tx.run("worker_save", worker.id, since, until, encode(worker))
 
 
-def _tell(tx: Session, now: int, worker: WorkerRow, before: str, after: str) -> None:
-    data: dict[str, Any] = {
-        "worker": worker.id,
-        "permits": worker.permits,
-        "labels": worker.labels,
-        "draining": worker.draining,
-    }
-    change = Change("worker", 0, before, after, 0, data)
-    record(tx, now, f"worker:{worker.id}", [(NOBODY, [change])])
+def _tell(tx: Session, now: int, worker: str, change: Change) -> None:
+    record(tx, now, f"worker:{worker}", [(NOBODY, [change])])
 
 
 def leave(tx: Session, worker: str) -> None:
@@ -82,8 +67,7 @@ def leave(tx: Session, worker: str) -> None:
         return
     tx.run("worker_remove", worker)
     tx.run("workers_changed")
-    change = Change("worker", 0, "joined", "left", 0, {"worker": worker})
-    record(tx, tx.now(), f"worker:{worker}", [(NOBODY, [change])])
+    _tell(tx, tx.now(), worker, left(worker))
 
 
 def orders(tx: Session, worker: str) -> list[Order]:
@@ -128,11 +112,9 @@ def finish(tx: Session, finish: Finish) -> list[tuple[int, int]]:
     changes: list[Change] = []
     for ended in finish.ended:
         token, state = owned.get(ended.task, (0, ""))
-        if token == ended.token and _may_end(state, ended.state):
+        if token == ended.token and may_end(state, ended.state):
             rows.append((ended.task, ended.state, ended.output, ended.error))
-            changes.append(
-                Change("task", ended.task, state, ended.state, token, _data(ended)),
-            )
+            changes.append(end_of(ended, state))
             owned[ended.task] = token, ended.state
         elif (token, state) != (ended.token, ended.state):
             stale.append((ended.task, ended.token))
@@ -145,20 +127,3 @@ def finish(tx: Session, finish: Finish) -> list[tuple[int, int]]:
             "worker %s: %d stale writes refused, first %s", finish.worker, len(stale), stale[0]
         )
     return stale
-
-
-def _may_end(state: str, to: str) -> bool:
-    return state == TaskState.RUNNING or (
-        state == TaskState.SCHEDULED and to == TaskState.HANDED_BACK
-    )
-
-
-def _data(ended: Ended) -> dict[str, Any] | None:
-    data: dict[str, Any] = {}
-    if ended.error is not None:
-        failure = _failure(ended.error)
-        data["error"] = {"type": failure.type, "message": failure.message}
-        data["retryable"] = failure.retryable
-    if ended.reason:
-        data["reason"] = ended.reason
-    return data or None

@@ -345,7 +345,8 @@ class World:
             return
         self._expire(conductor)
         self.peak_demand = max(self.peak_demand, conductor.sweep(self.now))
-        self.poke()
+        # As the coordinator does, at the same instant: what the sweep found is told when it is decided.
+        self._wake_at(self.now)
         self.at(SECOND, lambda: self._sweep(conductor))
 
     def _expire(self, conductor: Conductor) -> None:
@@ -427,7 +428,7 @@ class World:
                     conductor.journal.next_cycle(),
                 )
                 conductor.withdrawn(done, to, self.now)
-                self.poke()
+                self._wake_at(self.now)
         for name in sorted({order.worker for order in cycle.commit.orders}):
             worker = self.workers[name]
             self.at(self.behaviour.latency, lambda worker=worker: self._obey(worker))

@@ -1,0 +1,21 @@
+"""Replacements that wait for the run they replace: who waits for whom once some of them have ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+
+def let_go(
+    ended: Mapping[int, int | None], awaited: Iterable[int]
+) -> Iterator[tuple[int | None, int]]:
+    """(what is still waited for, the ended run that was awaited), for each of `awaited`.
+
+    `ended` says what each ended run itself still waited for: one that was
+    cancelled in the queue leaves its own wait to its successor. Oldest first,
+    so that a chain that ends at once is let go to its last link.
+    """
+    for run in sorted(awaited):
+        still = ended[run]
+        while still in ended:
+            still = ended[still]
+        yield still, run

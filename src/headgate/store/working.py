@@ -1,0 +1,73 @@
+"""What workers' verbs mean, whatever stores them: news in a beat, how an attempt may end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from headgate.base.events import Change
+from headgate.base.model import Failure, WorkerRow
+from headgate.base.states import TaskState
+from headgate.store.protocol import Ended
+
+_failure = msgspec.json.Decoder(Failure).decode
+_REPORTED = ("permits", "total", "claim", "labels", "steps", "draining")
+"""What of a worker the leader decides by; the rest may change unnoticed."""
+
+
+def is_news(before: WorkerRow, worker: WorkerRow) -> bool:
+    """Whether the leader must look at the workers again."""
+    return any(getattr(before, name) != getattr(worker, name) for name in _REPORTED)
+
+
+def changed(before: WorkerRow, worker: WorkerRow) -> Change | None:
+    """What the history is told of a renewal."""
+    if (before.permits, before.labels, before.draining) == (
+        worker.permits,
+        worker.labels,
+        worker.draining,
+    ):
+        return None
+    return describe(worker, "joined", "changed")
+
+
+def joined(worker: WorkerRow) -> Change:
+    return describe(worker, "", "joined")
+
+
+def left(worker: str) -> Change:
+    return Change("worker", 0, "joined", "left", 0, {"worker": worker})
+
+
+def lost(worker: str, reason: str) -> Change:
+    return Change("worker", 0, "joined", "lost", 0, {"worker": worker, "reason": reason})
+
+
+def describe(worker: WorkerRow, before: str, after: str) -> Change:
+    data: dict[str, Any] = {
+        "worker": worker.id,
+        "permits": worker.permits,
+        "labels": worker.labels,
+        "draining": worker.draining,
+    }
+    return Change("worker", 0, before, after, 0, data)
+
+
+def may_end(state: str, to: str) -> bool:
+    """An attempt ends from *running*; an offer can only be handed back."""
+    return state == TaskState.RUNNING or (
+        state == TaskState.SCHEDULED and to == TaskState.HANDED_BACK
+    )
+
+
+def end_of(ended: Ended, before: str) -> Change:
+    """The change an end makes."""
+    data: dict[str, Any] = {}
+    if ended.error is not None:
+        failure = _failure(ended.error)
+        data["error"] = {"type": failure.type, "message": failure.message}
+        data["retryable"] = failure.retryable
+    if ended.reason:
+        data["reason"] = ended.reason
+    return Change("task", ended.task, before, ended.state, ended.token, data or None)

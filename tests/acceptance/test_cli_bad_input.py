@@ -1,0 +1,172 @@
+"""Bad input through the command line: exit code 2, no traceback, a message and what to do about it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+from tests.acceptance.cli_harness import FLOWS, Said, all_of, headgate
+
+BAD: dict[str, tuple[list[str], str]] = {
+    # limits and pools
+    "limit 0": (["pools", "set", "db", "0"], "pools pause"),
+    "limit -2": (["pools", "set", "db", "-2"], "-1 (unlimited) or 1 and up"),
+    "limit three": (["pools", "set", "db", "three"], "Use -1 for unlimited"),
+    "limit true": (["pools", "set", "db", "true"], "whole number"),
+    "limit 1.5": (["limits", "set", "max_concurrent_runs", "1.5"], "whole number"),
+    "no limit": (["pools", "set", "db"], "limit=4"),
+    "runs 0": (["limits", "set", "max_concurrent_runs", "0"], "limits pause"),
+    "unknown limit": (["limits", "set", "max_concurent_runs", "4"], "'max_concurrent_runs'"),
+    "tag without number": (["limits", "set", "tag", "tenant=*"], "limit=N"),
+    "bad lease": (["pools", "set", "db", "2", "--lease", "soon"], '"90s"'),
+    "bad rate": (["pools", "set", "db", "2", "--rate", "fast"], "count/duration"),
+    "burst alone": (["pools", "set", "db", "2", "--burst", "5"], "burst needs a rate"),
+    "name with path": (["pools", "set", "../db", "2"], "looks like a path"),
+    "unknown pool": (["pools", "info", "dbb"], "Did you mean 'db'?"),
+    # running
+    "pool 0": (["run", "flows.py:build", "--pool", "db=0"], "pools pause"),
+    "slots > limit": (["run", "flows.py:needs_five", "--pool", "db=2"], "could never start"),
+    "window 0": (["run", "flows.py:windowless"], "window must be 1 or more"),
+    "bad deadline": (["run", "flows.py:build", "--deadline", "-5x"], '"90s"'),
+    "no file": (["run", "flow.py:build"], "Did you mean 'flows.py'?"),
+    "does not import": (["run", "broken.py:build"], "import nonexistent_thing"),
+    "syntax error": (["run", "syntax.py:build"], "does not import: SyntaxError"),
+    "bad definition": (["run", "negative.py:build"], "negative.py:4"),
+    "no such flow": (["run", "flows.py:biuld"], "Did you mean 'build'?"),
+    "a step": (["run", "flows.py:fetch"], "is a step"),
+    "which flow": (["run", "flows.py"], "flows.py:build"),
+    "no module": (["run", "no.such.module:flow"], "no module 'no.such.module'"),
+    "wrong argument": (["run", "flows.py:build", "--arg", "m=1"], "build(n: int = 4"),
+    "wrong type": (["run", "flows.py:build", "--arg", "n=many"], "asks for int"),
+    "args not json": (["run", "flows.py:build", "--args", "{"], "--args is not JSON"),
+    "args a number": (["run", "flows.py:build", "--args", "5"], "--args '[5]'"),
+    "tracing raises": (["run", "flows.py:untraceable"], 'add(wanted["missing"])'),
+    "miscalled step": (["run", "flows.py:miscalled"], "add(xs: list[int]) -> int"),
+    "unserialisable": (["run", "sets.py:take"], "no JSON form"),
+    "unknown setting": (["run", "flows.py:build", "--set", "gracee=1s"], "Did you mean 'grace'?"),
+    "bad tag": (["submit", "flows.py:build", "--tag", "tenant"], "--tag tenant=acme"),
+    "bad priority": (["submit", "flows.py:build", "--priority", "high"], "whole number"),
+    "bad on_duplicate": (["submit", "flows.py:build", "--on-duplicate", "x"], "one of attach"),
+    # looking
+    "no such run": (["runs", "show", "zzzzzzzzzzzz"], "runs list"),
+    "not an id": (["why", "../etc"], "not the id of a run"),
+    "ambiguous": (["runs", "show", "0000"], "Give more of the id"),
+    "no such state": (["runs", "list", "--status", "runing"], "Did you mean 'running'?"),
+    "unknown command": (["pool", "list"], "Did you mean"),
+    "unknown verb": (["pools", "lst"], "Did you mean"),
+    "unknown option": (["pools", "list", "--jsn"], "--json"),
+    "missing argument": (["why"], "--help"),
+    # stores
+    "no store": (["runs", "list", "--url", "none.db"], "headgate run FILE.py:flow"),
+    "a directory": (["run", "flows.py:build", "--url", "folder"], "is a directory"),
+    "corrupt": (["runs", "list", "--url", "corrupt.db"], "backup"),
+    "newer": (["runs", "list", "--url", "newer.db"], "Upgrade headgate"),
+    "foreign": (["runs", "list", "--url", "foreign.db"], "another program"),
+    "postgres": (["runs", "list", "--url", "postgresql://a:secret@b/c"], "SQLite file"),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("cli-bad")
+    (made / "flows.py").write_text(FLOWS)
+    (made / "broken.py").write_text("import os\n\nimport nonexistent_thing\n")
+    (made / "syntax.py").write_text("def build(:\n")
+    (made / "negative.py").write_text(
+        "from headgate import step\n\n\n@step(retries=-1)\ndef build() -> None: ...\n"
+    )
+    (made / "sets.py").write_text(
+        "from typing import Any\nfrom headgate import flow, step\n\n\n@step\n"
+        "def keep(x: Any) -> int:\n    return 1\n\n\n@flow\ndef take():\n"
+        "    return keep(open(__file__))\n"
+    )
+    (made / "folder").mkdir()
+    (made / "corrupt.db").write_bytes(b"not a database at all" * 1000)
+    assert headgate("pools", "set", "db", "4", cwd=made).code == 0
+    shutil.copy(made / ".headgate" / "headgate.db", made / "newer.db")
+    with sqlite3.connect(made / "newer.db") as db:
+        db.execute(
+            "UPDATE migration SET number = 999 WHERE number = (SELECT max(number) FROM migration)"
+        )
+    db.close()
+    with sqlite3.connect(made / "foreign.db") as db:
+        db.execute("CREATE TABLE theirs (x)")
+    db.close()
+    return made
+
+
+@pytest.fixture(scope="module")
+def said(folder: Path) -> dict[str, Said]:
+    ambiguous(folder)
+    return all_of({name: arguments for name, (arguments, _) in BAD.items()}, folder)
+
+
+def ambiguous(folder: Path) -> None:
+    """Two runs whose ids begin alike."""
+    for _ in range(2):
+        assert headgate("submit", "flows.py:build", cwd=folder).code == 0
+    with sqlite3.connect(folder / ".headgate" / "headgate.db") as db:
+        ids = [row[0] for row in db.execute("SELECT id FROM run")]
+        for each in ids:
+            db.execute("UPDATE run SET id = ? WHERE id = ?", ("0000" + each[4:], each))
+    db.close()
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_exits_2_with_a_message_and_what_to_do(said: dict[str, Said], name: str) -> None:
+    answer = said[name]
+    assert answer.code == 2, answer
+    assert "Traceback (most recent call last)" not in answer.err or name == "does not import"
+    assert "error:" in answer.err
+    assert BAD[name][1] in answer.err, answer.err
+    assert answer.out == ""
+    assert "secret" not in answer.err
+
+
+@pytest.mark.parametrize("name", [name for name in BAD if name != "window 0"])
+def test_bad_input_comes_with_a_hint(said: dict[str, Said], name: str) -> None:
+    assert "hint:" in said[name].err or said[name].err.count("\n") > 1, said[name].err
+
+
+def test_what_does_not_import_shows_the_users_part_only(said: dict[str, Said]) -> None:
+    text = said["does not import"].err
+    assert 'broken.py", line 3' in text
+    assert "headgate/cli" not in text
+    assert "importlib" not in text
+
+
+def test_errors_as_json(folder: Path) -> None:
+    answer = headgate("pools", "set", "db", "three", "--json", cwd=folder)
+    assert answer.code == 2
+    assert answer.out == ""
+    assert set(answer.error) == {"code", "message", "field", "got", "hint"}
+    assert answer.error["code"] == "invalid_input"
+    assert answer.error["got"] == "'three'"
+    usage = headgate("pools", "lst", "--json", cwd=folder)
+    assert usage.code == 2
+    assert usage.error["code"] == "usage"
+
+
+def test_debug_shows_the_traceback(folder: Path) -> None:
+    answer = headgate("pools", "set", "db", "0", "--debug", cwd=folder)
+    assert answer.code == 2
+    assert "Traceback" in answer.err
+
+
+def test_nothing_was_stored(folder: Path, said: dict[str, Said]) -> None:
+    assert said
+    pools = headgate("pools", "list", "--json", cwd=folder).data
+    assert [(pool["name"], pool["limit"]) for pool in pools] == [("db", 4)]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_read_only_store_is_refused(folder: Path) -> None:
+    store = folder / "frozen.db"
+    shutil.copy(folder / ".headgate" / "headgate.db", store)
+    store.chmod(0o444)
+    answer = headgate("pools", "set", "db", "2", "--url", "frozen.db", cwd=folder)
+    assert answer.code == 2
+    assert "read-only" in answer.err

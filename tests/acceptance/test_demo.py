@@ -1,0 +1,62 @@
+"""`headgate demo`: every claim it makes is measured, and it exits 0 only if all of them held."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from tests.acceptance.cli_harness import headgate
+
+from headgate.cli.demo_records import Body, peak, peak_of_pool, peak_of_window, peak_per_tenant
+
+
+def test_the_demo_holds_in_under_20_seconds(tmp_path: Path) -> None:
+    said = headgate("demo", "--keep", cwd=tmp_path, timeout=60, TMPDIR=str(tmp_path))
+    assert said.code == 0, said
+    assert "Everything held" in said.out
+    assert "SIGKILL" in said.out
+    assert "refused" in said.out
+    assert "Try next" in said.out
+    seconds = re.search(r"in ([\d.]+) s\.", said.out)
+    assert seconds is not None
+    assert float(seconds[1]) < 20
+    rows = dict(
+        re.findall(
+            r"^(window of fetch|pool db|runs per tenant)\s+(.*yes)\s*$", said.out, re.MULTILINE
+        )
+    )
+    assert rows["window of fetch"].split() == ["3", "3", "3", "yes"]
+    assert rows["pool db"].split() == ["2", "2", "2", "yes"]
+    assert rows["runs per tenant"].split() == ["1", "1", "1", "yes"]
+    # and what was kept can be looked into
+    url = next(tmp_path.glob("headgate-demo-*")) / "headgate.db"
+    audit = headgate("audit", "--json", "--url", str(url), cwd=tmp_path)
+    assert audit.code == 0
+    assert audit.data["violations"] == []
+
+
+def body(step: str, run: str, start: int, end: int | None, tenant: str = "acme") -> Body:
+    return Body(step, run, tenant, 1, 1, 1, start, end)
+
+
+def test_overlap_is_measured_exactly() -> None:
+    assert peak([]) == 0
+    assert peak([(0, 10), (10, 20)]) == 1
+    assert peak([(0, 10), (9, 20), (9, 11)]) == 3
+
+
+def test_a_killed_body_ends_when_its_process_did() -> None:
+    bodies = [body("save", "a", 0, None), body("save", "a", 51, 60)]
+    assert peak_of_pool(bodies, "save", killed_at=50) == 1
+    assert peak_of_pool(bodies, "save", killed_at=55) == 2
+
+
+def test_windows_are_per_run_and_tenants_count_runs() -> None:
+    bodies = [
+        body("fetch", "a", 0, 10),
+        body("fetch", "b", 5, 15, tenant="globex"),
+        body("fetch", "a", 20, 30),
+        body("fetch", "c", 12, 18),
+    ]
+    assert peak_of_window(bodies, "fetch", 0) == 1
+    assert peak_per_tenant(bodies, 0) == 2  # run c lies between two bodies of run a
