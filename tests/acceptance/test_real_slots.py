@@ -66,7 +66,7 @@ def test_c5_every_end_frees_its_slots_once(
 def test_c5_an_error_of_our_own_frees_the_slots(
     make_hg: Engines, overlap: Overlap, monkeypatch: pytest.MonkeyPatch
 ):
-    from headgate.stages.executors import on_loop
+    from headgate.stages.executors import in_threads
 
     def broken(*_: Any) -> Any:
         raise RuntimeError("a bug")
@@ -75,8 +75,8 @@ def test_c5_an_error_of_our_own_frees_the_slots(
     hg.pools.set("slots", limit=4)
     hg.pools.set("other", limit=2)
     with monkeypatch.context() as patch:
-        patch.setattr(on_loop, "perform_async", broken)
-        run = hg.submit(steps.endings, "async", "success", "", 4)
+        patch.setattr(in_threads, "perform", broken)
+        run = hg.submit(steps.endings, "thread", "success", "", 4)
         with pytest.raises(RunFailed, match="internal"):
             run.result(TIMEOUT)
 

@@ -20,7 +20,6 @@ from headgate.client import results
 from headgate.client.core import Core
 from headgate.client.handing_in import check_pools
 from headgate.client.holders import LABEL, Hold, Holder
-from headgate.kernel.lanes import HOLD_TAG
 from headgate.store.protocol import Submit
 
 FLOW = STEP = "headgate:hold"
@@ -171,7 +170,6 @@ class AsyncSlots:
             graph=digest,
             params=b"{}",
             consts=b"[]",
-            tags={HOLD_TAG: self._pool},
             queue_timeout_us=patience,
             kind="hold",
         )

@@ -10,9 +10,6 @@ from collections.abc import Mapping
 
 from headgate.base.limits import Limits
 
-HOLD_TAG = "headgate.hold"
-"""The tag of runs that only hold slots. No limit on runs concerns them, so they queue in a lane of their own."""
-
 
 def signature(limits: Limits, tags: Mapping[str, str], key: str | None = None) -> str:
     """The limits that concern a run with `tags`, as one text. `key`: it waits for the run it replaces."""
@@ -21,8 +18,6 @@ def signature(limits: Limits, tags: Mapping[str, str], key: str | None = None) -
         parts.append(f"fair:{value}")
     if key is not None:
         parts.append(f"key:{key}")
-    if HOLD_TAG in tags:
-        parts.append("hold")
     return "\x1f".join(sorted(parts))
 
 

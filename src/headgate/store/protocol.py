@@ -251,6 +251,7 @@ class RunFilter:
     states: list[str] | None = None
     tags: dict[str, str] = field(default_factory=dict[str, str])
     flow: str | None = None
+    """Without it, holds of slots (`headgate:hold`) are left out: nobody submitted them."""
     limit: int = 100
     before: int | None = None
     """Only runs with a smaller seq: the next page."""

@@ -1,0 +1,86 @@
+"""Runs in a child process, on a copy of the package: worlds until the checker reports one of the rules.
+
+    python hunt.py SEEDS [RULE …]
+
+Prints the first seed and the rules broken there as JSON; without rules named, any will do.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from itertools import chain
+
+import msgspec
+
+from headgate.base.clock import MILLISECOND, SECOND
+from headgate.testing.sim.build import graph, items, needs, numbers, step, world
+from headgate.testing.sim.scenarios import random_world, violations
+from headgate.testing.sim.world import World
+
+
+def eventful(seed: int) -> World:
+    """A random world in which a worker also loses its lease while its bodies go on: a zombie."""
+    made = random_world(seed)
+    draw = random.Random(seed)
+
+    def lose_lease() -> None:
+        remote = [name for name in made.model.workers if not made.workers[name].local]
+        if remote:
+            name = draw.choice(remote)
+            row = made.model.workers[name]
+            made.model.workers[name] = msgspec.structs.replace(row, lease_until=made.now - 1)
+
+    made.plan(draw.randrange(3 * SECOND), lose_lease)
+    return made
+
+
+def crowded(seed: int) -> World:
+    """Wide tasks in a stream of narrow ones, with a rate and limits that move."""
+    draw = random.Random(seed)
+    made = world(
+        seed=seed,
+        took=lambda rng, _node: rng.randint(5, 60) * MILLISECOND,
+        rules={
+            ("runs", ""): {"limit": -1},
+            ("pool", "db"): {"limit": 3},
+            ("pool", "api"): {"limit": -1, "rate": {"count": 20, "per_us": SECOND, "burst": 2}},
+            ("engine", "max_bypass"): {"value": 2},
+        },
+    )
+    narrow = graph(items("narrow", pools=needs(db=1)), flow="narrow")
+    wide = graph(step("wide", pools=needs(db=3)), flow="wide")
+    rated = graph(items("rated", pools=needs(api=1)), flow="rated")
+    for at in range(0, 1_500, 60):
+        made.plan(at * MILLISECOND, lambda: made.submit(narrow, consts=numbers(6)))
+    for _ in range(3):
+        made.plan(draw.randrange(SECOND), lambda: made.submit(wide))
+    made.submit(rated, consts=numbers(30))
+    made.plan(700 * MILLISECOND, made.lead)
+    return made
+
+
+def broken_rules(made: World) -> set[str]:
+    try:
+        made.run(steps=25_000)
+    except AssertionError:
+        # No end in sight: the checker says what is left over.
+        return {each.rule for each in violations(made)} or {"livelock"}
+    except (KeyError, ValueError, AttributeError, TypeError) as error:
+        return {each.rule for each in violations(made, complete=False)} | {type(error).__name__}
+    return {each.rule for each in violations(made)}
+
+
+def main(seeds: int, wanted: set[str]) -> None:
+    worlds = chain.from_iterable((eventful, crowded) if not seed % 10 else (eventful,) for seed in range(seeds))
+    for index, make in enumerate(worlds):
+        rules = broken_rules(make(index))
+        if rules and (not wanted or rules & wanted):
+            print(json.dumps({"seed": index, "world": make.__name__, "rules": sorted(rules)}))
+            return
+    print(json.dumps({"seed": None, "world": "", "rules": []}))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), set(sys.argv[2:]))
