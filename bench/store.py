@@ -22,6 +22,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.report import Figure
 from headgate.base.changes import RunEvents, TaskEnd, TaskRow
 from headgate.base.events import Change, pack
 from headgate.base.ids import run_id, task_id, token
@@ -360,14 +361,20 @@ async def _runs_for(store: SqliteStore, bare: sqlite3.Connection, batches: int) 
     direct.close()
 
 
-def main() -> None:
-    print(f"{'verb':32} {'rows/s':>10} {'bare':>10} {'ratio':>7}")
-    for result in run():
-        print(
-            f"{result.name:32} {result.rows_per_second:10,.0f}"
-            f" {result.bare_rows_per_second:10,.0f} {result.ratio:7.2f}"
+def figures() -> list[Figure]:
+    return [
+        Figure(
+            f"{result.name}, share of a bare loop",
+            result.ratio * 100,
+            "%",
+            ">= 50",
+            result.ratio >= 0.5,
+            f"{result.rows_per_second:,.0f} rows/s",
         )
+        for result in run()
+    ]
 
 
 if __name__ == "__main__":
-    main()
+    for figure in figures():
+        print(figure.line())
