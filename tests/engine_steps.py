@@ -337,3 +337,45 @@ async def gather(names: list[str]) -> list[str]:
 @flow
 def windowed(latches: list[str], window: int) -> list[str]:
     return gather(gated.map(latches, window=window))
+
+
+@step(pool="lock", max_abandons=100)
+async def locked(latch: str, item: int = 0) -> int:
+    with recording("lock", label=str(item)):
+        await until_open(latch)
+    return item
+
+
+@flow
+def locking(latch: str, item: int = 0) -> int:
+    return locked(latch, item)
+
+
+@step(needs={"where": "apart"}, max_abandons=100)
+async def apart_on_loop(latch: str) -> str:
+    with recording("apart", label="async"):
+        await until_open(latch)
+    return "async"
+
+
+@step(needs={"where": "apart"}, max_abandons=100)
+def apart_in_thread(latch: str) -> str:
+    with recording("apart", label="thread"):
+        block_until_open(latch)
+    return "thread"
+
+
+@step(needs={"where": "apart"}, executor="process", max_abandons=100)
+def apart_in_process(latch: str) -> str:
+    job = current()
+    assert job is not None
+    (job.workdir / "left").write_text("behind")
+    with recording("apart", label="process"):
+        block_until_open(latch)
+    return "process"
+
+
+@flow
+def apart(latch: str) -> list[str]:
+    """One body of each kind, on a worker that the test chooses by its label."""
+    return [apart_on_loop(latch), apart_in_thread(latch), apart_in_process(latch)]

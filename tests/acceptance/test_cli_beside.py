@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.acceptance.cli_harness import (
     FLOWS,
-    all_of,
+    batch,
     headgate,
     interrupt,
     output_of,
@@ -17,7 +17,7 @@ from tests.acceptance.cli_harness import (
     until,
 )
 
-ACTIVE = ("queued", "running", "cancelling")
+from headgate import connect
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_beside_a_live_engine(folder: Path, engine: subprocess.Popen[str]) -> No
     until(lambda: f"{first[:12]}  flows:holding_db  running" in output_of(engine), "the first")
 
     # when everything is looked at
-    said = all_of(
+    said = batch(
         {
             "runs": ["runs", "list", "--json"],
             "show": ["runs", "show", first[:14], "--json"],
@@ -101,17 +101,13 @@ def test_beside_a_live_engine(folder: Path, engine: subprocess.Popen[str]) -> No
 
     # when the operator changes things
     assert headgate("queue", "reprioritise", third[:14], "7", cwd=folder).code == 0
-    until(
-        lambda: headgate("queue", "list", "--json", cwd=folder).data[0]["run"]["id"] == third,
-        "the new order",
-    )
+    with connect(folder / ".headgate" / "headgate.db") as hg:
+        until(lambda: hg.queue.list()[0].run.id == third, "the new order")
     assert headgate("queue", "cancel", second, cwd=folder).code == 0
     raised = headgate("pools", "set", "db", "3", "--json", cwd=folder)
     assert raised.data["limit"] == 3
-    until(
-        lambda: headgate("pools", "info", "db", "--json", cwd=folder).data["used"] == 3,
-        "the raised limit to let the others in",
-    )
+    with connect(folder / ".headgate" / "headgate.db") as hg:
+        until(lambda: hg.pools.get("db").used == 3, "the raised limit to let the others in")
     go.touch()
 
     # then it takes effect, and the history has kept every promise
@@ -132,7 +128,7 @@ def test_beside_a_live_engine(folder: Path, engine: subprocess.Popen[str]) -> No
 
 def test_without_an_engine(folder: Path) -> None:
     run = submitted(folder, "build", "--tag", "tenant=acme")
-    said = all_of(
+    said = batch(
         {
             "why": ["why", run[:12]],
             "pools": ["pools", "set", "db", "-1"],
@@ -152,7 +148,7 @@ def test_without_an_engine(folder: Path) -> None:
     assert "no engine runs now" in said["cancel"].out
     history = headgate("limits", "history", "--json", cwd=folder).data
     assert {"db", "tenant=*", "fair tenant"} <= {change["name"] for change in history}
-    after = all_of(
+    after = batch(
         {
             "reset": ["pools", "reset", "db"],
             "pause": ["limits", "pause"],

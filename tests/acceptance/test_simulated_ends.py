@@ -78,7 +78,11 @@ PATHS = {
         bodies=2,
     ),
     "queue timeout": Path(
-        graph(step(pools=DB, queue_timeout_us=SECOND)), "failed", act=hold_all, took=5 * SECOND, bodies=0
+        graph(step(pools=DB, queue_timeout_us=SECOND)),
+        "failed",
+        act=hold_all,
+        took=5 * SECOND,
+        bodies=0,
     ),
     "capacity": Path(graph(step(pools=DB, needs={"gpu": "a100"})), "failed", bodies=0),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import pytest
 
@@ -176,7 +176,9 @@ def test_e3_parallelism_per_executor():
 def test_e4_no_level_barriers(local: bool):
     slow = {"slow": SECOND}
     sim = world(local=local, took=lambda _draw, node: slow.get(node.name, 10 * MILLISECOND))
-    sim.submit(graph(step("slow"), step("quick"), step("next", after=(1,)), step("last", after=(2,))))
+    sim.submit(
+        graph(step("slow"), step("quick"), step("next", after=(1,)), step("last", after=(2,)))
+    )
     settle(sim)
     ends = {body.node.name: body.end for body in sim.bodies}
     assert ends["last"] < ends["slow"]
@@ -260,7 +262,7 @@ def test_e5_a_release_wakes_the_right_waiter_within_milliseconds():
     for pool in ("db", "api"):
         ran = [body for body in sim.bodies if pool in body.pools]
         assert [body.task for body in ran] == sorted(body.task for body in ran)
-        gaps = [after.start - before.end for before, after in zip(ran, ran[1:], strict=False)]
+        gaps = [after.start - before.end for before, after in pairwise(ran)]
         assert max(gaps) <= 5 * MILLISECOND
 
 
@@ -360,8 +362,7 @@ def test_a_wide_task_is_not_starved_by_a_stream_of_narrow_ones(max_bypass: int, 
     overtaken = [
         each
         for each in sim.bodies
-        if asked < each.start < body.start
-        and sim.model.tasks[each.task].requested_at > asked
+        if asked < each.start < body.start and sim.model.tasks[each.task].requested_at > asked
     ]
     assert len(overtaken) <= max_bypass
 

@@ -154,7 +154,9 @@ def test_a4_cancel_in_the_middle(local: bool):
 
 def test_a_retry_gives_its_place_in_the_window_to_others_while_it_waits():
     policy = RetryPolicy(1, delay_us=SECOND, jitter=False)
-    sim = world(fate=lambda row, _node: TaskState.FAILED if row.attempt == 1 and not row.idx else None)
+    sim = world(
+        fate=lambda row, _node: TaskState.FAILED if row.attempt == 1 and not row.idx else None
+    )
     sim.submit(graph(items(window=1, retry=policy)), consts=numbers(4))
     settle(sim)
     order = [body.task & 0xFFFFF for body in sim.bodies]

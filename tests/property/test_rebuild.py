@@ -16,7 +16,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headgate.base.clock import MILLISECOND, SECOND
-from headgate.base.graph import Compare, Const, Graph, Item, Node, PoolNeed, RetryPolicy, Tag, Truthy
+from headgate.base.graph import (
+    Compare,
+    Const,
+    Graph,
+    Item,
+    Node,
+    PoolNeed,
+    RetryPolicy,
+    Tag,
+    Truthy,
+)
 from headgate.base.ids import run_of
 from headgate.base.states import HOLDING
 from headgate.kernel.conductor import Conductor
@@ -42,7 +52,9 @@ def chain(draw: random.Random, name: str) -> Graph:
                 window=draw.choice([None, 1, 3]) if mapped else None,
                 on_error=draw.choice(["fail", "collect"]) if mapped else "fail",
                 after=(index - 1,) if index else (),
-                when=draw.choice([None, None, None, Truthy(Const(1)), Compare("==", Const(1), Const(2))]),
+                when=draw.choice(
+                    [None, None, None, Truthy(Const(1)), Compare("==", Const(1), Const(2))]
+                ),
                 run_if=draw.choice(["success", "success", "always"]) if index else "success",
                 pools=pool_needs(draw),
                 retry=RetryPolicy(draw.choice([0, 1, 3]), delay_us=100 * MILLISECOND),
@@ -63,7 +75,11 @@ def pool_needs(draw: random.Random) -> tuple[PoolNeed, ...]:
     kind = draw.random()
     if kind < 0.3:
         return ()
-    return (PoolNeed("tenant", 1, (Tag("tenant"),)),) if kind < 0.4 else (PoolNeed(draw.choice(POOLS)),)
+    return (
+        (PoolNeed("tenant", 1, (Tag("tenant"),)),)
+        if kind < 0.4
+        else (PoolNeed(draw.choice(POOLS)),)
+    )
 
 
 def chained_world(seed: int) -> World:

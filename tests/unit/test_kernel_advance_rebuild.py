@@ -53,7 +53,9 @@ class Rows:
         final: bool,
     ) -> None:
         assert (node, idx) not in self.rows, "a task was asked for twice"
-        assert ordinal not in {row.ordinal for row in self.rows.values()}, "an ordinal is used twice"
+        assert ordinal not in {row.ordinal for row in self.rows.values()}, (
+            "an ordinal is used twice"
+        )
         self.rows[node, idx] = Existing(node, idx, ordinal, state, None, error, final)
 
     def end(self, place: Place, state: str) -> None:

@@ -61,9 +61,7 @@ class Stage:
         )
 
     def life(self, task: int) -> list[tuple[str, str]]:
-        return [
-            (str(each.before), str(each.after)) for each in self.changes if each.task == task
-        ]
+        return [(str(each.before), str(each.after)) for each in self.changes if each.task == task]
 
 
 def test_c1_the_life_of_a_task_is_one_change_after_another_without_a_gap():
@@ -102,9 +100,7 @@ def test_c2_an_end_told_twice_is_acted_on_once(state: str, local: bool):
     token = entry.token
     assert stage.end(entry, state)
     for _ in range(3):
-        assert not stage.lead.ended(
-            entry.id, token, state, stage.now, b"1", BOOM, local=local
-        )
+        assert not stage.lead.ended(entry.id, token, state, stage.now, b"1", BOOM, local=local)
     stage.cycle()
     assert stage.lead.stale_facts == 3
     assert stage.lead.ledger.pool("db").used == (1 if state == "handed_back" else 0)

@@ -65,9 +65,7 @@ def test_e7_every_blocking_gate_is_listed_not_only_the_first():
         }
     )
     holder = graph(step(pools=needs(api=1, db=1)), flow="holder")
-    waiter = graph(
-        items(window=1), items("n", pools=needs(api=1, db=1, gpu=2)), max_parallel=1
-    )
+    waiter = graph(items(window=1), items("n", pools=needs(api=1, db=1, gpu=2)), max_parallel=1)
     stage = Stage(limits, holder, waiter, worker={"permits": {"async": 2}})
     stage.submit("holder")
     run = stage.submit(consts=numbers(3))

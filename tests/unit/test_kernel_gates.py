@@ -30,9 +30,7 @@ def test_a_limit_is_raised_lowered_paused_and_unset():
 
 
 def test_keyed_pools_fall_back_to_the_rule_for_every_key():
-    limits = Limits(
-        pools={"api[*]": PoolRule(2), "api[vip]": PoolRule(9), "api": PoolRule(5)}
-    )
+    limits = Limits(pools={"api[*]": PoolRule(2), "api[vip]": PoolRule(9), "api": PoolRule(5)})
     ledger = Ledger(limits)
     assert [ledger.pool(name).limit for name in ("api[acme]", "api[vip]", "api", "db")] == [
         2,

@@ -91,7 +91,11 @@ def test_runs_without_gates_of_their_own_share_a_lane():
 
 @pytest.mark.parametrize(
     "flow",
-    [graph(step(), max_parallel=1), graph(items(window=1)), graph(step(), max_parallel_by={"async": 1})],
+    [
+        graph(step(), max_parallel=1),
+        graph(items(window=1)),
+        graph(step(), max_parallel_by={"async": 1}),
+    ],
 )
 def test_runs_with_gates_of_their_own_do_not(flow: Graph):
     office = Office(flow)
@@ -116,7 +120,9 @@ def test_a_rebuild_charges_what_is_in_flight_even_above_a_lowered_limit():
 
 
 def leased(**leases: int) -> Limits:
-    return Limits(pools={name: PoolRule(2, lease_us=lease or None) for name, lease in leases.items()})
+    return Limits(
+        pools={name: PoolRule(2, lease_us=lease or None) for name, lease in leases.items()}
+    )
 
 
 def test_e5_slots_of_a_lost_worker_linger_until_the_pools_own_lease_has_passed():

@@ -8,9 +8,7 @@ from headgate.base.graph import RetryPolicy
 from headgate.base.graph_check import MAX_BACKOFF
 from headgate.kernel.retry import delay
 
-STEADY = RetryPolicy(
-    retries=9, delay_us=1_000, backoff=2.0, jitter=False, max_delay_us=100_000
-)
+STEADY = RetryPolicy(retries=9, delay_us=1_000, backoff=2.0, jitter=False, max_delay_us=100_000)
 JITTERED = RetryPolicy(retries=9, delay_us=1_000_000)
 
 

@@ -17,7 +17,9 @@ def demo(
     shell: Shell,
     keep: Annotated[
         bool,
-        typer.Option("--keep", help="Keep the store, to look into it after.", show_default=False),
+        typer.Option(
+            "--keep", help="Keep the store, to look into it after.", show_default=False, metavar=""
+        ),
     ] = False,
 ) -> int:
     """See it work: limits, a killed worker and its recovery, in under 20 seconds."""

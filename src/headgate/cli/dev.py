@@ -20,7 +20,10 @@ def dev(
     pool: Pool = None,
     set_: Set = None,
     plain: Annotated[
-        bool, typer.Option("--plain", help="Lines instead of a moving picture.", show_default=False)
+        bool,
+        typer.Option(
+            "--plain", help="Lines instead of a moving picture.", show_default=False, metavar=""
+        ),
     ] = False,
 ) -> int:
     """Run an engine for a file and reload it when it changes; Ctrl-C stops.

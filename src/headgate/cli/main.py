@@ -45,7 +45,7 @@ def begin(
     json: Json = False,
     debug: Debug = False,
     version: Annotated[
-        bool, typer.Option("--version", help="Show the version.", show_default=False)
+        bool, typer.Option("--version", help="Show the version.", show_default=False, metavar="")
     ] = False,
 ) -> None:
     context.obj = Shell(url, json, debug)

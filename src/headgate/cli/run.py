@@ -62,10 +62,16 @@ Set = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Any setting, e.g. grace=5s. Repeatable."),
 ]
 Plain = Annotated[
-    bool, typer.Option("--plain", help="Lines instead of a moving picture.", show_default=False)
+    bool,
+    typer.Option(
+        "--plain", help="Lines instead of a moving picture.", show_default=False, metavar=""
+    ),
 ]
 Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Only the result, and errors.", show_default=False)
+    bool,
+    typer.Option(
+        "--quiet", "-q", help="Only the result, and errors.", show_default=False, metavar=""
+    ),
 ]
 
 

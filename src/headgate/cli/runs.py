@@ -81,7 +81,7 @@ def show(
     shell: Shell,
     run: RunName,
     tasks: Annotated[
-        bool, typer.Option("--tasks", help="Every task, too.", show_default=False)
+        bool, typer.Option("--tasks", help="Every task, too.", show_default=False, metavar="")
     ] = False,
 ) -> None:
     """One run: its steps, what it waits for, its result or its error."""

@@ -124,7 +124,10 @@ Url = Annotated[
     ),
 ]
 Json = Annotated[
-    bool, typer.Option("--json", help="Answer as JSON.", rich_help_panel=PANEL, show_default=False)
+    bool,
+    typer.Option(
+        "--json", help="Answer as JSON.", rich_help_panel=PANEL, show_default=False, metavar=""
+    ),
 ]
 Debug = Annotated[
     bool,
@@ -133,6 +136,7 @@ Debug = Annotated[
         help="Show tracebacks and the engine's log.",
         rich_help_panel=PANEL,
         show_default=False,
+        metavar="",
     ),
 ]
 _OPTIONS = {"url": (Url, None), "json": (Json, False), "debug": (Debug, False)}

@@ -83,6 +83,7 @@ class Worker:
         self._where: dict[int, Executor] = {}
         self._chores: set[asyncio.Task[None]] = set()
         self._silent = False
+        self._lives_until_us = 0
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -179,6 +180,8 @@ class Worker:
                 executor = ProcessExecutor(
                     permits, clock=clock, max_result=limit, keep_fds=self._inherited()
                 )
+                # From its first child on: this worker may stand still before the next renewal.
+                executor.extend(self._lives_until_us)
             self._executors[kind] = executor
         return executor
 
@@ -195,6 +198,7 @@ class Worker:
 
     def extend(self, deadline_us: int) -> None:
         """The lease was renewed: children may live until `deadline_us` (boot-time clock)."""
+        self._lives_until_us = deadline_us
         executor = self._executors.get("process")
         if isinstance(executor, ProcessExecutor):
             executor.extend(deadline_us)

@@ -16,6 +16,6 @@ def let_go(
     """
     for run in sorted(awaited):
         still = ended[run]
-        while still in ended:
+        while still is not None and still in ended:
             still = ended[still]
         yield still, run

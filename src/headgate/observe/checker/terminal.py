@@ -19,12 +19,14 @@ from headgate.observe.checker.subjects import (
 
 class Terminal(Rule):
     """A task ends once per generation, a run ends when all its tasks have, nothing of it happens
-    after that until it is retried, and its verdict agrees with how its tasks ended."""
+    after that until it is retried, nothing but clean-up starts once it is cancelling, and its
+    verdict agrees with how its tasks ended."""
 
     id = "terminal"
 
     def watch(self, on: Watch) -> None:
         on.tasks(self.task)
+        on.tasks(self.start, "scheduled")
         on.waits(self.task)
         on.runs(self.end, *RUN_ENDS)
         on.runs(self.succeed, "succeeded")
@@ -46,6 +48,13 @@ class Terminal(Rule):
                     f"task {task.id} goes {event.before} → {event.after}; "
                     f"it had ended {task.state} in generation {run.generation}.",
                 )
+
+    def start(self, event: Event, task: Task) -> None:
+        plan = task.plan
+        if task.run.state == "cancelling" and plan is not None and plan.node.run_if != "always":
+            self.report(
+                event, f"task {task.id} ({task.name}) starts although its run is being cancelled."
+            )
 
     def end(self, event: Event, run: Run) -> None:
         if run.open:

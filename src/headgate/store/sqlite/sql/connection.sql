@@ -15,8 +15,8 @@ PRAGMA synchronous = FULL
 PRAGMA secure_delete = OFF
 
 -- name: cache
--- 32 MB of pages per connection.
-PRAGMA cache_size = -32768
+-- Pages this connection may keep.
+PRAGMA cache_size = -{kibibytes}
 
 -- name: wal_bound
 -- After a checkpoint the log is cut back to 64 MB.

@@ -1,0 +1,137 @@
+"""A connection with its named statements: what every verb is given."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+
+from headgate.base.limits import Limits
+from headgate.base.model import LimitRow
+from headgate.store.limit_rows import compose
+from headgate.store.postgres.compose import Dialect, Parts
+from headgate.store.postgres.options import Options
+from headgate.store.sql import Statements
+
+SQL = Statements.read(Path(__file__).parent / "sql")
+SUBMITTERS = 1
+"""The lock of those who admit runs, free their keys or recount them."""
+_MOST_HINT = 1_000
+
+Row = Sequence[Any]
+
+
+class NotSent(ConnectionError):
+    """The connection was found closed before anything was sent."""
+
+
+@dataclass(slots=True)
+class Known:
+    """What the connections of one store share."""
+
+    origin: str
+    """Whose notifications are our own."""
+    limits: tuple[int, Limits] = (-1, Limits())
+
+
+class Session:
+    def __init__(
+        self, conn: asyncpg.Connection[Any], sql: Dialect, options: Options, known: Known
+    ) -> None:
+        self.conn = conn
+        self.sql = sql
+        self.options = options
+        self.known = known
+        self.inside = False
+        """Within a transaction: nothing of it is stored before its end."""
+        self.uncertain = False
+        """Something was sent that may have been stored, though no answer came."""
+
+    # -- statements
+
+    async def all(self, name: str, *params: Any) -> list[Row]:
+        return await self.fetch(self.sql.text(name), *params)
+
+    async def one(self, name: str, *params: Any) -> Row | None:
+        rows = await self.all(name, *params)
+        return rows[0] if rows else None
+
+    async def row(self, name: str, *params: Any) -> Row:
+        """The row of a statement that always has one."""
+        return (await self.all(name, *params))[0]
+
+    async def run(self, name: str, *params: Any) -> None:
+        await self.all(name, *params)
+
+    async def several(self, *reads: tuple[str, Sequence[Any]]) -> list[list[Row]]:
+        """The rows of several reads: one round trip, one snapshot."""
+        text = self.sql.arrays([name for name, _ in reads])
+        [row] = await self.fetch(text, *(value for _, params in reads for value in params))
+        return list(row)
+
+    async def compose(self, parts: Parts) -> list[Row]:
+        return await self.fetch(self.sql.composed(parts.names), *parts.params)
+
+    async def fetch(self, text: str, *params: Any) -> list[Row]:
+        self._about_to_send(stores=not self.inside)
+        return await self.conn.fetch(text, *params)
+
+    async def copy(self, table: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+        self._about_to_send(stores=not self.inside)
+        await self.conn.copy_records_to_table(
+            table, schema_name=self.options.schema, columns=list(columns), records=list(rows)
+        )
+
+    def _about_to_send(self, *, stores: bool) -> None:
+        if self.conn.is_closed():
+            raise NotSent("the connection is closed")
+        self.uncertain = self.uncertain or stores
+
+    # -- transactions
+
+    @asynccontextmanager
+    async def transaction(self, how: str = "begin_write") -> AsyncIterator[None]:
+        """All or nothing; `how` names the statement that begins it."""
+        if self.inside:
+            yield
+            return
+        self._about_to_send(stores=False)
+        text = self.sql.text(how).replace("{lock}", self.options.lock(SUBMITTERS))
+        self.inside = True
+        try:
+            await self.conn.execute(text)
+            yield
+            self._about_to_send(stores=True)
+            await self.conn.execute(self.sql.text("commit_transaction"))
+        except BaseException:
+            if not self.conn.is_closed() and self.conn.is_in_transaction():
+                await self.conn.execute(self.sql.text("rollback_transaction"))
+            raise
+        finally:
+            self.inside = False
+
+    # -- what several verbs need
+
+    async def limits(self, version: int) -> Limits:
+        """The limits of that version or a later one."""
+        if self.known.limits[0] != version:
+            [found], rows = await self.several(("limits_version", ()), ("limit_list", ()))
+            self.known.limits = found[0], compose(limit_rows(rows))
+        return self.known.limits[1]
+
+    def hint(self, verb: str, ids: Iterable[object] = ()) -> tuple[str, str]:
+        """A notification: who, what, and ids as a hint. It only says *look*; rows are the truth."""
+        words = f"{self.known.origin} {verb}"
+        for each in ids:
+            if len(words) > _MOST_HINT:
+                break
+            words += f" {each}"
+        return self.options.channel, words
+
+
+def limit_rows(rows: Iterable[Row]) -> list[LimitRow]:
+    return [LimitRow(*row) for row in rows]

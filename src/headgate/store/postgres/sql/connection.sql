@@ -1,0 +1,237 @@
+-- What only this dialect needs: sessions and transactions, and the parts that link one verb's
+-- statements into one. Parts are composed as `WITH a AS (…), b AS (…) …` and see each other by name:
+--
+--   fence     has a row if the verb may write at all
+--   clock     the store's time, once
+--   effect    (id, change) of the tasks that were moved
+--   told      (run, body, n) of the events to write
+--   idle      tasks whose orders are void
+--   closing   (name, n) of runs to count as closed
+
+-- name: begin_write
+-- A client that freezes inside a transaction loses it after two seconds.
+BEGIN; SET LOCAL idle_in_transaction_session_timeout = 2000; SET LOCAL lock_timeout = 10000
+
+-- name: begin_alone
+-- The same, alone among those who admit runs or change what they are admitted by. The lock comes before
+-- the transaction has an id: so ids, and with them events, follow the order in which it is granted.
+BEGIN; SET LOCAL idle_in_transaction_session_timeout = 2000; SET LOCAL lock_timeout = 10000;
+SELECT pg_advisory_xact_lock({lock})
+
+-- name: begin_read
+-- One snapshot for several reads.
+BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL idle_in_transaction_session_timeout = 10000
+
+-- name: begin_one
+-- One statement, kept on one server connection by the pooler.
+BEGIN
+
+-- name: commit_transaction
+-- Make it durable.
+COMMIT
+
+-- name: rollback_transaction
+-- Undo the transaction.
+ROLLBACK
+
+-- name: now
+-- The store's time.
+SELECT headgate.headgate_now() AS now
+
+-- name: freeze_clock
+-- Tests set the store's time.
+INSERT INTO headgate.frozen_clock (at) VALUES ($1)
+ON CONFLICT (one) DO UPDATE SET at = excluded.at WHERE frozen_clock.at <> excluded.at
+
+-- name: server
+-- Version, room for connections, and whether the server may be written.
+SELECT
+    current_setting('server_version_num')::int,
+    current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
+        - coalesce(current_setting('reserved_connections', true)::int, 0),
+    (SELECT count(*)::int FROM pg_stat_activity WHERE backend_type = 'client backend'),
+    pg_is_in_recovery(),
+    current_setting('transaction_read_only')::boolean
+
+-- name: migration_lock
+-- Processes that start together migrate one after another.
+BEGIN; SELECT pg_advisory_xact_lock({lock})
+
+-- name: schema_exists
+-- Whether there is anything yet.
+SELECT to_regnamespace($1::text) IS NOT NULL, to_regclass($1::text || '.migration') IS NOT NULL
+
+-- name: schema_add
+-- Where our tables live.
+CREATE SCHEMA IF NOT EXISTS {schema}
+
+-- name: schema_tables
+-- Tables in the schema, to tell ours from others'.
+SELECT count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = $1 AND c.relkind IN ('r', 'p', 'v')
+
+-- name: migration_table
+-- Where applied migrations are recorded.
+CREATE TABLE IF NOT EXISTS headgate.migration (
+    number integer PRIMARY KEY,
+    name text NOT NULL,
+    checksum text NOT NULL,
+    applied_at bigint NOT NULL
+)
+
+-- name: migration_list
+-- What was applied.
+SELECT number, checksum FROM headgate.migration
+
+-- name: migration_add
+-- Record an applied migration.
+INSERT INTO headgate.migration (number, name, checksum, applied_at)
+VALUES ($1, $2, $3, headgate.headgate_now())
+
+-- name: ping
+-- Whether the connection is alive.
+SELECT 1
+
+-- name: open_fence
+-- A verb that needs no leave.
+SELECT 1
+
+-- name: cycle_fence
+-- The leader's commit: the right term, the next cycle, the limits its counters were reckoned by, and no
+-- run whose key must be freed (that takes two statements). The update holds the row until the commit.
+UPDATE headgate.leader SET
+    cycle = $2,
+    seq = CASE WHEN $5::int > 0 THEN headgate.event_base() + $5 - 1 ELSE coalesce(
+        (SELECT max(seq) FROM headgate.event WHERE seq < headgate.event_horizon()), 0
+    ) END
+WHERE term = $1 AND cycle < $2 AND ($3::bigint = 0 OR cycle = $3) AND limits_version = $4
+    AND ($6 OR NOT EXISTS (
+        SELECT 1 FROM unnest($7::bigint[]) v (run) JOIN headgate.run r ON r.seq = v.run
+        WHERE r.key IS NOT NULL
+    ))
+RETURNING seq
+
+-- name: term_fence
+-- A leader's other verbs. A successor takes the row FOR UPDATE, so it waits for whoever passed here.
+SELECT term FROM headgate.leader WHERE term = $1 FOR KEY SHARE
+
+-- name: lease_fence
+-- A worker whose lease lives. Whoever declares it lost takes the row FOR UPDATE: after us, or before.
+SELECT w.id FROM headgate.worker w, clock
+WHERE w.id = $1 AND w.lease_until >= clock.now FOR KEY SHARE OF w
+
+-- name: commit_answer
+-- What a leader's commit comes to; no row: the fence was shut. One notification per commit.
+SELECT fence.seq, clock.now, pg_notify($1, $2) FROM fence, clock
+
+-- name: wake
+-- One notification per commit, where something was written.
+SELECT pg_notify($1, $2) FROM fence
+
+-- name: wake_if_moved
+-- One notification per commit, where a task was moved.
+SELECT pg_notify($1, $2) WHERE EXISTS (SELECT 1 FROM effect)
+
+-- name: told_given
+-- Events as they were composed.
+SELECT run, body, n FROM unnest($1::bigint[], $2::bytea[]) WITH ORDINALITY AS v (run, body, n)
+
+-- name: told_moved
+-- Events of the tasks that were moved, one per run.
+SELECT id >> 20 AS run, convert_to('[' || string_agg(change, ',' ORDER BY id) || ']', 'UTF8') AS body,
+    row_number() OVER (ORDER BY id >> 20) AS n
+FROM effect GROUP BY id >> 20
+
+-- name: idle_given
+-- Tasks whose orders are void.
+SELECT unnest($1::bigint[]) AS task
+
+-- name: idle_moved
+-- Orders of moved tasks are void.
+SELECT id AS task FROM effect
+
+-- name: closing_all
+-- All of the runs that end count as closed, but for holds.
+SELECT '' AS name, count(*) AS n FROM run_end WHERE kind <> 'hold'
+
+-- name: closing_given
+-- Closed runs under the names their tags ask for.
+SELECT name, n FROM unnest($1::text[], $2::bigint[]) v (name, n)
+
+-- name: ended_given
+-- How attempts ended, with the change to tell from running and from an offer.
+SELECT id, token, state, output, error, change, declined
+FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::bytea[], $5::bytea[], $6::text[], $7::text[])
+    AS v (id, token, state, output, error, change, declined)
+
+-- name: accept_answer
+-- Accepted tasks with all it takes to run them.
+SELECT
+    t.id, t.node, t.idx, t.state, t.attempt, t.tries, t.abandons, t.offers, t.token, t.worker,
+    t.held, t.input, t.output, t.error, t.requested_at, t.scheduled_at, t.started_at, t.ended_at,
+    t.not_before, t.eligible_at, n.input, r.id, r.graph, (SELECT count(*) FROM woken)
+FROM effect t
+JOIN headgate.run r ON r.seq = t.id >> 20
+LEFT JOIN headgate.node_input n ON n.run = t.id >> 20 AND n.node = t.node
+
+-- name: moved_answer
+-- Whose the tasks were, and which of them were moved; the first row says whether the fence was open.
+SELECT 0::bigint, (SELECT count(*) FROM fence), '', (SELECT count(*) FROM woken) > 0
+UNION ALL
+SELECT o.id, o.token, o.state, e.id IS NOT NULL
+FROM tasks_owned o LEFT JOIN effect e ON e.id = o.id
+
+-- name: lost_lock
+-- Workers whose lease has passed, in order; their own verbs wait from here on.
+SELECT id, lease_until FROM headgate.worker
+WHERE lease_until < headgate.headgate_now() ORDER BY id FOR UPDATE
+
+-- name: worker_lock
+-- A worker that leaves: its own acceptances are over or wait.
+SELECT id FROM headgate.worker WHERE id = $1 FOR UPDATE
+
+-- name: later_events
+-- Whether these actors, or that term, have written events that would stand behind ours though they came
+-- before: our transaction's id was given before we waited for them.
+SELECT EXISTS (
+    SELECT 1 FROM headgate.event
+    WHERE seq >= headgate.event_base() AND (actor = ANY($1::text[]) OR term = $2)
+)
+
+-- name: event_base
+-- The seq of this transaction's first event, for COPY.
+SELECT headgate.event_base()
+
+-- name: held_back
+-- Since when the history is held back by a transaction in flight; NULL: it is not.
+SELECT min(at) FROM (
+    SELECT at FROM headgate.event WHERE seq >= headgate.event_horizon() ORDER BY seq LIMIT 1
+) e
+
+-- name: leader_lock
+-- Taking over, and recounting: waits for the leader's commit in flight, and holds the next one off.
+SELECT term, owner, expires_at, headgate.headgate_now() FROM headgate.leader FOR UPDATE
+
+-- name: leader_end_backend
+-- End the connection of a leader whose lease has passed: it may hang in a transaction. Only one of ours
+-- under the same role, and not another that was given the same number since.
+SELECT pg_terminate_backend(a.pid, 1000)
+FROM headgate.leader l JOIN pg_stat_activity a ON a.pid = l.backend AND a.backend_start = l.backend_since
+WHERE l.term = $1 AND l.expires_at > 0 AND a.usename = current_user AND a.pid <> pg_backend_pid()
+    AND a.application_name = 'headgate'
+
+-- name: blob_put
+-- A large value, once per content.
+INSERT INTO headgate.blob (digest, body) VALUES ($1, $2) ON CONFLICT (digest) DO NOTHING
+
+-- name: blob_get
+-- A large value.
+SELECT body FROM headgate.blob WHERE digest = $1
+
+-- name: last_run_save
+-- The last run's number.
+UPDATE headgate.meta SET value = $1 WHERE name = 'last_run' AND EXISTS (SELECT 1 FROM fence)
+
+-- name: tasks_known
+-- Which of these tasks exist, before they are copied in.
+SELECT id FROM headgate.task WHERE id = ANY($1::bigint[])

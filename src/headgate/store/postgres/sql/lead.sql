@@ -1,0 +1,28 @@
+-- name: leader
+-- Who leads.
+SELECT term, owner, expires_at, cycle, seq, headgate.headgate_now(), limits_version
+FROM headgate.leader
+
+-- name: leader_take
+-- A new term.
+UPDATE headgate.leader SET
+    term = $1, owner = $2, expires_at = $3, cycle = -1, seq = 0,
+    backend = CASE WHEN $4 THEN 0 ELSE pg_backend_pid() END,
+    backend_since = (SELECT backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid())
+
+-- name: leader_renew
+-- A longer lease in the same term.
+UPDATE headgate.leader SET
+    expires_at = headgate.headgate_now() + $3,
+    backend = CASE WHEN $4 THEN 0 ELSE pg_backend_pid() END,
+    backend_since = (SELECT backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid())
+WHERE term = $1 AND owner = $2
+RETURNING term, owner, expires_at, expires_at - $3
+
+-- name: leader_resign
+-- Give the lease back; the term stays, so that the next one is higher.
+UPDATE headgate.leader SET expires_at = 0 WHERE owner = $1 AND term = $2
+
+-- name: leader_cycle
+-- What the last commit was, to recognise its repetition.
+UPDATE headgate.leader SET cycle = $1, seq = $2
