@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ def test_b4_the_sixteenth_is_rejected_and_leaves_no_row(
         assert hg.submit(steps.hold, str(latch), n, key=f"key-{n}").id == runs[n].id
     # reads are never rejected
     assert {run.status() for run in runs} == {RunState.RUNNING, RunState.QUEUED}
-    assert "max_concurrent_runs" in str(runs[14].why()) or runs[14].why().reasons
+    assert "4 of 4 runs execute" in str(runs[14].why())
     assert len(hg.queue.list()) == 11
     assert hg.pools.list() == []
     # and the first that ends makes room
@@ -95,7 +96,10 @@ def test_b4_a_ceiling_for_each_value_of_a_tag(make_hg: Engines, tmp_path: Path):
 
     with pytest.raises(AdmissionRejected):
         hg.submit(steps.hold, str(latch), tags={"tenant": "a"})
-    runs += [hg.submit(steps.hold, str(latch), tags={"tenant": "b"}), hg.submit(steps.hold, str(latch))]
+    runs += [
+        hg.submit(steps.hold, str(latch), tags={"tenant": "b"}),
+        hg.submit(steps.hold, str(latch)),
+    ]
 
     latch.touch()
     assert ended(runs) == {RunState.SUCCEEDED}
@@ -216,8 +220,6 @@ def test_e2_blocked_runs_are_skipped_and_others_overtake(
 
     eventually(lambda: overlap.count("held") == 7)
     assert overlap.labels("held") == ["0", "1", "10", "20", "40", "41", "50"]
-    waiting = {int(entry.run.tags.get("tenant") == "a"): entry for entry in hg.queue.list()}
-    assert waiting
     assert len(hg.queue.list()) == 5
     reasons = {reason.gate for reason in runs[2].why().reasons}
     assert {"tag:tenant", "tag:tenant=*a"} <= reasons
@@ -235,7 +237,13 @@ def test_e2_priority_then_age(make_hg: Engines, overlap: Overlap, tmp_path: Path
     first = submitter(hg, latch)(0)
     eventually(lambda: overlap.count("held") == 1)
     submit = submitter(hg, later)
-    runs = [submit(1), submit(2, priority=5), submit(3), submit(4, priority=5), submit(5, priority=-1)]
+    runs = [
+        submit(1),
+        submit(2, priority=5),
+        submit(3),
+        submit(4, priority=5),
+        submit(5, priority=-1),
+    ]
     last = runs[2]
     assert [entry.position for entry in hg.queue.list()] == [1, 2, 3, 4, 5]
     hg.queue.reprioritise(last, 9)
@@ -252,7 +260,8 @@ def test_e2_each_value_has_a_peak_of_its_own(make_hg: Engines, overlap: Overlap,
     hg = make_hg(max_concurrent_runs=-1)
     hg.limits.set_tag("tenant", per_value=True, limit=1)
     runs = [
-        hg.submit(steps.many, [n], 0.003, tags={"tenant": str(n % 3)}, key=f"{n}") for n in range(12)
+        hg.submit(steps.many, [n], 0.003, tags={"tenant": str(n % 3)}, key=f"{n}")
+        for n in range(12)
     ]
 
     assert ended(runs) == {RunState.SUCCEEDED}
@@ -261,6 +270,6 @@ def test_e2_each_value_has_a_peak_of_its_own(make_hg: Engines, overlap: Overlap,
     for tenant in range(3):
         mine = [s for s in overlap.spans("work") if int(s.label) % 3 == tenant]
         assert len(mine) == 4
-        for before, after in zip(mine, mine[1:], strict=False):
+        for before, after in pairwise(mine):
             assert before.ended_us is not None
             assert before.ended_us <= after.began_us

@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 @step(retries=1, retry_delay="1ms")
-async def second_time(path: str) -> int:
+def second_time(path: str) -> int:
     with recording("second_time"):
         if not Path(path).exists():
             Path(path).touch()
@@ -150,7 +150,11 @@ def test_c1_one_write_per_change_by_its_owner(make_hg: Engines, tmp_path: Path):
     run = make_hg().submit(retried, str(tmp_path / "tried"))
     assert run.result(TIMEOUT) == 2
 
-    assert changes(run, "run") == [("new", "queued"), ("queued", "running"), ("running", "succeeded")]
+    assert changes(run, "run") == [
+        ("new", "queued"),
+        ("queued", "running"),
+        ("running", "succeeded"),
+    ]
     assert changes(run, "task", "second_time") == [
         ("new", "requested"), ("requested", "scheduled"), ("scheduled", "running"),
         ("running", "failed"), ("failed", "requested"), ("requested", "scheduled"),
@@ -204,7 +208,6 @@ def test_c2_one_completion_whatever_is_delivered_again(
     assert deliver(row.token, TaskState.FAILED, None) == [(row.id, row.token)]
     assert run.result(TIMEOUT) == 2
     assert (overlap.count("held"), overlap.count("plus")) == (1, 1)
-    assert changes(run, "task", "held_") == []
     assert [after for _, after in changes(run, "task", "held")].count("completed") == 1
 
 

@@ -65,6 +65,7 @@ def test_it_fails(hg, assert_max_concurrent):
 """
 
 
+@pytest.mark.slow
 def test_the_plugin_in_a_users_tests_under_xdist(tmp_path: Path):
     (tmp_path / "test_user.py").write_text(A_USERS_TEST)
     done = subprocess.run(
@@ -95,7 +96,7 @@ def plain(item: int) -> int:
 
 
 @step(pools={"gone": 1}, retries=1, retry_delay="1h", jitter=False)
-async def flaky(path: str) -> str:
+def flaky(path: str) -> str:
     if not Path(path).exists():
         Path(path).touch()
         raise OSError("the first time")

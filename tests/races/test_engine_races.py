@@ -11,7 +11,17 @@ from typing import Any
 
 import pytest
 
-from headgate import Client, Run, RunState, TaskState, WaitTimeout, flow, step
+from headgate import (
+    AdmissionRejected,
+    Client,
+    HeadgateError,
+    Run,
+    RunState,
+    TaskState,
+    WaitTimeout,
+    flow,
+    step,
+)
 from headgate.stages.executors.sources import load
 from headgate.testing import Engines, Overlap, eventually, recording
 from headgate.testing.processes import source
@@ -117,7 +127,9 @@ def test_e10_a_cancel_asked_twice_by_many(make_hg: Engines, overlap: Overlap, tm
         thread.join()
 
     assert run.wait(TIMEOUT) == RunState.CANCELLED
-    ends = [event for event in run.events() if event.subject == "run" and event.after == "cancelled"]
+    ends = [
+        event for event in run.events() if event.subject == "run" and event.after == "cancelled"
+    ]
     assert len(ends) == 1
     assert overlap.spans("held")[0].error == "CancelledError"
 
@@ -127,14 +139,14 @@ def test_e11_fifty_threads_take_one_slot_in_turn(make_hg: Engines, overlap: Over
     hg = make_hg()
     hg.pools.set("one", limit=1)
     barrier = threading.Barrier(50)
-    failed: list[BaseException] = []
+    failed: list[HeadgateError] = []
 
     def claim(number: int) -> None:
         try:
             barrier.wait(30)
             with hg.slots("one", timeout=TIMEOUT), overlap.body("one", label=str(number)):
                 time.sleep(0.001)
-        except BaseException as error:
+        except HeadgateError as error:
             failed.append(error)
 
     threads = [threading.Thread(target=claim, args=(number,)) for number in range(50)]
@@ -164,8 +176,6 @@ def test_submissions_from_many_threads_meet_the_ceiling_exactly(
     make_hg: Engines, overlap: Overlap, tmp_path: Path
 ):
     """B4 under contention: of 40 at once on a ceiling of 15, 15 are taken."""
-    from headgate import AdmissionRejected
-
     hg = make_hg(max_active=15, max_concurrent_runs=3)
     second = make_hg.connect()
     latch = tmp_path / "latch"

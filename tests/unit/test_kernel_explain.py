@@ -90,8 +90,8 @@ def test_e7_holders_are_named_with_what_they_hold():
     [reason] = stage.why(stage.entry(run, "m", 2)).values()
     assert (reason.used, reason.limit, reason.need) == (4, 5, 2)
     assert [(each.run, each.node, each.slots, each.worker) for each in reason.holders] == [
-        (1, "m", 2, "w"),
-        (1, "m", 2, "w"),
+        ("run-1", "m", 2, "w"),
+        ("run-1", "m", 2, "w"),
     ]
 
 
@@ -224,7 +224,7 @@ def test_e7_a_queued_run_lists_the_run_gate_and_every_tag_that_blocks():
     found = stage.why_queued(waiting)
     assert set(found) == {"runs:max_concurrent_runs", "tag:tenant=*acme", "paused:team=red"}
     gate = found["runs:max_concurrent_runs"]
-    assert (gate.used, gate.limit, [each.run for each in gate.holders]) == (1, 1, [1])
+    assert (gate.used, gate.limit, [each.run for each in gate.holders]) == (1, 1, ["run-1"])
     other = stage.submit()
     assert set(stage.why_queued(other)) == {"runs:max_concurrent_runs"}
 

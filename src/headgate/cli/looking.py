@@ -111,7 +111,7 @@ def events(
         return
     from headgate.cli.tables import table
 
-    shell.out.print(table("when", "what", "change", "by…", "details…", rows=lines))
+    shell.out.print(table("when", "what…", "change", "by", "details…", rows=lines))
 
 
 async def _latest(reading: Reading, most: int) -> list[Any]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 from rich import box
+from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
@@ -15,6 +16,9 @@ from headgate.base.durations import spoken
 
 SHORTEST = 12
 """Characters of a run's id: its millisecond and a little chance."""
+
+GAP = 3
+"""Blanks between two columns."""
 
 STATE_COLOURS = {
     "queued": "yellow",
@@ -77,18 +81,37 @@ def tags(given: Mapping[str, str]) -> str:
 def table(*columns: str, rows: Iterable[Sequence[str]]) -> Table:
     """Columns headed `>name` stand to the right; `name…` may be cut, `name~` may wrap, others keep their width."""
     several = list(rows)
+    widths = [_widest(column, [row[at] for row in several]) for at, column in enumerate(columns)]
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1))
-    for index, column in enumerate(columns):
-        title = column.strip(">…~").upper()
-        gives_way = column.endswith(("…", "~"))
-        widest = max((Text.from_markup(row[index]).cell_len for row in several), default=0)
+    for column, width in zip(columns, _fit(columns, widths), strict=True):
         made.add_column(
-            title,
+            _title(column),
             justify="right" if column.startswith(">") else "left",
             no_wrap=not column.endswith("~"),
             overflow="fold" if column.endswith("~") else "ellipsis",
-            min_width=len(title) if gives_way else max(widest, len(title)),
+            width=width,
         )
     for row in several:
         made.add_row(*row)
     return made
+
+
+def _title(column: str) -> str:
+    return column.strip(">…~").upper()
+
+
+def _widest(column: str, cells: Iterable[str]) -> int:
+    return max([len(_title(column)), *(Text.from_markup(cell).cell_len for cell in cells)])
+
+
+def _fit(columns: Sequence[str], widths: Sequence[int]) -> list[int]:
+    """Widths that fit the terminal: what may give way shares what the others leave, the narrow first."""
+    fitted = list(widths)
+    yielding = [at for at, column in enumerate(columns) if column.endswith(("…", "~"))]
+    fixed = sum(width for at, width in enumerate(widths) if at not in yielding)
+    left = Console().width - fixed - GAP * (len(columns) - 1) - 1
+    for done, at in enumerate(sorted(yielding, key=lambda at: widths[at])):
+        share = left // (len(yielding) - done)
+        fitted[at] = max(len(_title(columns[at])), min(widths[at], share))
+        left -= fitted[at]
+    return fitted

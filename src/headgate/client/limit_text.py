@@ -46,9 +46,9 @@ def stored(shown: str) -> tuple[str, str]:
 
 
 def value(kind: str, rule: bytes | None) -> str | None:
-    """A rule's numbers in a few words."""
+    """A rule's numbers in a few words; of a ceiling that was never set, its default."""
     if rule is None:
-        return None
+        return _default(Limits(), _KINDS[kind]) if kind in _KINDS else None
     body: dict[str, Any] = msgspec.json.decode(rule)
     match kind:
         case "runs":
@@ -94,7 +94,9 @@ def _info(row: LimitRow) -> LimitInfo:
 
 
 def _shown(row: LimitRow, rule: bytes | None) -> str | None:
-    if rule is not None and row.kind == "engine" and row.name == "age_boost_us":
+    if rule is None:
+        return None
+    if row.kind == "engine" and row.name == "age_boost_us":
         match parse(row.kind, row.name, rule):
             case Knob(value=int() as boost):
                 return spoken(boost)
@@ -107,7 +109,7 @@ def _default(defaults: Limits, shown: str) -> str:
     if shown == "age_boost":
         return "off"
     found: object = getattr(defaults, shown)
-    return str(found)
+    return f"{found:,}" if isinstance(found, int) and not isinstance(found, bool) else str(found)
 
 
 def _bound(limit: int) -> str:

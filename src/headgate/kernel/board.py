@@ -13,7 +13,7 @@ tasks see the pool smaller by what it needs, until it has started.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from heapq import heappop, heappush, heapreplace
+from heapq import heapify, heappop, heappush, heapreplace
 from typing import Generic, TypeVar
 
 from headgate.base.limits import Fair
@@ -46,9 +46,10 @@ class Turns:
             self._present = 0
 
     def of(self, value: str | None) -> int:
-        if self.fair is None or value is None:
-            return self._present if self.fair is not None else 0
-        return max(self._clock.get(value, 0), self._present)
+        if self.fair is None:
+            return 0
+        own = 0 if value is None else self._clock.get(value, 0)
+        return own if own > self._present else self._present
 
     def took(self, value: str | None) -> None:
         if self.fair is None or value is None:
@@ -65,7 +66,7 @@ class Board(Generic[W]):
     def __init__(self) -> None:
         self.lanes: dict[object, Lane[W]] = {}
         self.turns = Turns()
-        self.max_bypass = 16
+        self._max_bypass = 16
         self.reserved: dict[Lane[W], W] = {}
         self.reservations_changed = False
         self.found_blocked: list[tuple[Lane[W], W, Gate, str]] = []
@@ -75,6 +76,17 @@ class Board(Generic[W]):
         self._timed: list[tuple[int, int, PoolGate]] = []
         self._serial = 0
         self._stamps = 0
+
+    @property
+    def max_bypass(self) -> int:
+        return self._max_bypass
+
+    @max_bypass.setter
+    def max_bypass(self, most: int) -> None:
+        if most != self._max_bypass:
+            self._max_bypass = most
+            for lane in self.lanes.values():
+                self._reserve_if_overdue(lane)
 
     # -- what changed ------------------------------------------------------------------------------
 
@@ -95,6 +107,9 @@ class Board(Generic[W]):
             self._drop_reservation(lane)
         if not lane.live:
             self._forget(lane)
+        elif lane.wide:
+            # Whoever comes to its head may have been overtaken as often.
+            self._reserve_if_overdue(lane)
 
     def opened(self, gate: Gate) -> None:
         """`gate` has more room than before (a release, a raised limit, a resumed pool, a free permit)."""
@@ -173,8 +188,6 @@ class Board(Generic[W]):
         place: Callable[[Lane[W], W], object | None] | None,
     ) -> tuple[Gate | None, str, object | None]:
         """(the gate that blocks, its reason, where it goes): nothing is charged before all agreed."""
-        if lane.pools:
-            self._reserve_overdue(lane)
         gate, reason = self.blocked_by(lane, head, now)
         if gate is not None or place is None:
             return gate, reason, None
@@ -194,7 +207,8 @@ class Board(Generic[W]):
 
     def key(self, lane: Lane[W], waiter: W) -> Key:
         first, second = waiter.rank
-        return (first, self.turns.of(lane.fair), second, waiter.id)
+        turns = self.turns
+        return (first, 0 if turns.fair is None else turns.of(lane.fair), second, waiter.id)
 
     def blocked_by(self, lane: Lane[W], waiter: W, now: int) -> tuple[Gate | None, str]:
         """The first gate that blocks `waiter` (not the worker's), and the reason's name."""
@@ -319,6 +333,11 @@ class Board(Generic[W]):
         if lane.wide and isinstance(gate, PoolGate):
             for pool, _ in lane.pools:
                 pool.wide[lane] = None
+                if len(pool.line) > 2 * len(pool.wide) + 64:
+                    pool.line = [each for each in pool.line if each[2].stamp == each[1]]
+                    heapify(pool.line)
+                heappush(pool.line, (self.key(lane, head), lane.stamp, lane))
+            self._reserve_if_overdue(lane)
 
     def _unpark(self, lane: Lane[W]) -> None:
         lane.parked_at = None
@@ -341,6 +360,8 @@ class Board(Generic[W]):
         """`lane`'s head starts: whoever stands before it, shares a pool and waits for pools alone is bypassed."""
         seen: set[Lane[W]] = set()
         for pool, _ in lane.pools:
+            if not self._anybody_before(pool, key):
+                continue
             for other in pool.wide:
                 if (
                     other is lane
@@ -353,18 +374,33 @@ class Board(Generic[W]):
                 if head is not None and self.key(other, head) < key:
                     seen.add(other)
                     other.bypassed += 1
+                    self._reserve_if_overdue(other)
 
-    def _reserve_overdue(self, lane: Lane[W]) -> None:
-        """Before `lane` may take from its pools: who has been overtaken often enough is served first."""
-        for pool, _ in lane.pools:
-            for other in pool.wide:
-                head = other.head()
-                # A new head may have come before the one that holds the lane's reservation.
-                if head is None or self.reserved.get(other) is head:
-                    continue
-                if other.overtaken(head) >= self.max_bypass:
-                    self.reserved[other] = head
-                    self.reservations_changed = True
+    def _anybody_before(self, pool: PoolGate, key: Key) -> bool:
+        """Whether a lane that waits for `pool` stands before `key`: most starts overtake nobody."""
+        line = pool.line
+        while line and line[0][0] < key:
+            _, stamp, lane = line[0]
+            head = lane.head() if lane.stamp == stamp else None
+            if head is None:
+                heappop(line)
+            elif (actual := self.key(lane, head)) > line[0][0]:
+                heapreplace(line, (actual, stamp, lane))
+            else:
+                return True
+        return False
+
+    def _reserve_if_overdue(self, lane: Lane[W]) -> None:
+        """A lane that waits for a pool and has been overtaken often enough: its slots are kept from here on."""
+        if not lane.wide or not isinstance(lane.parked_at, PoolGate):
+            return
+        head = lane.head()
+        # A new head may have come before the one that holds the lane's reservation.
+        if head is None or self.reserved.get(lane) is head:
+            return
+        if lane.overtaken(head) >= self._max_bypass:
+            self.reserved[lane] = head
+            self.reservations_changed = True
 
     def _drop_reservation(self, lane: Lane[W]) -> None:
         del self.reserved[lane]

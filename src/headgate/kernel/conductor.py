@@ -251,14 +251,21 @@ class Conductor:
         abandoned: Iterable[tuple[int, int]],
         withdrawn: Iterable[tuple[int, int]],
         now: int,
+        lease_until: int | None = None,
     ) -> None:
-        """The store declared a worker dead: its rows are written already, what follows from them is not."""
-        known = self.ledger.floor.workers.get(worker)
-        renewed = now if known is None else known.row.lease_until
+        """The store declared a worker dead: its rows are written already, what follows from them is not.
+
+        `lease_until`: as its row had it in the end. What is known here may be as old as the worker.
+        """
+        if lease_until is None:
+            known = self.ledger.floor.workers.get(worker)
+            lease_until = now if known is None else known.row.lease_until
+        # A process that died is known to be dead before its lease has passed.
+        dead_since = min(lease_until, now)
         for task, token in abandoned:
             entry = self.lives.tasks.get(task)
             if entry is not None and entry.token == token and entry.state in HOLDING:
-                self._release_lost(entry, renewed, now)
+                self._release_lost(entry, dead_since, now)
                 entry.abandons += 1
                 self.lives.ask_again(entry, TaskState.ABANDONED, now, f"worker {worker} was lost")
         self.withdrawn(withdrawn, TaskState.REQUESTED, now)
@@ -266,9 +273,9 @@ class Conductor:
         data = {"worker": worker, "reason": reason}
         self.journal.tell(NOBODY, Change("worker", 0, "", "lost", 0, data))
 
-    def _release_lost(self, entry: TaskEntry, renewed: int, now: int) -> None:
+    def _release_lost(self, entry: TaskEntry, dead_since: int, now: int) -> None:
         """Slots of a pool with a lease of its own stay taken until that has passed as well."""
-        for until in self.ledger.release_lost(entry, renewed, now):
+        for until in self.ledger.release_lost(entry, dead_since, now):
             self.lives.timers.set(until, "linger", entry.id)
 
     # -- facts: the queue --------------------------------------------------------------------------

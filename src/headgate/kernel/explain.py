@@ -11,6 +11,7 @@ from math import ceil
 
 import msgspec
 
+from headgate.base.ids import run_of
 from headgate.base.states import HOLDING, TaskState
 from headgate.kernel.advance import Phase, Progress
 from headgate.kernel.conductor import Conductor, gate_name
@@ -24,7 +25,7 @@ MOST_HOLDERS = 20
 class Holder(msgspec.Struct, frozen=True, omit_defaults=True):
     """Who has what is waited for."""
 
-    run: int
+    run: str
     task: int = 0
     node: str = ""
     slots: int = 1
@@ -69,14 +70,15 @@ def explain_queued(
     row = head.row
     reasons: list[Reason] = []
     if row.waits_for is not None and head.lane is None:
-        text = f"key {row.key!r}: the run it replaces ({row.waits_for}) has not ended"
-        reasons.append(Reason("key", text, 1, 1, holders=(Holder(row.waits_for),)))
+        other = _run_id(conductor, row.waits_for)
+        text = f"key {row.key!r}: run {other}, which it replaces, has not ended"
+        reasons.append(Reason("key", text, 1, 1, holders=(Holder(other),)))
     gates = head.lane.gates if head.lane is not None else ()
     for gate in gates:
         if gate.used < gate.cap:
             continue
         holders = [
-            Holder(run.seq, since=run.row.started_at)
+            Holder(run.row.id, since=run.row.started_at)
             for run in ledger.runs.values()
             if gate in run.gates
         ]
@@ -101,6 +103,11 @@ def explain_queued(
     return reasons
 
 
+def _run_id(conductor: Conductor, seq: int) -> str:
+    run = conductor.ledger.runs.get(seq)
+    return f"number {seq}" if run is None else run.row.id
+
+
 def _run_gate(gate: Gate) -> str:
     return "the run queue" if gate.kind == "runs" else f"tag {gate.name.replace('=*', '=')}"
 
@@ -122,7 +129,7 @@ def explain_task(
     ledger = conductor.ledger
     if (first := ledger.turn_of(entry)) is not entry:
         text = f"its flow is sequential: item {first.idx} has not ended"
-        holder = Holder(first.run.seq, first.id, first.spec.name, since=first.started_at)
+        holder = Holder(first.run.row.id, first.id, first.spec.name, since=first.started_at)
         reasons.append(Reason("sequential", text, 1, 1, holders=(holder,)))
     lane = entry.lane if entry.in_line else ledger.lane_of(entry.run, entry.node, entry.pools)
     if lane is None:
@@ -178,7 +185,7 @@ def _full(
     tasks.sort(key=lambda task: task.started_at or task.scheduled_at)
     holders = [
         Holder(
-            task.run.seq,
+            task.run.row.id,
             task.id,
             task.spec.name,
             _uses(task, gate),
@@ -188,7 +195,7 @@ def _full(
         for task in tasks
     ]
     dead = [
-        Holder(task >> 20, task, "", slots, until, worker, dead=True)
+        Holder(_run_id(conductor, run_of(task)), task, "", slots, until, worker, dead=True)
         for (task, _, pool), (slots, until, worker) in conductor.ledger.lingering.items()
         if isinstance(gate, PoolGate) and pool == gate.name
     ]

@@ -59,7 +59,7 @@ class Gate:
 class PoolGate(Gate):
     """Slots of a shared resource, and the rate at which they may be granted."""
 
-    __slots__ = ("lease_us", "rate", "tat", "wide")
+    __slots__ = ("lease_us", "line", "rate", "tat", "wide")
 
     def __init__(self, name: str, rule: PoolRule | None) -> None:
         super().__init__("pool", name, -1)
@@ -69,6 +69,8 @@ class PoolGate(Gate):
         """When the bucket is full again, in units of 1 / rate.count microseconds: integers stay exact."""
         self.wide: dict[Lane[Any], None] = {}
         """Parked lanes that need this pool and could be overtaken: several pools, or several slots."""
+        self.line: list[tuple[Key, int, Lane[Any]]] = []
+        """The same as a heap: its first tells at once that nobody here was overtaken. Old stamps are void."""
         self.apply(rule)
 
     def apply(self, rule: PoolRule | None) -> None:

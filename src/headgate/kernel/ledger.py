@@ -427,8 +427,8 @@ class Ledger:
         assert task.lane is not None  # noqa: S101
         self._release(task, task.lane, task.lane.pools)
 
-    def release_lost(self, task: TaskEntry, renewed: int, now: int) -> list[int]:
-        """Its worker died. Slots of a pool with a lease of its own stay taken until `renewed` plus that.
+    def release_lost(self, task: TaskEntry, dead_since: int, now: int) -> list[int]:
+        """Its worker died. Slots of a pool with a lease of its own stay taken until `dead_since` plus that.
 
         Returns the instants at which `end_lingering` has something to do.
         """
@@ -436,7 +436,7 @@ class Ledger:
         free: list[tuple[PoolGate, int]] = []
         ends: list[int] = []
         for pool, slots in task.lane.pools:
-            until = renewed + (pool.lease_us or 0)
+            until = dead_since + (pool.lease_us or 0)
             if pool.lease_us is None or until <= now:
                 free.append((pool, slots))
                 continue

@@ -53,6 +53,7 @@ class Why(msgspec.Struct, frozen=True, omit_defaults=True):
     """Steps not asked for yet, and the steps they wait for."""
     running: dict[str, int] = {}
     note: str = ""
+    ended_at: int = 0
 
     @property
     def estimate_us(self) -> int | None:
@@ -62,6 +63,9 @@ class Why(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def text(self) -> str:
         age = spoken(max(0, self.now - self.since))
+        if self.ended_at:
+            ago = spoken(max(0, self.now - self.ended_at))
+            return f"{self.subject} {self.id} ({self.name}) ended {self.state} {ago} ago. It waits for nothing."
         head = f"{self.subject} {self.id} ({self.name}) is {self.state}, for {age}"
         if self.position is not None:
             head += f", position {self.position:,} in the queue"
@@ -111,8 +115,7 @@ async def explain_run(store: Store, run_id: str) -> Why:
     if row.state in EXECUTING_RUNS:
         return await _executing(store, row)
     now = await store.now()
-    ended = f"It ended {spoken(max(0, now - row.ended_at))} ago and waits for nothing."
-    return _why(row, now, row.queued_at, note=ended)
+    return msgspec.structs.replace(_why(row, now, row.queued_at), ended_at=row.ended_at)
 
 
 async def explain_task(store: Store, task: int) -> Why:

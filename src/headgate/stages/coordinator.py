@@ -380,7 +380,9 @@ class Coordinator:
         expire = Expire(conductor.term, journal.next_cycle(), journal.actor)
         for lost in await self._store.expire(expire):
             log.warning("worker %s is lost (%s)", lost.worker, lost.reason)
-            conductor.worker_lost(lost.worker, lost.reason, lost.abandoned, lost.withdrawn, now)
+            conductor.worker_lost(
+                lost.worker, lost.reason, lost.abandoned, lost.withdrawn, now, lost.lease_until
+            )
         for row in await self._store.overdue(MOST_OVERDUE):
             failure = Failure("deadline", "the run's deadline passed while it was queued")
             conductor.end_queued(row, RunState.TIMED_OUT, failure, now)

@@ -34,6 +34,7 @@ from headgate.kernel import render
 from headgate.kernel.advance import PLAIN
 from headgate.stages.chores import end_tasks
 from headgate.stages.coordinator import Coordinator
+from headgate.stages.declaring import declared_limits
 from headgate.stages.worker import End, Launch, Worker
 from headgate.store.protocol import (
     Accept,
@@ -41,14 +42,12 @@ from headgate.store.protocol import (
     Elect,
     Ended,
     Finish,
-    SetLimit,
     Started,
     Store,
 )
 
 log = logging.getLogger(__name__)
 _graph = msgspec.json.Decoder(Graph).decode
-_dump = msgspec.json.Encoder().encode
 FINISH_BATCH = 500
 STAND_AGAIN_SECONDS = 0.5
 LEASE_MARGIN_US = 1 * SECOND
@@ -106,7 +105,8 @@ class Engine:
 
     async def start(self) -> None:
         """Join and, if nobody leads, lead. Returns when the worker has its lease."""
-        await self._declare()
+        if changes := declared_limits(self.settings):
+            await self.store.set_limit(changes)
         self._worker.since = await self.store.now()
         await self._beat()
         self._tasks = [
@@ -151,37 +151,6 @@ class Engine:
                 while self._unwritten:
                     self._finish_wake.set()
                     await asyncio.sleep(0.005)
-
-    async def _declare(self) -> None:
-        """Limits of the settings are declared defaults; an operator's live setting stands above them."""
-        changes = [
-            SetLimit(
-                "runs", "", _dump({"limit": self.settings.max_concurrent_runs}), "config", True
-            ),
-            SetLimit("active", "", _dump({"limit": self.settings.max_active}), "config", True),
-        ]
-        changes += [
-            SetLimit("pool", name, _dump(rule), "config", declared=True)
-            for name, rule in self.settings.pools.items()
-        ]
-        changes += [
-            SetLimit("tag", rule.name, _dump(rule), "config", declared=True)
-            for rule in self.settings.tags
-        ]
-        if self.settings.fair is not None:
-            fair = self.settings.fair
-            changes.append(SetLimit("fair", fair.key, _dump(fair), "config", declared=True))
-        for knob in (
-            "age_boost_us",
-            "max_bypass",
-            "max_starts_per_cycle",
-            "placement",
-            "strict_pools",
-        ):
-            if knob.removesuffix("_us") in self.settings.sources:
-                value = _dump({"value": getattr(self.settings, knob)})
-                changes.append(SetLimit("engine", knob, value, "config", declared=True))
-        await self.store.set_limit(changes)
 
     def look(self) -> None:
         """This process committed something (a submission, a limit): whoever decides should look."""

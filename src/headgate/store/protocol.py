@@ -172,6 +172,8 @@ class Lost:
     reason: str
     abandoned: list[tuple[int, int]]
     withdrawn: list[tuple[int, int]]
+    lease_until: int | None = None
+    """Until when it was presumed alive; for a process that died, maybe later than now."""
 
 
 @dataclass(frozen=True, slots=True)

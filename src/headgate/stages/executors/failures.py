@@ -61,7 +61,6 @@ def unserialisable(error: BaseException) -> Failure:
     return Failure(
         type="unserialisable_result",
         message=message_of(error),
-        traceback=traceback_of(error),
         retryable=False,
     )
 

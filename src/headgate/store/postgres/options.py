@@ -50,7 +50,9 @@ class Options:
             return self.dsn
         parts = urlsplit(self.dsn)
         user = f"{parts.netloc.rpartition('@')[0]}@" if "@" in parts.netloc else ""
-        query = [(key, value) for key, value in parse_qsl(parts.query) if key not in {"host", "port"}]
+        query = [
+            (key, value) for key, value in parse_qsl(parts.query) if key not in {"host", "port"}
+        ]
         return urlunsplit(parts._replace(netloc=user + self.listen, query=urlencode(query)))
 
 
@@ -70,7 +72,9 @@ def parse(url: str, schema: str | None = None) -> Options:
             ours[key] = value
         else:
             rest.append((key, value))
-    shown = urlunsplit(parts._replace(scheme="postgresql", netloc=_without_password(parts.netloc), query=""))
+    shown = urlunsplit(
+        parts._replace(scheme="postgresql", netloc=_without_password(parts.netloc), query="")
+    )
     listen = ours.get("listen", "")
     return Options(
         dsn=urlunsplit(parts._replace(scheme="postgresql", query=urlencode(rest), fragment="")),

@@ -77,6 +77,11 @@ class Session:
         return await self.fetch(self.sql.composed(parts.names), *parts.params)
 
     async def fetch(self, text: str, *params: Any) -> list[Row]:
+        if self.options.pooled and not self.inside:
+            # Describing a statement and running it are two messages: a pooler in transaction mode
+            # keeps them on one server connection only within a transaction.
+            async with self.transaction("begin_one"):
+                return await self.fetch(text, *params)
         self._about_to_send(stores=not self.inside)
         return await self.conn.fetch(text, *params)
 

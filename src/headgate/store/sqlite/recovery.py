@@ -58,9 +58,9 @@ def expire(tx: Session, expire: Expire, dead: Callable[[str], bool]) -> list[Los
     lost: dict[str, Lost] = {}
     for worker, lease_until in tx.all("worker_leases"):
         if lease_until < now:
-            lost[worker] = Lost(worker, LEASE_PASSED, [], [])
+            lost[worker] = Lost(worker, LEASE_PASSED, [], [], lease_until)
         elif dead(worker):
-            lost[worker] = Lost(worker, PROCESS_DIED, [], [])
+            lost[worker] = Lost(worker, PROCESS_DIED, [], [], lease_until)
     if not lost:
         return []
     changes: list[Change] = []

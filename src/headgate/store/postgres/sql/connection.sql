@@ -128,6 +128,10 @@ SELECT fence.seq, clock.now, pg_notify($1, $2) FROM fence, clock
 -- One notification per commit, where something was written.
 SELECT pg_notify($1, $2) FROM fence
 
+-- name: quiet
+-- Nobody is woken.
+SELECT 1 WHERE false
+
 -- name: wake_if_moved
 -- One notification per commit, where a task was moved.
 SELECT pg_notify($1, $2) WHERE EXISTS (SELECT 1 FROM effect)
@@ -235,3 +239,7 @@ UPDATE headgate.meta SET value = $1 WHERE name = 'last_run' AND EXISTS (SELECT 1
 -- name: tasks_known
 -- Which of these tasks exist, before they are copied in.
 SELECT id FROM headgate.task WHERE id = ANY($1::bigint[])
+
+-- name: beat_answer
+-- The lease; no row: it was lost.
+SELECT fence.lease_until, clock.now, (SELECT count(*) FROM woken) FROM fence, clock

@@ -40,7 +40,7 @@ ON CONFLICT (name) DO UPDATE SET closed = closed.closed + excluded.closed
 -- name: drain_add
 -- Runs closed in this second.
 INSERT INTO headgate.drain (slot, second, closed)
-SELECT (clock.now / 1000000) % $1, clock.now / 1000000, v.n FROM closing v, clock
+SELECT (clock.now / 1000000) % $1::bigint, clock.now / 1000000, v.n FROM closing v, clock
 WHERE v.name = '' AND v.n > 0
 ON CONFLICT (slot) DO UPDATE SET
     closed = excluded.closed + CASE WHEN drain.second = excluded.second THEN drain.closed ELSE 0 END,
@@ -102,7 +102,7 @@ FROM clock, unnest($1::bytea[]) WITH ORDINALITY v (body, n) ORDER BY v.n
 -- name: event_add
 -- History: all changes of one run in one commit.
 INSERT INTO headgate.event (seq, at, term, cycle, actor, run, body)
-SELECT base.seq + t.n - 1, coalesce($1, clock.now), $2, $3, $4, t.run, t.body
+SELECT base.seq + t.n - 1, coalesce($1::bigint, clock.now), $2::bigint, $3::bigint, $4::text, t.run, t.body
 FROM told t, clock, (SELECT headgate.event_base() AS seq OFFSET 0) base
 WHERE EXISTS (SELECT 1 FROM fence)
 

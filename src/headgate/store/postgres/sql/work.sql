@@ -10,7 +10,7 @@ SELECT 1 FROM headgate.lost_worker WHERE id = $1
 -- Join, or renew a lease that has not passed. Compared and set: whoever declares the worker lost at the
 -- same moment comes before us and leaves nothing to renew, or after us and finds it alive.
 INSERT INTO headgate.worker (id, since, lease_until, body)
-SELECT $1, clock.now, clock.now + $2, $3 FROM clock
+SELECT $1::text, clock.now, clock.now + $2::bigint, $3::bytea FROM clock
 WHERE NOT EXISTS (SELECT 1 FROM headgate.lost_worker l WHERE l.id = $1)
 ON CONFLICT (id) DO UPDATE SET lease_until = excluded.lease_until, body = excluded.body
 WHERE worker.lease_until >= excluded.since
@@ -31,7 +31,7 @@ UPDATE headgate.meta SET value = value + 1 WHERE name = 'workers_version' AND EX
 -- name: lost_add
 -- This id may not come back.
 INSERT INTO headgate.lost_worker (id, lost_at)
-SELECT id, $2 FROM unnest($1::text[]) v (id) ON CONFLICT (id) DO UPDATE SET lost_at = excluded.lost_at
+SELECT id, $2::bigint FROM unnest($1::text[]) v (id) ON CONFLICT (id) DO UPDATE SET lost_at = excluded.lost_at
 
 -- name: lost_prune
 -- Forget ids lost long ago.
@@ -62,8 +62,8 @@ WHERE id = ANY($1::bigint[])
 -- name: task_withdraw
 -- Offers taken back. The token stays, so that a repetition is recognised.
 UPDATE headgate.task t SET
-    state = $1, worker = NULL, held = NULL,
-    ended_at = CASE WHEN $1 = 'cancelled' THEN clock.now ELSE t.ended_at END
+    state = $1::text, worker = NULL, held = NULL,
+    ended_at = CASE WHEN $1::text = 'cancelled' THEN clock.now ELSE t.ended_at END
 FROM tasks_owned o, clock
 WHERE t.id = o.id AND o.token = o.asked AND o.state = 'scheduled'
 RETURNING t.id, o.change

@@ -1,0 +1,67 @@
+"""Who leads: the one row with its lease and its term."""
+
+from __future__ import annotations
+
+import logging
+
+from headgate.base.errors import StoreBusy
+from headgate.base.events import NOBODY, Change, pack
+from headgate.store.postgres.compose import Parts
+from headgate.store.postgres.session import Session
+from headgate.store.protocol import Elect, Leadership
+
+log = logging.getLogger(__name__)
+_TRIES = 20
+
+
+async def elect(tx: Session, elect: Elect) -> Leadership:
+    pooled = tx.options.pooled
+    if elect.term:
+        row = await tx.one("leader_renew", elect.term, elect.owner, elect.lease_us, pooled)
+        if row is not None:
+            return Leadership(*row)
+    term, owner, expires_at, _, _, now, _ = await tx.row("leader")
+    # An owner that stands again has lost its memory: it needs a new term, because tokens are
+    # counted within one. While another's lease lives this is a plain read.
+    if elect.term or (owner != elect.owner and expires_at > now):
+        return Leadership(0, owner, expires_at, now)
+    if term and expires_at and not pooled and owner != elect.owner:
+        # It may hang in a transaction and hold the row: frozen, or cut off from the network.
+        for [ended] in await tx.all("leader_end_backend", term):
+            log.warning("ended the connection of %s, which led in term %s: %s", owner, term, ended)
+    for _ in range(_TRIES):
+        taken = await _take(tx, elect)
+        if taken is not None:
+            return taken
+    raise StoreBusy("the leader's row is never free.", hint="Stand for election again.")
+
+
+async def _take(tx: Session, elect: Elect) -> Leadership | None:
+    """None: to be tried again."""
+    async with tx.transaction():
+        # Waits for the old leader's commit in flight; from here on its fence is shut.
+        term, owner, expires_at, now = await tx.row("leader_lock")
+        if owner != elect.owner and expires_at > now:
+            return Leadership(0, owner, expires_at, now)
+        # Our transaction's number was given before that wait: an event of the old term may have a
+        # higher one, and would stand behind the end of its term.
+        [late] = await tx.row("later_events", [], term)
+        if late and term:
+            return None
+        until = now + elect.lease_us
+        await tx.run("leader_take", term + 1, elect.owner, until, tx.options.pooled)
+        change = Change("leader", 0, owner, elect.owner, 0, {"lease_us": elect.lease_us})
+        parts = Parts()
+        parts.add("now", alias="clock")
+        parts.add("open_fence", alias="fence")
+        parts.add("told_given", [NOBODY], [pack([change])], alias="told")
+        parts.add("event_add", now, term + 1, 0, f"leader:{elect.owner}")
+        parts.add("wake", *tx.hint("leader"))
+        await tx.compose(parts)
+    return Leadership(term + 1, elect.owner, until, now)
+
+
+async def prune_lanes(tx: Session) -> None:
+    """Alone among submitters: a lane that was just looked up must not go."""
+    async with tx.transaction("begin_alone"):
+        await tx.run("lanes_prune")

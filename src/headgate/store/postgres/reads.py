@@ -1,0 +1,206 @@
+"""Reads. Each is one statement, or several of one snapshot: what it returns was true at one instant.
+
+The history is read only as far as nothing can be added any more: below the
+oldest transaction in flight, anywhere in the server. Our own are short; a
+foreign one that stays open holds the history back, which is logged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+
+from headgate.base.changes import Bucket, Order, Reservation, TaskRow
+from headgate.base.clock import SECOND
+from headgate.base.errors import NotFound
+from headgate.base.events import EventRow
+from headgate.base.limits import Limits
+from headgate.base.model import LimitChange, LimitRow, RunRow, WorkerRow
+from headgate.store import decode
+from headgate.store.counting import tally
+from headgate.store.history import news
+from headgate.store.limit_rows import compose
+from headgate.store.postgres.session import Session, limit_rows
+from headgate.store.protocol import (
+    Counts,
+    EventFilter,
+    Gather,
+    Gathered,
+    Heads,
+    QueueEntry,
+    RunFilter,
+    Snapshot,
+)
+
+log = logging.getLogger(__name__)
+
+MAX_REQUESTS = 10_000
+_LAG_TOLD_US = 2 * SECOND
+_SETTLE_TRIES, _SETTLE_SECONDS = 20, 0.005
+
+
+async def load(tx: Session) -> Snapshot:
+    async with tx.transaction("begin_read"):
+        limits, rows = await limits_in_force(tx)
+        return Snapshot(
+            now=(await tx.row("now"))[0],
+            seq=(await tx.row("last_seq"))[0],
+            limits=limits,
+            limit_rows=rows,
+            runs=decode.runs(await tx.all("runs_executing")),
+            graphs={name: body for name, body in await tx.all("graphs_executing")},
+            tasks=[TaskRow._make(row) for row in await tx.all("tasks_executing")],
+            workers=await workers(tx),
+            buckets=[Bucket(*row) for row in await tx.all("bucket_list")],
+            reservations=[Reservation(*row) for row in await tx.all("reservation_list")],
+            lanes=[row[0] for row in await tx.all("lanes_queued")],
+            requests=decode.requests(await tx.all("request_list", MAX_REQUESTS)),
+            stops=[Order(*row) for row in await tx.all("stop_list")],
+        )
+
+
+async def gather(tx: Session, gather: Gather, workers_seen: int) -> tuple[Gathered, int, bool]:
+    """What others did, the version of the workers that was looked at, and whether more is held back."""
+    rows, [[last]], [[version]], requests, [[now]], [[held_back]] = await tx.several(
+        ("events_after", (gather.after, gather.actor, gather.limit)),
+        ("last_seq", ()),
+        ("workers_version", ()),
+        ("request_list", (MAX_REQUESTS,)),
+        ("now", ()),
+        ("held_back", ()),
+    )
+    events = [EventRow._make(row) for row in rows]
+    # A full page may end before the history does; otherwise our own events are passed over too.
+    seq: int = events[-1].seq if len(events) == gather.limit else last
+    ended, limits_changed = news(events)
+    if held_back is not None and now - held_back > _LAG_TOLD_US:
+        log.warning(
+            "a transaction in flight has held the history back for %.1f s; see pg_stat_activity",
+            (now - held_back) / SECOND,
+        )
+    return (
+        Gathered(
+            now=now,
+            seq=max(seq, gather.after),
+            events=events,
+            tasks=await tasks_by_id(tx, ended) if ended else [],
+            requests=decode.requests(requests),
+            workers=None if version == workers_seen else await workers(tx),
+            limits_changed=limits_changed,
+        ),
+        version,
+        held_back is not None,
+    )
+
+
+async def tasks_by_id(tx: Session, ids: list[int]) -> list[TaskRow]:
+    return [TaskRow._make(row) for row in await tx.all("tasks_by_id", ids)]
+
+
+async def heads(tx: Session, heads: Heads) -> list[RunRow]:
+    return decode.runs(await tx.all("heads", heads.lanes, heads.each, heads.most))
+
+
+async def run(tx: Session, run_id: str) -> RunRow | None:
+    row = await tx.one("run_by_id", run_id)
+    return None if row is None else decode.run(row)
+
+
+async def runs(tx: Session, where: RunFilter) -> list[RunRow]:
+    if where.id_prefix is not None:
+        # '{' follows 'z', the last character an id may have.
+        last = f"{where.id_prefix}{{"
+        return decode.runs(await tx.all("runs_by_prefix", where.id_prefix, last, where.limit))
+    before = 2**62 if where.before is None else where.before
+    params = (before, where.flow, decode.encode_tags(where.tags), where.limit)
+    if where.states is None:
+        return decode.runs(await tx.all("runs_filtered", *params))
+    states = sorted(set(where.states))
+    return decode.runs(await tx.all("runs_filtered_by_state", *params, states))
+
+
+async def tasks(tx: Session, run: int) -> list[TaskRow]:
+    return [TaskRow._make(row) for row in await tx.all("tasks_of_run", run)]
+
+
+async def events(tx: Session, where: EventFilter) -> list[EventRow]:
+    """Whoever has just written finds it here: a commit next to it is waited for, a moment."""
+    for attempt in range(_SETTLE_TRIES):
+        if (await tx.row("held_back"))[0] is None:
+            break
+        await asyncio.sleep(_SETTLE_SECONDS * (attempt > 0))
+    if where.run is None:
+        rows = await tx.all("events_all", where.after, where.limit)
+    else:
+        rows = await tx.all("events_of_run", where.run, where.after, where.limit)
+    return [EventRow._make(row) for row in rows]
+
+
+async def queue(tx: Session, limit: int) -> list[QueueEntry]:
+    rows = decode.runs(await tx.all("queue_list", limit))
+    return [QueueEntry(run, place) for place, run in enumerate(rows, 1)]
+
+
+async def position(tx: Session, run: int) -> int | None:
+    place = await tx.one("queue_place", run)
+    return None if place is None else (await tx.row("queue_before", *place, run))[0] + 1
+
+
+async def workers(tx: Session) -> list[WorkerRow]:
+    return decode.workers(await tx.all("workers_list"))
+
+
+async def leader(tx: Session) -> str | None:
+    term, owner, expires_at, _, _, now, _ = await tx.row("leader")
+    return owner if term and expires_at > now else None
+
+
+async def limits_in_force(tx: Session) -> tuple[Limits, list[LimitRow]]:
+    rows = limit_rows(await tx.all("limit_list"))
+    return compose(rows), rows
+
+
+async def limit_history(tx: Session, limit: int) -> list[LimitChange]:
+    return [LimitChange(*row) for row in await tx.all("limit_history_list", limit)]
+
+
+async def graph(tx: Session, digest: str) -> bytes:
+    row = await tx.one("graph_get", digest)
+    if row is None:
+        raise NotFound(f"no graph {digest!r} is stored.", field="graph", got=digest)
+    return row[0]
+
+
+async def counts(tx: Session) -> Counts:
+    rules, counters, active, held, [[queued, executing]] = await tx.several(
+        ("limit_list", ()),
+        ("counter_list", ()),
+        ("active_tags", ()),
+        ("slots_held", ()),
+        ("run_counts", ()),
+    )
+    return tally(
+        compose(limit_rows(rules)),
+        [(name, admitted, closed) for name, admitted, closed in counters],
+        [(tags, count) for tags, count in active],
+        {pool: slots for pool, slots in held},
+        queued,
+        executing,
+    )
+
+
+# -- large values
+
+
+async def put_blob(tx: Session, data: bytes) -> str:
+    digest = hashlib.sha256(data).hexdigest()
+    await tx.run("blob_put", digest, data)
+    return digest
+
+
+async def get_blob(tx: Session, digest: str) -> bytes:
+    row = await tx.one("blob_get", digest)
+    if row is None:
+        raise NotFound(f"no blob {digest!r} is stored.", field="blob", got=digest)
+    return row[0]

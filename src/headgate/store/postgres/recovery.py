@@ -1,0 +1,139 @@
+"""What the leader takes back: offers nobody accepted, the work of the dead, lanes cut for old limits."""
+
+from __future__ import annotations
+
+from headgate.base.clock import SECOND
+from headgate.base.errors import StoreBusy
+from headgate.base.events import NOBODY, Change, pack
+from headgate.base.states import TaskState
+from headgate.kernel.lanes import rank
+from headgate.store import working
+from headgate.store.decode import decode_tags
+from headgate.store.history import by_run
+from headgate.store.lanes import lane_name
+from headgate.store.postgres.commits import move, not_leader, step
+from headgate.store.postgres.compose import Parts
+from headgate.store.postgres.session import Session
+from headgate.store.postgres.submission import lanes_for
+from headgate.store.protocol import Expire, Lost, Recut, Withdraw
+
+LEASE_PASSED = "lease expired"
+_REMEMBER_US = 86_400 * SECOND
+_TRIES = 20
+
+
+async def withdraw(tx: Session, withdraw: Withdraw) -> list[tuple[int, int]]:
+    tokens = dict(sorted(withdraw.tasks))
+    data = {"reason": withdraw.reason}
+    changes = [
+        pack(Change("task", task, "scheduled", withdraw.to, token, data)).decode()
+        for task, token in tokens.items()
+    ]
+    parts = Parts()
+    parts.add("now", alias="clock")
+    parts.add("term_fence", withdraw.term, alias="fence")
+    parts.add("tasks_owned", list(tokens), list(tokens.values()), changes)
+    parts.add("task_withdraw", withdraw.to, alias="effect")
+    parts.add("idle_moved", alias="idle")
+    parts.add("order_remove")
+    parts.add("told_moved", alias="told")
+    parts.add("event_add", None, withdraw.term, withdraw.cycle, withdraw.actor)
+    parts.add("wake_if_moved", *tx.hint("withdraw", tokens), alias="woken")
+    parts.add("moved_answer")
+    [_, fenced, *_], *owned = sorted(await tx.compose(parts))
+    if not fenced:
+        raise not_leader(withdraw.term, await tx.row("leader"))
+    # One that was taken back before counts too: the repetition of a call whose answer was lost.
+    return [
+        (task, token)
+        for task, token, state, moved in owned
+        if token == tokens[task] and (moved or state == withdraw.to)
+    ]
+
+
+async def fence(tx: Session, term: int) -> None:
+    if await tx.one("term_fence", term) is None:
+        raise not_leader(term, await tx.row("leader"))
+
+
+async def expire(tx: Session, expire: Expire) -> list[Lost]:
+    [leader], leases = await tx.several(("leader", ()), ("worker_leases", ()))
+    if leader[0] != expire.term:
+        raise not_leader(expire.term, leader)
+    # Nearly always everybody is alive: then this was a plain read.
+    if all(lease_until >= leader[5] for _, lease_until in leases):
+        return []
+    for _ in range(_TRIES):
+        lost = await _bury(tx, expire)
+        if lost is not None:
+            return lost
+    raise StoreBusy("lost workers are still being heard.", hint="The next sweep tries again.")
+
+
+async def _bury(tx: Session, expire: Expire) -> list[Lost] | None:
+    """None: to be tried again."""
+    async with tx.transaction():
+        await fence(tx, expire.term)
+        # Their acceptances in flight end first; those that come later find no lease.
+        rows = await tx.all("lost_lock")
+        lost = {row[0]: Lost(row[0], LEASE_PASSED, [], []) for row in rows}
+        if not lost:
+            return []
+        changes: list[Change] = []
+        for task, token, state, worker in await tx.all("worker_tasks", sorted(lost)):
+            entry = lost[worker]
+            if state == TaskState.RUNNING:
+                entry.abandoned.append((task, token))
+                after = TaskState.ABANDONED
+            else:
+                entry.withdrawn.append((task, token))
+                after = TaskState.REQUESTED
+            changes.append(Change("task", task, state, after, token, {"reason": entry.reason}))
+        # Our transaction's number was given before we waited for them: an acceptance with a higher
+        # one would stand behind the loss of what it accepted.
+        [late] = await tx.row("later_events", [f"worker:{worker}" for worker in lost], -1)
+        if late:
+            return None
+        [now] = await tx.row("now")
+        abandoned = sorted(task for entry in lost.values() for task, _ in entry.abandoned)
+        withdrawn = sorted(task for entry in lost.values() for task, _ in entry.withdrawn)
+        await tx.run("task_abandon", now, abandoned)
+        await tx.run("task_release", withdrawn)
+        await step(tx, "order_remove", idle=sorted(abandoned + withdrawn))
+        for worker in sorted(lost):
+            await tx.run("worker_remove", worker)
+        await tx.run("lost_add", sorted(lost), now)
+        await tx.run("lost_prune", now - _REMEMBER_US)
+        gone = [working.lost(entry.worker, entry.reason) for entry in lost.values()]
+        events = {NOBODY: gone, **by_run(changes)}
+        parts = Parts()
+        parts.add("now", alias="clock")
+        parts.add("open_fence", alias="fence")
+        parts.add("workers_changed")
+        bodies = [pack(each) for each in events.values()]
+        parts.add("told_given", list(events), bodies, alias="told")
+        parts.add("event_add", now, expire.term, expire.cycle, expire.actor)
+        parts.add("wake", *tx.hint("expire", lost))
+        await tx.compose(parts)
+    return list(lost.values())
+
+
+async def recut(tx: Session, recut: Recut) -> int:
+    async with tx.transaction():
+        await fence(tx, recut.term)
+        limits = await tx.limits((await tx.row("limits_version"))[0])
+        rows = await tx.all("queued_after", recut.after, recut.batch)
+        signatures = [
+            lane_name(limits, kind=kind, tags=decode_tags(tags), key=key, waits_for=waits_for)
+            for _, kind, tags, _, key, waits_for, *_ in rows
+        ]
+        lanes = await lanes_for(tx, signatures)
+        moves: list[tuple[int, int, int, int, int]] = []
+        for row, sign in zip(rows, signatures, strict=True):
+            seq, _, _, priority, _, _, *old, queued_at = row
+            new = (lanes[sign], *rank(limits, priority, queued_at))
+            if new != tuple(old):
+                moves.append((seq, priority, *new))
+        if moves:
+            await move(tx, moves)
+    return rows[-1][0] if len(rows) == recut.batch else 0

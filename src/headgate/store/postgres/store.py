@@ -1,0 +1,318 @@
+"""The PostgreSQL store: one schema, any number of processes on any number of machines.
+
+A process has at most five connections, each opened when it is first needed:
+one for the leader's writes, one for all other writes, one for the leader's and
+the workers' reads, one for everybody who only looks, so that a long listing
+never delays a cycle, and one that listens.
+
+Everything but the listener works through a pooler in transaction mode
+(`?pooled=true`): no statement outlasts its transaction, no setting does, and
+every name is written with its schema.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TypeVar
+
+from headgate.base.changes import Order, TaskRow
+from headgate.base.clock import SECOND, Clock, SystemClock
+from headgate.base.errors import StoreError
+from headgate.base.events import EventRow
+from headgate.base.limits import Limits
+from headgate.base.model import LimitChange, LimitRow, Request, RunRow, WorkerRow
+from headgate.store.decode import encode
+from headgate.store.postgres import (
+    commits,
+    leading,
+    limiting,
+    opening,
+    reads,
+    recovery,
+    retrying,
+    work,
+)
+from headgate.store.postgres.compose import Dialect, Parts
+from headgate.store.postgres.grouping import Desk
+from headgate.store.postgres.line import Line
+from headgate.store.postgres.listener import Listener
+from headgate.store.postgres.options import parse
+from headgate.store.postgres.session import SQL, Known, Session
+from headgate.store.protocol import (
+    Accept,
+    Beat,
+    Beaten,
+    Commit,
+    Committed,
+    Counts,
+    Elect,
+    EventFilter,
+    Expire,
+    Finish,
+    Gather,
+    Gathered,
+    Heads,
+    Leadership,
+    Lost,
+    QueueEntry,
+    Recut,
+    RunFilter,
+    SetLimit,
+    Snapshot,
+    Started,
+    Store,
+    Submit,
+    Submitted,
+    Withdraw,
+)
+
+T = TypeVar("T")
+
+CONNECTIONS = 5
+"""The most that one open store has."""
+SYNC_EVERY_US = SECOND
+"""How long the store's time is reckoned from the last answer before it is asked for again."""
+LOOK_AGAIN_SECONDS = 0.002
+
+
+class _Open:
+    """What an open store has: its connections."""
+
+    def __init__(self, make: Callable[[], Line], listener: Listener) -> None:
+        self.lead, self.write, self.work, self.look = make(), make(), make(), make()
+        self.desk = Desk(self.write)
+        self.listener = listener
+
+    async def stop(self) -> None:
+        await self.listener.stop()
+        for line in (self.lead, self.write, self.work, self.look):
+            await line.close()
+
+
+class PostgresStore(Store):
+    """Implements `headgate.store.protocol.Store`; its docstrings are there."""
+
+    def __init__(self, url: str, clock: Clock | None = None, *, schema: str | None = None) -> None:
+        """`clock` is for tests: it takes the place of the server's time, for all who use the schema."""
+        self.options = parse(url, schema)
+        self._clock = clock
+        self._frozen_at = -1
+        self._boot = SystemClock()
+        self._synced = 0, -SYNC_EVERY_US
+        self._sql = Dialect(SQL, self.options.quoted_schema)
+        self._state: _Open | None = None
+        self._stale = 0
+        self._workers_seen: tuple[str, int] = "", -1
+        self._looked_at = 0
+
+    # -- opening
+
+    async def open(self) -> None:
+        if self._state is not None:
+            return
+        known = Known(f"{os.getpid()}-{os.urandom(6).hex()}")
+        plain = partial(Line, self.options, self._sql, known)
+        first = plain()
+        try:
+            await first.call(lambda tx: opening.check_server(tx, CONNECTIONS), read=True)
+            await first.call(opening.migrate)
+        finally:
+            await first.close()
+        make = plain if self._clock is None else partial(plain, before=self._freeze)
+        self._frozen_at = -1
+        self._state = _Open(make, Listener(self.options, known.origin))
+        self._workers_seen = "", -1
+        self._looked_at = 0
+        # From here on nothing foreign is missed; who never waits needs no listener, but few do not.
+        await self._state.listener.start()
+
+    async def close(self) -> None:
+        state, self._state = self._state, None
+        if state is not None:
+            await state.stop()
+
+    async def now(self) -> int:
+        """Reckoned from the last answer by the boot-time clock: never ahead of the server's."""
+        if self._clock is not None:
+            return self._clock.now()
+        told, at = self._synced
+        since = self._boot.monotonic() - at
+        if since >= SYNC_EVERY_US:
+            return self._sync((await self._read(lambda tx: tx.row("now")))[0])
+        return told + since
+
+    def _sync(self, now: int) -> int:
+        self._synced = now, self._boot.monotonic()
+        return now
+
+    async def _freeze(self, tx: Session) -> None:
+        clock = self._clock
+        if clock is not None and (now := clock.now()) != self._frozen_at:
+            await tx.run("freeze_clock", now)
+            self._frozen_at = now
+
+    @property
+    def _opened(self) -> _Open:
+        if self._state is None:
+            raise StoreError("the store is not open.", hint="Call open() first.")
+        return self._state
+
+    async def _lead(self, verb: Callable[[Session], Awaitable[T]]) -> T:
+        return await self._opened.lead.call(verb)
+
+    async def _write(self, verb: Callable[[Session], Awaitable[T]]) -> T:
+        return await self._opened.write.call(verb)
+
+    async def _read(self, verb: Callable[[Session], Awaitable[T]]) -> T:
+        return await self._opened.work.call(verb, read=True)
+
+    async def _look(self, verb: Callable[[Session], Awaitable[T]]) -> T:
+        return await self._opened.look.call(verb, read=True)
+
+    # -- clients
+
+    async def submit(self, submit: Submit) -> list[Submitted]:
+        return await self._opened.desk.submit(submit)
+
+    async def retry(self, run_ids: list[str]) -> list[Submitted]:
+        return await self._write(lambda tx: retrying.retry(tx, run_ids))
+
+    async def ask(self, requests: list[Request]) -> None:
+        async def verb(tx: Session) -> None:
+            parts = Parts()
+            parts.add("now", alias="clock")
+            parts.add("open_fence", alias="fence")
+            parts.add("request_add", [encode(request) for request in requests])
+            parts.add("wake", *tx.hint("ask"))
+            await tx.compose(parts)
+
+        await self._write(verb)
+
+    async def set_limit(self, changes: list[SetLimit]) -> None:
+        await self._write(lambda tx: limiting.set_limits(tx, changes))
+
+    # -- the leader
+
+    async def elect(self, elect: Elect) -> Leadership:
+        led = await self._lead(lambda tx: leading.elect(tx, elect))
+        if led.term and not elect.term:
+            await self._lead(leading.prune_lanes)
+        return led
+
+    async def resign(self, owner: str, term: int) -> None:
+        await self._lead(lambda tx: tx.run("leader_resign", owner, term))
+
+    async def load(self) -> Snapshot:
+        return await self._read(reads.load)
+
+    async def gather(self, gather: Gather) -> Gathered:
+        actor, version = self._workers_seen
+        seen = version if actor == gather.actor else -1
+        gathered, version, more = await self._read(lambda tx: reads.gather(tx, gather, seen))
+        self._workers_seen = gather.actor, version
+        self._sync(gathered.now)
+        if more:
+            # A commit in flight may be one that wakes nobody: look again when it is through.
+            listener = self._opened.listener
+            asyncio.get_running_loop().call_later(LOOK_AGAIN_SECONDS, listener.notice)
+        return gathered
+
+    async def heads(self, heads: Heads) -> list[RunRow]:
+        return await self._read(lambda tx: reads.heads(tx, heads))
+
+    async def commit(self, commit: Commit) -> Committed:
+        committed = await self._lead(lambda tx: commits.commit(tx, commit))
+        self._sync(committed.now)
+        return committed
+
+    async def withdraw(self, withdraw: Withdraw) -> list[tuple[int, int]]:
+        return await self._lead(lambda tx: recovery.withdraw(tx, withdraw))
+
+    async def expire(self, expire: Expire) -> list[Lost]:
+        return await self._lead(lambda tx: recovery.expire(tx, expire))
+
+    async def recut(self, recut: Recut) -> int:
+        return await self._lead(lambda tx: recovery.recut(tx, recut))
+
+    # -- workers
+
+    async def beat(self, beat: Beat) -> Beaten:
+        return await self._write(lambda tx: work.beat(tx, beat))
+
+    async def leave(self, worker: str) -> None:
+        await self._write(lambda tx: work.leave(tx, worker))
+
+    async def orders(self, worker: str) -> list[Order]:
+        return await self._read(lambda tx: work.orders(tx, worker))
+
+    async def accept(self, accept: Accept) -> list[Started]:
+        started, stale = await self._write(lambda tx: work.accept(tx, accept))
+        self._stale += stale
+        return started
+
+    async def finish(self, finish: Finish) -> list[tuple[int, int]]:
+        stale = await self._write(lambda tx: work.finish(tx, finish))
+        self._stale += len(stale)
+        return stale
+
+    # -- values
+
+    async def put_blob(self, data: bytes) -> str:
+        # Content has one name: writing it twice is writing it once.
+        return await self._look(lambda tx: reads.put_blob(tx, data))
+
+    async def get_blob(self, digest: str) -> bytes:
+        return await self._look(lambda tx: reads.get_blob(tx, digest))
+
+    async def graph(self, digest: str) -> bytes:
+        return await self._read(lambda tx: reads.graph(tx, digest))
+
+    # -- reads
+
+    async def run(self, run_id: str) -> RunRow | None:
+        return await self._read(lambda tx: reads.run(tx, run_id))
+
+    async def runs(self, where: RunFilter) -> list[RunRow]:
+        return await self._look(lambda tx: reads.runs(tx, where))
+
+    async def tasks(self, run: int) -> list[TaskRow]:
+        return await self._read(lambda tx: reads.tasks(tx, run))
+
+    async def events(self, where: EventFilter) -> list[EventRow]:
+        return await self._look(lambda tx: reads.events(tx, where))
+
+    async def queue(self, limit: int) -> list[QueueEntry]:
+        return await self._look(lambda tx: reads.queue(tx, limit))
+
+    async def position(self, run: int) -> int | None:
+        return await self._look(lambda tx: reads.position(tx, run))
+
+    async def workers(self) -> list[WorkerRow]:
+        return await self._read(reads.workers)
+
+    async def leader(self) -> str | None:
+        return await self._read(reads.leader)
+
+    async def limits(self) -> tuple[Limits, list[LimitRow]]:
+        return await self._read(reads.limits_in_force)
+
+    async def limit_history(self, limit: int) -> list[LimitChange]:
+        return await self._look(lambda tx: reads.limit_history(tx, limit))
+
+    async def counts(self) -> Counts:
+        return await self._look(reads.counts)
+
+    async def stale_writes(self) -> int:
+        return self._stale
+
+    # -- waking
+
+    async def wait(self, timeout_us: int, since: int = -1) -> int:
+        listener = self._opened.listener
+        # Real time, not the store's: a test's clock does not make anybody wait longer.
+        seen = self._looked_at if since < 0 else since
+        self._looked_at = mark = await listener.wait(seen, timeout_us / SECOND)
+        return mark

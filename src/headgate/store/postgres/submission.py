@@ -1,0 +1,186 @@
+"""Submitting runs: keys, the ceiling, the queue.
+
+Submitters of all processes go one at a time, behind an advisory lock that is
+taken before the transaction has an id: what is read then cannot be changed by
+another submitter, so two can never both take the last place. The leader only
+closes runs meanwhile; a stale `closed` errs on the safe side.
+
+Submissions that wait together go together: everything is read in one round
+trip, judged in memory, and written in one statement. A store that refused its
+last submission first looks without the lock: a rejection is a plain read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from headgate.base.limits import Limits
+from headgate.base.model import NewRun
+from headgate.store.admission import WINDOW_SECONDS, Ceilings, counter_names
+from headgate.store.decode import encode
+from headgate.store.history import CLIENT, event_rows
+from headgate.store.lanes import lane_name
+from headgate.store.postgres.compose import Parts, columns
+from headgate.store.postgres.session import Row, Session
+from headgate.store.protocol import Submit, Submitted
+from headgate.store.submission import Desk, Facts, Holder, Plan, keys_of
+
+COPY_OVER = 1_000
+"""More runs than this are copied in."""
+_TRIES = 5
+
+Answer = list[Submitted] | Exception
+_RUN = (
+    "seq", "id", "kind", "flow", "graph", "tags", "priority", "key", "lane", "rank1", "rank2",
+    "waits_for", "queued_at", "deadline_us", "deadline_at", "queue_timeout_us",
+    "dispatch_deadline_us", "params", "consts",
+)  # fmt: skip
+_QUEUE = ("lane", "rank1", "rank2", "run")
+_EVENT = ("seq", "at", "term", "cycle", "actor", "run", "body")
+
+
+async def submit(tx: Session, submits: Sequence[Submit], *, look_first: bool) -> list[Answer]:
+    """The answer to each of `submits`; one that cannot be right does not hurt the others."""
+    if look_first:
+        desk, _, graphs = await _read(tx, submits)
+        answers = _judge(desk, submits, graphs)
+        if not desk.new:
+            return answers
+    async with tx.transaction("begin_alone"):
+        desk, lanes, graphs = await _read(tx, submits)
+        answers = _judge(desk, submits, graphs)
+        if desk.new:
+            await _write(tx, desk, submits, lanes)
+    return answers
+
+
+def _judge(desk: Desk, submits: Sequence[Submit], graphs: set[str]) -> list[Answer]:
+    answers: list[Answer] = []
+    for each in submits:
+        try:
+            answers.append(desk.receive(each, graphs))
+        except Exception as error:  # noqa: BLE001 — it is this submission's answer, and only its
+            answers.append(error)
+    return answers
+
+
+async def _read(tx: Session, submits: Sequence[Submit]) -> tuple[Desk, dict[str, int], set[str]]:
+    """What is known, the lanes there are, and the graphs that were not sent along."""
+    runs = [run for each in submits for run in each.runs]
+    keys, skipping = keys_of(runs)
+    unsent = {run.graph for each in submits for run in each.runs if run.graph not in each.graphs}
+    for _ in range(_TRIES):
+        version, limits = tx.known.limits
+        (
+            [[found]],
+            [marks],
+            stored,
+            counted,
+            [drained],
+            held,
+            finished,
+            lanes,
+            graphs,
+        ) = await tx.several(
+            ("limits_version", ()),
+            ("submit_marks", ()),
+            ("runs_by_id", ([run.id for run in runs],)),
+            ("counters_by_name", (sorted(counter_names(limits, (run.tags for run in runs))),)),
+            ("drain_recent", (WINDOW_SECONDS,)),
+            ("runs_by_key", (sorted(keys),)),
+            ("runs_finished_by_key", (sorted(skipping),)),
+            ("lanes_by_signature", (_likely_lanes(limits, runs),)),
+            ("graph_known", (sorted(unsent),)),
+        )
+        if found == version:
+            break
+        # By other limits other counters and lanes concern these runs.
+        await tx.limits(found)
+    last, as_of, now = marks
+    facts = Facts(
+        last=last,
+        as_of=as_of,
+        now=now,
+        limits=limits,
+        stored=_pairs(stored),
+        ceilings=ceilings(limits, counted, drained),
+        holders={key: Holder(*rest) for key, *rest in held},
+        finished={key: (seq, run_id) for key, seq, run_id in finished},
+    )
+    return Desk(facts), _pairs(lanes), {row[0] for row in graphs}
+
+
+def _likely_lanes(limits: Limits, runs: Sequence[NewRun]) -> list[str]:
+    """Lanes of runs that replace none; the others are looked up when it is known whom they wait for."""
+    return sorted({lane_name(limits, kind=run.kind, tags=run.tags, key=run.key) for run in runs})
+
+
+def ceilings(limits: Limits, counted: Iterable[Row], drained: Row) -> Ceilings:
+    active = {name: admitted - closed for name, admitted, closed in counted}
+    return Ceilings(limits, active, lambda: (drained[0], drained[1]))
+
+
+async def _write(tx: Session, desk: Desk, submits: Sequence[Submit], known: dict[str, int]) -> None:
+    signatures = desk.signatures()
+    plan = desk.plan(signatures, await lanes_for(tx, signatures, known))
+    sent: dict[str, bytes] = {}
+    for each in submits:
+        sent |= each.graphs
+    needed = {each.run.graph for each in desk.new} & sent.keys()
+    copied = len(plan.runs) > COPY_OVER
+    parts = Parts()
+    parts.add("now", alias="clock")
+    parts.add("open_fence", alias="fence")
+    if needed:
+        parts.add("graph_add", sorted(needed), [sent[name] for name in sorted(needed)])
+    parts.add("last_run_save", desk.new[-1].seq)
+    if desk.ceilings.added:
+        parts.add("counter_admit", *columns(sorted(desk.ceilings.added.items()), 2))
+    if not copied:
+        parts.add("submit_run", *columns(plan.runs, 19))
+        parts.add("queue_add", *columns(plan.queued, 4))
+        bodies = event_rows(desk.now, CLIENT, plan.events)
+        parts.add(
+            "told_given", [row[4] for row in bodies], [row[5] for row in bodies], alias="told"
+        )
+        parts.add("event_add", desk.now, 0, 0, CLIENT)
+    if plan.keys:
+        parts.add("key_take", *columns(sorted(plan.keys.items()), 2))
+    if desk.replaced:
+        parts.add("request_add", [encode(request) for request in desk.replaced])
+    parts.add("wake", *tx.hint("submit", (each.seq for each in desk.new)))
+    await tx.compose(parts)
+    if copied:
+        await _copy(tx, plan, desk.now)
+
+
+async def _copy(tx: Session, plan: Plan, now: int) -> None:
+    await tx.copy("run", _RUN, plan.runs)
+    await tx.copy("queue", _QUEUE, plan.queued)
+    [base] = await tx.row("event_base")
+    events = event_rows(now, CLIENT, plan.events)
+    await tx.copy("event", _EVENT, ((base + n, *event) for n, event in enumerate(events)))
+
+
+async def lanes_for(
+    tx: Session, signatures: Sequence[str], known: dict[str, int] | None = None
+) -> dict[str, int]:
+    """The lane of each signature, made where there is none."""
+    found = dict(known or {})
+    missing = sorted(set(signatures) - found.keys())
+    if missing and known is None:
+        found |= _pairs(await tx.all("lanes_by_signature", missing))
+        missing = sorted(set(missing) - found.keys())
+    if missing:
+        # Sorted: two who make the same lanes wait for each other in one order only.
+        await tx.run("lane_add", missing)
+        found |= _pairs(await tx.all("lanes_by_signature", missing))
+    return found
+
+
+def _pairs(rows: Iterable[Row]) -> dict[str, int]:
+    found: dict[str, Any] = {}
+    for name, number in rows:
+        found[name] = number
+    return found

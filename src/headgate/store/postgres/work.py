@@ -1,0 +1,163 @@
+"""The worker's verbs: join and renew, accept, finish, leave.
+
+`accept` meets the leader's `withdraw`, `finish` meets its `expire`. Each locks
+the tasks' rows in the order of their ids, reads (state, token) as they are
+then, and changes them, in one statement: the second of two finds the row moved
+and leaves it alone. An acceptance also holds the worker's own row, so that a
+worker is declared lost before it or after it, never beside it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from headgate.base.changes import Order, TaskRow
+from headgate.base.events import NOBODY, Change, pack
+from headgate.base.states import TaskState
+from headgate.store.decode import decode_worker, encode
+from headgate.store.postgres.compose import Parts, columns
+from headgate.store.postgres.session import Row, Session
+from headgate.store.protocol import Accept, Beat, Beaten, Ended, Finish, Started
+from headgate.store.working import changed, end_of, is_news, joined, left
+
+log = logging.getLogger(__name__)
+
+_TASK_COLUMNS = len(TaskRow._fields)
+
+
+async def beat(tx: Session, beat: Beat) -> Beaten:
+    worker = beat.worker
+    known, [[now]] = await tx.several(("worker_get", (worker.id,)), ("now", ()))
+    before = decode_worker(known[0][2]) if known else None
+    news = joined(worker) if before is None else changed(before, worker)
+    parts = Parts()
+    parts.add("now", alias="clock")
+    parts.add("worker_save", worker.id, beat.lease_us, encode(worker), alias="fence")
+    # A renewal alone is no news: nobody is woken for it.
+    if before is None or is_news(before, worker):
+        parts.add("workers_changed")
+        parts.add("wake", *tx.hint("beat", [worker.id]), alias="woken")
+    else:
+        parts.add("quiet", alias="woken")
+    if news is not None:
+        _tell(parts, worker.id, [news])
+    parts.add("beat_answer")
+    rows = await tx.compose(parts)
+    # Its tasks may be given to others from the moment the lease has passed: too late to renew.
+    return Beaten(rows[0][0], rows[0][1]) if rows else Beaten(0, now)
+
+
+def _tell(parts: Parts, worker: str, changes: Sequence[Change]) -> None:
+    parts.add("told_given", [NOBODY], [pack(changes)], alias="told")
+    parts.add("event_add", None, 0, 0, f"worker:{worker}")
+
+
+async def leave(tx: Session, worker: str) -> None:
+    async with tx.transaction():
+        if await tx.one("worker_lock", worker) is None:
+            return
+        if await tx.all("worker_tasks", [worker]):
+            # Without its row nobody would ever declare these tasks abandoned.
+            await tx.run("worker_end_lease", worker)
+            return
+        await tx.run("worker_remove", worker)
+        parts = Parts()
+        parts.add("now", alias="clock")
+        parts.add("open_fence", alias="fence")
+        parts.add("workers_changed")
+        _tell(parts, worker, [left(worker)])
+        parts.add("wake", *tx.hint("leave", [worker]))
+        await tx.compose(parts)
+
+
+async def orders(tx: Session, worker: str) -> list[Order]:
+    return [Order(*row) for row in await tx.all("orders_of", worker)]
+
+
+async def accept(tx: Session, accept: Accept) -> tuple[list[Started], int]:
+    """What was started, and how many offers were stale."""
+    tokens = dict(sorted(accept.tasks))
+    data = {"worker": accept.worker}
+    changes = [
+        pack(Change("task", task, "scheduled", "running", token, data)).decode()
+        for task, token in tokens.items()
+    ]
+    ids, given = list(tokens), list(tokens.values())
+    parts = Parts()
+    parts.add("now", alias="clock")
+    parts.add("lease_fence", accept.worker, alias="fence")
+    parts.add("tasks_owned", ids, given, changes)
+    parts.add("task_accept", accept.worker, alias="effect")
+    parts.add("offer_remove")
+    parts.add("told_moved", alias="told")
+    parts.add("event_add", None, 0, 0, f"worker:{accept.worker}")
+    parts.add("wake_if_moved", *tx.hint("accept", ids), alias="woken")
+    parts.add("accept_answer")
+    rows = await tx.compose(parts)
+    if len(rows) < len(tokens) and await _alive(tx, accept.worker):
+        # The repetition of an acceptance whose answer was lost is answered with what it had started.
+        missing = sorted(tokens.items() - {(row[0], row[8]) for row in rows})
+        rows += await tx.all("tasks_accepted", accept.worker, *columns(missing, 2))
+    started = [
+        Started(TaskRow._make(row[:_TASK_COLUMNS]), *row[_TASK_COLUMNS:][:3]) for row in rows
+    ]
+    stale = len(tokens) - len(started)
+    if stale:
+        log.info("worker %s came too late for %d of its offers", accept.worker, stale)
+    return started, stale
+
+
+async def _alive(tx: Session, worker: str) -> bool:
+    rows, [[now]] = await tx.several(("worker_get", (worker,)), ("now", ()))
+    return bool(rows) and rows[0][1] >= now
+
+
+async def finish(tx: Session, finish: Finish) -> list[tuple[int, int]]:
+    """The stale ones, in the order they were given."""
+    stale: set[Ended] = set()
+    ended = list(dict.fromkeys(finish.ended))
+    while ended:
+        # A task named twice with different ends: the second is judged after the first was written.
+        first = {each.task: each for each in reversed(ended)}
+        stale |= await _finish(tx, finish.worker, [first[task] for task in sorted(first)])
+        ended = [each for each in ended if first[each.task] is not each]
+    if stale:
+        log.warning("worker %s: %d stale writes refused", finish.worker, len(stale))
+    seen = dict.fromkeys(each for each in finish.ended if each in stale)
+    return [(each.task, each.token) for each in seen]
+
+
+async def _finish(tx: Session, worker: str, ended: list[Ended]) -> set[Ended]:
+    rows: list[Sequence[object]] = []
+    for each in ended:
+        change = pack(end_of(each, TaskState.RUNNING)).decode()
+        declined = (
+            pack(end_of(each, TaskState.SCHEDULED)).decode()
+            if each.state == TaskState.HANDED_BACK
+            else None
+        )
+        rows.append((each.task, each.token, each.state, each.output, each.error, change, declined))
+    ids = [each.task for each in ended]
+    parts = Parts()
+    parts.add("now", alias="clock")
+    parts.add("open_fence", alias="fence")
+    parts.add("ended_given", *columns(rows, 7), alias="ended")
+    parts.add("tasks_owned", ids, [each.token for each in ended], [None] * len(ids))
+    parts.add("task_finish", alias="effect")
+    parts.add("idle_moved", alias="idle")
+    parts.add("order_remove")
+    parts.add("told_moved", alias="told")
+    parts.add("event_add", None, 0, 0, f"worker:{worker}")
+    parts.add("wake_if_moved", *tx.hint("finish", ids), alias="woken")
+    parts.add("moved_answer")
+    owned = {row[0]: row for row in await tx.compose(parts)}
+    return {each for each in ended if not _settled(each, owned.get(each.task))}
+
+
+def _settled(ended: Ended, row: Row | None) -> bool:
+    """Ended by this, or by the same said before."""
+    if row is None:
+        return False
+    _, token, state, moved = row
+    return moved or (token, state) == (ended.token, ended.state)

@@ -1,0 +1,48 @@
+"""D3 with real bodies: ten thousand tasks at once, and memory that stays flat."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headgate import flow, step
+from headgate.testing import Engines, eventually
+
+pytest_plugins = ["headgate.testing.plugin"]
+
+TASKS = 10_000
+DONE: list[int] = []
+
+
+@step
+async def tick(item: int) -> int:
+    DONE.append(resident())
+    return item
+
+
+@flow
+def ticks(item: int) -> int:
+    return tick(item)
+
+
+def resident() -> int:
+    """Bytes of memory this process has."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+@pytest.mark.slow
+def test_d3_memory_stays_flat_over_ten_thousand_tasks(make_hg: Engines):
+    """Each body measures. Once it is warm, memory must not grow with what was done."""
+    DONE.clear()
+    hg = make_hg(max_active=-1)
+
+    runs = hg.submit_many(ticks, range(TASKS))
+
+    assert runs[-1].result("60s") == TASKS - 1
+    eventually(lambda: not hg.runs.list(status=["queued", "running"], limit=1))
+    assert len(DONE) == TASKS
+    warm = max(DONE[: TASKS // 10])
+    assert max(DONE) - warm < 32 << 20
+    # nor does it build up: the second half takes no more than the first did
+    assert max(DONE[TASKS // 2 :]) - max(DONE[: TASKS // 2]) < 16 << 20
