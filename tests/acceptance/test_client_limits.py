@@ -91,7 +91,7 @@ def test_every_kind_of_limit_is_set_listed_and_reset(hg: Client):
         "fair team": "equal turns",
         "age_boost": "10s",
         "max_bypass": "4",
-        "max_starts_per_cycle": "1000",
+        "max_starts_per_cycle": "1,000",
         "placement": "pack",
         "strict_pools": "False",
     }
