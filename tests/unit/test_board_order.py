@@ -15,7 +15,9 @@ class One:
     rank: tuple[int, int]
 
 
-def test_a_lane_that_got_one_slot_does_not_take_the_next_before_an_older_waiter_of_another_lane() -> None:
+def test_a_lane_that_got_one_slot_does_not_take_the_next_before_an_older_waiter_of_another_lane() -> (
+    None
+):
     pool = PoolGate("db", PoolRule(limit=3))
     board: Board[One] = Board()
     lane_a: Lane[One] = Lane("a", (), ((pool, 1),))

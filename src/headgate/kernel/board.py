@@ -49,7 +49,7 @@ class Turns:
         if self.fair is None:
             return 0
         own = 0 if value is None else self._clock.get(value, 0)
-        return own if own > self._present else self._present
+        return max(own, self._present)
 
     def took(self, value: str | None) -> None:
         if self.fair is None or value is None:

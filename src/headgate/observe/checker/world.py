@@ -11,6 +11,9 @@ fault is reported once and not again with every event that follows.
 
 from __future__ import annotations
 
+from collections import deque
+from typing import Final
+
 from headgate.base.events import Event
 from headgate.base.states import NEW, RunState, TaskState
 from headgate.observe.checker.commit import Commit, Released
@@ -29,6 +32,9 @@ from headgate.observe.checker.subjects import (
     Task,
     Worker,
 )
+
+DECIDED_AHEAD: Final = 5
+"""A leader decides this many cycles at most before the first of them is written."""
 
 
 class World:
@@ -53,7 +59,9 @@ class World:
         self.starts: list[tuple[Event, Run]] = []
         self.waits: list[tuple[Event, Task]] = []
         self.released: list[Released] = []
-        """Since the leader's last commit: what it may or may not have known of when it decided."""
+        """What the leader may or may not have known of when it decided: everything since its last
+        commit, and what workers gave back before that while the cycle may have been decided already."""
+        self._given_back: deque[list[Released]] = deque([[]], maxlen=DECIDED_AHEAD)
         self.unreadable: str | None = None
         """Why the latest limit event could not be read."""
         self._plans: dict[str, GraphPlan] = {}
@@ -200,7 +208,10 @@ class World:
         if worker is not None and worker.by_executor.get(executor):
             worker.in_flight -= 1
             worker.by_executor[executor] -= 1
-        self.released.append(Released(run.id, task.node, executor, task.pools))
+        released = Released(run.id, task.node, executor, task.pools)
+        self.released.append(released)
+        if not self.commit.leader:
+            self._given_back[-1].append(released)
 
     # limits, workers, leaders
 
@@ -234,7 +245,8 @@ class World:
         self.grants.clear()
         self.starts.clear()
         self.waits.clear()
-        self.released.clear()
+        self.released = [each for several in self._given_back for each in several]
+        self._given_back.append([])
         for worker in self._moved:
             worker.earlier = None
             worker.gone = worker.gone or worker.leaving

@@ -153,6 +153,11 @@ def _others(commit: Commit) -> list[tuple[str, list[Any]]]:
         found.append(("reservation_clear", rows[:2]))
         if commit.reservations:
             found.append(("reservation_add", rows))
+    if commit.lingers is not None:
+        rows = columns(sorted(commit.lingers), 6)
+        found.append(("linger_clear", rows[:3]))
+        if commit.lingers:
+            found.append(("linger_add", rows))
     if commit.requests_done:
         found.append(("request_done", [sorted(commit.requests_done)]))
     return found

@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 import logging
 
-from headgate.base.changes import Bucket, Order, Reservation, TaskRow
+from headgate.base.changes import Bucket, Linger, Order, Reservation, TaskRow
 from headgate.base.clock import SECOND
 from headgate.base.errors import NotFound
 from headgate.base.events import EventRow
@@ -54,6 +54,7 @@ async def load(tx: Session) -> Snapshot:
             workers=await workers(tx),
             buckets=[Bucket(*row) for row in await tx.all("bucket_list")],
             reservations=[Reservation(*row) for row in await tx.all("reservation_list")],
+            lingers=[Linger(*row) for row in await tx.all("linger_list")],
             lanes=[row[0] for row in await tx.all("lanes_queued")],
             requests=decode.requests(await tx.all("request_list", MAX_REQUESTS)),
             stops=[Order(*row) for row in await tx.all("stop_list")],

@@ -108,13 +108,12 @@ CREATE INDEX run_state ON headgate.run (state, seq);
 CREATE INDEX run_key ON headgate.run (key, state) WHERE key IS NOT NULL;
 CREATE INDEX run_waits_for ON headgate.run (waits_for) WHERE waits_for IS NOT NULL;
 
+-- A signature may be longer than an index entry: its hash is indexed.
 CREATE TABLE headgate.lane (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    digest bytea NOT NULL UNIQUE,
     signature text NOT NULL
 );
-
--- A signature may be longer than an index entry: its hash is indexed.
-CREATE UNIQUE INDEX lane_signature ON headgate.lane (sha256(convert_to(signature, 'UTF8')));
 
 -- Exactly the queued runs, each lane in its order.
 CREATE TABLE headgate.queue (
@@ -218,6 +217,17 @@ CREATE TABLE headgate.reservation (
     pool text NOT NULL,
     slots bigint NOT NULL,
     PRIMARY KEY (task, pool)
+);
+
+-- Slots of dead workers' attempts, in pools whose own lease has not passed yet.
+CREATE TABLE headgate.linger (
+    task bigint NOT NULL,
+    token bigint NOT NULL,
+    pool text NOT NULL,
+    slots bigint NOT NULL,
+    until bigint NOT NULL,
+    worker text NOT NULL,
+    PRIMARY KEY (task, token, pool)
 );
 
 -- What clients ask of the leader; a row is deleted when it is done.

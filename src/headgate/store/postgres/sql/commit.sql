@@ -132,6 +132,22 @@ INSERT INTO headgate.reservation (task, pool, slots)
 SELECT * FROM unnest($1::bigint[], $2::text[], $3::bigint[]) WHERE EXISTS (SELECT 1 FROM fence)
 ON CONFLICT (task, pool) DO UPDATE SET slots = excluded.slots
 
+-- name: linger_clear
+-- Those that are not in the new set.
+DELETE FROM headgate.linger l
+WHERE NOT EXISTS (
+    SELECT 1 FROM unnest($1::bigint[], $2::bigint[], $3::text[]) v (task, token, pool)
+    WHERE v.task = l.task AND v.token = l.token AND v.pool = l.pool
+) AND EXISTS (SELECT 1 FROM fence)
+
+-- name: linger_add
+-- Slots of dead workers that their pool's lease still holds.
+INSERT INTO headgate.linger (task, token, pool, slots, until, worker)
+SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::bigint[], $5::bigint[], $6::text[])
+WHERE EXISTS (SELECT 1 FROM fence)
+ON CONFLICT (task, token, pool) DO UPDATE SET
+    slots = excluded.slots, until = excluded.until, worker = excluded.worker
+
 -- name: request_done
 -- Requests that were carried out.
 DELETE FROM headgate.request WHERE seq = ANY($1::bigint[]) AND EXISTS (SELECT 1 FROM fence)

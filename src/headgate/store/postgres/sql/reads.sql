@@ -102,6 +102,10 @@ SELECT pool, tat FROM headgate.bucket ORDER BY pool COLLATE "C"
 -- Slots kept free for waiters.
 SELECT task, pool, slots FROM headgate.reservation ORDER BY task, pool COLLATE "C"
 
+-- name: linger_list
+-- Slots of dead workers that their pool's lease still holds.
+SELECT task, token, pool, slots, until, worker FROM headgate.linger ORDER BY task, token, pool COLLATE "C"
+
 -- name: lanes_queued
 -- Lanes that have queued runs: one seek per lane, however long they are.
 WITH RECURSIVE l (lane) AS (

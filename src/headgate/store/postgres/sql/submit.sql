@@ -63,11 +63,13 @@ SELECT hash FROM headgate.graph WHERE hash = ANY($1::text[])
 -- name: lanes_by_signature
 -- Lanes that exist.
 SELECT l.signature, l.id FROM unnest($1::text[]) v (signature)
-JOIN headgate.lane l ON sha256(convert_to(l.signature, 'UTF8')) = sha256(convert_to(v.signature, 'UTF8'))
+JOIN headgate.lane l ON l.digest = sha256(convert_to(v.signature, 'UTF8'))
 
 -- name: lane_add
 -- New lanes.
-INSERT INTO headgate.lane (signature) SELECT unnest($1::text[]) ON CONFLICT DO NOTHING
+INSERT INTO headgate.lane (digest, signature)
+SELECT sha256(convert_to(v.signature, 'UTF8')), v.signature FROM unnest($1::text[]) v (signature)
+ON CONFLICT (digest) DO NOTHING
 
 -- name: lanes_prune
 -- Lanes that no queued run stands in.
