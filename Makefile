@@ -20,6 +20,7 @@ check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
+	$(BIN)/python tools/verify_types.py
 	$(BIN)/lint-imports
 
 demo: $(STAMP)

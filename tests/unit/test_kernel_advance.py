@@ -22,7 +22,8 @@ from headgate.base.graph import (
 )
 from headgate.base.model import Failure
 from headgate.base.names import MAX_ITEMS
-from headgate.kernel.advance import PLAIN, Advance, Progress
+from headgate.kernel.advance import Progress
+from headgate.kernel.steps import PLAIN, Advance
 from headgate.testing.sim.build import graph, items, step
 
 BOOM = Failure("Boom", "as planned")

@@ -9,7 +9,8 @@ import msgspec
 from headgate.base.graph import Const, Graph, Output, Truthy
 from headgate.base.model import Failure
 from headgate.base.states import TaskState
-from headgate.kernel.advance import PLAIN, Advance, Existing, Progress
+from headgate.kernel.advance import Progress
+from headgate.kernel.steps import PLAIN, Advance, Existing
 from headgate.testing.sim.build import graph, items, step
 from headgate.testing.sim.scenarios import random_graph
 

@@ -15,7 +15,7 @@ from headgate.base.limits import Limits, PoolRule
 from headgate.base.model import Failure, LimitRow
 from headgate.base.states import RunState, TaskState
 from headgate.kernel.conductor import Conductor, Cycle
-from headgate.kernel.ledger import TaskEntry
+from headgate.kernel.entries import TaskEntry
 from headgate.testing.sim.build import graph, items, needs, numbers, run_row, step, worker_row
 
 NOW = 10**15

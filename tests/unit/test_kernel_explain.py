@@ -11,8 +11,8 @@ from headgate.base.graph import Graph, RetryPolicy
 from headgate.base.limits import Limits, PoolRule, Rate, TagRule
 from headgate.base.model import Failure
 from headgate.kernel.conductor import Conductor
+from headgate.kernel.entries import TaskEntry
 from headgate.kernel.explain import Reason, Typical, explain_queued, explain_task, waiting_nodes
-from headgate.kernel.ledger import TaskEntry
 from headgate.testing.sim.build import graph, items, needs, numbers, run_row, step, worker_row
 
 NOW = 10**15

@@ -8,7 +8,8 @@ import pytest
 from headgate.base.graph import Graph
 from headgate.base.limits import Fair, Limits, PoolRule, TagRule
 from headgate.base.states import TaskState
-from headgate.kernel.ledger import Ledger, RunEntry, TaskEntry
+from headgate.kernel.entries import RunEntry, TaskEntry
+from headgate.kernel.ledger import Ledger
 from headgate.testing.sim.build import graph, items, needs, run_row, step, worker_row
 
 NOW = 10**15

@@ -7,6 +7,7 @@ and the audit read nothing else.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -97,5 +98,5 @@ def unpack(row: EventRow) -> list[Event]:
     ]
 
 
-pack = msgspec.json.Encoder().encode
+pack: Callable[[object], bytes] = msgspec.json.Encoder().encode
 """Encodes a list of `Change` as an event row's body."""

@@ -12,8 +12,8 @@ class Interrupts:
     """Counts interrupts while it is entered; who waits on it wakes up."""
 
     def __init__(self) -> None:
-        self.count = 0
-        self.signal = signal.SIGINT
+        self.count: int = 0
+        self.signal: signal.Signals = signal.SIGINT
         self._wake = threading.Event()
         self._before: dict[int, Any] = {}
 

@@ -26,7 +26,7 @@ from headgate.cli import (
 from headgate.cli.failures import BAD, INTERRUPTED, OK, USAGE, Internal, Usage, exit_code, show
 from headgate.cli.shell import Debug, Json, Shell, Url
 
-app = typer.Typer(
+app: typer.Typer = typer.Typer(
     name="headgate",
     help="Durable workflows whose concurrency and cost are predictable.",
     epilog="New here? Try: headgate demo",
@@ -58,8 +58,8 @@ def begin(
         print(context.get_help())
 
 
-for part in (run, dev, demo, runs, queue, pools, limits, workers, looking, auditing, settings):
-    part.register(app)
+for _part in (run, dev, demo, runs, queue, pools, limits, workers, looking, auditing, settings):
+    _part.register(app)
 
 # typer brings the parser it is built on under varying names; its errors have this shape everywhere.
 _UsageError: Any = typer.BadParameter.__mro__[1]

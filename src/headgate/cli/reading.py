@@ -18,7 +18,7 @@ class Reading:
     def __init__(self, settings: Settings) -> None:
         self._bridge = Bridge()
         try:
-            self.core = self._bridge.call(Core.open(settings, engine=False))
+            self.core: Core = self._bridge.call(Core.open(settings, engine=False))
         except BaseException:
             self._bridge.stop()
             raise

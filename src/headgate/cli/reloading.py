@@ -28,7 +28,7 @@ class Source:
         sys.dont_write_bytecode = True
         self._target = target
         before = set(sys.modules)
-        self.module = load_source(target)
+        self.module: ModuleType = load_source(target)
         self._folder = Path(self.module.__file__ or ".").resolve().parent
         self._names = self._own(before)
         self._stamps = self._look()

@@ -16,7 +16,7 @@ from headgate.store.protocol import Store
 from headgate.store.sqlite.store import SqliteStore
 
 Url = str | os.PathLike[str]
-_SUPPORTED = "Use the path of a SQLite file, e.g. .headgate/headgate.db."
+_SUPPORTED = "Use the path of a SQLite file, e.g. .headgate/headgate.db, or postgresql://…"
 
 
 def settings_for(url: Url | None, overrides: Mapping[str, object]) -> Settings:
@@ -38,7 +38,9 @@ def store_for(settings: Settings) -> Store:
     """The store that `settings.url` names, not opened yet."""
     url = settings.url
     scheme = urlsplit(url).scheme if "://" in url else ""
-    if scheme in {"postgresql", "postgres", "http", "https"}:
+    if scheme in {"postgresql", "postgres"}:
+        return _postgres(url)
+    if scheme in {"http", "https"}:
         raise InvalidInput(
             f"{scheme}:// is not available yet in this version.",
             field="url",
@@ -51,3 +53,17 @@ def store_for(settings: Settings) -> Store:
             f"{scheme}:// is no kind of store.", field="url", got=f"{scheme}://…", hint=_SUPPORTED
         )
     return SqliteStore(url)
+
+
+def _postgres(url: str) -> Store:
+    try:
+        # Only here: the driver is an extra, and SQLite must start without it.
+        from headgate.store.postgres import PostgresStore  # noqa: PLC0415
+    except ImportError as error:
+        raise InvalidInput(
+            "postgresql:// needs a driver that is not installed.",
+            field="url",
+            got="postgresql://…",
+            hint="Try: pip install 'headgate[postgres]'.",
+        ) from error
+    return PostgresStore(url)

@@ -23,10 +23,10 @@ class StepDef(Function):
     def __init__(self, fn: Callable[..., Any], given: Mapping[str, Any]) -> None:
         options.refuse_unknown(given, options.StepSettings, "@step")
         super().__init__(fn, given.get("name"), given.get("version"))
-        self.is_async = inspect.iscoroutinefunction(fn)
-        self.retry_on = options.retry_on(given.get("retry_on"))
+        self.is_async: bool = inspect.iscoroutinefunction(fn)
+        self.retry_on: tuple[type[Exception], ...] | None = options.retry_on(given.get("retry_on"))
         start = options.StepOptions(executor="async" if self.is_async else "thread")
-        self.options = self.merge(start, given)
+        self.options: options.StepOptions = self.merge(start, given)
 
     def merge(self, base: options.StepOptions, given: Mapping[str, Any]) -> options.StepOptions:
         local = self.qualname if self.is_local else ""
@@ -101,6 +101,8 @@ class FlowDef(Function):
     """A flow: its function and what holds for a run of it."""
 
     kind = "flow"
+    max_parallel: int | None
+    max_parallel_by: dict[str, int]
 
     def __init__(self, fn: Callable[..., Any], given: Mapping[str, Any]) -> None:
         options.refuse_unknown(given, options.FlowSettings, "@flow")
@@ -113,16 +115,16 @@ class FlowDef(Function):
             )
         super().__init__(fn, given.get("name"), given.get("version"))
         self.max_parallel, self.max_parallel_by = _parallel(given.get("max_parallel"))
-        self.sequential = options.flag(given, "sequential")
+        self.sequential: bool = options.flag(given, "sequential")
         self.fail: Literal["continue", "fast"] = options.one_of(
             given.get("fail", "continue"), ("continue", "fast"), "fail"
         )
-        self.tags = names.tags(given.get("tags"))
-        self.priority = names.priority(given.get("priority", 0))
-        self.queue_timeout_us = _span(given, "queue_timeout")
-        self.dispatch_deadline_us = _span(given, "dispatch_deadline")
-        self.deadline_us = _span(given, "deadline")
-        self.on_failure = cleanup(given.get("on_failure"))
+        self.tags: dict[str, str] = names.tags(given.get("tags"))
+        self.priority: int = names.priority(given.get("priority", 0))
+        self.queue_timeout_us: int | None = _span(given, "queue_timeout")
+        self.dispatch_deadline_us: int | None = _span(given, "dispatch_deadline")
+        self.deadline_us: int | None = _span(given, "deadline")
+        self.on_failure: StepCall | None = cleanup(given.get("on_failure"))
 
     def __repr__(self) -> str:
         return f"<flow {self.name}>"

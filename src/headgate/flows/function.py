@@ -39,10 +39,10 @@ class Function:
         _check_function(fn, self.kind)
         inner = inspect.unwrap(fn)
         self.fn = fn
-        self.module = fn.__module__
-        self.qualname = fn.__qualname__
-        self.file = inner.__code__.co_filename
-        self.is_local = "<" in self.qualname
+        self.module: str = fn.__module__
+        self.qualname: str = fn.__qualname__
+        self.file: str = inner.__code__.co_filename
+        self.is_local: bool = "<" in self.qualname
         if name is None and "<lambda>" in self.qualname:
             raise InvalidFlow(
                 f"a lambda has no name to find it by, so it cannot be a {self.kind}.",
@@ -50,10 +50,10 @@ class Function:
                 got=self.qualname,
                 hint="Define it with def, or give it name=...",
             )
-        self.short = fn.__name__ if name is None else names.name(name, "name")
-        self.name = self._default_name() if name is None else self.short
-        self.version = None if version is None else names.name(str(version), "version")
-        self.parameters = inspect.signature(fn)
+        self.short: str = fn.__name__ if name is None else names.name(name, "name")
+        self.name: str = self._default_name() if name is None else self.short
+        self.version: str | None = None if version is None else names.name(str(version), "version")
+        self.parameters: inspect.Signature = inspect.signature(fn)
 
     def _default_name(self) -> str:
         # A file run as a script is imported by its stem elsewhere: both must find the same name.

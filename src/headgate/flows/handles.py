@@ -98,7 +98,8 @@ class Handle(Generic[T_co]):
     def __ge__(self, other: object) -> Test:
         return self._compare(">=", other)
 
-    __hash__ = object.__hash__
+    def __hash__(self) -> int:
+        return object.__hash__(self)
 
     def is_in(self, options: Iterable[object]) -> Test:
         """True if the result is one of `options` (a list, or a handle of one)."""
@@ -173,7 +174,7 @@ class Test:
 
     def __init__(self, recorder: Recorder, condition: AnyCondition) -> None:
         self._recorder = recorder
-        self.condition = condition
+        self.condition: AnyCondition = condition
 
     def __repr__(self) -> str:
         return "<condition>"

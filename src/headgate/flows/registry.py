@@ -64,4 +64,4 @@ def _find(known: Mapping[str, F], name: str, kind: str) -> F:
     )
 
 
-registry = Registry()
+registry: Registry = Registry()

@@ -10,7 +10,9 @@ class Retry(Exception):
 
     def __init__(self, message: str = "", after: Duration | None = None) -> None:
         super().__init__(message or "the step asked to be retried")
-        self.after_us = None if after is None else microseconds(after, "after", minimum=0)
+        self.after_us: int | None = (
+            None if after is None else microseconds(after, "after", minimum=0)
+        )
 
 
 class Fatal(Exception):

@@ -43,7 +43,7 @@ class Step(Generic[P, T]):
 
     def __init__(self, call: StepCall) -> None:
         self.call = call
-        self.definition = call.step
+        self.definition: StepDef = call.step
         functools.update_wrapper(self, call.step.fn)
         self.fn = call.step.fn
 

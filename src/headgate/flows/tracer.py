@@ -83,8 +83,8 @@ class Tracer:
 
     def __init__(self, flow: FlowDef, params: Mapping[str, Any]) -> None:
         self.nodes: list[Node] = []
-        self.values = Templates(params)
-        self.files = {flow.file}
+        self.values: Templates = Templates(params)
+        self.files: set[str] = {flow.file}
         self._names: dict[str, int] = {}
         self._scopes = [Scope(flow, "")]
 

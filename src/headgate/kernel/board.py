@@ -65,10 +65,10 @@ class Turns:
 class Board(Generic[W]):
     def __init__(self) -> None:
         self.lanes: dict[object, Lane[W]] = {}
-        self.turns = Turns()
+        self.turns: Turns = Turns()
         self._max_bypass = 16
         self.reserved: dict[Lane[W], W] = {}
-        self.reservations_changed = False
+        self.reservations_changed: bool = False
         self.found_blocked: list[tuple[Lane[W], W, Gate, str]] = []
         """Lanes newly parked in this decision, with the gate and its reason: what *waiting* events tell."""
         self._front: list[tuple[Key, int, int, Lane[W], Source]] = []

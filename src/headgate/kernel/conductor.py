@@ -24,22 +24,24 @@ from headgate.base.changes import (
     RunStart,
     TaskRow,
 )
-from headgate.base.durations import spoken
 from headgate.base.events import NOBODY, Change
 from headgate.base.graph import Graph
 from headgate.base.limits import Limits
 from headgate.base.model import Failure, LimitRow, RunRow, WorkerRow
 from headgate.base.states import HOLDING, RunState, TaskState
 from headgate.kernel import render
-from headgate.kernel.advance import PLAIN, Existing
-from headgate.kernel.gates import Gate, PoolGate
+from headgate.kernel.deadlines import Deadlines
+from headgate.kernel.entries import QueuedRun, TaskEntry
+from headgate.kernel.gates import PoolGate
 from headgate.kernel.journal import Journal
-from headgate.kernel.ledger import Ledger, QueuedRun, RunEntry, TaskEntry
+from headgate.kernel.ledger import Ledger
 from headgate.kernel.lives import Defaults, Lives, failure_of, short
-from headgate.kernel.place import Station, Worker
+from headgate.kernel.naming import gate_name
+from headgate.kernel.place import Worker
+from headgate.kernel.rebuild import restore_run
+from headgate.kernel.steps import PLAIN, Existing
 
 _dump = msgspec.json.Encoder().encode
-SWEEP_AGAIN_US = 1_000_000
 SHARED_CALLS = 256
 """How many maps' shared arguments are kept rendered; any other is rendered again."""
 
@@ -75,19 +77,20 @@ class Conductor:
     ) -> None:
         self.term = term
         self.owner = owner
-        self.ledger = Ledger(limits)
-        self.journal = Journal(term, f"leader:{owner}")
-        self.lives = Lives(self.ledger, self.journal, defaults or Defaults(), seed)
+        self.ledger: Ledger = Ledger(limits)
+        self.journal: Journal = Journal(term, f"leader:{owner}")
+        self.lives: Lives = Lives(self.ledger, self.journal, defaults or Defaults(), seed)
+        self.deadlines: Deadlines = Deadlines(self.lives)
         self.graphs: dict[str, Graph] = {}
-        self.stale_facts = 0
+        self.stale_facts: int = 0
         self._tokens = 0
         self._rules: dict[tuple[str, str], bytes] = {}
         self._retried: dict[int, list[TaskRow]] = {}
         self._shared_calls: dict[tuple[int, int], bytes | None] = {}
         self._ended_queued: set[int] = set()
+        """Queued runs ended by the commit to come: until it is written the queue still shows them."""
         self._reprioritised: dict[int, int] = {}
         """Decided in this cycle: rows that are read meanwhile do not know yet."""
-        """Queued runs ended by the commit to come: until it is written the queue still shows them."""
 
     # -- beginning a term --------------------------------------------------------------------------
 
@@ -119,67 +122,8 @@ class Conductor:
         for task in tasks:
             by_run.setdefault(ids.run_of(task.id), []).append(task)
         for row in runs:
-            self._restore_run(row, by_run.get(row.seq, []), now)
-
-    def _restore_run(self, row: RunRow, rows: list[TaskRow], now: int) -> None:
-        lives = self.lives
-        run = self.ledger.add_run(row, self.graphs[row.graph], charged=False)
-        progress = lives.enter(run)
-        existing: list[Existing] = []
-        open_rows: list[tuple[TaskEntry, TaskRow]] = []
-        for task in rows:
-            final = task.state in (TaskState.COMPLETED, TaskState.CANCELLED, TaskState.SKIPPED)
-            if not final:
-                entry = self._entry(run, task)
-                if task.state in (TaskState.FAILED, TaskState.TIMED_OUT):
-                    final = not lives.retries(entry, failure_of(task.error))
-                if not final:
-                    lives.tasks[entry.id] = entry
-                    self.ledger.enter(entry)
-                    open_rows.append((entry, task))
-            ordinal = ids.ordinal_of(task.id)
-            existing.append(
-                Existing(task.node, task.idx, ordinal, task.state, task.output, task.error, final)
-            )
-        # Progress first: it may close a map whose waiting items must then not stand in line.
-        lives.apply(run, progress.begin(existing, stopping=row.verdict is not None), now)
-        for entry, task in open_rows:
-            if lives.tasks.get(entry.id) is entry:
-                self._pick_up(entry, task, now)
-        if row.verdict is not None and row.seq in lives.progress:
-            lives.wind_down(run, now, force=False)
-        lives.close_if_finished(run, now)
-
-    def _entry(self, run: RunEntry, row: TaskRow) -> TaskEntry:
-        entry = TaskEntry(row.id, run, row.node, row.idx)
-        entry.state = row.state
-        entry.attempt, entry.tries = row.attempt, row.tries
-        entry.abandons, entry.offers = row.abandons, row.offers
-        entry.token, entry.worker = row.token, row.worker
-        entry.requested_at, entry.scheduled_at = row.requested_at, row.scheduled_at
-        entry.started_at, entry.not_before = row.started_at, row.not_before
-        entry.eligible_at = row.eligible_at
-        entry.input = row.input
-        entry.stored = True
-        return entry
-
-    def _pick_up(self, entry: TaskEntry, row: TaskRow, now: int) -> None:
-        lives = self.lives
-        scope = lives.progress[entry.run.seq].scope
-        item = row.input if row.idx != PLAIN else None
-        entry.pools = render.pool_needs(entry.spec, scope, item)
-        match row.state:
-            case TaskState.REQUESTED:
-                lives.stand_in_line(entry, now)
-            case TaskState.SCHEDULED | TaskState.RUNNING:
-                self.ledger.hold(entry)
-                if row.state == TaskState.SCHEDULED:
-                    ttl = lives.defaults.offer_ttl_us
-                    lives.timers.set(now + ttl, "offer", entry.id, entry.token)
-            case TaskState.FAILED | TaskState.TIMED_OUT:
-                self._judge(entry, failure_of(row.error), now)
-            case _:
-                lives.ask_again(entry, row.state, now, "its leader changed")
+            graph = self.graphs[row.graph]
+            restore_run(self.lives, row, graph, by_run.get(row.seq, []), now)
 
     def call_of(self, entry: TaskEntry) -> bytes:
         """The call of a task that starts in this process."""
@@ -398,7 +342,7 @@ class Conductor:
             entry.state = state
             if local:
                 self.journal.save_end(entry, state, error)
-            self._judge(entry, failure_of(error), now)
+            self.lives.judge(entry, failure_of(error), now)
         return True
 
     def _tell_end(
@@ -413,94 +357,16 @@ class Conductor:
             data["reason"] = reason
         self.journal.tell(entry.run.seq, Change("task", entry.id, before, state, entry.token, data))
 
-    def _judge(self, entry: TaskEntry, failure: Failure, now: int) -> None:
-        if self.lives.retries(entry, failure):
-            self.lives.retry(entry, failure, now)
-        else:
-            self.lives.fail(entry, failure, now)
-
-    # -- time --------------------------------------------------------------------------------------
-
-    def _time_passes(self, now: int) -> None:
-        for _, kind, subject, detail in self.lives.timers.due(now):
-            if kind == "run_deadline":
-                self._run_deadline(subject, now)
-            elif kind == "linger":
-                self.ledger.end_lingering(subject, now)
-            elif (entry := self.lives.tasks.get(subject)) is None:
-                continue
-            elif kind == "offer":
-                if entry.state == TaskState.SCHEDULED and entry.token == detail:
-                    self.journal.withdrawals.append((entry.id, entry.token, TaskState.REQUESTED))
-            elif entry.state != TaskState.REQUESTED:
-                continue
-            elif kind == "back_off":
-                if entry.not_before == detail and not entry.in_line:
-                    self.ledger.request(entry)
-            elif kind == "queue_timeout" and entry.requested_at == detail:
-                self._queue_timeout(entry, now)
-            elif kind == "dispatch_deadline" and entry.eligible_at == detail:
-                self._dispatch_deadline(entry, now)
-
-    def _run_deadline(self, seq: int, now: int) -> None:
-        run = self.ledger.runs.get(seq)
-        if run is not None and run.row.verdict is None:
-            failure = Failure("deadline", "the run's deadline has passed", retryable=False)
-            self.lives.stop(run, RunState.TIMED_OUT, failure, now)
-            self.lives.close_if_finished(run, now)
-
-    def _queue_timeout(self, entry: TaskEntry, now: int) -> None:
-        limit = self.lives.queue_timeout_of(entry) or 0
-        gate = "sequential" if entry.aside else "back-off"
-        if entry.lane is not None and entry.in_line:
-            gate = gate_name(entry.lane.parked_at)
-        waited = spoken(now - entry.requested_at)
-        text = f"queue_timeout: {gate} — waited {waited} of at most {spoken(limit)}"
-        failure = Failure("queue_timeout", text, retryable=False)
-        self.lives.end_waiting(entry, entry.state, TaskState.FAILED, failure, now)
-
-    def _dispatch_deadline(self, entry: TaskEntry, now: int) -> None:
-        lane = entry.lane
-        if (
-            lane is None
-            or lane.parked_at is not lane.station
-            or not isinstance(lane.station, Station)
-        ):
-            # Another gate blocks it at the moment: only waiting for a worker counts.
-            self.lives.timers.set(
-                now + SWEEP_AGAIN_US, "dispatch_deadline", entry.id, entry.eligible_at
-            )
-            return
-        skill = lane.station.skill
-        floor = self.ledger.floor
-        wanted = (
-            ", ".join(f"{label}={value}" for label, value in skill.needs) or f"step {skill.step}"
-        )
-        matching = sum(1 for _ in floor.matching(skill))
-        text = (
-            f"capacity: no worker with {wanted} for {spoken(now - entry.eligible_at)}"
-            f" ({len(floor.workers)} workers, {matching} matching, {entry.offers} offers declined)"
-        )
-        failure = Failure("capacity", text, retryable=False)
-        self.lives.end_waiting(entry, entry.state, TaskState.FAILED, failure, now)
+    # -- the cycle ---------------------------------------------------------------------------------
 
     def sweep(self, now: int) -> int:
-        """Once a second: start the dispatch clock of what lacks only a worker. Returns the demand."""
-        demand = 0
-        for entry in self.ledger.eligible():
-            demand += 1
-            if entry.eligible_at == 0 and entry.requested_at < now:
-                entry.eligible_at = now
-                self.journal.save(entry)
-                at = now + self.lives.dispatch_deadline_of(entry)
-                self.lives.timers.set(at, "dispatch_deadline", entry.id, now)
-        return demand
-
-    # -- the cycle ---------------------------------------------------------------------------------
+        """Once a second: the clocks of what lacks only a worker. Returns the demand for workers."""
+        self.ledger.tidy()
+        return self.deadlines.sweep(now)
 
     def cycle(self, now: int) -> Cycle:
         """Decide, and hand over everything since the last cycle as one commit."""
-        self._time_passes(now)
+        self.deadlines.pass_time(now)
         self.journal.granting()
         budget = self.ledger.limits.max_starts_per_cycle
         for head in self.ledger.decide_runs(now, budget):
@@ -617,13 +483,3 @@ class Conductor:
             }
             self.journal.tell_wait(head.run.seq, Change("wait", head.id, "", name, 0, data))
         return found
-
-
-def gate_name(gate: Gate | None, reason: str = "full") -> str:
-    """The name under which events, messages and `why` speak of a gate."""
-    if gate is None:
-        return "its turn"
-    if isinstance(gate, PoolGate):
-        prefix = reason if reason in ("rate", "paused", "reserved") else "pool"
-        return f"{prefix}:{gate.name}"
-    return "worker" if isinstance(gate, Station) else f"{gate.kind}:{gate.name}"

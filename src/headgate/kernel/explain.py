@@ -13,11 +13,13 @@ import msgspec
 
 from headgate.base.ids import run_of
 from headgate.base.states import HOLDING, TaskState
-from headgate.kernel.advance import Phase, Progress
-from headgate.kernel.conductor import Conductor, gate_name
+from headgate.kernel.advance import Progress
+from headgate.kernel.conductor import Conductor
+from headgate.kernel.entries import QueuedRun, TaskEntry
 from headgate.kernel.gates import Gate, PoolGate
-from headgate.kernel.ledger import QueuedRun, TaskEntry
+from headgate.kernel.naming import gate_name
 from headgate.kernel.place import Station
+from headgate.kernel.steps import Phase
 
 MOST_HOLDERS = 20
 

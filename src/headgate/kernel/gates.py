@@ -36,17 +36,17 @@ class Gate:
     __slots__ = ("cap", "kind", "limit", "name", "parked", "paused", "used")
 
     def __init__(self, kind: str, name: str, limit: int) -> None:
-        self.kind = kind
-        self.name = name
-        self.used = 0
+        self.kind: str = kind
+        self.name: str = name
+        self.used: int = 0
         self.parked: dict[int, list[tuple[Key, int, Lane[Any]]]] = {}
         """Lanes that wait here, by how much they need: a heap for each."""
         self.set(limit)
 
     def set(self, limit: int, *, paused: bool = False) -> None:
-        self.limit = limit
-        self.paused = paused
-        self.cap = 0 if paused else (UNBOUNDED if limit < 0 else limit)
+        self.limit: int = limit
+        self.paused: bool = paused
+        self.cap: int = 0 if paused else (UNBOUNDED if limit < 0 else limit)
 
     @property
     def room(self) -> int:
@@ -65,7 +65,7 @@ class PoolGate(Gate):
         super().__init__("pool", name, -1)
         self.lease_us: int | None = None
         self.rate: Rate | None = None
-        self.tat = 0
+        self.tat: int = 0
         """When the bucket is full again, in units of 1 / rate.count microseconds: integers stay exact."""
         self.wide: dict[Lane[Any], None] = {}
         """Parked lanes that need this pool and could be overtaken: several pools, or several slots."""
@@ -133,20 +133,20 @@ class Lane(Generic[W]):
         station: Gate | None = None,
         fair: str | None = None,
     ) -> None:
-        self.key = key
-        self.gates = gates
-        self.pools = pools
-        self.station = station
-        self.fair = fair
-        self.wide = len(pools) > 1 or any(slots > 1 for _, slots in pools)
+        self.key: object = key
+        self.gates: tuple[Gate, ...] = gates
+        self.pools: tuple[tuple[PoolGate, int], ...] = pools
+        self.station: Gate | None = station
+        self.fair: str | None = fair
+        self.wide: bool = len(pools) > 1 or any(slots > 1 for _, slots in pools)
         self.entries: list[tuple[tuple[int, int], int, int, W]] = []
         """By rank and id; a number tells what was removed from what came back in the same place."""
         self._added = 0
         self.live: dict[int, W] = {}
         self.parked_at: Gate | None = None
-        self.stamp = 0
+        self.stamp: int = 0
         """Entries of gates' heaps that carry an older stamp are void."""
-        self.bypassed = 0
+        self.bypassed: int = 0
         """How often a later task that shares a pool started while pools alone blocked this lane."""
         self.waiting_since_bypass: dict[int, int] = {}
         """Waiter → `bypassed` when it joined: what it was itself overtaken by is the difference."""

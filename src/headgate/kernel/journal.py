@@ -12,7 +12,7 @@ import msgspec
 from headgate.base.changes import Commit, RunEnd, RunEvents, TaskEnd, TaskRow, TaskSave
 from headgate.base.events import Change
 from headgate.base.states import HOLDING, TaskState
-from headgate.kernel.ledger import TaskEntry
+from headgate.kernel.entries import TaskEntry
 
 _dump = msgspec.json.Encoder().encode
 
@@ -21,13 +21,13 @@ class Journal:
     def __init__(self, term: int, actor: str) -> None:
         self.term = term
         self.actor = actor
-        self.cycles = 0
+        self.cycles: int = 0
         self._last = 0
         self._held_json: dict[tuple[tuple[str, int], ...], bytes] = {}
         self._open()
 
     def _open(self) -> None:
-        self.commit = Commit(self.term, 0, self.actor)
+        self.commit: Commit = Commit(self.term, 0, self.actor)
         self.stops: list[tuple[int, int, str]] = []
         self.withdrawals: list[tuple[int, int, str]] = []
         self.ended_runs: list[int] = []

@@ -9,164 +9,31 @@ each lane of the queue: never the backlog.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from heapq import heappop, heappush
+from heapq import heappush
 
 import msgspec
 
 from headgate.base.changes import Linger
-from headgate.base.graph import Graph, Node
+from headgate.base.graph import Graph
 from headgate.base.limits import Limits, TagRule
 from headgate.base.model import RunRow, WorkerRow
 from headgate.base.states import TaskState
 from headgate.kernel import lanes
 from headgate.kernel.board import Board
+from headgate.kernel.entries import QueuedRun, RunEntry, TaskEntry
 from headgate.kernel.gates import Gate, Key, Lane, PoolGate
 from headgate.kernel.place import Floor, Skill, Station, Worker
 
-
-class QueuedRun:
-    """A queued run whose turn may come: one of the heads of a lane of the queue."""
-
-    __slots__ = ("id", "lane", "rank", "row")
-
-    def __init__(self, row: RunRow, rank: tuple[int, int]) -> None:
-        self.row = row
-        self.id = row.seq
-        self.rank = rank
-        self.lane: Lane[QueuedRun] | None = None
-
-
-class RunEntry:
-    """An executing run: what it is charged for and the gates that are its own."""
-
-    __slots__ = (
-        "by_executor",
-        "fair",
-        "files",
-        "gates",
-        "graph",
-        "lanes",
-        "last_worker",
-        "parallel",
-        "row",
-        "seq",
-        "tasks",
-        "windows",
-    )
-
-    def __init__(self, row: RunRow, graph: Graph) -> None:
-        self.row = row
-        self.seq = row.seq
-        self.graph = graph
-        self.fair: str | None = None
-        self.gates: tuple[Gate, ...] = ()
-        self.parallel = (
-            None if graph.max_parallel is None else Gate("run", "parallel", graph.max_parallel)
-        )
-        self.by_executor = {
-            executor: Gate("run", f"parallel:{executor}", limit)
-            for executor, limit in graph.max_parallel_by.items()
-        }
-        self.windows = {
-            index: Gate("window", node.name, node.window)
-            for index, node in enumerate(graph.nodes)
-            if node.window is not None
-        }
-        self.tasks: dict[int, TaskEntry] = {}
-        """Tasks that are not terminal."""
-        self.files: dict[int, list[int]] = {}
-        """Of a sequential flow: items of each map that are not terminal, by node, as a heap of their ids."""
-        self.lanes: dict[tuple[int, tuple[tuple[str, int], ...]], Lane[TaskEntry]] = {}
-        self.last_worker: dict[str, str] = {}
-
-    @property
-    def own_gates(self) -> bool:
-        return self.parallel is not None or bool(self.by_executor)
-
-    def first_in_file(self, node: int) -> TaskEntry | None:
-        """The item of a sequential map whose turn it is: the first that has not ended for good."""
-        file = self.files.get(node)
-        while file:
-            if (task := self.tasks.get(file[0])) is not None:
-                return task
-            heappop(file)
-        return None
-
-
-class TaskEntry:
-    """A task that waits or runs. Mirrors its row; `lane` names what it needs and, in flight, what it holds."""
-
-    __slots__ = (
-        "abandons",
-        "attempt",
-        "cancelling",
-        "eligible_at",
-        "id",
-        "idx",
-        "input",
-        "lane",
-        "node",
-        "not_before",
-        "offers",
-        "pools",
-        "rank",
-        "requested_at",
-        "run",
-        "scheduled_at",
-        "spec",
-        "started_at",
-        "state",
-        "stored",
-        "token",
-        "tries",
-        "worker",
-    )
-
-    def __init__(self, task: int, run: RunEntry, node: int, idx: int) -> None:
-        self.id = task
-        self.run = run
-        self.node = node
-        self.idx = idx
-        self.spec: Node = run.graph.nodes[node]
-        self.input: bytes | None = None
-        """Its call (of an item: the item), until it is started in this process."""
-        self.state: str = TaskState.REQUESTED
-        self.attempt = 0
-        self.tries = 0
-        self.abandons = 0
-        self.offers = 0
-        self.token = 0
-        self.worker: str | None = None
-        self.requested_at = 0
-        self.scheduled_at = 0
-        self.started_at = 0
-        self.not_before = 0
-        self.eligible_at = 0
-        self.pools: tuple[tuple[str, int], ...] = ()
-        self.rank: tuple[int, int] = (0, 0)
-        self.lane: Lane[TaskEntry] | None = None
-        self.cancelling = False
-        self.stored = False
-        """Its row exists in the store (else it is inserted with this cycle's commit)."""
-
-    @property
-    def in_line(self) -> bool:
-        """It stands at its gates (and is not in flight, nor waiting for its back-off to end)."""
-        return self.lane is not None and self.lane.live.get(self.id) is self
-
-    @property
-    def aside(self) -> bool:
-        """It was asked for and has never been at its gates: an earlier item of its sequential map goes first."""
-        return self.lane is None and self.state == TaskState.REQUESTED and self.not_before == 0
+MOST_POOLS = 10_000
 
 
 class Ledger:
     def __init__(self, limits: Limits) -> None:
-        self.limits = limits
-        self.floor = Floor(limits.placement)
+        self.limits: Limits = limits
+        self.floor: Floor = Floor(limits.placement)
         self.queue: Board[QueuedRun] = Board()
         self.board: Board[TaskEntry] = Board()
-        self.run_gate = Gate("runs", "max_concurrent_runs", limits.max_concurrent_runs)
+        self.run_gate: Gate = Gate("runs", "max_concurrent_runs", limits.max_concurrent_runs)
         self.tag_gates: dict[str, Gate] = {}
         self.pools: dict[str, PoolGate] = {}
         self.runs: dict[int, RunEntry] = {}
@@ -175,7 +42,7 @@ class Ledger:
         """Runs that wait for the run they replace to end, by that run."""
         self.lingering: dict[tuple[int, int, str], tuple[int, int, str]] = {}
         """(task, token, pool) → (slots, until, worker): slots of dead holders whose pool has a longer lease."""
-        self.lingering_changed = False
+        self.lingering_changed: bool = False
         self._apply_common(limits)
 
     # -- limits ------------------------------------------------------------------------------------
@@ -490,6 +357,30 @@ class Ledger:
         for station in self.floor.waiting_for(worker, None):
             self.board.opened(station)
         return worker
+
+    def tidy(self) -> None:
+        """Forget keyed pools and skills nobody has used for a while, so that neither grows without end."""
+        if len(self.pools) <= MOST_POOLS and len(self.floor.stations) <= MOST_POOLS:
+            return
+        lanes_in_use = list(self.board.lanes.values())
+        lanes_in_use += [
+            task.lane
+            for run in self.runs.values()
+            for task in run.tasks.values()
+            if task.lane is not None
+        ]
+        used = {pool.name for lane in lanes_in_use for pool, _ in lane.pools}
+        used |= {pool for _, _, pool in self.lingering}
+        # A bucket that is not full yet still bounds whoever comes next.
+        used |= {name for name, pool in self.pools.items() if pool.tat or pool.used}
+        for name in [name for name in self.pools if name not in used]:
+            del self.pools[name]
+        stations = {id(lane.station) for lane in lanes_in_use}
+        for skill in [key for key, each in self.floor.stations.items() if id(each) not in stations]:
+            del self.floor.stations[skill]
+        for run in self.runs.values():
+            # Lanes kept for later point to gates that may be gone.
+            run.lanes.clear()
 
     # -- demand ------------------------------------------------------------------------------------
 

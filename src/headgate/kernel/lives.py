@@ -19,9 +19,11 @@ from headgate.base.events import Change
 from headgate.base.model import Failure
 from headgate.base.states import NEW, RunState, TaskState
 from headgate.kernel import render, retry
-from headgate.kernel.advance import TAINTED, Advance, Asked, Progress, Skipped
+from headgate.kernel.advance import Progress
+from headgate.kernel.entries import RunEntry, TaskEntry
 from headgate.kernel.journal import Journal
-from headgate.kernel.ledger import Ledger, RunEntry, TaskEntry
+from headgate.kernel.ledger import Ledger
+from headgate.kernel.steps import TAINTED, Advance, Asked, Skipped
 from headgate.kernel.timers import Timers
 
 _dump = msgspec.json.Encoder().encode
@@ -52,7 +54,7 @@ class Lives:
         self.journal = journal
         self.defaults = defaults
         self.seed = seed
-        self.timers = Timers()
+        self.timers: Timers = Timers()
         self.progress: dict[int, Progress] = {}
         self.tasks: dict[int, TaskEntry] = {}
         """Tasks that are not terminal, by id."""
@@ -196,6 +198,13 @@ class Lives:
             return False
         step = self.progress[entry.run.seq].steps[entry.node]
         return entry.tries < entry.spec.retry.retries and not step.closed
+
+    def judge(self, entry: TaskEntry, failure: Failure, now: int) -> None:
+        """After a failed attempt: another one, or the end of the task."""
+        if self.retries(entry, failure):
+            self.retry(entry, failure, now)
+        else:
+            self.fail(entry, failure, now)
 
     def retry(self, entry: TaskEntry, failure: Failure, now: int) -> None:
         before = entry.state

@@ -30,13 +30,13 @@ class Worker:
     __slots__ = ("_fits", "assigned", "local", "offered", "row", "used", "used_by")
 
     def __init__(self, row: WorkerRow, *, local: bool = False) -> None:
-        self.row = row
-        self.local = local
-        self.used = 0
+        self.row: WorkerRow = row
+        self.local: bool = local
+        self.used: int = 0
         self.used_by: dict[str, int] = {}
-        self.offered = 0
+        self.offered: int = 0
         """Offers it has not answered yet: `claim` bounds these."""
-        self.assigned = 0
+        self.assigned: int = 0
         self._fits: dict[Skill, bool] = {}
 
     @property
@@ -79,8 +79,8 @@ class Station(Gate):
 
     def __init__(self, skill: Skill, floor: Floor) -> None:
         super().__init__("worker", skill.step, -1)
-        self.skill = skill
-        self.floor = floor
+        self.skill: Skill = skill
+        self.floor: Floor = floor
 
     @property
     def room(self) -> int:

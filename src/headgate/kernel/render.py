@@ -46,10 +46,10 @@ class Scope:
         tags: Mapping[str, str],
         output: Callable[[int], bytes],
     ) -> None:
-        self.params = params
-        self.consts = consts
-        self.tags = tags
-        self.output = output
+        self.params: Mapping[str, bytes] = params
+        self.consts: Sequence[bytes] = consts
+        self.tags: Mapping[str, str] = tags
+        self.output: Callable[[int], bytes] = output
 
 
 def split_object(raw: bytes) -> dict[str, bytes]:

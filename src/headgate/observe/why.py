@@ -17,8 +17,8 @@ from headgate.base.model import RunRow
 from headgate.base.states import EXECUTING_RUNS, RunState, TaskState
 from headgate.kernel import explain, lanes
 from headgate.kernel.conductor import Conductor
+from headgate.kernel.entries import QueuedRun, TaskEntry
 from headgate.kernel.explain import Reason, Typical, explain_queued, waiting_nodes
-from headgate.kernel.ledger import QueuedRun, TaskEntry
 from headgate.store.protocol import RunFilter, Snapshot, Store
 
 _graph = msgspec.json.Decoder(Graph).decode

@@ -34,7 +34,7 @@ from headgate.stages.worker import End, Launch, Worker
 from headgate.stages.writing import Writing
 from headgate.store.protocol import Elect, Expire, Gather, Gathered, Recut, Store, Withdraw
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 _graph = msgspec.json.Decoder(Graph).decode
 SWEEP_SECONDS = 1.0
 MOST_OVERDUE = 1_000
@@ -50,7 +50,7 @@ class Coordinator:
         on_ended: Callable[[list[int]], None],
     ) -> None:
         self.owner = owner
-        self.demand = 0
+        self.demand: int = 0
         self._store = store
         self._settings = settings
         self._local = local

@@ -31,7 +31,7 @@ from headgate.base.graph import Graph
 from headgate.base.states import TaskState
 from headgate.flows.registry import Registry, registry
 from headgate.kernel import render
-from headgate.kernel.advance import PLAIN
+from headgate.kernel.steps import PLAIN
 from headgate.stages.chores import end_tasks
 from headgate.stages.coordinator import Coordinator
 from headgate.stages.declaring import declared_limits
@@ -46,7 +46,7 @@ from headgate.store.protocol import (
     Store,
 )
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 _graph = msgspec.json.Decoder(Graph).decode
 FINISH_BATCH = 500
 STAND_AGAIN_SECONDS = 0.5
@@ -68,7 +68,7 @@ class Engine:
         self.store = store
         self.settings = settings
         self.coordinator: Coordinator | None = None
-        self.lost = asyncio.Event()
+        self.lost: asyncio.Event = asyncio.Event()
         """Set while the worker has no lease: it was lost, and what it ran has not ended yet."""
         self._clock = clock or SystemClock()
         self._registry = known

@@ -24,7 +24,7 @@ from headgate.kernel.conductor import Conductor
 from headgate.kernel.lanes import rank
 from headgate.store.protocol import Heads, Store
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 _graph = msgspec.json.Decoder(Graph).decode
 MOST_HEADS = 4_096
 MOST_PER_LANE = 256

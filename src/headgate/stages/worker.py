@@ -32,7 +32,7 @@ from headgate.stages.executors.protocol import Executor, Job, Outcome, StopReaso
 from headgate.stages.executors.workdirs import WorkRoot
 from headgate.store.protocol import Store
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 _dump = msgspec.json.Encoder().encode
 _BLOB = b'"$headgate.blob"'
 VERSION = "0.1.0"
@@ -69,9 +69,9 @@ class Worker:
         registry: Registry,
         deliver: Callable[[End], None],
     ) -> None:
-        self.id = f"{socket.gethostname()}-{os.getpid()}-{os.urandom(4).hex()}"
+        self.id: str = f"{socket.gethostname()}-{os.getpid()}-{os.urandom(4).hex()}"
         self.since = 0
-        self.draining = False
+        self.draining: bool = False
         self._settings = settings
         self._clock = clock
         self._store = store

@@ -19,7 +19,7 @@ from headgate.kernel.conductor import Cycle
 from headgate.stages.worker import End
 from headgate.store.protocol import Store
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 MOST_IN_FLIGHT = 4
 RETRY_SECONDS = 0.2
 
@@ -28,7 +28,7 @@ class Writing:
     def __init__(
         self, store: Store, act: Callable[[Cycle], Awaitable[None]], changed: Callable[[], None]
     ) -> None:
-        self.written = 0
+        self.written: int = 0
         self._store = store
         self._act = act
         self._changed = changed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -13,9 +13,9 @@ Row = Sequence[Any]
 
 _TAGS = 6
 
-decode_tags = msgspec.json.Decoder(dict[str, str]).decode
-encode = msgspec.json.Encoder().encode
-decode_worker = msgspec.json.Decoder(WorkerRow).decode
+decode_tags: Callable[[bytes | str], dict[str, str]] = msgspec.json.Decoder(dict[str, str]).decode
+encode: Callable[[object], bytes] = msgspec.json.Encoder().encode
+decode_worker: Callable[[bytes | str], WorkerRow] = msgspec.json.Decoder(WorkerRow).decode
 _request = msgspec.json.Decoder(Request).decode
 
 

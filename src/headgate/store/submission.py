@@ -78,8 +78,8 @@ class Desk:
         self._next = facts.last
         self._known = dict(facts.stored)
         self._holders = dict(facts.holders)
-        self.now = facts.now
-        self.ceilings = facts.ceilings
+        self.now: int = facts.now
+        self.ceilings: Ceilings = facts.ceilings
         self.new: list[Admitted] = []
         self.replaced: list[Request] = []
 

@@ -79,7 +79,7 @@ class Engines:
     """Engines and clients on one fresh file. `close` ends them and judges the file's history."""
 
     def __init__(self, folder: Path, overlap: Overlap, settings: dict[str, Any]) -> None:
-        self.path = folder / "headgate.db"
+        self.path: Path = folder / "headgate.db"
         self._overlap = overlap
         self._settings = settings
         self._clients: list[Client] = []

@@ -36,7 +36,7 @@ class HistoryViolated(AssertionError):
     """Promises that were not kept."""
 
     def __init__(self, where: str, violations: Sequence[Violation]) -> None:
-        self.violations = tuple(violations)
+        self.violations: tuple[Violation, ...] = tuple(violations)
         shown = [f"  {violation}" for violation in self.violations[:MOST_SHOWN]]
         if len(self.violations) > MOST_SHOWN:
             shown.append(f"  and {len(self.violations) - MOST_SHOWN} more")

@@ -103,7 +103,7 @@ class Overlap:
     """The records of one test. Anybody who knows the file may write or read."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
+        self.path: Path = Path(path)
 
     # -- writing -----------------------------------------------------------------------------------
 

@@ -36,7 +36,7 @@ class InForce:
         self.tags.clear()
         self._by_slot: dict[TagSlot, list[TagRule]] | None = None
         # The struct is frozen, its mapping of pools is ours: pool rules change without a copy.
-        self.limits = msgspec.structs.replace(_DEFAULTS, pools=self.pools)
+        self.limits: Limits = msgspec.structs.replace(_DEFAULTS, pools=self.pools)
 
     def apply(self, event: Event) -> None:
         """Raises `msgspec.ValidationError`, `KeyError` or `ValueError` for a rule that cannot be read."""

@@ -10,12 +10,14 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 
+from headgate.base.graph import Executor
 from headgate.observe.checker.plan import NodePlan
 from headgate.observe.checker.subjects import Run, Task
 
 Rank = tuple[int, int, int]
 """Where a task stands: priority, age, id; smaller is earlier."""
 Head = tuple[Rank, tuple[int, int]]
+Kind = tuple[tuple[tuple[str, int], ...], Executor, tuple[tuple[str, str], ...]]
 
 
 def rank(priority: int, requested_at: int, task: int, age_boost_us: int) -> Rank:
@@ -30,10 +32,10 @@ class Group:
     __slots__ = ("kind", "members", "needs", "plan", "run", "tasks")
 
     def __init__(self, run: Run, plan: NodePlan, needs: dict[str, int]) -> None:
-        self.run = run
-        self.plan = plan
-        self.needs = needs
-        self.kind = tuple(needs.items()), plan.node.executor, tuple(plan.node.needs.items())
+        self.run: Run = run
+        self.plan: NodePlan = plan
+        self.needs: dict[str, int] = needs
+        self.kind: Kind = tuple(needs.items()), plan.node.executor, tuple(plan.node.needs.items())
         """Groups of one kind are blocked by the same things outside their runs."""
         self.members: list[Rank] = []
         self.tasks: dict[int, tuple[Task, Rank]] = {}
@@ -47,7 +49,7 @@ class Lines:
     """The lines of all pools."""
 
     def __init__(self) -> None:
-        self.age_boost_us = 0
+        self.age_boost_us: int = 0
         self._groups: dict[tuple[int, int], Group] = {}
         self._heads: dict[str, list[Head]] = {}
 

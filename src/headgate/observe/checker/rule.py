@@ -43,8 +43,8 @@ class Watch:
     """What the rules asked to see. Without states named, a handler sees every change of its subject."""
 
     def __init__(self) -> None:
-        self.task_topic = Topic[TaskHandler]()
-        self.run_topic = Topic[RunHandler]()
+        self.task_topic: Topic[TaskHandler] = Topic[TaskHandler]()
+        self.run_topic: Topic[RunHandler] = Topic[RunHandler]()
         self.wait_handlers: list[TaskHandler] = []
         self.limit_handlers: list[EventHandler] = []
         self.leader_handlers: list[EventHandler] = []

@@ -33,8 +33,8 @@ class Story:
         self.graphs: Mapping[str, Graph] = graphs
         self.events: list[Event] = []
         self.at = 1_000_000
-        self.term = 0
-        self.owner = "a"
+        self.term: int = 0
+        self.owner: str = "a"
         self._cycle = 0
         self._seq = 0
         self._in_cycle = False

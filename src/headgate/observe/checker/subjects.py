@@ -40,11 +40,11 @@ class Tally:
     __slots__ = ("acted_on", "counts", "in_flight", "unexpanded")
 
     def __init__(self) -> None:
-        self.counts = [0, 0, 0, 0, 0]
-        self.in_flight = 0
-        self.unexpanded = False
+        self.counts: list[int] = [0, 0, 0, 0, 0]
+        self.in_flight: int = 0
+        self.unexpanded: bool = False
         """A map that was skipped before it had items."""
-        self.acted_on = -1
+        self.acted_on: int = -1
         """The generation in which a successor took its failures for final."""
 
     @property
@@ -78,24 +78,24 @@ class Run:
     )
 
     def __init__(self, number: int) -> None:
-        self.id = number
+        self.id: int = number
         self.state: str = NEW
-        self.flow = ""
+        self.flow: str = ""
         self.plan: GraphPlan | None = None
         self.tags: dict[str, str] = {}
-        self.priority = 0
+        self.priority: int = 0
         self.key: str | None = None
-        self.kind = "flow"
-        self.generation = 0
+        self.kind: str = "flow"
+        self.generation: int = 0
         self.waits_for: int | None = None
-        self.queued_at = 0
+        self.queued_at: int = 0
         self.data: dict[str, Any] = {}
         self.tasks: dict[int, Task] = {}
         self.places: dict[tuple[int, int], Task] = {}
         self.nodes: dict[int, Tally] = {}
-        self.open = 0
-        self.failed = 0
-        self.in_flight = 0
+        self.open: int = 0
+        self.failed: int = 0
+        self.in_flight: int = 0
         self.by_executor: dict[str, int] = {}
 
     def forget_tasks(self) -> None:
@@ -130,29 +130,29 @@ class Task:
     )
 
     def __init__(self, number: int, run: Run, node: int, index: int) -> None:
-        self.id = number
-        self.run = run
-        self.node = node
-        self.index = index
+        self.id: int = number
+        self.run: Run = run
+        self.node: int = node
+        self.index: int = index
         plans = run.plan.nodes if run.plan is not None else ()
         self.plan: NodePlan | None = plans[node] if 0 <= node < len(plans) else None
         self.state: str = NEW
-        self.holds = False
-        self.token = 0
-        self.worker = ""
-        self.executor = ""
+        self.holds: bool = False
+        self.token: int = 0
+        self.worker: str = ""
+        self.executor: str = ""
         self.pools: dict[str, int] = {}
-        self.requested_at = 0
-        self.first_requested_at = 0
-        self.not_before = 0
-        self.generation = -1
+        self.requested_at: int = 0
+        self.first_requested_at: int = 0
+        self.not_before: int = 0
+        self.generation: int = -1
         """The run's generation when this task was last requested."""
-        self.tries = 0
-        self.abandons = 0
-        self.retryable = True
-        self.ended_in = -1
+        self.tries: int = 0
+        self.abandons: int = 0
+        self.retryable: bool = True
+        self.ended_in: int = -1
         """The generation in which it last came to a standing other than open."""
-        self.acted_on = -1
+        self.acted_on: int = -1
         """The generation in which a successor took its failure for final."""
 
     @property
@@ -181,14 +181,14 @@ class Worker:
     )
 
     def __init__(self, name: str) -> None:
-        self.id = name
+        self.id: str = name
         self.permits: dict[str, int] = {}
-        self.total = -1
+        self.total: int = -1
         self.labels: dict[str, str] = {}
-        self.in_flight = 0
+        self.in_flight: int = 0
         self.by_executor: dict[str, int] = {}
         self.earlier: tuple[dict[str, int], int] | None = None
         """Permits before a change the leader may not have seen when it decided."""
-        self.leaving = False
+        self.leaving: bool = False
         """Lost or left since the leader's last commit: an offer may have crossed that."""
-        self.gone = False
+        self.gone: bool = False

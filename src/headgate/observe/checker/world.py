@@ -34,7 +34,7 @@ from headgate.observe.checker.subjects import (
 )
 
 DECIDED_AHEAD: Final = 5
-"""A leader decides this many cycles at most before the first of them is written."""
+"""Cycles a leader may decide while others are on their way to the store, until it has heard what workers did."""
 
 
 class World:
@@ -42,17 +42,17 @@ class World:
 
     def __init__(self, history: History) -> None:
         self.history = history
-        self.commit = Commit()
+        self.commit: Commit = Commit()
         """The one whose events are being read."""
-        self.in_force = InForce()
+        self.in_force: InForce = InForce()
         self.runs: dict[int, Run] = {}
         self.workers: dict[str, Worker] = {}
         self.used: dict[str, int] = {}
-        self.executing = 0
+        self.executing: int = 0
         self.executing_tags: dict[TagSlot, int] = {}
-        self.active = 0
+        self.active: int = 0
         self.active_tags: dict[TagSlot, int] = {}
-        self.active_holds = 0
+        self.active_holds: int = 0
         self.active_keys: dict[str, set[int]] = {}
         self.executing_keys: dict[str, set[int]] = {}
         self.grants: list[tuple[Event, Task]] = []

@@ -48,8 +48,8 @@ class Child:
         self._unsent = bytearray()
         self._alive = True
         self.flight: Flight | None = None
-        self.ready = False
-        self.doomed = False
+        self.ready: bool = False
+        self.doomed: bool = False
         """Killed, or broken: nothing it still says counts."""
         self._line, theirs = socket.socketpair()
         with theirs:
@@ -64,7 +64,7 @@ class Child:
             except BaseException:
                 self._line.close()
                 raise
-        self.pid = self._process.pid
+        self.pid: int = self._process.pid
         self._pidfd = _pidfd(self.pid)
         self._loop.add_reader(self._line, self._read)
         if self._pidfd is not None:

@@ -21,7 +21,7 @@ class SharedDeadline:
     """0: none yet. Eight aligned bytes are written at once, so no reader sees half an instant."""
 
     def __init__(self, fd: int | None = None) -> None:
-        self.fd = _memory() if fd is None else fd
+        self.fd: int = _memory() if fd is None else fd
         self._map = mmap.mmap(self.fd, mmap.PAGESIZE)
 
     def extend(self, instant_us: int) -> None:

@@ -11,7 +11,7 @@ from headgate.base.clock import Clock
 from headgate.stages.executors import failures
 from headgate.stages.executors.protocol import Done, Job, Outcome, Stopping, StopReason
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 
 class Flight:
@@ -20,17 +20,17 @@ class Flight:
     __slots__ = ("done", "job", "since_us", "timer", "vehicle")
 
     def __init__(self, job: Job, done: Done) -> None:
-        self.job = job
-        self.done = done
+        self.job: Job = job
+        self.done: Done = done
         self.timer: asyncio.TimerHandle | None = None
-        self.since_us = 0
+        self.since_us: int = 0
         self.vehicle: Any = None
         """What carries the body: a task, a context, a child."""
 
 
 class Flights:
     def __init__(self, permits: int, clock: Clock, stop: Callable[[int, StopReason], None]) -> None:
-        self.loop = asyncio.get_running_loop()
+        self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self.permits = permits
         self._clock = clock
         self._stop = stop

@@ -8,6 +8,7 @@ say nothing that runs code in the worker.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Final, Literal
 
 import msgspec
@@ -49,9 +50,9 @@ class Report(msgspec.Struct, frozen=True, array_like=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-decode_hello = msgspec.msgpack.Decoder(Hello).decode
-decode_work = msgspec.msgpack.Decoder(Work).decode
-decode_report = msgspec.msgpack.Decoder(Report).decode
+decode_hello: Callable[[bytes], Hello] = msgspec.msgpack.Decoder(Hello).decode
+decode_work: Callable[[bytes], Work] = msgspec.msgpack.Decoder(Work).decode
+decode_report: Callable[[bytes], Report] = msgspec.msgpack.Decoder(Report).decode
 
 
 def frame(message: Hello | Work | Report) -> bytes:

@@ -33,7 +33,7 @@ from headgate.stages.executors.protocol import (
 )
 from headgate.stages.executors.sources import Source, source_of
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 PATIENCE_US = 5_000_000
 """How long killed children may take to be gone at close: only one stuck in the kernel takes any time."""

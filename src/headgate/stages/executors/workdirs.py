@@ -24,7 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
@@ -38,10 +38,12 @@ class WorkRoot:
         with _lock(self._base):
             held = _sweep(self._base)
             number = next(n for n in range(len(held) + 1) if n not in held)
-            self.lock_fd = os.open(_lock_file(self._base, number), os.O_CREAT | os.O_RDWR, 0o600)
+            self.lock_fd: int = os.open(
+                _lock_file(self._base, number), os.O_CREAT | os.O_RDWR, 0o600
+            )
             """Give it to child processes: while one of them lives the tree is not swept."""
             fcntl.flock(self.lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self.path = self._base / str(number)
+            self.path: Path = self._base / str(number)
             self.path.mkdir(exist_ok=True)
 
     def close(self) -> None:

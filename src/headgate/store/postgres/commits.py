@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from headgate.base.changes import Commit, RunEnd
+from headgate.base.changes import Commit, Order, RunEnd
 from headgate.base.errors import NotLeader, StoreBusy, StoreError
 from headgate.base.events import pack
 from headgate.base.limits import Limits
@@ -139,11 +139,15 @@ async def _at_once(tx: Session, commit: Commit, folded: Folded, version: int) ->
     return rows[0] if rows else None
 
 
+def _task(order: Order) -> int:
+    return order.task
+
+
 def _others(commit: Commit) -> list[tuple[str, list[Any]]]:
     """What no other part of a commit touches."""
     found: list[tuple[str, list[Any]]] = []
     if commit.orders:
-        found.append(("order_add", columns(sorted(commit.orders, key=lambda o: o.task), 5)))
+        found.append(("order_add", columns(sorted(commit.orders, key=_task), 5)))
     if commit.node_inputs:
         found.append(("node_input_add", columns(sorted(commit.node_inputs), 3)))
     if commit.buckets:

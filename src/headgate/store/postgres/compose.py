@@ -9,7 +9,7 @@ server plans it once.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -25,7 +25,7 @@ class Dialect:
     def __init__(self, statements: Statements, schema: str) -> None:
         self._statements = statements
         self._schema = schema
-        self.text = lru_cache(maxsize=None)(self._text)
+        self.text: Callable[[str], str] = lru_cache(maxsize=None)(self._text)
         self._composed: dict[tuple[tuple[str, str], ...], str] = {}
 
     def _text(self, name: str) -> str:
@@ -56,7 +56,7 @@ class Dialect:
         used = 0
         for number, name in enumerate(names):
             text, used = _shift(self.text(name), used)
-            pieces.append(f"ARRAY(SELECT ROW(q{number}.*) FROM ({text}) q{number})")
+            pieces.append(f"ARRAY(SELECT ROW(q{number}.*) FROM ({text}) q{number})")  # noqa: S608
         return "SELECT " + ", ".join(pieces)
 
 

@@ -6,7 +6,7 @@ import asyncio
 
 from headgate.store.postgres.line import Line
 from headgate.store.postgres.session import Session
-from headgate.store.postgres.submission import Answer, submit
+from headgate.store.postgres.submission import Answer, submit_all
 from headgate.store.protocol import Submit, Submitted
 
 MOST_RUNS = 2_000
@@ -58,7 +58,7 @@ class Desk:
         look_first = self._refused
 
         async def verb(tx: Session) -> list[Answer]:
-            return await submit(tx, submits, look_first=look_first)
+            return await submit_all(tx, submits, look_first=look_first)
 
         try:
             answers = await self._line.call(verb)

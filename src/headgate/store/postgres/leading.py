@@ -10,7 +10,7 @@ from headgate.store.postgres.compose import Parts
 from headgate.store.postgres.session import Session
 from headgate.store.protocol import Elect, Leadership
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 _TRIES = 20
 
 

@@ -21,7 +21,7 @@ from headgate.store.postgres.line import connect
 from headgate.store.postgres.options import Options
 from headgate.store.postgres.session import SQL
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 PING_SECONDS = 5.0
 FIRST_AGAIN_SECONDS = 0.05
@@ -30,9 +30,9 @@ LONGEST_AGAIN_SECONDS = 2.0
 
 class Listener:
     def __init__(self, options: Options, origin: str) -> None:
-        self.mark = 0
+        self.mark: int = 0
         """Rises with every sign of a foreign commit."""
-        self.replaced = 0
+        self.replaced: int = 0
         """How often the connection was lost and made anew."""
         self._options = options
         self._origin = origin
@@ -113,9 +113,9 @@ class Listener:
 
     def _hear(
         self,
-        conn: asyncpg.Connection[Any] | asyncpg.pool.PoolConnectionProxy[Any],
-        pid: int,
-        channel: str,
+        _conn: asyncpg.Connection[Any] | asyncpg.pool.PoolConnectionProxy[Any],
+        _pid: int,
+        _channel: str,
         payload: object,
     ) -> None:
         if str(payload).partition(" ")[0] != self._origin:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from headgate.store.migrate import pending, read_migrations
 from headgate.store.postgres import faults
-from headgate.store.postgres.session import Session
+from headgate.store.postgres.session import Session, pairs
 
 MIGRATIONS = read_migrations(Path(__file__).parent / "migrations")
 MIGRATORS = 2
@@ -62,4 +62,4 @@ async def migrate(session: Session) -> None:
 
 
 async def _applied(session: Session) -> dict[int, str]:
-    return {number: checksum for number, checksum in await session.all("migration_list")}
+    return pairs(await session.all("migration_list"))

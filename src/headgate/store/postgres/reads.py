@@ -21,7 +21,7 @@ from headgate.store import decode
 from headgate.store.counting import tally
 from headgate.store.history import news
 from headgate.store.limit_rows import compose
-from headgate.store.postgres.session import Session, limit_rows
+from headgate.store.postgres.session import Session, limit_rows, pairs
 from headgate.store.protocol import (
     Counts,
     EventFilter,
@@ -33,7 +33,7 @@ from headgate.store.protocol import (
     Snapshot,
 )
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 MAX_REQUESTS = 10_000
 _LAG_TOLD_US = 2 * SECOND
@@ -49,7 +49,7 @@ async def load(tx: Session) -> Snapshot:
             limits=limits,
             limit_rows=rows,
             runs=decode.runs(await tx.all("runs_executing")),
-            graphs={name: body for name, body in await tx.all("graphs_executing")},
+            graphs=pairs(await tx.all("graphs_executing")),
             tasks=[TaskRow._make(row) for row in await tx.all("tasks_executing")],
             workers=await workers(tx),
             buckets=[Bucket(*row) for row in await tx.all("bucket_list")],
@@ -101,6 +101,14 @@ async def tasks_by_id(tx: Session, ids: list[int]) -> list[TaskRow]:
 
 async def heads(tx: Session, heads: Heads) -> list[RunRow]:
     return decode.runs(await tx.all("heads", heads.lanes, heads.each, heads.most))
+
+
+async def arrivals(tx: Session, runs: list[int]) -> list[RunRow]:
+    return decode.runs(await tx.all("runs_queued_by_seq", runs))
+
+
+async def overdue(tx: Session, limit: int) -> list[RunRow]:
+    return decode.runs(await tx.all("runs_overdue", limit))
 
 
 async def run(tx: Session, run_id: str) -> RunRow | None:
@@ -185,7 +193,7 @@ async def counts(tx: Session) -> Counts:
         compose(limit_rows(rules)),
         [(name, admitted, closed) for name, admitted, closed in counters],
         [(tags, count) for tags, count in active],
-        {pool: slots for pool, slots in held},
+        pairs(held),
         queued,
         executing,
     )

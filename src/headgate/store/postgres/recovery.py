@@ -40,7 +40,7 @@ async def withdraw(tx: Session, withdraw: Withdraw) -> list[tuple[int, int]]:
     parts.add("event_add", None, withdraw.term, withdraw.cycle, withdraw.actor)
     parts.add("wake_if_moved", *tx.hint("withdraw", tokens), alias="woken")
     parts.add("moved_answer")
-    [_, fenced, *_], *owned = sorted(await tx.compose(parts))
+    (_, fenced, *_), *owned = sorted(await tx.compose(parts), key=lambda row: row[0])
     if not fenced:
         raise not_leader(withdraw.term, await tx.row("leader"))
     # One that was taken back before counts too: the repetition of a call whose answer was lost.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,9 +46,9 @@ class Session:
         self.sql = sql
         self.options = options
         self.known = known
-        self.inside = False
+        self.inside: bool = False
         """Within a transaction: nothing of it is stored before its end."""
-        self.uncertain = False
+        self.uncertain: bool = False
         """Something was sent that may have been stored, though no answer came."""
 
     # -- statements
@@ -99,7 +99,7 @@ class Session:
     # -- transactions
 
     @asynccontextmanager
-    async def transaction(self, how: str = "begin_write") -> AsyncIterator[None]:
+    async def transaction(self, how: str = "begin_write") -> AsyncGenerator[None]:
         """All or nothing; `how` names the statement that begins it."""
         if self.inside:
             yield
@@ -136,6 +136,11 @@ class Session:
                 break
             words += f" {each}"
         return self.options.channel, words
+
+
+def pairs(rows: Iterable[Row]) -> dict[Any, Any]:
+    """Rows of two columns as a dictionary."""
+    return {row[0]: row[1] for row in rows}
 
 
 def limit_rows(rows: Iterable[Row]) -> list[LimitRow]:

@@ -39,7 +39,7 @@ from headgate.store.postgres.compose import Dialect, Parts
 from headgate.store.postgres.grouping import Desk
 from headgate.store.postgres.line import Line
 from headgate.store.postgres.listener import Listener
-from headgate.store.postgres.options import parse
+from headgate.store.postgres.options import Options, parse
 from headgate.store.postgres.session import SQL, Known, Session
 from headgate.store.protocol import (
     Accept,
@@ -97,9 +97,10 @@ class PostgresStore(Store):
 
     def __init__(self, url: str, clock: Clock | None = None, *, schema: str | None = None) -> None:
         """`clock` is for tests: it takes the place of the server's time, for all who use the schema."""
-        self.options = parse(url, schema)
+        self.options: Options = parse(url, schema)
         self._clock = clock
-        self._frozen_at = -1
+        self._frozen_at: int | None = None
+        """What the schema's clock was last set to; None while there may be no schema."""
         self._boot = SystemClock()
         self._synced = 0, -SYNC_EVERY_US
         self._sql = Dialect(SQL, self.options.quoted_schema)
@@ -114,20 +115,22 @@ class PostgresStore(Store):
         if self._state is not None:
             return
         known = Known(f"{os.getpid()}-{os.urandom(6).hex()}")
-        plain = partial(Line, self.options, self._sql, known)
-        first = plain()
+        before = None if self._clock is None else self._freeze
+        make = partial(Line, self.options, self._sql, known, before)
+        state = _Open(make, Listener(self.options, known.origin))
+        self._frozen_at = None
         try:
-            await first.call(lambda tx: opening.check_server(tx, CONNECTIONS), read=True)
-            await first.call(opening.migrate)
-        finally:
-            await first.close()
-        make = plain if self._clock is None else partial(plain, before=self._freeze)
+            await state.work.call(lambda tx: opening.check_server(tx, CONNECTIONS), read=True)
+            await state.work.call(opening.migrate)
+            # From here on no foreign commit is missed.
+            await state.listener.start()
+        except BaseException:
+            await state.stop()
+            raise
         self._frozen_at = -1
-        self._state = _Open(make, Listener(self.options, known.origin))
+        self._state = state
         self._workers_seen = "", -1
         self._looked_at = 0
-        # From here on nothing foreign is missed; who never waits needs no listener, but few do not.
-        await self._state.listener.start()
 
     async def close(self) -> None:
         state, self._state = self._state, None
@@ -150,7 +153,9 @@ class PostgresStore(Store):
 
     async def _freeze(self, tx: Session) -> None:
         clock = self._clock
-        if clock is not None and (now := clock.now()) != self._frozen_at:
+        if clock is None or self._frozen_at is None:
+            return
+        if (now := clock.now()) != self._frozen_at:
             await tx.run("freeze_clock", now)
             self._frozen_at = now
 
@@ -222,6 +227,12 @@ class PostgresStore(Store):
 
     async def heads(self, heads: Heads) -> list[RunRow]:
         return await self._read(lambda tx: reads.heads(tx, heads))
+
+    async def arrivals(self, runs: list[int]) -> list[RunRow]:
+        return await self._read(lambda tx: reads.arrivals(tx, runs))
+
+    async def overdue(self, limit: int) -> list[RunRow]:
+        return await self._read(lambda tx: reads.overdue(tx, limit))
 
     async def commit(self, commit: Commit) -> Committed:
         committed = await self._lead(lambda tx: commits.commit(tx, commit))

@@ -13,7 +13,6 @@ last submission first looks without the lock: a rejection is a plain read.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from headgate.base.limits import Limits
 from headgate.base.model import NewRun
@@ -22,7 +21,7 @@ from headgate.store.decode import encode
 from headgate.store.history import CLIENT, event_rows
 from headgate.store.lanes import lane_name
 from headgate.store.postgres.compose import Parts, columns
-from headgate.store.postgres.session import Row, Session
+from headgate.store.postgres.session import Row, Session, pairs
 from headgate.store.protocol import Submit, Submitted
 from headgate.store.submission import Desk, Facts, Holder, Plan, keys_of
 
@@ -40,7 +39,7 @@ _QUEUE = ("lane", "rank1", "rank2", "run")
 _EVENT = ("seq", "at", "term", "cycle", "actor", "run", "body")
 
 
-async def submit(tx: Session, submits: Sequence[Submit], *, look_first: bool) -> list[Answer]:
+async def submit_all(tx: Session, submits: Sequence[Submit], *, look_first: bool) -> list[Answer]:
     """The answer to each of `submits`; one that cannot be right does not hurt the others."""
     if look_first:
         desk, _, graphs = await _read(tx, submits)
@@ -70,7 +69,7 @@ async def _read(tx: Session, submits: Sequence[Submit]) -> tuple[Desk, dict[str,
     runs = [run for each in submits for run in each.runs]
     keys, skipping = keys_of(runs)
     unsent = {run.graph for each in submits for run in each.runs if run.graph not in each.graphs}
-    for _ in range(_TRIES):
+    while True:
         version, limits = tx.known.limits
         (
             [[found]],
@@ -103,12 +102,12 @@ async def _read(tx: Session, submits: Sequence[Submit]) -> tuple[Desk, dict[str,
         as_of=as_of,
         now=now,
         limits=limits,
-        stored=_pairs(stored),
+        stored=pairs(stored),
         ceilings=ceilings(limits, counted, drained),
         holders={key: Holder(*rest) for key, *rest in held},
         finished={key: (seq, run_id) for key, seq, run_id in finished},
     )
-    return Desk(facts), _pairs(lanes), {row[0] for row in graphs}
+    return Desk(facts), pairs(lanes), {row[0] for row in graphs}
 
 
 def _likely_lanes(limits: Limits, runs: Sequence[NewRun]) -> list[str]:
@@ -170,17 +169,10 @@ async def lanes_for(
     found = dict(known or {})
     missing = sorted(set(signatures) - found.keys())
     if missing and known is None:
-        found |= _pairs(await tx.all("lanes_by_signature", missing))
+        found |= pairs(await tx.all("lanes_by_signature", missing))
         missing = sorted(set(missing) - found.keys())
     if missing:
         # Sorted: two who make the same lanes wait for each other in one order only.
         await tx.run("lane_add", missing)
-        found |= _pairs(await tx.all("lanes_by_signature", missing))
-    return found
-
-
-def _pairs(rows: Iterable[Row]) -> dict[str, int]:
-    found: dict[str, Any] = {}
-    for name, number in rows:
-        found[name] = number
+        found |= pairs(await tx.all("lanes_by_signature", missing))
     return found

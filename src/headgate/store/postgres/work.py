@@ -21,7 +21,7 @@ from headgate.store.postgres.session import Row, Session
 from headgate.store.protocol import Accept, Beat, Beaten, Ended, Finish, Started
 from headgate.store.working import changed, end_of, is_news, joined, left
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 _TASK_COLUMNS = len(TaskRow._fields)
 
@@ -116,7 +116,7 @@ async def _alive(tx: Session, worker: str) -> bool:
 async def finish(tx: Session, finish: Finish) -> list[tuple[int, int]]:
     """The stale ones, in the order they were given."""
     stale: set[Ended] = set()
-    ended = list(dict.fromkeys(finish.ended))
+    ended: list[Ended] = list(dict.fromkeys(finish.ended))
     while ended:
         # A task named twice with different ends: the second is judged after the first was written.
         first = {each.task: each for each in reversed(ended)}

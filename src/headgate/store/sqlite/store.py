@@ -135,7 +135,7 @@ class SqliteStore(Store):
             raise InvalidInput(
                 "the store is a file.", field="path", got=str(path), hint="Name a file."
             )
-        self.path = Path(path).absolute()
+        self.path: Path = Path(path).absolute()
         self._clock: Clock = SystemClock() if clock is None else clock
         self._busy_timeout_us = busy_timeout_us
         self._state: _Open | None = None

@@ -30,7 +30,7 @@ class Wake:
         self._others: list[str] = []
         self._listed_at: int | None = None
         self._waiting: set[asyncio.Future[None]] = set()
-        self.mark = 0
+        self.mark: int = 0
         """Rises with every sign of a foreign commit."""
         folder.mkdir(parents=True, exist_ok=True)
         self._dir = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -19,7 +19,7 @@ from headgate.store.sqlite.history import record
 from headgate.store.sqlite.session import Session, listed, mapped
 from headgate.store.working import changed, end_of, is_news, joined, left, may_end
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 _TASK_COLUMNS = len(TaskRow._fields)
 

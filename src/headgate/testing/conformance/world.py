@@ -135,9 +135,9 @@ class Leader:
     def __init__(self, store: Store, owner: str, term: int) -> None:
         self.store = store
         self.owner = owner
-        self.actor = f"leader:{owner}"
+        self.actor: str = f"leader:{owner}"
         self.term = term
-        self.cycle = 0
+        self.cycle: int = 0
         self._tokens = count(1)
 
     @classmethod

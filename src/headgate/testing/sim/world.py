@@ -68,17 +68,17 @@ class Behaviour:
 
 class World:
     def __init__(self, seed: int, behaviour: Behaviour, defaults: Defaults | None = None) -> None:
-        self.random = random.Random(seed)  # noqa: S311
+        self.random: random.Random = random.Random(seed)  # noqa: S311
         self.seed = seed
         self.behaviour = behaviour
-        self.defaults = defaults or Defaults()
-        self.now = 1_000_000 * SECOND
-        self.model = Model()
+        self.defaults: Defaults = defaults or Defaults()
+        self.now: int = 1_000_000 * SECOND
+        self.model: Model = Model()
         self.workers: dict[str, SimWorker] = {}
         self.bodies: list[Body] = []
         self.rejections: list[tuple[int, int, int]] = []
         self.conductor: Conductor | None = None
-        self.peak_demand = 0
+        self.peak_demand: int = 0
         self._heap: list[tuple[int, int, Callable[[], None]]] = []
         self._serial = 0
         self._seen = 0

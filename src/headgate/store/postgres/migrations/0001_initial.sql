@@ -106,6 +106,8 @@ CREATE TABLE headgate.run (
 
 CREATE INDEX run_state ON headgate.run (state, seq);
 CREATE INDEX run_key ON headgate.run (key, state) WHERE key IS NOT NULL;
+CREATE INDEX run_deadline ON headgate.run (deadline_at) WHERE state = 'queued' AND deadline_at IS NOT NULL;
+CREATE INDEX run_prefix ON headgate.run (id COLLATE "C");
 CREATE INDEX run_waits_for ON headgate.run (waits_for) WHERE waits_for IS NOT NULL;
 
 -- A signature may be longer than an index entry: its hash is indexed.

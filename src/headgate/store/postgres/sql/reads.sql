@@ -18,6 +18,24 @@ SELECT
     dispatch_deadline_us, output, error
 FROM headgate.run WHERE id = $1
 
+-- name: runs_queued_by_seq
+-- Of these runs, those that are queued.
+SELECT
+    seq, id, flow, graph, params, consts, tags, priority, key, kind, generation, state, verdict,
+    lane, waits_for, queued_at, started_at, ended_at, deadline_at, queue_timeout_us,
+    dispatch_deadline_us, output, error
+FROM headgate.run WHERE seq = ANY($1::bigint[]) AND state = 'queued' ORDER BY seq
+
+-- name: runs_overdue
+-- Queued runs whose deadline has passed.
+SELECT
+    seq, id, flow, graph, params, consts, tags, priority, key, kind, generation, state, verdict,
+    lane, waits_for, queued_at, started_at, ended_at, deadline_at, queue_timeout_us,
+    dispatch_deadline_us, output, error
+FROM headgate.run
+WHERE state = 'queued' AND deadline_at IS NOT NULL AND deadline_at <= (SELECT headgate.headgate_now())
+ORDER BY deadline_at, seq LIMIT $1
+
 -- name: runs_by_prefix
 -- Runs whose id lies in a range, by id.
 SELECT

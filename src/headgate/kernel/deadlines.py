@@ -1,0 +1,94 @@
+"""What the passing of time decides: back-offs that end, offers that lapse, waits and runs that took too long."""
+
+from __future__ import annotations
+
+from headgate.base.durations import spoken
+from headgate.base.model import Failure
+from headgate.base.states import RunState, TaskState
+from headgate.kernel.entries import TaskEntry
+from headgate.kernel.lives import Lives
+from headgate.kernel.naming import gate_name
+from headgate.kernel.place import Station
+
+SWEEP_AGAIN_US = 1_000_000
+
+
+class Deadlines:
+    def __init__(self, lives: Lives) -> None:
+        self._lives = lives
+        self._timers = lives.timers
+        self._ledger = lives.ledger
+        self._journal = lives.journal
+
+    def pass_time(self, now: int) -> None:
+        for _, kind, subject, detail in self._timers.due(now):
+            if kind == "run_deadline":
+                self._run_deadline(subject, now)
+            elif kind == "linger":
+                self._ledger.end_lingering(subject, now)
+            elif (entry := self._lives.tasks.get(subject)) is None:
+                continue
+            elif kind == "offer":
+                if entry.state == TaskState.SCHEDULED and entry.token == detail:
+                    self._journal.withdrawals.append((entry.id, entry.token, TaskState.REQUESTED))
+            elif entry.state != TaskState.REQUESTED:
+                continue
+            elif kind == "back_off":
+                if entry.not_before == detail and not entry.in_line:
+                    self._ledger.request(entry)
+            elif kind == "queue_timeout" and entry.requested_at == detail:
+                self._queue_timeout(entry, now)
+            elif kind == "dispatch_deadline" and entry.eligible_at == detail:
+                self._dispatch_deadline(entry, now)
+
+    def _run_deadline(self, seq: int, now: int) -> None:
+        run = self._ledger.runs.get(seq)
+        if run is not None and run.row.verdict is None:
+            failure = Failure("deadline", "the run's deadline has passed", retryable=False)
+            self._lives.stop(run, RunState.TIMED_OUT, failure, now)
+            self._lives.close_if_finished(run, now)
+
+    def _queue_timeout(self, entry: TaskEntry, now: int) -> None:
+        limit = self._lives.queue_timeout_of(entry) or 0
+        gate = "sequential" if entry.aside else "back-off"
+        if entry.lane is not None and entry.in_line:
+            gate = gate_name(entry.lane.parked_at)
+        waited = spoken(now - entry.requested_at)
+        text = f"queue_timeout: {gate} — waited {waited} of at most {spoken(limit)}"
+        failure = Failure("queue_timeout", text, retryable=False)
+        self._lives.end_waiting(entry, entry.state, TaskState.FAILED, failure, now)
+
+    def _dispatch_deadline(self, entry: TaskEntry, now: int) -> None:
+        lane = entry.lane
+        if (
+            lane is None
+            or lane.parked_at is not lane.station
+            or not isinstance(lane.station, Station)
+        ):
+            # Another gate blocks it at the moment: only waiting for a worker counts.
+            self._timers.set(now + SWEEP_AGAIN_US, "dispatch_deadline", entry.id, entry.eligible_at)
+            return
+        skill = lane.station.skill
+        floor = self._ledger.floor
+        wanted = (
+            ", ".join(f"{label}={value}" for label, value in skill.needs) or f"step {skill.step}"
+        )
+        matching = sum(1 for _ in floor.matching(skill))
+        text = (
+            f"capacity: no worker with {wanted} for {spoken(now - entry.eligible_at)}"
+            f" ({len(floor.workers)} workers, {matching} matching, {entry.offers} offers declined)"
+        )
+        failure = Failure("capacity", text, retryable=False)
+        self._lives.end_waiting(entry, entry.state, TaskState.FAILED, failure, now)
+
+    def sweep(self, now: int) -> int:
+        """Once a second: start the dispatch clock of what lacks only a worker. Returns the demand."""
+        demand = 0
+        for entry in self._ledger.eligible():
+            demand += 1
+            if entry.eligible_at == 0 and entry.requested_at < now:
+                entry.eligible_at = now
+                self._journal.save(entry)
+                at = now + self._lives.dispatch_deadline_of(entry)
+                self._timers.set(at, "dispatch_deadline", entry.id, now)
+        return demand

@@ -1,0 +1,16 @@
+"""The names under which events, messages and `why` speak of gates."""
+
+from __future__ import annotations
+
+from headgate.kernel.gates import Gate, PoolGate
+from headgate.kernel.place import Station
+
+
+def gate_name(gate: Gate | None, reason: str = "full") -> str:
+    """The name under which events, messages and `why` speak of a gate."""
+    if gate is None:
+        return "its turn"
+    if isinstance(gate, PoolGate):
+        prefix = reason if reason in ("rate", "paused", "reserved") else "pool"
+        return f"{prefix}:{gate.name}"
+    return "worker" if isinstance(gate, Station) else f"{gate.kind}:{gate.name}"
