@@ -379,3 +379,15 @@ def apart_in_process(latch: str) -> str:
 def apart(latch: str) -> list[str]:
     """One body of each kind, on a worker that the test chooses by its label."""
     return [apart_on_loop(latch), apart_in_thread(latch), apart_in_process(latch)]
+
+
+@step(max_abandons=2)
+def poison() -> None:
+    """Takes its whole engine with it."""
+    with recording("poison"):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@flow
+def poisonous() -> None:
+    return poison()

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import pytest
 
 from headgate import Run, RunState, TaskState, flow, step
-from headgate.base.clock import MILLISECOND
+from headgate.base.clock import MILLISECOND, SECOND, ManualClock
 from headgate.base.model import WorkerRow
 from headgate.base.states import TASK_CHANGES, Owner
 from headgate.stages.executors.sources import load
@@ -340,6 +340,29 @@ def test_c4_a_worker_that_dies_after_accepting(make_hg: Engines, overlap: Overla
     beaten = ask(make_hg.path, lambda store: store.beat(Beat(ghost, 400 * MILLISECOND)))
     assert beaten.lease_until == 0
     assert run.result(TIMEOUT) == "done"
+
+
+def test_b12_an_expired_holder_can_neither_renew_nor_accept_nor_finish(make_hg: Engines):
+    """In the moment between the end of its lease and the sweep that takes its tasks away."""
+    clock = ManualClock()
+    worker = WorkerRow("w", "h", 1, "0", {"async": 1}, 1, 1)
+    beat = Beat(worker, 10 * SECOND)
+
+    async def expire() -> None:
+        store = SqliteStore(make_hg.path, clock)
+        await store.open()
+        assert (await store.beat(beat)).lease_until == clock.now() + 10 * SECOND
+        clock.advance(9 * SECOND)
+        assert (await store.beat(beat)).lease_until == clock.now() + 10 * SECOND
+        clock.advance(10 * SECOND + 1)
+        assert (await store.beat(beat)).lease_until == 0
+        assert await store.accept(Accept("w", [(1 << 20, 1)])) == []
+        stale = await store.finish(Finish("w", [Ended(1 << 20, 1, TaskState.COMPLETED)]))
+        assert stale == [(1 << 20, 1)]
+        assert await store.stale_writes() == 2
+        await store.close()
+
+    asyncio.run(expire())
 
 
 # -- order and parallelism -------------------------------------------------------------------------

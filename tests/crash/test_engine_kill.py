@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 import time
 from collections import Counter
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from headgate import Run, RunState, TaskState
+from headgate import Run, RunFailed, RunState, TaskState
 from headgate.stages.executors.sources import load
 from headgate.testing import EngineProcess, Engines, Overlap, eventually
 from headgate.testing.overlap import alive
@@ -187,6 +188,20 @@ def test_d5_a_worker_killed_in_the_middle_of_its_tasks(
     assert Counter(overlap.labels("apart")) == {"async": 2, "thread": 2, "process": 2}
     assert overlap.peak("apart") == 3
     assert {task.attempt for task in run.tasks()} == {2}
+
+
+def test_d5_a_poison_task_does_not_kill_workers_for_ever(make_hg: Engines, overlap: Overlap):
+    client = make_hg.connect()
+    run = client.submit(steps.poisonous)
+    for _ in range(2):
+        engine = make_hg.process(STEPS_FILE).ready()
+        eventually(lambda engine=engine: engine.returncode == -signal.SIGKILL)
+    last = make_hg.process(STEPS_FILE).ready()
+
+    with pytest.raises(RunFailed, match="worker_lost"):
+        run.result(TIMEOUT)
+    assert overlap.count("poison") == 2
+    assert last.returncode is None
 
 
 def test_e5_a_dead_holders_slots_go_to_the_next(make_hg: Engines, overlap: Overlap, tmp_path: Path):

@@ -1,0 +1,92 @@
+"""What the tests of PostgreSQL share: a plain connection, a proxy that cuts, a wait for a condition."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+import asyncpg
+
+
+@asynccontextmanager
+async def connected(url: str) -> AsyncIterator[asyncpg.Connection[Any]]:
+    conn: asyncpg.Connection[Any] = await asyncpg.connect(url)
+    try:
+        yield conn
+    finally:
+        await conn.close()
+
+
+async def until(condition: Callable[[], bool], seconds: float = 10) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come true in time"
+        await asyncio.sleep(0.005)
+
+
+class Proxy:
+    """Stands between a store and its server. Armed, it lets one more request through and cuts the answer."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        parts = urlsplit(url)
+        query = dict(parse_qsl(parts.query))
+        self._server = query.get("host") or parts.hostname or "localhost"
+        self._port = int(query.get("port") or parts.port or 5432)
+        self._folder = folder
+        query |= {"host": str(folder), "port": "5432"}
+        user = parts.netloc.rpartition("@")[0]
+        self.url = urlunsplit(
+            parts._replace(netloc=f"{user}@" if user else "", query=urlencode(query))
+        )
+        self.armed = False
+        self.cut = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[Proxy]:
+        path = self._folder / ".s.PGSQL.5432"
+        async with await asyncio.start_unix_server(self._serve, path):
+            yield self
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._server.startswith("/"):
+            path = f"{self._server}/.s.PGSQL.{self._port}"
+            upward, out = await asyncio.open_unix_connection(path)
+        else:
+            upward, out = await asyncio.open_connection(self._server, self._port)
+        asked = False
+
+        async def requests() -> None:
+            nonlocal asked
+            while data := await reader.read(65_536):
+                asked = self.armed
+                out.write(data)
+
+        async def answers() -> None:
+            while data := await upward.read(65_536):
+                if self.armed and asked:
+                    self.armed = False
+                    self.cut += 1
+                    break
+                writer.write(data)
+
+        pair = [asyncio.ensure_future(requests()), asyncio.ensure_future(answers())]
+        self._tasks.update(pair)
+        with contextlib.suppress(ConnectionError, asyncio.CancelledError):
+            await asyncio.wait(pair, return_when=asyncio.FIRST_COMPLETED)
+        for task in pair:
+            task.cancel()
+        await asyncio.gather(*pair, return_exceptions=True)
+        for stream in (writer, out):
+            stream.close()
+            with contextlib.suppress(ConnectionError, BrokenPipeError):
+                await stream.wait_closed()

@@ -1,0 +1,199 @@
+"""What hot statements cost as the tables grow: by index, and without touching one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from postgres_scene import connected
+
+from headgate.base.changes import (
+    NodeInput,
+    Order,
+    RunEnd,
+    RunEvents,
+    RunMark,
+    RunStart,
+    TaskEnd,
+    TaskRow,
+)
+from headgate.base.events import Change
+from headgate.base.ids import task_id
+from headgate.base.model import Request
+from headgate.store.postgres import PostgresStore
+from headgate.store.postgres.session import Session
+from headgate.store.protocol import (
+    Accept,
+    Ended,
+    EventFilter,
+    Expire,
+    Finish,
+    Gather,
+    Heads,
+    Recut,
+    RunFilter,
+    Withdraw,
+)
+from headgate.testing.conformance.committing import saved
+from headgate.testing.conformance.world import Leader, join, new_run, submit, submitted
+
+pytest_plugins = ["headgate.testing.postgres"]
+
+STOCK = """
+INSERT INTO headgate.lane (digest, signature) SELECT sha256(n::text::bytea), n::text FROM generate_series(1, 2000) n;
+INSERT INTO headgate.run (seq, id, state, kind, flow, graph, tags, priority, lane, rank1, rank2,
+    queued_at, params, consts)
+SELECT n, 'old' || n, CASE WHEN n % 2 = 0 THEN 'queued' ELSE 'succeeded' END, 'flow', 'f', 'g', '{}', 0,
+    n % 1000 + 1, 0, n, n, '{}', '[]' FROM generate_series(1, 30000) n;
+INSERT INTO headgate.queue SELECT lane, rank1, rank2, seq FROM headgate.run WHERE state = 'queued';
+INSERT INTO headgate.active_key SELECT 'key' || n, n FROM generate_series(1, 5000) n;
+INSERT INTO headgate.task (id, node, idx, attempt, tries, abandons, offers, token, requested_at,
+    scheduled_at, started_at, ended_at, not_before, eligible_at, state)
+SELECT (n / 10) << 20 | n % 10, 0, 0, 1, 1, 0, 1, 1, 1, 1, 1, 1, 0, 0, 'completed'
+FROM generate_series(10, 60000) n;
+INSERT INTO headgate.orders SELECT n, 'offer', 'w' || n % 50, 1, '' FROM generate_series(1, 5000) n;
+INSERT INTO headgate.event SELECT n, 1, 0, 0, n % 30000, 'client', '[]' FROM generate_series(1, 60000) n;
+UPDATE headgate.meta SET value = 30000 WHERE name = 'last_run';
+ANALYZE
+"""
+SCANNED = re.compile(r"Seq Scan on (run|task|queue|event|orders|active_key|lane)\b")
+
+
+@pytest.fixture
+async def stocked(postgres_url: str) -> AsyncIterator[PostgresStore]:
+    async with connected(postgres_url) as conn:
+        await conn.execute(STOCK)
+    store = PostgresStore(postgres_url)
+    await store.open()
+    yield store
+    await store.close()
+
+
+async def everything(store: PostgresStore) -> None:
+    """Every hot verb once."""
+    leader = await Leader.stand(store)
+    await join(store, "w1")
+    runs = await submit(store, *(new_run(key=f"k{n}") for n in range(20)))
+    plain = await submitted(store)
+    await leader.start(plain.seq, *(run.seq for run in runs))
+    pairs = await leader.offer(plain.seq, "w1", 20)
+    await store.orders("w1")
+    await store.accept(Accept("w1", pairs[:10]))
+    await store.finish(Finish("w1", [Ended(*pair, "completed", b"1") for pair in pairs[:9]]))
+    withdraw = Withdraw(leader.term, 1, leader.actor, pairs[10:12], "requested", "late")
+    await store.withdraw(withdraw)
+    rows = await store.tasks(plain.seq)
+    new = TaskRow(task_id(plain.seq, 99), 0, -1, "requested")
+    await leader.commit(
+        tasks_new=[new],
+        tasks_saved=[saved(row, state="requested", token=0) for row in rows[12:]],
+        tasks_ended=[TaskEnd(*pairs[9], b"1", 1)],
+        runs_marked=[RunMark(plain.seq, "cancelling", "cancelled", None)],
+        node_inputs=[NodeInput(plain.seq, 0, b"{}")],
+        orders=[Order("w1", new.id, 5, "stop")],
+        events=[RunEvents(plain.seq, [Change("run", 0, "running", "cancelling")])],
+    )
+    other = await submitted(store)
+    await leader.commit(runs_started=[RunStart(other.seq, 1)], requests_done=[1])
+    await leader.commit(runs_ended=[RunEnd(other.seq, "succeeded", b"1", None, 1)])
+    await leader.commit(runs_ended=[RunEnd(runs[0].seq, "succeeded", b"1", None, 1)])
+    await leader.commit(reprioritised=[(30_000, 5)])
+    await store.ask([Request("cancel", "x")])
+    await store.gather(Gather(0, leader.actor, limit=100))
+    await store.heads(Heads(list(range(1, 100)), each=2))
+    await store.arrivals([2, 4, 6])
+    await store.overdue(100)
+    await store.recut(Recut(leader.term, 29_000, batch=100))
+    await store.expire(Expire(leader.term, 9, leader.actor))
+    await store.retry([runs[0].id])
+    await store.run(plain.id)
+    await store.runs(RunFilter(limit=10))
+    await store.runs(RunFilter(states=["succeeded", "failed"], limit=10))
+    await store.runs(RunFilter(id_prefix="old1", limit=10))
+    await store.events(EventFilter(run=plain.seq))
+    await store.events(EventFilter(after=59_000, limit=10))
+    await store.queue(10)
+    await store.position(2)
+    await store.load()
+    await store.leave("w1")
+
+
+async def test_no_hot_statement_reads_a_whole_table(
+    stocked: PostgresStore, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: dict[str, tuple[Any, ...]] = {}
+    fetch = Session.fetch
+
+    async def spy(self: Session, text: str, *params: Any) -> list[Any]:
+        seen.setdefault(text, params)
+        return await fetch(self, text, *params)
+
+    monkeypatch.setattr(Session, "fetch", spy)
+    await everything(stocked)
+    assert len(seen) > 40
+    faults: list[str] = []
+    async with connected(postgres_url) as conn:
+        for text, params in seen.items():
+            # As planned once for all batches, and (behind a pooler) for this one.
+            plans = [await conn.fetch(f"EXPLAIN {text}", *params)]
+            if conn.get_server_version().major >= 16:
+                plans.append([(line,) for line in await generic(conn, text)])
+            for plan in plans:
+                lines = "\n".join(str(line[0]) for line in plan)
+                if SCANNED.search(lines) and "lanes_prune" not in text and "DELETE FROM" not in text[:12]:
+                    faults.append(f"{text[:2000]}\n{lines}")
+    assert not faults, "\n\n".join(faults)
+
+
+async def generic(conn: Any, text: str) -> list[str]:
+    """The plan of a prepared statement; the simple protocol takes no parameters, which is what it needs."""
+    rows = await conn.execute(f"EXPLAIN (GENERIC_PLAN) {text}") if "$" not in text else None
+    assert rows is None or rows
+    if "$" not in text:
+        return [row[0] for row in await conn.fetch(f"EXPLAIN {text}")]
+    await conn.execute("SET plan_cache_mode = force_generic_plan")
+    name = "probe"
+    await conn.execute(f"PREPARE {name} AS {text}")
+    try:
+        count = await conn.fetchval(
+            "SELECT cardinality(parameter_types) FROM pg_prepared_statements WHERE name = $1", name
+        )
+        nulls = ", ".join(["NULL"] * count)
+        return [row[0] for row in await conn.fetch(f"EXPLAIN EXECUTE {name}({nulls})")]
+    finally:
+        await conn.execute(f"DEALLOCATE {name}")
+
+
+async def test_changes_of_a_tasks_state_touch_no_index(postgres_url: str) -> None:
+    store = PostgresStore(postgres_url)
+    await store.open()
+    leader = await Leader.stand(store)
+    await join(store, "w1")
+    for _ in range(5):
+        run = (await submitted(store)).seq
+        await leader.start(run)
+        pairs = await leader.offer(run, "w1", 200)
+        await store.accept(Accept("w1", pairs))
+        ended = [Ended(*pair, "completed", b"1") for pair in pairs]
+        await store.finish(Finish("w1", ended))
+    await store.close()
+    async with connected(postgres_url) as conn:
+        [indexes] = await conn.fetch(
+            "SELECT string_agg(pg_get_indexdef(indexrelid), ';') FROM pg_index"
+            " WHERE indrelid = 'headgate.task'::regclass"
+        )
+        assert "state" not in indexes[0]
+        # A backend tells its figures when it ends.
+        query = (
+            "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables"
+            " WHERE schemaname = 'headgate' AND relname = 'task'"
+        )
+        for _ in range(200):
+            updated, hot = await conn.fetchrow(query)
+            if updated >= 2_000:
+                break
+            await conn.execute("SELECT pg_sleep(0.02), pg_stat_clear_snapshot()")
+        assert updated == 2_000
+        assert hot / updated > 0.95
