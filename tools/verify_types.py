@@ -29,8 +29,8 @@ def installed(at: Path) -> None:
             (at / entry.name).symlink_to(entry)
 
 
-def verified(at: Path) -> tuple[float, list[str]]:
-    """The share of public names with a known type, and what is wrong with the others."""
+def verified(at: Path) -> tuple[int, int, list[str]]:
+    """How many public names have a known type, how many there are, what is wrong with the others."""
     pyright = [sys.executable, "-m", "pyright", "--pythonpath", sys.executable, "--outputjson"]
     ran = subprocess.run(  # noqa: S603
         [*pyright, "--verifytypes", "headgate", "--ignoreexternal"],
@@ -48,8 +48,9 @@ def verified(at: Path) -> tuple[float, list[str]]:
         if diagnostic["severity"] == "error"
     ]
     found += [line("pyright", diagnostic, at) for diagnostic in report["generalDiagnostics"]]
-    score: float = completeness["completenessScore"]
-    return score, [said for said in found if CAUSED not in said] or found
+    counts: dict[str, int] = completeness["exportedSymbolCounts"]
+    known, every = counts["withKnownType"], sum(counts.values())
+    return known, every, [said for said in found if CAUSED not in said] or found
 
 
 def line(name: str, diagnostic: dict[str, Any], at: Path) -> str:
@@ -63,11 +64,11 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         at = Path(folder).resolve()
         installed(at)
-        score, wrong = verified(at)
+        known, every, wrong = verified(at)
     for said in wrong:
         print(said)
-    print(f"{score:.1%} of the public names have a known type")
-    return int(bool(wrong) or score < 1)
+    print(f"{known} of {every} public names have a known type")
+    return int(bool(wrong) or known < every or not known)
 
 
 if __name__ == "__main__":

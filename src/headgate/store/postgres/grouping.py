@@ -6,7 +6,7 @@ import asyncio
 
 from headgate.store.postgres.line import Line
 from headgate.store.postgres.session import Session
-from headgate.store.postgres.submission import Answer, submit_all
+from headgate.store.postgres.submission import Answer, refused, submit_all
 from headgate.store.protocol import Submit, Submitted
 
 MOST_RUNS = 2_000
@@ -69,6 +69,6 @@ class Desk:
                 if not future.done():
                     future.set_exception(answer)
                 continue
-            self._refused = any(each.outcome == "rejected" for each in answer)
+            self._refused = refused(answer)
             if not future.done():
                 future.set_result(answer)

@@ -20,7 +20,8 @@ from headgate.store.sql import Statements
 SQL = Statements.read(Path(__file__).parent / "sql")
 SUBMITTERS = 1
 """The lock of those who admit runs, free their keys or recount them."""
-_MOST_HINT = 1_000
+_MOST_HINT, _LONGEST_HINT = 1_000, 1_900
+"""Characters: a notification carries less than 8,000 bytes."""
 
 Row = Sequence[Any]
 
@@ -135,7 +136,7 @@ class Session:
             if len(words) > _MOST_HINT:
                 break
             words += f" {each}"
-        return self.options.channel, words
+        return self.options.channel, words[:_LONGEST_HINT]
 
 
 def pairs(rows: Iterable[Row]) -> dict[Any, Any]:

@@ -12,6 +12,7 @@ last submission first looks without the lock: a rejection is a plain read.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
 
 from headgate.base.limits import Limits
@@ -27,7 +28,7 @@ from headgate.store.submission import Desk, Facts, Holder, Plan, keys_of
 
 COPY_OVER = 1_000
 """More runs than this are copied in."""
-_TRIES = 5
+_SETTLE_TRIES, _SETTLE_SECONDS = 10, 0.002
 
 Answer = list[Submitted] | Exception
 _RUN = (
@@ -42,16 +43,34 @@ _EVENT = ("seq", "at", "term", "cycle", "actor", "run", "body")
 async def submit_all(tx: Session, submits: Sequence[Submit], *, look_first: bool) -> list[Answer]:
     """The answer to each of `submits`; one that cannot be right does not hurt the others."""
     if look_first:
-        desk, _, graphs = await _read(tx, submits)
-        answers = _judge(desk, submits, graphs)
-        if not desk.new:
+        desk, answers, _, unsettled = await _look(tx, submits)
+        if not desk.new and not unsettled:
             return answers
-    async with tx.transaction("begin_alone"):
-        desk, lanes, graphs = await _read(tx, submits)
-        answers = _judge(desk, submits, graphs)
-        if desk.new:
-            await _write(tx, desk, submits, lanes)
+    for _ in range(_SETTLE_TRIES):
+        async with tx.transaction("begin_alone"):
+            desk, answers, lanes, unsettled = await _look(tx, submits)
+            if desk.new:
+                await _write(tx, desk, submits, lanes)
+                break
+        if not unsettled:
+            break
+        # A rejection names the end of the history it was decided by. A commit in flight could still
+        # come to stand before that end, and the history would seem to have had room.
+        await asyncio.sleep(_SETTLE_SECONDS)
     return answers
+
+
+async def _look(
+    tx: Session, submits: Sequence[Submit]
+) -> tuple[Desk, list[Answer], dict[str, int], bool]:
+    """The desk and its answers, the lanes there are, and whether a rejection is not settled yet."""
+    desk, lanes, graphs, held_back = await _read(tx, submits)
+    answers = _judge(desk, submits, graphs)
+    return desk, answers, lanes, held_back and any(refused(answer) for answer in answers)
+
+
+def refused(answer: Answer) -> bool:
+    return not isinstance(answer, Exception) and any(each.outcome == "rejected" for each in answer)
 
 
 def _judge(desk: Desk, submits: Sequence[Submit], graphs: set[str]) -> list[Answer]:
@@ -64,8 +83,10 @@ def _judge(desk: Desk, submits: Sequence[Submit], graphs: set[str]) -> list[Answ
     return answers
 
 
-async def _read(tx: Session, submits: Sequence[Submit]) -> tuple[Desk, dict[str, int], set[str]]:
-    """What is known, the lanes there are, and the graphs that were not sent along."""
+async def _read(
+    tx: Session, submits: Sequence[Submit]
+) -> tuple[Desk, dict[str, int], set[str], bool]:
+    """What is known, the lanes there are, stored graphs that were not sent along; is history held back."""
     runs = [run for each in submits for run in each.runs]
     keys, skipping = keys_of(runs)
     unsent = {run.graph for each in submits for run in each.runs if run.graph not in each.graphs}
@@ -96,7 +117,7 @@ async def _read(tx: Session, submits: Sequence[Submit]) -> tuple[Desk, dict[str,
             break
         # By other limits other counters and lanes concern these runs.
         await tx.limits(found)
-    last, as_of, now = marks
+    last, as_of, now, held_back = marks
     facts = Facts(
         last=last,
         as_of=as_of,
@@ -107,7 +128,7 @@ async def _read(tx: Session, submits: Sequence[Submit]) -> tuple[Desk, dict[str,
         holders={key: Holder(*rest) for key, *rest in held},
         finished={key: (seq, run_id) for key, seq, run_id in finished},
     )
-    return Desk(facts), pairs(lanes), {row[0] for row in graphs}
+    return Desk(facts), pairs(lanes), {row[0] for row in graphs}, held_back
 
 
 def _likely_lanes(limits: Limits, runs: Sequence[NewRun]) -> list[str]:

@@ -176,7 +176,7 @@ CREATE TABLE headgate.task (
     input bytea,
     output bytea,
     error bytea
-) WITH (fillfactor = 55);
+) WITH (fillfactor = 50);
 
 CREATE TABLE headgate.node_input (
     run bigint NOT NULL,
@@ -195,6 +195,7 @@ CREATE TABLE headgate.orders (
 );
 
 CREATE INDEX orders_worker ON headgate.orders (worker, task);
+CREATE INDEX orders_stop ON headgate.orders (task) WHERE kind = 'stop';
 
 CREATE TABLE headgate.worker (
     id text PRIMARY KEY,

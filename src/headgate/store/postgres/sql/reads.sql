@@ -182,7 +182,7 @@ SELECT
     r.generation, r.state, r.verdict, r.lane, r.waits_for, r.queued_at, r.started_at, r.ended_at,
     r.deadline_at, r.queue_timeout_us, r.dispatch_deadline_us, r.output, r.error
 FROM (SELECT rank1, rank2, run FROM headgate.queue ORDER BY rank1, rank2, run LIMIT $1) q
-JOIN headgate.run r ON r.seq = q.run
+CROSS JOIN LATERAL (SELECT * FROM headgate.run WHERE run.seq = q.run OFFSET 0) r
 ORDER BY q.rank1, q.rank2, q.run
 
 -- name: queue_place

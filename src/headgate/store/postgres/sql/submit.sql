@@ -1,9 +1,11 @@
 -- name: submit_marks
--- The last run and the last event, before this submission.
+-- The last run and the last event, before this submission; and whether a commit in flight may still
+-- come to stand before that event.
 SELECT
     (SELECT value FROM headgate.meta WHERE name = 'last_run'),
     coalesce((SELECT max(seq) FROM headgate.event), 0),
-    headgate.headgate_now()
+    headgate.headgate_now(),
+    coalesce((SELECT max(seq) FROM headgate.event) >= headgate.event_horizon(), false)
 
 -- name: runs_by_id
 -- Which of these submissions are already stored.
@@ -62,8 +64,9 @@ SELECT hash FROM headgate.graph WHERE hash = ANY($1::text[])
 
 -- name: lanes_by_signature
 -- Lanes that exist.
-SELECT l.signature, l.id FROM unnest($1::text[]) v (signature)
-JOIN headgate.lane l ON l.digest = sha256(convert_to(v.signature, 'UTF8'))
+SELECT signature, id FROM headgate.lane WHERE digest = ANY (ARRAY(
+    SELECT sha256(convert_to(v.signature, 'UTF8')) FROM unnest($1::text[]) v (signature)
+))
 
 -- name: lane_add
 -- New lanes.

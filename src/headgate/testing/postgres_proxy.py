@@ -1,37 +1,20 @@
-"""What the tests of PostgreSQL share: a plain connection, a proxy that cuts, a wait for a condition."""
+"""A proxy between a store and its server, for tests of answers that are lost on their way."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
-
-import asyncpg
-
-
-@asynccontextmanager
-async def connected(url: str) -> AsyncIterator[asyncpg.Connection[Any]]:
-    conn: asyncpg.Connection[Any] = await asyncpg.connect(url)
-    try:
-        yield conn
-    finally:
-        await conn.close()
-
-
-async def until(condition: Callable[[], bool], seconds: float = 10) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not come true in time"
-        await asyncio.sleep(0.005)
 
 
 class Proxy:
-    """Stands between a store and its server. Armed, it lets one more request through and cuts the answer."""
+    """Passes everything on. Armed, it lets one more request through and cuts the connection at its answer.
+
+    Other requests may be on their way on other connections: whichever is first is the one.
+    """
 
     def __init__(self, url: str, folder: Path) -> None:
         parts = urlsplit(url)
@@ -41,15 +24,16 @@ class Proxy:
         self._folder = folder
         query |= {"host": str(folder), "port": "5432"}
         user = parts.netloc.rpartition("@")[0]
-        self.url = urlunsplit(
+        self.url: str = urlunsplit(
             parts._replace(netloc=f"{user}@" if user else "", query=urlencode(query))
         )
-        self.armed = False
-        self.cut = 0
+        self.armed: bool = False
+        self.cut: int = 0
+        """How many answers were cut off."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     @asynccontextmanager
-    async def open(self) -> AsyncIterator[Proxy]:
+    async def open(self) -> AsyncGenerator[Proxy]:
         path = self._folder / ".s.PGSQL.5432"
         async with await asyncio.start_unix_server(self._serve, path):
             yield self
