@@ -2,17 +2,15 @@
 
 The history is read only as far as nothing can be added any more: below the
 oldest transaction in flight, anywhere in the server. Our own are short; a
-foreign one that stays open holds the history back, which is logged.
+foreign one that stays open holds the history back, which is told (`lag.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-import logging
 
 from headgate.base.changes import Bucket, Linger, Order, Reservation, TaskRow
-from headgate.base.clock import SECOND
 from headgate.base.errors import NotFound
 from headgate.base.events import EventRow
 from headgate.base.limits import Limits
@@ -33,10 +31,7 @@ from headgate.store.protocol import (
     Snapshot,
 )
 
-log: logging.Logger = logging.getLogger(__name__)
-
 MAX_REQUESTS = 10_000
-_LAG_TOLD_US = 2 * SECOND
 _SETTLE_TRIES, _SETTLE_SECONDS = 20, 0.005
 
 
@@ -61,8 +56,10 @@ async def load(tx: Session) -> Snapshot:
         )
 
 
-async def gather(tx: Session, gather: Gather, workers_seen: int) -> tuple[Gathered, int, bool]:
-    """What others did, the version of the workers that was looked at, and whether more is held back."""
+async def gather(
+    tx: Session, gather: Gather, workers_seen: int
+) -> tuple[Gathered, int, int | None]:
+    """What others did, the version of the workers that was looked at, and for how long more is held back."""
     rows, [[last]], [[version]], requests, [[now]], [[held_back]] = await tx.several(
         ("events_after", (gather.after, gather.actor, gather.limit)),
         ("last_seq", ()),
@@ -75,11 +72,6 @@ async def gather(tx: Session, gather: Gather, workers_seen: int) -> tuple[Gather
     # A full page may end before the history does; otherwise our own events are passed over too.
     seq: int = events[-1].seq if len(events) == gather.limit else last
     ended, limits_changed = news(events)
-    if held_back is not None and now - held_back > _LAG_TOLD_US:
-        log.warning(
-            "a transaction in flight has held the history back for %.1f s; see pg_stat_activity",
-            (now - held_back) / SECOND,
-        )
     return (
         Gathered(
             now=now,
@@ -91,7 +83,7 @@ async def gather(tx: Session, gather: Gather, workers_seen: int) -> tuple[Gather
             limits_changed=limits_changed,
         ),
         version,
-        held_back is not None,
+        None if held_back is None else max(0, now - held_back),
     )
 
 

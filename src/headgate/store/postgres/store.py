@@ -12,7 +12,6 @@ every name is written with its schema.
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -37,6 +36,7 @@ from headgate.store.postgres import (
 )
 from headgate.store.postgres.compose import Dialect, Parts
 from headgate.store.postgres.grouping import Desk
+from headgate.store.postgres.lag import Lag
 from headgate.store.postgres.line import Line
 from headgate.store.postgres.listener import Listener
 from headgate.store.postgres.options import Options, parse
@@ -75,7 +75,6 @@ CONNECTIONS = 5
 """The most that one open store has."""
 SYNC_EVERY_US = SECOND
 """How long the store's time is reckoned from the last answer before it is asked for again."""
-LOOK_AGAIN_SECONDS = 0.002
 
 
 class _Open:
@@ -85,6 +84,7 @@ class _Open:
         self.lead, self.write, self.work, self.look = make(), make(), make(), make()
         self.desk = Desk(self.write)
         self.listener = listener
+        self.lag = Lag(listener.notice)
 
     async def stop(self) -> None:
         await self.listener.stop()
@@ -216,13 +216,10 @@ class PostgresStore(Store):
     async def gather(self, gather: Gather) -> Gathered:
         actor, version = self._workers_seen
         seen = version if actor == gather.actor else -1
-        gathered, version, more = await self._read(lambda tx: reads.gather(tx, gather, seen))
+        gathered, version, held_back = await self._read(lambda tx: reads.gather(tx, gather, seen))
         self._workers_seen = gather.actor, version
         self._sync(gathered.now)
-        if more:
-            # A commit in flight may be one that wakes nobody: look again when it is through.
-            listener = self._opened.listener
-            asyncio.get_running_loop().call_later(LOOK_AGAIN_SECONDS, listener.notice)
+        self._opened.lag.found(held_back)
         return gathered
 
     async def heads(self, heads: Heads) -> list[RunRow]:

@@ -42,6 +42,7 @@ _EVENT = ("seq", "at", "term", "cycle", "actor", "run", "body")
 
 async def submit_all(tx: Session, submits: Sequence[Submit], *, look_first: bool) -> list[Answer]:
     """The answer to each of `submits`; one that cannot be right does not hurt the others."""
+    answers: list[Answer] = []
     if look_first:
         desk, answers, _, unsettled = await _look(tx, submits)
         if not desk.new and not unsettled:
