@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.acceptance.cli_harness import FLOWS, Said, batch, headgate
 
+NOWHERE = "postgresql://a:secret@no-host.invalid/c"
 BAD: dict[str, tuple[list[str], str]] = {
     # limits and pools
     "limit 0": (["pools", "set", "db", "0"], "pools pause"),
@@ -65,7 +66,7 @@ BAD: dict[str, tuple[list[str], str]] = {
     "corrupt": (["runs", "list", "--url", "corrupt.db"], "backup"),
     "newer": (["runs", "list", "--url", "newer.db"], "Upgrade headgate"),
     "foreign": (["runs", "list", "--url", "foreign.db"], "another program"),
-    "postgres": (["runs", "list", "--url", "postgresql://a:secret@b/c"], "SQLite file"),
+    "postgres": (["runs", "list", "--url", NOWHERE], "Check the host's name in the url"),
 }
 
 

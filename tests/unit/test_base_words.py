@@ -85,11 +85,24 @@ def test_seconds_as_number_and_as_text_agree(seconds: int):
 @pytest.mark.parametrize(
     "bad",
     ["", " padded", "padded ", "a\nb", "a\0b", "\x1b[31m", "\x7f", "\x9b", "\ud800", "a/b", "a\\b",
-     "..", ".", "x" * 201, None, 5, b"bytes"],
+     "..", ".", "x" * 201, None, 5, b"bytes", " ", "\u00a0", "a\u202eb", "a\u2028b", "a\u2029b",
+     "a\u200bb", "\ufeffa", "a\u2066b", "a\u00adb", "a\ue000b", "a\uffffb", "a\U000e0001b"],
 )  # fmt: skip
 def test_bad_names(bad: object):
-    with pytest.raises(InvalidInput):
+    with pytest.raises(InvalidInput) as caught:
         names.name(bad, "pool")
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("bad", ["", " ", "a ", "a\0b", "a\u202eb", "x" * 201, 7])
+def test_bad_texts(bad: object):
+    with pytest.raises(InvalidInput) as caught:
+        names.text(bad, "key")
+    assert caught.value.hint
+
+
+def test_a_text_may_look_like_a_path():
+    assert names.text("s3://bucket/day=1", "key") == "s3://bucket/day=1"
 
 
 @pytest.mark.parametrize("good", ["db", "Käse", "ncbi.api", "a b", "…", "x" * 200, "🚰"])
@@ -109,18 +122,26 @@ def test_tags_are_text_to_text():
      {"a": None}, {"a": "\ud800"}, {"\0": "x"}, {1: "x"}, ["a"], "a=b"],
 )  # fmt: skip
 def test_bad_tags(bad: object):
-    with pytest.raises(InvalidInput):
+    with pytest.raises(InvalidInput) as caught:
         names.tags(bad)
+    assert caught.value.hint
 
 
-@pytest.mark.parametrize("bad", [0, -2, "three", True, 1.5, None, 2**53 + 1])
+@pytest.mark.parametrize("bad", [0, -2, "three", True, 1.5, None, 2**53 + 1, 2**70])
 def test_bad_limits(bad: object):
-    with pytest.raises(InvalidInput):
+    with pytest.raises(InvalidInput) as caught:
         names.limit(bad, "limit")
+    assert caught.value.hint
     with pytest.raises(InvalidInput):
         pool_rule(limit_=bad)
     with pytest.raises(InvalidInput):
         tag_rule("tenant", limit_=bad)
+
+
+def test_a_limit_beyond_all_numbers_says_how_far_they_go():
+    with pytest.raises(InvalidInput, match="9,007,199,254,740,992 or less") as caught:
+        names.limit(2**70, "limit")
+    assert "-1 for unlimited" in str(caught.value)
 
 
 def test_zero_points_to_pause():
@@ -130,14 +151,17 @@ def test_zero_points_to_pause():
 
 @pytest.mark.parametrize("bad", [0, -1, True, 1.5, "2", None, 2**53 + 1, 10**30])
 def test_bad_slots(bad: object):
-    with pytest.raises(InvalidInput):
+    with pytest.raises(InvalidInput) as caught:
         names.count(bad, "slots")
+    assert caught.value.hint
 
 
 def test_priorities_are_bounded():
     assert names.priority(-1_000_000) == -1_000_000
-    with pytest.raises(InvalidInput):
-        names.priority(1_000_001)
+    for bad in (1_000_001, -1_000_001, "high", True, 0.5):
+        with pytest.raises(InvalidInput) as caught:
+            names.priority(bad)
+        assert "-1,000,000" in (caught.value.hint or "")
 
 
 @pytest.mark.parametrize(
@@ -208,8 +232,13 @@ def test_fair_weights():
     assert fair_rule("tenant", {"acme": 3}).weight("acme") == 3
     assert fair_rule("tenant").weight("anyone") == 1
     for bad in (0, -1, 1_000_001, "2", True):
-        with pytest.raises(InvalidInput):
+        with pytest.raises(InvalidInput) as caught:
             fair_rule("tenant", {"acme": bad})
+        assert caught.value.hint
+    for no_mapping in (["a"], "a", 7):
+        with pytest.raises(InvalidInput, match="weights must be a mapping") as caught:
+            fair_rule("tenant", no_mapping)
+        assert caught.value.hint
 
 
 def test_did_you_mean():

@@ -40,6 +40,11 @@ def broken(x: int) -> int:
     return one(1 // x)
 
 
+@flow
+def windowless() -> Any:
+    return one.map([1, 2], window=0)
+
+
 def plain(x: int) -> int:
     return x
 
@@ -72,9 +77,25 @@ SUBMISSIONS: list[tuple[Callable[[Client], Any], type[HeadgateError], str]] = [
     ),
     (lambda hg: hg.submit(simple, 1, priority="high"), InvalidInput, "priority must be a whole"),
     (lambda hg: hg.submit(simple, 1, priority=10**9), InvalidInput, "1,000,000 or less"),
-    (lambda hg: hg.submit(simple, 1, key=""), InvalidInput, "1 to 200 printable"),
+    (lambda hg: hg.submit(simple, 1, priority=True), InvalidInput, "priority must be a whole"),
+    (lambda hg: hg.submit(simple, 1, key=""), InvalidInput, "key must not be empty"),
+    (lambda hg: hg.submit(simple, 1, key=" "), InvalidInput, "key must not be empty or padded"),
+    (lambda hg: hg.submit(simple, 1, key="k" * 201), InvalidInput, "longer than 200"),
     (lambda hg: hg.submit(simple, 1, key=7), InvalidInput, "key must be text"),
     (lambda hg: hg.submit(simple, 1, key="a\0b"), InvalidInput, "printable"),
+    (lambda hg: hg.submit(simple, 1, key="a\u202eb"), InvalidInput, "printable"),
+    (lambda hg: hg.submit(simple, 1, tags={"a": "b\u2028c"}), InvalidInput, "printable"),
+    (lambda hg: hg.submit(simple, 1, on_duplicate="reject"), InvalidInput, "needs a key"),
+    (
+        lambda hg: hg.submit_many(simple, [Submission((1,), on_duplicate="replace")]),
+        InvalidInput,
+        "needs a key",
+    ),
+    (lambda hg: one.with_options(pools={"db": 0})(1), InvalidInput, "1 or more"),
+    (lambda hg: one.with_options(pools={"db": True})(1), InvalidInput, "whole number"),
+    (lambda hg: one.with_options(pools={"db": 1.5})(1), InvalidInput, "whole number"),
+    (lambda hg: one.with_options(retries=-1)(1), InvalidInput, "retries must be 0 or more"),
+    (lambda hg: hg.submit(windowless), InvalidFlow, "window must be 1 or more"),
     (
         lambda hg: hg.submit(simple, 1, key="k", on_duplicate="atach"),
         InvalidInput,
@@ -135,6 +156,15 @@ VERBS: list[tuple[Callable[[Client], Any], type[HeadgateError], str]] = [
     ),
     (lambda hg: hg.limits.set_tag("a=b", limit=1), InvalidInput, "must not contain"),
     (lambda hg: hg.limits.set_fair("tenant", {"a": 0}), InvalidInput, "1 or more"),
+    (lambda hg: hg.limits.set_fair("tenant", ["a"]), InvalidInput, "weights must be a mapping"),
+    (lambda hg: hg.limits.set("fair", True), InvalidInput, "fair must be text"),
+    (lambda hg: hg.limits.set("fair", 7), InvalidInput, "fair must be text"),
+    (lambda hg: hg.pools.set("db", limit=2**70), InvalidInput, "or less"),
+    (lambda hg: hg.pools.set("d\u202eb", limit=1), InvalidInput, "printable"),
+    (lambda hg: hg.pools.set("", limit=1), InvalidInput, "must not be empty"),
+    (lambda hg: hg.pools.set("p" * 201, limit=1), InvalidInput, "longer than 200"),
+    (lambda hg: hg.slots("db", 0).__enter__(), InvalidInput, "slots must be 1 or more"),
+    (lambda hg: hg.slots("db", True).__enter__(), InvalidInput, "whole number"),
     (lambda hg: hg.limits.set("placement", "scatter"), InvalidInput, "spread, pack"),
     (lambda hg: hg.limits.set("max_bypass", "x"), InvalidInput, "whole number"),
     (lambda hg: hg.limits.set("age_boost", "x"), InvalidInput, "not a duration"),
@@ -146,12 +176,22 @@ VERBS: list[tuple[Callable[[Client], Any], type[HeadgateError], str]] = [
 ]
 
 
+HINTED = (
+    r"-1 \(unlimited\)", "1 or more", "whole number", "at most 64 tags", "1,000,000 or less",
+    "slots must be 1 or more", "window must be 1 or more", "retries must be 0 or more", "needs a key",
+    "key must be text", "key must not be empty", "longer than 200", "must not be empty", "or less",
+    "priority must be a whole", "weights must be a mapping", "fair must be text", "padded|control",
+)  # fmt: skip
+"""Refusals that say what to do besides what is wrong."""
+
+
 @pytest.mark.parametrize(("use", "error", "said"), [*SUBMISSIONS, *VERBS])
 def test_bad_input_is_refused_with_a_hint_and_stores_nothing(hg: Client, use, error, said):
     with pytest.raises(error, match=said) as caught:
         use(hg)
     assert caught.type is error or issubclass(caught.type, error)
     assert set(caught.value.as_dict()) >= {"code", "message", "field", "got", "hint"}
+    assert caught.value.hint or said not in HINTED
     assert hg.runs.list() == []
     assert hg.limits.history() == []
 
@@ -164,7 +204,7 @@ def test_an_option_wins_over_a_parameter_of_the_same_name(hg: Client):
 @pytest.mark.parametrize(
     ("url", "error", "said"),
     [
-        ("postgresql://u:secret@h/db", InvalidInput, "postgresql:// is not available yet"),
+        ("postgresql://u:secret@no-host.invalid/db", StoreError, "host of .* is not known"),
         ("http://localhost:8080", InvalidInput, "http:// is not available yet"),
         ("redis://localhost", InvalidInput, "redis:// is no kind of store"),
         (":memory:", InvalidInput, "the store is a file"),
@@ -177,6 +217,7 @@ def test_urls_that_are_no_store_are_refused(url, error, said, open_):
     with pytest.raises(error, match=said) as caught:
         open_(url)
     assert "secret" not in str(caught.value.as_dict())
+    assert caught.value.hint
 
 
 def test_files_that_are_no_store_are_refused(tmp_path: Path):
@@ -192,8 +233,12 @@ def test_files_that_are_no_store_are_refused(tmp_path: Path):
 
 def test_settings_that_contradict_or_are_unknown_are_refused(tmp_path: Path):
     url = tmp_path / "headgate.db"
-    with pytest.raises(InvalidSettings, match=r"worker_lease .* must be more than twice heartbeat"):
+    with pytest.raises(
+        InvalidSettings, match=r"worker_lease .* must be more than twice heartbeat"
+    ) as caught:
         embedded(url, worker_lease="2s", heartbeat="1s")
+    assert caught.value.got == {"worker_lease": "2s", "heartbeat": "1s"}
+    assert caught.value.hint
     with pytest.raises(InvalidSettings, match="Did you mean 'thread_permits'"):
         embedded(url, threads_permits=3)
     assert not url.exists()

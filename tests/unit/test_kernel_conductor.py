@@ -296,7 +296,7 @@ def test_e10_an_offer_that_ran_out_while_its_run_was_cancelled_is_not_made_again
     assert stage.lead.ledger.pool("db").used == 0
 
 
-def test_a_second_cancel_does_not_wait_for_clean_up():
+def test_a_forced_cancel_does_not_wait_for_clean_up_and_a_repeated_one_does():
     flow = graph(step(), step("clean", after=(0,), run_if="always"))
     stage = Stage(flow)
     stage.submit()
@@ -306,6 +306,8 @@ def test_a_second_cancel_does_not_wait_for_clean_up():
     clean = stage.entry("clean")
     assert clean.state == TaskState.RUNNING
     stage.lead.cancel_run(1, NOW)
+    assert stage.cycle().stops == []
+    stage.lead.cancel_run(1, NOW, force=True)
     assert stage.cycle().stops == [(clean.id, clean.token, "cancelled")]
     stage.end(clean, "cancelled")
     assert stage.cycle().ended == [1]

@@ -18,6 +18,7 @@ from headgate.testing.sim.build import graph, items, needs, numbers, run_row, st
 NOW = 10**15
 BOOM = msgspec.json.encode(Failure("Boom", "as planned"))
 NOTHING = Typical()
+RUNS = Typical(run_us=100)
 
 
 class Stage:
@@ -42,9 +43,11 @@ class Stage:
     def why(self, entry: TaskEntry, typical: Typical = NOTHING) -> dict[str, Reason]:
         return {each.gate: each for each in explain_task(self.lead, entry, typical, self.now)}
 
-    def why_queued(self, run: int, ahead: int = 0) -> dict[str, Reason]:
+    def why_queued(
+        self, run: int, ahead: int = 0, typical: Typical = RUNS, **known: Any
+    ) -> dict[str, Reason]:
         head = self.lead.ledger.heads[run]
-        found = explain_queued(self.lead, head, Typical(run_us=100), ahead, self.now)
+        found = explain_queued(self.lead, head, typical, ahead, self.now, **known)
         return {each.gate: each for each in found}
 
     def end(self, entry: TaskEntry, state: str = "completed") -> None:
@@ -149,7 +152,7 @@ def test_e7_a_reservation_is_a_reason_and_says_how_much_is_kept():
     held_back = stage.entry(stage.submit("small"))
     found = stage.why(held_back)
     assert set(found) == {"reserved:db"}
-    assert "2 free slots are reserved" in found["reserved:db"].text
+    assert "2 slots are reserved" in found["reserved:db"].text
 
 
 def test_e7_back_off_tells_what_is_left():
@@ -233,11 +236,69 @@ def test_e7_a_run_that_replaces_another_says_so_until_that_has_ended():
     stage = Stage(Limits(max_concurrent_runs=1), graph(step()), worker=ANY)
     first = stage.submit(key="k")
     second = stage.submit(key="k", waits_for=first)
-    assert set(stage.why_queued(second)) == {"key"}
+    found = stage.why_queued(second)
+    assert set(found) == {"key", "runs:max_concurrent_runs"}
+    assert "run-1" in found["key"].text
     stage.submit()  # takes the only place when the first has ended
     stage.lead.reprioritise(stage.lead.ledger.heads[3].row, priority=9)
     stage.end(stage.entry(first))
     assert set(stage.why_queued(second)) == {"runs:max_concurrent_runs"}
+
+
+def test_e7_a_run_that_replaces_another_lists_every_other_gate_too():
+    rules = (TagRule("tenant", per_value=True, limit=1), TagRule("team", paused=True))
+    stage = Stage(Limits(max_concurrent_runs=1, tags=rules), graph(step()), worker=ANY)
+    stage.submit(tags={"tenant": "acme"})
+    run = stage.submit(key="k", waits_for=77, tags={"tenant": "acme", "team": "x"})
+    found = stage.why_queued(run, replaced="run-77")
+    assert set(found) == {"key", "runs:max_concurrent_runs", "tag:tenant=*acme", "paused:team"}
+    assert "run run-77, which it replaces" in found["key"].text
+    assert [each.run for each in found["key"].holders] == ["run-77"]
+    # Where nobody knows its id, no id is made up.
+    found = stage.why_queued(run)
+    assert "number 77" in found["key"].text
+    assert found["key"].holders == ()
+
+
+def test_e7_at_a_tag_only_runs_of_the_same_counter_stand_before():
+    rules = (TagRule("tenant", per_value=True, limit=1),)
+    stage = Stage(Limits(tags=rules), graph(step()), worker=ANY)
+    a, b = {"tenant": "a"}, {"tenant": "b"}
+    for _ in range(6):
+        stage.submit(tags=a)
+    first, second = stage.submit(tags=b), stage.submit(tags=b)
+    third = stage.submit(tags=b)
+    assert first in stage.lead.ledger.runs
+    gate = stage.why_queued(third, 6, before=[a] * 5 + [b])["tag:tenant=*b"]
+    assert (gate.ahead, gate.estimate_us) == (1, 200)
+    # With heads at hand only, those are counted, and nothing is promised.
+    gate = stage.why_queued(third, 6)["tag:tenant=*b"]
+    assert (gate.ahead, gate.estimate_us) == (1, None)
+    assert stage.why_queued(second, 5)["tag:tenant=*b"].ahead == 0
+
+
+def test_e7_at_the_run_gate_nobody_is_waited_for_who_is_held_up_elsewhere():
+    rules = (TagRule("tenant", per_value=True, limit=1),)
+    stage = Stage(Limits(max_concurrent_runs=2, tags=rules), graph(step()), worker=ANY)
+    a, b = {"tenant": "a"}, {"tenant": "b"}
+    for tags in (a, a, a, b, b):
+        stage.submit(tags=tags)
+    gate = stage.why_queued(5, 2, before=[a, a])["runs:max_concurrent_runs"]
+    assert (gate.ahead, gate.estimate_us) == (2, 100)
+    gate = stage.why_queued(3, 1, before=[a])["runs:max_concurrent_runs"]
+    assert (gate.ahead, gate.estimate_us) == (1, 200)
+    assert stage.why_queued(5, 2)["runs:max_concurrent_runs"].estimate_us is None
+
+
+def test_without_history_nothing_is_estimated():
+    flow = graph(items(pools=needs(db=1)))
+    stage = Stage(Limits(max_concurrent_runs=1, pools={"db": PoolRule(1)}), flow, worker=ANY)
+    run = stage.submit(consts=numbers(3))
+    queued = stage.submit(consts=numbers(1))
+    stage.now += 1_000
+    assert stage.why(stage.entry(run, "m", 1))["pool:db"].estimate_us is None
+    found = stage.why_queued(queued, typical=NOTHING, before=[])
+    assert found["runs:max_concurrent_runs"].estimate_us is None
 
 
 def test_nodes_that_wait_name_what_they_wait_for():

@@ -111,12 +111,27 @@ def test_a_rate_restored_from_its_stored_bucket_stays_exact_and_loses_less_than_
     assert_exact(given, rate)
 
 
-def test_a_rate_changed_live_keeps_what_was_spent():
-    pool = PoolGate("api", PoolRule(rate=Rate(1, 1_000_000)))
+def test_a_rate_raised_live_takes_effect_at_once_and_what_was_spent_stays_owed():
+    pool = PoolGate("api", PoolRule(rate=Rate(1, 3_600_000_000)))
     grants(pool, [(START, 1)])
-    pool.apply(PoolRule(rate=Rate(10, 1_000_000)))
-    assert pool.granted_at(1) == START + 1_000_000
-    assert_exact([(START, 1), (pool.granted_at(1), 1)], Rate(1, 1_000_000))
+    assert pool.apply(PoolRule(rate=Rate(10, 1_000_000)), START)
+    assert pool.granted_at(1) == START + 100_000
+
+
+def test_a_rate_lowered_live_lets_nobody_through_on_the_old_pace():
+    pool = PoolGate("api", PoolRule(rate=Rate(100, 1_000_000)))
+    grants(pool, [(START, 1)])
+    pool.apply(PoolRule(rate=Rate(1, 3_600_000_000)), START)
+    assert pool.granted_at(1) == START + 3_600_000_000
+
+
+def test_a_rate_taken_away_and_set_again_starts_with_a_full_bucket_stored_as_such():
+    pool = PoolGate("api", PoolRule(rate=Rate(1, 3_600_000_000)))
+    grants(pool, [(START, 1)])
+    pool.apply(PoolRule(), START)
+    assert pool.stored_tat == 0
+    pool.apply(PoolRule(rate=Rate(1, 3_600_000_000)), START + 1)
+    assert pool.granted_at(1) <= START + 1
 
 
 def test_a_limit_changed_live_leaves_the_bucket_alone():

@@ -32,7 +32,15 @@ def test_e2_a_signature_names_every_rule_that_concerns_the_run(
     rules: tuple[TagRule, ...], tags: dict[str, str], counters: set[str]
 ):
     text = signature(Limits(tags=rules), tags)
-    assert set(text.split("\x1f")) - {""} == counters
+    assert set(text.split("\x1f")) - {""} == {f"t:{counter}" for counter in counters}
+
+
+def test_a_tag_named_like_a_fair_value_or_a_key_is_a_lane_of_its_own():
+    limits = Limits(tags=(TagRule("f:acme", limit=1),), fair=Fair("tenant"))
+    assert signature(limits, {"tenant": "acme"}) != signature(limits, {"f:acme": "x"})
+    assert signature(Limits(), {}, "a") != signature(
+        Limits(tags=(TagRule("k:a", limit=1),)), {"k:a": "x"}
+    )
 
 
 def test_the_order_of_rules_and_tags_does_not_matter():

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
@@ -91,7 +91,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         problems = contradictions(self)
         if problems:
-            raise InvalidSettings(" ".join(problems), field="settings")
+            raise InvalidSettings(
+                " ".join(problem.message for problem in problems),
+                field="settings",
+                got={key: value for problem in problems for key, value in problem.got.items()},
+                hint=" ".join(problem.hint for problem in problems),
+            )
 
     def limits(self) -> Limits:
         return Limits(
@@ -116,34 +121,49 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         }
 
 
-def contradictions(settings: Settings) -> list[str]:
+class Contradiction(NamedTuple):
+    message: str
+    hint: str
+    got: dict[str, str]
+    """The values that do not go together, by their keys, as a person would write them."""
+
+
+def contradictions(settings: Settings) -> list[Contradiction]:
     """What is wrong between values that are right by themselves; each message names both."""
-    found: list[str] = []
+    found: list[Contradiction] = []
     for lease, beat in (("worker_lease", "heartbeat"), ("leader_lease", "leader_renew")):
         lease_us: int = getattr(settings, f"{lease}_us")
         beat_us: int = getattr(settings, f"{beat}_us")
         # Two beats must fit: one may be lost, and the next must still arrive before the lease ends.
         if lease_us <= 2 * beat_us:
             found.append(
-                f"{lease} ({spoken(lease_us)}) must be more than twice {beat} ({spoken(beat_us)}):"
-                f" raise {lease} above {spoken(2 * beat_us)} or lower {beat}."
+                Contradiction(
+                    f"{lease} ({spoken(lease_us)}) must be more than twice {beat} ({spoken(beat_us)}).",
+                    f"Raise {lease} above {spoken(2 * beat_us)} or lower {beat}.",
+                    {lease: spoken(lease_us), beat: spoken(beat_us)},
+                )
             )
     if settings.blob_over_bytes > settings.max_value_bytes and settings.blob_url is None:
+        over, most = settings.blob_over_bytes, settings.max_value_bytes
         found.append(
-            f"blob_over ({settings.blob_over_bytes:,} bytes) must not be above max_value"
-            f" ({settings.max_value_bytes:,} bytes): lower it, or set blob_url."
+            Contradiction(
+                f"blob_over ({over:,} bytes) must not be above max_value ({most:,} bytes).",
+                "Lower blob_over, or set blob_url.",
+                {"blob_over": f"{over:,} bytes", "max_value": f"{most:,} bytes"},
+            )
         )
     if settings.labels is not None:
         for label, value in settings.worker_labels.items():
             allowed = settings.labels.get(label)
+            got = {f"worker_labels.{label}": value}
             if allowed is None:
                 hint = did_you_mean(label, settings.labels) or "The set is empty."
-                found.append(f"worker_labels has {label!r}, which [labels] does not know. {hint}")
+                message = f"worker_labels has {label!r}, which [labels] does not know."
+                found.append(Contradiction(message, hint, got))
             elif allowed and value not in allowed:
                 hint = did_you_mean(value, allowed) or ""
-                found.append(
-                    f"worker_labels has {label}={value}, a value [labels] does not know. {hint}"
-                )
+                message = f"worker_labels has {label}={value}, a value [labels] does not know."
+                found.append(Contradiction(message, hint, got))
     return found
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, cast
 
 import msgspec
 
@@ -186,11 +186,20 @@ def tag_rule(
     )
 
 
-def fair_rule(key: object, weights: Mapping[str, object] | None = None) -> Fair:
+def fair_rule(key: object, weights: object = None) -> Fair:
+    """A checked rule of fair turns; `weights` is a mapping of the tag's values to numbers."""
+    if weights is not None and not isinstance(weights, Mapping):
+        raise InvalidInput(
+            "weights must be a mapping of tag values to numbers.",
+            field="weights",
+            got=weights,
+            hint='e.g. {"acme": 3}; values that are not named have weight 1.',
+        )
+    pairs = cast("Mapping[object, object]", weights or {}).items()
     return Fair(
         key=tag_key(key, "fair"),
         weights={
             tag_value(value, "weights"): count(weight, f"weights.{value}", maximum=1_000_000)
-            for value, weight in (weights or {}).items()
+            for value, weight in pairs
         },
     )

@@ -110,6 +110,8 @@ class Request(msgspec.Struct, frozen=True):
     subject: str
     """A run's id, or a worker's."""
     priority: int | None = None
+    force: bool = False
+    """A cancel that does not wait for clean-up steps."""
     who: str = ""
     reason: str = ""
 

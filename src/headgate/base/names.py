@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import unicodedata
 from collections.abc import Iterable, Mapping
 
 from headgate.base.errors import InvalidInput
@@ -14,27 +15,38 @@ MAX_PRIORITY = 1_000_000
 MAX_NUMBER = 2**53
 """The largest number that JSON readers, SQLite and PostgreSQL all keep exactly."""
 UNLIMITED = -1
+_UNPRINTABLE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+"""Control, format (also what turns the direction of writing), halves, private, unassigned, line ends."""
+
+
+def text(value: object, field: str) -> str:
+    """A line of text that shows as what it is: no control or invisible characters, nothing around it."""
+    hint = f"Use 1 to {MAX_NAME} printable characters."
+    if not isinstance(value, str):
+        raise InvalidInput(f"{field} must be text.", field=field, got=value, hint=hint)
+    if not value or value != value.strip():
+        raise InvalidInput(
+            f"{field} must not be empty or padded with spaces.", field=field, got=value, hint=hint
+        )
+    if len(value) > MAX_NAME:
+        raise InvalidInput(
+            f"{field} is longer than {MAX_NAME} characters.", field=field, got=value, hint=hint
+        )
+    if not value.isascii() or not value.isprintable():
+        for char in value:
+            if unicodedata.category(char) in _UNPRINTABLE:
+                raise InvalidInput(
+                    f"{field} has a control, invisible or half character in it (U+{ord(char):04X}).",
+                    field=field,
+                    got=value,
+                    hint=hint,
+                )
+    return value
 
 
 def name(value: object, field: str) -> str:
-    """A name that is safe in a path, a log line and a page: no control characters, no path parts, no NUL."""
-    if not isinstance(value, str):
-        raise InvalidInput(f"{field} must be text.", field=field, got=value)
-    if not value or value != value.strip():
-        raise InvalidInput(
-            f"{field} must not be empty or padded with spaces.", field=field, got=value
-        )
-    if len(value) > MAX_NAME:
-        raise InvalidInput(f"{field} is longer than {MAX_NAME} characters.", field=field, got=value)
-    if any(
-        ord(char) < 32 or 127 <= ord(char) < 160 or 0xD800 <= ord(char) < 0xE000 for char in value
-    ):
-        raise InvalidInput(
-            f"{field} has a control character or half a character in it.",
-            field=field,
-            got=value,
-            hint="Use printable characters.",
-        )
+    """A text that is safe in a path too: no path parts."""
+    value = text(value, field)
     if "/" in value or "\\" in value or value in {".", ".."}:
         raise InvalidInput(
             f"{field} looks like a path.", field=field, got=value, hint="Use no '/', '\\' or '..'."
@@ -47,17 +59,32 @@ def tags(value: object, field: str = "tags") -> dict[str, str]:
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise InvalidInput(f"{field} must be a mapping of names to values.", field=field, got=value)
+        raise InvalidInput(
+            f"{field} must be a mapping of names to values.",
+            field=field,
+            got=value,
+            hint='e.g. {"tenant": "acme"}.',
+        )
     pairs: list[tuple[object, object]] = list(value.items())  # pyright: ignore[reportUnknownArgumentType]
     if len(pairs) > MAX_TAGS:
-        raise InvalidInput(f"at most {MAX_TAGS} tags are allowed.", field=field, got=len(pairs))
+        raise InvalidInput(
+            f"at most {MAX_TAGS} tags are allowed.",
+            field=field,
+            got=len(pairs),
+            hint="Tag what limits and searches go by; hand other data over as arguments.",
+        )
     return {tag_key(key, field): tag_value(item, f"{field}.{key}") for key, item in pairs}
 
 
 def tag_key(value: object, field: str = "tag") -> str:
     key = name(value, field)
     if "=" in key or "*" in key:
-        raise InvalidInput("a tag's key must not contain '=' or '*'.", field=field, got=value)
+        raise InvalidInput(
+            "a tag's key must not contain '=' or '*'.",
+            field=field,
+            got=value,
+            hint="Key and value are given apart: tenant and acme.",
+        )
     return key
 
 
@@ -69,7 +96,12 @@ def tag_value(value: object, field: str = "tag") -> str:
     result = name(value, field)
     # A rule per value counts under "key=*value": a value with a star of its own could meet that name.
     if result.startswith("*"):
-        raise InvalidInput("a tag's value must not begin with '*'.", field=field, got=value)
+        raise InvalidInput(
+            "a tag's value must not begin with '*'.",
+            field=field,
+            got=value,
+            hint="For a rule of each value, use per_value=True.",
+        )
     return result
 
 
@@ -86,19 +118,27 @@ def limit(value: object, field: str, *, zero_hint: str | None = None) -> int:
             got=value,
             hint=zero_hint or "To stop work from starting, use pause.",
         )
-    if value < UNLIMITED or value > MAX_NUMBER:
-        raise InvalidInput(f"{field} must be -1 (unlimited) or 1 and up.", field=field, got=value)
+    hint = "Use -1 for unlimited."
+    if value < UNLIMITED:
+        raise InvalidInput(
+            f"{field} must be -1 (unlimited) or 1 and up.", field=field, got=value, hint=hint
+        )
+    if value > MAX_NUMBER:
+        raise InvalidInput(
+            f"{field} must be {MAX_NUMBER:,} or less.", field=field, got=value, hint=hint
+        )
     return value
 
 
 def count(value: object, field: str, *, minimum: int = 1, maximum: int = MAX_NUMBER) -> int:
     """A whole number of at least `minimum`: slots, windows, retries, permits."""
+    hint = f"Use a whole number from {minimum:,} to {maximum:,}, e.g. {max(minimum, 1)}."
     if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidInput(f"{field} must be a whole number.", field=field, got=value)
+        raise InvalidInput(f"{field} must be a whole number.", field=field, got=value, hint=hint)
     if value < minimum:
-        raise InvalidInput(f"{field} must be {minimum} or more.", field=field, got=value)
+        raise InvalidInput(f"{field} must be {minimum:,} or more.", field=field, got=value, hint=hint)
     if value > maximum:
-        raise InvalidInput(f"{field} must be {maximum:,} or less.", field=field, got=value)
+        raise InvalidInput(f"{field} must be {maximum:,} or less.", field=field, got=value, hint=hint)
     return value
 
 

@@ -34,8 +34,7 @@ class AsyncLimits:
     async def set_max_concurrent_runs(self, n: int) -> None:
         """Runs executing at once; −1 is unlimited."""
         limit = names.limit(n, RUNS, zero_hint="To start no run, use: limits pause.")
-        limits, _ = await self._in_force()
-        await self._put("runs", "", {"limit": limit, "paused": limits.runs_paused})
+        await self._patch("runs", "", {"limit": limit})
 
     async def set_max_active(self, n: int) -> None:
         """The admission ceiling: queued and running runs; −1 is unlimited."""
@@ -65,17 +64,13 @@ class AsyncLimits:
             per_value=per_value,
             max_active=names.UNLIMITED if max_active is None else max_active,
         )
-        limits, _ = await self._in_force()
-        known = _tag(limits, wanted.name)
-        if known is not None:
-            # What is not given stays as it is.
-            wanted = msgspec.structs.replace(
-                wanted,
-                limit=known.limit if limit is None else wanted.limit,
-                max_active=known.max_active if max_active is None else wanted.max_active,
-                paused=known.paused,
-            )
-        await self._put("tag", wanted.name, wanted)
+        # What is not given stays as it is.
+        patch = _identity(wanted)
+        if limit is not None:
+            patch["limit"] = wanted.limit
+        if max_active is not None:
+            patch["max_active"] = wanted.max_active
+        await self._patch("tag", wanted.name, patch)
 
     async def set_fair(self, key: str, weights: Mapping[str, int] | None = None) -> None:
         """Shares turns between the values of one tag, in proportion to their weights (default 1)."""
@@ -106,7 +101,7 @@ class AsyncLimits:
         elif name == "max_active":
             await self.set_max_active(_number(value, name))
         elif name == "fair":
-            await self.set_fair(str(value))
+            await self.set_fair(names.text(value, "fair"))
         elif name == "age_boost":
             boost = microseconds(_duration(value), "age_boost", minimum=0)
             await self._put("engine", "age_boost_us", {"value": boost})
@@ -155,7 +150,7 @@ class AsyncLimits:
     async def _pause(self, name: str, *, paused: bool) -> None:
         limits, rows = await self._in_force()
         if name == RUNS:
-            await self._put("runs", "", {"limit": limits.max_concurrent_runs, "paused": paused})
+            await self._patch("runs", "", {"paused": paused})
             return
         if name in FIXED or name in ENGINE:
             raise InvalidInput(
@@ -164,9 +159,8 @@ class AsyncLimits:
         rule = _tag(limits, name)
         if rule is None and not paused:
             raise _unknown(name, rows)
-        await self._put(
-            "tag", name, msgspec.structs.replace(rule or _tag_named(name), paused=paused)
-        )
+        wanted = rule or _tag_named(name)
+        await self._patch("tag", wanted.name, {**_identity(wanted), "paused": paused})
 
     async def _find(self, name: str) -> LimitRow:
         _, rows = await self._in_force()
@@ -188,6 +182,11 @@ class AsyncLimits:
         self._core.guard.check()
         await self._change([SetLimit(kind, name, _dump(rule), self._core.who)])
 
+    async def _patch(self, kind: str, name: str, fields: dict[str, object]) -> None:
+        """Changes these fields of the rule in force and leaves the others to whoever sets them."""
+        self._core.guard.check()
+        await self._change([SetLimit(kind, name, None, self._core.who, patch=_dump(fields))])
+
     async def _change(self, changes: list[SetLimit]) -> None:
         await self._core.store.set_limit(changes)
         self._core.changed()
@@ -195,6 +194,11 @@ class AsyncLimits:
 
 def _tag(limits: Limits, name: str) -> TagRule | None:
     return next((rule for rule in limits.tags if rule.name == name), None)
+
+
+def _identity(rule: TagRule) -> dict[str, object]:
+    """The fields that make a tag rule this one and no other."""
+    return {"key": rule.key, "value": rule.value, "per_value": rule.per_value}
 
 
 def _tag_named(name: str) -> TagRule:

@@ -9,7 +9,7 @@ import msgspec
 from headgate.base.clock import SECOND
 from headgate.base.durations import Duration, microseconds, spoken
 from headgate.base.errors import InvalidInput, NotFound
-from headgate.base.limits import PoolRule, Rate, parse_rate, pool_name, pool_rule
+from headgate.base.limits import PoolRule, Rate, parse_rate, pool_name
 from headgate.base.model import LimitRow
 from headgate.base.names import UNLIMITED, count, did_you_mean
 from headgate.base.names import limit as checked_limit
@@ -38,7 +38,11 @@ class AsyncPools:
         rate: str | Rate | Unset | None = UNSET,
         burst: int | Unset = UNSET,
     ) -> None:
-        """Sets what is given and keeps the rest; −1 is unlimited, None takes a lease or a rate away."""
+        """Sets what is given and keeps the rest; −1 is unlimited, None takes a lease or a rate away.
+
+        One key of a pool (`api[acme]`) that is set has a rule of its own, all of it: nothing of
+        `api[*]` holds for it then.
+        """
         pool = pool_name(name)
         if all(isinstance(each, Unset) for each in (limit, lease, rate, burst)):
             raise InvalidInput(
@@ -46,15 +50,14 @@ class AsyncPools:
                 field="limit",
                 hint="e.g. limit=4, or limit=-1 for unlimited.",
             )
-        rule = await self._in_force(pool) or PoolRule()
+        self._core.guard.check()
+        patch: dict[str, Any] = {}
         if not isinstance(limit, Unset):
             hint = "To hold a pool shut, use: pools pause NAME."
-            checked = checked_limit(limit, f"pool {pool}.limit", zero_hint=hint)
-            rule = msgspec.structs.replace(rule, limit=checked)
+            patch["limit"] = checked_limit(limit, f"pool {pool}.limit", zero_hint=hint)
         if not isinstance(lease, Unset):
-            lease_us = None if lease is None else microseconds(lease, "lease")
-            rule = msgspec.structs.replace(rule, lease_us=lease_us)
-        await self._put(pool, _with_rate(rule, rate, burst))
+            patch["lease_us"] = None if lease is None else microseconds(lease, "lease")
+        await self._patch(pool, patch | _rate_patch(rate, burst))
 
     async def get(self, name: str) -> PoolInfo:
         """One pool. Raises `NotFound` where nobody set it and no active task needs it."""
@@ -127,7 +130,8 @@ class AsyncPools:
         rule = await self._in_force(pool)
         if rule is None and not paused:
             raise NotFound(f"pool {pool!r} was never set.", field="pool", got=name)
-        await self._put(pool, msgspec.structs.replace(rule or PoolRule(), paused=paused))
+        # One key without a rule of its own goes on with what `api[*]` bounds it by.
+        await self._patch(pool, {"paused": paused}, begin=rule)
 
     async def _in_force(self, pool: str) -> PoolRule | None:
         self._core.guard.check()
@@ -146,27 +150,25 @@ class AsyncPools:
             )
         return pools[pool]
 
-    async def _put(self, pool: str, rule: PoolRule) -> None:
-        await self._change([SetLimit("pool", pool, _dump(rule), self._core.who)])
+    async def _patch(
+        self, pool: str, patch: dict[str, Any], begin: PoolRule | None = None
+    ) -> None:
+        base = None if begin is None else _dump(begin)
+        await self._change([SetLimit("pool", pool, base, self._core.who, patch=_dump(patch))])
 
     async def _change(self, changes: list[SetLimit]) -> None:
         await self._core.store.set_limit(changes)
         self._core.changed()
 
 
-def _with_rate(rule: PoolRule, rate: Any, burst: Any) -> PoolRule:
+def _rate_patch(rate: Any, burst: Any) -> dict[str, Any]:
     if isinstance(rate, Unset):
-        if isinstance(burst, Unset):
-            return rule
-        if rule.rate is None:
-            return pool_rule(burst=burst)  # says that a burst needs a rate
-        return msgspec.structs.replace(
-            rule, rate=msgspec.structs.replace(rule.rate, burst=count(burst, "burst"))
-        )
+        # The store refuses a burst where the pool has no rate.
+        return {} if isinstance(burst, Unset) else {"rate": {"burst": count(burst, "burst")}}
     if rate is None:
-        return msgspec.structs.replace(rule, rate=None)
-    given = None if isinstance(burst, Unset) else burst
-    return msgspec.structs.replace(rule, rate=parse_rate(rate, given))
+        return {"rate": None}
+    new = parse_rate(rate, None if isinstance(burst, Unset) else burst)
+    return {"rate": {"count": new.count, "per_us": new.per_us, "burst": new.burst}}
 
 
 def _source(row: LimitRow) -> str:

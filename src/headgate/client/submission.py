@@ -29,7 +29,7 @@ from headgate.store.protocol import Submitted
 
 TagValues = Mapping[str, str | int | bool]
 _ON_DUPLICATE: tuple[str, ...] = typing.get_args(OnDuplicate)
-_MAX_KEY = 200
+_ON_DEFAULT: OnDuplicate = "attach"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Submission:
     tags: TagValues | None = None
     priority: int | None = None
     key: str | None = None
-    on_duplicate: OnDuplicate = "attach"
+    on_duplicate: OnDuplicate = _ON_DEFAULT
     deadline: Duration | None = None
     queue_timeout: Duration | None = None
     dispatch_deadline: Duration | None = None
@@ -105,8 +105,9 @@ def prepare(
         priority=definition.priority
         if submission.priority is None
         else names.priority(submission.priority),
-        key=None if submission.key is None else _key(submission.key),
-        on_duplicate=_on_duplicate(submission.on_duplicate),
+        # Any text: a key is compared, never part of a path.
+        key=None if submission.key is None else names.text(submission.key, "key"),
+        on_duplicate=_on_duplicate(submission.on_duplicate, submission.key),
         deadline_us=definition.deadline_us
         if deadline is None
         else microseconds(deadline, "deadline"),
@@ -120,24 +121,20 @@ def _span(value: Duration | None, field: str) -> int | None:
     return None if value is None else microseconds(value, field)
 
 
-def _key(value: object) -> str:
-    """Any printable text: a key is compared, never part of a path."""
-    if not isinstance(value, str):
-        raise InvalidInput("key must be text.", field="key", got=value)
-    if not value or len(value) > _MAX_KEY or not value.isprintable():
-        raise InvalidInput(
-            f"key must be 1 to {_MAX_KEY} printable characters.", field="key", got=value
-        )
-    return value
-
-
-def _on_duplicate(value: object) -> OnDuplicate:
+def _on_duplicate(value: object, key: object) -> OnDuplicate:
     if value not in _ON_DUPLICATE:
         raise InvalidInput(
             f"on_duplicate must be one of {', '.join(_ON_DUPLICATE)}.",
             field="on_duplicate",
             got=value,
             hint=names.did_you_mean(str(value), _ON_DUPLICATE),
+        )
+    if key is None and value != _ON_DEFAULT:
+        raise InvalidInput(
+            f"on_duplicate={value!r} needs a key.",
+            field="on_duplicate",
+            got=value,
+            hint='Without a key no run is a duplicate: add key="…".',
         )
     return cast("OnDuplicate", value)
 

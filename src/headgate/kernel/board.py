@@ -25,6 +25,9 @@ Source = tuple[Gate, int] | None
 """The gate (and how much of it) a lane was parked for: when it has been looked at, the next one comes."""
 
 
+MOST_TURNS = 65_536
+
+
 class Turns:
     """Fair turns: each value of the fair key advances its own clock by 1 / weight per start.
 
@@ -38,6 +41,7 @@ class Turns:
         self.fair: Fair | None = None
         self._clock: dict[str, int] = {}
         self._present = 0
+        self._prune_at = MOST_TURNS
 
     def set(self, fair: Fair | None) -> None:
         if fair != self.fair:
@@ -58,8 +62,9 @@ class Turns:
         # The present follows the smallest turn served, so an idle value rejoins here and not at 0.
         self._present = max(self._present, turn)
         self._clock[value] = turn + self.STEP // self.fair.weight(value)
-        if len(self._clock) > 65_536:
+        if len(self._clock) > self._prune_at:
             self._clock = {each: at for each, at in self._clock.items() if at > self._present}
+            self._prune_at = max(MOST_TURNS, 2 * len(self._clock))
 
 
 class Board(Generic[W]):
@@ -220,25 +225,44 @@ class Board(Generic[W]):
                 return pool, "paused" if pool.paused else "full"
             if pool.rate is not None and pool.granted_at(slots) > now:
                 return pool, "rate"
-            kept = self.reserved_before(pool, lane, waiter) if self.reserved else 0
-            if kept and (
-                pool.used + slots + kept > pool.cap or pool.granted_at(slots + kept) > now
-            ):
+            if pool.kept and self.kept_from(pool, lane, waiter, slots, now):
                 return pool, "reserved"
         return None, ""
 
-    def reserved_before(self, pool: PoolGate, lane: Lane[W], waiter: W) -> int:
-        """Slots of `pool` kept for waiters that stand before `waiter` in global order.
+    def kept_from(self, pool: PoolGate, lane: Lane[W], waiter: W, slots: int, now: int) -> int:
+        """Slots of `pool` that are kept for others and that `waiter` would take away; 0 if it may go.
 
-        Nothing is kept for one whom a pause or a lowered limit shuts out: it would shut the pool for all.
+        They are kept for whoever stands before it in global order, was overtaken too often and waits
+        for pools alone. For one who waits for a worker, a window or a pause to end nothing is kept: it
+        could not use it, and the pool would stand empty.
         """
         own = self.key(lane, waiter)
-        return sum(
-            slots
-            for other, holder in self.reserved.items()
-            if other is not lane and self.key(other, holder) < own and other.possible
-            for gate, slots in other.pools
-            if gate is pool
+        room = pool.cap - pool.used - slots
+        kept = tokens = 0
+        for other, need in pool.kept.items():
+            holder = self.reserved.get(other)
+            if (
+                other is lane
+                or holder is None
+                or self.key(other, holder) >= own
+                or not self.waits_for_pools(other)
+            ):
+                continue
+            kept += need
+            tokens += need if other.parked_at is pool else 0
+            # As soon as it is too much the rest need not be looked at.
+            if kept > room or (pool.rate is not None and pool.granted_at(slots + tokens) > now):
+                return kept
+        return 0
+
+    def waits_for_pools(self, lane: Lane[W]) -> bool:
+        """Pools alone block this lane, and could let it go: nothing else would stop its head."""
+        parked = lane.parked_at
+        return (
+            isinstance(parked, PoolGate)
+            and lane.possible
+            and all(gate.used < gate.cap for gate in lane.gates)
+            and (lane.station is None or lane.station.room > 0)
         )
 
     def charge(self, lane: Lane[W], now: int) -> None:
@@ -330,7 +354,11 @@ class Board(Generic[W]):
         lane.stamp = self._stamps
         lane.parked_at = gate
         heappush(gate.parked.setdefault(need, []), (self.key(lane, head), lane.stamp, lane))
-        if lane.wide and isinstance(gate, PoolGate):
+        if self.reserved.get(lane) is head:
+            # Its count is complete. Parked where no pool can help, what was kept for it is free meanwhile.
+            if not isinstance(gate, PoolGate):
+                self._open_pools(lane)
+        elif lane.wide and isinstance(gate, PoolGate):
             for pool, _ in lane.pools:
                 pool.wide[lane] = None
                 if len(pool.line) > 2 * len(pool.wide) + 64:
@@ -363,18 +391,13 @@ class Board(Generic[W]):
             if not self._anybody_before(pool, key):
                 continue
             for other in pool.wide:
-                if (
-                    other is lane
-                    or other in seen
-                    or other.parked_at is None
-                    or other.parked_at.paused
-                ):
+                head = None if other is lane or other in seen else other.head()
+                if head is None or self.key(other, head) >= key or not self.waits_for_pools(other):
                     continue
-                head = other.head()
-                if head is not None and self.key(other, head) < key:
-                    seen.add(other)
-                    other.bypassed += 1
-                    self._reserve_if_overdue(other)
+                seen.add(other)
+                other.bypassed += 1
+        for other in seen:
+            self._reserve_if_overdue(other)
 
     def _anybody_before(self, pool: PoolGate, key: Key) -> bool:
         """Whether a lane that waits for `pool` stands before `key`: most starts overtake nobody."""
@@ -399,12 +422,31 @@ class Board(Generic[W]):
         if head is None or self.reserved.get(lane) is head:
             return
         if lane.overtaken(head) >= self._max_bypass:
-            self.reserved[lane] = head
-            self.reservations_changed = True
+            self.reserve(lane, head)
+
+    def reserve(self, lane: Lane[W], head: W) -> None:
+        """From here on the slots that `head` needs are kept for it; it is counted no further."""
+        self.reserved[lane] = head
+        self.reservations_changed = True
+        for pool, slots in lane.pools:
+            pool.wide.pop(lane, None)
+            pool.kept[lane] = slots
 
     def _drop_reservation(self, lane: Lane[W]) -> None:
         del self.reserved[lane]
         self.reservations_changed = True
         for pool, _ in lane.pools:
-            # What was kept for it is free for the others now.
+            pool.kept.pop(lane, None)
+        self._open_pools(lane)
+
+    def _open_pools(self, lane: Lane[W]) -> None:
+        for pool, _ in lane.pools:
             self.opened(pool)
+
+    def reconsider(self) -> None:
+        """Once a second: who was held back for a reservation that has lost its point is looked at again.
+
+        A worker that left or a window that filled up takes it away without any gate having opened.
+        """
+        for lane in self.reserved:
+            self._open_pools(lane)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 import msgspec
 
@@ -42,6 +43,8 @@ from headgate.kernel.rebuild import restore_run
 from headgate.kernel.steps import PLAIN, Existing
 
 _dump = msgspec.json.Encoder().encode
+FEW_RESERVATIONS = 64
+MOST_RESERVATIONS = 1_000
 SHARED_CALLS = 256
 """How many maps' shared arguments are kept rendered; any other is rendered again."""
 
@@ -84,6 +87,7 @@ class Conductor:
         self.graphs: dict[str, Graph] = {}
         self.stale_facts: int = 0
         self._tokens = 0
+        self._swept = False
         self._rules: dict[tuple[str, str], bytes] = {}
         self._retried: dict[int, list[TaskRow]] = {}
         self._shared_calls: dict[tuple[int, int], bytes | None] = {}
@@ -143,7 +147,7 @@ class Conductor:
 
     # -- facts: limits and workers -----------------------------------------------------------------
 
-    def set_limits(self, limits: Limits, rows: Sequence[LimitRow]) -> None:
+    def set_limits(self, limits: Limits, rows: Sequence[LimitRow], now: int = 0) -> None:
         """In force from this cycle on: the event stands before what is decided under it."""
         rules: dict[tuple[str, str], bytes] = {}
         for row in rows:
@@ -157,7 +161,8 @@ class Conductor:
                 self.journal.tell(NOBODY, Change("limit", 0, "", "in_force", 0, data))
         self._rules = rules
         if limits != self.ledger.limits:
-            self.ledger.set_limits(limits)
+            for pool in self.ledger.set_limits(limits, now):
+                self.journal.commit.buckets.append(Bucket(pool.name, pool.stored_tat))
 
     def put_worker(self, row: WorkerRow, *, local: bool = False) -> None:
         known = self.ledger.floor.workers.get(row.id)
@@ -258,16 +263,19 @@ class Conductor:
         if row.seq in self.ledger.heads:
             self.ledger.put_head(msgspec.structs.replace(row, priority=priority))
 
-    def cancel_run(self, seq: int, now: int, reason: str = "") -> None:
-        """An executing run is to end cancelled. Asked twice, it does not wait for clean-up steps either."""
+    def cancel_run(self, seq: int, now: int, reason: str = "", *, force: bool = False) -> None:
+        """An executing run is to end cancelled; by `force` it does not wait for clean-up steps either.
+
+        Asked twice without force nothing more happens: a request may be repeated.
+        """
         run = self.ledger.runs.get(seq)
         if run is None:
             return
-        if run.row.state == RunState.CANCELLING:
-            self.lives.wind_down(run, now, force=True)
-        else:
+        if run.row.state != RunState.CANCELLING:
             failure = Failure("cancelled", reason or "cancelled on request", retryable=False)
             self.lives.stop(run, RunState.CANCELLED, failure, now)
+        if force and seq in self.lives.progress:
+            self.lives.wind_down(run, now, force=True)
         self.lives.close_if_finished(run, now)
 
     # -- facts: attempts ---------------------------------------------------------------------------
@@ -292,6 +300,9 @@ class Conductor:
             if entry is None or entry.token != token or entry.state != TaskState.SCHEDULED:
                 continue
             self.ledger.release(entry)
+            silent = self.ledger.floor.workers.get(entry.worker or "")
+            if silent is not None and to == TaskState.REQUESTED:
+                silent.silent = True
             entry.worker, entry.token = None, 0
             entry.state = to
             if to == TaskState.CANCELLED:
@@ -361,7 +372,10 @@ class Conductor:
 
     def sweep(self, now: int) -> int:
         """Once a second: the clocks of what lacks only a worker. Returns the demand for workers."""
-        self.ledger.tidy()
+        self._swept = True
+        self.ledger.tidy(now)
+        self.ledger.board.reconsider()
+        self.lives.tidy_timers()
         return self.deadlines.sweep(now)
 
     def cycle(self, now: int) -> Cycle:
@@ -436,13 +450,15 @@ class Conductor:
     def _hand_over(self, starts: list[TaskEntry], now: int) -> Cycle:
         journal, board = self.journal, self.ledger.board
         found = self._tell_waits()
-        if board.reservations_changed:
+        # Many of them are written once a second only: the set is written whole, for `why` to read.
+        if board.reservations_changed and (self._swept or len(board.reserved) <= FEW_RESERVATIONS):
             board.reservations_changed = False
             journal.commit.reservations = [
                 Reservation(waiter.id, pool.name, slots)
-                for lane, waiter in board.reserved.items()
+                for lane, waiter in islice(board.reserved.items(), MOST_RESERVATIONS)
                 for pool, slots in lane.pools
             ]
+        self._swept = False
         if self.ledger.lingering_changed:
             self.ledger.lingering_changed = False
             journal.commit.lingers = [

@@ -167,10 +167,10 @@ def _pool(
         reasons.append(Reason(f"rate:{pool.name}", text, need=slots, estimate_us=at - now))
     board = conductor.ledger.board
     lane = entry.lane
-    if board.reserved and lane is not None and pool.used + slots <= pool.cap:
-        kept = board.reserved_before(pool, lane, entry)
-        if kept and pool.used + slots + kept > pool.cap:
-            text = f"pool {pool.name}: {kept} free slots are reserved for a task that was overtaken too often"
+    if pool.kept and lane is not None and not reasons:
+        kept = board.kept_from(pool, lane, entry, slots, now)
+        if kept:
+            text = f"pool {pool.name}: {kept} slots are reserved for tasks that were overtaken too often"
             reasons.append(Reason(f"reserved:{pool.name}", text, pool.used, pool.limit, slots))
     return reasons
 

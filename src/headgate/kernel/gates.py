@@ -59,7 +59,7 @@ class Gate:
 class PoolGate(Gate):
     """Slots of a shared resource, and the rate at which they may be granted."""
 
-    __slots__ = ("lease_us", "line", "rate", "tat", "wide")
+    __slots__ = ("kept", "lease_us", "line", "rate", "tat", "wide")
 
     def __init__(self, name: str, rule: PoolRule | None) -> None:
         super().__init__("pool", name, -1)
@@ -69,16 +69,31 @@ class PoolGate(Gate):
         """When the bucket is full again, in units of 1 / rate.count microseconds: integers stay exact."""
         self.wide: dict[Lane[Any], None] = {}
         """Parked lanes that need this pool and could be overtaken: several pools, or several slots."""
+        self.kept: dict[Lane[Any], int] = {}
+        """Lanes that were overtaken too often, and the slots that are to be kept for them."""
         self.line: list[tuple[Key, int, Lane[Any]]] = []
         """The same as a heap: its first tells at once that nobody here was overtaken. Old stamps are void."""
-        self.apply(rule)
+        self.apply(rule, 0)
 
-    def apply(self, rule: PoolRule | None) -> None:
+    def apply(self, rule: PoolRule | None, now: int = 0) -> bool:
+        """Bring `rule` into force; True where its rate changed, and with it the bucket."""
         rule = rule or PoolRule()
         self.set(rule.limit, paused=rule.paused)
         self.lease_us = rule.lease_us
-        if rule.rate != self.rate:
-            self.restore(self.stored_tat, rule.rate)
+        if rule.rate == self.rate:
+            return False
+        owed = self._owed(now)
+        self.rate = rule.rate
+        # What was taken and not yet paid for is owed under the new rate too, at its pace.
+        new = rule.rate
+        self.tat = 0 if new is None else now * new.count + min(owed, new.burst) * new.per_us
+        return True
+
+    def _owed(self, now: int) -> int:
+        """Grants that the bucket still has to make up for, rounded to the safe side."""
+        if self.rate is None:
+            return 0
+        return max(0, -(-(self.tat - now * self.rate.count) // self.rate.per_us))
 
     @property
     def stored_tat(self) -> int:

@@ -13,11 +13,12 @@ from headgate.base.limits import Limits
 
 def signature(limits: Limits, tags: Mapping[str, str], key: str | None = None) -> str:
     """The limits that concern a run with `tags`, as one text. `key`: it waits for the run it replaces."""
-    parts = [counter for rule in limits.tags if (counter := rule.counter(tags)) is not None]
+    # Each kind has its own prefix: a tag may be named like anything.
+    parts = [f"t:{counter}" for rule in limits.tags if (counter := rule.counter(tags)) is not None]
     if limits.fair is not None and (value := tags.get(limits.fair.key)) is not None:
-        parts.append(f"fair:{value}")
+        parts.append(f"f:{value}")
     if key is not None:
-        parts.append(f"key:{key}")
+        parts.append(f"k:{key}")
     return "\x1f".join(sorted(parts))
 
 

@@ -47,12 +47,17 @@ class Ledger:
 
     # -- limits ------------------------------------------------------------------------------------
 
-    def set_limits(self, limits: Limits) -> None:
-        """In force from now on. Whoever is charged stays charged; nothing new starts above a lowered limit."""
+    def set_limits(self, limits: Limits, now: int = 0) -> list[PoolGate]:
+        """In force from now on. Whoever is charged stays charged; nothing new starts above a lowered limit.
+
+        Returns the pools whose rate changed: their buckets are to be stored anew.
+        """
         before, self.limits = self.limits, limits
         self._apply_common(limits)
+        rated: list[PoolGate] = []
         for name, pool in self.pools.items():
-            pool.apply(limits.pool(name))
+            if pool.apply(limits.pool(name), now):
+                rated.append(pool)
             self.board.opened(pool)
         if limits.fair != before.fair or limits.age_boost_us != before.age_boost_us:
             self._rerank_tasks()
@@ -62,6 +67,7 @@ class Ledger:
         if tags_changed or limits.fair != before.fair or limits.age_boost_us != before.age_boost_us:
             self._requeue_heads()
         self.queue.opened(self.run_gate)
+        return rated
 
     def _apply_common(self, limits: Limits) -> None:
         self.run_gate.set(limits.max_concurrent_runs, paused=limits.runs_paused)
@@ -86,7 +92,7 @@ class Ledger:
         self.tag_gates = {}
         for run in self.runs.values():
             if run.row.kind == "flow":
-                run.gates = self._run_gates(run.row)
+                run.gates = self.run_gates(run.row)
                 for gate in run.gates:
                     if gate is not self.run_gate:
                         gate.used += 1
@@ -133,12 +139,15 @@ class Ledger:
         key = ("hold",) if row.kind == "hold" else lanes.signature(self.limits, row.tags)
         lane = self.queue.lanes.get(key)
         if lane is None:
-            gates = () if row.kind == "hold" else self._run_gates(row)
+            gates = self.run_gates(row)
             lane = Lane[QueuedRun](key, gates, fair=self._fair(row))
         head.lane = lane
         self.queue.add(head, lane)
 
-    def _run_gates(self, row: RunRow) -> tuple[Gate, ...]:
+    def run_gates(self, row: RunRow) -> tuple[Gate, ...]:
+        """Every gate a queued run passes before it starts; holds of slots pass none."""
+        if row.kind == "hold":
+            return ()
         gates = [self.run_gate]
         for rule in self.limits.tags:
             counter = rule.counter(row.tags)
@@ -168,7 +177,7 @@ class Ledger:
         run = self.runs[row.seq] = RunEntry(row, graph)
         run.fair = self._fair(row)
         if row.kind == "flow":
-            run.gates = self._run_gates(row)
+            run.gates = self.run_gates(row)
             if not charged:
                 for gate in run.gates:
                     gate.used += 1
@@ -358,7 +367,7 @@ class Ledger:
             self.board.opened(station)
         return worker
 
-    def tidy(self) -> None:
+    def tidy(self, now: int) -> None:
         """Forget keyed pools and skills nobody has used for a while, so that neither grows without end."""
         if len(self.pools) <= MOST_POOLS and len(self.floor.stations) <= MOST_POOLS:
             return
@@ -372,7 +381,7 @@ class Ledger:
         used = {pool.name for lane in lanes_in_use for pool, _ in lane.pools}
         used |= {pool for _, _, pool in self.lingering}
         # A bucket that is not full yet still bounds whoever comes next.
-        used |= {name for name, pool in self.pools.items() if pool.tat or pool.used}
+        used |= {name for name, pool in self.pools.items() if pool.used or pool.stored_tat > now}
         for name in [name for name in self.pools if name not in used]:
             del self.pools[name]
         stations = {id(lane.station) for lane in lanes_in_use}

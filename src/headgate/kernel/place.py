@@ -27,7 +27,7 @@ class Skill(NamedTuple):
 class Worker:
     """A worker as the coordinator sees it. What is in flight is counted from tasks, not believed."""
 
-    __slots__ = ("_fits", "assigned", "local", "offered", "row", "used", "used_by")
+    __slots__ = ("_fits", "assigned", "local", "offered", "row", "silent", "used", "used_by")
 
     def __init__(self, row: WorkerRow, *, local: bool = False) -> None:
         self.row: WorkerRow = row
@@ -36,6 +36,8 @@ class Worker:
         self.used_by: dict[str, int] = {}
         self.offered: int = 0
         """Offers it has not answered yet: `claim` bounds these."""
+        self.silent: bool = False
+        """An offer to it ran out unanswered, and it has answered none since."""
         self.assigned: int = 0
         self._fits: dict[Skill, bool] = {}
 
@@ -122,15 +124,25 @@ class Floor:
         executor = skill.executor
         if prefer is not None:
             liked = self.workers.get(prefer)
-            if liked is not None and liked.fits(skill) and liked.free(executor) > 0:
+            if (
+                liked is not None
+                and not liked.silent
+                and liked.fits(skill)
+                and liked.free(executor) > 0
+            ):
                 return liked
         best: Worker | None = None
+        silent: Worker | None = None
         best_free = 0
         for worker in self._ordered:
             if not worker.fits(skill):
                 continue
             free = worker.free(executor)
             if free <= 0:
+                continue
+            if worker.silent:
+                # It lives but left an offer unanswered: only where nobody else can take the task.
+                silent = silent or worker
                 continue
             if self.placement == "pack":
                 return worker
@@ -139,7 +151,7 @@ class Floor:
                 best is not None and free == best_free and worker.assigned < best.assigned
             ):
                 best, best_free = worker, free
-        return best
+        return best or silent
 
     def take(self, worker: Worker, executor: str, *, offered: bool) -> None:
         worker.used += 1
@@ -165,6 +177,7 @@ class Floor:
         if worker is None:
             return []
         worker.offered -= 1
+        worker.silent = False
         return self.waiting_for(worker, None)
 
     def waiting_for(self, worker: Worker, executor: str | None) -> list[Station]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from heapq import heappop, heappush
+from collections.abc import Callable, Iterator
+from heapq import heapify, heappop, heappush
 from typing import Literal
 
 Kind = Literal["back_off", "queue_timeout", "dispatch_deadline", "run_deadline", "linger", "offer"]
@@ -23,6 +23,14 @@ class Timers:
         while self._heap and self._heap[0][0] <= now:
             at, _, kind, subject, detail = heappop(self._heap)
             yield at, kind, subject, detail
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def keep(self, matters: Callable[[Kind, int], bool]) -> None:
+        """Drop every entry that does not matter any more."""
+        self._heap = [entry for entry in self._heap if matters(entry[2], entry[3])]
+        heapify(self._heap)
 
     def next(self) -> int | None:
         return self._heap[0][0] if self._heap else None

@@ -170,7 +170,7 @@ async def rebuild(store: Store) -> tuple[Conductor, Snapshot]:
     for kept in snapshot.reservations:
         entry = conductor.lives.tasks.get(kept.task)
         if entry is not None and entry.lane is not None:
-            conductor.ledger.board.reserved[entry.lane] = entry
+            conductor.ledger.board.reserve(entry.lane, entry)
     return conductor, snapshot
 
 

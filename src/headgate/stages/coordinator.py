@@ -32,6 +32,7 @@ from headgate.stages.chores import end_tasks
 from headgate.stages.feed import Feed
 from headgate.stages.worker import End, Launch, Worker
 from headgate.stages.writing import Writing
+from headgate.store import values
 from headgate.store.protocol import Elect, Expire, Gather, Gathered, Recut, Store, Withdraw
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -133,10 +134,11 @@ class Coordinator:
         conductor = Conductor(snapshot.limits, term, self.owner, defaults)
         conductor.graphs.update({key: _graph(body) for key, body in snapshot.graphs.items()})
         conductor.begin(snapshot.limit_rows)
-        runs = [await self._feed.open_values(row) for row in snapshot.runs]
+        runs = [await values.open_values(self._store, row) for row in snapshot.runs]
         graphs = {row.seq: conductor.graphs[row.graph] for row in runs}
         tasks = [
-            await self._feed.open_output(graphs[run_of(row.id)], row) for row in snapshot.tasks
+            await values.open_output(self._store, graphs[run_of(row.id)], row)
+            for row in snapshot.tasks
         ]
         local = None if self._local is None else self._local.id
         workers = [row for row in snapshot.workers if row.id != local]
@@ -258,7 +260,7 @@ class Coordinator:
         gathered = await self._store.gather(Gather(self._cursor, conductor.journal.actor))
         self._cursor = gathered.seq
         if gathered.limits_changed:
-            await self._new_limits(conductor)
+            await self._new_limits(conductor, now)
         await self._learn(conductor, gathered, now)
         if gathered.workers is not None:
             self._meet(conductor, gathered)
@@ -302,10 +304,10 @@ class Coordinator:
             if known not in present:
                 conductor.worker_left(known, "it left")
 
-    async def _new_limits(self, conductor: Conductor) -> None:
+    async def _new_limits(self, conductor: Conductor, now: int) -> None:
         before = conductor.ledger.limits
         limits, rows = await self._store.limits()
-        conductor.set_limits(limits, rows)
+        conductor.set_limits(limits, rows, now)
         if (limits.tags, limits.fair, limits.age_boost_us) != (
             before.tags,
             before.fair,
@@ -343,13 +345,14 @@ class Coordinator:
             if row is None:
                 continue
             if request.kind == "cancel" and row.state in EXECUTING_RUNS:
-                conductor.cancel_run(row.seq, now, request.reason)
+                conductor.cancel_run(row.seq, now, request.reason, force=request.force)
             elif request.kind == "cancel" and row.state == RunState.QUEUED:
                 failure = Failure("cancelled", request.reason or "cancelled on request")
                 conductor.end_queued(row, RunState.CANCELLED, failure, now)
                 self._feed.left(row.seq)
             elif request.kind == "reprioritise" and row.state == RunState.QUEUED:
-                conductor.reprioritise(await self._feed.open_values(row), request.priority or 0)
+                row = await values.open_values(self._store, row)
+                conductor.reprioritise(row, request.priority or 0)
                 # It may stand before what its lane has at hand: read again once this is written.
                 self._feed.lanes([row.lane])
 

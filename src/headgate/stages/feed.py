@@ -22,6 +22,7 @@ from headgate.base.model import RunRow
 from headgate.kernel.advance import looked_into
 from headgate.kernel.conductor import Conductor
 from headgate.kernel.lanes import rank
+from headgate.store import values
 from headgate.store.protocol import Heads, Store
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -141,9 +142,10 @@ class Feed:
         if row.generation:
             graph = conductor.graphs[row.graph]
             rows = [
-                await self.open_output(graph, task) for task in await self._store.tasks(row.seq)
+                await values.open_output(self._store, graph, task)
+                for task in await self._store.tasks(row.seq)
             ]
-        conductor.put_head(await self.open_values(row), rows)
+        conductor.put_head(await values.open_values(self._store, row), rows)
 
     def _forget_graphs(self, conductor: Conductor) -> None:
         used = {head.row.graph for head in conductor.ledger.heads.values()}
@@ -153,24 +155,6 @@ class Feed:
 
     # -- large values ------------------------------------------------------------------------------
 
-    async def open_values(self, row: RunRow) -> RunRow:
-        """`row` with parameters and constants that were put away as blobs."""
-        if codec.is_blob(row.params):
-            row = msgspec.structs.replace(row, params=await self._fetch(row.params))
-        if codec.is_blob(row.consts):
-            row = msgspec.structs.replace(row, consts=await self._fetch(row.consts))
-        return row
-
-    async def open_output(self, graph: Graph, row: TaskRow) -> TaskRow:
-        """A row of a run that is picked up, with its output in place if the graph looks into it."""
-        if (
-            row.output is None
-            or not codec.is_blob(row.output)
-            or row.node not in looked_into(graph)
-        ):
-            return row
-        return row._replace(output=await self._fetch(row.output))
-
     async def value_of(self, conductor: Conductor, task: int, output: bytes | None) -> bytes | None:
         """What a reference stands for, if somebody of its run looks into it; else None."""
         if output is None or not codec.is_blob(output):
@@ -178,8 +162,4 @@ class Feed:
         entry = conductor.lives.tasks.get(task)
         if entry is None or entry.node not in looked_into(entry.run.graph):
             return None
-        return await self._fetch(output)
-
-    async def _fetch(self, value: bytes) -> bytes:
-        ref = codec.is_blob(value)
-        return value if ref is None else await self._store.get_blob(ref[0])
+        return await values.fetch(self._store, output)

@@ -18,6 +18,7 @@ from headgate.base.limits import (
     TagRule,
     fair_rule,
     pool_name,
+    pool_rule,
     tag_rule,
 )
 from headgate.base.model import LimitRow
@@ -44,6 +45,15 @@ class ActiveRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Knob(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     value: int | bool | str
 
+
+_RULES: dict[str, type[msgspec.Struct]] = {
+    "runs": RunsRule,
+    "active": ActiveRule,
+    "tag": TagRule,
+    "pool": PoolRule,
+    "fair": Fair,
+    "engine": Knob,
+}
 
 _KNOBS: dict[str, type] = {
     "age_boost_us": int,
@@ -102,7 +112,7 @@ def parse(
             return _pool(name, _decode(rule, PoolRule, f"pool {name}"))
         case "fair":
             fair = _decode(rule, Fair, f"fair {name}")
-            fair_rule(fair.key, cast("dict[str, object]", fair.weights))
+            fair_rule(fair.key, fair.weights)
             _same_name("fair", name, fair.key)
             return fair
         case "engine":
@@ -116,11 +126,60 @@ def parse(
             )
 
 
+def check_patch(kind: str, name: str, patch: bytes) -> dict[str, Any]:
+    """The fields of a patch; `InvalidInput` where no rule of this kind has them."""
+    known = _RULES.get(kind)
+    if known is None:
+        parse(kind, name, b"{}")  # says which kinds there are
+        raise AssertionError(kind)
+    fields = cast("dict[str, Any]", _decode(patch, dict, f"{kind} {name}".strip()))
+    accepted = {field.name for field in msgspec.structs.fields(known)}
+    for field in fields:
+        if field not in accepted:
+            raise InvalidInput(
+                f"a {kind} rule has no {field!r}.",
+                field=field,
+                got=fields[field],
+                hint=did_you_mean(field, accepted),
+            )
+    return fields
+
+
+def patched(kind: str, name: str, base: bytes | None, patch: bytes) -> bytes:
+    """The rule `base` (None: nobody set it) with the fields of `patch` in it, checked as a whole."""
+    fields = check_patch(kind, name, patch)
+    rule = {} if base is None else _decode(base, dict, f"{kind} {name}".strip())
+    merged = _merged(cast("dict[str, Any]", rule), fields)
+    rate: Any = merged.get("rate")
+    if isinstance(rate, dict) and "burst" in rate and "count" not in rate:
+        pool_rule(burst=cast("dict[str, Any]", rate)["burst"])  # says that a burst needs a rate
+    # Written as every rule is, so that the same rule has the same bytes.
+    return msgspec.json.encode(parse(kind, name, msgspec.json.encode(merged)))
+
+
+def _merged(base: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
+    """A JSON merge patch: objects field by field, null takes a field away."""
+    merged = dict(base)
+    for key, value in patch.items():
+        if value is None:
+            merged.pop(key, None)
+        elif isinstance(value, dict):
+            below = merged.get(key)
+            inner = cast("dict[str, Any]", below) if isinstance(below, dict) else {}
+            merged[key] = _merged(inner, cast("dict[str, Any]", value))
+        else:
+            merged[key] = value
+    return merged
+
+
 def _decode(rule: bytes, type_: type[Rule], field: str) -> Rule:
     try:
         return msgspec.json.decode(rule, type=type_)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"the rule is not valid: {error}.", field=field, got=rule) from error
+        hint = "A rule is a JSON object of the fields of its kind."
+        raise InvalidInput(
+            f"the rule is not valid: {error}.", field=field, got=rule, hint=hint
+        ) from error
 
 
 def _unnamed(kind: str, name: str) -> None:

@@ -9,7 +9,7 @@ from headgate.base.events import Change
 from headgate.base.limits import Limits
 from headgate.base.model import LimitRow
 from headgate.store.admission import capped
-from headgate.store.limit_rows import compose, parse
+from headgate.store.limit_rows import check_patch, compose, parse, patched
 from headgate.store.protocol import SetLimit
 
 
@@ -40,6 +40,8 @@ def check(changes: Sequence[SetLimit]) -> None:
     for change in changes:
         if change.rule is not None:
             parse(change.kind, change.name, change.rule)
+        if change.patch is not None:
+            check_patch(change.kind, change.name, change.patch)
 
 
 def judge(changes: Sequence[SetLimit], rows: Sequence[LimitRow]) -> Changed:
@@ -51,10 +53,15 @@ def judge(changes: Sequence[SetLimit], rows: Sequence[LimitRow]) -> Changed:
     for change in changes:
         place = change.kind, change.name
         old = known.get(place) or LimitRow(*place, None, None)
+        rule = change.rule
+        if change.patch is not None:
+            # Over what is in force now, not what its sender last saw: nobody's change is lost.
+            base = old.declared if change.declared else old.effective
+            rule = patched(*place, base or rule, change.patch)
         new = LimitRow(
             *place,
-            change.rule if change.declared else old.declared,
-            old.live if change.declared else change.rule,
+            rule if change.declared else old.declared,
+            old.live if change.declared else rule,
         )
         if new == old:
             continue

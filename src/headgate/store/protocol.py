@@ -246,6 +246,11 @@ class SetLimit:
     declared: bool = False
     """True: the default from code or configuration; it never touches an operator's live setting."""
     reason: str = ""
+    patch: bytes | None = None
+    """JSON object of fields to change in the rule in force, in this transaction; null takes one away.
+
+    `rule` is then only what to begin with where (kind, name) has no rule of its own yet.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,16 +34,22 @@ CONNECT_SECONDS = 10.0
 COMMAND_SECONDS = 30.0
 CACHED_STATEMENTS = 500
 MOST_WAITING = 10_000
+SETTINGS = {
+    "application_name": "headgate",
+    "jit": "off",
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "enable_material": "off",
+}
+"""A plan is made once for all batches, maybe while the tables are empty, and kept while they grow: so it
+must be the one that is right for many rows, whatever seems cheaper at that moment: by index, row by row."""
 _TRIES = 3
 
 
 async def connect(options: Options, dsn: str | None = None) -> asyncpg.Connection[Any]:
     """A new connection; `StoreError` where there is none to be had."""
-    # Behind a pooler the startup packet is not ours to fill, and statements may not outlast a transaction.
-    settings = {"application_name": "headgate"}
-    if not options.pooled:
-        # Batches differ in size, their plans must not: always by index, as for a handful of rows.
-        settings |= {"plan_cache_mode": "force_generic_plan", "jit": "off"}
     try:
         return await asyncpg.connect(
             dsn or options.dsn,
@@ -51,7 +57,8 @@ async def connect(options: Options, dsn: str | None = None) -> asyncpg.Connectio
             command_timeout=COMMAND_SECONDS,
             statement_cache_size=0 if options.pooled else CACHED_STATEMENTS,
             max_cached_statement_lifetime=0,
-            server_settings=None if options.pooled else settings,
+            # Behind a pooler the startup packet is not ours to fill.
+            server_settings=None if options.pooled else SETTINGS,
         )
     except faults.WORLD as error:
         raise faults.translate(error, options.shown) from error

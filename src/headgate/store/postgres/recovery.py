@@ -15,6 +15,7 @@ from headgate.store.postgres.commits import move, not_leader, step
 from headgate.store.postgres.compose import Parts
 from headgate.store.postgres.session import Session
 from headgate.store.postgres.submission import lanes_for
+from headgate.store.postgres.work import moves
 from headgate.store.protocol import Expire, Lost, Recut, Withdraw
 
 LEASE_PASSED = "lease expired"
@@ -40,14 +41,14 @@ async def withdraw(tx: Session, withdraw: Withdraw) -> list[tuple[int, int]]:
     parts.add("event_add", None, withdraw.term, withdraw.cycle, withdraw.actor)
     parts.add("wake_if_moved", *tx.hint("withdraw", tokens), alias="woken")
     parts.add("moved_answer")
-    (_, fenced, *_), *owned = sorted(await tx.compose(parts), key=lambda row: row[0])
+    fenced, owned, moved = moves(await tx.compose(parts))
     if not fenced:
         raise not_leader(withdraw.term, await tx.row("leader"))
     # One that was taken back before counts too: the repetition of a call whose answer was lost.
     return [
         (task, token)
-        for task, token, state, moved in owned
-        if token == tokens[task] and (moved or state == withdraw.to)
+        for task, token in tokens.items()
+        if task in moved or owned.get(task) == (token, withdraw.to)
     ]
 
 

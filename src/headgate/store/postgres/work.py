@@ -142,8 +142,7 @@ async def _finish(tx: Session, worker: str, ended: list[Ended]) -> set[Ended]:
     parts = Parts()
     parts.add("now", alias="clock")
     parts.add("open_fence", alias="fence")
-    parts.add("ended_given", *columns(rows, 7), alias="ended")
-    parts.add("tasks_owned", ids, [each.token for each in ended], [None] * len(ids))
+    parts.add("ended_owned", *columns(rows, 7), alias="tasks_owned")
     parts.add("task_finish", alias="effect")
     parts.add("idle_moved", alias="idle")
     parts.add("order_remove")
@@ -151,13 +150,16 @@ async def _finish(tx: Session, worker: str, ended: list[Ended]) -> set[Ended]:
     parts.add("event_add", None, 0, 0, f"worker:{worker}")
     parts.add("wake_if_moved", *tx.hint("finish", ids), alias="woken")
     parts.add("moved_answer")
-    owned = {row[0]: row for row in await tx.compose(parts)}
-    return {each for each in ended if not _settled(each, owned.get(each.task))}
+    _, owned, moved = moves(await tx.compose(parts))
+    return {
+        each
+        for each in ended
+        if each.task not in moved and owned.get(each.task) != (each.token, each.state)
+    }
 
 
-def _settled(ended: Ended, row: Row | None) -> bool:
-    """Ended by this, or by the same said before."""
-    if row is None:
-        return False
-    _, token, state, moved = row
-    return moved or (token, state) == (ended.token, ended.state)
+def moves(rows: Sequence[Row]) -> tuple[bool, dict[int, tuple[int, str]], set[int]]:
+    """Was the fence open; (token, state) of each task before; which were moved."""
+    (_, fenced, *_), *rest = rows
+    owned = {task: (token, state) for task, token, state, moved in rest if not moved}
+    return bool(fenced), owned, {row[0] for row in rest if row[3]}

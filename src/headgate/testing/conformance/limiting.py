@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import msgspec
 import pytest
 
 from headgate.base.errors import InvalidInput
@@ -121,6 +124,80 @@ class TestLimiting:
         good = SetLimit("pool", "good", b'{"limit":1}', "ops")
         with pytest.raises(InvalidInput):
             await store.set_limit([good, SetLimit(kind, name, rule, "ops")])
+        assert await store.limits() == (Limits(), [])
+        assert await store.limit_history(10) == []
+
+    async def test_patches_of_several_operators_all_count(self, world: World) -> None:
+        store, other = await world.open(), await world.open()
+        await set_rule(store, "pool", "db", {"limit": 3})
+        await asyncio.gather(
+            store.set_limit([SetLimit("pool", "db", None, "ann", patch=b'{"paused":true}')]),
+            other.set_limit([SetLimit("pool", "db", None, "bob", patch=b'{"limit":5}')]),
+        )
+        limits, _ = await store.limits()
+        assert limits.pools["db"] == PoolRule(5, paused=True)
+        assert len(await store.limit_history(10)) == 3
+        # What it says already is no change.
+        await store.set_limit([SetLimit("pool", "db", None, "cat", patch=b'{"limit":5}')])
+        assert len(await store.limit_history(10)) == 3
+
+    async def test_a_patch_changes_the_rule_in_force_and_null_takes_away(
+        self, world: World
+    ) -> None:
+        store = await world.open()
+        rate = {"count": 5, "per_us": 1_000_000, "burst": 2}
+        declared = {"limit": 3, "lease_us": 7, "rate": rate}
+        await set_rule(store, "pool", "db", declared, declared=True, who="code")
+
+        async def patch(text: bytes) -> PoolRule:
+            await store.set_limit([SetLimit("pool", "db", None, "ann", patch=text)])
+            return (await store.limits())[0].pools["db"]
+
+        assert await patch(b'{"limit":4}') == PoolRule(4, 7, Rate(5, 1_000_000, 2))
+        assert await patch(b'{"rate":{"burst":9}}') == PoolRule(4, 7, Rate(5, 1_000_000, 9))
+        assert await patch(b'{"rate":null,"lease_us":null}') == PoolRule(4)
+        [row] = (await store.limits())[1]
+        assert row.live == b'{"limit":4}'
+        assert row.declared == msgspec.json.encode(declared)
+
+    async def test_a_patch_of_a_rule_nobody_set_begins_with_what_it_brings(
+        self, world: World
+    ) -> None:
+        store = await world.open()
+        await set_rule(store, "pool", "api[*]", {"limit": 2, "paused": True})
+        base = b'{"limit":2}'
+        for name, rule in (("api[a]", None), ("api[b]", base)):
+            await store.set_limit([SetLimit("pool", name, rule, "ann", patch=b'{"lease_us":9}')])
+        # Only where there is no rule of its own.
+        await store.set_limit([SetLimit("pool", "api[a]", base, "ann", patch=b'{"lease_us":8}')])
+        await store.set_limit([SetLimit("runs", "", None, "ann", patch=b'{"paused":true}')])
+        limits, _ = await store.limits()
+        assert limits.pools["api[a]"] == PoolRule(lease_us=8)
+        assert limits.pools["api[b]"] == PoolRule(2, lease_us=9)
+        assert (limits.max_concurrent_runs, limits.runs_paused) == (10, True)
+
+    @pytest.mark.parametrize(
+        ("kind", "name", "patch"),
+        [
+            ("pool", "db", b"{"),
+            ("pool", "db", b"[]"),
+            ("pool", "db", b"null"),
+            ("pool", "db", b'{"limit":0}'),
+            ("pool", "db", b'{"limits":5}'),
+            ("pool", "db", b'{"rate":{"burst":3}}'),
+            ("pool", "a[b", b'{"limit":1}'),
+            ("tag", "team", b'{"limit":1}'),
+            ("runs", "", b'{"limit":0}'),
+            ("nonsense", "", b"{}"),
+        ],
+    )
+    async def test_a_patch_that_is_not_valid_stores_nothing(
+        self, world: World, kind: str, name: str, patch: bytes
+    ) -> None:
+        store = await world.open()
+        good = SetLimit("pool", "good", None, "ops", patch=b'{"limit":1}')
+        with pytest.raises(InvalidInput):
+            await store.set_limit([good, SetLimit(kind, name, None, "ops", patch=patch)])
         assert await store.limits() == (Limits(), [])
         assert await store.limit_history(10) == []
 

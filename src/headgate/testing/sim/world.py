@@ -50,6 +50,8 @@ class SimWorker:
     permits: dict[str, int]
     total: int
     alive: bool = True
+    deaf: bool = False
+    """It lives and beats, but reads no orders."""
     renewed: int = 0
     running: dict[int, Body] = field(default_factory=dict[int, Body])
 
@@ -270,7 +272,7 @@ class World:
 
     def _obey(self, worker: SimWorker) -> None:
         """A worker in another process reads its orders."""
-        if not worker.alive:
+        if not worker.alive or worker.deaf:
             return
         for order in [each for key, each in self.model.orders.items() if key[0] == worker.id]:
             if order.kind == "stop":
@@ -376,7 +378,7 @@ class World:
             conductor.ended(task, token, state, self.now, output, error, local=True)
         if self._rules_seen != model.rules:
             self._rules_seen = dict(model.rules)
-            conductor.set_limits(model.limits, list(model.rules.values()))
+            conductor.set_limits(model.limits, list(model.rules.values()), self.now)
         fresh, self._seen = model.events[self._seen :], len(model.events)
         for event in fresh:
             if event.subject == "task" and event.actor.startswith("worker:"):

@@ -162,11 +162,16 @@ SELECT '' AS name, count(*) AS n FROM run_end WHERE kind <> 'hold'
 -- Closed runs under the names their tags ask for.
 SELECT name, n FROM unnest($1::text[], $2::bigint[]) v (name, n)
 
--- name: ended_given
--- How attempts ended, with the change to tell from running and from an offer.
-SELECT id, token, state, output, error, change, declined
+-- name: ended_owned
+-- As `tasks_owned`, each with how its attempt ended and the change to tell from running and from an
+-- offer. In one piece: two parts could only be joined by comparing each row with each.
+SELECT t.id, t.token, t.state, t.worker, v.token AS asked, v.state AS ended, v.output, v.error,
+    v.change, v.declined
 FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::bytea[], $5::bytea[], $6::text[], $7::text[])
     AS v (id, token, state, output, error, change, declined)
+JOIN headgate.task t ON t.id = v.id
+WHERE EXISTS (SELECT 1 FROM fence)
+ORDER BY t.id FOR NO KEY UPDATE OF t
 
 -- name: accept_answer
 -- Accepted tasks with all it takes to run them.
@@ -179,11 +184,12 @@ JOIN headgate.run r ON r.seq = t.id >> 20
 LEFT JOIN headgate.node_input n ON n.run = t.id >> 20 AND n.node = t.node
 
 -- name: moved_answer
--- Whose the tasks were, and which of them were moved; the first row says whether the fence was open.
+-- Whether the fence was open (first row), whose the tasks were, and which of them were moved.
 SELECT 0::bigint, (SELECT count(*) FROM fence), '', (SELECT count(*) FROM woken) > 0
 UNION ALL
-SELECT o.id, o.token, o.state, e.id IS NOT NULL
-FROM tasks_owned o LEFT JOIN effect e ON e.id = o.id
+SELECT id, token, state, false FROM tasks_owned
+UNION ALL
+SELECT id, 0, '', true FROM effect
 
 -- name: lost_lock
 -- Workers whose lease has passed, in order; their own verbs wait from here on.

@@ -98,11 +98,11 @@ WHERE t.worker = $1 AND t.state = 'running'
 -- name: task_finish
 -- Attempts end. The token stays, so that a repetition is recognised.
 UPDATE headgate.task t SET
-    state = e.state, output = e.output, error = e.error, held = NULL, ended_at = clock.now
-FROM tasks_owned o JOIN ended e ON e.id = o.id, clock
-WHERE t.id = o.id AND o.token = e.token
-    AND (o.state = 'running' OR (o.state = 'scheduled' AND e.state = 'handed_back'))
-RETURNING t.id, CASE WHEN o.state = 'running' THEN e.change ELSE e.declined END AS change
+    state = o.ended, output = o.output, error = o.error, held = NULL, ended_at = clock.now
+FROM tasks_owned o, clock
+WHERE t.id = o.id AND o.token = o.asked
+    AND (o.state = 'running' OR (o.state = 'scheduled' AND o.ended = 'handed_back'))
+RETURNING t.id, CASE WHEN o.state = 'running' THEN o.change ELSE o.declined END AS change
 
 -- name: orders_of
 -- What a worker is to do.
