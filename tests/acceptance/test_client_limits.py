@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.acceptance import client_flows as flows
 
-from headgate import Client, InvalidInput, NotFound, connect, embedded
+from headgate import Client, InvalidInput, NotFound, connect, connect_async, embedded
 
 
 @pytest.fixture(autouse=True)
@@ -177,3 +178,49 @@ def _until(condition, seconds: float = 10.0) -> None:
     while not condition():
         assert time.monotonic() < end, "it never came true"
         time.sleep(0.005)
+
+
+async def test_what_operators_set_at_once_is_all_kept(tmp_path: Path):
+    url = tmp_path / "headgate.db"
+    async with connect_async(url) as a, connect_async(url) as b:
+        for _ in range(10):
+            await a.pools.set("db", limit=3)
+            await a.pools.resume("db")
+            await a.limits.set_max_concurrent_runs(3)
+            await a.limits.resume()
+            await a.limits.set_tag("tenant", limit=3)
+            await a.limits.resume("tenant")
+            await asyncio.gather(
+                a.pools.pause("db"),
+                b.pools.set("db", limit=5),
+                a.pools.set("db", lease="9s"),
+                a.limits.pause(),
+                b.limits.set_max_concurrent_runs(7),
+                a.limits.pause("tenant"),
+                b.limits.set_tag("tenant", limit=8),
+                a.limits.set_tag("tenant", max_active=90),
+            )
+            pool = await a.pools.get("db")
+            assert (pool.paused, pool.limit, pool.lease) == (True, 5, 9.0)
+            limits = {each.name: each for each in await a.limits.list()}
+            runs, tenant = limits["max_concurrent_runs"], limits["tenant"]
+            assert ("7" in runs.value, runs.paused) == (True, True)
+            assert ("8" in tenant.value, tenant.paused) == (True, True)
+
+
+def test_one_key_that_is_set_has_a_rule_of_its_own(hg: Client):
+    hg.pools.set("api[*]", limit=2)
+    hg.pools.pause("api[*]")
+    hg.pools.set("api[acme]", limit=1)
+    hg.pools.resume("api[*]")
+    acme = hg.pools.get("api[acme]")
+    assert (acme.limit, acme.paused) == (1, False)
+
+
+def test_pausing_and_resuming_one_key_leaves_it_bounded_as_before(hg: Client):
+    hg.pools.set("api[*]", limit=2, rate="10/s", burst=4)
+    hg.pools.pause("api[acme]")
+    assert not hg.pools.get("api[*]").paused
+    hg.pools.resume("api[acme]")
+    acme = hg.pools.get("api[acme]")
+    assert (acme.limit, acme.rate, acme.burst, acme.paused) == (2, "10/1s", 4, False)

@@ -141,6 +141,8 @@ class World:
         priority: int = 0,
         key: str | None = None,
         deadline: int | None = None,
+        queue_timeout: int | None = None,
+        dispatch_deadline: int | None = None,
     ) -> RunRow | None:
         digest = graph.flow
         self.model.graphs[digest] = graph
@@ -164,8 +166,8 @@ class World:
             started_at=0,
             ended_at=0,
             deadline_at=None if deadline is None else self.now + deadline,
-            queue_timeout_us=None,
-            dispatch_deadline_us=None,
+            queue_timeout_us=queue_timeout,
+            dispatch_deadline_us=dispatch_deadline,
             output=None,
             error=None,
         )
