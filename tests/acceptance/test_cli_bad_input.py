@@ -51,7 +51,13 @@ BAD: dict[str, tuple[list[str], str]] = {
     "bad tag": (["submit", "flows.py:build", "--tag", "tenant"], "--tag tenant=acme"),
     "bad priority": (["submit", "flows.py:build", "--priority", "high"], "whole number"),
     "bad on_duplicate": (["submit", "flows.py:build", "--on-duplicate", "x"], "one of attach"),
+    "duplicate of nothing": (["run", "flows.py:build", "--on-duplicate", "attach"], "needs a key"),
+    "planned setting": (["run", "flows.py:build", "--set", "blob_url=x"], "not available yet"),
     # looking
+    "events 0": (["events", "-n", "0"], "limit must be 1 or more"),
+    "events -1": (["events", "-n", "-1"], "limit must be 1 or more"),
+    "reset which tag": (["limits", "reset", "tag"], "say which tag"),
+    "reset too much": (["limits", "reset", "max_active", "4"], "takes nothing behind it"),
     "no such run": (["runs", "show", "zzzzzzzzzzzz"], "runs list"),
     "not an id": (["why", "../etc"], "not the id of a run"),
     "ambiguous": (["runs", "show", "0000"], "Give more of the id"),

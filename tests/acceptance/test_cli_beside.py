@@ -94,10 +94,16 @@ def test_beside_a_live_engine(folder: Path, engine: subprocess.Popen[str]) -> No
     runs_limit = next(each for each in said["limits"].data if each["name"] == "max_concurrent_runs")
     assert runs_limit["value"] == "1"
     assert {each["after"] for each in said["events"].data} >= {"queued", "running", "requested"}
-    assert said["status"].data["leader"].endswith(said["workers"].data[0]["id"])
+    assert said["status"].data["leader"] == said["workers"].data[0]["id"] + "-leads"
     assert said["config"].data["max_active"] == {"value": 10_000, "source": "default"}
     assert all(len(line) <= 80 for name in ("queue text", "info text", "latest")
                for line in said[name].out.splitlines())  # fmt: skip
+
+    # and what has started is not said to have ended
+    late = headgate("queue", "cancel", first, cwd=folder)
+    assert (late.code, "1 has started" in late.out, "ended" in late.out) == (0, True, False)
+    assert f"headgate runs cancel {first}" in late.err
+    assert "1 has started" in headgate("queue", "reprioritise", first, "3", cwd=folder).out
 
     # when the operator changes things
     assert headgate("queue", "reprioritise", third[:14], "7", cwd=folder).code == 0
@@ -148,6 +154,14 @@ def test_without_an_engine(folder: Path) -> None:
     assert "no engine runs now" in said["cancel"].out
     history = headgate("limits", "history", "--json", cwd=folder).data
     assert {"db", "tenant=*", "fair tenant"} <= {change["name"] for change in history}
+    words = ("pause", "resume", "reset")
+    for verb in words:
+        for rule in ("tag tenant=*", "fair tenant") if verb == "reset" else ("tag tenant=*",):
+            answer = headgate("limits", verb, *rule.split(), cwd=folder)
+            assert answer.code == 0, answer.err
+    assert {each["kind"] for each in headgate("limits", "list", "--json", cwd=folder).data} == {
+        "runs", "active", "engine"
+    }  # fmt: skip
     after = batch(
         {
             "reset": ["pools", "reset", "db"],

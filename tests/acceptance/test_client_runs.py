@@ -26,6 +26,8 @@ from headgate import (
     Submission,
     TaskState,
     WaitTimeout,
+    flow,
+    step,
 )
 
 
@@ -334,3 +336,70 @@ def _until(condition, seconds: float = 10.0) -> None:
     while not condition():
         assert time.monotonic() < end, "it never came true"
         time.sleep(0.005)
+
+
+@step(retries=3)
+def contradicts(x: int) -> int:
+    return "text" if x else x  # type: ignore[return-value]
+
+
+@step(retries=3)
+async def contradicts_async() -> int: ...  # type: ignore[empty-body]
+
+
+@step(executor="process", retries=3)
+def contradicts_in_a_process() -> int: ...  # type: ignore[empty-body]
+
+
+@flow
+def contradicting() -> int:
+    return contradicts(1)
+
+
+@flow
+def contradicting_async() -> int:
+    return contradicts_async()
+
+
+@flow
+def contradicting_in_a_process() -> int:
+    return contradicts_in_a_process()
+
+
+@flow
+def contradicting_mapped(xs: list[int]) -> list[int | StepError]:
+    return contradicts.map(xs, on_error="collect")
+
+
+@pytest.mark.parametrize("name", ["", "_async", "_in_a_process"])
+def test_a_result_that_contradicts_its_annotation_fails_the_step_once(hg: Client, name: str):
+    run = hg.submit(globals()[f"contradicting{name}"])
+    with pytest.raises(RunFailed) as caught:
+        run.result(20)
+    error = caught.value
+    assert (error.step, error.error_type) == (f"contradicts{name}", "invalid_result")
+    returned = "None" if name else "str 'text'"
+    assert f"annotated to return int but returned {returned}" in error.error_message
+    assert [task.attempt for task in run.tasks()] == [1]
+
+
+def test_a_mapped_steps_results_are_checked_one_by_one(hg: Client):
+    good, bad = hg.submit(contradicting_mapped, [0, 1]).result(10)
+    assert good == 0
+    assert isinstance(bad, StepError)
+    assert bad.type == "invalid_result"
+
+
+def test_queue_verbs_tell_what_has_started_from_what_has_ended(hg: Client):
+    ended = hg.submit(flows.doubled, 1)
+    ended.result(10)
+    running = hg.submit(flows.waits, 1)
+    while running.status() == "queued":
+        time.sleep(0.01)
+    for asked in (
+        hg.queue.cancel([ended.id, running.id]),
+        hg.queue.reprioritise([ended.id, running.id], 5),
+    ):
+        assert (asked.ids, asked.over, asked.started) == ((), (ended.id,), (running.id,))
+        assert str(asked) == "requested for 0, 1 has started, 1 had ended already"
+    assert hg.runs.cancel(ended.id).over == (ended.id,)

@@ -91,14 +91,14 @@ def test_a_run_that_replaces_another_names_it_and_every_other_gate(hg: Client):
     flows.GATE.clear()
     try:
         hg.limits.set_max_concurrent_runs(2)
-        hg.limits.set_tag("team", limit=1)
-        kept = hg.submit(flows.waits, 0, tags={"team": "x"})
+        hg.limits.set_tag("squad", limit=1)
+        kept = hg.submit(flows.waits, 0, tags={"squad": "x"})
         replaced = hg.submit(flows.waits, 1, key="k")
         _until(lambda: replaced.status() == "running")
-        run = hg.submit(flows.waits, 2, key="k", on_duplicate="replace", tags={"team": "y"})
+        run = hg.submit(flows.waits, 2, key="k", on_duplicate="replace", tags={"squad": "y"})
         why = run.why()
         gates = {reason.gate: reason for reason in why.reasons}
-        assert set(gates) == {"key", "runs:max_concurrent_runs", "tag:team"}
+        assert set(gates) == {"key", "runs:max_concurrent_runs", "tag:squad"}
         assert replaced.id in gates["key"].text
         assert [holder.run for holder in gates["key"].holders] == [replaced.id]
         hg.runs.cancel([kept.id, run.id])
@@ -111,3 +111,21 @@ def _until(condition: Any, seconds: float = 15.0) -> None:
     while not condition():
         assert time.monotonic() < end, "it did not happen in time"
         time.sleep(0.02)
+
+
+@pytest.mark.parametrize("alike", [False, True])
+def test_a_queued_run_is_estimated_from_runs_of_its_own_flow_only(hg: Client, alike: bool):
+    hg.limits.set_max_concurrent_runs(1)
+    if alike:
+        flows.GATE.set()
+        hg.submit(flows.waits, 0).result(10)
+    hg.submit(flows.doubled, 1).result(10)
+    flows.GATE.clear()
+    try:
+        first = hg.submit(flows.waits, 1)
+        _until(lambda: first.status() == "running")
+        (reason,) = hg.submit(flows.waits, 2).why().reasons
+        assert reason.gate == "runs:max_concurrent_runs"
+        assert (reason.estimate_us is not None) is alike
+    finally:
+        flows.GATE.set()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,31 @@ def one(x: int) -> int:
 @flow
 def simple(x: int, tags: str = "") -> int:
     return one(x)
+
+
+@flow
+def spread(*xs: int, **named: int) -> int:
+    return one(len(xs) + len(named))
+
+
+@flow
+def sloppy(x: int = None, anything=None, several: Iterable[int] = ()) -> int:
+    return one(0 if x is None else x)
+
+
+@step(pools={"api[{tenant}]": 1})
+def tenants_own() -> int:
+    return 1
+
+
+@flow
+def keyed() -> int:
+    return tenants_own()
+
+
+@flow(tags={"tenant": "acme"})
+def keyed_by_its_own_tag() -> int:
+    return tenants_own()
 
 
 @flow
@@ -105,7 +130,24 @@ SUBMISSIONS: list[tuple[Callable[[Client], Any], type[HeadgateError], str]] = [
     (lambda hg: hg.submit(simple, 1, deadline=0), InvalidInput, "more than zero"),
     (lambda hg: hg.submit(simple, 1, queue_timeout=-1), InvalidInput, "queue_timeout must be"),
     (lambda hg: hg.submit(simple, 1, dispatch_deadline=True), InvalidInput, "not a duration"),
-    (lambda hg: hg.submit_many(simple, [1, "x" * 3_000_000]), InvalidInput, r"\[1\].the arguments"),
+    (
+        lambda hg: hg.submit_many(simple, [1, (1, "x" * 3_000_000)]),
+        InvalidInput,
+        r"\[1\].the arguments",
+    ),
+    (lambda hg: hg.submit(simple, "a"), InvalidInput, "x is not int: Expected `int`, got `str`"),
+    (lambda hg: hg.submit(simple, None), InvalidInput, "x is not int"),
+    (lambda hg: hg.submit(simple, x=[1]), InvalidInput, "The annotation asks for int"),
+    (lambda hg: hg.submit(spread, 1, "b"), InvalidInput, "xs is not int"),
+    (lambda hg: hg.submit(spread, 1, named="b"), InvalidInput, "named is not int"),
+    (lambda hg: hg.submit_many(simple, [1, "b"]), InvalidInput, "x is not int"),
+    (
+        lambda hg: hg.submit_many(simple, [1, Submission((2,)), Submission(kwargs={"x": "b"})]),
+        InvalidInput,
+        "x is not int",
+    ),
+    (lambda hg: hg.submit(keyed), InvalidInput, r"submit with tags=\{'tenant': …\}"),
+    (lambda hg: hg.submit(keyed, tags={"team": "a"}), InvalidInput, r"'api\[\{tenant\}\]'"),
     (lambda hg: hg.submit_many(simple, [()]), InvalidFlow, "missing a required argument"),
     (
         lambda hg: hg.submit_many(simple, [Submission((1,), deadline="x")]),
@@ -194,6 +236,19 @@ def test_bad_input_is_refused_with_a_hint_and_stores_nothing(hg: Client, use, er
     assert caught.value.hint or said not in HINTED
     assert hg.runs.list() == []
     assert hg.limits.history() == []
+
+
+def test_arguments_that_fit_their_annotations_are_taken(hg: Client):
+    for run in (
+        hg.submit(simple, 1),
+        hg.submit(simple, 10**30),
+        hg.submit(spread, 1, 2, named=3),
+        hg.submit(sloppy),
+        hg.submit(sloppy, 1, {"any": "thing"}, [1, 2]),
+        hg.submit(keyed, tags={"tenant": "acme"}),
+        hg.submit(keyed_by_its_own_tag),
+    ):
+        assert run.info().state in {"queued", "running", "succeeded"}
 
 
 def test_an_option_wins_over_a_parameter_of_the_same_name(hg: Client):

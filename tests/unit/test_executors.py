@@ -132,7 +132,7 @@ async def test_a_result_over_the_limit_is_refused_with_a_hint(kind: str, tmp_pat
         outcome = await harness.run("large")
 
     assert outcome.failure.type == "result_too_large"
-    assert "blob_url" in outcome.failure.message
+    assert "return its address" in outcome.failure.message
     assert outcome.failure.retryable is False
 
     async with Harness(kind, tmp_path, max_result=None) as harness:

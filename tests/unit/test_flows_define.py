@@ -4,12 +4,21 @@ import inspect
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
-from headgate.base.errors import HeadgateError, InvalidFlow, InvalidInput, NotFound, Unserialisable
+from headgate.base import codec
+from headgate.base.errors import (
+    HeadgateError,
+    InvalidFlow,
+    InvalidInput,
+    InvalidResult,
+    NotFound,
+    Unserialisable,
+)
 from headgate.base.graph import RetryPolicy
 from headgate.flows import running
 from headgate.flows.definitions import StepDef
@@ -302,11 +311,71 @@ def test_a_call_is_decoded_by_annotation():
 
 
 def test_an_unserialisable_result_is_named_as_such():
-    assert double.definition.encode_result({"a": 1}) == b'{"a":1}'
     with pytest.raises(Unserialisable) as caught:
         double.definition.encode_result({"a": [object()]})
     assert caught.value.message.startswith("unserialisable_result: step 'double'")
     assert caught.value.field == "result.a[0]"
+
+
+def _returning(annotation: Any) -> StepDef:
+    def body(): ...
+
+    if annotation is not Missing:
+        body.__annotations__["return"] = annotation
+    return StepDef(body, {"name": "body"})
+
+
+class Missing: ...
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value"),
+    [
+        (int, 1),
+        (int, 10**30),
+        (float, 1),
+        (str, "a"),
+        (str, Path("/a")),
+        (None, None),
+        (int | None, None),
+        (int | None, 1),
+        (list[int], [1]),
+        (tuple[int, str], (1, "a")),
+        (dict[int, bytes], {1: b"a"}),
+        (Sequence[int], [1]),
+        (Any, {"a": 1}),
+        (object, 1),
+        (Missing, {"a": 1}),
+        # annotations that say nothing about JSON
+        (Iterable[int], ["a"]),
+        (list[Iterable[int]], [[1]]),
+        (NoReturn, 1),
+    ],
+)
+def test_a_result_that_fits_its_annotation_is_kept(annotation: Any, value: object):
+    assert _returning(annotation).encode_result(value) == codec.encode(value)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "said"),
+    [
+        (int, "a", "return int but returned str 'a': Expected `int`, got `str`."),
+        (int, None, "return int but returned None"),
+        (None, 3, "return None but returned int 3"),
+        (int | None, "a", "return int | None but returned str 'a'"),
+        (list[int], [1, "a"], "at `$[1]`"),
+        (Sequence[int], ["a"], "at `$[0]`"),
+        (str, ["a" * 200], "aaa…: Expected"),
+    ],
+)
+def test_a_result_that_contradicts_its_annotation_is_refused(
+    annotation: Any, value: object, said: str
+):
+    with pytest.raises(InvalidResult) as caught:
+        _returning(annotation).encode_result(value)
+    assert caught.value.message.startswith("step 'body' is annotated to return ")
+    assert said in caught.value.message
+    assert caught.value.hint
 
 
 def test_retry_and_fatal_carry_what_the_worker_needs():

@@ -23,6 +23,7 @@ from headgate.base.jsonable import (
     ERROR_KEY,
     MAX_DEPTH,
     StepError,
+    Unreadable,
     from_json,
     refuse,
     spoken,
@@ -43,6 +44,7 @@ __all__ = [
     "encode",
     "error_value",
     "is_blob",
+    "is_unreadable",
     "join_list",
     "join_object",
     "pick",
@@ -54,7 +56,7 @@ __all__ = [
 BLOB_THRESHOLD = 256 * 1024
 """Values above this are kept as blobs, by reference."""
 MAX_VALUE = 2 * 1024 * 1024
-"""Values above this are refused unless a store for large blobs is set."""
+"""Values above this are refused."""
 
 T = TypeVar("T")
 
@@ -141,6 +143,16 @@ def _mismatch(error: Exception, wanted: Any, field: str) -> InvalidInput:
         field=field,
         hint=f"The annotation asks for {spoken(wanted)}.",
     )
+
+
+def is_unreadable(error: InvalidInput) -> bool:
+    """Whether a value could not be read because of the annotation alone, whatever the value."""
+    cause: BaseException | None = error.__cause__
+    while cause is not None:
+        if isinstance(cause, Unreadable):
+            return True
+        cause = cause.__cause__
+    return False
 
 
 def _without_errors(wanted: Any) -> Any:

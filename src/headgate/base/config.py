@@ -27,6 +27,9 @@ PREFIX = "HEADGATE_"
 OTHER_VARIABLES = "HEADGATE_TEST_"
 """Variables that are not settings: what the tests are pointed at."""
 
+NOT_YET = ("blob_url",)
+"""Keys that are planned: whoever sets one must not believe that it is in force."""
+
 
 def cores() -> int:
     """Cores this process may use."""
@@ -61,6 +64,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     idle_exit_us: int | None = None
     max_lifetime_us: int | None = None
     max_tasks: int | None = None
+    exit_when_stuck: bool = False
+    """End the process if a body in a thread outlives the worker's lease: nothing else can stop it."""
     worker_labels: dict[str, str] = {}
 
     # limits: the declared defaults, beneath an operator's live settings
@@ -80,10 +85,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     dispatch_deadline_us: int = microseconds("4h")
 
     # values
-    blob_url: str | None = None
     blob_over_bytes: int = 256 * 1024
     max_value_bytes: int = 2 * 1024 * 1024
-    """A value above it is refused, unless `blob_url` says where large ones go."""
+    """A value above it is refused."""
 
     sources: dict[str, str] = {}
     """Key → where its value came from, for every key that is not at its default."""
@@ -143,12 +147,12 @@ def contradictions(settings: Settings) -> list[Contradiction]:
                     {lease: spoken(lease_us), beat: spoken(beat_us)},
                 )
             )
-    if settings.blob_over_bytes > settings.max_value_bytes and settings.blob_url is None:
+    if settings.blob_over_bytes > settings.max_value_bytes:
         over, most = settings.blob_over_bytes, settings.max_value_bytes
         found.append(
             Contradiction(
                 f"blob_over ({over:,} bytes) must not be above max_value ({most:,} bytes).",
-                "Lower blob_over, or set blob_url.",
+                "Lower blob_over, or raise max_value.",
                 {"blob_over": f"{over:,} bytes", "max_value": f"{most:,} bytes"},
             )
         )
@@ -255,6 +259,12 @@ class _Reading:
         if known is not None:
             raise InvalidSettings(
                 f"{where}: {key} is no limit.", field=key, hint="Move it out of [limits]."
+            )
+        if key in NOT_YET:
+            raise InvalidSettings(
+                f"{where}: {key} is not available yet in this version.",
+                field=key,
+                hint="Leave it out: values up to max_value are kept in the store.",
             )
         candidates = [*(each for each in KEYS if KEYS[each].limit or not limits_only), *extra]
         raise InvalidSettings(

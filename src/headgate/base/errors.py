@@ -62,6 +62,12 @@ class Unserialisable(InvalidInput):
     code = "unserialisable"
 
 
+class InvalidResult(InvalidInput):
+    """A step returned what its return annotation rules out."""
+
+    code = "invalid_result"
+
+
 class NotFound(HeadgateError):
     """No such run, task, pool, flow or worker."""
 

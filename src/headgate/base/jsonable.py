@@ -52,6 +52,10 @@ class StepError(msgspec.Struct, frozen=True):
         return f"{self.type}: {self.message}"
 
 
+class Unreadable(TypeError):
+    """An annotation that says nothing about JSON: no value fits it and none contradicts it."""
+
+
 def to_json(value: Any) -> Any:
     """What msgspec cannot write itself. Pydantic is known by its methods, so that it is never imported."""
     kind = cast("Any", type(value))
@@ -77,11 +81,13 @@ def from_json(wanted: Any, value: Any) -> Any:
             return kind(value)
         if isinstance(value, kind):
             return value
-    raise TypeError(f"no way to make {spoken(wanted)} from JSON")
+    raise Unreadable(f"no way to make {spoken(wanted)} from JSON")
 
 
 def spoken(annotation: Any) -> str:
     """An annotation as a person wrote it."""
+    if annotation is type(None):
+        return "None"
     is_plain_class = isinstance(annotation, type) and not typing.get_args(annotation)
     return annotation.__name__ if is_plain_class else str(annotation)
 

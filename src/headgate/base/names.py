@@ -36,7 +36,8 @@ def text(value: object, field: str) -> str:
         for char in value:
             if unicodedata.category(char) in _UNPRINTABLE:
                 raise InvalidInput(
-                    f"{field} has a control, invisible or half character in it (U+{ord(char):04X}).",
+                    f"{field} has a control character in it, or one that does not show"
+                    f" (U+{ord(char):04X}).",
                     field=field,
                     got=value,
                     hint=hint,
@@ -136,9 +137,13 @@ def count(value: object, field: str, *, minimum: int = 1, maximum: int = MAX_NUM
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidInput(f"{field} must be a whole number.", field=field, got=value, hint=hint)
     if value < minimum:
-        raise InvalidInput(f"{field} must be {minimum:,} or more.", field=field, got=value, hint=hint)
+        raise InvalidInput(
+            f"{field} must be {minimum:,} or more.", field=field, got=value, hint=hint
+        )
     if value > maximum:
-        raise InvalidInput(f"{field} must be {maximum:,} or less.", field=field, got=value, hint=hint)
+        raise InvalidInput(
+            f"{field} must be {maximum:,} or less.", field=field, got=value, hint=hint
+        )
     return value
 
 

@@ -131,7 +131,9 @@ def _text(key: str) -> Callable[[object], str]:
     def read(value: object) -> str:
         text = str(value) if hasattr(value, "__fspath__") else value
         if not isinstance(text, str) or not text.strip() or "\0" in text:
-            raise InvalidInput(f"{key} must be text.", field=key, got=value)
+            raise InvalidInput(
+                f"{key} must be text.", field=key, got=value, hint="Leave it out for the default."
+            )
         return text
 
     return read
@@ -275,6 +277,7 @@ def _keys() -> dict[str, Key]:
         Key("claim_batch", "claim_batch", _count("claim_batch", 1), int),
         Key("memory_high", "memory_high", _fraction("memory_high"), float),
         Key("max_tasks", "max_tasks", _or_none(_count("max_tasks", 1)), int),
+        Key("exit_when_stuck", "exit_when_stuck", _flag("exit_when_stuck")),
         Key("worker_labels", "worker_labels", _worker_labels, table=True),
         Key("max_active", "max_active", _limit("max_active"), int, limit=True),
         Key("max_concurrent_runs", "max_concurrent_runs", _limit("max_concurrent_runs"), int,
@@ -288,7 +291,6 @@ def _keys() -> dict[str, Key]:
             limit=True),
         Key("placement", "placement", _one_of("placement", PLACEMENTS), limit=True),
         Key("strict_pools", "strict_pools", _flag("strict_pools"), limit=True),
-        Key("blob_url", "blob_url", _or_none(_text("blob_url"))),
         Key("blob_over", "blob_over_bytes", _size("blob_over"), int),
         Key("max_value", "max_value_bytes", _size("max_value"), int),
     ]  # fmt: skip

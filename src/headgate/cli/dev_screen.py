@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.markup import escape
 from rich.text import Text
 
-from headgate.base.states import TERMINAL_RUNS
+from headgate.base.states import TERMINAL_RUNS, RunState
 from headgate.cli.reading import Reading
 from headgate.cli.tables import ago, lasted, now, shorten, state, table
 from headgate.client.pools_async import AsyncPools
@@ -48,6 +48,13 @@ async def _look(reading: Reading) -> Scene:
     )
 
 
+def _changed_at(run: RunInfo) -> tuple[datetime, int]:
+    """When it came to its present state: what one look finds changed is told in that order."""
+    if run.state == RunState.QUEUED:
+        return run.queued_at, run.number
+    return run.ended_at or run.started_at or run.queued_at, run.number
+
+
 class DevScreen:
     def __init__(self, console: Console, title: str, *, plain: bool) -> None:
         self._console = console
@@ -73,7 +80,7 @@ class DevScreen:
         if self._live is not None:
             self._live.update(self._picture(scene), refresh=True)
             return
-        for run in reversed(scene.runs):
+        for run in sorted(scene.runs, key=_changed_at):
             if self._seen.get(run.id) != run.state:
                 self._seen[run.id] = run.state
                 took = ""

@@ -113,7 +113,7 @@ def picture(view: RunView, height: int) -> RenderableType:
     short = view.flow.rpartition(":")[2]
     head = (
         f"[bold]{escape(short)}[/] [dim]{view.id[:SHORTEST]}[/] {state(view.state)}"
-        f" [dim]{spoken(view.elapsed_us)}[/]"
+        f" [dim]{_time(view)}[/]"
     )
     grid = Table.grid(padding=(0, 1))
     grid.add_column(no_wrap=True, max_width=22, overflow="ellipsis")
@@ -130,6 +130,13 @@ def picture(view: RunView, height: int) -> RenderableType:
         lines.append(Text(f"  and {len(view.steps) - len(shown)} more steps", style="dim"))
     lines.append(_overall(view))
     return Group(*lines)
+
+
+def _time(view: RunView) -> str:
+    """How long it took, as lists say it; of one that waits to start, for how long."""
+    if view.took_us is not None:
+        return spoken(view.took_us)
+    return "-" if view.ended else spoken(view.elapsed_us)
 
 
 def _add(grid: Table, step: StepView) -> None:

@@ -20,6 +20,7 @@ from headgate.base.clock import SECOND, SystemClock
 from headgate.base.config import Settings
 from headgate.base.durations import spoken
 from headgate.base.errors import HeadgateError, RunFailed
+from headgate.base.names import UNLIMITED
 from headgate.cli.display import Screen, Silent, screen_for
 from headgate.cli.failures import BAD, OK, show
 from headgate.cli.interrupts import Interrupts
@@ -115,14 +116,23 @@ class Following:
         return interrupts.exit_code if interrupts.count else BAD
 
     def _tell_overruled(self, hg: Client, declared: list[str]) -> None:
-        """--pool is a default; an operator's live setting stands above it, which may surprise."""
+        """--pool is a default; what is in force instead of it may surprise, whoever set it."""
         for name in declared:
             pool = hg.pools.get(name)
             wanted = self._settings.pools[name].limit
-            if pool.source == "live" and (pool.limit or -1) != wanted:
+            in_force = UNLIMITED if pool.limit is None else pool.limit
+            if in_force == wanted:
+                continue
+            shown, limit = escape(name), pool.limit_text
+            if pool.source == "live":
                 self._shell.note(
-                    f"[yellow]note:[/] pool {escape(name)} has a live limit of {pool.limit_text}, which"
-                    f" stands above --pool; headgate pools reset {escape(name)} takes it away"
+                    f"[yellow]note:[/] pool {shown} has a live limit of {limit}, which"
+                    f" stands above --pool; headgate pools reset {shown} takes it away"
+                )
+            else:
+                self._shell.note(
+                    f"[yellow]note:[/] pool {shown} has a limit of {limit}, not what --pool asks for:"
+                    f" another engine's configuration is in force"
                 )
 
 
@@ -150,6 +160,6 @@ def summary(view: RunView) -> str:
     parts = [f"{done} done", *(f"{number} {word}" for word, number in others.items() if number)]
     colour = "green" if view.state == "succeeded" else "red"
     return (
-        f"[bold {colour}]{view.state}[/] in {spoken(view.elapsed_us)}: {', '.join(parts)}"
+        f"[bold {colour}]{view.state}[/] in {spoken(view.took_us or view.elapsed_us)}: {', '.join(parts)}"
         f" [dim]· run {view.id}[/]"
     )

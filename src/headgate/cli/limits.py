@@ -18,6 +18,11 @@ Name = Annotated[
 ]
 
 
+Which = Annotated[
+    str | None, typer.Argument(metavar="[RULE]", help="After tag: key, key=value, key=*")
+]
+
+
 def register(app: typer.Typer) -> None:
     noun = group(app, "limits", "How many runs at once: in total, per tag, and whose turn it is.")
     command(noun, "list")(list_)
@@ -142,22 +147,43 @@ def _example(name: str) -> str:
     return examples.get(name, f"headgate limits set {name} 4")
 
 
-def reset(shell: Shell, name: Name) -> None:
+def _named(name: str, which: str | None) -> str:
+    """A limit by the words it is set by: `tag tenant`, `fair tenant`, or its name alone."""
+    from headgate.base.errors import InvalidInput
+
+    if name == "tag" and which is None:
+        raise InvalidInput("say which tag.", field="name", hint="e.g. tag 'tenant=*'")
+    if which is None:
+        return name
+    if name not in {"tag", "fair"}:
+        raise InvalidInput(
+            f"{name} takes nothing behind it.",
+            field="name",
+            got=which,
+            hint="Only tag and fair do: tag tenant=acme",
+        )
+    return which if name == "tag" else f"fair {which}"
+
+
+def reset(shell: Shell, name: Name, rule: Which = None) -> None:
     """Back to what code or configuration declares."""
+    name = _named(name, rule)
     with shell.connect() as hg:
         hg.limits.reset(name)
         _tell(shell, hg, name)
 
 
-def pause(shell: Shell, name: Name = "max_concurrent_runs") -> None:
+def pause(shell: Shell, name: Name = "max_concurrent_runs", rule: Which = None) -> None:
     """Start no more runs (with a tag, if one is named); what runs goes on."""
+    name = _named(name, rule)
     with shell.connect(create=True) as hg:
         hg.limits.pause(name)
         _tell(shell, hg, name)
 
 
-def resume(shell: Shell, name: Name = "max_concurrent_runs") -> None:
+def resume(shell: Shell, name: Name = "max_concurrent_runs", rule: Which = None) -> None:
     """Let runs start again."""
+    name = _named(name, rule)
     with shell.connect() as hg:
         hg.limits.resume(name)
         _tell(shell, hg, name)

@@ -78,9 +78,10 @@ def events(
     ] = "50",
 ) -> None:
     """The history: every change of state, in order."""
+    from headgate.base import names
     from headgate.cli.arguments import whole
 
-    most = whole(limit, "limit") or 0
+    most = names.count(whole(limit, "limit"), "limit", maximum=100_000)
     if run is not None:
         with shell.connect() as hg:
             found = hg.runs.get(run).events()

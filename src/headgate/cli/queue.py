@@ -98,6 +98,8 @@ def cancel(
     with shell.connect() as hg:
         asked = hg.queue.cancel(run or None, tags=tags(tag or ()), flow=flow, reason=reason)
     shell.done(f"cancel {asked}", asked)
+    if asked.started and not shell.json:
+        shell.note(f"To end what has started: headgate runs cancel {' '.join(asked.started[:3])}")
 
 
 def reprioritise(

@@ -36,9 +36,11 @@ Key = Annotated[
     typer.Option("--key", metavar="TEXT", help="At most one active run has it; others attach."),
 ]
 OnDuplicate = Annotated[
-    str,
+    str | None,
     typer.Option(
-        "--on-duplicate", metavar="WHAT", help="attach, reject, replace or skip_if_finished."
+        "--on-duplicate",
+        metavar="WHAT",
+        help="With --key: attach (the default), reject, replace or skip_if_finished.",
     ),
 ]
 Deadline = Annotated[
@@ -88,7 +90,7 @@ def run(
     tag: Tag = None,
     priority: Priority = None,
     key: Key = None,
-    on_duplicate: OnDuplicate = "attach",
+    on_duplicate: OnDuplicate = None,
     deadline: Deadline = None,
     queue_timeout: QueueTimeout = None,
     dispatch_deadline: DispatchDeadline = None,
@@ -113,7 +115,7 @@ def run(
     overrides: dict[str, Any] = arguments.settings(set_ or ())
     if pool:
         overrides["pools"] = arguments.pools(pool)
-    settings = shell.settings(**overrides)
+    settings = shell.settings(**{"exit_when_stuck": True, **overrides})
     following = Following(shell, settings, plain=plain, quiet=quiet or shell.json)
     return following.run(chosen, submission, declared=list(overrides.get("pools", ())))
 
@@ -126,7 +128,7 @@ def submit(
     tag: Tag = None,
     priority: Priority = None,
     key: Key = None,
-    on_duplicate: OnDuplicate = "attach",
+    on_duplicate: OnDuplicate = None,
     deadline: Deadline = None,
     queue_timeout: QueueTimeout = None,
     dispatch_deadline: DispatchDeadline = None,
@@ -166,8 +168,9 @@ def read_submission(
 ) -> Any:
     """The options of `run` and `submit` as one submission."""
     from headgate.cli.arguments import duration, read_call, tags, whole
-    from headgate.client.submission import Submission
+    from headgate.client.submission import Submission, check_duplicate
 
+    check_duplicate(on_duplicate, key)
     call = read_call(flow.definition, args, named or ())
     return Submission(
         call.args,
@@ -175,7 +178,7 @@ def read_submission(
         tags=tags(tag or ()),
         priority=whole(priority, "priority"),
         key=key,
-        on_duplicate=on_duplicate,
+        on_duplicate=on_duplicate or "attach",
         deadline=duration(deadline),
         queue_timeout=duration(queue_timeout),
         dispatch_deadline=duration(dispatch_deadline),

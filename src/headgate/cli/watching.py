@@ -51,9 +51,12 @@ class RunView:
     flow: str
     state: str
     elapsed_us: int
+    """Since it was submitted."""
     steps: tuple[StepView, ...]
     notes: tuple[str, ...]
     """What the run itself waits for, while it is queued."""
+    took_us: int | None = None
+    """From its start, as `runs list` has it; None: it never started."""
 
     @property
     def ended(self) -> bool:
@@ -104,8 +107,9 @@ def view_of(row: RunRow, graph: Graph, rows: list[TaskRow], why: Why | None, now
     notes: tuple[str, ...] = ()
     if why is not None and row.state == RunState.QUEUED:
         notes = tuple(reason.text for reason in why.reasons) or ((why.note,) if why.note else ())
-    elapsed = (row.ended_at or now) - row.queued_at
-    return RunView(row.id, row.flow, row.state, elapsed, steps, notes)
+    end = row.ended_at or now
+    took = end - row.started_at if row.started_at else None
+    return RunView(row.id, row.flow, row.state, end - row.queued_at, steps, notes, took)
 
 
 def _total(graph: Graph, totals: list[int | None], index: int, known: int) -> int | None:

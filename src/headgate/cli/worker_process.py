@@ -25,7 +25,7 @@ GRACE_US = 1_000_000
 
 async def work(source: str, url: str, overrides: dict[str, Any]) -> None:
     load_source(parse(source))
-    settings = settings_for(url, overrides)
+    settings = settings_for(url, {"exit_when_stuck": True, **overrides})
     store = store_for(settings)
     await store.open()
     try:

@@ -150,9 +150,7 @@ class AsyncPools:
             )
         return pools[pool]
 
-    async def _patch(
-        self, pool: str, patch: dict[str, Any], begin: PoolRule | None = None
-    ) -> None:
+    async def _patch(self, pool: str, patch: dict[str, Any], begin: PoolRule | None = None) -> None:
         base = None if begin is None else _dump(begin)
         await self._change([SetLimit("pool", pool, base, self._core.who, patch=_dump(patch))])
 

@@ -141,12 +141,19 @@ async def ask(
     """Leaves requests for the leader, for all of `rows` that are not in a state of `over`."""
     several = list(rows)
     wanted = [row.id for row in several if row.state not in over]
-    requests = [Request(kind, each, priority, core.who, reason) for each in wanted]
+    requests = [
+        Request(kind, each, priority=priority, who=core.who, reason=reason) for each in wanted
+    ]
     for start in range(0, len(requests), PAGE):
         await core.store.ask(requests[start : start + PAGE])
     core.changed()
-    left = tuple(row.id for row in several if row.state in over)
-    return Requested(tuple(wanted), await core.leader(), left)
+    left = [row for row in several if row.state in over]
+    return Requested(
+        tuple(wanted),
+        await core.leader(),
+        over=tuple(row.id for row in left if row.state in TERMINAL_RUNS),
+        started=tuple(row.id for row in left if row.state not in TERMINAL_RUNS),
+    )
 
 
 async def resolve(core: Core, run: str) -> str:

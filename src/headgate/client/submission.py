@@ -17,7 +17,7 @@ from headgate.base.clock import SECOND, Clock
 from headgate.base.config import Settings
 from headgate.base.durations import Duration, microseconds, spoken
 from headgate.base.errors import AdmissionRejected, DuplicateKey, InvalidInput
-from headgate.base.graph import Graph
+from headgate.base.graph import Graph, PoolNeed, Tag
 from headgate.base.ids import run_id
 from headgate.base.jsonable import BLOB_KEY
 from headgate.base.model import NewRun, OnDuplicate
@@ -114,7 +114,31 @@ def prepare(
         queue_timeout_us=_span(submission.queue_timeout, "queue_timeout"),
         dispatch_deadline_us=_span(submission.dispatch_deadline, "dispatch_deadline"),
     )
+    _check_tags(traced.graph, run.tags)
     return Prepared(run, traced.graph, traced.body, definition)
+
+
+def _check_tags(graph: Graph, tags: Mapping[str, str]) -> None:
+    """A pool keyed by a tag that the run does not have would fail its step, later."""
+    for node in graph.nodes:
+        for need in node.pools:
+            for part in need.key:
+                if isinstance(part, Tag) and part.key not in tags:
+                    raise InvalidInput(
+                        f"step {node.name!r} needs the pool {_pool_text(need)!r}, and the run has no"
+                        f" tag {part.key!r}.",
+                        field="tags",
+                        got=dict(tags),
+                        hint=f"submit with tags={{{part.key!r}: …}}",
+                    )
+
+
+def _pool_text(need: PoolNeed) -> str:
+    parts = [
+        part if isinstance(part, str) else f"{{{part.key}}}" if isinstance(part, Tag) else "…"
+        for part in need.key
+    ]
+    return f"{need.name}[{''.join(parts)}]"
 
 
 def _span(value: Duration | None, field: str) -> int | None:
@@ -122,6 +146,15 @@ def _span(value: Duration | None, field: str) -> int | None:
 
 
 def _on_duplicate(value: object, key: object) -> OnDuplicate:
+    # In code the default cannot be told from the same word written out.
+    check_duplicate(None if value == _ON_DEFAULT else value, key)
+    return cast("OnDuplicate", value)
+
+
+def check_duplicate(value: object, key: object) -> None:
+    """Refuses what is no word for it, and any that has no key to be about. None: not given."""
+    if value is None:
+        return
     if value not in _ON_DUPLICATE:
         raise InvalidInput(
             f"on_duplicate must be one of {', '.join(_ON_DUPLICATE)}.",
@@ -129,14 +162,13 @@ def _on_duplicate(value: object, key: object) -> OnDuplicate:
             got=value,
             hint=names.did_you_mean(str(value), _ON_DUPLICATE),
         )
-    if key is None and value != _ON_DEFAULT:
+    if key is None:
         raise InvalidInput(
             f"on_duplicate={value!r} needs a key.",
             field="on_duplicate",
             got=value,
             hint='Without a key no run is a duplicate: add key="…".',
         )
-    return cast("OnDuplicate", value)
 
 
 def _check_size(raw: bytes, what: str, settings: Settings) -> None:

@@ -207,9 +207,13 @@ class Requested:
     """Whether somebody leads now, so that it is carried out at once."""
     over: tuple[str, ...] = field(default=())
     """What was left out because it had ended already."""
+    started: tuple[str, ...] = field(default=())
+    """What was left out because it had started: `queue` leaves such runs alone."""
 
     def __str__(self) -> str:
         done = f"requested for {len(self.ids)}"
+        if self.started:
+            done += f", {len(self.started)} {'has' if len(self.started) == 1 else 'have'} started"
         if self.over:
             done += f", {len(self.over)} had ended already"
         if self.ids and not self.leader:

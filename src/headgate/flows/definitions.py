@@ -9,10 +9,13 @@ from typing import Any, Literal
 
 from headgate.base import codec, names
 from headgate.base.durations import microseconds
-from headgate.base.errors import InvalidFlow, InvalidInput, Unserialisable
+from headgate.base.errors import InvalidFlow, InvalidInput, InvalidResult, Unserialisable
 from headgate.base.graph import Executor, RunIf
+from headgate.base.jsonable import spoken
 from headgate.flows import options
 from headgate.flows.function import Function
+
+MOST_SHOWN = 100
 
 
 class StepDef(Function):
@@ -41,9 +44,13 @@ class StepDef(Function):
         return self.options.timeout_us
 
     def encode_result(self, value: object) -> bytes:
-        """The step's result as JSON. What has no JSON form fails the attempt as `unserialisable_result`."""
+        """The step's result as JSON.
+
+        Raises `Unserialisable` for what has no JSON form, and `InvalidResult` for what
+        a reader could not take back by the step's return annotation.
+        """
         try:
-            return codec.encode(value, "result")
+            raw = codec.encode(value, "result")
         except Unserialisable as error:
             raise Unserialisable(
                 f"unserialisable_result: step {self.short!r} returned a value that cannot be kept:"
@@ -52,6 +59,23 @@ class StepDef(Function):
                 got=error.got,
                 hint=error.hint,
             ) from error
+        if self._result_decoder is not None:
+            try:
+                self._result_decoder(raw, "result")
+            except InvalidInput as error:
+                if not codec.is_unreadable(error):
+                    raise self._contradiction(value, error) from error
+        return raw
+
+    def _contradiction(self, value: object, error: InvalidInput) -> InvalidResult:
+        wanted = spoken(self.returns)
+        return InvalidResult(
+            f"step {self.short!r} is annotated to return {wanted} but returned {_shown(value)}:"
+            f" {str(error.__cause__ or error.message).rstrip('.')}.",
+            field="result",
+            got=value,
+            hint="Return that, or change the annotation.",
+        )
 
     def __repr__(self) -> str:
         return f"<step {self.name}>"
@@ -128,6 +152,17 @@ class FlowDef(Function):
 
     def __repr__(self) -> str:
         return f"<flow {self.name}>"
+
+
+def _shown(value: object) -> str:
+    """`None`, `str 'x'`: what a step returned, in short."""
+    if value is None:
+        return "None"
+    try:
+        text = repr(value)
+    except Exception as broken:  # noqa: BLE001 — a user's __repr__ may do anything
+        text = f"(its repr fails: {type(broken).__name__})"
+    return f"{type(value).__name__} {text if len(text) <= MOST_SHOWN else text[:MOST_SHOWN] + '…'}"
 
 
 def _span(given: Mapping[str, Any], key: str) -> int | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from headgate.base import codec, names
-from headgate.base.errors import InvalidFlow
+from headgate.base.errors import InvalidFlow, InvalidInput
 from headgate.base.jsonable import spoken
 
 Decode = Callable[[bytes, str], Any]
@@ -110,6 +110,36 @@ class Function:
         return self.hints.get("return", Any)
 
     @cached_property
+    def _result_decoder(self) -> Decode | None:
+        """None: the return annotation asks for nothing that could be checked."""
+        return _checker(self, "return")
+
+    def check_arguments(self, fields: Mapping[str, bytes], bound: inspect.BoundArguments) -> None:
+        """Raises `InvalidInput` where an argument, given as JSON, is not what its annotation asks for."""
+        for name in bound.arguments:
+            parameter = self.parameters.parameters[name]
+            decode = self._argument_decoders.get(name)
+            # A default is its author's own business: `n: int = None` is common.
+            if decode is None or bound.arguments[name] is parameter.default:
+                continue
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                parts = [(name, raw) for raw in codec.split_list(fields[name])]
+            elif parameter.kind is parameter.VAR_KEYWORD:
+                parts = [(key, codec.pick(fields[name], [key])) for key in bound.arguments[name]]
+            else:
+                parts = [(name, fields[name])]
+            for shown, raw in parts:
+                try:
+                    decode(raw, shown)
+                except InvalidInput as error:
+                    if not codec.is_unreadable(error):
+                        raise
+
+    @cached_property
+    def _argument_decoders(self) -> dict[str, Decode | None]:
+        return {name: _checker(self, name) for name in self.parameters.parameters}
+
+    @cached_property
     def _positional(self) -> list[tuple[str, Decode]]:
         return [
             (each.name, codec.decoder(self.hints.get(each.name, Any)))
@@ -174,6 +204,15 @@ class Function:
             return found
         spread = self._spread.get(inspect.Parameter.VAR_KEYWORD)
         return spread[1] if spread else codec.decoder(Any)
+
+
+def _checker(function: Function, name: str) -> Decode | None:
+    """The decoder of one annotation; None where there is none, or none that a value could contradict."""
+    try:
+        wanted = function.hints.get(name, Any)
+        return None if wanted is Any or wanted is object else codec.decoder(wanted)
+    except InvalidInput:
+        return None
 
 
 def _check_function(fn: object, kind: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import linecache
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -40,7 +41,7 @@ def trace(
     bound = definition.bind(args, kwargs or {})
     bound.apply_defaults()
     tracer = Tracer(definition, bound.arguments)
-    params = _encode_params(definition, bound.arguments)
+    params = _encode_params(definition, bound)
     try:
         with recording(tracer):
             result = definition.fn(*bound.args, **bound.kwargs)
@@ -81,9 +82,9 @@ def _validate_once(digest: str, graph: Graph) -> None:
         _valid.popitem(last=False)
 
 
-def _encode_params(flow: FlowDef, arguments: Mapping[str, Any]) -> bytes:
+def _encode_params(flow: FlowDef, bound: inspect.BoundArguments) -> bytes:
     try:
-        fields = {name: codec.encode(value, name) for name, value in arguments.items()}
+        fields = {name: codec.encode(value, name) for name, value in bound.arguments.items()}
     except Unserialisable as error:
         raise Unserialisable(
             f"flow {flow.short!r} cannot take this argument: {error.message}",
@@ -91,6 +92,7 @@ def _encode_params(flow: FlowDef, arguments: Mapping[str, Any]) -> bytes:
             got=error.got,
             hint=error.hint,
         ) from error
+    flow.check_arguments(fields, bound)
     return codec.join_object(fields)
 
 

@@ -91,8 +91,8 @@ class Conductor:
         self._rules: dict[tuple[str, str], bytes] = {}
         self._retried: dict[int, list[TaskRow]] = {}
         self._shared_calls: dict[tuple[int, int], bytes | None] = {}
-        self._ended_queued: set[int] = set()
-        """Queued runs ended by the commit to come: until it is written the queue still shows them."""
+        self._ended_queued: dict[int, int | None] = {}
+        """Queued runs ended by the commit to come, and what they waited for: the queue still shows them."""
         self._reprioritised: dict[int, int] = {}
         """Decided in this cycle: rows that are read meanwhile do not know yet."""
 
@@ -235,9 +235,10 @@ class Conductor:
             return
         if rows:
             self._retried[row.seq] = rows
-        if row.waits_for in self.journal.ended_runs:
-            # It ends with the commit to come: the row that was read does not know yet.
-            row = msgspec.structs.replace(row, waits_for=None)
+        still = self._still_awaited(row.waits_for)
+        if still != row.waits_for:
+            # What it waited for ends with the commit to come: the row that was read does not know yet.
+            row = msgspec.structs.replace(row, waits_for=still)
         wanted = self._reprioritised.get(row.seq)
         if wanted is not None and wanted != row.priority:
             row = msgspec.structs.replace(row, priority=wanted)
@@ -249,12 +250,17 @@ class Conductor:
             return
         self.ledger.drop_head(row.seq)
         self._retried.pop(row.seq, None)
-        self._ended_queued.add(row.seq)
         change = Change("run", 0, RunState.QUEUED, state, 0, {"error": short(failure)})
         self.journal.tell(row.seq, change)
-        behind = None if row.waits_for in self.journal.ended_runs else row.waits_for
+        behind = self._ended_queued[row.seq] = self._still_awaited(row.waits_for)
         self.journal.end_run(RunEnd(row.seq, state, None, _dump(failure), now))
         self.ledger.ended(row.seq, behind)
+
+    def _still_awaited(self, run: int | None) -> int | None:
+        """Along the chain of replacements, the first that does not end with the commit to come."""
+        while run is not None and (run in self._ended_queued or run in self.journal.ended_runs):
+            run = self._ended_queued.get(run)
+        return run
 
     def reprioritise(self, row: RunRow, priority: int) -> None:
         """A queued run moves in its line."""

@@ -6,7 +6,7 @@ not stop at the first gate: an operator who opens one wants to know of the next.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from math import ceil
 
 import msgspec
@@ -17,6 +17,7 @@ from headgate.kernel.advance import Progress
 from headgate.kernel.conductor import Conductor
 from headgate.kernel.entries import QueuedRun, TaskEntry
 from headgate.kernel.gates import Gate, PoolGate
+from headgate.kernel.ledger import Ledger
 from headgate.kernel.naming import gate_name
 from headgate.kernel.place import Station
 from headgate.kernel.steps import Phase
@@ -65,17 +66,32 @@ class Typical(msgspec.Struct, frozen=True):
 
 
 def explain_queued(
-    conductor: Conductor, head: QueuedRun, typical: Typical, ahead: int, now: int
+    conductor: Conductor,
+    head: QueuedRun,
+    typical: Typical,
+    ahead: int,
+    now: int,
+    *,
+    before: Sequence[Mapping[str, str]] | None = None,
+    replaced: str | None = None,
 ) -> list[Reason]:
-    """Why a queued run does not start. `ahead`: queued runs before it in global order."""
+    """Why a queued run does not start. `ahead`: queued runs before it in global order.
+
+    before      the tags of all of those; None: not all are known, and at tags nothing is estimated
+    replaced    the id of the run it waits for, where the caller knows it
+    """
     ledger = conductor.ledger
     row = head.row
     reasons: list[Reason] = []
     if row.waits_for is not None and head.lane is None:
-        other = _run_id(conductor, row.waits_for)
+        run = ledger.runs.get(row.waits_for)
+        known = replaced if run is None else run.row.id
+        other = known or f"number {row.waits_for}"
         text = f"key {row.key!r}: run {other}, which it replaces, has not ended"
-        reasons.append(Reason("key", text, 1, 1, holders=(Holder(other),)))
-    gates = head.lane.gates if head.lane is not None else ()
+        holders = (Holder(known),) if known else ()
+        reasons.append(Reason("key", text, 1, 1, holders=holders))
+    gates = head.lane.gates if head.lane is not None else ledger.run_gates(row)
+    line = _Line(ledger, head, gates, ahead, before)
     for gate in gates:
         if gate.used < gate.cap:
             continue
@@ -96,13 +112,68 @@ def explain_queued(
                 text,
                 gate.used,
                 gate.limit,
-                ahead=ahead,
+                ahead=line.ahead(gate),
                 holders=tuple(holders[:MOST_HOLDERS]),
                 more_holders=max(0, len(holders) - MOST_HOLDERS),
-                estimate_us=_wait(elapsed, typical.run_us, ahead, 1, gate.limit),
+                estimate_us=_run_wait(elapsed, typical.run_us, line.turns(gate), gate.limit),
             )
         )
     return reasons
+
+
+class _Line:
+    """Who stands before a queued run, as far as it is known."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        head: QueuedRun,
+        gates: tuple[Gate, ...],
+        total: int,
+        before: Sequence[Mapping[str, str]] | None,
+    ) -> None:
+        self._ledger = ledger
+        self._total = total
+        self._known = before is not None
+        self._own = {gate.name for gate in gates if gate is not ledger.run_gate}
+        tags = self._heads_before(head) if before is None else before
+        self._counters = [self._counters_of(each) for each in tags]
+
+    def ahead(self, gate: Gate) -> int:
+        """At a tag only those count that carry it; of a line not known in full, those at hand."""
+        if gate is self._ledger.run_gate:
+            return self._total
+        return sum(1 for counters in self._counters if gate.name in counters)
+
+    def turns(self, gate: Gate) -> int | None:
+        """How many of them go first; None where that is not known."""
+        ledger = self._ledger
+        if gate is ledger.run_gate and not ledger.limits.tags:
+            return self._total
+        if not self._known:
+            return None
+        if gate is not ledger.run_gate:
+            return self.ahead(gate)
+        # Whoever is held up at a tag that this run does not carry is overtaken.
+        full = {name for name, each in ledger.tag_gates.items() if each.used >= each.cap}
+        others = full - self._own
+        return sum(1 for counters in self._counters if counters.isdisjoint(others))
+
+    def _heads_before(self, head: QueuedRun) -> list[Mapping[str, str]]:
+        own = (head.rank, head.id)
+        return [
+            other.row.tags
+            for other in self._ledger.heads.values()
+            if other.row.kind == "flow" and (other.rank, other.id) < own
+        ]
+
+    def _counters_of(self, tags: Mapping[str, str]) -> set[str]:
+        found = (rule.counter(tags) for rule in self._ledger.limits.tags)
+        return {counter for counter in found if counter is not None}
+
+
+def _run_wait(elapsed: list[int], usual: int | None, turns: int | None, limit: int) -> int | None:
+    return None if turns is None else _wait(elapsed, usual, turns, 1, limit)
 
 
 def _run_id(conductor: Conductor, seq: int) -> str:
@@ -293,13 +364,9 @@ def _ahead_for_worker(conductor: Conductor, entry: TaskEntry, station: Station) 
 
 def _wait(elapsed: list[int], usual: int | None, ahead: int, need: int, limit: int) -> int | None:
     """About how long until `need` of `limit` are free: what holders have left, then one turn per batch ahead."""
-    if usual is None:
-        if not elapsed:
-            return None
-        usual = max(elapsed)
-    left = sorted(max(usual - each, usual // 10) for each in elapsed)
-    if not left:
+    if usual is None or not elapsed:
         return None
+    left = sorted(max(usual - each, usual // 10) for each in elapsed)
     first = left[min(len(left), max(1, need)) - 1]
     if limit <= 0:
         return first

@@ -19,11 +19,14 @@ from headgate.kernel import explain, lanes
 from headgate.kernel.conductor import Conductor
 from headgate.kernel.entries import QueuedRun, TaskEntry
 from headgate.kernel.explain import Reason, Typical, explain_queued, waiting_nodes
+from headgate.store import values
 from headgate.store.protocol import RunFilter, Snapshot, Store
 
 _graph = msgspec.json.Decoder(Graph).decode
 SAMPLE = 50
 MOST_GROUPS = 50
+MOST_BEFORE = 1_000
+"""Runs before one that are read to find who stands in its way; their rows are not small."""
 
 
 class Waiting(msgspec.Struct, frozen=True):
@@ -159,9 +162,13 @@ async def rebuild(store: Store) -> tuple[Conductor, Snapshot]:
     snapshot = await store.load()
     conductor = Conductor(snapshot.limits, 0, "why")
     conductor.graphs.update({key: _graph(body) for key, body in snapshot.graphs.items()})
+    # As the leader does: what is mapped over, or decides a condition, may have been put away.
+    runs = [await values.open_values(store, row) for row in snapshot.runs]
+    graphs = {row.seq: conductor.graphs[row.graph] for row in runs}
+    tasks = [await values.open_output(store, graphs[run_of(row.id)], row) for row in snapshot.tasks]
     conductor.restore(
-        snapshot.runs,
-        snapshot.tasks,
+        runs,
+        tasks,
         snapshot.workers,
         snapshot.buckets,
         snapshot.now,
@@ -176,7 +183,9 @@ async def rebuild(store: Store) -> tuple[Conductor, Snapshot]:
 
 async def _queued(store: Store, row: RunRow) -> Why:
     conductor, snapshot = await rebuild(store)
-    recent = await store.runs(RunFilter(states=["succeeded", "failed"], limit=SAMPLE))
+    # Other flows take other times: they say nothing about this one.
+    alike = RunFilter(states=["succeeded", "failed"], flow=row.flow, limit=SAMPLE)
+    recent = await store.runs(alike)
     position = await store.position(row.seq)
     conductor.graphs.setdefault(row.graph, Graph(row.flow, ()))
     conductor.ledger.put_head(row)
@@ -185,9 +194,38 @@ async def _queued(store: Store, row: RunRow) -> Why:
         head = QueuedRun(row, lanes.rank(snapshot.limits, row.priority, row.queued_at))
     usual = typical(snapshot, conductor, recent)
     ahead = max(0, (position or 1) - 1)
-    reasons = explain_queued(conductor, head, usual, ahead, snapshot.now)
+    reasons = explain_queued(
+        conductor,
+        head,
+        usual,
+        ahead,
+        snapshot.now,
+        before=await _before(store, row, ahead) if snapshot.limits.tags else None,
+        replaced=await _replaced(store, row),
+    )
     note = "" if reasons else await _turn_note(store)
     return _why(row, snapshot.now, row.queued_at, tuple(reasons), position, note)
+
+
+async def _before(store: Store, row: RunRow, ahead: int) -> list[dict[str, str]] | None:
+    """The tags of the runs before it; None where those are too many to be looked at."""
+    if ahead > MOST_BEFORE:
+        return None
+    tags: list[dict[str, str]] = []
+    for entry in await store.queue(ahead + 1) if ahead else ():
+        if entry.run.seq == row.seq:
+            break
+        if entry.run.kind == "flow":
+            tags.append(entry.run.tags)
+    return tags
+
+
+async def _replaced(store: Store, row: RunRow) -> str | None:
+    """The id of the run it waits for."""
+    if row.waits_for is None:
+        return None
+    found = await store.runs(RunFilter(before=row.waits_for + 1, limit=1))
+    return next((each.id for each in found if each.seq == row.waits_for), None)
 
 
 async def _executing(store: Store, row: RunRow) -> Why:

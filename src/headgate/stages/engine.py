@@ -5,29 +5,27 @@ written with the leader's commits while this process leads, and by the worker's
 own verbs while another does; an attempt that crosses from one to the other is
 fenced by its token either way.
 
-The lease. It is renewed every heart-beat; its end is counted on the boot-time
-clock from before the renewal was sent. If it cannot be renewed the worker
-stops its attempts before the lease ends, so that nobody else starts them
-beside it. A thread cannot be stopped: if one is still running then, a worker's
-process ends; in a process that is the user's own (embedded) it cannot write any
-more and the engine takes no work until it has ended. Then it joins again, under
-a new name.
+The lease is kept by a thread (`stages/lease.py`). If it is lost, attempts are
+stopped before it ends, so that nobody else starts them beside us. A thread cannot
+be stopped: if one still runs then, a worker's process ends; in a process that is
+the user's own (embedded) it cannot write any more and the engine takes no work
+until it has ended. Then it joins again, under a new name.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable
 from contextlib import suppress
 
 import msgspec
 
-from headgate.base.clock import SECOND, Clock, SystemClock
+from headgate.base.clock import Clock, SystemClock
 from headgate.base.config import Settings
 from headgate.base.errors import HeadgateError, StoreError
 from headgate.base.graph import Graph
+from headgate.base.model import WorkerRow
 from headgate.base.states import TaskState
 from headgate.flows.registry import Registry, registry
 from headgate.kernel import render
@@ -35,10 +33,10 @@ from headgate.kernel.steps import PLAIN
 from headgate.stages.chores import end_tasks
 from headgate.stages.coordinator import Coordinator
 from headgate.stages.declaring import declared_limits
+from headgate.stages.lease import LeaseKeeper
 from headgate.stages.worker import End, Launch, Worker
 from headgate.store.protocol import (
     Accept,
-    Beat,
     Elect,
     Ended,
     Finish,
@@ -50,8 +48,6 @@ log: logging.Logger = logging.getLogger(__name__)
 _graph = msgspec.json.Decoder(Graph).decode
 FINISH_BATCH = 500
 STAND_AGAIN_SECONDS = 0.5
-LEASE_MARGIN_US = 1 * SECOND
-"""How long before its lease ends a worker stops what it runs."""
 
 
 class Engine:
@@ -63,7 +59,6 @@ class Engine:
         clock: Clock | None = None,
         known: Registry = registry,
         lead: bool = True,
-        exit_when_stuck: bool = False,
     ) -> None:
         self.store = store
         self.settings = settings
@@ -73,7 +68,6 @@ class Engine:
         self._clock = clock or SystemClock()
         self._registry = known
         self._may_lead = lead
-        self._exit_when_stuck = exit_when_stuck
         self._worker = self._new_worker()
         self._ended_runs: list[Callable[[list[int]], None]] = []
         self._unwritten: list[End] = []
@@ -82,8 +76,7 @@ class Engine:
         self._steps_announced = 0
         self._orders = asyncio.Event()
         self._graphs: dict[str, Graph] = {}
-        self._lease_ends = 0
-        self._alarm: asyncio.TimerHandle | None = None
+        self._keeper = self._new_keeper()
         self._closing = False
 
     def _new_worker(self) -> Worker:
@@ -108,9 +101,8 @@ class Engine:
         if changes := declared_limits(self.settings):
             await self.store.set_limit(changes)
         self._worker.since = await self.store.now()
-        await self._beat()
+        await self._keeper.start()
         self._tasks = [
-            asyncio.create_task(self._keep_beating(), name="headgate-beat"),
             asyncio.create_task(self._watch(), name="headgate-watch"),
             asyncio.create_task(self._finish(), name="headgate-finish"),
             asyncio.create_task(self._obey(), name="headgate-orders"),
@@ -126,12 +118,14 @@ class Engine:
         grace = self.settings.grace_us if grace_us is None else grace_us
         left = await self._worker.close(grace)
         await self._flush()
-        if self._alarm is not None:
-            self._alarm.cancel()
         await end_tasks(self._tasks)
-        if not left:
-            with suppress(HeadgateError):
-                await self.store.leave(self._worker.id)
+        if left:
+            # A thread cannot be stopped. Its lease is kept until it ends, so that what it holds is not
+            # given to others beside it.
+            log.warning("%s tasks still run in threads: their slots stay taken", len(left))
+            self._keeper.keep_while(self._worker.threads_alive, self._worker.id)
+            return
+        await self._keeper.close(self._worker.id)
         self._worker.forget()
 
     async def drain(self) -> None:
@@ -139,7 +133,7 @@ class Engine:
         self._worker.draining = True
         if self.coordinator is not None:
             self.coordinator.describe_local()
-        await self._beat()
+        await self._keeper.beat()
 
     async def _flush(self) -> None:
         """Whoever writes the last ends has a moment to do so; an unwritten one is found by its lease."""
@@ -165,7 +159,7 @@ class Engine:
 
     async def _announce(self) -> None:
         with suppress(HeadgateError):
-            await self._beat()
+            await self._keeper.beat()
 
     # -- leading -----------------------------------------------------------------------------------
 
@@ -175,7 +169,7 @@ class Engine:
             if self.lost.is_set():
                 await asyncio.sleep(STAND_AGAIN_SECONDS)
                 continue
-            owner = self._worker.id
+            owner = f"{self._worker.id}-leads"
             try:
                 got = await self.store.elect(Elect(owner, self.settings.leader_lease_us))
             except StoreError as error:
@@ -223,7 +217,12 @@ class Engine:
             await self._finish_wake.wait()
             self._finish_wake.clear()
             while self._unwritten and self.coordinator is None:
+                # An end of a worker that lost its lease is nobody's to write: its attempt was given away.
+                own = self._worker.id
+                self._unwritten = [end for end in self._unwritten if end.worker == own]
                 batch = self._unwritten[:FINISH_BATCH]
+                if not batch:
+                    break
                 ended = [
                     Ended(end.task, end.token, end.state, end.output, end.error, end.reason)
                     for end in batch
@@ -292,36 +291,23 @@ class Engine:
 
     # -- the lease ---------------------------------------------------------------------------------
 
-    async def _beat(self) -> None:
-        """Renew. The end of the lease is counted from before the renewal was sent: never too late."""
-        sent = self._clock.monotonic()
-        claim = -1 if self.coordinator is not None else self.settings.claim_batch
-        beaten = await self.store.beat(
-            Beat(self._worker.describe(claim), self.settings.worker_lease_us)
+    def _new_keeper(self) -> LeaseKeeper:
+        worker = self._worker
+        keeper = LeaseKeeper(
+            self.store,
+            self.settings,
+            self._clock,
+            self._describe,
+            worker.extend,
+            self._lose,
+            lambda: worker.in_flight,
+            exit_when_stuck=self.settings.exit_when_stuck,
         )
-        if beaten.lease_until == 0:
-            self._lose("it was declared lost")
-            return
-        self._lease_ends = sent + self.settings.worker_lease_us
-        # Set at each renewal: however long a beat hangs, what runs is stopped before the lease ends.
-        stop_at = self._lease_ends - min(LEASE_MARGIN_US, self.settings.worker_lease_us // 4)
-        self._worker.extend(stop_at)
-        if self._alarm is not None:
-            self._alarm.cancel()
-        left = max(0, stop_at - self._clock.monotonic()) / SECOND
-        loop = asyncio.get_running_loop()
-        self._alarm = loop.call_later(left, self._lose, "it could not be renewed in time")
+        worker.live_fd = keeper.live_fd
+        return keeper
 
-    async def _keep_beating(self) -> None:
-        while True:
-            await asyncio.sleep(self.settings.heartbeat_us / SECOND)
-            if self.lost.is_set():
-                continue
-            try:
-                async with asyncio.timeout(self.settings.heartbeat_us / SECOND):
-                    await self._beat()
-            except (StoreError, TimeoutError) as error:
-                log.warning("the worker's lease is not renewed: %s", error)
+    def _describe(self) -> WorkerRow:
+        return self._worker.describe(-1 if self.leads else self.settings.claim_batch)
 
     def _lose(self, why: str) -> None:
         """Stop everything before somebody else may start it again."""
@@ -331,33 +317,27 @@ class Engine:
         self.lost.set()
         if self.coordinator is not None:
             self.coordinator.close()
-        stuck = self._worker.lose()
+        self._worker.lose()
+        # What it had to tell is stale from here on: its attempts are given to others.
+        self._unwritten.clear()
         self._tasks.append(asyncio.create_task(self._join_again(), name="headgate-join"))
-        if stuck and self._exit_when_stuck:
-            asyncio.get_running_loop().call_later(
-                max(0.0, (self._lease_ends - self._clock.monotonic()) / SECOND - 0.2),
-                self._exit_if_stuck,
-            )
 
     async def _join_again(self) -> None:
         """When nothing of the lost worker runs any more, a new one takes its place."""
         await self._worker.emptied()
+        await self._keeper.close(self._worker.id)
         self._worker.forget()
-        # What it had to tell is stale: its attempts were given to others.
-        self._unwritten.clear()
-        self._worker = self._new_worker()
-        while self.lost.is_set():
+        while True:
+            self._worker = self._new_worker()
+            self._keeper = self._new_keeper()
             try:
                 self._worker.since = await self.store.now()
-                self.lost.clear()
-                await self._beat()
-            except StoreError as error:
-                self.lost.set()
+                await self._keeper.start()
+            except HeadgateError as error:
                 log.warning("cannot join again yet: %s", error)
+                self._worker.forget()
                 await asyncio.sleep(STAND_AGAIN_SECONDS)
+            else:
+                break
+        self.lost.clear()
         log.warning("joined again as worker %s", self._worker.id)
-
-    def _exit_if_stuck(self) -> None:
-        if self._worker.in_flight:
-            log.critical("a thread still runs work that is no longer ours: this process must end")
-            os._exit(75)

@@ -58,6 +58,8 @@ class End(NamedTuple):
     output: bytes | None = None
     error: bytes | None = None
     reason: str = ""
+    worker: str = ""
+    """Whose attempt it was: nobody else may write its end."""
 
 
 class Worker:
@@ -72,6 +74,8 @@ class Worker:
         self.id: str = f"{socket.gethostname()}-{os.getpid()}-{os.urandom(4).hex()}"
         self.since = 0
         self.draining: bool = False
+        self.live_fd: Callable[[str], int | None] | None = None
+        """Where the lock is that says this worker lives; set by whoever keeps its lease."""
         self._settings = settings
         self._clock = clock
         self._store = store
@@ -98,7 +102,7 @@ class Worker:
             total=self._settings.total_permits,
             claim=claim,
             labels=self._settings.worker_labels,
-            steps={name: step.signature for name, step in self._registry.steps.items()},
+            steps={name: step.signature for name, step in dict(self._registry.steps).items()},
             draining=self.draining,
             in_flight=len(self._where),
             since=self.since,
@@ -165,7 +169,7 @@ class Worker:
 
     def _refuse(self, launch: Launch, message: str) -> None:
         error = _dump(Failure("internal", f"internal: {message}"))
-        self._deliver(End(launch.task, launch.token, TaskState.FAILED, error=error))
+        self._tell(End(launch.task, launch.token, TaskState.FAILED, error=error))
 
     def _executor(self, kind: str) -> Executor:
         executor = self._executors.get(kind)
@@ -187,8 +191,7 @@ class Worker:
 
     def _inherited(self) -> list[int]:
         """Locks that say this worker lives: free only when its last child is gone too."""
-        live = getattr(self._store, "live_fd", None)
-        fd: int | None = None if live is None else live(self.id)
+        fd = None if self.live_fd is None else self.live_fd(self.id)
         return [self._work_root.lock_fd, *([] if fd is None else [fd])]
 
     def stop(self, token: int, reason: StopReason) -> None:
@@ -219,17 +222,21 @@ class Worker:
         if outcome.reason in ("drain", "kill"):
             state = TaskState.HANDED_BACK
         error = None if outcome.failure is None else _dump(outcome.failure)
-        self._deliver(End(job.task, job.token, state, output, error, reason))
+        self._tell(End(job.task, job.token, state, output, error, reason))
 
     async def _put_blob_and_deliver(self, job: Job, output: bytes) -> None:
         try:
             digest = await self._store.put_blob(output)
         except HeadgateError as error:
             failure = Failure("internal", f"internal: the result cannot be kept: {error}")
-            self._deliver(End(job.task, job.token, TaskState.FAILED, error=_dump(failure)))
+            self._tell(End(job.task, job.token, TaskState.FAILED, error=_dump(failure)))
             return
         ref = codec.blob_ref(digest, len(output))
-        self._deliver(End(job.task, job.token, TaskState.COMPLETED, ref))
+        self._tell(End(job.task, job.token, TaskState.COMPLETED, ref))
+
+    def _tell(self, end: End) -> None:
+        if not self._silent:
+            self._deliver(end._replace(worker=self.id))
 
     def _chore(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -256,6 +263,11 @@ class Worker:
         if self._chores:
             await asyncio.wait(self._chores)
         return [token for tokens in left for token in tokens]
+
+    def threads_alive(self) -> bool:
+        """After `close`: whether a body in a thread has outlived it. Asked from any thread."""
+        executor = self._executors.get("thread")
+        return isinstance(executor, ThreadExecutor) and executor.alive
 
     def forget(self) -> None:
         """Give up the work directories: nothing runs any more."""

@@ -118,20 +118,23 @@ def parse(
         case "engine":
             return _knob(name, _decode(rule, Knob, name))
         case _:
-            raise InvalidInput(
-                f"{kind!r} is not a kind of limit.",
-                field="kind",
-                got=kind,
-                hint=did_you_mean(kind, KINDS),
-            )
+            raise _no_kind(kind)
+
+
+def _no_kind(kind: str) -> InvalidInput:
+    return InvalidInput(
+        f"{kind!r} is not a kind of limit.",
+        field="kind",
+        got=kind,
+        hint=did_you_mean(kind, KINDS),
+    )
 
 
 def check_patch(kind: str, name: str, patch: bytes) -> dict[str, Any]:
     """The fields of a patch; `InvalidInput` where no rule of this kind has them."""
     known = _RULES.get(kind)
     if known is None:
-        parse(kind, name, b"{}")  # says which kinds there are
-        raise AssertionError(kind)
+        raise _no_kind(kind)
     fields = cast("dict[str, Any]", _decode(patch, dict, f"{kind} {name}".strip()))
     accepted = {field.name for field in msgspec.structs.fields(known)}
     for field in fields:
@@ -148,8 +151,10 @@ def check_patch(kind: str, name: str, patch: bytes) -> dict[str, Any]:
 def patched(kind: str, name: str, base: bytes | None, patch: bytes) -> bytes:
     """The rule `base` (None: nobody set it) with the fields of `patch` in it, checked as a whole."""
     fields = check_patch(kind, name, patch)
-    rule = {} if base is None else _decode(base, dict, f"{kind} {name}".strip())
-    merged = _merged(cast("dict[str, Any]", rule), fields)
+    rule: dict[str, Any] = {}
+    if base is not None:
+        rule = cast("dict[str, Any]", _decode(base, dict, f"{kind} {name}".strip()))
+    merged = _merged(rule, fields)
     rate: Any = merged.get("rate")
     if isinstance(rate, dict) and "burst" in rate and "count" not in rate:
         pool_rule(burst=cast("dict[str, Any]", rate)["burst"])  # says that a burst needs a rate

@@ -6,6 +6,7 @@ import asyncio
 from types import CoroutineType
 from typing import Any
 
+from headgate.base.errors import InvalidResult
 from headgate.stages.executors import failures
 from headgate.stages.executors.protocol import CURRENT, Job, Outcome
 
@@ -31,6 +32,8 @@ def encoded(job: Job, value: object, max_result: int | None) -> Outcome:
     """A result as it is stored, or why it cannot be."""
     try:
         raw = job.step.encode_result(value)
+    except InvalidResult as error:
+        return Outcome("failed", failure=failures.invalid_result(error))
     except Exception as error:  # noqa: BLE001 — encoders of the user's own types run here
         return Outcome("failed", failure=failures.unserialisable(error))
     if max_result is not None and len(raw) > max_result:

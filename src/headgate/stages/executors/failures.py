@@ -65,11 +65,15 @@ def unserialisable(error: BaseException) -> Failure:
     )
 
 
+def invalid_result(error: BaseException) -> Failure:
+    return Failure(type="invalid_result", message=message_of(error), retryable=False)
+
+
 def too_large(size: int, limit: int) -> Failure:
     return Failure(
         type="result_too_large",
         message=f"the result has {size:,} bytes of JSON; at most {limit:,} are kept."
-        " Write it to a file or an object store and return its address, or set blob_url.",
+        " Write it to a file or an object store and return its address.",
         retryable=False,
     )
 

@@ -91,6 +91,11 @@ class ThreadExecutor:
                 thread.join(1.0)
         return self._flights.tokens()
 
+    @property
+    def alive(self) -> bool:
+        """After `close`: whether a body still runs. Its thread ends with it; asked from any thread."""
+        return any(thread.is_alive() for thread in self._threads)
+
     def _add_thread(self) -> None:
         number = len(self._threads) + 1
         thread = threading.Thread(target=self._work, name=f"headgate-{number}", daemon=True)

@@ -97,6 +97,7 @@ class PostgresStore(Store):
 
     def __init__(self, url: str, clock: Clock | None = None, *, schema: str | None = None) -> None:
         """`clock` is for tests: it takes the place of the server's time, for all who use the schema."""
+        self._made_of = url, clock, schema
         self.options: Options = parse(url, schema)
         self._clock = clock
         self._frozen_at: int | None = None
@@ -110,6 +111,10 @@ class PostgresStore(Store):
         self._looked_at = 0
 
     # -- opening
+
+    def twin(self) -> PostgresStore:
+        url, clock, schema = self._made_of
+        return PostgresStore(url, clock, schema=schema)
 
     async def open(self) -> None:
         if self._state is not None:

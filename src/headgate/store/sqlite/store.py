@@ -168,6 +168,9 @@ class SqliteStore(Store):
         self._workers_seen = "", -1
         self._looked_at = state.wake.mark
 
+    def twin(self) -> SqliteStore:
+        return SqliteStore(self.path, self._clock, busy_timeout_us=self._busy_timeout_us)
+
     async def close(self) -> None:
         state, self._state = self._state, None
         if state is not None:

@@ -1,0 +1,186 @@
+"""The worker's lease, kept by a thread of its own.
+
+Who runs this: one thread per engine, with a loop and a store of its own. The
+engine's loop also runs the users' async steps, and one that blocks it must not
+cost the lease: then another process would start the same tasks beside it. So
+the thread renews for as long as the process lives, whatever the loop does.
+
+If the lease cannot be renewed it says so before it ends (`lose`), and what
+runs is stopped. A thread cannot be stopped, and a blocked loop stops nothing:
+if anything is still in flight shortly before the lease ends, a worker's process
+ends here, hard. Own expiry is measured on the boot-time clock, from before the
+renewal was sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from headgate.base.clock import SECOND, Clock
+from headgate.base.config import Settings
+from headgate.base.errors import HeadgateError, StoreError
+from headgate.base.model import WorkerRow
+from headgate.store.protocol import Beat, Store
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+MARGIN_US = 1 * SECOND
+"""How long before its lease ends a worker stops what it runs."""
+LAST_MOMENT_US = SECOND // 5
+
+
+class LeaseKeeper:
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        clock: Clock,
+        describe: Callable[[], WorkerRow],
+        renewed: Callable[[int], None],
+        lose: Callable[[str], None],
+        in_flight: Callable[[], int],
+        *,
+        exit_when_stuck: bool,
+    ) -> None:
+        """`renewed`, `lose` are called on the engine's loop; `describe`, `in_flight` from any thread."""
+        self._store = store.twin()
+        self._settings = settings
+        self._clock = clock
+        self._describe = describe
+        self._renewed = renewed
+        self._lose = lose
+        self._in_flight = in_flight
+        self._exit_when_stuck = exit_when_stuck
+        self._engine_loop = asyncio.get_running_loop()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ends = 0
+        self._lost = False
+        self._outlived: tuple[Callable[[], bool], str] | None = None
+        self._stop: asyncio.Event | None = None
+        self._started: asyncio.Future[None] = self._engine_loop.create_future()
+        self._thread = threading.Thread(target=self._main, name="headgate-lease", daemon=True)
+
+    async def start(self) -> None:
+        """Returns when the worker has its lease."""
+        self._thread.start()
+        await self._started
+
+    def live_fd(self, owner: str) -> int | None:
+        """The lock that says the worker lives, for its children to inherit."""
+        live: Callable[[str], int | None] | None = getattr(self._store, "live_fd", None)
+        return None if live is None else live(owner)
+
+    async def beat(self) -> None:
+        """Renew now: what the worker says of itself has changed."""
+        await self._call(self._beat())
+
+    def keep_while(self, alive: Callable[[], bool], worker: str) -> None:
+        """The engine is gone, a body in a thread is not: renew until it ends, then leave."""
+        self._outlived = alive, worker
+
+    async def close(self, worker: str) -> None:
+        """The worker leaves: nothing of it runs any more."""
+        if self._thread.is_alive() and self._loop is not None:
+            with suppress(HeadgateError):
+                await self._call(self._store.leave(worker))
+            await self._call(self._end())
+        await asyncio.to_thread(self._thread.join)
+
+    async def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        if self._loop is None:
+            work.close()
+            raise StoreError("the worker has no lease.")
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+
+    # -- in the thread -----------------------------------------------------------------------------
+
+    def _main(self) -> None:
+        try:
+            asyncio.run(self._keep())
+        except Exception as error:  # noqa: BLE001 — told to whoever started it, or logged
+            self._tell_started(error)
+
+    async def _keep(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stop = asyncio.Event()
+        await self._store.open()
+        try:
+            await self._beat()
+            self._tell_started(None)
+            while not self._stop.is_set():
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._settings.heartbeat_us / SECOND):
+                        await self._stop.wait()
+                if self._outlived is not None and not self._outlived[0]():
+                    with suppress(HeadgateError):
+                        await self._store.leave(self._outlived[1])
+                    return
+                if not (self._stop.is_set() or self._lost):
+                    await self._renew()
+        finally:
+            await self._store.close()
+
+    async def _end(self) -> None:
+        if self._stop is not None:
+            self._stop.set()
+
+    async def _renew(self) -> None:
+        stop_at = self._ends - min(MARGIN_US, self._settings.worker_lease_us // 4)
+        try:
+            left = max(0, stop_at - self._clock.monotonic()) / SECOND
+            async with asyncio.timeout(min(left, self._settings.heartbeat_us / SECOND)):
+                await self._beat()
+        except (StoreError, TimeoutError) as error:
+            log.warning("the worker's lease is not renewed: %s", error or "no answer in time")
+        if self._clock.monotonic() >= stop_at and not self._lost:
+            self._tell_lost("it could not be renewed in time")
+            await self._see_it_end()
+
+    async def _beat(self) -> None:
+        sent = self._clock.monotonic()
+        beaten = await self._store.beat(Beat(self._describe(), self._settings.worker_lease_us))
+        if beaten.lease_until == 0:
+            self._tell_lost("it was declared lost")
+            await self._see_it_end()
+            return
+        self._ends = sent + self._settings.worker_lease_us
+        stop_at = self._ends - min(MARGIN_US, self._settings.worker_lease_us // 4)
+        self._on_engine(self._renewed, stop_at)
+
+    async def _see_it_end(self) -> None:
+        """Until the last moment the engine may stop what runs; then the process ends if it must."""
+        if not self._exit_when_stuck:
+            return
+        while self._clock.monotonic() < self._ends - LAST_MOMENT_US:
+            if not self._in_flight():
+                return
+            await asyncio.sleep(0.02)
+        if self._in_flight():
+            log.critical("work that is no longer ours cannot be stopped: this process must end")
+            os._exit(75)
+
+    def _tell_lost(self, why: str) -> None:
+        self._lost = True
+        self._on_engine(self._lose, why)
+
+    def _tell_started(self, error: BaseException | None) -> None:
+        def tell() -> None:
+            if self._started.done():
+                return
+            if error is None:
+                self._started.set_result(None)
+            else:
+                self._started.set_exception(error)
+
+        self._on_engine(tell)
+
+    def _on_engine(self, call: Callable[..., None], *args: object) -> None:
+        # The engine's loop may be gone: a body in a thread outlived it, and the lease is kept for it.
+        with suppress(RuntimeError):
+            self._engine_loop.call_soon_threadsafe(call, *args)

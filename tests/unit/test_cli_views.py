@@ -1,0 +1,108 @@
+"""What the command line shows of runs: times that agree, changes in the order in which they came."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from headgate.base.clock import SECOND
+from headgate.base.config import load
+from headgate.base.graph import Graph
+from headgate.base.model import RunRow
+from headgate.cli.dev_screen import DevScreen, Scene
+from headgate.cli.display import picture
+from headgate.cli.following import Following, summary
+from headgate.cli.shell import Shell
+from headgate.cli.tables import lasted
+from headgate.cli.watching import view_of
+from headgate.client.views import RunInfo, instant
+
+
+def row(seq: int, state: str, queued: int, started: int = 0, ended: int = 0) -> RunRow:
+    fields: dict[str, Any] = {
+        "seq": seq,
+        "id": f"run{seq}".ljust(26, "0"),
+        "flow": "f",
+        "state": state,
+        "queued_at": queued * SECOND,
+        "started_at": started * SECOND,
+        "ended_at": ended * SECOND,
+    }
+    blank = {
+        field.name: _blank(field.type)
+        for field in msgspec.structs.fields(RunRow)
+        if field.required and field.name not in fields
+    }
+    return msgspec.convert({**blank, **fields}, RunRow)
+
+
+def _blank(wanted: Any) -> Any:
+    return wanted() if isinstance(wanted, type) else {} if "dict" in str(wanted) else None
+
+
+def text_of(*shown: Any) -> str:
+    console = Console(file=io.StringIO(), width=100)
+    console.print(*shown)
+    return cast("io.StringIO", console.file).getvalue()
+
+
+@pytest.mark.parametrize(
+    ("run", "took"),
+    [
+        (row(1, "succeeded", 10, 15, 18), "3s"),
+        (row(1, "running", 10, 15), "5s"),
+        (row(1, "cancelled", 10, 0, 12), "-"),
+    ],
+)
+def test_a_run_took_as_long_in_show_as_in_list(run: RunRow, took: str):
+    info = RunInfo.of(run)
+    view = view_of(run, Graph("f", ()), [], None, 20 * SECOND)
+    assert lasted(info.started_at, info.ended_at, instant(20 * SECOND)) == took
+    assert text_of(picture(view, 20)).splitlines()[0].endswith(f" {took}")
+    if run.state == "succeeded":
+        assert "in 3s:" in summary(view)
+
+
+def test_dev_tells_changes_in_the_order_in_which_they_came():
+    # One after the other: the later one went first, having the higher priority.
+    runs = [row(2, "succeeded", 11, 12, 14), row(1, "running", 10, 15), row(3, "queued", 16)]
+    console = Console(file=io.StringIO(), width=100)
+    screen = DevScreen(console, "dev", plain=True)
+    screen.show(Scene(instant(20 * SECOND), [RunInfo.of(each) for each in runs], [], 1, 1))
+    lines = cast("io.StringIO", console.file).getvalue().splitlines()[1:]
+    assert [(line[:4], line.split()[2]) for line in lines] == [
+        ("run2", "succeeded"),
+        ("run1", "running"),
+        ("run3", "queued"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("limit", "source", "said"),
+    [
+        (4, "declared", ""),
+        (4, "live", ""),
+        (3, "live", "live limit of 3, which stands above --pool"),
+        (3, "declared", "has a limit of 3, not what --pool asks for"),
+        (None, "none", "has a limit of unlimited"),
+    ],
+)
+def test_a_pool_that_is_not_as_asked_is_noted_whoever_set_it(
+    tmp_path: Path, limit: int | None, source: str, said: str
+):
+    told: list[str] = []
+    shell = cast("Shell", SimpleNamespace(note=told.append))
+    settings = load(tmp_path, {}, {"pools": {"db": 4}})
+    text = "unlimited" if limit is None else str(limit)
+    pool = SimpleNamespace(limit=limit, source=source, limit_text=text)
+    hg = cast("Any", SimpleNamespace(pools=SimpleNamespace(get=lambda _: pool)))
+    following = Following(shell, settings, plain=True, quiet=False)
+    following._tell_overruled(hg, ["db"])  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    assert len(told) == bool(said)
+    assert said in "".join(told)
