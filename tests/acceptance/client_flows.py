@@ -47,6 +47,15 @@ def until_open(x: int) -> int:
     return x
 
 
+@step(executor="process", retries=3)
+def contradicts_in_a_process() -> int: ...  # type: ignore[empty-body]
+
+
+@flow
+def contradicting_in_a_process() -> int:
+    return contradicts_in_a_process()
+
+
 @step(pools={"db": 1})
 def in_pool(x: int) -> int:
     return x

@@ -276,7 +276,7 @@ def test_the_queue_is_listed_reordered_and_cancelled(hg: Client):
     assert [entry.run.id for entry in hg.queue.list()] == [run.id for run in queued]
     assert hg.queue.reprioritise(queued[2], 5).ids == (queued[2].id,)
     _until(lambda: hg.queue.list()[0].run.id == queued[2].id)
-    assert hg.queue.reprioritise(running, 5).over == (running.id,)
+    assert hg.queue.reprioritise(running, 5).started == (running.id,)
     assert hg.queue.cancel([queued[0], queued[1].id]).ids == (queued[0].id, queued[1].id)
     for run in queued[:2]:
         assert run.wait(10) is RunState.CANCELLED
@@ -347,10 +347,6 @@ def contradicts(x: int) -> int:
 async def contradicts_async() -> int: ...  # type: ignore[empty-body]
 
 
-@step(executor="process", retries=3)
-def contradicts_in_a_process() -> int: ...  # type: ignore[empty-body]
-
-
 @flow
 def contradicting() -> int:
     return contradicts(1)
@@ -362,18 +358,14 @@ def contradicting_async() -> int:
 
 
 @flow
-def contradicting_in_a_process() -> int:
-    return contradicts_in_a_process()
-
-
-@flow
 def contradicting_mapped(xs: list[int]) -> list[int | StepError]:
     return contradicts.map(xs, on_error="collect")
 
 
 @pytest.mark.parametrize("name", ["", "_async", "_in_a_process"])
 def test_a_result_that_contradicts_its_annotation_fails_the_step_once(hg: Client, name: str):
-    run = hg.submit(globals()[f"contradicting{name}"])
+    known = {**globals(), "contradicting_in_a_process": flows.contradicting_in_a_process}
+    run = hg.submit(known[f"contradicting{name}"])
     with pytest.raises(RunFailed) as caught:
         run.result(20)
     error = caught.value

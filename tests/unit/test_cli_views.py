@@ -7,13 +7,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-import msgspec
 import pytest
 from rich.console import Console
 
 from headgate.base.clock import SECOND
 from headgate.base.config import load
 from headgate.base.graph import Graph
+from headgate.base.ids import RunId
 from headgate.base.model import RunRow
 from headgate.cli.dev_screen import DevScreen, Scene
 from headgate.cli.display import picture
@@ -25,25 +25,31 @@ from headgate.client.views import RunInfo, instant
 
 
 def row(seq: int, state: str, queued: int, started: int = 0, ended: int = 0) -> RunRow:
-    fields: dict[str, Any] = {
-        "seq": seq,
-        "id": f"run{seq}".ljust(26, "0"),
-        "flow": "f",
-        "state": state,
-        "queued_at": queued * SECOND,
-        "started_at": started * SECOND,
-        "ended_at": ended * SECOND,
-    }
-    blank = {
-        field.name: _blank(field.type)
-        for field in msgspec.structs.fields(RunRow)
-        if field.required and field.name not in fields
-    }
-    return msgspec.convert({**blank, **fields}, RunRow)
-
-
-def _blank(wanted: Any) -> Any:
-    return wanted() if isinstance(wanted, type) else {} if "dict" in str(wanted) else None
+    return RunRow(
+        seq=seq,
+        id=RunId(f"run{seq}".ljust(26, "0")),
+        flow="f",
+        graph="",
+        params=b"{}",
+        consts=b"[]",
+        tags={},
+        priority=0,
+        key=None,
+        kind="flow",
+        generation=0,
+        state=state,
+        verdict=None,
+        lane=0,
+        waits_for=None,
+        queued_at=queued * SECOND,
+        started_at=started * SECOND,
+        ended_at=ended * SECOND,
+        deadline_at=None,
+        queue_timeout_us=None,
+        dispatch_deadline_us=None,
+        output=None,
+        error=None,
+    )
 
 
 def text_of(*shown: Any) -> str:
@@ -103,6 +109,6 @@ def test_a_pool_that_is_not_as_asked_is_noted_whoever_set_it(
     pool = SimpleNamespace(limit=limit, source=source, limit_text=text)
     hg = cast("Any", SimpleNamespace(pools=SimpleNamespace(get=lambda _: pool)))
     following = Following(shell, settings, plain=True, quiet=False)
-    following._tell_overruled(hg, ["db"])  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    following._tell_overruled(hg, ["db"])  # pyright: ignore[reportPrivateUsage]
     assert len(told) == bool(said)
     assert said in "".join(told)

@@ -41,7 +41,7 @@ def spread(*xs: int, **named: int) -> int:
 
 
 @flow
-def sloppy(x: int = None, anything=None, several: Iterable[int] = ()) -> int:
+def sloppy(x: int = None, anything=None, several: Iterable[int] = ()) -> int:  # noqa: RUF013
     return one(0 if x is None else x)
 
 
