@@ -40,4 +40,6 @@ def dev(
     overrides: dict[str, Any] = arguments.settings(set_ or ())
     if pool:
         overrides["pools"] = arguments.pools(pool)
-    return DevLoop(shell, shell.settings(**{"exit_when_stuck": True, **overrides}), target, plain=plain).run()
+    return DevLoop(
+        shell, shell.settings(**{"exit_when_stuck": True, **overrides}), target, plain=plain
+    ).run()
