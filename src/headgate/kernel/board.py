@@ -39,32 +39,35 @@ class Turns:
 
     def __init__(self) -> None:
         self.fair: Fair | None = None
-        self._clock: dict[str, int] = {}
-        self._present = 0
+        self.clock: dict[str, int] = {}
+        self.present = 0
         self._prune_at = MOST_TURNS
 
     def set(self, fair: Fair | None) -> None:
         if fair != self.fair:
             self.fair = fair
-            self._clock.clear()
-            self._present = 0
+            self.clock.clear()
+            self.present = 0
 
     def of(self, value: str | None) -> int:
         if self.fair is None:
             return 0
-        own = 0 if value is None else self._clock.get(value, 0)
-        return max(own, self._present)
+        present = self.present
+        if value is None:
+            return present
+        at = self.clock.get(value, 0)
+        return max(present, at)
 
     def took(self, value: str | None) -> None:
         if self.fair is None or value is None:
             return
         turn = self.of(value)
         # The present follows the smallest turn served, so an idle value rejoins here and not at 0.
-        self._present = max(self._present, turn)
-        self._clock[value] = turn + self.STEP // self.fair.weight(value)
-        if len(self._clock) > self._prune_at:
-            self._clock = {each: at for each, at in self._clock.items() if at > self._present}
-            self._prune_at = max(MOST_TURNS, 2 * len(self._clock))
+        self.present = max(self.present, turn)
+        self.clock[value] = turn + self.STEP // self.fair.weight(value)
+        if len(self.clock) > self._prune_at:
+            self.clock = {each: at for each, at in self.clock.items() if at > self.present}
+            self._prune_at = max(MOST_TURNS, 2 * len(self.clock))
 
 
 class Board(Generic[W]):
@@ -211,9 +214,16 @@ class Board(Generic[W]):
         self.turns.took(lane.fair)
 
     def key(self, lane: Lane[W], waiter: W) -> Key:
-        first, second = waiter.rank
-        turns = self.turns
-        return (first, 0 if turns.fair is None else turns.of(lane.fair), second, waiter.id)
+        # Asked several times per decision: the turn is read without a call.
+        rank, turns = waiter.rank, self.turns
+        if turns.fair is None:
+            return (rank[0], 0, rank[1], waiter.id)
+        turn = turns.present
+        if lane.fair is not None:
+            own = turns.clock.get(lane.fair, 0)
+            if own > turn:
+                turn = own
+        return (rank[0], turn, rank[1], waiter.id)
 
     def blocked_by(self, lane: Lane[W], waiter: W, now: int) -> tuple[Gate | None, str]:
         """The first gate that blocks `waiter` (not the worker's), and the reason's name."""

@@ -90,6 +90,7 @@ class Conductor:
         self._swept = False
         self._rules: dict[tuple[str, str], bytes] = {}
         self._retried: dict[int, list[TaskRow]] = {}
+        self._pools_told: dict[tuple[tuple[str, int], ...], dict[str, int]] = {}
         self._shared_calls: dict[tuple[int, int], bytes | None] = {}
         self._ended_queued: dict[int, int | None] = {}
         """Queued runs ended by the commit to come, and what they waited for: the queue still shows them."""
@@ -365,7 +366,10 @@ class Conductor:
     def _tell_end(
         self, entry: TaskEntry, before: str, state: str, error: bytes | None, reason: str
     ) -> None:
-        data: dict[str, object] = {"by": f"worker:{entry.worker}"}
+        worker = self.ledger.floor.workers.get(entry.worker or "")
+        data: dict[str, object] = {"by": f"worker:{entry.worker}"} if worker is None else worker.by
+        if error is not None or reason:
+            data = dict(data)
         if error is not None:
             failure = failure_of(error)
             data["error"] = short(failure)
@@ -431,19 +435,25 @@ class Conductor:
         entry.worker = worker.id
         entry.scheduled_at = now
         entry.offers += 1
-        data = {"worker": worker.id, "pools": dict(entry.pools), "executor": entry.spec.executor}
+        pools = self._pools_told.get(entry.pools)
+        if pools is None:
+            if len(self._pools_told) > SHARED_CALLS:
+                self._pools_told.clear()
+            pools = self._pools_told[entry.pools] = dict(entry.pools)
+        data = {"worker": worker.id, "pools": pools, "executor": entry.spec.executor}
         change = Change("task", entry.id, TaskState.REQUESTED, TaskState.SCHEDULED, token, data)
         self.journal.tell(entry.run.seq, change)
-        for name, _ in entry.pools:
-            pool = self.ledger.pools[name]
-            if pool.rate is not None:
-                self.journal.commit.buckets.append(Bucket(name, pool.stored_tat))
+        if entry.lane is not None:
+            for pool, _ in entry.lane.pools:
+                if pool.rate is not None:
+                    self.journal.commit.buckets.append(Bucket(pool.name, pool.stored_tat))
         if worker.local:
             entry.state = TaskState.RUNNING
             entry.attempt += 1
             entry.started_at = now
-            by = {"by": f"worker:{worker.id}"}
-            change = Change("task", entry.id, TaskState.SCHEDULED, TaskState.RUNNING, token, by)
+            change = Change(
+                "task", entry.id, TaskState.SCHEDULED, TaskState.RUNNING, token, worker.by
+            )
             self.journal.tell(entry.run.seq, change)
         else:
             entry.state = TaskState.SCHEDULED

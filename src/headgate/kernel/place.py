@@ -27,10 +27,12 @@ class Skill(NamedTuple):
 class Worker:
     """A worker as the coordinator sees it. What is in flight is counted from tasks, not believed."""
 
-    __slots__ = ("_fits", "assigned", "local", "offered", "row", "silent", "used", "used_by")
+    __slots__ = ("_fits", "assigned", "by", "local", "offered", "row", "silent", "used", "used_by")
 
     def __init__(self, row: WorkerRow, *, local: bool = False) -> None:
         self.row: WorkerRow = row
+        self.by: dict[str, object] = {"by": f"worker:{row.id}"}
+        """What its changes carry when the leader writes them: one dictionary for all."""
         self.local: bool = local
         self.used: int = 0
         self.used_by: dict[str, int] = {}

@@ -28,7 +28,7 @@ from headgate.base.errors import HeadgateError, StoreError
 from headgate.base.model import WorkerRow
 from headgate.store.protocol import Beat, Store
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 T = TypeVar("T")
 MARGIN_US = 1 * SECOND
 """How long before its lease ends a worker stops what it runs."""

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from headgate.base.clock import SECOND
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 FIRST_SECONDS, LONGEST_SECONDS = 0.002, 0.5
 TOLD_OVER_US = 2 * SECOND
