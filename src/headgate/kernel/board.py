@@ -40,7 +40,7 @@ class Turns:
     def __init__(self) -> None:
         self.fair: Fair | None = None
         self.clock: dict[str, int] = {}
-        self.present = 0
+        self.present: int = 0
         self._prune_at = MOST_TURNS
 
     def set(self, fair: Fair | None) -> None:
