@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 import threading
@@ -205,3 +206,19 @@ def hold_many(url: str, marks: str, pool: str, times: str) -> None:
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
+
+
+@step
+async def long_sleep() -> None:
+    await asyncio.sleep(60)
+
+
+@step
+def tidy_up() -> None:
+    return None
+
+
+@flow
+def cleaned_up() -> None:
+    slept = long_sleep()
+    tidy_up.with_options(after=[slept], run_if="always")()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC
 from pathlib import Path
 
@@ -395,3 +395,24 @@ def test_queue_verbs_tell_what_has_started_from_what_has_ended(hg: Client):
         assert (asked.ids, asked.over, asked.started) == ((), (ended.id,), (running.id,))
         assert str(asked) == "requested for 0, 1 has started, 1 had ended already"
     assert hg.runs.cancel(ended.id).over == (ended.id,)
+
+
+def test_a_forced_cancel_does_not_wait_for_clean_up(hg: Client):
+    plain, forced = hg.submit(flows.cleaned_up), hg.submit(flows.cleaned_up)
+    for run in (plain, forced):
+        _until(lambda run=run: any(task.state == "running" for task in run.tasks()))
+    plain.cancel()
+    plain.cancel()  # repeated, as after a lost answer: nothing more happens
+    forced.cancel(force=True)
+    assert (plain.wait(10), forced.wait(10)) == ("cancelled", "cancelled")
+    assert [(task.name, task.state) for task in plain.tasks()] == [
+        ("long_sleep", "cancelled"),
+        ("tidy_up", "completed"),
+    ]
+    assert [task.state for task in forced.tasks()] == ["cancelled", "skipped"]
+
+
+def _until(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + 10
+    while not holds():
+        assert time.monotonic() < end

@@ -171,6 +171,9 @@ def cancel(
     reason: Annotated[
         str, typer.Option("--reason", metavar="TEXT", help="Kept in the history.")
     ] = "",
+    force: Annotated[
+        bool, typer.Option("--force", help="Do not wait for clean-up steps.", metavar="")
+    ] = False,
 ) -> None:
     """Ask for runs to end cancelled: by id, or all active ones that match a filter."""
     from headgate.cli import arguments
@@ -182,6 +185,7 @@ def cancel(
             tags=arguments.tags(tag or ()),
             flow=flow,
             reason=reason,
+            force=force,
         )
     shell.done(f"cancel {asked}", asked)
 

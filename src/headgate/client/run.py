@@ -46,9 +46,9 @@ class Run(Generic[T_co]):
         """What it waits for now, and for how long; `print` shows it as text."""
         return self._bridge.call(self._run.why())
 
-    def cancel(self, reason: str = "") -> Requested:
-        """Asks for the run to end *cancelled*; `wait()` tells when it has."""
-        return self._bridge.call(self._run.cancel(reason))
+    def cancel(self, reason: str = "", *, force: bool = False) -> Requested:
+        """Asks for the run to end *cancelled*; by `force` without its clean-up steps."""
+        return self._bridge.call(self._run.cancel(reason, force=force))
 
     def retry(self) -> Run[T_co]:
         """Queues it again, past the ceiling like a submission; finished steps are not run again."""

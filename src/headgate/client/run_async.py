@@ -54,15 +54,20 @@ class AsyncRun(Generic[T_co]):
         self._core.guard.check()
         return await explain_run(self._core.store, self._id)
 
-    async def cancel(self, reason: str = "") -> Requested:
-        """Asks for the run to end *cancelled*; `wait()` tells when it has."""
+    async def cancel(self, reason: str = "", *, force: bool = False) -> Requested:
+        """Asks for the run to end *cancelled*; `wait()` tells when it has.
+
+        Clean-up steps (`run_if="always"`) still run, unless by `force`.
+        """
         core = self._core
         core.guard.check()
         row = await core.row(self._id)
         leader = await core.leader()
         if row.state in TERMINAL_RUNS:
             return Requested((), leader, (self._id,))
-        await core.store.ask([Request("cancel", self._id, who=core.who, reason=reason)])
+        await core.store.ask(
+            [Request("cancel", self._id, force=force, who=core.who, reason=reason)]
+        )
         core.changed()
         return Requested((self._id,), leader)
 

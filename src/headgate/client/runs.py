@@ -45,10 +45,13 @@ class Runs:
         tags: TagValues | None = None,
         flow: str | None = None,
         reason: str = "",
+        force: bool = False,
     ) -> Requested:
-        """Asks for runs to end *cancelled*: one, several, or all active ones that match a filter."""
+        """Asks for runs to end *cancelled*; by `force` without their clean-up steps."""
         return self._bridge.call(
-            self._runs.cancel(_ids(run), status=status, tags=tags, flow=flow, reason=reason)
+            self._runs.cancel(
+                _ids(run), status=status, tags=tags, flow=flow, reason=reason, force=force
+            )
         )
 
     def retry(

@@ -56,8 +56,12 @@ class AsyncRuns:
         tags: TagValues | None = None,
         flow: str | None = None,
         reason: str = "",
+        force: bool = False,
     ) -> Requested:
-        """Asks for runs to end *cancelled*: one, several, or all active ones that match a filter."""
+        """Asks for runs to end *cancelled*: one, several, or all active ones that match a filter.
+
+        Clean-up steps (`run_if="always"`) still run, unless by `force`.
+        """
         core = self._core
         core.guard.check()
         if run is None:
@@ -65,7 +69,7 @@ class AsyncRuns:
             rows = await _all(core, status or _ACTIVE, tags, flow)
         else:
             rows = [await core.row(each) for each in await _resolved(core, run)]
-        return await ask(core, "cancel", rows, TERMINAL_RUNS, reason=reason)
+        return await ask(core, "cancel", rows, TERMINAL_RUNS, reason=reason, force=force)
 
     async def retry(
         self,
@@ -137,12 +141,14 @@ async def ask(
     *,
     priority: int | None = None,
     reason: str = "",
+    force: bool = False,
 ) -> Requested:
     """Leaves requests for the leader, for all of `rows` that are not in a state of `over`."""
     several = list(rows)
     wanted = [row.id for row in several if row.state not in over]
     requests = [
-        Request(kind, each, priority=priority, who=core.who, reason=reason) for each in wanted
+        Request(kind, each, priority=priority, force=force, who=core.who, reason=reason)
+        for each in wanted
     ]
     for start in range(0, len(requests), PAGE):
         await core.store.ask(requests[start : start + PAGE])
