@@ -222,3 +222,8 @@ def tidy_up() -> None:
 def cleaned_up() -> None:
     slept = long_sleep()
     tidy_up.with_options(after=[slept], run_if="always")()
+
+
+@flow
+def tidied() -> None:
+    tidy_up()

@@ -416,3 +416,12 @@ def _until(holds: Callable[[], bool]) -> None:
     end = time.monotonic() + 10
     while not holds():
         assert time.monotonic() < end
+
+
+def test_a_chain_of_replacements_never_executes_two_of_one_key(hg: Client):
+    first = hg.submit(flows.cleaned_up, key="one", on_duplicate="replace")
+    _until(lambda: any(task.state == "running" for task in first.tasks()))
+    chain = [hg.submit(flows.cleaned_up, key="one", on_duplicate="replace") for _ in range(4)]
+    last = hg.submit(flows.tidied, key="one", on_duplicate="replace")
+    assert last.wait(20) == "succeeded"
+    assert {run.wait(10) for run in (first, *chain)} == {"cancelled"}

@@ -137,7 +137,7 @@ class LeaseKeeper:
             async with asyncio.timeout(min(left, self._settings.heartbeat_us / SECOND)):
                 await self._beat()
         except (StoreError, TimeoutError) as error:
-            log.warning("the worker's lease is not renewed: %s", error or "no answer in time")
+            log.warning("the worker's lease is not renewed: %s", str(error) or "no answer in time")
         if self._clock.monotonic() >= stop_at and not self._lost:
             self._tell_lost("it could not be renewed in time")
             await self._see_it_end()
