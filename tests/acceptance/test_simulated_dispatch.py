@@ -9,7 +9,7 @@ import pytest
 
 from headgate.base.clock import MILLISECOND, SECOND
 from headgate.base.states import TaskState
-from headgate.kernel.claim import ClaimPolicy, Load, Pressure, claim_size
+from headgate.kernel.claim import ClaimPolicy, Felt, Load, claim_size
 from headgate.kernel.explain import Typical, explain_task
 from headgate.kernel.lives import Defaults
 from headgate.testing.sim.build import graph, items, needs, numbers, settle, step, world
@@ -156,14 +156,13 @@ def claims(sim: World, name: str, claim: int) -> None:
 
 def test_d6_a_worker_under_pressure_is_offered_what_it_asks_for():
     sim = world(permits={"async": 100}, took=SECOND)
-    full = Load(permits=100, in_flight=95)
-    nothing, felt = claim_size(full, ClaimPolicy(), Pressure())
-    assert nothing == 0
-    claims(sim, "w0", nothing)
+    full = claim_size(Load({"async": 100}, {"async": 95}), ClaimPolicy(), Felt())
+    assert full.standing == 0
+    claims(sim, "w0", full.standing)
     sim.submit(graph(items()), consts=numbers(60))
     sim.run(until=sim.now + 100 * MILLISECOND)
     assert sim.bodies == []
-    half, _ = claim_size(Load(permits=100, in_flight=0, memory=0.9), ClaimPolicy(), felt)
+    half = claim_size(Load({"async": 100}, memory=0.9), ClaimPolicy(), full.felt).standing
     claims(sim, "w0", half)
     settle(sim)
     waves = Counter(body.start for body in sim.bodies)

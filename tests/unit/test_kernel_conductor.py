@@ -379,12 +379,12 @@ def test_b7_the_dispatch_deadline_counts_only_waiting_for_a_worker():
     stage.submit()
     entry = stage.entry("a")
     stage.now += 10_000_000
-    assert stage.lead.sweep(stage.now) == 0
+    assert stage.lead.sweep(stage.now).total == 0
     assert entry.eligible_at == 0
     stage.lead.ledger.pool("db").used = 0
     stage.lead.ledger.board.opened(stage.lead.ledger.pool("db"))
     stage.cycle()
-    assert stage.lead.sweep(stage.now) == 1
+    assert stage.lead.sweep(stage.now).total == 1
     assert entry.eligible_at == stage.now
     stage.now += 2_999_999
     stage.cycle()

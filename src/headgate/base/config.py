@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, cast
+from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
@@ -101,6 +102,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 got={key: value for problem in problems for key, value in problem.got.items()},
                 hint=" ".join(problem.hint for problem in problems),
             )
+
+    @property
+    def shown_url(self) -> str:
+        """The url for people to read: without a password, and without what else may hold one."""
+        parts = urlsplit(self.url)
+        if not parts.scheme:
+            return self.url
+        user, at, host = parts.netloc.rpartition("@")
+        return urlunsplit(parts._replace(netloc=f"{user.partition(':')[0]}{at}{host}", query=""))
 
     def limits(self) -> Limits:
         return Limits(

@@ -93,9 +93,18 @@ class WorkerRow(msgspec.Struct, frozen=True):
     labels: dict[str, str] = {}
     steps: dict[str, str] | None = None
     """Step → signature. None: any step (tests, simulator)."""
+    flows: dict[str, str] = {}
+    """Flow → signature, of the flows it could trace."""
     draining: bool = False
     in_flight: int = 0
     memory: float = 0.0
+    """Share of its memory in use, 0 to 1."""
+    p99_us: int = 0
+    """How long its tasks of the last minute took, all but the slowest hundredth; 0: none yet."""
+    lag_us: int = 0
+    """How late its loop was at worst since the last beat."""
+    provision: str = ""
+    """What a provisioner calls it; empty: somebody started it by hand."""
     since: int = 0
     lease_until: int = 0
 

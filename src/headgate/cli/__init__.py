@@ -18,7 +18,7 @@ runs, queue, pools, limits, workers, looking, auditing, settings    the nouns
 holders         who holds slots of a pool
 dev             `dev`; `dev_loop`, `dev_screen` and `reloading` are its parts
 demo            `demo`; `demo_story`, `demo_flow`, `demo_records` and `demo_proof` are its parts
-worker_process  a worker in a process of its own
+worker          `worker`; `serving` is what it shares with `server`
 
 Only main, shell, failures, numbers and the nouns are loaded by every command;
 what is heavy is imported inside the command that needs it.

@@ -75,6 +75,10 @@ def tags(given: Iterable[str]) -> dict[str, str]:
     return _pairs(given, "tag")
 
 
+def labels(given: Iterable[str]) -> dict[str, str]:
+    return _pairs(given, "label")
+
+
 def pools(given: Iterable[str]) -> dict[str, Any]:
     return {name: number(limit) for name, limit in _pairs(given, "pool").items()}
 
@@ -103,6 +107,7 @@ def _pairs(given: Iterable[str], option: str) -> dict[str, str]:
 _EXAMPLES = {
     "arg": "e.g. --arg n=3",
     "tag": "e.g. --tag tenant=acme",
+    "label": "e.g. --label gpu=a100",
     "pool": "e.g. --pool db=4",
     "weight": "e.g. --weight acme=3",
     "set": "e.g. --set grace=5s; headgate config show lists all.",

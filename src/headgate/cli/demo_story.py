@@ -17,7 +17,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-import msgspec
 from rich.markup import escape
 from rich.padding import Padding
 from rich.text import Text
@@ -217,8 +216,8 @@ class Story:
     def _start_worker(self) -> subprocess.Popen[str]:
         """In a session of its own: Ctrl-C is ours to handle."""
         command = [
-            sys.executable, "-m", "headgate.cli.worker_process",
-            demo_flow.__name__, self._url, msgspec.json.encode(SETTINGS).decode(),
+            sys.executable, "-m", "headgate", "worker", "--app", demo_flow.__name__,
+            "--url", self._url, "--set", "grace=1s", "--with-parent",
         ]  # fmt: skip
         return subprocess.Popen(  # noqa: S603
             command,

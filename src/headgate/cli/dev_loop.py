@@ -61,7 +61,7 @@ class Host:
     @property
     def lost(self) -> bool:
         engine = self._core.engine
-        return engine is not None and engine.lost.is_set()
+        return engine is not None and engine.lost
 
     def close(self) -> None:
         try:

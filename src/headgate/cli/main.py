@@ -21,6 +21,7 @@ from headgate.cli import (
     run,
     runs,
     settings,
+    worker,
     workers,
 )
 from headgate.cli.failures import BAD, INTERRUPTED, OK, USAGE, Internal, Usage, exit_code, show
@@ -58,7 +59,20 @@ def begin(
         print(context.get_help())
 
 
-for _part in (run, dev, demo, runs, queue, pools, limits, workers, looking, auditing, settings):
+for _part in (
+    run,
+    dev,
+    demo,
+    worker,
+    runs,
+    queue,
+    pools,
+    limits,
+    workers,
+    looking,
+    auditing,
+    settings,
+):
     _part.register(app)
 
 # typer brings the parser it is built on under varying names; its errors have this shape everywhere.

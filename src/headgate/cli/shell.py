@@ -114,12 +114,22 @@ def start_logging(shell: Shell, level: str = "warning") -> None:
     root.propagate = False
 
 
+def log_lines(shell: Shell, level: str) -> None:
+    """For a process that serves: its log as lines with their time, on stderr."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    root = logging.getLogger("headgate")
+    root.handlers[:] = [handler]
+    root.setLevel("DEBUG" if shell.debug else level.upper())
+    root.propagate = False
+
+
 Url = Annotated[
     str | None,
     typer.Option(
         "--url",
-        metavar="FILE",
-        help="The store, a SQLite file (else HEADGATE_URL, else .headgate/headgate.db).",
+        metavar="URL",
+        help="The store: a SQLite file or postgresql://… (else HEADGATE_URL, else .headgate/headgate.db).",
         rich_help_panel=PANEL,
     ),
 ]

@@ -35,14 +35,22 @@ class Core:
         self.holders: Holders = Holders(lambda: store_for(settings), self.clock)
 
     @classmethod
-    async def open(cls, settings: Settings, *, engine: bool, guard: Guard | None = None) -> Core:
+    async def open(
+        cls,
+        settings: Settings,
+        *,
+        engine: bool,
+        guard: Guard | None = None,
+        lead: bool = True,
+        work: bool = True,
+    ) -> Core:
         """A store that is open and, if asked for, an engine that has its lease."""
         store = store_for(settings)
         await store.open()
         running: Engine | None = None
         try:
             if engine:
-                running = Engine(store, settings)
+                running = Engine(store, settings, lead=lead, work=work)
                 await running.start()
         except BaseException:
             if running is not None:
@@ -102,7 +110,7 @@ class Core:
         row = await self.store.run(run_id)
         if row is None:
             raise NotFound(
-                f"there is no run {run_id!r} in {self.settings.url}.",
+                f"there is no run {run_id!r} in {self.settings.shown_url}.",
                 field="run",
                 got=run_id,
                 hint="headgate runs list shows what there is.",

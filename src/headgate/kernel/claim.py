@@ -1,27 +1,55 @@
-"""How much a worker asks for: its free permits, less under pressure, without flapping."""
+"""How much a worker asks for: its free permits, less under pressure, without flapping.
+
+Two numbers come out. The *size* is what the worker would take at this moment.
+The *standing* claim is what it tells the coordinator, which may use it until
+the next beat and counts permits itself, task by task: permits in use are left
+out of it. Otherwise a worker that was full for an instant, at the beat, would
+be given nothing until the next.
+
+A claim is one number for a worker with permits of several kinds. A kind of 100
+permits or more that is nearly full adds nothing to it, and the others still
+do: a hundred async tasks in flight must not keep eight idle threads idle. What
+the other kinds add can be spent on the one that is nearly full, up to its
+permits and never beyond them.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from headgate.base.errors import InvalidInput
+from headgate.base.names import UNLIMITED
 
 LARGE_WORKER = 100
 """From this many permits up, a nearly full worker stops asking; a small one must be able to fill its last."""
+NEARLY_FULL = 10
+"""Set in: fewer than one in ten permits free."""
+ROOM_AGAIN = 5
+"""Ended: at least one in five free."""
+RELEASE = 0.9
+"""Memory and latency let go at 90 % of their threshold."""
+TOTAL = "total"
+"""The name under which the worker as a whole is nearly full."""
 
 
 @dataclass(frozen=True, slots=True)
-class Pressure:
+class Felt:
     """Which signals hold the worker back now. Each lets go only well below where it set in."""
 
-    nearly_full: bool = False
+    nearly_full: frozenset[str] = frozenset()
+    """Kinds of executor, and `total`."""
     memory: bool = False
     latency: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    permits: int
-    """−1: unlimited."""
-    in_flight: int
+    permits: Mapping[str, int]
+    """Per kind of executor that its steps use; −1: unlimited."""
+    in_flight: Mapping[str, int] = field(default_factory=dict[str, int])
+    total: int = UNLIMITED
+    """Permits over all kinds; −1: unlimited."""
     memory: float = 0.0
     """Share of memory in use, 0 to 1."""
     p99_us: int | None = None
@@ -33,26 +61,88 @@ class ClaimPolicy:
     memory_high: float = 0.8
     latency_threshold_us: int | None = None
 
+    def __post_init__(self) -> None:
+        """A threshold below zero would hold a worker back for ever: it is an error, and not a setting."""
+        if self.batch < 1:
+            raise _wrong("claim_batch", self.batch, "1 or more")
+        if not 0.0 <= self.memory_high <= 1.0:
+            raise _wrong("memory_high", self.memory_high, "between 0 and 1")
+        if self.latency_threshold_us is not None and self.latency_threshold_us < 0:
+            raise _wrong("latency_threshold", self.latency_threshold_us, "zero or more, or none")
 
-RELEASE = 0.9
-"""A signal ends at 90 % of its threshold (for permits: at 20 % free instead of 10 %)."""
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    size: int
+    """How many tasks it would take at this moment."""
+    standing: int
+    """How many offers it will take until it says otherwise, beside the permits the coordinator counts."""
+    felt: Felt
+    """Give it back at the next call."""
 
 
-def claim_size(load: Load, policy: ClaimPolicy, before: Pressure) -> tuple[int, Pressure]:
-    """How many tasks to take now, and the pressure felt (give it back at the next call)."""
-    free = policy.batch if load.permits < 0 else max(0, load.permits - load.in_flight)
-    share = 1.0 if load.permits <= 0 else free / load.permits
-    nearly_full = load.permits >= LARGE_WORKER and share < (0.2 if before.nearly_full else 0.1)
-    memory = load.memory > policy.memory_high * (RELEASE if before.memory else 1.0)
-    latency = (
-        policy.latency_threshold_us is not None
-        and load.p99_us is not None
-        and load.p99_us > policy.latency_threshold_us * (RELEASE if before.latency else 1.0)
+def claim_size(load: Load, policy: ClaimPolicy, before: Felt) -> Claim:
+    """What to ask for now, given the pressure felt at the last call."""
+    free = room = 0
+    full: set[str] = set()
+    for kind, permits in load.permits.items():
+        used = load.in_flight.get(kind, 0)
+        if permits < 0:
+            _refuse_below_unlimited(f"{kind}_permits", permits)
+            free += policy.batch
+            room += policy.batch
+        elif _nearly_full(permits, used, kind in before.nearly_full):
+            full.add(kind)
+        else:
+            free += max(0, permits - used)
+            room += permits
+    _refuse_below_unlimited("total_permits", load.total)
+    if load.total >= 0:
+        used_in_all = sum(load.in_flight.values())
+        if _nearly_full(load.total, used_in_all, TOTAL in before.nearly_full):
+            full.add(TOTAL)
+            free = room = 0
+        free = min(free, load.total - used_in_all)
+        room = min(room, load.total)
+    felt = Felt(
+        frozenset(full),
+        _over(load.memory, policy.memory_high, before.memory),
+        _over(load.p99_us, policy.latency_threshold_us, before.latency),
     )
-    felt = Pressure(nearly_full, memory, latency)
-    if nearly_full:
-        return 0, felt
-    factor = (0.5 if memory else 1.0) * (0.7 if latency else 1.0)
-    size = int(min(free, policy.batch) * factor)
+    return Claim(_pressed(free, policy, felt), _pressed(room, policy, felt), felt)
+
+
+def _pressed(free: int, policy: ClaimPolicy, felt: Felt) -> int:
+    if free <= 0:
+        return 0
+    # In hundredths: 0.7 has no exact binary form, and 90 × 0.7 must be 63.
+    percent = (50 if felt.memory else 100) * (70 if felt.latency else 100) // 100
     # Under pressure a free worker still takes one: otherwise two slow tasks could stop it for good.
-    return (max(size, 1) if free else 0), felt
+    return max(1, min(free, policy.batch) * percent // 100)
+
+
+def _nearly_full(permits: int, used: int, before: bool) -> bool:
+    return (
+        permits >= LARGE_WORKER
+        and (permits - used) * (ROOM_AGAIN if before else NEARLY_FULL) < permits
+    )
+
+
+def _over(value: float | None, threshold: float | None, before: bool) -> bool:
+    if value is None or threshold is None:
+        return False
+    return value > threshold * (RELEASE if before else 1.0)
+
+
+def _refuse_below_unlimited(name: str, permits: int) -> None:
+    if permits < UNLIMITED:
+        raise _wrong(name, permits, "zero or more, or -1 for no bound")
+
+
+def _wrong(name: str, got: float, allowed: str) -> InvalidInput:
+    return InvalidInput(
+        f"{name} must be {allowed}, not {got}.",
+        field=name,
+        got=got,
+        hint=f"Change or unset {name}.",
+    )

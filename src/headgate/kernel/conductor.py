@@ -32,6 +32,7 @@ from headgate.base.model import Failure, LimitRow, RunRow, WorkerRow
 from headgate.base.states import HOLDING, RunState, TaskState
 from headgate.kernel import render
 from headgate.kernel.deadlines import Deadlines
+from headgate.kernel.demand import Demand
 from headgate.kernel.entries import QueuedRun, TaskEntry
 from headgate.kernel.gates import PoolGate
 from headgate.kernel.journal import Journal
@@ -380,7 +381,7 @@ class Conductor:
 
     # -- the cycle ---------------------------------------------------------------------------------
 
-    def sweep(self, now: int) -> int:
+    def sweep(self, now: int) -> Demand:
         """Once a second: the clocks of what lacks only a worker. Returns the demand for workers."""
         self._swept = True
         self.ledger.tidy(now)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from headgate.base.durations import spoken
 from headgate.base.model import Failure
 from headgate.base.states import RunState, TaskState
+from headgate.kernel.demand import Demand, Waiting, demand_of
 from headgate.kernel.entries import TaskEntry
 from headgate.kernel.lives import Lives
 from headgate.kernel.naming import gate_name
-from headgate.kernel.place import Station
+from headgate.kernel.place import Skill, Station
 
 SWEEP_AGAIN_US = 1_000_000
 
@@ -81,14 +82,17 @@ class Deadlines:
         failure = Failure("capacity", text, retryable=False)
         self._lives.end_waiting(entry, entry.state, TaskState.FAILED, failure, now)
 
-    def sweep(self, now: int) -> int:
+    def sweep(self, now: int) -> Demand:
         """Once a second: start the dispatch clock of what lacks only a worker. Returns the demand."""
-        demand = 0
+        waiting: dict[Skill, Waiting] = {}
         for entry in self._ledger.eligible():
-            demand += 1
             if entry.eligible_at == 0 and entry.requested_at < now:
                 entry.eligible_at = now
                 self._journal.save(entry)
                 at = now + self._lives.dispatch_deadline_of(entry)
                 self._timers.set(at, "dispatch_deadline", entry.id, now)
-        return demand
+            if entry.lane is not None and isinstance(entry.lane.station, Station):
+                skill, since = entry.lane.station.skill, entry.eligible_at or now
+                tasks, first = waiting.get(skill, (0, since))
+                waiting[skill] = Waiting(tasks + 1, min(first, since))
+        return demand_of(self._ledger.floor, waiting)

@@ -201,6 +201,16 @@ class Beaten:
 
 
 @dataclass(frozen=True, slots=True)
+class Heard:
+    """What woke a worker. Only a hint: rows are the truth."""
+
+    offers: list[tuple[int, int]]
+    """(task, token), where the notification itself carried them."""
+    look: bool
+    """There may be orders beside those: read them."""
+
+
+@dataclass(frozen=True, slots=True)
 class Accept:
     worker: str
     tasks: list[tuple[int, int]]
@@ -391,6 +401,14 @@ class Store(Protocol):
         ...
 
     # waking
+    async def hear(self, worker: str, timeout_us: int) -> Heard:
+        """What a leader elsewhere has for this worker, as soon as it says so, or after `timeout_us`.
+
+        Nothing said between two calls is missed while the store is open; what was said when nobody
+        could hear it is found by looking.
+        """
+        ...
+
     async def wait(self, timeout_us: int, since: int = -1) -> int:
         """Returns a mark when another process has committed something, or after `timeout_us`.
 

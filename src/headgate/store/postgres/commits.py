@@ -28,6 +28,7 @@ from headgate.base.limits import Limits
 from headgate.kernel.lanes import rank
 from headgate.store.admission import WINDOW_SECONDS, capped, closing
 from headgate.store.decode import decode_tags
+from headgate.store.postgres import notices
 from headgate.store.postgres.compose import Parts, columns
 from headgate.store.postgres.folding import TASK, Folded, fold
 from headgate.store.postgres.session import Row, Session
@@ -92,8 +93,7 @@ def _fence(parts: Parts, commit: Commit, version: int, *, keys: bool) -> None:
 
 
 def _answer(parts: Parts, tx: Session, commit: Commit) -> None:
-    workers = sorted({order.worker for order in commit.orders})
-    parts.add("commit_answer", *tx.hint("commit", workers))
+    parts.add("commit_answer", *tx.hint(notices.of_commit(commit.orders)))
 
 
 def _tell(parts: Parts, commit: Commit) -> None:

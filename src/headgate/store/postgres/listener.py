@@ -4,6 +4,10 @@ A notification only says *look*: rows are the truth, and whoever waits looks
 again after its timeout anyway, so that a lost one costs a poll. A listener that
 is dead is noticed by its own end, or by a ping that gets no answer, and is
 replaced; everybody is woken then, because what was said meanwhile is lost.
+
+A leader's commit names the workers it concerns, with a few offers each where
+they fit (`notices.py`): such a worker accepts them without reading its orders,
+and no other worker is woken.
 """
 
 from __future__ import annotations
@@ -16,16 +20,37 @@ from typing import Any
 import asyncpg
 
 from headgate.base.errors import StoreError
-from headgate.store.postgres import faults
+from headgate.store.postgres import faults, notices
 from headgate.store.postgres.line import connect
 from headgate.store.postgres.options import Options
 from headgate.store.postgres.session import SQL
+from headgate.store.protocol import Heard
 
 log: logging.Logger = logging.getLogger(__name__)
 
 PING_SECONDS = 5.0
 FIRST_AGAIN_SECONDS = 0.05
 LONGEST_AGAIN_SECONDS = 2.0
+
+
+class _Inbox:
+    """What was said to one worker since it last asked."""
+
+    def __init__(self) -> None:
+        self.offers: list[tuple[int, int]] = []
+        self.look: bool = True
+        self.filled: asyncio.Event = asyncio.Event()
+
+    def put(self, offers: list[tuple[int, int]]) -> None:
+        self.offers += offers
+        self.look = self.look or not offers
+        self.filled.set()
+
+    def take(self) -> Heard:
+        heard = Heard(self.offers, self.look)
+        self.offers, self.look = [], False
+        self.filled.clear()
+        return heard
 
 
 class Listener:
@@ -37,6 +62,7 @@ class Listener:
         self._options = options
         self._origin = origin
         self._waiting: set[asyncio.Future[None]] = set()
+        self._inboxes: dict[str, _Inbox] = {}
         self._task: asyncio.Task[None] | None = None
         self._ready = asyncio.Event()
 
@@ -57,11 +83,30 @@ class Listener:
                 await task
 
     def notice(self) -> None:
-        """Something foreign was committed: whoever waits looks."""
+        """Something foreign was committed, nobody knows what: whoever waits looks."""
+        for inbox in self._inboxes.values():
+            inbox.put([])
+        self._rise()
+
+    def _rise(self) -> None:
         self.mark += 1
         for waiting in self._waiting:
             if not waiting.done():
                 waiting.set_result(None)
+
+    async def hear(self, worker: str, timeout_seconds: float) -> Heard:
+        """What was said to this worker; after the time is over it is told to look anyway."""
+        inbox = self._inboxes.get(worker)
+        if inbox is None:
+            # One worker lives in a process; the inbox of the one before it, who lost its lease, goes.
+            self._inboxes = {worker: _Inbox()}
+            return self._inboxes[worker].take()
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await inbox.filled.wait()
+        except TimeoutError:
+            inbox.look = True
+        return inbox.take()
 
     async def wait(self, seen: int, timeout_seconds: float) -> int:
         """The mark, as soon as it is beyond `seen` or the time is over."""
@@ -118,5 +163,13 @@ class Listener:
         _channel: str,
         payload: object,
     ) -> None:
-        if str(payload).partition(" ")[0] != self._origin:
-            self.notice()
+        origin, _, said = str(payload).partition(" ")
+        if origin == self._origin:
+            return
+        concerned = notices.read(said)
+        for worker, inbox in self._inboxes.items():
+            if concerned is None:
+                inbox.put([])
+            elif worker in concerned:
+                inbox.put(concerned[worker])
+        self._rise()

@@ -39,7 +39,7 @@ async def withdraw(tx: Session, withdraw: Withdraw) -> list[tuple[int, int]]:
     parts.add("order_remove")
     parts.add("told_moved", alias="told")
     parts.add("event_add", None, withdraw.term, withdraw.cycle, withdraw.actor)
-    parts.add("wake_if_moved", *tx.hint("withdraw", tokens), alias="woken")
+    parts.add("wake_if_moved", *tx.hint("withdraw"), alias="woken")
     parts.add("moved_answer")
     fenced, owned, moved = moves(await tx.compose(parts))
     if not fenced:
@@ -114,7 +114,7 @@ async def _bury(tx: Session, expire: Expire) -> list[Lost] | None:
         bodies = [pack(each) for each in events.values()]
         parts.add("told_given", list(events), bodies, alias="told")
         parts.add("event_add", now, expire.term, expire.cycle, expire.actor)
-        parts.add("wake", *tx.hint("expire", lost))
+        parts.add("wake", *tx.hint("expire"))
         await tx.compose(parts)
     return list(lost.values())
 

@@ -67,6 +67,6 @@ async def retry(tx: Session, run_ids: list[str]) -> list[Submitted]:
             "told_given", [row[4] for row in bodies], [row[5] for row in bodies], alias="told"
         )
         parts.add("event_add", now, 0, 0, CLIENT)
-        parts.add("wake", *tx.hint("retry", (again.seq for again in queue)))
+        parts.add("wake", *tx.hint("retry"))
         await tx.compose(parts)
     return answers

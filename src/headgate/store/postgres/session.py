@@ -20,8 +20,6 @@ from headgate.store.sql import Statements
 SQL = Statements.read(Path(__file__).parent / "sql")
 SUBMITTERS = 1
 """The lock of those who admit runs, free their keys or recount them."""
-_MOST_HINT, _LONGEST_HINT = 1_000, 1_900
-"""Characters: a notification carries less than 8,000 bytes."""
 
 Row = Sequence[Any]
 
@@ -129,14 +127,9 @@ class Session:
             self.known.limits = found[0], compose(limit_rows(rows))
         return self.known.limits[1]
 
-    def hint(self, verb: str, ids: Iterable[object] = ()) -> tuple[str, str]:
-        """A notification: who, what, and ids as a hint. It only says *look*; rows are the truth."""
-        words = f"{self.known.origin} {verb}"
-        for each in ids:
-            if len(words) > _MOST_HINT:
-                break
-            words += f" {each}"
-        return self.options.channel, words[:_LONGEST_HINT]
+    def hint(self, said: str) -> tuple[str, str]:
+        """A notification: who, and what. It only says *look*; rows are the truth."""
+        return self.options.channel, f"{self.known.origin} {said}"
 
 
 def pairs(rows: Iterable[Row]) -> dict[Any, Any]:

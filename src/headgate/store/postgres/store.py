@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -55,6 +56,7 @@ from headgate.store.protocol import (
     Gather,
     Gathered,
     Heads,
+    Heard,
     Leadership,
     Lost,
     QueueEntry,
@@ -114,7 +116,10 @@ class PostgresStore(Store):
 
     def twin(self) -> PostgresStore:
         url, clock, schema = self._made_of
-        return PostgresStore(url, clock, schema=schema)
+        twin = PostgresStore(url, clock, schema=schema)
+        # Nobody waits on it: one listener per process is enough.
+        twin.options = replace(self.options, listen="off")
+        return twin
 
     async def open(self) -> None:
         if self._state is not None:
@@ -322,6 +327,9 @@ class PostgresStore(Store):
         return self._stale
 
     # -- waking
+
+    async def hear(self, worker: str, timeout_us: int) -> Heard:
+        return await self._opened.listener.hear(worker, timeout_us / SECOND)
 
     async def wait(self, timeout_us: int, since: int = -1) -> int:
         listener = self._opened.listener

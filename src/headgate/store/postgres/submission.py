@@ -170,7 +170,7 @@ async def _write(tx: Session, desk: Desk, submits: Sequence[Submit], known: dict
         parts.add("key_take", *columns(sorted(plan.keys.items()), 2))
     if desk.replaced:
         parts.add("request_add", [encode(request) for request in desk.replaced])
-    parts.add("wake", *tx.hint("submit", (each.seq for each in desk.new)))
+    parts.add("wake", *tx.hint("submit"))
     await tx.compose(parts)
     if copied:
         await _copy(tx, plan, desk.now)

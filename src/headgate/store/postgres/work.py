@@ -37,7 +37,7 @@ async def beat(tx: Session, beat: Beat) -> Beaten:
     # A renewal alone is no news: nobody is woken for it.
     if before is None or is_news(before, worker):
         parts.add("workers_changed")
-        parts.add("wake", *tx.hint("beat", [worker.id]), alias="woken")
+        parts.add("wake", *tx.hint("beat"), alias="woken")
     else:
         parts.add("quiet", alias="woken")
     if news is not None:
@@ -67,7 +67,7 @@ async def leave(tx: Session, worker: str) -> None:
         parts.add("open_fence", alias="fence")
         parts.add("workers_changed")
         _tell(parts, worker, [left(worker)])
-        parts.add("wake", *tx.hint("leave", [worker]))
+        parts.add("wake", *tx.hint("leave"))
         await tx.compose(parts)
 
 
@@ -92,7 +92,7 @@ async def accept(tx: Session, accept: Accept) -> tuple[list[Started], int]:
     parts.add("offer_remove")
     parts.add("told_moved", alias="told")
     parts.add("event_add", None, 0, 0, f"worker:{accept.worker}")
-    parts.add("wake_if_moved", *tx.hint("accept", ids), alias="woken")
+    parts.add("wake_if_moved", *tx.hint("accept"), alias="woken")
     parts.add("accept_answer")
     rows = await tx.compose(parts)
     if len(rows) < len(tokens) and await _alive(tx, accept.worker):
@@ -138,7 +138,6 @@ async def _finish(tx: Session, worker: str, ended: list[Ended]) -> set[Ended]:
             else None
         )
         rows.append((each.task, each.token, each.state, each.output, each.error, change, declined))
-    ids = [each.task for each in ended]
     parts = Parts()
     parts.add("now", alias="clock")
     parts.add("open_fence", alias="fence")
@@ -148,7 +147,7 @@ async def _finish(tx: Session, worker: str, ended: list[Ended]) -> set[Ended]:
     parts.add("order_remove")
     parts.add("told_moved", alias="told")
     parts.add("event_add", None, 0, 0, f"worker:{worker}")
-    parts.add("wake_if_moved", *tx.hint("finish", ids), alias="woken")
+    parts.add("wake_if_moved", *tx.hint("finish"), alias="woken")
     parts.add("moved_answer")
     _, owned, moved = moves(await tx.compose(parts))
     return {

@@ -37,6 +37,7 @@ from headgate.store.protocol import (
     Gather,
     Gathered,
     Heads,
+    Heard,
     Leadership,
     Lost,
     QueueEntry,
@@ -143,6 +144,7 @@ class SqliteStore(Store):
         self._stale = 0
         self._workers_seen: tuple[str, int] = "", -1
         self._looked_at = 0
+        self._heard: dict[str, int] = {}
 
     # -- opening
 
@@ -332,6 +334,12 @@ class SqliteStore(Store):
         return self._stale
 
     # -- waking
+
+    async def hear(self, worker: str, timeout_us: int) -> Heard:
+        # A byte says no more than *look*. The first time there may be something already.
+        seen = self._heard.get(worker)
+        self._heard[worker] = await self.wait(0 if seen is None else timeout_us, seen or 0)
+        return Heard([], look=True)
 
     async def wait(self, timeout_us: int, since: int = -1) -> int:
         state = self._opened

@@ -348,7 +348,7 @@ class World:
         if self.conductor is not conductor:
             return
         self._expire(conductor)
-        self.peak_demand = max(self.peak_demand, conductor.sweep(self.now))
+        self.peak_demand = max(self.peak_demand, conductor.sweep(self.now).total)
         # As the coordinator does, at the same instant: what the sweep found is told when it is decided.
         self._wake_at(self.now)
         self.at(SECOND, lambda: self._sweep(conductor))

@@ -1,0 +1,79 @@
+"""A process that serves until it is told to stop: what `server` and `worker` share.
+
+The first SIGTERM or SIGINT drains: no new tasks, what runs may finish within
+`grace`, the rest is handed back and no attempt is charged. The second does not
+wait. With `--with-parent` the end of standard input counts as the first: a
+process that somebody started must not outlive them unknown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+from headgate.base.config import Settings
+from headgate.client.core import Core
+
+
+class Told:
+    """How often this process was asked to end, and by what."""
+
+    def __init__(self) -> None:
+        self.why: str = ""
+        self._first = asyncio.Event()
+        self._second = asyncio.Event()
+
+    def listen(self, *, with_parent: bool) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.end, signal.Signals(number).name)
+        if with_parent:
+            loop.add_reader(0, self._read)
+
+    def end(self, why: str) -> None:
+        if self._first.is_set():
+            self._second.set()
+        else:
+            self.why = why
+            self._first.set()
+
+    def _read(self) -> None:
+        if not os.read(0, 4096):
+            asyncio.get_running_loop().remove_reader(0)
+            if not self._first.is_set():
+                self.end("whoever started it has gone")
+
+    async def once(self) -> None:
+        await self._first.wait()
+
+    async def twice(self) -> None:
+        await self._second.wait()
+
+
+async def serve(
+    settings: Settings,
+    told: Told,
+    ready: Callable[[Core], Awaitable[None]],
+    *,
+    lead: bool,
+    work: bool,
+) -> None:
+    """Open, say so with `ready`, serve until told, drain."""
+    core = await Core.open(settings, engine=True, lead=lead, work=work)
+    hurry = asyncio.create_task(_hurry(core, told))
+    try:
+        await ready(core)
+        await told.once()
+    finally:
+        await core.close()
+        hurry.cancel()
+        with suppress(asyncio.CancelledError):
+            await hurry
+
+
+async def _hurry(core: Core, told: Told) -> None:
+    await told.twice()
+    core.hurry()

@@ -1,0 +1,118 @@
+"""`worker`: a process that runs tasks of the steps in the files it is given."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headgate.cli.run import Pool, Set
+from headgate.cli.shell import Shell, command, log_lines
+
+if TYPE_CHECKING:
+    from headgate.base.config import Settings
+    from headgate.cli.serving import Told
+    from headgate.client.core import Core
+
+PANEL = "Run many processes"
+
+WithParent = Annotated[
+    bool,
+    typer.Option(
+        "--with-parent",
+        help="End when standard input ends: with whoever started it.",
+        show_default=False,
+        metavar="",
+    ),
+]
+
+
+def register(app: typer.Typer) -> None:
+    command(app, "worker", panel=PANEL)(worker)
+
+
+def worker(
+    shell: Shell,
+    files: Annotated[
+        list[str] | None, typer.Argument(metavar="FILE.py…", help="Files with steps and flows.")
+    ] = None,
+    app: Annotated[
+        list[str] | None,
+        typer.Option("--app", metavar="MODULE", help="A module with steps. Repeatable."),
+    ] = None,
+    lead: Annotated[
+        bool,
+        typer.Option(
+            "--lead",
+            help="Lead too, when nobody else does: then no server is needed.",
+            show_default=False,
+            metavar="",
+        ),
+    ] = False,
+    label: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--label", metavar="KEY=VALUE", help="What it has, e.g. gpu=a100. Repeatable."
+        ),
+    ] = None,
+    pool: Pool = None,
+    set_: Set = None,
+    with_parent: WithParent = False,
+) -> int:
+    """Run tasks that a leader offers, until SIGTERM; then finish what runs, and end.
+
+    It takes only tasks of steps it knows, in the version it has. A second SIGTERM
+    does not wait: what still runs is handed back and runs again elsewhere.
+    """
+    from headgate.base.errors import InvalidInput
+    from headgate.cli import arguments, targets
+
+    if not files and not app:
+        raise InvalidInput(
+            "a worker needs steps to run.",
+            field="file",
+            hint="Name a file, headgate worker flows.py, or a module, --app shop.flows.",
+        )
+    for text in files or ():
+        targets.load_source(targets.parse(text)._replace(flow=""))
+    for name in app or ():
+        targets.load_source(targets.Target(name, ""))
+    overrides: dict[str, Any] = {"exit_when_stuck": True, **arguments.settings(set_ or ())}
+    if label:
+        overrides["worker_labels"] = arguments.labels(label)
+    if pool:
+        overrides["pools"] = arguments.pools(pool)
+    settings = shell.settings(**overrides)
+    log_lines(shell, settings.log_level)
+    asyncio.run(_work(shell, settings, lead=lead, with_parent=with_parent))
+    return 0
+
+
+async def _work(shell: Shell, settings: Settings, *, lead: bool, with_parent: bool) -> None:
+    from headgate.cli.serving import Told, serve
+
+    told = Told()
+    told.listen(with_parent=with_parent)
+
+    async def ready(core: Core) -> None:
+        _say(shell, core)
+
+    await serve(settings, told, ready, lead=lead, work=True)
+    shell.note(f"ended: {_reason(told)}")
+
+
+def _say(shell: Shell, core: Core) -> None:
+    if core.engine is None:
+        return
+    row = core.engine.worker.describe()
+    url = core.settings.shown_url
+    if shell.json:
+        shell.data({"worker": row.id, "pid": row.pid, "url": url, "steps": sorted(row.steps or ())})
+        return
+    permits = ", ".join(f"{kind} {'∞' if n < 0 else n}" for kind, n in row.permits.items())
+    shell.say(f"worker {row.id} on {url}: {len(row.steps or ())} steps; {permits}")
+
+
+def _reason(told: Told) -> str:
+    return told.why or "told to"

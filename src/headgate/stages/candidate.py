@@ -1,0 +1,100 @@
+"""The candidate: stands for election again and again, and leads whenever the store lets it.
+
+Who runs this: every process that may lead, a server or a worker. They race for
+the store's one leader row; whoever has its lease leads, the others stand again
+twice a second. A process whose own worker has lost its lease does not stand:
+what it still runs may no longer be its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+
+from headgate.base.clock import SECOND
+from headgate.base.config import Settings
+from headgate.base.errors import HeadgateError, StoreError
+from headgate.stages.coordinator import Coordinator
+from headgate.stages.worker import End, Worker
+from headgate.store.protocol import Elect, Store
+
+log: logging.Logger = logging.getLogger(__name__)
+STAND_AGAIN_SECONDS = 0.5
+
+
+class Candidate:
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        name: Callable[[], str | None],
+        local: Callable[[], Worker | None],
+        leftover: Callable[[list[End]], None],
+    ) -> None:
+        """`name` is who stands now, None while it must not; `leftover` takes ends a term left unwritten."""
+        self.coordinator: Coordinator | None = None
+        self._store = store
+        self._settings = settings
+        self._name = name
+        self._local = local
+        self._leftover = leftover
+        self._hearers: list[Callable[[list[int]], None]] = []
+
+    def on_runs_ended(self, hear: Callable[[list[int]], None]) -> None:
+        """`hear` is told of runs that ended while this process leads."""
+        self._hearers.append(hear)
+
+    async def run(self) -> None:
+        """Stands and leads until it is cancelled; then it gives its lease back."""
+        while True:
+            name = self._name()
+            owner = None if name is None else f"{name}-leads"
+            term = 0 if owner is None else await self._elected(owner)
+            if owner is not None and term:
+                await self._lead(owner, term)
+            else:
+                await asyncio.sleep(STAND_AGAIN_SECONDS)
+
+    async def watch(self) -> None:
+        """Foreign commits wake the leader here."""
+        mark = -1
+        while True:
+            try:
+                mark = await self._store.wait(self._settings.poll_us, mark)
+            except StoreError as error:
+                log.warning("cannot wait for commits, polling: %s", error)
+                await asyncio.sleep(self._settings.poll_us / SECOND)
+            if self.coordinator is not None:
+                self.coordinator.look()
+
+    async def _elected(self, owner: str) -> int:
+        try:
+            return (await self._store.elect(Elect(owner, self._settings.leader_lease_us))).term
+        except StoreError as error:
+            log.warning("cannot stand for election: %s", error)
+            return 0
+
+    async def _lead(self, owner: str, term: int) -> None:
+        log.info("term %s: this process leads", term)
+        coordinator = Coordinator(self._store, owner, self._settings, self._local(), self._tell)
+        self.coordinator = coordinator
+        left: list[End] = []
+        try:
+            left = await coordinator.lead(term)
+        except asyncio.CancelledError:
+            self.coordinator = None
+            with suppress(HeadgateError):
+                await self._store.resign(owner, term)
+            raise
+        except Exception:
+            log.exception("term %s ended by an error of our own; standing again", term)
+            left = coordinator.unwritten()
+            await asyncio.sleep(STAND_AGAIN_SECONDS)
+        self.coordinator = None
+        self._leftover(left)
+
+    def _tell(self, runs: list[int]) -> None:
+        for hear in self._hearers:
+            hear(runs)

@@ -1,0 +1,280 @@
+"""The member: a worker of this process, its lease, and what it does for a leader elsewhere.
+
+The lease is kept by a thread (`stages/lease.py`). If it is lost, attempts are
+stopped before it ends, so that nobody else starts them beside us. A thread cannot
+be stopped: if one still runs then, a worker's process ends; in a process that is
+the user's own (embedded) it cannot write any more and takes no work until it has
+ended. Then it joins again, under a new name.
+
+While another process leads, the worker accepts what it is offered and writes the
+ends of its attempts itself, in batches. While this process leads, both go with the
+leader's commits; an attempt that crosses from one to the other is fenced by its token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+
+import msgspec
+
+from headgate.base.clock import SECOND, Clock
+from headgate.base.config import Settings
+from headgate.base.errors import HeadgateError, StoreError
+from headgate.base.graph import Graph
+from headgate.base.model import WorkerRow
+from headgate.base.states import TaskState
+from headgate.flows.registry import Registry
+from headgate.kernel import render
+from headgate.kernel.steps import PLAIN
+from headgate.stages.chores import end_tasks
+from headgate.stages.coordinator import Coordinator
+from headgate.stages.lease import LeaseKeeper
+from headgate.stages.worker import End, Launch, Worker
+from headgate.store.protocol import Accept, Ended, Finish, Started, Store
+
+log: logging.Logger = logging.getLogger(__name__)
+_graph = msgspec.json.Decoder(Graph).decode
+FINISH_BATCH = 500
+JOIN_AGAIN_SECONDS = 0.5
+MOST_GRAPHS = 1_000
+
+
+class Member:
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        clock: Clock,
+        known: Registry,
+        leading: Callable[[], Coordinator | None],
+    ) -> None:
+        """`leading` is this process's own coordinator, while it leads."""
+        self.lost: asyncio.Event = asyncio.Event()
+        """Set while the worker has no lease: it was lost, and what it ran has not ended yet."""
+        self._store = store
+        self._settings = settings
+        self._clock = clock
+        self._registry = known
+        self._leading = leading
+        self._unwritten: list[End] = []
+        self._finish_wake = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._announced = 0
+        self._graphs: dict[str, Graph] = {}
+        self._closing = False
+        self.worker: Worker = self._new_worker()
+        self._keeper = self._new_keeper()
+
+    # -- life --------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Join. Returns when the worker has its lease."""
+        self.worker.since = await self._store.now()
+        await self._keeper.start()
+        self._tasks = [
+            asyncio.create_task(self._obey(), name="headgate-orders"),
+            asyncio.create_task(self._finish(), name="headgate-finish"),
+        ]
+
+    async def drain(self) -> None:
+        """Take no more tasks; what runs may finish."""
+        self.worker.draining = True
+        if (coordinator := self._leading()) is not None:
+            coordinator.describe_local()
+        await self._keeper.beat()
+
+    async def finish(self, grace_us: int) -> list[int]:
+        """What runs may end within the grace, the rest is handed back. Returns what cannot be ended."""
+        self._closing = True
+        with suppress(HeadgateError):
+            await self.drain()
+        left = await self.worker.close(grace_us)
+        await self._flush()
+        return left
+
+    async def leave(self, left: list[int]) -> None:
+        await end_tasks(self._tasks)
+        if left:
+            # A thread cannot be stopped. Its lease is kept until it ends, so that what it holds is not
+            # given to others beside it.
+            log.warning("%s tasks still run in threads: their slots stay taken", len(left))
+            self._keeper.keep_while(self.worker.threads_alive, self.worker.id)
+            return
+        await self._keeper.close(self.worker.id)
+        self.worker.forget()
+
+    def announce(self) -> None:
+        """Steps may have been defined since the worker described itself."""
+        if len(self._registry.steps) == self._announced:
+            return
+        self._announced = len(self._registry.steps)
+        if (coordinator := self._leading()) is not None:
+            coordinator.describe_local()
+        else:
+            self._tasks.append(asyncio.create_task(self._beat()))
+
+    async def _beat(self) -> None:
+        with suppress(HeadgateError):
+            await self._keeper.beat()
+
+    # -- ends --------------------------------------------------------------------------------------
+
+    def _deliver(self, end: End) -> None:
+        if (coordinator := self._leading()) is not None:
+            coordinator.ended(end)
+        else:
+            self.write([end])
+
+    def write(self, ends: list[End]) -> None:
+        """These ends are the worker's own to write."""
+        self._unwritten += ends
+        self._finish_wake.set()
+
+    async def _flush(self) -> None:
+        """Whoever writes the last ends has a moment to do so; an unwritten one is found by its lease."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(5):
+                if (coordinator := self._leading()) is not None:
+                    await coordinator.settle()
+                while self._unwritten:
+                    self._finish_wake.set()
+                    await asyncio.sleep(0.005)
+
+    async def _finish(self) -> None:
+        """Write ends in batches; a failed write is repeated while the lease lives, and never loses one."""
+        while True:
+            await self._finish_wake.wait()
+            self._finish_wake.clear()
+            while self._unwritten and self._leading() is None:
+                # An end of a worker that lost its lease is nobody's to write: its attempt was given away.
+                own = self.worker.id
+                self._unwritten = [end for end in self._unwritten if end.worker == own]
+                batch = self._unwritten[:FINISH_BATCH]
+                if batch and await self._written(batch):
+                    del self._unwritten[: len(batch)]
+
+    async def _written(self, batch: list[End]) -> bool:
+        ended = [
+            Ended(end.task, end.token, end.state, end.output, end.error, end.reason)
+            for end in batch
+        ]
+        try:
+            stale = await self._store.finish(Finish(self.worker.id, ended))
+        except StoreError as error:
+            log.warning("%s ends are not written yet: %s", len(batch), error)
+            await asyncio.sleep(0.2)
+            return False
+        for task, token in stale:
+            log.warning("task %s: the end of attempt %s came too late", task, token)
+        return True
+
+    # -- orders ------------------------------------------------------------------------------------
+
+    async def _obey(self) -> None:
+        """Carry out what a leader elsewhere says. A lost notification costs a poll."""
+        while True:
+            try:
+                heard = await self._store.hear(self.worker.id, self._settings.poll_us)
+                if self._leading() is not None or self.lost.is_set():
+                    continue
+                if heard.offers:
+                    await self._take(heard.offers)
+                if heard.look:
+                    await self._look()
+            except StoreError as error:
+                log.warning("orders are not read: %s", error)
+                await asyncio.sleep(self._settings.poll_us / SECOND)
+
+    async def _look(self) -> None:
+        orders = await self._store.orders(self.worker.id)
+        if offers := [(order.task, order.token) for order in orders if order.kind == "offer"]:
+            await self._take(offers)
+        for order in orders:
+            if order.kind == "stop":
+                self.worker.stop(order.token, "cancel")
+            elif order.kind == "drain" and not self.worker.draining:
+                await self.drain()
+
+    async def _take(self, offers: list[tuple[int, int]]) -> None:
+        if self.worker.draining:
+            declined = [
+                Ended(task, token, TaskState.HANDED_BACK, reason="draining")
+                for task, token in offers
+            ]
+            await self._store.finish(Finish(self.worker.id, declined))
+            return
+        started = await self._store.accept(Accept(self.worker.id, offers))
+        self.worker.launch([await self._launch(each) for each in started])
+
+    async def _launch(self, started: Started) -> Launch:
+        row = started.task
+        graph = self._graphs.get(started.graph)
+        if graph is None:
+            if len(self._graphs) > MOST_GRAPHS:
+                self._graphs.clear()
+            graph = self._graphs[started.graph] = _graph(await self._store.graph(started.graph))
+        node = graph.nodes[row.node]
+        call = row.input or render.NULL
+        if row.idx != PLAIN:
+            call = render.merge(node, started.shared, call)
+        return Launch(row.id, row.token, row.attempt, started.run_id, node, call)
+
+    # -- the lease ---------------------------------------------------------------------------------
+
+    def _new_worker(self) -> Worker:
+        return Worker(self._settings, self._clock, self._store, self._registry, self._deliver)
+
+    def _new_keeper(self) -> LeaseKeeper:
+        worker = self.worker
+        keeper = LeaseKeeper(
+            self._store,
+            self._settings,
+            self._clock,
+            self._describe,
+            worker.extend,
+            self._lose,
+            lambda: worker.in_flight,
+            exit_when_stuck=self._settings.exit_when_stuck,
+        )
+        worker.live_fd = keeper.live_fd
+        return keeper
+
+    def _describe(self) -> WorkerRow:
+        leads = self._leading() is not None
+        return self.worker.describe(-1 if leads else self._settings.claim_batch)
+
+    def _lose(self, why: str) -> None:
+        """Stop everything before somebody else may start it again."""
+        if self.lost.is_set() or self._closing:
+            return
+        log.error("the lease of worker %s is lost: %s", self.worker.id, why)
+        self.lost.set()
+        if (coordinator := self._leading()) is not None:
+            coordinator.close()
+        self.worker.lose()
+        # What it had to tell is stale from here on: its attempts are given to others.
+        self._unwritten.clear()
+        self._tasks.append(asyncio.create_task(self._join_again(), name="headgate-join"))
+
+    async def _join_again(self) -> None:
+        """When nothing of the lost worker runs any more, a new one takes its place."""
+        await self.worker.emptied()
+        await self._keeper.close(self.worker.id)
+        self.worker.forget()
+        while True:
+            self.worker = self._new_worker()
+            self._keeper = self._new_keeper()
+            try:
+                self.worker.since = await self._store.now()
+                await self._keeper.start()
+            except HeadgateError as error:
+                log.warning("cannot join again yet: %s", error)
+                self.worker.forget()
+                await asyncio.sleep(JOIN_AGAIN_SECONDS)
+            else:
+                break
+        self.lost.clear()
+        log.warning("joined again as worker %s", self.worker.id)
