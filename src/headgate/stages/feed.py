@@ -28,7 +28,7 @@ from headgate.store.protocol import Heads, Store
 log: logging.Logger = logging.getLogger(__name__)
 _graph = msgspec.json.Decoder(Graph).decode
 MOST_HEADS = 4_096
-MOST_PER_LANE = 256
+MOST_PER_LANE = 512
 FEW = 64
 """Below this many a lane is read on, so that it does not run dry."""
 MOST_GRAPHS = 1_000

@@ -1,10 +1,12 @@
 -- Parts of the leader's commit. Rows come as one array per column, sorted by id.
+-- Runs named by id are found by id: a state is compared IS TRUE, which no index serves. By the index of
+-- states, a plan made while few runs were queued would read all that are, for every run it was given.
 
 -- name: run_start
 -- Queued runs begin.
 UPDATE headgate.run r SET state = 'running', started_at = v.at
 FROM unnest($1::bigint[], $2::bigint[]) v (run, at)
-WHERE r.seq = v.run AND r.state = 'queued' AND EXISTS (SELECT 1 FROM fence)
+WHERE r.seq = v.run AND (r.state = 'queued') IS TRUE AND EXISTS (SELECT 1 FROM fence)
 
 -- name: queue_remove
 -- Runs that are no longer queued.
@@ -22,14 +24,15 @@ WHERE r.seq = v.run AND EXISTS (SELECT 1 FROM fence)
 -- Of these runs, those that have not ended: what closing them changes.
 SELECT r.seq, r.state, r.kind, r.tags, r.key, r.waits_for
 FROM unnest($1::bigint[]) v (run) JOIN headgate.run r ON r.seq = v.run
-WHERE r.state IN ('queued', 'running', 'cancelling')
+WHERE (r.state IN ('queued', 'running', 'cancelling')) IS TRUE
 
 -- name: run_end
 -- Runs end, once.
 UPDATE headgate.run r SET state = v.state, output = v.output, error = v.error, ended_at = v.at
 FROM unnest($1::bigint[], $2::text[], $3::bytea[], $4::bytea[], $5::bigint[])
     v (run, state, output, error, at)
-WHERE r.seq = v.run AND r.state IN ('queued', 'running', 'cancelling') AND EXISTS (SELECT 1 FROM fence)
+WHERE r.seq = v.run AND (r.state IN ('queued', 'running', 'cancelling')) IS TRUE
+    AND EXISTS (SELECT 1 FROM fence)
 RETURNING r.seq, r.kind
 
 -- name: key_free
@@ -155,14 +158,15 @@ DELETE FROM headgate.request WHERE seq = ANY($1::bigint[]) AND EXISTS (SELECT 1 
 -- name: queued_runs_by_seq
 -- Queued runs whose place is to change.
 SELECT r.seq, r.lane, r.rank1, r.rank2, r.queued_at
-FROM unnest($1::bigint[]) v (run) JOIN headgate.run r ON r.seq = v.run WHERE r.state = 'queued'
+FROM unnest($1::bigint[]) v (run) JOIN headgate.run r ON r.seq = v.run
+WHERE (r.state = 'queued') IS TRUE
 
 -- name: run_rank
 -- A queued run's new place.
 UPDATE headgate.run r SET priority = v.priority, lane = v.lane, rank1 = v.rank1, rank2 = v.rank2
 FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[])
     v (run, priority, lane, rank1, rank2)
-WHERE r.seq = v.run AND r.state = 'queued'
+WHERE r.seq = v.run AND (r.state = 'queued') IS TRUE
 
 -- name: queued_after
 -- Queued runs by age, to be given the lane that the limits ask for.

@@ -24,7 +24,7 @@ SELECT
     seq, id, flow, graph, params, consts, tags, priority, key, kind, generation, state, verdict,
     lane, waits_for, queued_at, started_at, ended_at, deadline_at, queue_timeout_us,
     dispatch_deadline_us, output, error
-FROM headgate.run WHERE seq = ANY($1::bigint[]) AND state = 'queued' ORDER BY seq
+FROM headgate.run WHERE seq = ANY($1::bigint[]) AND (state = 'queued') IS TRUE ORDER BY seq
 
 -- name: runs_overdue
 -- Queued runs whose deadline has passed.
