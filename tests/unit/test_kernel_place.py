@@ -182,3 +182,9 @@ def test_a_free_permit_concerns_the_stations_that_could_use_it():
         station.parked[1] = [((0, 0, 0, 0), 0, None)]  # type: ignore[list-item]
     assert on.waiting_for(on.workers["a"], "async") == [stations[0]]
     assert on.waiting_for(on.workers["a"], None) == stations
+
+
+def test_d4_what_a_worker_claims_does_not_make_it_seem_busy():
+    """The leader's own worker claims without bound, another 50 at a time: both have 100 permits free."""
+    on = floor("spread", ("own", {"claim": -1}), ("other", {"claim": 50}))
+    assert sorted(fill(on, 4)) == ["other", "other", "own", "own"]

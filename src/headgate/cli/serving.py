@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from headgate.base.config import Settings
+from headgate.base.errors import InvalidInput
 from headgate.client.core import Core
 
 
@@ -31,7 +32,14 @@ class Told:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.end, signal.Signals(number).name)
         if with_parent:
-            loop.add_reader(0, self._read)
+            try:
+                loop.add_reader(0, self._read)
+            except PermissionError:  # a file or /dev/null: it says nothing about anybody's end
+                raise InvalidInput(
+                    "--with-parent needs standard input to be a pipe.",
+                    field="with_parent",
+                    hint="Leave it out: SIGTERM ends the process.",
+                ) from None
 
     def end(self, why: str) -> None:
         if self._first.is_set():

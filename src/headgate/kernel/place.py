@@ -69,11 +69,15 @@ class Worker:
         row = self.row
         if row.draining:
             return 0
-        permits = row.permits.get(executor, 0)
-        free = UNBOUNDED - self.used if permits < 0 else permits - self.used_by.get(executor, 0)
-        if row.total >= 0:
-            free = min(free, row.total - self.used)
+        free = self.vacant(executor)
         return min(free, row.claim - self.offered) if row.claim >= 0 else free
+
+    def vacant(self, executor: str) -> int:
+        """Permits not in use, whatever it claims at the moment: how busy it is."""
+        row = self.row
+        permits = row.permits.get(executor, 0)
+        vacant = UNBOUNDED - self.used if permits < 0 else permits - self.used_by.get(executor, 0)
+        return min(vacant, row.total - self.used) if row.total >= 0 else vacant
 
 
 class Station(Gate):
@@ -135,12 +139,11 @@ class Floor:
                 return liked
         best: Worker | None = None
         silent: Worker | None = None
-        best_free = 0
+        most_vacant = 0
         for worker in self._ordered:
             if not worker.fits(skill):
                 continue
-            free = worker.free(executor)
-            if free <= 0:
+            if worker.free(executor) <= 0:
                 continue
             if worker.silent:
                 # It lives but left an offer unanswered: only where nobody else can take the task.
@@ -148,11 +151,12 @@ class Floor:
                 continue
             if self.placement == "pack":
                 return worker
+            vacant = worker.vacant(executor)
             # Ties go to whoever has had the least, so that light load is spread too.
-            if free > best_free or (
-                best is not None and free == best_free and worker.assigned < best.assigned
+            if vacant > most_vacant or (
+                best is not None and vacant == most_vacant and worker.assigned < best.assigned
             ):
-                best, best_free = worker, free
+                best, most_vacant = worker, vacant
         return best or silent
 
     def take(self, worker: Worker, executor: str, *, offered: bool) -> None:

@@ -1,0 +1,34 @@
+"""Submit → gate → offer → accept → complete, over processes that share nothing but the store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from headgate.stages.executors.sources import load
+from headgate.testing import Overlap, eventually
+from headgate.testing.cluster import Cluster
+from headgate.testing.processes import source
+
+pytest_plugins = ["headgate.testing.plugin", "headgate.testing.postgres"]
+
+STEPS_FILE = Path(__file__).parents[1] / "engine_steps.py"
+steps: Any = load(source(STEPS_FILE))
+TIMEOUT = "30s"
+
+
+def test_two_workers_of_which_one_leads(cluster: Cluster, overlap: Overlap):
+    client = cluster.client()
+    client.pools.set("db", limit=3)
+    client.pools.set("api", limit=4)
+    leader = cluster.worker(STEPS_FILE, lead=True).ready()
+    eventually(lambda: any(worker.pid == leader.pid for worker in client.workers.list()))
+    worker = cluster.worker(STEPS_FILE).ready()
+
+    runs = [client.submit(steps.light, list(range(10))) for _ in range(5)]
+
+    assert {run.result(TIMEOUT) for run in runs} == {sum(range(1, 11))}
+    assert overlap.peak("db") == 3
+    assert overlap.peak("api") == 4
+    assert {span.pid for span in overlap.spans("db")} == {leader.pid, worker.pid}
+    assert (worker.close(), leader.close()) == (0, 0)
