@@ -27,6 +27,7 @@ demo: $(STAMP)
 	$(BIN)/headgate demo
 
 bench: $(STAMP)
+	$(BIN)/python -m pip install --quiet --group bench
 	$(BIN)/python -m bench
 
 clean:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headgate.stages.executors.protocol import Job, current
+from headgate.stages.executors.protocol import CURRENT, Job
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,7 @@ def body(*, retry_on: tuple[type[BaseException], ...] | None = None) -> Callable
 
 
 def here() -> Job:
-    job = current()
-    assert job is not None
-    return job
+    return CURRENT.get()
 
 
 def leave_a_file() -> None:

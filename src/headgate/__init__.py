@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         Unserialisable,
         WaitTimeout,
     )
+    from headgate.base.secrets import secret
     from headgate.base.states import RunState, TaskState
     from headgate.client.client import Client
     from headgate.client.client_async import AsyncClient
@@ -43,7 +44,9 @@ if TYPE_CHECKING:
         EventInfo,
         LimitChangeInfo,
         LimitInfo,
+        LogInfo,
         PoolInfo,
+        ProgressInfo,
         QueueInfo,
         Requested,
         RunInfo,
@@ -55,7 +58,7 @@ if TYPE_CHECKING:
     from headgate.flows.signals import Fatal, Retry
     from headgate.flows.steps import AsyncStep, Step, step
     from headgate.observe.why import Why
-    from headgate.stages.executors.protocol import current
+    from headgate.stages.executors.current import Current, current
 
 _HOMES = {
     "base.codec": ("StepError",),
@@ -78,6 +81,7 @@ _HOMES = {
         "Unserialisable",
         "WaitTimeout",
     ),
+    "base.secrets": ("secret",),
     "base.states": ("RunState", "TaskState"),
     "client.client": ("Client",),
     "client.client_async": ("AsyncClient",),
@@ -91,7 +95,9 @@ _HOMES = {
         "EventInfo",
         "LimitChangeInfo",
         "LimitInfo",
+        "LogInfo",
         "PoolInfo",
+        "ProgressInfo",
         "QueueInfo",
         "Requested",
         "RunInfo",
@@ -103,7 +109,7 @@ _HOMES = {
     "flows.signals": ("Fatal", "Retry"),
     "flows.steps": ("AsyncStep", "Step", "step"),
     "observe.why": ("Why",),
-    "stages.executors.protocol": ("current",),
+    "stages.executors.current": ("Current", "current"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -114,6 +120,7 @@ __all__ = [
     "AsyncStep",
     "Client",
     "ClientClosed",
+    "Current",
     "DuplicateKey",
     "Duration",
     "EventInfo",
@@ -127,8 +134,10 @@ __all__ = [
     "LeaseLost",
     "LimitChangeInfo",
     "LimitInfo",
+    "LogInfo",
     "NotFound",
     "PoolInfo",
+    "ProgressInfo",
     "QueueInfo",
     "Requested",
     "Retry",
@@ -158,6 +167,7 @@ __all__ = [
     "embedded_async",
     "flow",
     "not_",
+    "secret",
     "step",
 ]
 

@@ -129,6 +129,14 @@ async def test_the_deadline_in_shared_memory_ends_children(tmp_path: Path):
         assert (await harness.run("double", 2)).state == "completed"
 
 
+async def test_a_lease_renewed_after_the_children_are_gone_changes_nothing(tmp_path: Path):
+    harness = Harness("process", tmp_path)
+    await harness.run("double", 1)
+    assert await harness.executor.close(0) == []
+
+    harness.executor.extend(SystemClock().monotonic() + 60 * SECOND)
+
+
 async def test_calls_and_results_larger_than_the_lines_buffer(tmp_path: Path):
     async with Harness("process", tmp_path, max_result=None) as harness:
         text = "x" * (5 << 20)
@@ -352,7 +360,8 @@ from headgate.flows.steps import step
 from headgate.base.clock import SystemClock
 from headgate.flows.registry import registry
 from headgate.stages.executors.in_processes import ProcessExecutor
-from headgate.stages.executors.protocol import Job, current
+from headgate.stages.executors.current import current
+from headgate.stages.executors.protocol import Job
 
 print("imported as", __name__, flush=True)
 
@@ -393,5 +402,5 @@ def test_a_script_with_the_real_registry_is_imported_but_not_run_again(tmp_path:
         "imported as __main__",
         "guarded",
         "imported as __mp_main__",
-        "Outcome(state='completed', output=b'4', failure=None, reason=None)",
+        "Outcome(state='completed', output=b'4', failure=None, reason=None, log=None)",
     ]

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from headgate.stages.executors import sources
-from headgate.stages.executors.protocol import Job, Outcome, current
+from headgate.stages.executors.current import current
+from headgate.stages.executors.protocol import Job, Outcome
 
 _harness: Any = sources.load(
     sources.Source(

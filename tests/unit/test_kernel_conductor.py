@@ -384,8 +384,12 @@ def test_b7_the_dispatch_deadline_counts_only_waiting_for_a_worker():
     stage.lead.ledger.pool("db").used = 0
     stage.lead.ledger.board.opened(stage.lead.ledger.pool("db"))
     stage.cycle()
-    assert stage.lead.sweep(stage.now).total == 1
+    demand = stage.lead.sweep(stage.now)
     assert entry.eligible_at == stage.now
+    [want] = demand.wants
+    assert (demand.total, demand.workers) == (1, 0)
+    assert (want.executor, want.step, want.tasks, want.workers) == ("async", entry.spec.step, 1, 0)
+    assert want.since == stage.now
     stage.now += 2_999_999
     stage.cycle()
     assert entry.state == TaskState.REQUESTED

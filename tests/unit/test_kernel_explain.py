@@ -170,14 +170,18 @@ def test_e7_back_off_tells_what_is_left():
     ("worker", "says"),
     [
         (None, "no worker is connected"),
+        ({"permits": {"hold": 5}}, "no worker is connected"),
         ({"permits": {"thread": 5}}, "none of 1 workers can run step a"),
-        ({"labels": {"gpu": "h100"}}, "with gpu=a100"),
+        ({"labels": {"gpu": "a100"}, "permits": {"thread": 5}}, "1 know it and have no async permits"),
+        ({"labels": {"gpu": "h100"}}, "with gpu=a100; 1 know it and lack that label"),
+        ({"steps": {"b": "s1"}}, "none of 1 workers can run step a with gpu=a100: none knows it"),
+        ({"steps": {"a": "s2"}}, "in version s1, which its run was submitted with; 1 know it in another (s2)"),
         ({"labels": {"gpu": "a100"}, "draining": True}, "are draining"),
         ({"labels": {"gpu": "a100"}, "permits": {"async": 1}}, "permits of 1 workers are in use"),
     ],
-)
+)  # fmt: skip
 def test_b3_why_says_what_is_missing_of_a_worker(worker: dict[str, Any] | None, says: str):
-    stage = Stage(Limits(), graph(items("a", needs={"gpu": "a100"})), worker=worker)
+    stage = Stage(Limits(), graph(items("a", needs={"gpu": "a100"}, signature="s1")), worker=worker)
     run = stage.submit(consts=numbers(2))
     assert says in stage.why(stage.entry(run, "a", 1))["worker"].text
 

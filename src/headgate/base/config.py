@@ -68,6 +68,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     exit_when_stuck: bool = False
     """End the process if a body in a thread outlives the worker's lease: nothing else can stop it."""
     worker_labels: dict[str, str] = {}
+    loop_lag_us: int = microseconds("100ms")
+    """A step that holds the worker's loop for longer is named in the log and in the metrics."""
+    provision: str = ""
+    """What a provisioner calls this worker; empty: somebody started it by hand."""
+
+    # workers that are started on overflow
+    max_workers: int = 0
+    """At most this many at once. 0: none are started."""
+    provision_interval_us: int = microseconds("5s")
+    provision_cooldown_us: int = microseconds("10s")
+    """After a failure; doubled by each that follows, up to five minutes."""
+    start_timeout_us: int = microseconds("60s")
+    provisioned_idle_exit_us: int = microseconds("60s")
 
     # limits: the declared defaults, beneath an operator's live settings
     max_active: int = 10_000
@@ -89,6 +102,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     blob_over_bytes: int = 256 * 1024
     max_value_bytes: int = 2 * 1024 * 1024
     """A value above it is refused."""
+    retention_us: int | None = None
+    """The leader prunes runs that ended so long ago. None: it prunes nothing."""
 
     sources: dict[str, str] = {}
     """Key → where its value came from, for every key that is not at its default."""
@@ -142,6 +157,12 @@ class Contradiction(NamedTuple):
     """The values that do not go together, by their keys, as a person would write them."""
 
 
+_POLLED = (
+    ("start_timeout", "a worker that has joined is seen one poll later at worst"),
+    ("provisioned_idle_exit", "a new worker could leave before its first task is offered"),
+)
+
+
 def contradictions(settings: Settings) -> list[Contradiction]:
     """What is wrong between values that are right by themselves; each message names both."""
     found: list[Contradiction] = []
@@ -166,6 +187,18 @@ def contradictions(settings: Settings) -> list[Contradiction]:
                 {"blob_over": f"{over:,} bytes", "max_value": f"{most:,} bytes"},
             )
         )
+    if settings.max_workers:
+        for name, why in _POLLED:
+            us: int = getattr(settings, f"{name}_us")
+            if us < settings.poll_us:
+                got = {name: spoken(us), "poll": spoken(settings.poll_us)}
+                found.append(
+                    Contradiction(
+                        f"{name} ({got[name]}) must not be below poll ({got['poll']}): {why}.",
+                        f"Raise {name} or lower poll.",
+                        got,
+                    )
+                )
     if settings.labels is not None:
         for label, value in settings.worker_labels.items():
             allowed = settings.labels.get(label)

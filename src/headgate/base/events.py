@@ -12,11 +12,14 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-Subject = Literal["run", "task", "limit", "worker", "leader", "wait"]
-"""What changed. `wait` is no change of state: a task was found blocked, with the reason (StepSlotWaiting)."""
+Subject = Literal["run", "task", "limit", "worker", "leader", "wait", "audit"]
+"""What changed. `wait` is no change of state: a task was found blocked, with the reason (StepSlotWaiting).
+`audit` is about the history itself: it was checked, or a part of it was pruned."""
 
 NOBODY = 0
 """The run of an event that concerns no run."""
+HISTORY = -1
+"""The run of an event about the history itself."""
 
 
 class Change(NamedTuple):
@@ -41,6 +44,8 @@ class Change(NamedTuple):
     limit     kind, name, rule (None: unset) — by the leader, when it comes into force
     worker    permits {executor: n}, labels, lost: reason
     leader    after = owner; a new term has begun
+    audit     checked: seq, events, violations, rules, peaks, who
+              pruned: runs, tasks, events, until, checked, who
     """
 
 

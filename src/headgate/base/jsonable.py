@@ -17,6 +17,7 @@ import msgspec
 
 from headgate.base.errors import Unserialisable
 from headgate.base.model import Failure
+from headgate.base.secrets import SECRET_KEY, Secret
 
 MAX_DEPTH = 100
 BLOB_KEY = "$headgate.blob"
@@ -137,7 +138,7 @@ def _check_text(text: str, path: str) -> None:
 
 def _children(part: Any, path: str) -> list[tuple[str, Any]]:
     """The parts of `part` with their paths; none for a scalar. Raises for what has no JSON form at all."""
-    if isinstance(part, (*_SCALARS, StepError)):
+    if isinstance(part, (*_SCALARS, StepError, Secret)):
         return []
     if isinstance(part, dict):
         mapping = cast("dict[Any, Any]", part)
@@ -176,7 +177,7 @@ def _field_names(part: Any) -> list[str]:
 def _check_key(key: object, path: str) -> None:
     if isinstance(key, str):
         _check_text(key, f"a key of {path}")
-        if key in {BLOB_KEY, ERROR_KEY}:
+        if key in {BLOB_KEY, ERROR_KEY, SECRET_KEY}:
             raise Unserialisable(
                 f"{path} uses the key {key!r}, which is reserved.",
                 field=f"{path}.{key}",

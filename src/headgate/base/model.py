@@ -45,6 +45,8 @@ class NewRun(msgspec.Struct, frozen=True):
     queue_timeout_us: int | None = None
     dispatch_deadline_us: int | None = None
     kind: RunKind = "flow"
+    trace: str | None = None
+    """The submitter's trace (W3C `traceparent`): its steps' spans belong to it."""
 
 
 class RunRow(msgspec.Struct, frozen=True):
@@ -75,6 +77,16 @@ class RunRow(msgspec.Struct, frozen=True):
     dispatch_deadline_us: int | None
     output: bytes | None
     error: bytes | None
+    trace: str | None = None
+
+
+class Progress(msgspec.Struct, frozen=True, array_like=True):
+    """How far a running attempt is, by its own word."""
+
+    token: int
+    done: float
+    total: float | None = None
+    message: str = ""
 
 
 class WorkerRow(msgspec.Struct, frozen=True):
@@ -105,6 +117,8 @@ class WorkerRow(msgspec.Struct, frozen=True):
     """How late its loop was at worst since the last beat."""
     provision: str = ""
     """What a provisioner calls it; empty: somebody started it by hand."""
+    progress: list[Progress] = []
+    """What its attempts said last; bounded, the latest are kept."""
     since: int = 0
     lease_until: int = 0
 

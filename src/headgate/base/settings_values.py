@@ -24,6 +24,7 @@ from headgate.base.limits import (
 )
 
 LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
+MOST_WORKERS = 10_000
 PLACEMENTS = ("spread", "pack")
 _BYTES = {"b": 1, "kb": 1 << 10, "kib": 1 << 10, "mb": 1 << 20, "mib": 1 << 20, "gb": 1 << 30}
 _YES = frozenset({"true", "yes", "on", "1"})
@@ -77,6 +78,10 @@ def table_from_text(text: str, key: str) -> object:
 
 def _count(key: str, minimum: int) -> Callable[[object], int]:
     return lambda value: names.count(value, key, minimum=minimum)
+
+
+def _max_workers(value: object) -> int:
+    return names.count(value, "max_workers", minimum=0, maximum=MOST_WORKERS)
 
 
 def _limit(key: str) -> Callable[[object], int]:
@@ -279,6 +284,8 @@ def _keys() -> dict[str, Key]:
         Key("max_tasks", "max_tasks", _or_none(_count("max_tasks", 1)), int),
         Key("exit_when_stuck", "exit_when_stuck", _flag("exit_when_stuck")),
         Key("worker_labels", "worker_labels", _worker_labels, table=True),
+        Key("provision", "provision", _text("provision")),
+        Key("max_workers", "max_workers", _max_workers, int),
         Key("max_active", "max_active", _limit("max_active"), int, limit=True),
         Key("max_concurrent_runs", "max_concurrent_runs", _limit("max_concurrent_runs"), int,
             limit=True),
@@ -295,11 +302,14 @@ def _keys() -> dict[str, Key]:
         Key("max_value", "max_value_bytes", _size("max_value"), int),
     ]  # fmt: skip
     beats = ("worker_lease", "heartbeat", "leader_lease", "leader_renew", "offer_ttl", "poll")
-    off = ("latency_threshold", "idle_exit", "max_lifetime")
+    elastic = ("provision_interval", "provision_cooldown", "start_timeout", "provisioned_idle_exit")
+    off = ("latency_threshold", "idle_exit", "max_lifetime", "retention")
     keys += [
         *(Key(name, f"{name}_us", _duration(name)) for name in beats),
+        *(Key(name, f"{name}_us", _duration(name)) for name in elastic),
         *(Key(name, f"{name}_us", _or_none(_duration(name))) for name in off),
         Key("grace", "grace_us", _duration("grace", 0)),
+        Key("loop_lag", "loop_lag_us", _duration("loop_lag")),
         Key("age_boost", "age_boost_us", _duration("age_boost", 0), limit=True),
         Key("queue_timeout", "queue_timeout_us", _or_none(_duration("queue_timeout")), limit=True),
         Key(

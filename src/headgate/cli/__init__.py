@@ -14,11 +14,11 @@ following       one run, from its submission to its end
 watching        that run read for display: per step done, running, waiting and for what
 display         the view of it, as a live picture or as plain lines
 interrupts      Ctrl-C and SIGTERM, counted
-runs, queue, pools, limits, workers, looking, auditing, settings    the nouns
+runs, queue, pools, limits, workers, looking, auditing, db, settings    the nouns
 holders         who holds slots of a pool
 dev             `dev`; `dev_loop`, `dev_screen` and `reloading` are its parts
 demo            `demo`; `demo_story`, `demo_flow`, `demo_records` and `demo_proof` are its parts
-worker          `worker`; `serving` is what it shares with `server`
+server, worker  `server`, `worker`; `serving` is what they share
 
 Only main, shell, failures, numbers and the nouns are loaded by every command;
 what is heavy is imported inside the command that needs it.

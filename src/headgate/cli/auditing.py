@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 from rich.markup import escape
@@ -13,11 +13,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from headgate.observe.checker import History, Peak
+    from headgate.observe.checkpoint import Marks
     from headgate.store.protocol import Store
 
-PAGE = 10_000
-SLACK_US = 2_000_000
-"""How long before its commit a leader may have read the clock on a busy machine."""
 MOST_SHOWN = 20
 
 
@@ -28,10 +26,11 @@ def register(app: typer.Typer) -> None:
 def audit(shell: Shell) -> int:
     """Check the whole history against every promise; exit 1 if one was broken."""
     from headgate.observe.checker import check, peaks, promises
+    from headgate.observe.checkpoint import load, merged
 
     with shell.read() as reading:
-        history = reading.call(load_history(reading.store))
-    violations, highest = check(history), peaks(history)
+        history, marks = reading.call(load(reading.store))
+    violations, highest = check(history), merged(marks.peaks, peaks(history))
     if shell.json:
         shell.data(
             {
@@ -39,6 +38,12 @@ def audit(shell: Shell) -> int:
                 "promises": sorted(promises()),
                 "peaks": highest,
                 "violations": violations,
+                "pruned": {
+                    "runs": marks.runs,
+                    "until": marks.until,
+                    "checked": marks.checked,
+                    "violations": marks.forced,
+                },
             }
         )
         return 1 if violations else 0
@@ -47,6 +52,8 @@ def audit(shell: Shell) -> int:
     shell.say(
         f"{len(history.events):,} events, {len(promises())} promises: {_verdict(len(violations))}"
     )
+    if marks.runs:
+        shell.say(pruned(marks))
     for violation in violations[:MOST_SHOWN]:
         shell.say(f"  [red]{escape(str(violation))}[/]")
     if len(violations) > MOST_SHOWN:
@@ -54,31 +61,24 @@ def audit(shell: Shell) -> int:
     return 1 if violations else 0
 
 
+def pruned(marks: Marks) -> str:
+    """What is said of the part that is not there any more."""
+    from headgate.client.views import instant
+
+    until = instant(marks.until).strftime("%Y-%m-%d %H:%M:%S")
+    broken = f", [yellow]{marks.forced} broken promises passed over[/]" if marks.forced else ""
+    return f"{marks.runs:,} runs up to {until} were checked before and pruned{broken}."
+
+
 def _verdict(broken: int) -> str:
     return f"[bold red]{broken} broken[/]" if broken else "[bold green]all kept[/]"
 
 
 async def load_history(store: Store) -> History:
-    """Everything that happened, with the graphs it refers to."""
-    import msgspec
+    """Everything that is left of what happened, with the graphs it refers to."""
+    from headgate.observe.checkpoint import load
 
-    from headgate.base.events import Event, unpack
-    from headgate.base.graph import Graph
-    from headgate.observe.checker import History
-    from headgate.store.protocol import EventFilter
-
-    events: list[Event] = []
-    after = 0
-    while rows := await store.events(EventFilter(after=after, limit=PAGE)):
-        events += [event for row in rows for event in unpack(row)]
-        after = rows[-1].seq
-    digests = {event.data["graph"] for event in events if "graph" in event.data}
-    decode: Any = msgspec.json.Decoder(Graph).decode
-    graphs = {digest: decode(await store.graph(digest)) for digest in digests}
-    # Only where nobody leads can nothing be on its way while this reads.
-    counts = await store.counts()
-    idle = not counts.queued and not counts.executing and await store.leader() is None
-    return History(events, graphs, complete=idle, slack_us=SLACK_US)
+    return (await load(store))[0]
 
 
 def peaks_table(peaks: list[Peak]) -> Table:

@@ -18,7 +18,7 @@ import msgspec
 from headgate.base.clock import SystemClock
 from headgate.flows.flows import flow
 from headgate.flows.steps import step
-from headgate.stages.executors.protocol import current
+from headgate.stages.executors.current import current
 
 WINDOW = 3
 FETCH_SECONDS = 0.25
@@ -33,7 +33,7 @@ def recorded(records: str, name: str, tenant: str) -> Generator[None]:
         yield
         return
     clock = SystemClock()
-    fields = {"step": name, "run": job.run_id, "tenant": tenant, "task": job.task,
+    fields = {"step": name, "run": job.run, "tenant": tenant, "task": job.task,
               "pid": os.getpid(), "attempt": job.attempt}  # fmt: skip
     with Path(records, f"{job.task}-{job.token}.jsonl").open("wb", buffering=0) as file:
         file.write(msgspec.json.encode({**fields, "start": clock.monotonic()}) + b"\n")

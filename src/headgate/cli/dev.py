@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from headgate.cli.numbers import number
 from headgate.cli.run import Pool, Set
 from headgate.cli.shell import Shell, command, start_logging
 
@@ -19,6 +20,14 @@ def dev(
     file: Annotated[str, typer.Argument(metavar="FILE.py", help="Or package.module.")],
     pool: Pool = None,
     set_: Set = None,
+    max_workers: Annotated[
+        str | None,
+        typer.Option(
+            "--max-workers",
+            metavar="N",
+            help="Start up to N more worker processes when work overflows.",
+        ),
+    ] = None,
     plain: Annotated[
         bool,
         typer.Option(
@@ -29,6 +38,9 @@ def dev(
     """Run an engine for a file and reload it when it changes; Ctrl-C stops.
 
     Runs come from elsewhere: headgate submit FILE.py:flow
+
+    With --max-workers it starts more workers when its own cannot take what waits;
+    they end themselves when they have been idle for a while, and with this.
     """
     from headgate.cli import arguments, targets
     from headgate.cli.dev_loop import DevLoop
@@ -40,6 +52,7 @@ def dev(
     overrides: dict[str, Any] = arguments.settings(set_ or ())
     if pool:
         overrides["pools"] = arguments.pools(pool)
-    return DevLoop(
-        shell, shell.settings(**{"exit_when_stuck": True, **overrides}), target, plain=plain
-    ).run()
+    if max_workers is not None:
+        overrides["max_workers"] = number(max_workers)
+    settings = shell.settings(**{"exit_when_stuck": True, **overrides})
+    return DevLoop(shell, settings, target, plain=plain, given=set_ or ()).run()

@@ -7,8 +7,10 @@ connection, for the same reason.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 from rich.markup import escape
@@ -17,6 +19,7 @@ from headgate.base.clock import SECOND, SystemClock
 from headgate.base.config import Settings
 from headgate.base.errors import HeadgateError
 from headgate.cli.dev_screen import DevScreen, look
+from headgate.cli.dev_workers import MoreWorkers
 from headgate.cli.failures import UserCode
 from headgate.cli.interrupts import Interrupts
 from headgate.cli.reading import Reading
@@ -34,11 +37,14 @@ GRACE_US = 5 * SECOND
 class Host:
     """An engine on a loop of its own."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, more: MoreWorkers | None = None) -> None:
         self._settings = settings
+        self._more = more
         self._bridge = Bridge()
         try:
             self._core = self._bridge.call(Core.open(settings, engine=True))
+            if more is not None:
+                self._bridge.call(more.begin(lambda: self._core))
         except BaseException:
             self._bridge.stop()
             raise
@@ -52,11 +58,17 @@ class Host:
         if engine is not None and engine.coordinator is not None:
             # Elsewhere the next beat tells; who leads offers tasks to itself at once.
             engine.coordinator.describe_local()
+        await self._renew()
+
+    async def _renew(self) -> None:
+        if self._more is not None:
+            await self._more.renew()
 
     def restart(self) -> None:
         """A new engine, once what runs has finished within the grace; the rest goes back to the queue."""
         self._bridge.call(self._core.close(min(GRACE_US, self._settings.grace_us)))
         self._core = self._bridge.call(Core.open(self._settings, engine=True))
+        self._bridge.call(self._renew())
 
     @property
     def lost(self) -> bool:
@@ -65,13 +77,29 @@ class Host:
 
     def close(self) -> None:
         try:
-            self._bridge.call(self._core.close(min(GRACE_US, self._settings.grace_us)))
+            self._bridge.call(self._close())
         finally:
             self._bridge.stop()
 
+    async def _close(self) -> None:
+        closing = [self._core.close(min(GRACE_US, self._settings.grace_us))]
+        if self._more is not None:
+            closing.append(self._more.close())
+        await asyncio.gather(*closing)
+
 
 class DevLoop:
-    def __init__(self, shell: Shell, settings: Settings, target: Target, *, plain: bool) -> None:
+    def __init__(
+        self,
+        shell: Shell,
+        settings: Settings,
+        target: Target,
+        *,
+        plain: bool,
+        given: Sequence[str] = (),
+    ) -> None:
+        """`given`: settings by flags, as they were written, for workers to be started with too."""
+        self._given = given
         self._shell = shell
         self._settings = settings
         self._target = target
@@ -81,7 +109,7 @@ class DevLoop:
     def run(self) -> int:
         source = Source(self._target)
         with Interrupts() as interrupts:
-            host = Host(self._settings)
+            host = Host(self._settings, self._more_workers())
             names = ", ".join(source.flows) or "no flow yet"
             title = f"[bold]headgate dev[/] {escape(self._target.where)} ({escape(names)}) [dim]Ctrl-C stops[/]"
             screen = DevScreen(self._shell.out, title, plain=self._plain)
@@ -92,6 +120,13 @@ class DevLoop:
                 screen.close()
                 self._stop(host, interrupts)
         return interrupts.exit_code
+
+    def _more_workers(self) -> MoreWorkers | None:
+        if not self._settings.max_workers:
+            return None
+        sources = [self._target.where] if self._target.is_file else ["--app", self._target.where]
+        grace_us = min(GRACE_US, self._settings.grace_us)
+        return MoreWorkers(self._settings, sources, self._given, grace_us)
 
     def _go_on(
         self,

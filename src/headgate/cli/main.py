@@ -12,6 +12,7 @@ import typer
 from headgate.base.errors import HeadgateError
 from headgate.cli import (
     auditing,
+    db,
     demo,
     dev,
     limits,
@@ -20,6 +21,7 @@ from headgate.cli import (
     queue,
     run,
     runs,
+    server,
     settings,
     worker,
     workers,
@@ -63,6 +65,7 @@ for _part in (
     run,
     dev,
     demo,
+    server,
     worker,
     runs,
     queue,
@@ -71,6 +74,7 @@ for _part in (
     workers,
     looking,
     auditing,
+    db,
     settings,
 ):
     _part.register(app)

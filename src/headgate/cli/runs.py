@@ -29,9 +29,10 @@ Limit = Annotated[str, typer.Option("--limit", "-n", metavar="N", help="How many
 
 
 def register(app: typer.Typer) -> None:
-    noun = group(app, "runs", "Runs: list, show, cancel, retry.")
+    noun = group(app, "runs", "Runs: list, show, logs, cancel, retry.")
     command(noun, "list")(list_)
     command(noun, "show")(show)
+    command(noun, "logs")(logs)
     command(noun, "cancel")(cancel)
     command(noun, "retry")(retry)
 
@@ -153,13 +154,53 @@ def _show_tasks(shell: Shell, tasks: list[TaskInfo]) -> None:
             state(task.state),
             str(task.attempt),
             lasted(task.started_at, task.ended_at, since),
-            escape(task.wait_reason or (task.error.message if task.error else "")),
+            escape(_said_of(task)),
         ]
         for task in tasks
     ]
     shell.out.print(
-        table(">task", "step…", "state", ">tries", "took", "waits for / error…", rows=rows)
+        table(
+            ">task", "step…", "state", ">tries", "took", "progress / waits for / error…", rows=rows
+        )
     )
+
+
+def _said_of(task: TaskInfo) -> str:
+    if task.progress is not None:
+        return str(task.progress)
+    return task.wait_reason or (task.error.message if task.error else "")
+
+
+def logs(
+    shell: Shell,
+    run: RunName,
+    task: Annotated[
+        str | None, typer.Option("--task", metavar="TASK", help="Only of this task.")
+    ] = None,
+    limit: Limit = "10000",
+) -> None:
+    """What the bodies of a run logged, of attempts that have ended."""
+    from headgate.cli import arguments
+
+    with shell.connect() as hg:
+        found = hg.runs.get(run)
+        lines = found.logs(
+            arguments.whole(task, "task"), limit=arguments.whole(limit, "limit") or 0
+        )
+    if shell.json:
+        shell.data(lines)
+        return
+    if not lines:
+        shell.say("[dim]Nothing was logged, or no attempt that logs has ended yet.[/]")
+        return
+    for line in lines:
+        where = line.name if line.index is None else f"{line.name}[{line.index}]"
+        tries = f" #{line.attempt}" if line.attempt > 1 else ""
+        shell.out.print(
+            f"[dim]{line.at:%H:%M:%S}.{line.at.microsecond // 1000:03d}[/] {escape(line.level):<8}"
+            f"[bold]{escape(where)}{tries}[/] {escape(line.message)}",
+            soft_wrap=True,
+        )
 
 
 def cancel(

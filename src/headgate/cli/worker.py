@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,6 +13,9 @@ from headgate.cli.run import Pool, Set
 from headgate.cli.shell import Shell, command, log_lines
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+    from socket import socket
+
     from headgate.base.config import Settings
     from headgate.cli.serving import Told
     from headgate.client.core import Core
@@ -58,6 +63,24 @@ def worker(
     ] = None,
     pool: Pool = None,
     set_: Set = None,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            "--metrics-port",
+            metavar="N",
+            min=0,
+            max=65_535,
+            help="Serve /health and /metrics there; 0 picks a port that is free.",
+        ),
+    ] = None,
+    metrics_host: Annotated[
+        str,
+        typer.Option(
+            "--metrics-host",
+            metavar="ADDRESS",
+            help="Who may ask: 127.0.0.1 is this machine alone.",
+        ),
+    ] = "127.0.0.1",
     with_parent: WithParent = False,
 ) -> int:
     """Run tasks that a leader offers, until SIGTERM; then finish what runs, and end.
@@ -85,33 +108,64 @@ def worker(
         overrides["pools"] = arguments.pools(pool)
     settings = shell.settings(**overrides)
     log_lines(shell, settings.log_level)
-    asyncio.run(_work(shell, settings, lead=lead, with_parent=with_parent))
+    at = None if metrics_port is None else (metrics_host, metrics_port)
+    asyncio.run(_work(shell, settings, at, lead=lead, with_parent=with_parent))
     return 0
 
 
-async def _work(shell: Shell, settings: Settings, *, lead: bool, with_parent: bool) -> None:
+async def _work(
+    shell: Shell, settings: Settings, at: tuple[str, int] | None, *, lead: bool, with_parent: bool
+) -> None:
     from headgate.cli.serving import Told, serve
 
     told = Told()
     told.listen(with_parent=with_parent)
 
-    async def ready(core: Core) -> None:
-        _say(shell, core)
+    async with AsyncExitStack() as opened:
+        listener = None if at is None else opened.enter_context(_listener(at))
 
-    await serve(settings, told, ready, lead=lead, work=True)
+        async def ready(core: Core) -> None:
+            metrics = None
+            if listener is not None:
+                metrics = await opened.enter_async_context(_telling(core, listener))
+            _say(shell, core, metrics)
+
+        await serve(settings, told, ready, lead=lead, work=True)
     shell.note(f"ended: {_reason(told)}")
 
 
-def _say(shell: Shell, core: Core) -> None:
+def _listener(at: tuple[str, int]) -> socket:
+    from headgate.server.listening import bind
+
+    host, port = at
+    return bind(host, port, option="metrics-port")
+
+
+@asynccontextmanager
+async def _telling(core: Core, listener: socket) -> AsyncGenerator[str]:
+    """Serves the worker's `/health` and `/metrics`; gives the url."""
+    from headgate.server.listening import url_of
+    from headgate.server.web import telling
+
+    async with telling(core, listener, demand=False):
+        yield url_of(listener)
+
+
+def _say(shell: Shell, core: Core, metrics: str | None) -> None:
     if core.engine is None:
         return
     row = core.engine.worker.describe()
     url = core.settings.shown_url
     if shell.json:
-        shell.data({"worker": row.id, "pid": row.pid, "url": url, "steps": sorted(row.steps or ())})
+        steps = sorted(row.steps or ())
+        said = {"worker": row.id, "pid": row.pid, "url": url, "steps": steps, "metrics": metrics}
+        shell.data(said)
+        sys.stdout.flush()
         return
     permits = ", ".join(f"{kind} {'∞' if n < 0 else n}" for kind, n in row.permits.items())
     shell.say(f"worker {row.id} on {url}: {len(row.steps or ())} steps; {permits}")
+    if metrics is not None:
+        shell.say(f"  {metrics}/health  {metrics}/metrics")
 
 
 def _reason(told: Told) -> str:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from headgate.base.changes import TaskRow
 from headgate.base.durations import spoken
 from headgate.base.events import Event, unpack
 from headgate.base.graph import Graph, Node
+from headgate.base.model import Progress
 from headgate.base.states import TaskState
 from headgate.client.core import Core
 from headgate.client.results import failure_of
-from headgate.client.views import EventInfo, TaskInfo, instant, moment
+from headgate.client.views import EventInfo, ProgressInfo, TaskInfo, instant, moment
 from headgate.store.protocol import EventFilter
 
 _graph = msgspec.json.Decoder(Graph).decode
@@ -27,7 +30,11 @@ async def tasks(core: Core, run_id: str) -> list[TaskInfo]:
     if any(task.state == TaskState.REQUESTED for task in rows):
         waits = _Waits(await _history(core, row.seq), rows)
     now = await core.store.now()
-    return [_task(task, nodes[task.node], waits.reason(task, now)) for task in rows]
+    said: dict[int, Progress] = {}
+    if any(task.state == TaskState.RUNNING for task in rows):
+        workers = await core.store.workers()
+        said = {each.token: each for worker in workers for each in worker.progress}
+    return [_task(task, nodes[task.node], waits.reason(task, now), said) for task in rows]
 
 
 async def events(core: Core, run_id: str) -> list[EventInfo]:
@@ -70,7 +77,9 @@ class _Waits:
         return self._by_task.get(task.id) or self._by_node.get(task.node)
 
 
-def _task(task: TaskRow, node: Node, reason: str | None) -> TaskInfo:
+def _task(task: TaskRow, node: Node, reason: str | None, said: Mapping[int, Progress]) -> TaskInfo:
+    # By token and only while it runs: a beat may be older than the attempt's end.
+    progress = said.get(task.token) if task.state == TaskState.RUNNING else None
     return TaskInfo(
         id=task.id,
         name=node.name,
@@ -87,6 +96,9 @@ def _task(task: TaskRow, node: Node, reason: str | None) -> TaskInfo:
         started_at=moment(task.started_at),
         ended_at=moment(task.ended_at),
         not_before=moment(task.not_before),
+        progress=None
+        if progress is None
+        else ProgressInfo(progress.done, progress.total, progress.message),
     )
 
 

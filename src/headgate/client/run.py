@@ -8,7 +8,7 @@ from headgate.base.durations import Duration
 from headgate.base.states import RunState
 from headgate.client.bridge import Bridge
 from headgate.client.run_async import AsyncRun
-from headgate.client.views import EventInfo, Requested, RunInfo, TaskInfo
+from headgate.client.views import EventInfo, LogInfo, Requested, RunInfo, TaskInfo
 from headgate.observe.why import Why
 
 T_co = TypeVar("T_co", covariant=True)
@@ -57,6 +57,10 @@ class Run(Generic[T_co]):
 
     def tasks(self) -> list[TaskInfo]:
         return self._bridge.call(self._run.tasks())
+
+    def logs(self, task: int | None = None, *, limit: int = 10_000) -> list[LogInfo]:
+        """What its bodies logged, of attempts that have ended; of one task only if `task` says so."""
+        return self._bridge.call(self._run.logs(task, limit=limit))
 
     def events(self) -> list[EventInfo]:
         """Every change of state so far, in order."""

@@ -7,10 +7,10 @@ from typing import Generic, TypeVar, cast
 from headgate.base.durations import Duration, microseconds
 from headgate.base.model import Request
 from headgate.base.states import TERMINAL_RUNS, RunState
-from headgate.client import details, results
+from headgate.client import details, logs, results
 from headgate.client.core import Core
 from headgate.client.retrying import retry_runs
-from headgate.client.views import EventInfo, Requested, RunInfo, TaskInfo
+from headgate.client.views import EventInfo, LogInfo, Requested, RunInfo, TaskInfo
 from headgate.observe.why import Why, explain_run
 
 T_co = TypeVar("T_co", covariant=True)
@@ -80,6 +80,11 @@ class AsyncRun(Generic[T_co]):
     async def tasks(self) -> list[TaskInfo]:
         self._core.guard.check()
         return await details.tasks(self._core, self._id)
+
+    async def logs(self, task: int | None = None, *, limit: int = 10_000) -> list[LogInfo]:
+        """What its bodies logged, of attempts that have ended; of one task only if `task` says so."""
+        self._core.guard.check()
+        return await logs.logs(self._core, self._id, task, limit)
 
     async def events(self) -> list[EventInfo]:
         """Every change of state so far, in order."""

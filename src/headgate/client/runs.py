@@ -108,8 +108,12 @@ class Workers:
         self._workers = workers
 
     def drain(self, worker: str) -> Requested:
-        """Asks a worker to take no more tasks; what it runs may finish."""
+        """Asks a worker to take no more tasks; what it runs may finish. `worker`: its id, or its beginning."""
         return self._bridge.call(self._workers.drain(worker))
+
+    def get(self, worker: str) -> WorkerInfo:
+        """One worker by its id, or by as much of it as tells it from the others."""
+        return self._bridge.call(self._workers.get(worker))
 
     def list(self) -> WorkerInfos:
         """Workers as they last described themselves; who only holds slots is not one of them."""

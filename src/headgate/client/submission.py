@@ -25,6 +25,7 @@ from headgate.flows.definitions import FlowDef
 from headgate.flows.flows import Flow
 from headgate.flows.registry import registry
 from headgate.flows.trace import trace
+from headgate.observe import tracing
 from headgate.store.protocol import Submitted
 
 TagValues = Mapping[str, str | int | bool]
@@ -113,6 +114,7 @@ def prepare(
         else microseconds(deadline, "deadline"),
         queue_timeout_us=_span(submission.queue_timeout, "queue_timeout"),
         dispatch_deadline_us=_span(submission.dispatch_deadline, "dispatch_deadline"),
+        trace=tracing.traceparent(),
     )
     _check_tags(traced.graph, run.tags)
     return Prepared(run, traced.graph, traced.body, definition)

@@ -71,6 +71,35 @@ class QueueInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class ProgressInfo:
+    """What a body said last with `current().progress(...)`."""
+
+    done: float
+    total: float | None
+    message: str
+
+    def __str__(self) -> str:
+        of = "" if self.total is None else f"/{self.total:g}"
+        return f"{self.done:g}{of} {self.message}".rstrip()
+
+
+@dataclass(frozen=True, slots=True)
+class LogInfo:
+    """One line that a body logged."""
+
+    at: datetime
+    """By the clock of the process that ran it."""
+    level: str
+    logger: str
+    message: str
+    task: int
+    name: str
+    """The step, as the flow names it."""
+    index: int | None
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
 class TaskInfo:
     """A task: a plain step of a run, or one item of a mapped one."""
 
@@ -95,6 +124,8 @@ class TaskInfo:
     ended_at: datetime | None
     not_before: datetime | None
     """A retry's back-off: it does not start earlier."""
+    progress: ProgressInfo | None = None
+    """How far the running attempt is, by its own word; as old as its worker's last beat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +210,9 @@ class WorkerInfo:
     """Whether its lease lasts."""
     since: datetime
     lease_until: datetime
+    steps: Mapping[str, str]
+    """Name → signature: it runs only tasks whose step matches."""
+    flows: Mapping[str, str]
 
     @classmethod
     def of(cls, row: WorkerRow, now: int) -> WorkerInfo:
@@ -194,6 +228,8 @@ class WorkerInfo:
             alive=row.lease_until >= now,
             since=instant(row.since),
             lease_until=instant(row.lease_until),
+            steps=row.steps or {},
+            flows=row.flows,
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headgate.base.errors import NotFound
+from headgate.base.errors import InvalidInput, NotFound
 from headgate.base.model import Request
 from headgate.base.names import did_you_mean
 from headgate.client.core import Core
@@ -16,23 +16,38 @@ class AsyncWorkers:
         self._core = core
 
     async def drain(self, worker: str) -> Requested:
-        """Asks a worker to take no more tasks; what it runs may finish."""
+        """Asks a worker to take no more tasks; what it runs may finish. `worker`: its id, or its beginning."""
         core = self._core
-        core.guard.check()
-        known = {row.id for row in await core.store.workers()}
-        if worker not in known:
-            raise NotFound(
-                f"there is no worker {worker!r}.",
-                field="worker",
-                got=worker,
-                hint=did_you_mean(worker, known) or "No worker is running.",
-            )
-        if core.engine is not None and core.engine.worker.id == worker:
-            await core.engine.drain()
+        worker = (await self.get(worker)).id
+        engine = core.engine
+        if engine is not None and engine.member is not None and engine.worker.id == worker:
+            await engine.drain()
             return Requested((worker,), leader=True)
         await core.store.ask([Request("drain", worker, who=core.who)])
         core.changed()
         return Requested((worker,), await core.leader())
+
+    async def get(self, worker: str) -> WorkerInfo:
+        """One worker by its id, or by as much of it as tells it from the others."""
+        found = await self.list()
+        fits = [each for each in found if each.id == worker] or [
+            each for each in found if worker and each.id.startswith(worker)
+        ]
+        if len(fits) == 1:
+            return fits[0]
+        if fits:
+            raise InvalidInput(
+                f"{len(fits)} workers have an id that begins with {worker!r}.",
+                field="worker",
+                got=worker,
+                hint=f"Name one of them: {', '.join(each.id for each in fits[:5])}.",
+            )
+        raise NotFound(
+            f"there is no worker {worker!r}.",
+            field="worker",
+            got=worker,
+            hint=did_you_mean(worker, [each.id for each in found]) or "No worker is running.",
+        )
 
     async def list(self) -> WorkerInfos:
         """Workers as they last described themselves; who only holds slots is not one of them."""

@@ -13,6 +13,7 @@ from typing import Any
 from headgate.base import codec, names
 from headgate.base.errors import InvalidFlow, InvalidInput
 from headgate.base.jsonable import spoken
+from headgate.base.secrets import MARK
 
 Decode = Callable[[bytes, str], Any]
 _POSITIONAL = (
@@ -129,6 +130,8 @@ class Function:
             else:
                 parts = [(name, fields[name])]
             for shown, raw in parts:
+                if MARK in raw:
+                    continue  # a secret's value is read by the annotation where it is known: in the worker
                 try:
                     decode(raw, shown)
                 except InvalidInput as error:

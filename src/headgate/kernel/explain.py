@@ -18,11 +18,14 @@ from headgate.kernel.conductor import Conductor
 from headgate.kernel.entries import QueuedRun, TaskEntry
 from headgate.kernel.gates import Gate, PoolGate
 from headgate.kernel.ledger import Ledger
+from headgate.kernel.misfit import misfit
 from headgate.kernel.naming import gate_name
 from headgate.kernel.place import Station
 from headgate.kernel.steps import Phase
 
 MOST_HOLDERS = 20
+HOLD = "hold"
+"""The kind of permit of a process that only holds slots for code of its own."""
 
 
 class Holder(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -321,17 +324,20 @@ def _ahead(conductor: Conductor, entry: TaskEntry, gate: Gate) -> int:
 def _worker(
     conductor: Conductor, entry: TaskEntry, station: Station, usual: int | None, now: int
 ) -> Reason:
-    floor = conductor.ledger.floor
     skill = station.skill
-    matching = [worker for worker in floor.workers.values() if worker.fits(skill)]
+    # Who holds slots for code of its own is a worker by its rows, but runs no step.
+    workers = [
+        worker
+        for worker in conductor.ledger.floor.workers.values()
+        if skill.executor in worker.row.permits or HOLD not in worker.row.permits
+    ]
+    matching = [worker for worker in workers if worker.fits(skill)]
     offers = f"; {entry.offers} offers so far" if entry.offers else ""
     ahead = _ahead_for_worker(conductor, entry, station)
-    if not floor.workers:
+    if not workers:
         text = "no worker is connected"
     elif not matching:
-        wanted = ", ".join(f"{label}={value}" for label, value in skill.needs)
-        known = "" if not wanted else f" with {wanted}"
-        text = f"none of {len(floor.workers)} workers can run step {skill.step}{known}"
+        text = misfit(workers, skill)
     elif all(worker.row.draining for worker in matching):
         text = f"all {len(matching)} workers that could take it are draining"
     else:

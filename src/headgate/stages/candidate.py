@@ -16,6 +16,7 @@ from contextlib import suppress
 from headgate.base.clock import SECOND
 from headgate.base.config import Settings
 from headgate.base.errors import HeadgateError, StoreError
+from headgate.observe.metrics import Metrics
 from headgate.stages.coordinator import Coordinator
 from headgate.stages.worker import End, Worker
 from headgate.store.protocol import Elect, Store
@@ -32,6 +33,7 @@ class Candidate:
         name: Callable[[], str | None],
         local: Callable[[], Worker | None],
         leftover: Callable[[list[End]], None],
+        metrics: Metrics,
     ) -> None:
         """`name` is who stands now, None while it must not; `leftover` takes ends a term left unwritten."""
         self.coordinator: Coordinator | None = None
@@ -40,17 +42,23 @@ class Candidate:
         self._name = name
         self._local = local
         self._leftover = leftover
+        self._metrics = metrics
         self._hearers: list[Callable[[list[int]], None]] = []
 
     def on_runs_ended(self, hear: Callable[[list[int]], None]) -> None:
         """`hear` is told of runs that ended while this process leads."""
         self._hearers.append(hear)
 
+    @property
+    def owner(self) -> str | None:
+        """The name it leads under; None while it must not."""
+        name = self._name()
+        return None if name is None else f"{name}-leads"
+
     async def run(self) -> None:
         """Stands and leads until it is cancelled; then it gives its lease back."""
         while True:
-            name = self._name()
-            owner = None if name is None else f"{name}-leads"
+            owner = self.owner
             term = 0 if owner is None else await self._elected(owner)
             if owner is not None and term:
                 await self._lead(owner, term)
@@ -78,7 +86,9 @@ class Candidate:
 
     async def _lead(self, owner: str, term: int) -> None:
         log.info("term %s: this process leads", term)
-        coordinator = Coordinator(self._store, owner, self._settings, self._local(), self._tell)
+        coordinator = Coordinator(
+            self._store, owner, self._settings, self._local(), self._tell, self._metrics
+        )
         self.coordinator = coordinator
         left: list[End] = []
         try:

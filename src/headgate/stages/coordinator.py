@@ -27,7 +27,9 @@ from headgate.base.ids import run_of
 from headgate.base.model import Failure, StoredRequest
 from headgate.base.states import EXECUTING_RUNS, RunState, TaskState
 from headgate.kernel.conductor import Conductor, Cycle
+from headgate.kernel.demand import Demand
 from headgate.kernel.lives import Defaults
+from headgate.observe.metrics import Metrics
 from headgate.stages.chores import end_tasks
 from headgate.stages.feed import Feed
 from headgate.stages.worker import End, Launch, Worker
@@ -49,20 +51,24 @@ class Coordinator:
         settings: Settings,
         local: Worker | None,
         on_ended: Callable[[list[int]], None],
+        metrics: Metrics,
     ) -> None:
         self.owner = owner
-        self.demand: int = 0
+        self.demand: Demand = Demand()
+        self.demand_at: int = 0
+        """When it was found, in the store's time; 0: not yet in this term."""
         self._store = store
         self._settings = settings
         self._local = local
         self._on_ended = on_ended
+        self._metrics = metrics
         self._conductor: Conductor | None = None
         self._feed = Feed(store)
         self._wake = asyncio.Event()
         self._ends: list[End] = []
         self._taken: list[End] = []
         """Ends that go with the cycle being decided."""
-        self._writing = Writing(store, self._act, self._wake.set)
+        self._writing = Writing(store, self._act, self._wake.set, metrics)
         self._foreign = True
         self._sweep_due = True
         self._closing = False
@@ -121,6 +127,7 @@ class Coordinator:
             log.warning("term %s of %s is over: another process leads", term, self.owner)
         finally:
             self._conductor = None
+            self._metrics.led()
             await self._writing.stop()
             await end_tasks([keeper, sweeper, *self._background])
         return self.unwritten()
@@ -150,12 +157,14 @@ class Coordinator:
         self._feed.lanes(snapshot.lanes)
         self._cursor = snapshot.seq
         self._conductor = conductor
+        self._metrics.leads(term, conductor.ledger)
         await self._requests(conductor, snapshot.requests, snapshot.now)
         return conductor
 
     async def _turn(self, conductor: Conductor) -> None:
         """One cycle: what changed → decide → send its commit off; then wait for the next change."""
         self._writing.check()
+        began = asyncio.get_running_loop().time()
         if self._foreign or self._sweep_due or self._feed.hungry:
             # What is read from the store must not be older than what was decided here.
             await self._writing.drain()
@@ -187,7 +196,7 @@ class Coordinator:
         for start in cycle.commit.runs_started:
             self._feed.left(start.run)
         ends, self._taken = self._taken, []
-        await self._writing.send(cycle, ends)
+        await self._writing.send(cycle, ends, began)
         if not (cycle.unfinished or self._feed.hungry or self._ends or self._foreign):
             await self._rest(cycle.next_wake)
 
@@ -223,6 +232,7 @@ class Coordinator:
                     "not accepted in time" if to == TaskState.REQUESTED else "the run is ending",
                 )
                 done = await self._store.withdraw(withdraw)
+                self._metrics.offer_answered("withdrawn", len(done))
                 conductor.withdrawn(done, to, await self._store.now())
                 self._wake.set()
         if cycle.ended:
@@ -243,7 +253,7 @@ class Coordinator:
             len(cycle.starts) + sum(order.kind == "offer" for order in commit.orders),
             len(commit.runs_ended),
             cycle.found_waiting or "none",
-            self.demand,
+            self.demand.total,
         )
 
     async def _rest(self, next_wake: int | None) -> None:
@@ -261,6 +271,7 @@ class Coordinator:
         self._cursor = gathered.seq
         if gathered.limits_changed:
             await self._new_limits(conductor, now)
+        self._feed.brought(gathered.queued)
         await self._learn(conductor, gathered, now)
         if gathered.workers is not None:
             self._meet(conductor, gathered)
@@ -277,10 +288,13 @@ class Coordinator:
                 elif event.subject == "task" and row.actor.startswith("worker:"):
                     if event.after == TaskState.RUNNING:
                         conductor.accepted(event.task, event.token, event.at)
+                        self._metrics.offer_answered("accepted")
                         continue
                     ended = rows.get(event.task)
                     if ended is None or ended.token != event.token:
                         continue
+                    if event.before == TaskState.SCHEDULED:
+                        self._metrics.offer_answered("declined")
                     conductor.ended(
                         event.task,
                         event.token,
@@ -383,6 +397,7 @@ class Coordinator:
         expire = Expire(conductor.term, journal.next_cycle(), journal.actor)
         for lost in await self._store.expire(expire):
             log.warning("worker %s is lost (%s)", lost.worker, lost.reason)
+            self._metrics.offer_answered("withdrawn", len(lost.withdrawn))
             conductor.worker_lost(
                 lost.worker, lost.reason, lost.abandoned, lost.withdrawn, now, lost.lease_until
             )
@@ -390,4 +405,5 @@ class Coordinator:
             failure = Failure("deadline", "the run's deadline passed while it was queued")
             conductor.end_queued(row, RunState.TIMED_OUT, failure, now)
             self._feed.left(row.seq)
-        self.demand = conductor.sweep(now)
+        self.demand, self.demand_at = conductor.sweep(now), now
+        self._metrics.wanted(self.demand)

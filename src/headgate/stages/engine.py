@@ -15,6 +15,7 @@ from collections.abc import Callable
 from headgate.base.clock import Clock, SystemClock
 from headgate.base.config import Settings
 from headgate.flows.registry import Registry, registry
+from headgate.observe.metrics import Metrics
 from headgate.stages.candidate import Candidate
 from headgate.stages.chores import end_tasks
 from headgate.stages.coordinator import Coordinator
@@ -37,14 +38,20 @@ class Engine:
     ) -> None:
         self.store = store
         self.settings = settings
+        self.metrics: Metrics = Metrics()
         self.member: Member | None = None
         self.candidate: Candidate | None = None
         self._name = f"{socket.gethostname()}-{os.getpid()}-{os.urandom(4).hex()}"
         self._tasks: list[asyncio.Task[None]] = []
         if work:
-            self.member = Member(store, settings, clock or SystemClock(), known, self._coordinator)
+            self.member = Member(
+                store, settings, clock or SystemClock(), known, self._coordinator, self.metrics
+            )
+            self.metrics.describe = self.member.describe
         if lead:
-            self.candidate = Candidate(store, settings, self._stands, self._local, self._leftover)
+            self.candidate = Candidate(
+                store, settings, self._stands, self._local, self._leftover, self.metrics
+            )
 
     # -- who it is ---------------------------------------------------------------------------------
 

@@ -54,6 +54,8 @@ class Feed:
         self._lane_of: dict[int, int] = {}
         self._stale: set[int] = set()
         self._arrived: list[int] = []
+        self._brought: dict[int, RunRow] = {}
+        """Rows that came with the news of their arrival."""
 
     def lanes(self, lanes: Iterable[int]) -> None:
         """These lanes have queued runs."""
@@ -81,6 +83,10 @@ class Feed:
         self._lane_of[event.run] = number
         self._arrived.append(event.run)
 
+    def brought(self, rows: Iterable[RunRow]) -> None:
+        """Rows of runs that are queued now; whoever arrives next need not be read."""
+        self._brought = {row.seq: row for row in rows}
+
     def left(self, run: int) -> None:
         """A run is queued no more: it was started, or ended without."""
         number = self._lane_of.pop(run, None)
@@ -106,7 +112,11 @@ class Feed:
         """Bring heads of every lane that needs some; bounded, the rest comes with the next cycle."""
         if self._arrived:
             arrived, self._arrived = self._arrived[:MOST_HEADS], self._arrived[MOST_HEADS:]
-            for row in await self._store.arrivals(arrived):
+            brought, self._brought = self._brought, {}
+            rows = [brought[run] for run in arrived if run in brought]
+            if unread := [run for run in arrived if run not in brought]:
+                rows += await self._store.arrivals(unread)
+            for row in rows:
                 await self._put(conductor, row)
         if self._stale:
             await self._read_on(conductor)

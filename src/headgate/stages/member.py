@@ -29,6 +29,7 @@ from headgate.base.states import TaskState
 from headgate.flows.registry import Registry
 from headgate.kernel import render
 from headgate.kernel.steps import PLAIN
+from headgate.observe.metrics import Metrics
 from headgate.stages.chores import end_tasks
 from headgate.stages.coordinator import Coordinator
 from headgate.stages.lease import LeaseKeeper
@@ -50,6 +51,7 @@ class Member:
         clock: Clock,
         known: Registry,
         leading: Callable[[], Coordinator | None],
+        metrics: Metrics,
     ) -> None:
         """`leading` is this process's own coordinator, while it leads."""
         self.lost: asyncio.Event = asyncio.Event()
@@ -59,6 +61,7 @@ class Member:
         self._clock = clock
         self._registry = known
         self._leading = leading
+        self._metrics = metrics
         self._unwritten: list[End] = []
         self._finish_wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -107,10 +110,11 @@ class Member:
         self.worker.forget()
 
     def announce(self) -> None:
-        """Steps may have been defined since the worker described itself."""
-        if len(self._registry.steps) == self._announced:
+        """Steps and flows may have been defined since the worker described itself."""
+        known = len(self._registry.steps) + len(self._registry.flows)
+        if known == self._announced:
             return
-        self._announced = len(self._registry.steps)
+        self._announced = known
         if (coordinator := self._leading()) is not None:
             coordinator.describe_local()
         else:
@@ -207,6 +211,7 @@ class Member:
             await self._store.finish(Finish(self.worker.id, declined))
             return
         started = await self._store.accept(Accept(self.worker.id, offers))
+        self._metrics.claimed()
         self.worker.launch([await self._launch(each) for each in started])
 
     async def _launch(self, started: Started) -> Launch:
@@ -225,7 +230,14 @@ class Member:
     # -- the lease ---------------------------------------------------------------------------------
 
     def _new_worker(self) -> Worker:
-        return Worker(self._settings, self._clock, self._store, self._registry, self._deliver)
+        return Worker(
+            self._settings,
+            self._clock,
+            self._store,
+            self._registry,
+            self._deliver,
+            self._metrics,
+        )
 
     def _new_keeper(self) -> LeaseKeeper:
         worker = self.worker
@@ -233,7 +245,7 @@ class Member:
             self._store,
             self._settings,
             self._clock,
-            self._describe,
+            self.describe,
             worker.extend,
             self._lose,
             lambda: worker.in_flight,
@@ -242,7 +254,8 @@ class Member:
         worker.live_fd = keeper.live_fd
         return keeper
 
-    def _describe(self) -> WorkerRow:
+    def describe(self) -> WorkerRow:
+        """The worker as its row says, or will say with the next beat."""
         leads = self._leading() is not None
         return self.worker.describe(-1 if leads else self._settings.claim_batch)
 

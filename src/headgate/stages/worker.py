@@ -25,6 +25,7 @@ from headgate.base.model import Failure, WorkerRow
 from headgate.base.states import TaskState
 from headgate.flows.registry import Registry
 from headgate.kernel import render
+from headgate.observe.metrics import Metrics
 from headgate.stages.executors.in_processes import ProcessExecutor
 from headgate.stages.executors.in_threads import ThreadExecutor
 from headgate.stages.executors.on_loop import AsyncExecutor
@@ -70,6 +71,7 @@ class Worker:
         store: Store,
         registry: Registry,
         deliver: Callable[[End], None],
+        metrics: Metrics | None = None,
     ) -> None:
         self.id: str = f"{socket.gethostname()}-{os.getpid()}-{os.urandom(4).hex()}"
         self.since = 0
@@ -81,10 +83,13 @@ class Worker:
         self._store = store
         self._registry = registry
         self._deliver = deliver
+        self._metrics = metrics or Metrics()
         self._work_root = WorkRoot(Path(settings.work_dir))
         self._permits = settings.permits()
         self._executors: dict[str, Executor] = {}
         self._where: dict[int, Executor] = {}
+        self._since: dict[int, int] = {}
+        """Token → when it was accepted, on the process's own clock."""
         self._chores: set[asyncio.Task[None]] = set()
         self._silent = False
         self._lives_until_us = 0
@@ -102,7 +107,9 @@ class Worker:
             total=self._settings.total_permits,
             claim=claim,
             labels=self._settings.worker_labels,
+            # Copied first: steps may be defined while this is asked from the lease's thread.
             steps={name: step.signature for name, step in dict(self._registry.steps).items()},
+            flows={name: flow.signature for name, flow in dict(self._registry.flows).items()},
             draining=self.draining,
             in_flight=len(self._where),
             since=self.since,
@@ -138,6 +145,7 @@ class Worker:
         )
         executor = self._executor(launch.node.executor)
         self._where[launch.token] = executor
+        self._since[launch.token] = self._clock.monotonic()
         self._empty.clear()
         executor.start(job, self._ended)
 
@@ -210,19 +218,21 @@ class Worker:
 
     def _ended(self, job: Job, outcome: Outcome) -> None:
         self._where.pop(job.token, None)
+        now = self._clock.monotonic()
+        lasted_us = now - self._since.pop(job.token, now)
         if not self._where:
             self._empty.set()
         if self._silent:
             return
+        handed_back = outcome.reason in ("drain", "kill")
+        state = TaskState.HANDED_BACK if handed_back else outcome.state
+        self._metrics.task_ended(job.step.name, state, lasted_us)
         output = outcome.output
         if output is not None and len(output) > self._settings.blob_over_bytes:
             self._chore(self._put_blob_and_deliver(job, output))
             return
-        state, reason = outcome.state, outcome.reason or ""
-        if outcome.reason in ("drain", "kill"):
-            state = TaskState.HANDED_BACK
         error = None if outcome.failure is None else _dump(outcome.failure)
-        self._tell(End(job.task, job.token, state, output, error, reason))
+        self._tell(End(job.task, job.token, state, output, error, outcome.reason or ""))
 
     async def _put_blob_and_deliver(self, job: Job, output: bytes) -> None:
         try:

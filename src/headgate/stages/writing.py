@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable
 from headgate.base.changes import Commit
 from headgate.base.errors import NotLeader, StoreError
 from headgate.kernel.conductor import Cycle
+from headgate.observe.metrics import Metrics
 from headgate.stages.worker import End
 from headgate.store.protocol import Store
 
@@ -26,20 +27,28 @@ RETRY_SECONDS = 0.2
 
 class Writing:
     def __init__(
-        self, store: Store, act: Callable[[Cycle], Awaitable[None]], changed: Callable[[], None]
+        self,
+        store: Store,
+        act: Callable[[Cycle], Awaitable[None]],
+        changed: Callable[[], None],
+        metrics: Metrics,
     ) -> None:
         self.written: int = 0
         self._store = store
         self._act = act
         self._changed = changed
+        self._metrics = metrics
         self._flights: deque[tuple[asyncio.Task[None], list[End]]] = deque()
         self._broken: BaseException | None = None
         self._closing = False
 
-    async def send(self, cycle: Cycle, ends: list[End]) -> None:
-        """Write `cycle` and act on it; `ends` are the attempts whose end goes with it."""
+    async def send(self, cycle: Cycle, ends: list[End], began: float) -> None:
+        """Write `cycle` and act on it; `ends` are the attempts whose end goes with it.
+
+        `began`: when the cycle did, on the loop's clock.
+        """
         self.check()
-        task = asyncio.get_running_loop().create_task(self._write(cycle, ends))
+        task = asyncio.get_running_loop().create_task(self._write(cycle, ends, began))
         self._flights.append((task, ends))
         while len(self._flights) > MOST_IN_FLIGHT:
             await asyncio.wait([self._flights[0][0]])
@@ -74,11 +83,12 @@ class Writing:
         if self._flights:
             await asyncio.wait([task for task, _ in self._flights])
 
-    async def _write(self, cycle: Cycle, ends: list[End]) -> None:
+    async def _write(self, cycle: Cycle, ends: list[End], began: float) -> None:
         try:
             if not cycle.commit.empty:
                 await self._commit(cycle.commit)
                 self.written += 1
+                self._metrics.cycle(cycle, asyncio.get_running_loop().time() - began)
             ends.clear()
             await self._act(cycle)
         except Exception as error:  # noqa: BLE001 — whatever it is ends the term; the leader raises it

@@ -4,6 +4,10 @@ Whoever opens the store applies what is pending, inside one transaction that
 also records it, so two processes that start together apply each once. A file
 that a newer headgate has migrated is refused, and so is one whose applied
 migrations are not the ones this code was written with.
+
+Whoever opens a store reads here what was applied, so a copy that is not
+finished says so here too, as a migration that no code knows: it is refused by
+every engine, older ones included.
 """
 
 from __future__ import annotations
@@ -16,7 +20,17 @@ from pathlib import Path
 
 from headgate.base.errors import SchemaTooNew, StoreError
 
+COPYING = 1_000_000
+"""In the place of a migration's number: the store is a copy that is not finished."""
 _FILE = re.compile(r"(\d{4})_(\w+)\.sql")
+
+
+@dataclass(frozen=True, slots=True)
+class Migrated:
+    """From which schema to which; 0: there was none."""
+
+    before: int
+    after: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +58,13 @@ def read_migrations(folder: Path) -> list[Migration]:
 def pending(known: Sequence[Migration], applied: Mapping[int, str]) -> list[Migration]:
     """What of `known` is still to be applied, given the checksums of what was; refuses what does not fit."""
     newest = max(applied, default=0)
+    if newest == COPYING:
+        raise StoreError(
+            "the store is a copy that was not finished.",
+            field="schema",
+            got="copying",
+            hint="Repeat: headgate db copy FROM TO. It starts over.",
+        )
     if newest > len(known):
         raise SchemaTooNew(
             f"the store has schema {newest}, this headgate knows up to {len(known)}.",

@@ -24,6 +24,7 @@ from typing import Protocol
 from headgate.base.changes import Bucket, Commit, Linger, Order, Reservation, TaskRow
 from headgate.base.events import EventRow
 from headgate.base.limits import Limits
+from headgate.base.logs import LogFilter, LogRow
 from headgate.base.model import (
     LimitChange,
     LimitRow,
@@ -34,6 +35,7 @@ from headgate.base.model import (
     StoredRequest,
     WorkerRow,
 )
+from headgate.store.pruning import Forgetting
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,8 @@ class Gathered:
     workers: list[WorkerRow] | None
     """All workers, where any joined, left or changed since the last call; else None."""
     limits_changed: bool
+    queued: list[RunRow] = field(default_factory=list[RunRow])
+    """Rows of the first few runs those events queue, where they cost no further look at the store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +230,8 @@ class Started:
     """The node's input that all items share."""
     run_id: str
     graph: str
+    trace: str | None = None
+    """The submitter's (W3C `traceparent`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,7 +312,7 @@ class Counts:
     executing: int
 
 
-class Store(Protocol):
+class Store(Forgetting, Protocol):
     """One durable place for runs. Both back ends pass `headgate.testing.conformance`."""
 
     async def open(self) -> None:
@@ -367,6 +373,10 @@ class Store(Protocol):
         """The (task, token) pairs that were stale: they changed nothing."""
         ...
 
+    async def keep_logs(self, rows: list[LogRow]) -> None:
+        """What attempts logged. Fenced by nothing: a stale attempt's lines are its own."""
+        ...
+
     # values
     async def put_blob(self, data: bytes) -> str:
         """Stores `data` under its content hash, which it returns."""
@@ -380,6 +390,7 @@ class Store(Protocol):
     async def runs(self, where: RunFilter) -> list[RunRow]: ...
     async def tasks(self, run: int) -> list[TaskRow]: ...
     async def events(self, where: EventFilter) -> list[EventRow]: ...
+    async def logs(self, where: LogFilter) -> list[LogRow]: ...
     async def queue(self, limit: int) -> list[QueueEntry]:
         """Queued runs in their global order (priority, then age)."""
         ...

@@ -51,6 +51,8 @@ class Facts:
     holders: Mapping[str, Holder]
     finished: Mapping[str, tuple[int, str]]
     """Key → the last succeeded run, where a submission skips then."""
+    admissions: int = 0
+    """How often somebody was alone among submitters: for a back end that looks before it takes the lock."""
 
 
 class Admitted(NamedTuple):
@@ -82,6 +84,11 @@ class Desk:
         self.ceilings: Ceilings = facts.ceilings
         self.new: list[Admitted] = []
         self.replaced: list[Request] = []
+
+    @property
+    def as_read(self) -> tuple[int, int]:
+        """The last run's number and the admissions by which all this is judged."""
+        return self._facts.last, self._facts.admissions
 
     def receive(self, submit: Submit, graphs: Collection[str] = ()) -> list[Submitted]:
         """The answer to one submission; where it is refused as a whole, nothing of it remains here.
@@ -211,6 +218,7 @@ class Desk:
             run.dispatch_deadline_us,
             run.params,
             run.consts,
+            run.trace,
         )
 
 

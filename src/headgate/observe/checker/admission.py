@@ -129,6 +129,7 @@ class HonestRejections(CeilingDoubts):
     """A submission is rejected only when the ceiling it names was reached, at the limit it names."""
 
     id = "honest_rejections"
+    across = True
 
     def __init__(self, world: World, found: list[Violation]) -> None:
         super().__init__(world, found)

@@ -27,6 +27,7 @@ class Bypass(Rule):
     slots of a pool they share while pools alone block the waiter."""
 
     id = "bypass"
+    across = True
 
     def __init__(self, world: World, found: list[Violation]) -> None:
         super().__init__(world, found)

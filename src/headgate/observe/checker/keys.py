@@ -11,6 +11,7 @@ class Keys(Rule):
     """At most one run of a key executes; another may be queued only to replace it, and starts after it."""
 
     id = "keys"
+    across = True
 
     def watch(self, on: Watch) -> None:
         on.runs(self.queue, "queued")

@@ -16,6 +16,7 @@ class Rates(Rule):
     """
 
     id = "rates"
+    across = True
 
     def __init__(self, world: World, found: list[Violation]) -> None:
         super().__init__(world, found)

@@ -23,6 +23,7 @@ class TrueReason(Rule):
     """A task said to wait at a gate is requested, and that gate was shut: used + need > limit, as reported."""
 
     id = "true_reason"
+    across = True
 
     def watch(self, on: Watch) -> None:
         on.waits(self.wait)

@@ -71,6 +71,9 @@ def _feed(world: World, watch: Watch, event: Event) -> None:
                 see_limit(event)
         case "worker":
             world.apply_worker(event)
+        case "audit":
+            # About the history, not a part of what happened: `History.checked` says what follows from it.
+            return
         case "leader":
             for see_leader in watch.leader_handlers:
                 see_leader(event)

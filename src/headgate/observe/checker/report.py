@@ -52,6 +52,8 @@ class History:
     slack_us: int = 0
     """How long before its commit a leader may have read the clock. 0 for simulated time; on a live
     system rates, back-off and deadlines are decided a little before the instant the event carries."""
+    checked: int = 0
+    """Up to this seq the history was checked when it was whole; since then whole runs were pruned from it."""
 
 
 @dataclass(frozen=True, slots=True)

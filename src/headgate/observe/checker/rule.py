@@ -1,5 +1,14 @@
 """How a rule is written: it says what it watches, looks at the world, and reports.
 
+A pruned history lacks whole runs that ended before `History.checked`, up to
+which everything was judged while they were still there. What is left then
+shows less in use than there was. That cannot break a ceiling, nor anything a
+run promises by itself, and those rules judge all that is left. A rule that
+weighs one run against others (*there was no room*, *it had to wait for that
+one*, *too soon after that grant*) would call true what is not, or the other
+way round: it says `across = True`, still follows everything, and reports only
+what comes after that seq. Nothing of a pruned run does.
+
 To add one: subclass `Rule`, give it an id and a docstring that says what it
 promises, register its handlers in `watch`, and list it in `audit.py`.
 """
@@ -84,6 +93,8 @@ class Rule:
     """One promise. Its docstring is what a person reads who asks what the rule's id means."""
 
     id: ClassVar[str]
+    across: ClassVar[bool] = False
+    """Its verdict on a run may hang on others that were pruned."""
 
     def __init__(self, world: World, found: list[Violation]) -> None:
         self.world = world
@@ -93,7 +104,9 @@ class Rule:
         raise NotImplementedError
 
     def report(self, event: Event, message: str) -> None:
-        self._found.append(Violation(self.id, event.seq, event.run, event.task, message))
+        self.report_at(event.seq, message, run=event.run, task=event.task)
 
     def report_at(self, seq: int, message: str, *, run: int = 0, task: int = 0) -> None:
+        if self.across and seq <= self.world.history.checked:
+            return
         self._found.append(Violation(self.id, seq, run, task, message))

@@ -7,16 +7,19 @@ from types import CoroutineType
 from typing import Any
 
 from headgate.base.errors import InvalidResult
+from headgate.base.secrets import MARK
+from headgate.observe import tracing
 from headgate.stages.executors import failures
 from headgate.stages.executors.protocol import CURRENT, Job, Outcome
+from headgate.stages.executors.redaction import reveal
 
 
 def perform(job: Job, max_result: int | None) -> Outcome:
     """Decode, call, encode. Never raises: even SystemExit is only a way for a body to fail."""
-    CURRENT.set(job)
+    enter(job)
     step = job.step
     try:
-        args, kwargs = step.decode_call(job.call)
+        args, kwargs = step.decode_call(opened(job))
     except Exception as error:  # noqa: BLE001 — validators of the user's own types run here
         return Outcome("failed", failure=failures.bad_call(error))
     try:
@@ -26,6 +29,21 @@ def perform(job: Job, max_result: int | None) -> Outcome:
     except BaseException as error:  # noqa: BLE001 — a body must not end the worker
         return Outcome("failed", failure=failures.of_exception(error, step.retry_on))
     return encoded(job, value, max_result)
+
+
+def enter(job: Job) -> None:
+    """From here on this context is the body's."""
+    CURRENT.set(job)
+    if job.span is not None:
+        tracing.enter(job.span)
+
+
+def opened(job: Job) -> bytes:
+    """The call with the values of its secrets, which the job itself never holds."""
+    if MARK not in job.call:
+        return job.call
+    call, job.redact = reveal(job.call)
+    return call
 
 
 def encoded(job: Job, value: object, max_result: int | None) -> Outcome:
@@ -38,6 +56,8 @@ def encoded(job: Job, value: object, max_result: int | None) -> Outcome:
         return Outcome("failed", failure=failures.unserialisable(error))
     if max_result is not None and len(raw) > max_result:
         return Outcome("failed", failure=failures.too_large(len(raw), max_result))
+    if job.redact is not None and job.redact.finds(raw):
+        return Outcome("failed", failure=failures.secret_in_result(job.redact.references))
     return Outcome("completed", raw)
 
 

@@ -13,8 +13,10 @@ the task, and does not trust anybody to tell it so:
 
 from __future__ import annotations
 
+import contextvars
 import ctypes
 import importlib
+import logging
 import os
 import signal
 import socket
@@ -30,7 +32,8 @@ from typing import NoReturn
 from headgate.base.clock import SystemClock
 from headgate.base.model import Failure
 from headgate.base.names import did_you_mean
-from headgate.stages.executors import failures, workdirs
+from headgate.observe import tracing
+from headgate.stages.executors import capture, failures, workdirs
 from headgate.stages.executors.bodies import perform
 from headgate.stages.executors.deadline import SharedDeadline
 from headgate.stages.executors.frames import (
@@ -41,10 +44,10 @@ from headgate.stages.executors.frames import (
     Work,
     decode_hello,
     decode_work,
-    frame,
 )
 from headgate.stages.executors.protocol import Job, Outcome, Step
 from headgate.stages.executors.sources import MAIN_ALIAS, load
+from headgate.stages.executors.telling import Teller
 
 WATCH_SECONDS = 0.1
 _PR_SET_PDEATHSIG = 1
@@ -87,26 +90,30 @@ def end_group() -> NoReturn:
 def serve(line: socket.socket) -> None:
     """Work until the worker closes the line."""
     frames = Frames()
+    teller = Teller(line)
+    capture.install()
     hello: Hello | None = None
     while data := line.recv(1 << 18):
         for body in frames.feed(data):
             if hello is None:
                 hello = decode_hello(body)
                 prepare(hello)
-                line.sendall(frame(Report(READY)))
+                teller.send(Report(READY))
             else:
-                line.sendall(frame(run(decode_work(body), hello)))
+                teller.end(run(decode_work(body), hello, teller))
 
 
 def prepare(hello: Hello) -> None:
     sys.path[:] = hello.sys_path
+    if hello.log_level:
+        logging.getLogger().setLevel(hello.log_level)
     for source in hello.sources:
         # An import that fails is told with the work that needs it, where a user sees it.
         with suppress(BaseException):
             load(source)
 
 
-def run(work: Work, hello: Hello) -> Report:
+def run(work: Work, hello: Hello, teller: Teller) -> Report:
     root = None if work.work_root is None else Path(work.work_root)
     job: Job | None = None
     try:
@@ -122,10 +129,17 @@ def run(work: Work, hello: Hello) -> Report:
             timeout_us=work.timeout_us,
             attempt=work.attempt,
             work_root=root,
+            flow=work.flow,
+            worker=work.worker,
+            progress=teller,
+            telling=teller,
         )
         if work.timeout_us is not None:
             job.deadline_us = SystemClock().monotonic() + work.timeout_us
-        return _report(work, perform(job, hello.max_result))
+        teller.begin(job)
+        # A context of its own: nothing a body sets is seen by the next.
+        outcome = contextvars.copy_context().run(_perform, job, work.trace, hello.max_result)
+        return _report(work, outcome)
     except BaseException as error:  # noqa: BLE001 — an error of our own: the task fails, the child goes on
         return Report(work.token, "failed", failure=failures.internal(error))
     finally:
@@ -153,6 +167,12 @@ def find(work: Work, steps: str) -> Step | Failure:
             type="unknown_step", message=f"{where} defines no step {work.step!r}. {hint}"
         )
     return step
+
+
+def _perform(job: Job, trace: str | None, max_result: int | None) -> Outcome:
+    if trace is not None:
+        tracing.enter_remote(trace)
+    return perform(job, max_result)
 
 
 def _report(work: Work, outcome: Outcome) -> Report:

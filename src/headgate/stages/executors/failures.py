@@ -10,7 +10,9 @@ from types import TracebackType
 
 from headgate.base.durations import spoken
 from headgate.base.model import Failure
+from headgate.base.secrets import MissingSecret
 from headgate.flows.signals import Fatal, Retry
+from headgate.stages.executors.protocol import CURRENT
 
 MAX_TRACEBACK = 16_000
 MAX_MESSAGE = 4_000
@@ -45,6 +47,8 @@ def timed_out(timeout_us: int | None, retry_on: tuple[type[BaseException], ...] 
 
 
 def bad_call(error: BaseException) -> Failure:
+    if isinstance(error, MissingSecret):
+        return Failure(type=error.code, message=message_of(error), retryable=False)
     return Failure(
         type="invalid_arguments",
         message=message_of(error),
@@ -74,6 +78,15 @@ def too_large(size: int, limit: int) -> Failure:
         type="result_too_large",
         message=f"the result has {size:,} bytes of JSON; at most {limit:,} are kept."
         " Write it to a file or an object store and return its address.",
+        retryable=False,
+    )
+
+
+def secret_in_result(references: tuple[str, ...]) -> Failure:
+    return Failure(
+        type="secret_in_result",
+        message=f"the result contains the value of a secret ({', '.join(references)}), and results are"
+        " stored. Return what was made with it, not the secret itself.",
         retryable=False,
     )
 
@@ -123,7 +136,10 @@ def traceback_of(error: BaseException) -> str:
 
 
 def _clean(text: str, most: int = MAX_MESSAGE) -> str:
-    """At most `most` bytes and no half characters, which no encoder takes. The middle says least."""
+    """At most `most` bytes, no secret, no half characters, which no encoder takes. The middle says least."""
+    job = CURRENT.get(None)
+    if job is not None and job.redact is not None:
+        text = job.redact(text)  # before it is cut: half a secret would not be found
     raw = text.encode("utf-8", "backslashreplace")
     if len(raw) > most:
         note = f"\n… {len(raw) - most:,} bytes left out …\n".encode()

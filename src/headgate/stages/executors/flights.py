@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from headgate.base.clock import Clock
-from headgate.stages.executors import failures
+from headgate.observe import tracing
+from headgate.stages.executors import capture, failures
 from headgate.stages.executors.protocol import Done, Job, Outcome, Stopping, StopReason
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -30,6 +31,7 @@ class Flight:
 
 class Flights:
     def __init__(self, permits: int, clock: Clock, stop: Callable[[int, StopReason], None]) -> None:
+        capture.install()
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self.permits = permits
         self._clock = clock
@@ -62,6 +64,7 @@ class Flights:
             self.loop.call_soon(_tell, done, job, outcome)
             return None
         flight = Flight(job, done)
+        job.span = tracing.start(job)
         self._by_token[job.token] = flight
         return flight
 
@@ -92,6 +95,12 @@ class Flights:
             flight.timer.cancel()
         if job.stop_reason is not None:
             outcome = _as_asked(job, job.stop_reason)
+        if job.lines is not None:
+            outcome = outcome._replace(log=job.lines.body())
+        if job.progress is not None:
+            job.progress.forget(job.token)
+        if job.span is not None:
+            tracing.end(job.span, outcome.state, outcome.failure, outcome.reason)
         _tell(flight.done, job, outcome)
         self.wake()
 

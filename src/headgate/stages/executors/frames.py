@@ -1,7 +1,8 @@
 """What a worker and its child processes send each other: a length, then MessagePack.
 
 To the child: one `Hello`, then one `Work` at a time. From the child: one
-`Report` when it is ready (token 0), then one per work. No pickle: a child can
+`Report` when it is ready (token 0), then one per work; before that any number
+of notes on what the body logged and how far it is. No pickle: a child can
 say nothing that runs code in the worker.
 """
 
@@ -13,7 +14,8 @@ from typing import Final, Literal
 
 import msgspec
 
-from headgate.base.model import Failure
+from headgate.base.logs import AttemptLog
+from headgate.base.model import Failure, Progress
 from headgate.stages.executors.sources import Source
 
 MAX_FRAME: Final = 256 * 1024 * 1024
@@ -28,6 +30,8 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
     max_result: int | None
     sources: list[Source]
     """What to import before it says that it is ready."""
+    log_level: int = 0
+    """Of the worker's root logger, so that a body's lines pass or do not as they would there."""
 
 
 class Work(msgspec.Struct, frozen=True, array_like=True):
@@ -40,13 +44,19 @@ class Work(msgspec.Struct, frozen=True, array_like=True):
     call: bytes
     work_root: str | None
     timeout_us: int | None
+    flow: str = ""
+    worker: str = ""
+    trace: str | None = None
 
 
 class Report(msgspec.Struct, frozen=True, array_like=True):
     token: int
-    state: Literal["completed", "failed"] = "completed"
+    state: Literal["completed", "failed", "note"] = "completed"
     output: bytes | None = None
     failure: Failure | None = None
+    log: AttemptLog | None = None
+    """Lines since the last note."""
+    progress: Progress | None = None
 
 
 _encode = msgspec.msgpack.Encoder().encode

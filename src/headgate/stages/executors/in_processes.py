@@ -17,7 +17,9 @@ from collections.abc import Sequence
 from headgate.base.clock import Clock
 from headgate.base.errors import InvalidInput
 from headgate.base.model import Failure
+from headgate.observe import tracing
 from headgate.stages.executors import failures, workdirs
+from headgate.stages.executors.capture import Lines
 from headgate.stages.executors.children import Child
 from headgate.stages.executors.deadline import SharedDeadline
 from headgate.stages.executors.flights import Flight, Flights
@@ -66,6 +68,7 @@ class ProcessExecutor:
         self._idle: list[Child] = []
         self._always = tuple(sources)
         self._sources: dict[str, Source] = {}
+        self._closed = False
 
     @property
     def in_flight(self) -> int:
@@ -81,7 +84,9 @@ class ProcessExecutor:
 
     def extend(self, deadline_us: int) -> None:
         """Children may live until `deadline_us` (boot-time clock): call it on each renewal of the lease."""
-        self._deadline.extend(deadline_us)
+        # The lease outlives the children: its last renewals find nobody.
+        if not self._closed:
+            self._deadline.extend(deadline_us)
 
     def start(self, job: Job, done: Done) -> None:
         flight = self._flights.open(job, done)
@@ -128,6 +133,7 @@ class ProcessExecutor:
         last_call.cancel()
         self.kill()
         self._guard.close()
+        self._closed = True
         self._deadline.close()
         return self._flights.tokens()
 
@@ -136,7 +142,13 @@ class ProcessExecutor:
         self._loop.call_soon(self._flights.end, flight, outcome)  # never from inside `start`
 
     def _spawn(self, source: Source) -> Child:
-        hello = Hello(list(sys.path), self._steps, self._max_result, [*self._always, source])
+        hello = Hello(
+            list(sys.path),
+            self._steps,
+            self._max_result,
+            [*self._always, source],
+            logging.getLogger().getEffectiveLevel(),
+        )
         child = Child(
             hello, self._deadline.fd, self._keep_fds, self._guard, self._heard, self._gone
         )
@@ -154,8 +166,10 @@ class ProcessExecutor:
         if source is None:
             source = self._sources[step.name] = source_of(step.fn)
         root = None if job.work_root is None else str(job.work_root)
+        trace = job.trace if job.span is None else tracing.parent_of(job.span)
         return Work(
-            job.task, job.token, job.run_id, job.attempt, step.name, source, job.call, root, job.timeout_us
+            job.task, job.token, job.run_id, job.attempt, step.name, source, job.call, root,
+            job.timeout_us, job.flow, job.worker, trace,
         )  # fmt: skip
 
     def _heard(self, child: Child, report: Report) -> None:
@@ -165,11 +179,16 @@ class ProcessExecutor:
             if flight is not None:
                 self._flights.arm(flight)
             return
+        if report.state == "note":
+            if flight is not None and report.token == flight.job.token:
+                _note(flight.job, report)
+            return
         if flight is None or report.token != flight.job.token:
             child.kill()  # a body wrote on our line: nothing from this child can be believed
             return
         child.flight = None
         self._idle.append(child)
+        _note(flight.job, report)
         self._flights.end(flight, Outcome(report.state, report.output, report.failure))
 
     def _gone(self, child: Child, returncode: int) -> None:
@@ -191,3 +210,13 @@ class ProcessExecutor:
             None, workdirs.remove, job.work_root, job.task, job.token
         )
         removal.add_done_callback(lambda _: self._flights.end(flight, outcome))
+
+
+def _note(job: Job, report: Report) -> None:
+    """What a child tells of its body."""
+    if report.log is not None:
+        if job.lines is None:
+            job.lines = Lines()
+        job.lines.add(report.log.lines, report.log.dropped)
+    if report.progress is not None and job.progress is not None:
+        job.progress.put(report.progress)

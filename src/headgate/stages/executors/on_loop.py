@@ -7,10 +7,9 @@ from functools import partial
 
 from headgate.base.clock import Clock
 from headgate.stages.executors import failures, workdirs
-from headgate.stages.executors.bodies import encoded
+from headgate.stages.executors.bodies import encoded, enter, opened
 from headgate.stages.executors.flights import Flight, Flights
 from headgate.stages.executors.protocol import (
-    CURRENT,
     MAX_RESULT_BYTES,
     Done,
     Job,
@@ -79,10 +78,10 @@ class AsyncExecutor:
         return next((each.job for each in self._flights.all() if each.vehicle is task), None)
 
     async def _perform(self, job: Job) -> Outcome:
-        CURRENT.set(job)
+        enter(job)
         step = job.step
         try:
-            args, kwargs = step.decode_call(job.call)
+            args, kwargs = step.decode_call(opened(job))
         except Exception as error:  # noqa: BLE001 — validators of the user's own types run here
             return Outcome("failed", failure=failures.bad_call(error))
         try:

@@ -12,12 +12,17 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 
 from headgate.base.errors import NotFound
 from headgate.base.model import Failure
 from headgate.stages.executors import workdirs
+from headgate.stages.executors.redaction import Redactor
 from headgate.stages.executors.sources import Source
+from headgate.stages.progress import ProgressSink
+
+if TYPE_CHECKING:
+    from headgate.stages.executors.capture import Lines
 
 EndState = Literal["completed", "failed", "timed_out", "cancelled"]
 StopReason = Literal["cancel", "timeout", "lease_lost", "drain", "kill"]
@@ -45,7 +50,7 @@ class Step(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One accepted attempt; also what the body sees of itself (`current()`)."""
+    """One accepted attempt. A body sees it as `current()`."""
 
     task: int
     token: int
@@ -62,6 +67,20 @@ class Job:
     stop_reason: StopReason | None = None
     """Set when it is told to stop. A thread cannot be stopped from outside: its body may look here."""
     has_workdir: bool = False
+    flow: str = ""
+    worker: str = ""
+    trace: str | None = None
+    """The trace of whoever submitted the run (W3C `traceparent`)."""
+    progress: ProgressSink | None = None
+    """Where the body's progress goes; None: nobody wants to know."""
+    redact: Redactor | None = None
+    """Takes the values of its secrets out of a text; None: it has none."""
+    lines: Lines | None = None
+    """What its body logged so far; None: nothing."""
+    telling: Telling | None = None
+    """In a child process: who tells the worker of new lines."""
+    span: Any = None
+    """Its span, where somebody collects traces."""
 
     @property
     def workdir(self) -> Path:
@@ -73,12 +92,20 @@ class Job:
         return workdirs.create(self.work_root, self.task, self.token)
 
 
+class Telling(Protocol):
+    def wake(self) -> None:
+        """There is something new to tell."""
+        ...
+
+
 class Outcome(NamedTuple):
     state: EndState
     output: bytes | None = None
     failure: Failure | None = None
     reason: StopReason | None = None
     """What it was told to stop for, if it was."""
+    log: bytes | None = None
+    """What its body logged, ready to be stored."""
 
 
 class Stopping(NamedTuple):
@@ -92,11 +119,6 @@ class Stopping(NamedTuple):
 Done = Callable[[Job, Outcome], None]
 
 CURRENT: ContextVar[Job] = ContextVar("headgate_job")
-
-
-def current() -> Job | None:
-    """The attempt whose body is asking; None outside of one."""
-    return CURRENT.get(None)
 
 
 class Executor(Protocol):

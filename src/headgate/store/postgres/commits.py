@@ -266,4 +266,4 @@ async def move(tx: Session, moves: list[tuple[int, int, int, int, int]]) -> None
     # The old place is found from the run's row, so it goes before the row changes.
     await step(tx, "queue_remove", [run for run, *_ in moves])
     await tx.run("run_rank", *columns(moves, 5))
-    await tx.run("queue_add", *columns([(*place, run) for run, _, *place in moves], 4))
+    await step(tx, "queue_add", *columns([(*place, run) for run, _, *place in moves], 4))

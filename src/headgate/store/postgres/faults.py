@@ -126,6 +126,13 @@ def no_room(where: str, free: int, needed: int) -> StoreBusy:
     )
 
 
+def in_use(where: str, migration: str) -> StoreBusy:
+    return StoreBusy(
+        f"{where} is in use so much that migration {migration!r} found no moment.",
+        hint="Look for a long transaction in pg_stat_activity; then: headgate db migrate.",
+    )
+
+
 def foreign(where: str, schema: str) -> StoreError:
     return StoreError(
         f"the schema {schema!r} of {where} has tables of another program.",

@@ -6,12 +6,14 @@ import asyncio
 
 from headgate.store.postgres.line import Line
 from headgate.store.postgres.session import Session
-from headgate.store.postgres.submission import Answer, refused, submit_all
+from headgate.store.postgres.submission import Answer, submit_all
 from headgate.store.protocol import Submit, Submitted
 
 MOST_RUNS = 2_000
 """Runs of one group, unless a single submission has more."""
 MOST_WAITING = 10_000
+CROWDED = 20
+"""Groups that take the lock at once after one that came second without it."""
 
 
 class Desk:
@@ -22,8 +24,8 @@ class Desk:
         self._waiting: list[tuple[Submit, asyncio.Future[list[Submitted]]]] = []
         self._room = asyncio.Semaphore(MOST_WAITING)
         self._busy = False
-        self._refused = False
-        """The last answer was a rejection: the next is looked up before anybody is locked out."""
+        self._alone = 0
+        """How many groups still take the lock at once: somebody else submits at the same time."""
 
     async def submit(self, submit: Submit) -> list[Submitted]:
         async with self._room:
@@ -55,13 +57,14 @@ class Desk:
 
     async def _group(self, group: list[tuple[Submit, asyncio.Future[list[Submitted]]]]) -> None:
         submits = [each for each, _ in group]
-        look_first = self._refused
+        alone = self._alone > 0
 
-        async def verb(tx: Session) -> list[Answer]:
-            return await submit_all(tx, submits, look_first=look_first)
+        async def verb(tx: Session) -> tuple[list[Answer], bool]:
+            return await submit_all(tx, submits, alone=alone)
 
         try:
-            answers = await self._line.call(verb)
+            answers, raced = await self._line.call(verb)
+            self._alone = CROWDED if raced else max(0, self._alone - 1)
         except Exception as error:  # noqa: BLE001 — everybody of the group is told
             answers: list[Answer] = [error] * len(group)
         for (_, future), answer in zip(group, answers, strict=True):
@@ -69,6 +72,5 @@ class Desk:
                 if not future.done():
                     future.set_exception(answer)
                 continue
-            self._refused = refused(answer)
             if not future.done():
                 future.set_result(answer)

@@ -39,10 +39,9 @@ class Options:
     def quoted_schema(self) -> str:
         return f'"{self.schema}"'
 
-    def lock(self, number: int) -> str:
-        """The arguments of an advisory lock that belongs to this schema."""
-        name = zlib.crc32(f"{self.schema}:{number}".encode())
-        return f"{_LOCK_SPACE}, {name - 2**31}"
+    def lock(self, number: int) -> tuple[int, int]:
+        """The key of an advisory lock that belongs to this schema."""
+        return _LOCK_SPACE, zlib.crc32(f"{self.schema}:{number}".encode()) - 2**31
 
     @property
     def listen_dsn(self) -> str:

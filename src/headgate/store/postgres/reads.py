@@ -14,6 +14,7 @@ from headgate.base.changes import Bucket, Linger, Order, Reservation, TaskRow
 from headgate.base.errors import NotFound
 from headgate.base.events import EventRow
 from headgate.base.limits import Limits
+from headgate.base.logs import LogFilter, LogRow
 from headgate.base.model import LimitChange, LimitRow, RunRow, WorkerRow
 from headgate.store import decode
 from headgate.store.counting import tally
@@ -32,6 +33,7 @@ from headgate.store.protocol import (
 )
 
 MAX_REQUESTS = 10_000
+FEW_QUEUED = 8
 _SETTLE_TRIES, _SETTLE_SECONDS = 20, 0.005
 
 
@@ -60,13 +62,14 @@ async def gather(
     tx: Session, gather: Gather, workers_seen: int
 ) -> tuple[Gathered, int, int | None]:
     """What others did, the version of the workers that was looked at, and for how long more is held back."""
-    rows, [[last]], [[version]], requests, [[now]], [[held_back]] = await tx.several(
+    rows, [[last]], [[version]], requests, [[now]], [[held_back]], queued = await tx.several(
         ("events_after", (gather.after, gather.actor, gather.limit)),
         ("last_seq", ()),
         ("workers_version", ()),
         ("request_list", (MAX_REQUESTS,)),
         ("now", ()),
         ("held_back", ()),
+        ("runs_just_queued", (gather.after, FEW_QUEUED)),
     )
     events = [EventRow._make(row) for row in rows]
     # A full page may end before the history does; otherwise our own events are passed over too.
@@ -81,6 +84,7 @@ async def gather(
             requests=decode.requests(requests),
             workers=None if version == workers_seen else await workers(tx),
             limits_changed=limits_changed,
+            queued=decode.runs(queued),
         ),
         version,
         None if held_back is None else max(0, now - held_back),
@@ -123,6 +127,11 @@ async def runs(tx: Session, where: RunFilter) -> list[RunRow]:
 
 async def tasks(tx: Session, run: int) -> list[TaskRow]:
     return [TaskRow._make(row) for row in await tx.all("tasks_of_run", run)]
+
+
+async def logs(tx: Session, where: LogFilter) -> list[LogRow]:
+    rows = await tx.all("logs_list", where.run, where.task, *where.after, where.limit)
+    return [LogRow(*row) for row in rows]
 
 
 async def events(tx: Session, where: EventFilter) -> list[EventRow]:

@@ -29,7 +29,7 @@ async def retry(tx: Session, run_ids: list[str]) -> list[Submitted]:
             ("drain_recent", (WINDOW_SECONDS,)),
             ("runs_by_key", (keys,)),
         )
-        _, as_of, now, _ = marks
+        _, _, as_of, now, _ = marks
         counters = ceilings(limits, counted, drained)
         holders = {key: (seq, run_id) for key, seq, run_id, *_ in held}
         answers, queue = judge(run_ids, found, holders, counters, now, as_of)

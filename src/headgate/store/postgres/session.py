@@ -95,6 +95,10 @@ class Session:
             raise NotSent("the connection is closed")
         self.uncertain = self.uncertain or stores
 
+    def locking(self, name: str, number: int) -> str:
+        """A statement that takes one of our locks and has no parameters."""
+        return self.sql.text(name).replace("{lock}", "{}, {}".format(*self.options.lock(number)))
+
     # -- transactions
 
     @asynccontextmanager
@@ -104,7 +108,7 @@ class Session:
             yield
             return
         self._about_to_send(stores=False)
-        text = self.sql.text(how).replace("{lock}", self.options.lock(SUBMITTERS))
+        text = self.locking(how, SUBMITTERS)
         self.inside = True
         try:
             await self.conn.execute(text)

@@ -21,8 +21,9 @@ from typing import TypeVar
 from headgate.base.changes import Order, TaskRow
 from headgate.base.clock import SECOND, Clock, SystemClock
 from headgate.base.errors import StoreError
-from headgate.base.events import EventRow
+from headgate.base.events import Change, EventRow
 from headgate.base.limits import Limits
+from headgate.base.logs import LogFilter, LogRow
 from headgate.base.model import LimitChange, LimitRow, Request, RunRow, WorkerRow
 from headgate.store.decode import encode
 from headgate.store.postgres import (
@@ -30,12 +31,13 @@ from headgate.store.postgres import (
     leading,
     limiting,
     opening,
+    pruning,
     reads,
     recovery,
     retrying,
     work,
 )
-from headgate.store.postgres.compose import Dialect, Parts
+from headgate.store.postgres.compose import Dialect, Parts, columns
 from headgate.store.postgres.grouping import Desk
 from headgate.store.postgres.lag import Lag
 from headgate.store.postgres.line import Line
@@ -70,6 +72,7 @@ from headgate.store.protocol import (
     Submitted,
     Withdraw,
 )
+from headgate.store.pruning import Discard, Discarded, Kept, Mentions, Prune, Pruned
 
 T = TypeVar("T")
 
@@ -276,6 +279,9 @@ class PostgresStore(Store):
         self._stale += len(stale)
         return stale
 
+    async def keep_logs(self, rows: list[LogRow]) -> None:
+        await self._write(lambda tx: tx.run("log_add", *columns(sorted(rows), 4)))
+
     # -- values
 
     async def put_blob(self, data: bytes) -> str:
@@ -302,6 +308,9 @@ class PostgresStore(Store):
     async def events(self, where: EventFilter) -> list[EventRow]:
         return await self._look(lambda tx: reads.events(tx, where))
 
+    async def logs(self, where: LogFilter) -> list[LogRow]:
+        return await self._look(lambda tx: reads.logs(tx, where))
+
     async def queue(self, limit: int) -> list[QueueEntry]:
         return await self._look(lambda tx: reads.queue(tx, limit))
 
@@ -325,6 +334,28 @@ class PostgresStore(Store):
 
     async def stale_writes(self) -> int:
         return self._stale
+
+    @property
+    def listener_replaced(self) -> int:
+        """How often the connection that listens was lost and made anew."""
+        return 0 if self._state is None else self._state.listener.replaced
+
+    # -- upkeep
+
+    async def prune(self, prune: Prune) -> Pruned:
+        return await self._write(lambda tx: pruning.prune(tx, prune))
+
+    async def remark(self, change: Change) -> int:
+        return await self._write(lambda tx: pruning.remark(tx, change))
+
+    async def mentions(self, after: int, limit: int) -> Mentions:
+        return await self._look(lambda tx: pruning.mentions(tx, after, limit))
+
+    async def kept(self, put_before: int) -> Kept:
+        return await self._look(lambda tx: pruning.kept(tx, put_before))
+
+    async def discard(self, discard: Discard) -> Discarded:
+        return await self._write(lambda tx: pruning.discard(tx, discard))
 
     # -- waking
 

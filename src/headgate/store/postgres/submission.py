@@ -6,8 +6,10 @@ another submitter, so two can never both take the last place. The leader only
 closes runs meanwhile; a stale `closed` errs on the safe side.
 
 Submissions that wait together go together: everything is read in one round
-trip, judged in memory, and written in one statement. A store that refused its
-last submission first looks without the lock: a rejection is a plain read.
+trip, judged in memory, and written in one statement. Most need no lock at all:
+they look, and their statement writes only if nobody was admitted since and
+nobody is alone (`submit_claim`). Keys and new lanes take the lock at once, and
+so does who came second. A rejection is a plain read.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from headgate.store.decode import encode
 from headgate.store.history import CLIENT, event_rows
 from headgate.store.lanes import lane_name
 from headgate.store.postgres.compose import Parts, columns
-from headgate.store.postgres.session import Row, Session, pairs
+from headgate.store.postgres.session import SUBMITTERS, Row, Session, pairs
 from headgate.store.protocol import Submit, Submitted
 from headgate.store.submission import Desk, Facts, Holder, Plan, keys_of
 
@@ -34,19 +36,29 @@ Answer = list[Submitted] | Exception
 _RUN = (
     "seq", "id", "kind", "flow", "graph", "tags", "priority", "key", "lane", "rank1", "rank2",
     "waits_for", "queued_at", "deadline_us", "deadline_at", "queue_timeout_us",
-    "dispatch_deadline_us", "params", "consts",
+    "dispatch_deadline_us", "params", "consts", "trace",
 )  # fmt: skip
 _QUEUE = ("lane", "rank1", "rank2", "run")
 _EVENT = ("seq", "at", "term", "cycle", "actor", "run", "body")
 
 
-async def submit_all(tx: Session, submits: Sequence[Submit], *, look_first: bool) -> list[Answer]:
-    """The answer to each of `submits`; one that cannot be right does not hurt the others."""
+async def submit_all(
+    tx: Session, submits: Sequence[Submit], *, alone: bool
+) -> tuple[list[Answer], bool]:
+    """The answer to each of `submits`; one that cannot be right does not hurt the others.
+
+    `alone`: to take the lock at once. Beside the answers: whether somebody else was faster without it.
+    """
     answers: list[Answer] = []
-    if look_first:
-        desk, answers, _, unsettled = await _look(tx, submits)
+    raced = False
+    if not alone and not any(run.key for each in submits for run in each.runs):
+        desk, answers, lanes, unsettled = await _look(tx, submits)
         if not desk.new and not unsettled:
-            return answers
+            return answers, False
+        if desk.new and _simple(desk, lanes):
+            if await _write_at_once(tx, desk, submits, lanes):
+                return answers, False
+            raced = True
     for _ in range(_SETTLE_TRIES):
         async with tx.transaction("begin_alone"):
             desk, answers, lanes, unsettled = await _look(tx, submits)
@@ -58,7 +70,7 @@ async def submit_all(tx: Session, submits: Sequence[Submit], *, look_first: bool
         # A rejection names the end of the history it was decided by. A commit in flight could still
         # come to stand before that end, and the history would seem to have had room.
         await asyncio.sleep(_SETTLE_SECONDS)
-    return answers
+    return answers, raced
 
 
 async def _look(
@@ -118,9 +130,10 @@ async def _read(
             break
         # By other limits other counters and lanes concern these runs.
         await tx.limits(found)
-    last, as_of, now, held_back = marks
+    last, admissions, as_of, now, held_back = marks
     facts = Facts(
         last=last,
+        admissions=admissions,
         as_of=as_of,
         now=now,
         limits=limits,
@@ -142,24 +155,50 @@ def ceilings(limits: Limits, counted: Iterable[Row], drained: Row) -> Ceilings:
     return Ceilings(limits, active, lambda: (drained[0], drained[1]))
 
 
+def _simple(desk: Desk, lanes: dict[str, int]) -> bool:
+    return len(desk.new) <= COPY_OVER and lanes.keys() >= set(desk.signatures())
+
+
+async def _write_at_once(
+    tx: Session, desk: Desk, submits: Sequence[Submit], lanes: dict[str, int]
+) -> bool:
+    """False: nothing was written, because somebody else was admitted or is about to be."""
+    parts = Parts()
+    parts.add("now", alias="clock")
+    last, admissions = desk.as_read
+    lock = tx.options.lock(SUBMITTERS)
+    parts.add("submit_claim", last, admissions, desk.new[-1].seq, *lock, alias="claimed")
+    parts.add("submit_fence", alias="fence")
+    _rows(parts, desk, desk.plan(desk.signatures(), lanes), submits)
+    parts.add("submit_answer", *tx.hint("submit"))
+    return bool(await tx.compose(parts))
+
+
 async def _write(tx: Session, desk: Desk, submits: Sequence[Submit], known: dict[str, int]) -> None:
     signatures = desk.signatures()
     plan = desk.plan(signatures, await lanes_for(tx, signatures, known))
+    parts = Parts()
+    parts.add("now", alias="clock")
+    parts.add("open_fence", alias="fence")
+    parts.add("last_run_save", desk.new[-1].seq)
+    _rows(parts, desk, plan, submits)
+    parts.add("wake", *tx.hint("submit"))
+    await tx.compose(parts)
+    if len(plan.runs) > COPY_OVER:
+        await _copy(tx, plan, desk.now)
+
+
+def _rows(parts: Parts, desk: Desk, plan: Plan, submits: Sequence[Submit]) -> None:
     sent: dict[str, bytes] = {}
     for each in submits:
         sent |= each.graphs
     needed = {each.run.graph for each in desk.new} & sent.keys()
-    copied = len(plan.runs) > COPY_OVER
-    parts = Parts()
-    parts.add("now", alias="clock")
-    parts.add("open_fence", alias="fence")
     if needed:
         parts.add("graph_add", sorted(needed), [sent[name] for name in sorted(needed)])
-    parts.add("last_run_save", desk.new[-1].seq)
     if desk.ceilings.added:
         parts.add("counter_admit", *columns(sorted(desk.ceilings.added.items()), 2))
-    if not copied:
-        parts.add("submit_run", *columns(plan.runs, 19))
+    if len(plan.runs) <= COPY_OVER:
+        parts.add("submit_run", *columns(plan.runs, len(_RUN)))
         parts.add("queue_add", *columns(plan.queued, 4))
         bodies = event_rows(desk.now, CLIENT, plan.events)
         parts.add(
@@ -170,10 +209,6 @@ async def _write(tx: Session, desk: Desk, submits: Sequence[Submit], known: dict
         parts.add("key_take", *columns(sorted(plan.keys.items()), 2))
     if desk.replaced:
         parts.add("request_add", [encode(request) for request in desk.replaced])
-    parts.add("wake", *tx.hint("submit"))
-    await tx.compose(parts)
-    if copied:
-        await _copy(tx, plan, desk.now)
 
 
 async def _copy(tx: Session, plan: Plan, now: int) -> None:

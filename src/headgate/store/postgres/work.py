@@ -100,7 +100,7 @@ async def accept(tx: Session, accept: Accept) -> tuple[list[Started], int]:
         missing = sorted(tokens.items() - {(row[0], row[8]) for row in rows})
         rows += await tx.all("tasks_accepted", accept.worker, *columns(missing, 2))
     started = [
-        Started(TaskRow._make(row[:_TASK_COLUMNS]), *row[_TASK_COLUMNS:][:3]) for row in rows
+        Started(TaskRow._make(row[:_TASK_COLUMNS]), *row[_TASK_COLUMNS:][:4]) for row in rows
     ]
     stale = len(tokens) - len(started)
     if stale:

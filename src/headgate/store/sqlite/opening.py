@@ -12,7 +12,7 @@ from pathlib import Path
 
 from headgate.base.clock import Clock
 from headgate.base.errors import StoreError
-from headgate.store.migrate import pending, read_migrations
+from headgate.store.migrate import Migrated, pending, read_migrations
 from headgate.store.sqlite import faults
 from headgate.store.sqlite.session import Session, connect
 from headgate.store.sqlite.turnstile import Turnstile
@@ -33,7 +33,7 @@ def open_writer(path: Path, clock: Clock, turnstile: Turnstile, busy_timeout_us:
     try:
         session = connect(path, clock, busy_timeout_us, write=True)
         try:
-            _migrate(session, path)
+            migrate(session, path)
         except BaseException:
             session.db.close()
             raise
@@ -42,7 +42,7 @@ def open_writer(path: Path, clock: Clock, turnstile: Turnstile, busy_timeout_us:
     return session
 
 
-def _migrate(session: Session, path: Path) -> None:
+def migrate(session: Session, path: Path) -> Migrated:
     session.run("begin_write")
     try:
         tables = {row[0] for row in session.all("table_names")}
@@ -55,6 +55,7 @@ def _migrate(session: Session, path: Path) -> None:
                 session.db.execute(statement)
             session.run("migration_add", migration.number, migration.name, migration.checksum)
         session.run("commit_transaction")
+        return Migrated(max(applied, default=0), len(MIGRATIONS))
     except BaseException:
         if session.db.in_transaction:
             session.run("rollback_transaction")

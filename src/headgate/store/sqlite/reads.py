@@ -8,6 +8,7 @@ from headgate.base.changes import Bucket, Linger, Order, Reservation, TaskRow
 from headgate.base.errors import NotFound
 from headgate.base.events import EventRow
 from headgate.base.limits import Limits
+from headgate.base.logs import LogFilter, LogRow
 from headgate.base.model import LimitChange, LimitRow, RunRow, WorkerRow
 from headgate.store import decode
 from headgate.store.counting import tally
@@ -110,6 +111,11 @@ def runs(tx: Session, where: RunFilter) -> list[RunRow]:
 
 def tasks(tx: Session, run: int) -> list[TaskRow]:
     return [TaskRow._make(row) for row in tx.all("tasks_of_run", run)]
+
+
+def logs(tx: Session, where: LogFilter) -> list[LogRow]:
+    rows = tx.all("logs_list", where.run, where.task, *where.after, where.limit)
+    return [LogRow(*row) for row in rows]
 
 
 def events(tx: Session, where: EventFilter) -> list[EventRow]:

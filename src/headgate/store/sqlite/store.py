@@ -20,8 +20,9 @@ from typing import TypeVar
 from headgate.base.changes import Order, TaskRow
 from headgate.base.clock import SECOND, Clock, SystemClock
 from headgate.base.errors import InvalidInput, StoreError
-from headgate.base.events import EventRow
+from headgate.base.events import Change, EventRow
 from headgate.base.limits import Limits
+from headgate.base.logs import LogFilter, LogRow
 from headgate.base.model import LimitChange, LimitRow, Request, RunRow, WorkerRow
 from headgate.store.protocol import (
     Accept,
@@ -51,10 +52,12 @@ from headgate.store.protocol import (
     Submitted,
     Withdraw,
 )
+from headgate.store.pruning import Discard, Discarded, Kept, Mentions, Prune, Pruned
 from headgate.store.sqlite import (
     commits,
     faults,
     limiting,
+    pruning,
     reads,
     recovery,
     retrying,
@@ -140,7 +143,7 @@ class SqliteStore(Store):
         self._clock: Clock = SystemClock() if clock is None else clock
         self._busy_timeout_us = busy_timeout_us
         self._state: _Open | None = None
-        self._blobs = Blobs(_beside(self.path, "-blobs"))
+        self._blobs = Blobs(_beside(self.path, "-blobs"), self._clock)
         self._stale = 0
         self._workers_seen: tuple[str, int] = "", -1
         self._looked_at = 0
@@ -283,6 +286,9 @@ class SqliteStore(Store):
         self._stale += len(stale)
         return stale
 
+    async def keep_logs(self, rows: list[LogRow]) -> None:
+        await self._write(lambda tx: tx.each("log_add", rows))
+
     # -- values
 
     async def put_blob(self, data: bytes) -> str:
@@ -308,6 +314,9 @@ class SqliteStore(Store):
     async def events(self, where: EventFilter) -> list[EventRow]:
         return await self._look(lambda tx: reads.events(tx, where))
 
+    async def logs(self, where: LogFilter) -> list[LogRow]:
+        return await self._look(lambda tx: reads.logs(tx, where))
+
     async def queue(self, limit: int) -> list[QueueEntry]:
         return await self._look(lambda tx: reads.queue(tx, limit))
 
@@ -332,6 +341,25 @@ class SqliteStore(Store):
 
     async def stale_writes(self) -> int:
         return self._stale
+
+    # -- upkeep
+
+    async def prune(self, prune: Prune) -> Pruned:
+        return await self._write(lambda tx: pruning.prune(tx, prune))
+
+    async def remark(self, change: Change) -> int:
+        return await self._write(lambda tx: pruning.remark(tx, change))
+
+    async def mentions(self, after: int, limit: int) -> Mentions:
+        return await self._look(lambda tx: pruning.mentions(tx, after, limit))
+
+    async def kept(self, put_before: int) -> Kept:
+        return await self._look(lambda tx: pruning.kept(tx, self._blobs, put_before))
+
+    async def discard(self, discard: Discard) -> Discarded:
+        graphs = await self._write(lambda tx: pruning.discard_graphs(tx, discard))
+        blobs = await self._look(lambda _: pruning.discard_blobs(self._blobs, discard))
+        return Discarded(graphs, blobs)
 
     # -- waking
 

@@ -21,6 +21,7 @@ from headgate.testing.conformance.keys import TestKeys
 from headgate.testing.conformance.leading import TestLeading
 from headgate.testing.conformance.limiting import TestLimiting
 from headgate.testing.conformance.looking import TestLooking
+from headgate.testing.conformance.pruning import TestPruning, TestSweeping
 from headgate.testing.conformance.queueing import TestQueueing
 from headgate.testing.conformance.racing import TestRacing
 from headgate.testing.conformance.recovering import TestRecovering
@@ -38,11 +39,13 @@ __all__ = [
     "TestLeading",
     "TestLimiting",
     "TestLooking",
+    "TestPruning",
     "TestQueueing",
     "TestRacing",
     "TestRecovering",
     "TestRetrying",
     "TestSubmitting",
+    "TestSweeping",
     "TestWaking",
     "TestWorking",
     "World",

@@ -8,19 +8,67 @@ import pytest
 
 from headgate.base.changes import Order
 from headgate.base.clock import SECOND
-from headgate.base.model import Failure
-from headgate.store.protocol import Accept, Ended, Expire, Finish
+from headgate.base.logs import LogFilter, LogRow
+from headgate.base.model import Failure, Progress
+from headgate.store.protocol import Accept, Ended, Expire, Finish, Heads
 from headgate.testing.conformance.world import (
     LEASE,
+    Leader,
     World,
     changes_of,
     history,
     join,
+    new_run,
     offered,
+    submit,
 )
 
 
 class TestWorking:
+    async def test_what_attempts_logged_is_kept_once_and_read_by_pages(self, world: World) -> None:
+        store = await world.open()
+        _, run, pairs = await offered(store, tasks=3)
+        rows = [LogRow(task, given, 1, b"lines") for task, given in pairs]
+        other = LogRow(pairs[0][0] + (1 << 20), 7, 1, b"of another run")
+        later = LogRow(pairs[0][0], pairs[0][1] + 10, 2, b"again")
+
+        await store.keep_logs([*reversed(rows), other, later])
+        await store.keep_logs([rows[0]._replace(body=b"changed")])
+
+        expected = [rows[0], later, *rows[1:]]
+        assert await store.logs(LogFilter(run)) == expected
+        assert await store.logs(LogFilter(run, limit=2)) == expected[:2]
+        after = expected[1].task, expected[1].token
+        assert await store.logs(LogFilter(run, after=after)) == expected[2:]
+        assert await store.logs(LogFilter(run, task=rows[1].task)) == [rows[1]]
+        assert await store.logs(LogFilter(run + 2)) == []
+
+    async def test_a_beat_carries_progress_and_is_no_news(self, world: World) -> None:
+        store = await world.open()
+        await join(store)
+        before = len(await history(store))
+        said = Progress(7, 3.0, 10.0, "a third ✓")
+        await join(store, progress=[said])
+        [worker] = await store.workers()
+        assert worker.progress == [said]
+        assert len(await history(store)) == before
+
+    async def test_the_submitters_trace_reaches_the_worker(self, world: World) -> None:
+        store = await world.open()
+        leader = await Leader.stand(store)
+        await join(store)
+        parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+        [run] = await submit(store, msgspec.structs.replace(new_run(), trace=parent))
+        [queued] = await store.heads(Heads((await store.load()).lanes, 1))
+        assert queued.trace == parent
+        await leader.start(run.seq)
+        [executing] = (await store.load()).runs
+        assert executing.trace == parent
+        pairs = await leader.offer(run.seq)
+        for _ in range(2):
+            [started] = await store.accept(Accept("w1", pairs))
+            assert started.trace == parent
+
     async def test_a_worker_joins_and_renews(self, world: World) -> None:
         store = await world.open()
         joined = await join(store, labels={"gpu": "no"})

@@ -15,8 +15,10 @@ BEGIN; SET LOCAL idle_in_transaction_session_timeout = 2000; SET LOCAL lock_time
 -- name: begin_alone
 -- The same, alone among those who admit runs or change what they are admitted by. The lock comes before
 -- the transaction has an id: so ids, and with them events, follow the order in which it is granted.
+-- Whoever submits without it finds that the number of admissions has risen, and writes nothing.
 BEGIN; SET LOCAL idle_in_transaction_session_timeout = 2000; SET LOCAL lock_timeout = 10000;
-SELECT pg_advisory_xact_lock({lock})
+SELECT pg_advisory_xact_lock({lock});
+UPDATE headgate.meta SET value = value + 1 WHERE name = 'admissions'
 
 -- name: begin_read
 -- One snapshot for several reads.
@@ -54,8 +56,9 @@ SELECT
     current_setting('transaction_read_only')::boolean
 
 -- name: migration_lock
--- Processes that start together migrate one after another.
-BEGIN; SELECT pg_advisory_xact_lock({lock})
+-- Processes that start together migrate one after another. The change itself waits for others' locks for
+-- a moment only: everybody who comes meanwhile waits behind it.
+BEGIN; SELECT pg_advisory_xact_lock({lock}); SET LOCAL lock_timeout = 300
 
 -- name: schema_exists
 -- Whether there is anything yet.
@@ -178,7 +181,8 @@ ORDER BY t.id FOR NO KEY UPDATE OF t
 SELECT
     t.id, t.node, t.idx, t.state, t.attempt, t.tries, t.abandons, t.offers, t.token, t.worker,
     t.held, t.input, t.output, t.error, t.requested_at, t.scheduled_at, t.started_at, t.ended_at,
-    t.not_before, t.eligible_at, n.input, r.id, r.graph, (SELECT count(*) FROM woken)
+    t.not_before, t.eligible_at, n.input, r.id, r.graph, r.trace,
+    (SELECT count(*) FROM woken)
 FROM effect t
 JOIN headgate.run r ON r.seq = t.id >> 20
 LEFT JOIN headgate.node_input n ON n.run = t.id >> 20 AND n.node = t.node
@@ -231,12 +235,51 @@ WHERE l.term = $1 AND l.expires_at > 0 AND a.usename = current_user AND a.pid <>
     AND a.application_name = 'headgate'
 
 -- name: blob_put
--- A large value, once per content.
-INSERT INTO headgate.blob (digest, body) VALUES ($1, $2) ON CONFLICT (digest) DO NOTHING
+-- A large value, once per content. One that is put again is young again; not every time is written.
+INSERT INTO headgate.blob (digest, body, put_at) VALUES ($1, $2, headgate.headgate_now())
+ON CONFLICT (digest) DO UPDATE SET put_at = excluded.put_at
+WHERE blob.put_at IS NULL OR blob.put_at < excluded.put_at - 60000000
+
+-- name: blobs_put_before
+-- Blobs that nobody has put since an instant.
+SELECT digest FROM headgate.blob WHERE put_at IS NULL OR put_at < $1
+
+-- name: blobs_remove
+-- Blobs that nobody refers to, unless somebody has put them again.
+DELETE FROM headgate.blob WHERE digest = ANY($1::text[]) AND (put_at IS NULL OR put_at < $2)
+RETURNING digest
 
 -- name: blob_get
 -- A large value.
 SELECT body FROM headgate.blob WHERE digest = $1
+
+-- name: submit_claim
+-- Takes the next numbers of runs, if nobody was admitted since these values were read and nobody is alone
+-- now. Two rows or nothing: each is read again, as it is then, if somebody changed it meanwhile.
+UPDATE headgate.meta SET value = CASE name WHEN 'last_run' THEN $3::bigint ELSE value END
+WHERE ((name = 'last_run' AND value = $1::bigint) OR (name = 'admissions' AND value = $2::bigint))
+    AND pg_try_advisory_xact_lock($4::int, $5::int)
+RETURNING name
+
+-- name: submit_fence
+-- Both rows were as they had been read.
+SELECT 1 FROM claimed HAVING count(*) = 2
+
+-- name: submit_answer
+-- Whether it was written. One notification.
+SELECT pg_notify($1, $2) FROM fence
+
+-- name: runs_just_queued
+-- The first few runs that others have queued, so that an idle leader knows them by one look.
+SELECT
+    seq, id, flow, graph, params, consts, tags, priority, key, kind, generation, state, verdict,
+    lane, waits_for, queued_at, started_at, ended_at, deadline_at, queue_timeout_us,
+    dispatch_deadline_us, output, error, trace
+FROM headgate.run WHERE seq = ANY (ARRAY(
+    SELECT e.run FROM headgate.event e
+    WHERE e.seq > $1 AND e.seq < headgate.event_horizon() AND e.actor = 'client'
+    ORDER BY e.seq LIMIT $2
+)) AND (state = 'queued') IS TRUE
 
 -- name: last_run_save
 -- The last run's number.
@@ -249,3 +292,79 @@ SELECT id FROM headgate.task WHERE id = ANY($1::bigint[])
 -- name: beat_answer
 -- The lease; no row: it was lost.
 SELECT fence.lease_until, clock.now, (SELECT count(*) FROM woken) FROM fence, clock
+
+-- name: status_estimate
+-- As `status_rows`, by the planner's figures: where counting would take long.
+SELECT
+    greatest(0, (SELECT reltuples::bigint FROM pg_class WHERE oid = 'headgate.task'::regclass)),
+    greatest(0, (SELECT reltuples::bigint FROM pg_class WHERE oid = 'headgate.event'::regclass)),
+    (SELECT count(*) FROM headgate.graph), (SELECT count(*) FROM headgate.queue),
+    (SELECT count(*) FROM headgate.request)
+
+-- name: status_blobs
+-- How many large values there are.
+SELECT count(*) FROM headgate.blob
+
+-- name: status_bytes
+-- What the schema takes on the disk.
+SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relkind = 'r'
+
+-- name: status_connections
+-- Connections of headgate to this database.
+SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'headgate'
+
+-- name: copy_begin
+-- One snapshot for a whole store, however long it takes to read.
+BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL idle_in_transaction_session_timeout = 0
+
+-- name: copy_lock
+-- One copy at a time goes into a schema.
+SELECT pg_try_advisory_lock({lock})
+
+-- name: copy_marks
+-- The numbers that were given last, and whose term it is.
+SELECT
+    (SELECT value FROM headgate.meta WHERE name = 'last_run'),
+    coalesce((SELECT max(seq) FROM headgate.event), 0), coalesce((SELECT max(id) FROM headgate.lane), 0),
+    coalesce((SELECT max(seq) FROM headgate.request), 0),
+    coalesce((SELECT max(seq) FROM headgate.limit_history), 0), term, owner, limits_version
+FROM headgate.leader
+
+-- name: copy_leader
+-- Nobody leads; the next term is a higher one.
+UPDATE headgate.leader SET
+    term = $1, owner = $2, limits_version = $3, expires_at = 0, cycle = -1, seq = 0, backend = 0,
+    backend_since = NULL
+
+-- name: copy_last_run
+-- The next run has a higher number.
+UPDATE headgate.meta SET value = $1 WHERE name = 'last_run'
+
+-- name: copy_sequences
+-- So have the next lane, request and change of a limit.
+SELECT
+    setval(pg_get_serial_sequence('headgate.lane', 'id'), greatest($1::bigint, 1), $1::bigint > 0),
+    setval(pg_get_serial_sequence('headgate.request', 'seq'), greatest($2::bigint, 1), $2::bigint > 0),
+    setval(pg_get_serial_sequence('headgate.limit_history', 'seq'), greatest($3::bigint, 1), $3::bigint > 0)
+
+-- name: copy_horizon
+-- Events from this number on will be given here.
+SELECT headgate.event_horizon()
+
+-- name: copy_mark
+-- The store is a copy that is not finished.
+INSERT INTO headgate.migration (number, name, checksum, applied_at)
+VALUES ($1, 'copying', '', headgate.headgate_now()) ON CONFLICT (number) DO NOTHING
+
+-- name: copy_unmark
+-- The copy is finished.
+DELETE FROM headgate.migration WHERE number = $1
+
+-- name: copy_blobs
+-- Large values.
+SELECT digest, body FROM headgate.blob ORDER BY digest
+
+-- name: copy_wipe_blobs
+-- None is left of a copy that was not finished.
+TRUNCATE headgate.blob

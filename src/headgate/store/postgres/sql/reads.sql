@@ -7,7 +7,7 @@ SELECT coalesce((SELECT max(seq) FROM headgate.event WHERE seq < headgate.event_
 SELECT
     seq, id, flow, graph, params, consts, tags, priority, key, kind, generation, state, verdict,
     lane, waits_for, queued_at, started_at, ended_at, deadline_at, queue_timeout_us,
-    dispatch_deadline_us, output, error
+    dispatch_deadline_us, output, error, trace
 FROM headgate.run WHERE state IN ('running', 'cancelling') ORDER BY seq
 
 -- name: run_by_id
@@ -15,7 +15,7 @@ FROM headgate.run WHERE state IN ('running', 'cancelling') ORDER BY seq
 SELECT
     seq, id, flow, graph, params, consts, tags, priority, key, kind, generation, state, verdict,
     lane, waits_for, queued_at, started_at, ended_at, deadline_at, queue_timeout_us,
-    dispatch_deadline_us, output, error
+    dispatch_deadline_us, output, error, trace
 FROM headgate.run WHERE id = $1
 
 -- name: runs_queued_by_seq
@@ -23,7 +23,7 @@ FROM headgate.run WHERE id = $1
 SELECT
     seq, id, flow, graph, params, consts, tags, priority, key, kind, generation, state, verdict,
     lane, waits_for, queued_at, started_at, ended_at, deadline_at, queue_timeout_us,
-    dispatch_deadline_us, output, error
+    dispatch_deadline_us, output, error, trace
 FROM headgate.run WHERE seq = ANY($1::bigint[]) AND (state = 'queued') IS TRUE ORDER BY seq
 
 -- name: runs_overdue
@@ -31,7 +31,7 @@ FROM headgate.run WHERE seq = ANY($1::bigint[]) AND (state = 'queued') IS TRUE O
 SELECT
     seq, id, flow, graph, params, consts, tags, priority, key, kind, generation, state, verdict,
     lane, waits_for, queued_at, started_at, ended_at, deadline_at, queue_timeout_us,
-    dispatch_deadline_us, output, error
+    dispatch_deadline_us, output, error, trace
 FROM headgate.run
 WHERE state = 'queued' AND deadline_at IS NOT NULL AND deadline_at <= (SELECT headgate.headgate_now())
 ORDER BY deadline_at, seq LIMIT $1
@@ -41,7 +41,7 @@ ORDER BY deadline_at, seq LIMIT $1
 SELECT
     seq, id, flow, graph, params, consts, tags, priority, key, kind, generation, state, verdict,
     lane, waits_for, queued_at, started_at, ended_at, deadline_at, queue_timeout_us,
-    dispatch_deadline_us, output, error
+    dispatch_deadline_us, output, error, trace
 FROM headgate.run WHERE id COLLATE "C" >= $1 AND id COLLATE "C" < $2 ORDER BY id COLLATE "C" LIMIT $3
 
 -- name: runs_filtered
@@ -49,7 +49,7 @@ FROM headgate.run WHERE id COLLATE "C" >= $1 AND id COLLATE "C" < $2 ORDER BY id
 SELECT
     seq, id, flow, graph, params, consts, tags, priority, key, kind, generation, state, verdict,
     lane, waits_for, queued_at, started_at, ended_at, deadline_at, queue_timeout_us,
-    dispatch_deadline_us, output, error
+    dispatch_deadline_us, output, error, trace
 FROM headgate.run
 WHERE seq < $1 AND ($2::text IS NULL OR flow = $2)
     AND ($3::text = '{}' OR tags::jsonb @> $3::jsonb)
@@ -60,7 +60,7 @@ ORDER BY seq DESC LIMIT $4
 SELECT
     r.seq, r.id, r.flow, r.graph, r.params, r.consts, r.tags, r.priority, r.key, r.kind,
     r.generation, r.state, r.verdict, r.lane, r.waits_for, r.queued_at, r.started_at, r.ended_at,
-    r.deadline_at, r.queue_timeout_us, r.dispatch_deadline_us, r.output, r.error
+    r.deadline_at, r.queue_timeout_us, r.dispatch_deadline_us, r.output, r.error, r.trace
 FROM unnest($5::text[]) s (state) CROSS JOIN LATERAL (
     SELECT * FROM headgate.run
     WHERE run.state = s.state AND seq < $1 AND ($2::text IS NULL OR flow = $2)
@@ -103,6 +103,13 @@ SELECT
     t.held, t.input, t.output, t.error, t.requested_at, t.scheduled_at, t.started_at, t.ended_at,
     t.not_before, t.eligible_at
 FROM unnest($1::bigint[]) WITH ORDINALITY v (id, n) JOIN headgate.task t ON t.id = v.id ORDER BY v.n
+
+-- name: logs_list
+-- What attempts of a run logged, by task and token.
+SELECT task, token, attempt, body FROM headgate.log
+WHERE task >= $1::bigint << 20 AND task < ($1::bigint + 1) << 20 AND ($2::bigint IS NULL OR task = $2)
+    AND (task, token) > ($3::bigint, $4::bigint)
+ORDER BY task, token LIMIT $5::bigint
 
 -- name: workers_list
 -- All workers.
@@ -162,7 +169,7 @@ WHERE run = $1 AND seq > $2 AND seq < headgate.event_horizon() ORDER BY seq LIMI
 SELECT
     r.seq, r.id, r.flow, r.graph, r.params, r.consts, r.tags, r.priority, r.key, r.kind,
     r.generation, r.state, r.verdict, r.lane, r.waits_for, r.queued_at, r.started_at, r.ended_at,
-    r.deadline_at, r.queue_timeout_us, r.dispatch_deadline_us, r.output, r.error
+    r.deadline_at, r.queue_timeout_us, r.dispatch_deadline_us, r.output, r.error, r.trace
 FROM (
     SELECT q.run, q.place FROM unnest($1::bigint[]) v (lane) CROSS JOIN LATERAL (
         SELECT f.rank1, f.rank2, f.run, row_number() OVER (ORDER BY f.rank1, f.rank2, f.run) AS place
@@ -180,7 +187,7 @@ ORDER BY r.lane, r.rank1, r.rank2, r.seq
 SELECT
     r.seq, r.id, r.flow, r.graph, r.params, r.consts, r.tags, r.priority, r.key, r.kind,
     r.generation, r.state, r.verdict, r.lane, r.waits_for, r.queued_at, r.started_at, r.ended_at,
-    r.deadline_at, r.queue_timeout_us, r.dispatch_deadline_us, r.output, r.error
+    r.deadline_at, r.queue_timeout_us, r.dispatch_deadline_us, r.output, r.error, r.trace
 FROM (SELECT rank1, rank2, run FROM headgate.queue ORDER BY rank1, rank2, run LIMIT $1) q
 CROSS JOIN LATERAL (SELECT * FROM headgate.run WHERE run.seq = q.run OFFSET 0) r
 ORDER BY q.rank1, q.rank2, q.run

@@ -3,6 +3,7 @@
 -- come to stand before that event.
 SELECT
     (SELECT value FROM headgate.meta WHERE name = 'last_run'),
+    (SELECT value FROM headgate.meta WHERE name = 'admissions'),
     coalesce((SELECT max(seq) FROM headgate.event), 0),
     headgate.headgate_now(),
     coalesce((SELECT max(seq) FROM headgate.event) >= headgate.event_horizon(), false)
@@ -29,6 +30,7 @@ FROM headgate.counter c LEFT JOIN headgate.closed d ON d.name = c.name WHERE c.n
 -- name: counter_admit
 -- Count admitted runs in the transaction that stores them.
 INSERT INTO headgate.counter (name, admitted) SELECT name, n FROM unnest($1::text[], $2::bigint[]) v (name, n)
+WHERE EXISTS (SELECT 1 FROM fence)
 ON CONFLICT (name) DO UPDATE SET admitted = counter.admitted + excluded.admitted
 
 -- name: counter_close
@@ -56,6 +58,7 @@ WHERE second > headgate.headgate_now() / 1000000 - $1
 -- name: graph_add
 -- Graphs are stored once per content.
 INSERT INTO headgate.graph (hash, body) SELECT hash, body FROM unnest($1::text[], $2::bytea[]) v (hash, body)
+WHERE EXISTS (SELECT 1 FROM fence)
 ON CONFLICT (hash) DO NOTHING
 
 -- name: graph_known
@@ -82,17 +85,18 @@ DELETE FROM headgate.lane WHERE NOT EXISTS (SELECT 1 FROM headgate.queue WHERE q
 -- Store queued runs.
 INSERT INTO headgate.run (
     seq, id, kind, flow, graph, tags, priority, key, lane, rank1, rank2, waits_for, queued_at,
-    deadline_us, deadline_at, queue_timeout_us, dispatch_deadline_us, params, consts
+    deadline_us, deadline_at, queue_timeout_us, dispatch_deadline_us, params, consts, trace
 ) SELECT * FROM unnest(
     $1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::text[],
     $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[], $14::bigint[],
-    $15::bigint[], $16::bigint[], $17::bigint[], $18::bytea[], $19::bytea[]
-)
+    $15::bigint[], $16::bigint[], $17::bigint[], $18::bytea[], $19::bytea[], $20::text[]
+) WHERE EXISTS (SELECT 1 FROM fence)
 
 -- name: queue_add
 -- Put runs into their lanes.
 INSERT INTO headgate.queue (lane, rank1, rank2, run)
 SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[])
+WHERE EXISTS (SELECT 1 FROM fence)
 
 -- name: key_take
 -- The run that now holds the key.

@@ -88,7 +88,7 @@ RETURNING t.*, o.change
 SELECT
     t.id, t.node, t.idx, t.state, t.attempt, t.tries, t.abandons, t.offers, t.token, t.worker,
     t.held, t.input, t.output, t.error, t.requested_at, t.scheduled_at, t.started_at, t.ended_at,
-    t.not_before, t.eligible_at, n.input, r.id, r.graph
+    t.not_before, t.eligible_at, n.input, r.id, r.graph, r.trace
 FROM unnest($2::bigint[], $3::bigint[]) v (id, token)
 JOIN headgate.task t ON t.id = v.id AND t.token = v.token
 JOIN headgate.run r ON r.seq = t.id >> 20
@@ -103,6 +103,12 @@ FROM tasks_owned o, clock
 WHERE t.id = o.id AND o.token = o.asked
     AND (o.state = 'running' OR (o.state = 'scheduled' AND o.ended = 'handed_back'))
 RETURNING t.id, CASE WHEN o.state = 'running' THEN o.change ELSE o.declined END AS change
+
+-- name: log_add
+-- What attempts logged; a repetition changes nothing.
+INSERT INTO headgate.log (task, token, attempt, body)
+SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bytea[])
+ON CONFLICT (task, token) DO NOTHING
 
 -- name: orders_of
 -- What a worker is to do.

@@ -82,3 +82,39 @@ SELECT number, checksum FROM migration
 -- name: migration_add
 -- Record an applied migration.
 INSERT INTO migration (number, name, checksum, applied_at) VALUES (?, ?, ?, headgate_now())
+
+-- name: copy_marks
+-- The numbers that were given last, and whose term it is.
+SELECT
+    coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'run'), 0),
+    coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'event'), 0),
+    coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'lane'), 0),
+    coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'request'), 0),
+    coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'limit_history'), 0),
+    term, owner, (SELECT value FROM meta WHERE name = 'limits_version')
+FROM leader
+
+-- name: copy_leader
+-- Nobody leads; the next term is a higher one.
+UPDATE leader SET term = ?, owner = ?, expires_at = 0, cycle = -1, seq = 0
+
+-- name: copy_limits_version
+-- Everybody reads the rules anew.
+UPDATE meta SET value = ? WHERE name = 'limits_version'
+
+-- name: copy_sequence_clear
+-- The number that was given last in one table ...
+DELETE FROM sqlite_sequence WHERE name = ?
+
+-- name: copy_sequence
+-- ... so that the next is higher.
+INSERT INTO sqlite_sequence (name, seq) VALUES (?, ?)
+
+-- name: copy_mark
+-- The store is a copy that is not finished.
+INSERT OR IGNORE INTO migration (number, name, checksum, applied_at)
+VALUES (?, 'copying', '', headgate_now())
+
+-- name: copy_unmark
+-- The copy is finished.
+DELETE FROM migration WHERE number = ?

@@ -7,7 +7,7 @@ SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'event'), 0)
 SELECT
     seq, id, flow, graph, params, consts, tags, priority, key, kind, generation, state, verdict,
     lane, waits_for, queued_at, started_at, ended_at, deadline_at, queue_timeout_us,
-    dispatch_deadline_us, output, error
+    dispatch_deadline_us, output, error, trace
 FROM run WHERE state IN ('running', 'cancelling') ORDER BY seq
 
 -- name: run_by_id
@@ -15,7 +15,7 @@ FROM run WHERE state IN ('running', 'cancelling') ORDER BY seq
 SELECT
     seq, id, flow, graph, params, consts, tags, priority, key, kind, generation, state, verdict,
     lane, waits_for, queued_at, started_at, ended_at, deadline_at, queue_timeout_us,
-    dispatch_deadline_us, output, error
+    dispatch_deadline_us, output, error, trace
 FROM run WHERE id = ?
 
 -- name: runs_queued_by_seq
@@ -23,7 +23,7 @@ FROM run WHERE id = ?
 SELECT
     seq, id, flow, graph, params, consts, tags, priority, key, kind, generation, state, verdict,
     lane, waits_for, queued_at, started_at, ended_at, deadline_at, queue_timeout_us,
-    dispatch_deadline_us, output, error
+    dispatch_deadline_us, output, error, trace
 FROM run WHERE seq IN (SELECT value FROM json_each(?)) AND state = 'queued' ORDER BY seq
 
 -- name: runs_overdue
@@ -31,7 +31,7 @@ FROM run WHERE seq IN (SELECT value FROM json_each(?)) AND state = 'queued' ORDE
 SELECT
     seq, id, flow, graph, params, consts, tags, priority, key, kind, generation, state, verdict,
     lane, waits_for, queued_at, started_at, ended_at, deadline_at, queue_timeout_us,
-    dispatch_deadline_us, output, error
+    dispatch_deadline_us, output, error, trace
 FROM run WHERE state = 'queued' AND deadline_at IS NOT NULL AND deadline_at <= ?
 ORDER BY deadline_at, seq LIMIT ?
 
@@ -40,7 +40,7 @@ ORDER BY deadline_at, seq LIMIT ?
 SELECT
     seq, id, flow, graph, params, consts, tags, priority, key, kind, generation, state, verdict,
     lane, waits_for, queued_at, started_at, ended_at, deadline_at, queue_timeout_us,
-    dispatch_deadline_us, output, error
+    dispatch_deadline_us, output, error, trace
 FROM run WHERE id >= ? AND id < ? ORDER BY id LIMIT ?
 
 -- name: runs_filtered
@@ -48,7 +48,7 @@ FROM run WHERE id >= ? AND id < ? ORDER BY id LIMIT ?
 SELECT
     seq, id, flow, graph, params, consts, tags, priority, key, kind, generation, state, verdict,
     lane, waits_for, queued_at, started_at, ended_at, deadline_at, queue_timeout_us,
-    dispatch_deadline_us, output, error
+    dispatch_deadline_us, output, error, trace
 FROM run
 WHERE seq < ?1 AND ?2 IS NULL AND (kind = 'flow' OR ?3 IS NOT NULL)
     AND (?3 IS NULL OR flow = ?3)
@@ -65,7 +65,7 @@ ORDER BY seq DESC LIMIT ?5
 SELECT
     run.seq, run.id, flow, graph, params, consts, tags, priority, run.key, kind, generation, state,
     verdict, lane, waits_for, queued_at, started_at, ended_at, deadline_at, queue_timeout_us,
-    dispatch_deadline_us, output, error
+    dispatch_deadline_us, output, error, trace
 FROM json_each(?2) s CROSS JOIN run
 WHERE run.seq IN (
     SELECT r.seq FROM run r
@@ -116,6 +116,13 @@ SELECT
     t.held, t.input, t.output, t.error, t.requested_at, t.scheduled_at, t.started_at, t.ended_at,
     t.not_before, t.eligible_at
 FROM json_each(?) v CROSS JOIN task t ON t.id = v.value
+
+-- name: logs_list
+-- What attempts of a run logged, by task and token.
+SELECT task, token, attempt, body FROM log
+WHERE task >= ?1 << 20 AND task < (?1 + 1) << 20 AND (?2 IS NULL OR task = ?2)
+    AND (task, token) > (?3, ?4)
+ORDER BY task, token LIMIT ?5
 
 -- name: workers_list
 -- All workers.
@@ -173,7 +180,7 @@ WHERE run = ? AND seq > ? ORDER BY seq LIMIT ?
 SELECT
     r.seq, r.id, r.flow, r.graph, r.params, r.consts, r.tags, r.priority, r.key, r.kind,
     r.generation, r.state, r.verdict, r.lane, r.waits_for, r.queued_at, r.started_at, r.ended_at,
-    r.deadline_at, r.queue_timeout_us, r.dispatch_deadline_us, r.output, r.error
+    r.deadline_at, r.queue_timeout_us, r.dispatch_deadline_us, r.output, r.error, r.trace
 FROM (
     SELECT r.seq, r.rank1, r.rank2,
         row_number() OVER (PARTITION BY r.lane ORDER BY r.rank1, r.rank2, r.seq) AS place
@@ -190,7 +197,7 @@ ORDER BY r.lane, r.rank1, r.rank2, r.seq
 SELECT
     r.seq, r.id, r.flow, r.graph, r.params, r.consts, r.tags, r.priority, r.key, r.kind,
     r.generation, r.state, r.verdict, r.lane, r.waits_for, r.queued_at, r.started_at, r.ended_at,
-    r.deadline_at, r.queue_timeout_us, r.dispatch_deadline_us, r.output, r.error
+    r.deadline_at, r.queue_timeout_us, r.dispatch_deadline_us, r.output, r.error, r.trace
 FROM (SELECT rank1, rank2, run FROM queue ORDER BY rank1, rank2, run LIMIT ?) q
 CROSS JOIN run r ON r.seq = q.run
 ORDER BY q.rank1, q.rank2, q.run

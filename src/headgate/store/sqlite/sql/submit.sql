@@ -71,8 +71,8 @@ DELETE FROM lane WHERE NOT EXISTS (SELECT 1 FROM queue WHERE queue.lane = lane.i
 INSERT INTO run (
     seq, id, state, kind, flow, graph, tags, priority, key, generation, lane, rank1, rank2,
     waits_for, queued_at, started_at, ended_at, deadline_us, deadline_at, queue_timeout_us,
-    dispatch_deadline_us, params, consts
-) VALUES /*rows*/ (?, ?, 'queued', ?, ?, ?, ?, ?, ?, 0, ?, ?, ?, ?, ?, 0, 0, ?, ?, ?, ?, ?, ?)
+    dispatch_deadline_us, params, consts, trace
+) VALUES /*rows*/ (?, ?, 'queued', ?, ?, ?, ?, ?, ?, 0, ?, ?, ?, ?, ?, 0, 0, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: queue_add
 -- Put runs into their lanes.

@@ -78,7 +78,7 @@ RETURNING task.id, task.token
 SELECT
     t.id, t.node, t.idx, t.state, t.attempt, t.tries, t.abandons, t.offers, t.token, t.worker,
     t.held, t.input, t.output, t.error, t.requested_at, t.scheduled_at, t.started_at, t.ended_at,
-    t.not_before, t.eligible_at, n.input, r.id, r.graph
+    t.not_before, t.eligible_at, n.input, r.id, r.graph, r.trace
 FROM json_each(?2) v
 CROSS JOIN task t ON t.id = CAST(v.key AS INTEGER) AND t.token = v.value
 CROSS JOIN run r ON r.seq = t.id >> 20
@@ -90,6 +90,10 @@ WHERE t.worker = ?1 AND t.state = 'running'
 WITH v (id, state, output, error) AS (VALUES /*rows*/ (?, ?, ?, ?))
 UPDATE task SET state = v.state, output = v.output, error = v.error, held = NULL, ended_at = ?
 FROM v WHERE task.id = v.id
+
+-- name: log_add
+-- What attempts logged; a repetition changes nothing.
+INSERT OR IGNORE INTO log (task, token, attempt, body) VALUES /*rows*/ (?, ?, ?, ?)
 
 -- name: orders_of
 -- What a worker is to do.

@@ -1,0 +1,38 @@
+"""Why no worker fits: during a rolling deploy, mostly because of the version its step is in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headgate.kernel.place import Skill, Worker
+
+
+def misfit(workers: Sequence[Worker], skill: Skill) -> str:
+    """What the workers lack, the nearest first: the version, then a label, then permits, then the step itself."""
+    wanted = ", ".join(f"{label}={value}" for label, value in skill.needs)
+    text = f"none of {len(workers)} workers can run step {skill.step}"
+    knowing = [
+        worker for worker in workers if worker.row.steps is None or skill.step in worker.row.steps
+    ]
+    able = [worker for worker in knowing if _version(worker, skill) == skill.signature]
+    if not knowing:
+        return f"{text}{f' with {wanted}' if wanted else ''}: none knows it"
+    if not able:
+        others = ", ".join(sorted({_version(worker, skill) for worker in knowing}))
+        return (
+            f"{text} in version {skill.signature}, which its run was submitted with;"
+            f" {len(knowing)} know it in another ({others})"
+        )
+    labelled = [
+        worker
+        for worker in able
+        if all(worker.row.labels.get(label) == value for label, value in skill.needs)
+    ]
+    if not labelled:
+        return f"{text} with {wanted}; {len(able)} know it and lack that label"
+    return f"{text}: {len(labelled)} know it and have no {skill.executor} permits"
+
+
+def _version(worker: Worker, skill: Skill) -> str:
+    steps = worker.row.steps
+    return skill.signature if steps is None else steps.get(skill.step, "")

@@ -1,0 +1,286 @@
+"""Workers as processes on this machine, started on overflow and ended with whoever started them.
+
+Each is a `headgate worker … --with-parent` in a session of its own, so that a
+Ctrl-C in the terminal does not reach it past us. It holds the reading end of a
+pipe as its standard input, and we the other: when this process is gone,
+however it ended, the pipe ends, and the worker drains and ends too. Until then
+its row says what it is called, so that a leader elsewhere counts it.
+
+What a worker prints goes to a file and not to us: it must be able to print
+after we are gone. The last lines of one that failed are the reason that is
+told. Only processes that were started here are ever signalled; their numbers
+cannot be used again before we have reaped them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from headgate.base.clock import SECOND, Clock, SystemClock
+from headgate.base.config import Settings
+from headgate.base.errors import HeadgateError
+from headgate.provision.protocol import Capacity, Provisioned, ProvisionedState
+
+log: logging.Logger = logging.getLogger(__name__)
+
+PROGRAM = (sys.executable, "-m", "headgate")
+REMEMBERED = 100
+"""How many that ended are still listed."""
+MOST_LOGS = 50
+LARGEST_LOG = 8 << 20
+TAIL = 64 << 10
+LAST_LINES = 6
+LONGEST_WORDS = 800
+KILL_MARGIN_US = 10 * SECOND
+"""Beyond its grace: then a worker that was told to end is killed."""
+LOOK_SECONDS = 0.02
+
+
+def worker_command(
+    sources: Sequence[str],
+    settings: Settings,
+    given: Mapping[str, str] | None = None,
+    program: Sequence[str] = PROGRAM,
+) -> list[str]:
+    """The command of one worker.
+
+    sources    as on the command line: `flows.py`, or `--app`, `shop.flows`
+    given      settings that were set by flags, as text: what files and variables say it reads itself
+    """
+    sets = {**(given or {}), "idle_exit": f"{settings.provisioned_idle_exit_us}us"}
+    sets.pop("max_workers", None)
+    flags = [text for key, value in sets.items() for text in ("--set", f"{key}={value}")]
+    return [*program, "worker", *sources, "--with-parent", *flags]
+
+
+@dataclass(slots=True)
+class _Child:
+    name: str
+    process: subprocess.Popen[bytes]
+    log: Path
+    since: int
+    released_at: int | None = None
+
+
+class LocalProvisioner:
+    def __init__(
+        self,
+        command: Sequence[str],
+        settings: Settings,
+        *,
+        steps: Callable[[], Mapping[str, str]] | None = None,
+        clock: Clock | None = None,
+        grace_us: int | None = None,
+    ) -> None:
+        """`steps`: step → signature as a new worker would have them, where the same code is loaded here."""
+        self._command = list(command)
+        self._settings = settings
+        self._steps = steps
+        self._clock = clock or SystemClock()
+        self._grace_us = settings.grace_us if grace_us is None else grace_us
+        self._logs = Path(settings.work_dir) / "workers"
+        self._children: dict[str, _Child] = {}
+        self._ended: deque[Provisioned] = deque(maxlen=REMEMBERED)
+        self._lock = threading.Lock()
+        """Starting happens in a thread: nothing may start once we are closed."""
+        self._closed = False
+
+    # -- the protocol ------------------------------------------------------------------------------
+
+    def capacity(self, needs: Mapping[str, str]) -> Capacity | None:
+        settings = self._settings
+        if any(settings.worker_labels.get(label) != value for label, value in needs.items()):
+            # Labels tell what a machine has: this one does not get a GPU by being asked for it.
+            return None
+        steps = None if self._steps is None else dict(self._steps())
+        return Capacity(
+            settings.permits(), settings.total_permits, dict(settings.worker_labels), steps
+        )
+
+    async def request(self, n: int, needs: Mapping[str, str], reason: str) -> builtins.list[str]:
+        if self.capacity(needs) is None:
+            wanted = ", ".join(f"{label}={value}" for label, value in needs.items())
+            raise HeadgateError(
+                f"workers started on this machine have no {wanted}.",
+                field="needs",
+                got=dict(needs),
+                hint="Name it in worker_labels if this machine has it.",
+            )
+        log.info("starting %s workers %s", n, reason)
+        return await asyncio.to_thread(self._start, n)
+
+    async def list(self) -> builtins.list[Provisioned]:
+        return await asyncio.to_thread(self._look)
+
+    async def release(self, name: str) -> None:
+        child = self._children.get(name)
+        if child is not None:
+            self._tell_to_end(child)
+
+    async def close(self) -> None:
+        """Everybody drains; whoever has not ended a while after its grace is killed."""
+        with self._lock:
+            self._closed = True
+        try:
+            for child in self._living():
+                self._tell_to_end(child)
+            while self._living():
+                await asyncio.sleep(LOOK_SECONDS)
+                await asyncio.to_thread(self._look)
+        finally:
+            # Also when nobody wants to wait any longer: nothing is left behind.
+            for child in self._living():
+                _kill(child)
+                child.process.wait()
+                self._bury(child)
+
+    def _living(self) -> builtins.list[_Child]:
+        return builtins.list(self._children.values())
+
+    # -- one worker --------------------------------------------------------------------------------
+
+    def _start(self, n: int) -> builtins.list[str]:
+        self._logs.mkdir(parents=True, exist_ok=True)
+        self._tidy_logs()
+        names: builtins.list[str] = []
+        for _ in range(n):
+            with self._lock:
+                if self._closed:
+                    break
+                child = self._start_one(f"local-{os.urandom(5).hex()}")
+                self._children[child.name] = child
+            names.append(child.name)
+        return names
+
+    def _start_one(self, name: str) -> _Child:
+        path = self._logs / f"{name}.log"
+        # By variables and not by flags: everybody may read a command line, and a url may hold a password.
+        environment = {
+            **os.environ,
+            "HEADGATE_URL": self._settings.url,
+            "HEADGATE_WORK_DIR": self._settings.work_dir,
+            "HEADGATE_PROVISION": name,
+        }
+        fd = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
+        try:
+            process = subprocess.Popen(  # noqa: S603 — our own program, or what the operator named
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=fd,
+                stderr=fd,
+                env=environment,
+                start_new_session=True,
+            )
+        finally:
+            os.close(fd)
+        return _Child(name, process, path, self._clock.now())
+
+    def _tell_to_end(self, child: _Child) -> None:
+        # Once: the second SIGTERM would not let it finish what it runs.
+        if child.released_at is None and child.process.poll() is None:
+            child.released_at = self._clock.monotonic()
+            with suppress(ProcessLookupError):
+                child.process.send_signal(signal.SIGTERM)
+
+    def _look(self) -> builtins.list[Provisioned]:
+        """Everybody as they are now; who has ended is reaped and remembered."""
+        alive: builtins.list[Provisioned] = []
+        for child in self._living():
+            if child.process.poll() is None:
+                self._mind(child)
+                where = f"pid {child.process.pid}, log {child.log}"
+                alive.append(Provisioned(child.name, "running", child.since, where))
+            else:
+                self._bury(child)
+        return alive + builtins.list(self._ended)
+
+    def _mind(self, child: _Child) -> None:
+        released, patience = child.released_at, self._grace_us + KILL_MARGIN_US
+        if released is not None and self._clock.monotonic() - released > patience:
+            log.warning("worker %s was told to end and has not: it is killed", child.name)
+            _kill(child)
+        _shorten(child.log)
+
+    def _bury(self, child: _Child) -> None:
+        with self._lock:
+            if self._children.pop(child.name, None) is None:
+                return
+        if child.process.stdin is not None:
+            child.process.stdin.close()
+        code = child.process.returncode
+        well = code == 0 or (child.released_at is not None and code == -signal.SIGTERM)
+        state: ProvisionedState = "ended" if well else "failed"
+        detail = "" if well else f"{_how(code)}{_last_words(child.log)}"
+        if well:
+            child.log.unlink(missing_ok=True)
+        self._ended.append(Provisioned(child.name, state, child.since, detail))
+
+    def _tidy_logs(self) -> None:
+        """Logs of workers that failed are kept, up to a number."""
+        logs = sorted(self._logs.glob("local-*.log"), key=_changed)
+        for path in logs[:-MOST_LOGS]:
+            if path.stem not in self._children:
+                path.unlink(missing_ok=True)
+
+
+def _kill(child: _Child) -> None:
+    """Its whole session but what it put into sessions of their own: those end with their guard."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.process.pid, signal.SIGKILL)
+
+
+def _changed(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
+
+
+def _how(code: int) -> str:
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"
+
+
+def _tail(path: Path) -> bytes:
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - TAIL))
+        return file.read(TAIL)
+
+
+def _last_words(path: Path) -> str:
+    try:
+        text = _tail(path).decode(errors="replace")
+    except OSError:
+        return ""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    words = " | ".join(lines[-LAST_LINES:])[-LONGEST_WORDS:]
+    return f": {words} (log: {path})" if words else f" without a word (log: {path})"
+
+
+def _shorten(path: Path) -> None:
+    """A log that has grown too large keeps its end. The worker appends, so it goes on behind that."""
+    try:
+        if path.stat().st_size <= LARGEST_LOG:
+            return
+        end = _tail(path)
+        os.truncate(path, 0)
+        with path.open("ab") as file:
+            file.write(end)
+    except OSError as error:
+        log.warning("the log %s is not shortened: %s", path, error)

@@ -1,0 +1,85 @@
+"""A child process's side of the line to its worker.
+
+The end of a body is sent by the thread that ran it. What the body logs and how
+far it is goes out beside it, a few times a second, from a thread that is
+started with the first such word: the body never waits for the line, a body
+that says nothing has no thread, and when the child is killed at most the last
+moment's lines are lost with it.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from contextlib import suppress
+
+import msgspec
+
+from headgate.base.model import Progress
+from headgate.stages.executors.frames import Report, frame
+from headgate.stages.executors.protocol import Job
+
+PAUSE_SECONDS = 0.2
+
+
+class Teller:
+    def __init__(self, line: socket.socket) -> None:
+        self._line = line
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._news = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._job: Job | None = None
+        self._progress: Progress | None = None
+
+    def send(self, report: Report) -> None:
+        with self._lock:
+            self._line.sendall(frame(report))
+
+    def begin(self, job: Job) -> None:
+        with self._lock:
+            self._job, self._progress = job, None
+
+    def end(self, report: Report) -> None:
+        """The body's end, with the lines that have not been told yet. Nothing is told of it after that."""
+        with self._lock:
+            job, self._job = self._job, None
+            if job is not None and job.lines is not None:
+                report = msgspec.structs.replace(report, log=job.lines.take())
+            self._line.sendall(frame(report))
+
+    def put(self, progress: Progress) -> None:
+        job = self._job
+        if job is not None and job.token == progress.token:
+            self._progress = progress
+            self.wake()
+
+    def forget(self, token: int) -> None:
+        """The worker forgets by itself, at the end."""
+
+    def wake(self) -> None:
+        # A process that the body forked has this object too, but the line is not its to write on.
+        if os.getpid() != self._pid:
+            return
+        self._news.set()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._talk, name="headgate-notes", daemon=True)
+            self._thread.start()
+
+    def _talk(self) -> None:
+        with suppress(OSError):  # the worker is gone: so are we, soon
+            while self._news.wait():
+                self._news.clear()
+                self._tell()
+                time.sleep(PAUSE_SECONDS)
+
+    def _tell(self) -> None:
+        with self._lock:
+            job = self._job
+            if job is None:
+                return
+            progress, self._progress = self._progress, None
+            log = None if job.lines is None else job.lines.take()
+            self._line.sendall(frame(Report(job.token, "note", log=log, progress=progress)))

@@ -1,0 +1,96 @@
+"""When a worker has lived long enough: idle for too long, too old, or enough tasks run.
+
+It only decides. Whoever runs the worker drains it then, so that what is in
+flight finishes, and ends its process with success: a worker that recycles
+itself is no failure.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from headgate.base.clock import Clock
+from headgate.base.config import Settings
+from headgate.base.durations import spoken
+
+
+class Bounds(NamedTuple):
+    """None: no such bound."""
+
+    idle_us: int | None = None
+    age_us: int | None = None
+    tasks: int | None = None
+
+
+class Life(NamedTuple):
+    """A worker's life so far, on the process's monotonic clock."""
+
+    since: int
+    busy_at: int
+    """When it was last offered something, or something of it ended; its start if never."""
+    in_flight: int = 0
+    tasks: int = 0
+    """How many have ended."""
+
+
+def ending(life: Life, bounds: Bounds, now: int) -> str | None:
+    """Why the worker should end now, as a person would say it; None: it should not."""
+    if bounds.tasks is not None and life.tasks >= bounds.tasks:
+        return f"ran {life.tasks:,} tasks"
+    if bounds.age_us is not None and now - life.since >= bounds.age_us:
+        return f"lived {spoken(now - life.since)}"
+    if bounds.idle_us is None or life.in_flight:
+        return None
+    idle = now - life.busy_at
+    return f"idle for {spoken(idle)}" if idle >= bounds.idle_us else None
+
+
+def next_look(life: Life, bounds: Bounds, now: int) -> int | None:
+    """The next instant at which time alone may end the worker; None: it never will.
+
+    While something is in flight that is how long a worker takes to become idle at the least: a
+    look at this instant is early then, and never late.
+    """
+    ends: list[int] = []
+    if bounds.age_us is not None:
+        ends.append(life.since + bounds.age_us)
+    if bounds.idle_us is not None:
+        ends.append((now if life.in_flight else life.busy_at) + bounds.idle_us)
+    return max(now, min(ends)) if ends else None
+
+
+class Lifetime:
+    """A worker's own count of its life. Told and asked on its loop."""
+
+    def __init__(self, settings: Settings, clock: Clock) -> None:
+        self._clock = clock
+        self._bounds = Bounds(settings.idle_exit_us, settings.max_lifetime_us, settings.max_tasks)
+        now = clock.monotonic()
+        self._life = Life(now, now)
+        self._busy_at = now
+        self._tasks = 0
+
+    @property
+    def bounded(self) -> bool:
+        """Whether anything but its owner can end it."""
+        return self._bounds != Bounds()
+
+    def offered(self) -> None:
+        """Work was offered to it: it is wanted."""
+        self._busy_at = self._clock.monotonic()
+
+    def ended(self, tasks: int = 1) -> None:
+        """So many tasks have ended."""
+        self._tasks += tasks
+        self._busy_at = self._clock.monotonic()
+
+    def over(self, now: int, in_flight: int) -> str | None:
+        """Why the worker should drain and end now; None: it should not."""
+        return ending(self._so_far(in_flight), self._bounds, now)
+
+    def next_look(self, now: int, in_flight: int) -> int | None:
+        """When to ask again at the latest (and after every end, where `max_tasks` is set)."""
+        return next_look(self._so_far(in_flight), self._bounds, now)
+
+    def _so_far(self, in_flight: int) -> Life:
+        return self._life._replace(busy_at=self._busy_at, in_flight=in_flight, tasks=self._tasks)

@@ -1,0 +1,77 @@
+"""What a worker feels: memory, how long its tasks take, how full it is; and what it asks for under it.
+
+Made and asked on the worker's loop; its attributes are plain values that the
+thread of the lease may read at any moment, to describe the worker with.
+
+The coordinator learns the claim with each beat. A claim that changed in kind,
+because pressure set in or ended, must not wait for the next one: `claim` says
+so. It does not say so more than ten times a second: a worker that fills and
+empties quickly would otherwise write more beats than ends of tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from headgate.base.config import Settings
+from headgate.kernel.claim import ClaimPolicy, Felt, Load, claim_size
+from headgate.kernel.sketch import MinuteSketch
+from headgate.stages.memory import READ_EVERY_US, MemoryGauge
+
+TELL_EVERY_US = 100_000
+P99 = 0.99
+
+
+class Asked(NamedTuple):
+    size: int
+    """What the worker would take at this moment: for people and metrics."""
+    standing: int
+    """What its row says (`WorkerRow.claim`): valid until it says otherwise."""
+    urgent: bool
+    """The coordinator must hear of it now and not at the next beat."""
+
+
+class Pressure:
+    def __init__(self, settings: Settings, now: int, gauge: MemoryGauge | None = None) -> None:
+        """`now`, here and below: the process's monotonic clock."""
+        self._policy = ClaimPolicy(
+            settings.claim_batch, settings.memory_high, settings.latency_threshold_us
+        )
+        self._total = settings.total_permits
+        self._gauge = gauge or MemoryGauge()
+        self._durations = MinuteSketch(now)
+        self._read_at: int | None = None
+        self._told = Felt()
+        self._told_at: int | None = None
+        self.felt: Felt = Felt()
+        self.size: int = 0
+        self.standing: int = settings.claim_batch
+        """What the row should say; the whole batch until it was asked for the first time."""
+        self.memory: float = 0.0
+        self.p99_us: int = 0
+        """0: no task has ended within the last minute."""
+
+    def finished(self, duration_us: int) -> None:
+        """A body has ended after so long."""
+        self._durations.add(duration_us)
+
+    def claim(self, now: int, in_flight: Mapping[str, int], permits: Mapping[str, int]) -> Asked:
+        """What to ask for now. `permits` are those of the kinds that this worker's steps use."""
+        if self._read_at is None or now - self._read_at >= READ_EVERY_US:
+            self._read_at = now
+            self.memory = self._gauge.share(now)
+            self.p99_us = self._durations.quantile(P99, now) or 0
+        load = Load(permits, in_flight, self._total, self.memory, self.p99_us or None)
+        claim = claim_size(load, self._policy, self.felt)
+        self.felt, self.size, self.standing = claim.felt, claim.size, claim.standing
+        return Asked(claim.size, claim.standing, self._urgent(now))
+
+    def _urgent(self, now: int) -> bool:
+        # A claim is nothing only under pressure: permits in use are counted by the coordinator itself.
+        if self.felt == self._told:
+            return False
+        if self._told_at is not None and now - self._told_at < TELL_EVERY_US:
+            return False  # asked again later it is urgent still
+        self._told, self._told_at = self.felt, now
+        return True

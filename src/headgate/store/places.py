@@ -1,0 +1,39 @@
+"""A url as a store to be looked after or copied, without opening it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from headgate.base.errors import InvalidInput
+from headgate.store.copying import Place
+from headgate.store.sqlite.copying import SqlitePlace
+from headgate.store.upkeep import Upkeep
+
+
+class KeptPlace(Place, Upkeep, Protocol):
+    """A store that can be looked at, migrated, copied from and to."""
+
+
+def place_for(url: str) -> KeptPlace:
+    """The store that `url` names."""
+    scheme = url.partition("://")[0] if "://" in url else ""
+    if not scheme:
+        return SqlitePlace(url)
+    if scheme not in {"postgresql", "postgres"}:
+        raise InvalidInput(
+            f"{scheme}:// is no store that can be looked after from here.",
+            field="url",
+            got=f"{scheme}://…",
+            hint="Use the path of a SQLite file, or postgresql://…",
+        )
+    try:
+        # Only here: the driver is an extra, and SQLite must start without it.
+        from headgate.store.postgres.copying import PostgresPlace  # noqa: PLC0415
+    except ImportError as error:
+        raise InvalidInput(
+            "postgresql:// needs a driver that is not installed.",
+            field="url",
+            got="postgresql://…",
+            hint="Try: pip install 'headgate[postgres]'.",
+        ) from error
+    return PostgresPlace(url)

@@ -1,0 +1,91 @@
+-- name: prune_candidates
+-- The next runs by number: whether each may go (it ended before ?3, all its events are checked, nobody
+-- waits for it, it has no key in use and no slots that a pool's lease still holds), and its tasks.
+SELECT
+    c.seq, c.queued_at, c.ended_at, c.generation, c.goes,
+    CASE WHEN c.goes THEN (
+        SELECT count(*) FROM task t WHERE t.id >= c.seq << 20 AND t.id < (c.seq + 1) << 20
+    ) ELSE 0 END
+FROM (
+    SELECT
+        r.seq, r.queued_at, r.ended_at, r.generation,
+        r.state IN ('cancelled', 'failed', 'succeeded', 'timed_out')
+            AND r.ended_at > 0 AND r.ended_at < ?3
+            AND NOT EXISTS (SELECT 1 FROM run w WHERE w.waits_for = r.seq)
+            AND NOT EXISTS (SELECT 1 FROM active_key a WHERE a.key = r.key AND a.run = r.seq)
+            AND NOT EXISTS (
+                SELECT 1 FROM linger l WHERE l.task >= r.seq << 20 AND l.task < (r.seq + 1) << 20
+            )
+            AND NOT EXISTS (SELECT 1 FROM event e WHERE e.run = r.seq AND e.seq > ?4) AS goes
+    FROM run r WHERE r.seq > ?1 AND r.seq < ?2 ORDER BY r.seq LIMIT ?5
+) c
+ORDER BY c.seq
+
+-- name: prune_count
+-- How much history and how many tasks runs have.
+SELECT
+    (SELECT count(*) FROM json_each(?1) v CROSS JOIN task t
+        ON t.id >= v.value << 20 AND t.id < (v.value + 1) << 20),
+    (SELECT count(*) FROM json_each(?1) v CROSS JOIN event e ON e.run = v.value)
+
+-- name: prune_tasks
+-- The tasks of runs.
+DELETE FROM task WHERE id IN (
+    SELECT t.id FROM json_each(?) v CROSS JOIN task t
+        ON t.id >= v.value << 20 AND t.id < (v.value + 1) << 20
+)
+
+-- name: prune_logs
+-- What their bodies logged.
+DELETE FROM log WHERE task IN (
+    SELECT l.task FROM json_each(?) v CROSS JOIN log l
+        ON l.task >= v.value << 20 AND l.task < (v.value + 1) << 20
+)
+
+-- name: prune_inputs
+-- What the items of their mapped steps shared.
+DELETE FROM node_input WHERE run IN (SELECT value FROM json_each(?))
+
+-- name: prune_orders
+-- Orders for their tasks that nobody obeyed.
+DELETE FROM orders WHERE task IN (
+    SELECT o.task FROM json_each(?) v CROSS JOIN orders o
+        ON o.task >= v.value << 20 AND o.task < (v.value + 1) << 20
+)
+
+-- name: prune_events
+-- Their history.
+DELETE FROM event WHERE run IN (SELECT value FROM json_each(?))
+
+-- name: prune_runs
+-- The runs themselves.
+DELETE FROM run WHERE seq IN (SELECT value FROM json_each(?))
+
+-- name: mentions
+-- The next runs by number, with the graph each names and the values that may stand for blobs.
+SELECT
+    r.seq, r.graph,
+    CASE WHEN instr(r.params, ?3) THEN r.params END, CASE WHEN instr(r.consts, ?3) THEN r.consts END,
+    CASE WHEN instr(r.output, ?3) THEN r.output END, CASE WHEN instr(r.error, ?3) THEN r.error END
+FROM run r WHERE r.seq > ?1 ORDER BY r.seq LIMIT ?2
+
+-- name: mentions_of_tasks
+-- Values of the tasks of runs in a range that may stand for blobs.
+SELECT
+    CASE WHEN instr(input, ?3) THEN input END, CASE WHEN instr(output, ?3) THEN output END,
+    CASE WHEN instr(error, ?3) THEN error END
+FROM task WHERE id >= ?1 << 20 AND id < (?2 + 1) << 20
+    AND (instr(input, ?3) OR instr(output, ?3) OR instr(error, ?3))
+
+-- name: mentions_of_inputs
+-- The same of what items of mapped steps share.
+SELECT input FROM node_input WHERE run >= ?1 AND run <= ?2 AND instr(input, ?3)
+
+-- name: graph_names
+-- All stored graphs.
+SELECT hash FROM graph
+
+-- name: graphs_remove
+-- Graphs that no run names; those behind ?2 came after the others were looked at.
+DELETE FROM graph WHERE hash IN (SELECT value FROM json_each(?1))
+    AND hash NOT IN (SELECT graph FROM run WHERE seq > ?2)

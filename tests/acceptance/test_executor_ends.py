@@ -1,0 +1,178 @@
+"""B12, B13, C3, C5: each executor × each way to end, on a worker in a process of its own.
+
+Whatever happens to an attempt, three things are true afterwards: its slot was
+freed exactly once (the history is judged at the end of every test, and a probe
+gets the only slot), its work directory is gone, and none of its processes lives.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import signal
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from headgate import Client, Run, RunState, TaskState
+from headgate.stages.executors.sources import load
+from headgate.testing import EngineProcess, Engines, Overlap, eventually
+from headgate.testing.overlap import alive
+from headgate.testing.processes import source
+
+pytest_plugins = ["headgate.testing.plugin"]
+
+STEPS_FILE = Path(__file__).parents[1] / "executor_end_steps.py"
+steps: Any = load(source(STEPS_FILE))
+TIMEOUT = "30s"
+EXECUTORS = ("async", "thread", "process")
+
+ENDS: dict[str, tuple[RunState, TaskState, list[str]]] = {
+    "success": (RunState.SUCCEEDED, TaskState.COMPLETED, ["completed"]),
+    "failure": (RunState.FAILED, TaskState.FAILED, ["failed"]),
+    "unserialisable": (RunState.FAILED, TaskState.FAILED, ["failed"]),
+    "timeout": (RunState.FAILED, TaskState.TIMED_OUT, ["timed_out"]),
+    "cancel": (RunState.CANCELLED, TaskState.CANCELLED, ["cancelled"]),
+    "crash": (RunState.FAILED, TaskState.FAILED, ["failed"]),
+    "drain": (RunState.SUCCEEDED, TaskState.COMPLETED, ["handed_back", "completed"]),
+    "lease_loss": (RunState.SUCCEEDED, TaskState.COMPLETED, ["abandoned", "completed"]),
+}
+
+
+class Attempt(NamedTuple):
+    """What a body said of itself when it began."""
+
+    workdir: Path
+    pid: int
+    started: list[int]
+    """Processes it started."""
+
+
+@pytest.fixture
+def hg_settings() -> dict[str, Any]:
+    """Leases that end while a test looks on; a drained worker does not wait for its tasks."""
+    return {
+        "worker_lease": "1200ms",
+        "heartbeat": "300ms",
+        "leader_lease": "5s",
+        "leader_renew": "300ms",
+        "grace": "0s",
+        "process_permits": 1,
+    }
+
+
+class World:
+    """A leader that cannot run the step, and a worker that can."""
+
+    def __init__(self, make_hg: Engines, folder: Path) -> None:
+        self._make_hg = make_hg
+        self._folder = folder
+        self._seen = folder / "seen"
+        self.latch = folder / "latch"
+        self.hg: Client = make_hg()
+        self.hg.pools.set("slots", limit=1)
+        self.worker: EngineProcess = self.new_worker()
+
+    def new_worker(self) -> EngineProcess:
+        return self._make_hg.process(
+            STEPS_FILE, worker_labels=steps.APART, work_dir=str(self._folder / "work")
+        ).ready()
+
+    def submit(self, executor: str, how: str) -> Run[Any]:
+        return self.hg.submit(steps.ending, executor, how, str(self._seen), str(self.latch))
+
+    def attempts(self) -> list[Attempt]:
+        lines = self._seen.read_text().splitlines() if self._seen.exists() else []
+        found = [line.split() for line in lines]
+        return [Attempt(Path(path), int(pid), [*map(int, more)]) for path, pid, *more in found]
+
+    def pause(self) -> None:
+        """Stop the worker, but not inside a write: then nobody could write, and nothing could help."""
+        locks = [self._make_hg.path.with_name(f"headgate.db-{each}.lock") for each in "qw"]
+        while True:
+            self.worker.pause()
+            if all(any(_had(lock) for _ in range(200)) for lock in locks):
+                return
+            self.worker.resume()
+
+    def left(self) -> list[str]:
+        """Work directories of attempts that are still there."""
+        return [str(each) for each in (self._folder / "work").glob("[0-9]*/*")]
+
+
+def _had(lock: Path) -> bool:
+    """Whether the lock could be had for a moment."""
+    with lock.open("r+b") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
+
+
+@pytest.mark.parametrize("how", ENDS)
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_b13_c3_c5_every_end_leaves_nothing_behind(
+    make_hg: Engines, overlap: Overlap, tmp_path: Path, executor: str, how: str
+):
+    state, task_state, ends = ENDS[how]
+    world = World(make_hg, tmp_path)
+    run = world.submit(executor, how)
+    eventually(lambda: len(world.attempts()) == 1, what="the body's first line")
+    (first,) = world.attempts()
+    assert (first.pid == world.worker.pid) == (executor != "process")
+    assert all(alive(pid) or how == "crash" for pid in first.started)
+
+    if how == "cancel":
+        run.cancel()
+    elif how == "drain":
+        assert world.worker.close() == 0  # told to end, it hands back and ends by itself
+    elif how == "lease_loss":
+        world.pause()
+        eventually(lambda: ended(run) == ["abandoned"], what="the lease's end")
+        if executor == "process":
+            assert not alive(first.pid)  # at the deadline, though its worker stands still
+        world.worker.resume()
+    if how in {"cancel", "drain", "lease_loss", "timeout"}:
+        # It ended because it was stopped: what its own process had is gone before anything follows.
+        eventually(lambda: not first.workdir.exists(), what="the end of the work directory")
+    if how == "drain":
+        world.worker = world.new_worker()
+    if how in {"drain", "lease_loss"}:
+        eventually(lambda: len(world.attempts()) == 2, what="the next attempt")
+        world.latch.touch()
+
+    assert run.wait(TIMEOUT) == state
+    (task,) = run.tasks()
+    assert (task.state, ended(run)) == (task_state, how_it_ended(executor, how, ends))
+    # The slot: nobody has it, it was given back once, and whoever asks gets it.
+    assert world.hg.pools.get("slots").used == 0
+    assert world.hg.submit(steps.probing).result(TIMEOUT)
+    if how != "lease_loss":  # a paused host may overlap for a moment, and says so
+        assert overlap.peak("slots") == 1
+    if how == "crash" and executor != "process":
+        # It took its worker along. Whoever comes next sweeps what that one left.
+        eventually(lambda: world.worker.returncode == -signal.SIGKILL, what="the worker's end")
+        world.worker = world.new_worker()
+    eventually(lambda: world.left() == [], what="the end of every work directory")
+    tried = world.attempts()
+    assert len({each.workdir for each in tried}) == len(tried)
+    if executor == "process" and how in {*steps.STOPPED, "crash"}:
+        for pid in (first.pid, *first.started):
+            eventually(lambda pid=pid: not alive(pid), what=f"the end of process {pid}")
+
+    assert world.worker.close() == 0
+    for each in tried:
+        for pid in (each.pid, *each.started):
+            eventually(lambda pid=pid: not alive(pid), what=f"the end of process {pid}")
+
+
+def how_it_ended(executor: str, how: str, ends: list[str]) -> list[str]:
+    # Without a child of its own a body that kills its process takes the whole worker with it.
+    return ["abandoned", *ends] if how == "crash" and executor != "process" else ends
+
+
+def ended(run: Run[Any]) -> list[str]:
+    """How each attempt of the run's task ended, and then the task, in order."""
+    words = {"completed", "failed", "timed_out", "cancelled", "handed_back", "abandoned"}
+    return [each.after for each in run.events() if each.task is not None and each.after in words]

@@ -1,0 +1,275 @@
+"""B6, B8, B15: real worker processes, started on overflow, counted, and ended with whoever started them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import psutil
+from tests.conftest import broken_promises
+
+from headgate import RunState, connect_async
+from headgate.base.config import Settings
+from headgate.base.model import WorkerRow
+from headgate.cli.targets import load
+from headgate.client.opening import settings_for, store_for
+from headgate.provision.local import LocalProvisioner, worker_command
+from headgate.provision.protocol import Provisioned
+from headgate.stages.engine import Engine
+from headgate.stages.overflow import Overflow
+
+PATIENCE = 40.0
+T = TypeVar("T")
+
+FLOWS = """
+import asyncio
+import os
+
+from headgate import flow, step
+
+
+def mark(path: str, text: str) -> None:
+    fd = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    os.write(fd, f"{text}\\n".encode())
+    os.close(fd)
+
+
+@step
+async def work(marks: str, seconds: float) -> int:
+    mark(marks, "begin")
+    await asyncio.sleep(seconds)
+    mark(marks, "end")
+    return os.getpid()
+
+
+@flow
+def one(marks: str, seconds: float):
+    return work(marks, seconds)
+"""
+
+
+async def until(look: Callable[[], Awaitable[T]], what: str) -> T:
+    """The first answer that is true."""
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while not (found := await look()):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+            return found
+    except TimeoutError:
+        raise AssertionError(f"waited in vain for {what}") from None
+
+
+def write_flows(folder: Path, name: str = "elastic_flows") -> Path:
+    """Each test that loads it here needs a name of its own: a process knows one module by it."""
+    file = folder / f"{name}.py"
+    file.write_text(FLOWS)
+    return file
+
+
+def settings_of(url: Path, **overrides: object) -> Settings:
+    return settings_for(
+        url, {"max_workers": 3, "total_permits": 1, "provision_interval": "100ms", **overrides}
+    )
+
+
+def local(source: Path, settings: Settings, **given: str) -> LocalProvisioner:
+    sets = {"total_permits": "1", "grace": "2s", **given}
+    return LocalProvisioner(worker_command([str(source)], settings, sets), settings)
+
+
+def by_name(listed: list[Provisioned]) -> dict[str, Provisioned]:
+    return {each.name: each for each in listed}
+
+
+async def test_workers_start_join_and_drain_when_released(url: Path, tmp_path: Path):
+    settings = settings_of(url)
+    store = store_for(settings)
+    await store.open()
+    provisioner = local(write_flows(tmp_path), settings)
+    try:
+        names = await provisioner.request(2, {}, "for a test")
+        assert len(set(names)) == 2
+        assert {each.state for each in await provisioner.list()} == {"running"}
+
+        async def joined() -> list[WorkerRow]:
+            rows = await store.workers()
+            return rows if len(rows) == 2 else []
+
+        rows = await until(joined, "two workers")
+        assert all(set(row.steps or {}) == {"elastic_flows:work"} for row in rows)
+        pids = {row.pid for row in rows}
+
+        await provisioner.release(names[0])
+        await provisioner.release("never-heard-of")
+
+        async def ended() -> bool:
+            return by_name(await provisioner.list())[names[0]].state == "ended"
+
+        await until(ended, "the released one to end")
+        assert by_name(await provisioner.list())[names[1]].state == "running"
+        assert len([pid for pid in pids if psutil.pid_exists(pid)]) == 1
+    finally:
+        await provisioner.close()
+        await store.close()
+    assert {each.state for each in await provisioner.list()} == {"ended"}
+    assert not any(psutil.pid_exists(pid) for pid in pids)
+    assert list((Path(settings.work_dir) / "workers").iterdir()) == []
+    assert await provisioner.request(1, {}, "after the close") == []
+
+
+async def test_the_last_words_of_one_that_dies_at_its_start_are_the_reason(
+    url: Path, tmp_path: Path
+):
+    broken = tmp_path / "broken.py"
+    broken.write_text("import a_module_nobody_has\n")
+    provisioner = local(broken, settings_of(url))
+    try:
+        [name] = await provisioner.request(1, {}, "for a test")
+
+        async def failed() -> Provisioned | None:
+            found = by_name(await provisioner.list())[name]
+            return found if found.state != "running" else None
+
+        found = await until(failed, "it to fail")
+    finally:
+        await provisioner.close()
+    assert found is not None
+    assert found.state == "failed"
+    assert "exit code" in found.detail
+    assert "a_module_nobody_has" in found.detail
+    assert f"{name}.log" in found.detail
+
+
+async def test_labels_this_machine_does_not_have_are_not_provided(url: Path, tmp_path: Path):
+    settings = settings_of(url, worker_labels={"gpu": "a100"})
+    provisioner = local(write_flows(tmp_path), settings)
+    assert provisioner.capacity({"gpu": "h100"}) is None
+    capacity = provisioner.capacity({"gpu": "a100"})
+    assert capacity is not None
+    assert (capacity.total, capacity.labels) == (1, {"gpu": "a100"})
+    await provisioner.close()
+
+
+_PARENT = """
+import asyncio, sys
+from pathlib import Path
+from headgate.client.opening import settings_for
+from headgate.provision.local import LocalProvisioner, worker_command
+
+async def main():
+    settings = settings_for(sys.argv[2], {"max_workers": 1})
+    provisioner = LocalProvisioner(worker_command([sys.argv[1]], settings, {"grace": "1s"}), settings)
+    await provisioner.request(1, {}, "for a test")
+    [one] = await provisioner.list()
+    print(one.detail.split(",")[0].removeprefix("pid "), flush=True)
+    await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+async def test_a_worker_does_not_outlive_who_started_it(url: Path, tmp_path: Path):
+    source = write_flows(tmp_path)
+    store = store_for(settings_of(url))
+    await store.open()
+    parent = subprocess.Popen(  # noqa: ASYNC220
+        [sys.executable, "-c", _PARENT, str(source), str(url)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+
+        async def joined() -> list[WorkerRow]:
+            return await store.workers()
+
+        [row] = await until(joined, "the worker")
+        assert row.pid == pid
+        parent.send_signal(signal.SIGKILL)
+        parent.wait()
+
+        async def gone() -> bool:
+            return not psutil.pid_exists(pid) and not await store.workers()
+
+        await until(gone, "the worker to leave and end")
+    finally:
+        parent.kill()
+        parent.wait()
+        if parent.stdout is not None:
+            parent.stdout.close()
+        await store.close()
+
+
+@asynccontextmanager
+async def leading(settings: Settings, provisioner: LocalProvisioner) -> AsyncIterator[Overflow]:
+    """A leader without a worker, with its overflow told once a sweep."""
+    store = store_for(settings)
+    await store.open()
+    engine = Engine(store, settings, work=False)
+    overflow = Overflow(provisioner, settings)
+    await engine.start()
+
+    async def tell() -> None:
+        while True:
+            await asyncio.sleep(0.2)
+            if engine.coordinator is not None:
+                overflow.sees(engine.coordinator.demand, await store.workers())
+
+    telling = asyncio.create_task(tell())
+    try:
+        yield overflow
+    finally:
+        telling.cancel()
+        await asyncio.gather(telling, return_exceptions=True)
+        await overflow.close()
+        await engine.stop()
+        await store.close()
+
+
+def peak(marks: Path) -> int:
+    running = most = 0
+    for line in marks.read_text().splitlines():
+        running += 1 if line == "begin" else -1
+        most = max(most, running)
+    return most
+
+
+async def test_b8_what_overflows_is_done_by_at_most_so_many_workers(url: Path, tmp_path: Path):
+    source, marks = write_flows(tmp_path, "elastic_story"), tmp_path / "marks"
+    settings = settings_of(url, max_concurrent_runs=20)
+    flow = load(str(source))
+    async with leading(settings, local(source, settings)) as overflow, connect_async(url) as hg:
+        runs = [await hg.submit(flow, str(marks), 0.4) for _ in range(9)]
+        pids = [await run.result(PATIENCE) for run in runs]
+        assert overflow.policy.requested <= 3
+    assert len(set(pids)) == 3
+    assert os.getpid() not in pids
+    assert peak(marks) == 3
+    assert not any(psutil.pid_exists(int(pid)) for pid in set(pids))
+    assert await asyncio.to_thread(broken_promises, url) == []
+
+
+async def test_b6_a_failing_provisioner_fails_no_task(url: Path, tmp_path: Path):
+    source, broken = write_flows(tmp_path, "elastic_failing"), tmp_path / "broken.py"
+    broken.write_text("raise SystemExit('no licence for this machine')\n")
+    settings = settings_of(url)
+    flow = load(str(source))
+    async with leading(settings, local(broken, settings)) as overflow, connect_async(url) as hg:
+        run = await hg.submit(flow, str(tmp_path / "marks"), 0.0)
+
+        async def told() -> bool:
+            return "no licence for this machine" in overflow.policy.last_error
+
+        await until(told, "the failure to be told")
+        assert "nothing is asked for in the next" in overflow.describe()
+        asked = overflow.policy.requested
+        assert await run.status() == RunState.RUNNING
+        [task] = await run.tasks()
+        assert task.state == "requested"
+        assert asked == overflow.policy.requested == 1

@@ -1,0 +1,81 @@
+"""Demand: what lacks only a worker, by what it asks of one, and what present workers will take anyway."""
+
+from __future__ import annotations
+
+import msgspec
+
+from headgate.base.model import WorkerRow
+from headgate.kernel.demand import Demand, Waiting, demand_of
+from headgate.kernel.place import Floor, Skill
+from headgate.testing.sim.build import worker_row
+
+GPU = (("gpu", "a100"),)
+
+
+def skill(step: str = "fetch", executor: str = "async", needs: tuple[tuple[str, str], ...] = ()):
+    return Skill(executor, step, "s1", needs)
+
+
+def floor(*rows: WorkerRow) -> Floor:
+    found = Floor()
+    for row in rows:
+        found.put(row)
+    return found
+
+
+def test_without_waiters_there_is_no_demand():
+    assert demand_of(floor(worker_row("w")), {}) == Demand(0, (), 1)
+
+
+def test_demand_is_told_by_executor_labels_and_step():
+    waiting = {
+        skill(): Waiting(3, 20),
+        skill("train", "process", GPU): Waiting(2, 10),
+        skill("store"): Waiting(4, 30),
+    }
+
+    demand = demand_of(floor(worker_row("w", permits={"async": 1})), waiting)
+
+    assert demand.total == 9
+    assert [(want.step, want.tasks, want.since) for want in demand.wants] == [
+        ("train", 2, 10),
+        ("fetch", 3, 20),
+        ("store", 4, 30),
+    ]
+    assert demand.by_needs == {("process", GPU): 2, ("async", ()): 7}
+    assert [want.workers for want in demand.wants] == [0, 1, 1]
+
+
+def test_a_worker_with_another_version_of_the_step_does_not_match():
+    old = msgspec.structs.replace(worker_row("old"), steps={"fetch": "s0"})
+    new = msgspec.structs.replace(worker_row("new"), steps={"fetch": "s1"})
+    leaving = msgspec.structs.replace(worker_row("leaving"), draining=True)
+
+    [want] = demand_of(floor(old, new, leaving), {skill(): Waiting(1, 0)}).wants
+
+    assert want.workers == 1
+
+
+def test_room_is_what_present_workers_take_in_a_moment():
+    workers = floor(worker_row("w", permits={"async": 10}, claim=4))
+    worker = workers.workers["w"]
+    for _ in range(4):
+        workers.take(worker, "async", offered=True)
+    assert worker.free("async") == 0  # it has as many offers as it claimed, and will answer
+
+    [want] = demand_of(workers, {skill(): Waiting(9, 0)}).wants
+    assert want.room == 4
+
+    worker.silent = True
+    [want] = demand_of(workers, {skill(): Waiting(9, 0)}).wants
+    assert want.room == 0
+
+
+def test_room_is_bounded_by_permits_total_and_tasks():
+    tight = floor(worker_row("w", permits={"async": 10}, total=2))
+    [want] = demand_of(tight, {skill(): Waiting(9, 0)}).wants
+    assert want.room == 2
+
+    wide = floor(worker_row("w", permits={"async": -1}))
+    [want] = demand_of(wide, {skill(): Waiting(9, 0)}).wants
+    assert want.room == 9

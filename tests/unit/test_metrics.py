@@ -1,0 +1,295 @@
+"""Metrics: every number moves when what it counts happens, in one engine and not in its neighbour."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import timeit
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import asyncpg
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from headgate import connect_async, flow, step
+from headgate.base.model import WorkerRow
+from headgate.base.states import TaskState
+from headgate.client.core import Core
+from headgate.client.opening import settings_for
+from headgate.observe.metrics import MOST_STEPS, Metrics
+from headgate.observe.prometheus import Exposition
+from headgate.server.listening import bind, port_of
+from headgate.server.web import telling
+from headgate.stages.engine import Engine
+from headgate.store.protocol import Beat, Ended, Finish
+
+pytest_plugins = ["headgate.testing.postgres"]
+PATIENCE = 20.0
+opened = asyncio.Event()
+
+
+@step(pool="db")
+async def held(item: int) -> int:
+    await opened.wait()
+    return item
+
+
+@step
+async def broken(item: int) -> int:
+    raise ValueError(item)
+
+
+@flow
+def holds(items: int):
+    return held.map(range(items))
+
+
+@flow
+def breaks():
+    return broken(1)
+
+
+@pytest.fixture(autouse=True)
+def latch() -> None:
+    global opened  # noqa: PLW0603 — an event belongs to the loop of one test
+    opened = asyncio.Event()
+
+
+class Read:
+    """Samples by name and labels."""
+
+    def __init__(self, text: str) -> None:
+        self.types: dict[str, str] = {}
+        self._values: dict[tuple[str, frozenset[tuple[str, str]]], float] = {}
+        for family in text_string_to_metric_families(text):
+            self.types[family.name] = family.type
+            for sample in family.samples:
+                self._values[sample.name, frozenset(sample.labels.items())] = sample.value
+
+    def __call__(self, name: str, **labels: str) -> float:
+        return self._values.get((f"headgate_{name}", frozenset(labels.items())), 0.0)
+
+    def names(self) -> set[str]:
+        return {name for name, _ in self._values}
+
+
+def read(engine: Engine | Metrics) -> Read:
+    metrics = engine if isinstance(engine, Metrics) else engine.metrics
+    exposition = Exposition(metrics, may_lead=True)
+    exposition.look()
+    return Read(exposition.text().decode())
+
+
+@asynccontextmanager
+async def process(
+    url: str | Path, *, lead: bool, work: bool, **settings: object
+) -> AsyncIterator[tuple[Core, Engine]]:
+    """What one process has: a server, or a worker."""
+    core = await Core.open(settings_for(url, settings), engine=True, lead=lead, work=work)
+    assert core.engine is not None
+    try:
+        yield core, core.engine
+    finally:
+        await core.close(0)
+
+
+async def until(ready: Callable[[], object | Awaitable[object]], what: str) -> None:
+    async def asked() -> object:
+        answer = ready()
+        return await answer if isinstance(answer, Awaitable) else answer
+
+    async with asyncio.timeout(PATIENCE):
+        while not await asked():
+            await asyncio.sleep(0.01)
+
+
+# -- the numbers themselves ------------------------------------------------------------------------
+
+
+def test_durations_are_a_histogram_per_step():
+    metrics = Metrics()
+    metrics.describe = lambda: WorkerRow("w", "h", 1, "0", {"async": 3}, -1, 7, in_flight=2)
+    for duration_us in (500, 5_000, 30_000_000, 9_000_000_000):
+        metrics.task_ended("shop:pay", "completed", duration_us)
+    metrics.task_ended("shop:send", "failed", 1)
+    found = read(metrics)
+
+    def bucket(le: str) -> float:
+        return found("worker_task_duration_seconds_bucket", step="shop:pay", le=le)
+
+    assert (bucket("0.001"), bucket("0.005"), bucket("60.0"), bucket("+Inf")) == (1, 2, 3, 4)
+    assert found("worker_task_duration_seconds_count", step="shop:pay") == 4
+    assert found("worker_task_duration_seconds_sum", step="shop:pay") == pytest.approx(9030.0055)
+    assert found("worker_tasks_completed_total", state="completed") == 4
+    assert found("worker_tasks_completed_total", state="failed") == 1
+    assert found("worker_in_flight_tasks") == 2
+    assert found("worker_permits", executor="async") == 3
+    assert found("worker_claim_size") == 7
+
+
+def test_names_of_steps_cannot_fill_the_memory():
+    metrics = Metrics()
+    metrics.describe = lambda: WorkerRow("w", "h", 1, "0", {}, -1, 0)
+    for number in range(10 * MOST_STEPS):
+        metrics.task_ended(f"step {number}", "completed", 10)
+        metrics.held_loop(f"step {number}")
+    found = read(metrics)
+    assert found("worker_tasks_completed_total", state="completed") == 10 * MOST_STEPS
+    assert found("worker_task_duration_seconds_count", step="other") == 9 * MOST_STEPS
+    assert found("worker_loop_blocked_total", step="other") == 9 * MOST_STEPS
+    assert found("worker_loop_blocked_total", step="step 3") == 1
+    assert len(metrics.tasks) == len(metrics.loop_blocked) == MOST_STEPS + 1
+
+
+def test_a_task_costs_next_to_nothing():
+    metrics = Metrics()
+    number = 20_000
+    timer = timeit.Timer(lambda: metrics.task_ended("shop:pay", "completed", 1_234))
+    assert min(timer.repeat(7, number)) / number < 2e-6
+
+
+def test_a_worker_tells_nothing_of_leading_and_a_server_nothing_of_working():
+    metrics = Metrics()
+    server = Exposition(metrics, may_lead=True)
+    server.look()
+    assert b"headgate_worker" not in server.text()
+    metrics.describe = lambda: WorkerRow("w", "h", 1, "0", {}, -1, 0)
+    worker = Exposition(metrics, may_lead=False)
+    worker.look()
+    assert b"headgate_leader" not in worker.text()
+
+
+# -- fed by engines --------------------------------------------------------------------------------
+
+
+async def test_what_a_server_and_a_worker_do_is_counted_by_each(tmp_path: Path):
+    # given a server, and tasks of which one at a time may run
+    url = tmp_path / "headgate.db"
+    async with (
+        process(url, lead=True, work=False, pools={"db": 2}) as (_, server),
+        connect_async(url) as client,
+    ):
+        await until(lambda: read(server)("leader"), "the lead")
+        assert read(server)("term") == read(server)("take_overs_total") == 1
+        run = await client.submit(holds, 3)
+        failing = await client.submit(breaks)
+
+        # when there is no worker, what passes every other gate is demand
+        await until(lambda: read(server)("demand_tasks") == 3, "two of the pool and one without")
+        assert read(server)("blocked_tasks", gate="worker") == 4
+        assert read(server)("runs_started_total") == 2
+
+        # when a worker comes, the demand is met and the pool blocks the rest
+        async with process(url, lead=False, work=True) as (_, worker):
+            await until(lambda: read(worker)("worker_in_flight_tasks") == 2, "two of the pool")
+            await until(lambda: read(server)("demand_tasks") == 0, "the sweep")
+            await until(lambda: read(server)("blocked_tasks", gate="pool") == 1, "the third")
+            opened.set()
+            assert await run.result(PATIENCE) == [0, 1, 2]
+            await failing.wait(PATIENCE)
+
+            found = read(worker)
+            assert found("worker_tasks_completed_total", state="completed") == 3
+            assert found("worker_tasks_completed_total", state="failed") == 1
+            name = f"{__name__}:held"
+            assert found("worker_task_duration_seconds_count", step=name) == 3, found.names()
+            assert found("worker_claims_total") >= 2
+            assert found("worker_claim_size") > 0
+            assert found("worker_in_flight_tasks") == 0
+        found = read(server)
+        assert found("offers_total", outcome="accepted") == 4
+        assert found("offers_total", outcome="declined") == 0
+        assert found("runs_ended_total", state="succeeded") == 1
+        assert found("runs_ended_total", state="failed") == 1
+        assert found("cycles_total") == found("cycle_seconds_count") >= 3
+        assert 0 < found("cycle_seconds_sum") < PATIENCE
+        # and the worker's numbers are not the server's
+        assert found("worker_tasks_completed_total", state="completed") == 0
+
+
+async def test_in_one_process_offers_are_accepted_by_the_commit_that_makes_them(tmp_path: Path):
+    url = tmp_path / "headgate.db"
+    opened.set()
+    async with process(url, lead=True, work=True) as (_, engine), connect_async(url) as client:
+        await (await client.submit(holds, 3)).result(PATIENCE)
+        assert read(engine)("offers_total", outcome="accepted") == 3
+    # then it leads no more
+    assert read(engine)("leader") == read(engine)("term") == 0
+
+
+async def test_offers_declined(tmp_path: Path):
+    """A worker that drains says so with its next beat; what it is offered before, it declines."""
+    url = tmp_path / "headgate.db"
+    opened.set()
+    async with (
+        process(url, lead=True, work=False) as (_, server),
+        process(url, lead=False, work=True, heartbeat="2s") as (_, worker),
+        connect_async(url) as client,
+    ):
+        worker.worker.draining = True
+        run = await client.submit(holds, 1)
+        await until(lambda: read(server)("offers_total", outcome="declined"), "a decline")
+        worker.worker.draining = False
+        assert await run.result(PATIENCE) == [0]
+        assert read(server)("offers_total", outcome="accepted") == 1
+
+
+async def test_offers_withdrawn(tmp_path: Path):
+    """A worker that answers nothing does not keep its offers."""
+    url = tmp_path / "headgate.db"
+    opened.set()
+    async with (
+        process(url, lead=True, work=False, offer_ttl="200ms") as (core, server),
+        connect_async(url) as client,
+    ):
+        silent = WorkerRow("silent", "h", 1, "0", {"async": 5}, -1, 5, steps=None)
+        await core.store.beat(Beat(silent, 3_600_000_000))
+        run = await client.submit(holds, 2)
+        await until(lambda: read(server)("offers_total", outcome="withdrawn") >= 2, "two offers")
+        await core.store.leave("silent")
+        async with process(url, lead=False, work=True):
+            assert await run.result(PATIENCE) == [0, 1]
+
+
+# -- what the store counts, over HTTP --------------------------------------------------------------
+
+
+async def fetch(port: int, path: str) -> tuple[int, str]:
+    def ask() -> tuple[int, str]:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+        try:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+        finally:
+            connection.close()
+
+    return await asyncio.to_thread(ask)
+
+
+async def test_stale_writes_and_lost_listeners_are_counted(postgres_url: str):
+    with bind("127.0.0.1", 0) as listener:
+        port = port_of(listener)
+
+        async def number(name: str) -> float:
+            return Read((await fetch(port, "/metrics"))[1])(name)
+
+        async with (
+            process(postgres_url, lead=True, work=False) as (core, _),
+            telling(core, listener, demand=True),
+        ):
+            assert await number("stale_writes_total") == 0
+            stale = Ended(77, 99, TaskState.COMPLETED, b"1")
+            assert await core.store.finish(Finish("nobody", [stale])) == [(77, 99)]
+            await until(lambda: number("stale_writes_total"), "the stale write")
+
+            assert await number("listener_replaced_total") == 0
+            conn = await asyncpg.connect(postgres_url)
+            await conn.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND query ILIKE 'LISTEN%'"
+            )
+            await conn.close()
+            await until(lambda: number("listener_replaced_total"), "a new listener")

@@ -1,0 +1,300 @@
+"""B6: workers are asked for on overflow only, once, within a maximum, an interval and a cool-down."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from headgate.base.config import Settings, load
+from headgate.base.errors import InvalidSettings
+from headgate.base.model import WorkerRow
+from headgate.kernel.demand import Demand, Want
+from headgate.provision.policy import LONGEST_COOLDOWN_US, Plan, Policy, Rules, Sight
+from headgate.provision.protocol import Capacity, Provisioned
+from headgate.testing.sim.build import worker_row
+
+SECOND = 1_000_000
+GPU = (("gpu", "a100"),)
+
+
+class Offers:
+    """What the policy may know of a provisioner beforehand."""
+
+    def __init__(self, capacity: Capacity | None = None) -> None:
+        self.one = capacity or Capacity({"async": 2, "thread": 1})
+
+    def capacity(self, needs: Mapping[str, str]) -> Capacity | None:
+        if dict(needs) not in ({}, dict(GPU)):
+            return None
+        one = self.one
+        return Capacity(one.permits, one.total, {**one.labels, **needs}, one.steps)
+
+    async def request(self, n: int, needs: Mapping[str, str], reason: str) -> list[str]:
+        raise AssertionError("the policy does not ask by itself")
+
+    async def list(self) -> list[Provisioned]:
+        raise AssertionError
+
+    async def release(self, name: str) -> None:
+        raise AssertionError
+
+    async def close(self) -> None:
+        raise AssertionError
+
+
+def want(
+    tasks: int,
+    *,
+    room: int = 0,
+    executor: str = "async",
+    needs: tuple[tuple[str, str], ...] = (),
+    step: str = "fetch",
+    workers: int = 1,
+) -> Want:
+    return Want(executor, needs, step, "s1", tasks, 0, workers, room)
+
+
+def seen(
+    *wants: Want, present: tuple[str, ...] = (), listed: tuple[Provisioned, ...] = ()
+) -> Sight:
+    rows: list[WorkerRow] = [worker_row(f"w-{name}", provision=name) for name in present]
+    demand = Demand(sum(each.tasks for each in wants), wants, len(rows))
+    return Sight(demand, rows, listed)
+
+
+class Desk:
+    """A policy with a clock and a provisioner that grants everything at once."""
+
+    def __init__(self, rules: Rules | None = None, capacity: Capacity | None = None) -> None:
+        self.policy = Policy(rules or Rules(max_workers=3), Offers(capacity), seed=7)
+        self.now = 100 * SECOND
+        self.names = 0
+
+    def look(self, sight: Sight, *, after: float = 0.0, grant: bool = True) -> Plan:
+        self.now += int(after * SECOND)
+        plan = self.policy.plan(sight, self.now)
+        if grant:
+            for ask in plan.asks:
+                granted = [f"n{self.names + i}" for i in range(ask.n)]
+                self.names += ask.n
+                self.policy.asked(ask, granted, self.now)
+        return plan
+
+    def asked(self, *wants: Want, after: float = 0.0, **kwargs: object) -> int:
+        plan = self.look(seen(*wants, **kwargs), after=after)  # pyright: ignore[reportArgumentType]
+        return sum(ask.n for ask in plan.asks)
+
+
+def failed(name: str, why: str = "exit code 3") -> Provisioned:
+    return Provisioned(name, "failed", 0, why)
+
+
+def alive(name: str) -> Provisioned:
+    return Provisioned(name, "running")
+
+
+@pytest.mark.parametrize(
+    ("wants", "expected"),
+    [
+        ((), 0),
+        ((want(1),), 1),
+        ((want(2),), 1),
+        ((want(3),), 2),
+        ((want(100),), 3),
+        ((want(2, room=2),), 0),
+        ((want(3, room=2),), 1),
+        ((want(1), want(1, step="store")), 1),
+        ((want(2), want(1, executor="thread")), 1),
+        ((want(2), want(2, executor="thread")), 2),
+        ((want(1, executor="process"),), 0),
+        ((want(1, needs=(("gpu", "h100"),)),), 0),
+        ((want(1), want(1, needs=GPU)), 2),
+        ((want(1, needs=GPU), want(1)), 1),
+    ],
+)
+def test_how_many_are_asked_for(wants: tuple[Want, ...], expected: int):
+    """Two async permits and one thread each; at most three workers."""
+    assert Desk().asked(*wants) == expected
+
+
+def test_total_permits_of_a_worker_bound_what_it_takes():
+    desk = Desk(Rules(max_workers=10), Capacity({"async": 5, "thread": 5}, total=2))
+    assert desk.asked(want(2), want(2, executor="thread")) == 2
+
+
+def test_unlimited_permits_take_everything():
+    assert Desk(capacity=Capacity({"async": -1})).asked(want(10_000)) == 1
+
+
+def test_the_reason_names_what_waits():
+    [ask] = Desk().look(seen(want(4), want(1, step="store"))).asks
+    assert ask.n == 3
+    assert ask.reason == "for 5 tasks of fetch, store that lack only a worker"
+
+
+def test_nothing_is_asked_twice_for_the_same_demand():
+    desk = Desk(Rules(max_workers=10))
+    assert desk.asked(want(4)) == 2
+    for _ in range(5):
+        assert desk.asked(want(4), after=6) == 0
+    assert desk.asked(want(5), after=6) == 1
+
+
+def test_what_is_being_asked_for_counts_before_it_is_answered():
+    desk = Desk(Rules(max_workers=10, interval_us=1))
+    assert sum(ask.n for ask in desk.look(seen(want(4)), grant=False).asks) == 2
+    assert desk.asked(want(4), after=1) == 0
+    assert desk.asked(want(40), after=1) == 8
+
+
+def test_what_was_granted_and_is_not_listed_yet_counts_towards_the_maximum():
+    desk = Desk()
+    assert desk.asked(want(4)) == 2
+    assert desk.asked(want(100), after=6) == 1
+    assert desk.asked(want(100), after=6) == 0
+
+
+def test_between_two_requests_lies_the_interval():
+    desk = Desk(Rules(max_workers=10))
+    assert desk.asked(want(2)) == 1
+    assert desk.asked(want(20), after=4.9) == 0
+    assert desk.asked(want(20), after=0.1) == 9
+
+
+def test_orphans_of_another_leader_count_by_their_rows():
+    assert Desk().asked(want(100), present=("other-1", "other-2")) == 1
+    assert Desk().asked(want(100), present=("other-1", "other-2", "other-3")) == 0
+
+
+def test_workers_started_by_hand_do_not_count():
+    desk = Desk()
+    rows = [worker_row(f"hand-{n}") for n in range(9)]
+    plan = desk.look(Sight(Demand(9, (want(9),), 9), rows, ()))
+    assert sum(ask.n for ask in plan.asks) == 3
+
+
+def test_a_process_that_lives_counts_although_its_row_has_gone():
+    desk = Desk()
+    desk.asked(want(6))
+    desk.look(seen(present=("n0", "n1", "n2")), after=1)
+    assert desk.asked(want(6), after=60, present=("n0",), listed=(alive("n1"), alive("n2"))) == 0
+    assert desk.asked(want(6), after=6, present=("n0",), listed=(alive("n1"),)) == 1
+
+
+def test_a_failure_cools_down_twice_as_long_each_time_with_jitter_and_a_bound():
+    desk = Desk(Rules(max_workers=1))
+    shares: set[float] = set()
+    for n in range(9):
+        desk.policy.failed("no quota", desk.now)
+        full = min(10 * 2**n, 300) * SECOND
+        waits = desk.policy.cooling_until - desk.now
+        assert full // 2 <= waits <= full <= LONGEST_COOLDOWN_US
+        shares.add(waits / full)
+        assert desk.look(seen(want(1)), after=(waits - 1) / SECOND) == Plan()
+    assert len(shares) > 3
+    assert desk.asked(want(1), after=0.001) == 1
+
+
+def test_a_worker_that_joins_ends_the_row_of_failures():
+    desk = Desk()
+    desk.asked(want(1))
+    desk.policy.failed("no quota", desk.now)
+    desk.policy.failed("no quota", desk.now)
+    desk.look(seen(present=("n0",)), after=1)
+    assert desk.policy.failures == 0
+
+
+def test_a_worker_that_dies_at_its_start_is_a_failure_with_its_last_words():
+    desk = Desk()
+    assert desk.asked(want(6)) == 3
+    dead = (failed("n0", "exit code 3: ModuleNotFoundError"), failed("n1"), alive("n2"))
+    assert desk.asked(want(6), after=6, listed=dead) == 0
+    assert "n0 ended before it had joined: exit code 3: ModuleNotFound" in desk.policy.last_error
+    assert desk.policy.failures == 1  # together they are one
+    assert "nothing is asked for in the next" in desk.policy.describe(desk.now)
+    assert desk.asked(want(6), after=10, listed=dead) == 2
+    assert desk.policy.failures == 1  # and are told once
+
+
+def test_a_worker_that_never_appears_is_given_up():
+    desk = Desk(Rules(max_workers=1))
+    assert desk.asked(want(1)) == 1
+    assert desk.look(seen(want(1), listed=(alive("n0"),)), after=59).give_up == ()
+    plan = desk.look(seen(want(1), listed=(alive("n0"),)), after=1)
+    assert plan == Plan((), ("n0",))
+    assert "n0 did not join within start_timeout (1m00s)" in desk.policy.last_error
+    # It is still there, and so the maximum is reached; only once it is gone another is asked for.
+    assert desk.look(seen(want(1), listed=(alive("n0"),)), after=20) == Plan()
+    ended = Provisioned("n0", "ended")
+    assert desk.asked(want(1), after=1, listed=(ended,)) == 1
+    assert desk.policy.failures == 1
+
+
+def test_one_that_its_provisioner_never_lists_is_given_up_too():
+    desk = Desk(Rules(max_workers=1))
+    desk.asked(want(1))
+    assert desk.look(seen(want(1)), after=60).give_up == ("n0",)
+    assert desk.asked(want(1), after=11) == 1
+
+
+def test_a_worker_that_ends_itself_is_no_failure():
+    desk = Desk()
+    desk.asked(want(1))
+    desk.look(seen(present=("n0",)), after=1)
+    assert desk.asked(want(1), after=60, listed=(Provisioned("n0", "ended"),)) == 1
+    assert desk.policy.failures == 0
+
+
+def test_what_a_lost_answer_asked_for_is_found_in_the_list():
+    desk = Desk(Rules(max_workers=2))
+    [ask] = desk.look(seen(want(4)), grant=False).asks
+    desk.policy.failed("it did not answer in time", desk.now, ask)
+    assert desk.asked(want(4), after=11, listed=(alive("x"), alive("y"))) == 0
+
+
+def test_for_what_a_new_worker_does_not_fit_no_other_is_started():
+    desk = Desk()
+    assert desk.asked(want(1, workers=0)) == 1
+    assert desk.asked(want(1, workers=0), after=6, present=("n0",)) == 0
+    assert "n0 came and does not fit step fetch (async)" in desk.policy.last_error
+    assert desk.asked(want(1, workers=0), after=6) == 0
+    assert desk.asked(want(1, step="store"), after=6) == 1
+    desk.look(seen(present=("n1",)), after=1)
+    assert desk.asked(want(1, workers=0), after=280) == 0
+    assert desk.asked(want(1, workers=0), after=20) == 1
+
+
+def test_steps_known_beforehand_keep_it_from_asking_at_all():
+    steps = {"fetch": "other"}
+    desk = Desk(capacity=Capacity({"async": 2}, steps=steps))
+    assert desk.asked(want(1)) == 0
+    assert "no worker for step fetch (async)" in desk.policy.describe(desk.now)
+    steps["fetch"] = "s1"
+    assert desk.asked(want(1), after=1) == 1
+
+
+def test_a_provisioner_that_grants_nothing_has_failed():
+    desk = Desk()
+    [ask] = desk.look(seen(want(1)), grant=False).asks
+    desk.policy.asked(ask, [], desk.now)
+    assert desk.policy.failures == 1
+    assert desk.asked(want(1), after=4) == 0
+
+
+# -- settings --------------------------------------------------------------------------------------
+
+
+def test_b14_the_settings_are_checked(tmp_path: object):
+    settings = Settings(max_workers=3)
+    assert Rules.of(settings) == Rules(3)
+    with pytest.raises(
+        InvalidSettings, match=r"start_timeout \(500ms\) must not be below poll \(1s\)"
+    ):
+        Settings(max_workers=3, start_timeout_us=SECOND // 2)
+    with pytest.raises(InvalidSettings, match="provisioned_idle_exit"):
+        load(overrides={"max_workers": 3, "provisioned_idle_exit": "10ms"})
+    with pytest.raises(InvalidSettings, match="max_workers must be 0 or more"):
+        load(overrides={"max_workers": -1})
+    with pytest.raises(InvalidSettings, match="10,000 or less"):
+        load(overrides={"max_workers": 10_001})

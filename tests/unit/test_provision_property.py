@@ -1,0 +1,156 @@
+"""Whatever happens: never above the maximum, never asked twice, and never without need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headgate.kernel.demand import Demand, Want
+from headgate.provision.policy import Ask, Policy, Rules, Sight
+from headgate.provision.protocol import Capacity, Provisioned
+from headgate.testing.sim.build import worker_row
+
+SECOND = 1_000_000
+PERMITS = {"async": 3, "thread": 1}
+
+
+class Machine:
+    """A provisioner, its workers and a leader, all in one place and under one clock."""
+
+    def __init__(self, most: int) -> None:
+        self.policy = Policy(Rules(max_workers=most), self, seed=1)
+        self.most = most
+        self.now = SECOND
+        self.starting: list[str] = []
+        self.present: list[str] = []
+        self.ended: list[Provisioned] = []
+        self.open: list[Ask] = []
+        self.names = 0
+        self.asked_at: list[int] = []
+
+    def capacity(self, needs: Mapping[str, str]) -> Capacity | None:
+        return Capacity(PERMITS, total=3)
+
+    async def request(self, n: int, needs: Mapping[str, str], reason: str) -> list[str]:
+        raise AssertionError("the policy does not ask by itself")
+
+    async def list(self) -> list[Provisioned]:
+        raise AssertionError
+
+    async def release(self, name: str) -> None:
+        raise AssertionError
+
+    async def close(self) -> None:
+        raise AssertionError
+
+    @property
+    def living(self) -> int:
+        return len(self.starting) + len(self.present)
+
+    def look(self, tasks: dict[str, int], room: int) -> None:
+        wants = tuple(
+            Want(executor, (), "step", "s", n, 0, 1, min(room, n))
+            for executor, n in tasks.items()
+            if n
+        )
+        rows = [worker_row(name, provision=name) for name in self.present]
+        running = [Provisioned(name, "running") for name in self.starting + self.present]
+        demand = Demand(sum(want.tasks for want in wants), wants, len(rows))
+        on_the_way = self.living - len(self.present) + sum(ask.n for ask in self.open)
+        plan = self.policy.plan(Sight(demand, rows, (*running, *self.ended)), self.now)
+        for name in plan.give_up:
+            self.end(name, "ended")
+        asked = sum(ask.n for ask in plan.asks)
+        overflow = {want.executor: want.tasks - want.room for want in wants}
+        if not any(overflow.values()):
+            assert not asked, "asked although everything is accepted"
+        if asked:
+            # No more than if each kind had workers of its own, and none for what is already on its way.
+            needed = sum(-(-n // PERMITS[executor]) for executor, n in overflow.items())
+            assert asked <= needed
+            if set(overflow) == {"async"}:
+                assert asked + on_the_way <= max(needed, on_the_way)
+            assert not self.asked_at or self.now - self.asked_at[-1] >= 5 * SECOND
+            self.asked_at.append(self.now)
+        self.open += plan.asks
+        assert self.living + sum(ask.n for ask in self.open) <= self.most
+
+    def answer(self, *, fails: bool) -> None:
+        for ask in self.open:
+            if fails:
+                self.policy.failed("no quota", self.now, ask)
+                continue
+            names = [f"n{self.names + i}" for i in range(ask.n)]
+            self.names += ask.n
+            self.starting += names
+            self.policy.asked(ask, names, self.now)
+        self.open = []
+
+    def join(self) -> None:
+        if self.starting:
+            self.present.append(self.starting.pop(0))
+
+    def end(self, name: str, state: str) -> None:
+        for group in (self.starting, self.present):
+            if name in group:
+                group.remove(name)
+                self.ended.append(Provisioned(name, "failed" if state == "failed" else "ended"))
+
+
+actions = st.one_of(
+    st.tuples(
+        st.just("look"),
+        st.integers(0, 12),
+        st.integers(0, 4),
+        st.integers(0, 6),
+        st.integers(0, 70),
+    ),
+    st.tuples(st.just("answer"), st.booleans()),
+    st.just(("join",)),
+    st.tuples(st.just("end"), st.integers(0, 5), st.sampled_from(["ended", "failed"])),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(most=st.integers(0, 5), story=st.lists(actions, max_size=40))
+def test_never_above_the_maximum_and_never_without_need(most: int, story: list[tuple[object, ...]]):
+    machine = Machine(most)
+    for action in story:
+        match action:
+            case ("look", int(waiting), int(threads), int(room), int(seconds)):
+                machine.now += seconds * SECOND
+                machine.look({"async": waiting, "thread": threads}, room)
+            case ("answer", bool(fails)):
+                machine.answer(fails=fails)
+            case ("join",):
+                machine.join()
+            case ("end", int(index), str(state)):
+                everybody = machine.starting + machine.present
+                if everybody:
+                    machine.end(everybody[index % len(everybody)], state)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    tasks=st.integers(1, 60),
+    most=st.integers(1, 30),
+    gaps=st.lists(st.integers(1, 59), min_size=1, max_size=12),
+)
+def test_an_unchanged_demand_is_asked_for_exactly_once(tasks: int, most: int, gaps: list[int]):
+    """Until somebody joins or fails: whatever the time between two looks."""
+    machine = Machine(most)
+    machine.look({"async": tasks}, 0)
+    machine.answer(fails=False)
+    asked = machine.names
+    assert asked == min(most, -(-tasks // 3))
+    waited = 0
+    for gap in gaps:
+        waited += gap
+        if waited >= 60:
+            break
+        machine.now += gap * SECOND
+        machine.look({"async": tasks}, 0)
+        machine.answer(fails=False)
+    assert machine.names == asked

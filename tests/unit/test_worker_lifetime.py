@@ -1,0 +1,106 @@
+"""B15: idle workers end themselves after `idle_exit`, any worker after `max_lifetime` or `max_tasks`."""
+
+from __future__ import annotations
+
+import pytest
+
+from headgate.base.clock import SECOND, ManualClock
+from headgate.base.config import Settings
+from headgate.stages.lifetime import Bounds, Life, Lifetime, ending, next_look
+
+MINUTE = 60 * SECOND
+HOUR = 60 * MINUTE
+IDLE = Bounds(idle_us=5 * MINUTE)
+OLD = Bounds(age_us=HOUR)
+MANY = Bounds(tasks=1_000)
+ALL = Bounds(5 * MINUTE, HOUR, 1_000)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "life", "now", "expected"),
+    [
+        # Nothing bounds it: it lives on.
+        (Bounds(), Life(0, 0, tasks=10**9), 10**15, None),
+        # Idle: nothing in flight and no offer for so long.
+        (IDLE, Life(0, 0), 5 * MINUTE - 1, None),
+        (IDLE, Life(0, 0), 5 * MINUTE, "idle for 5m00s"),
+        (IDLE, Life(0, 3 * MINUTE), 8 * MINUTE - 1, None),
+        (IDLE, Life(0, 3 * MINUTE), 8 * MINUTE, "idle for 5m00s"),
+        (IDLE, Life(0, 0, in_flight=1), 10**12, None),  # a long body is not idleness
+        (IDLE, Life(0, 0), 7 * MINUTE, "idle for 7m00s"),
+        # Old: whatever it does.
+        (OLD, Life(0, 0), HOUR - 1, None),
+        (OLD, Life(0, 0, in_flight=9), HOUR, "lived 1h00m"),
+        (OLD, Life(7, HOUR), HOUR + 6, None),
+        (OLD, Life(7, HOUR), HOUR + 7, "lived 1h00m"),
+        # Worn: so many tasks have ended.
+        (MANY, Life(0, 0, tasks=999, in_flight=50), 10**15, None),
+        (MANY, Life(0, 0, tasks=1_000), 1, "ran 1,000 tasks"),
+        (MANY, Life(0, 0, tasks=1_049, in_flight=3), 1, "ran 1,049 tasks"),
+        # Several: the firmest reason is named.
+        (ALL, Life(0, 0, tasks=1_000), 2 * HOUR, "ran 1,000 tasks"),
+        (ALL, Life(0, 0, tasks=999), 2 * HOUR, "lived 2h00m"),
+        (ALL, Life(0, 0, tasks=999), 5 * MINUTE, "idle for 5m00s"),
+        (ALL, Life(0, 0, tasks=999, in_flight=1), 5 * MINUTE, None),
+    ],
+)
+def test_b15_when_a_worker_ends(bounds: Bounds, life: Life, now: int, expected: str | None):
+    assert ending(life, bounds, now) == expected
+
+
+@pytest.mark.parametrize(
+    ("bounds", "life", "now", "expected"),
+    [
+        (Bounds(), Life(0, 0), 5, None),
+        (MANY, Life(0, 0), 5, None),  # no time ends it: it is looked at after each end
+        (IDLE, Life(0, 0), 5, 5 * MINUTE),
+        (IDLE, Life(0, 7), 9, 5 * MINUTE + 7),
+        (IDLE, Life(0, 7, in_flight=1), 9, 5 * MINUTE + 9),
+        (IDLE, Life(0, 0), 6 * MINUTE, 6 * MINUTE),  # due already
+        (OLD, Life(3, 9, in_flight=1), 9, HOUR + 3),
+        (ALL, Life(0, 0), 1, 5 * MINUTE),
+        (ALL, Life(0, 59 * MINUTE), 59 * MINUTE, HOUR),
+    ],
+)
+def test_b15_when_to_look_again(bounds: Bounds, life: Life, now: int, expected: int | None):
+    assert next_look(life, bounds, now) == expected
+
+
+@pytest.mark.parametrize("bounds", [IDLE, OLD, ALL])
+@pytest.mark.parametrize("busy_at", [0, 90 * SECOND, 59 * MINUTE])
+def test_b15_looking_when_told_to_misses_nothing_and_is_never_early(bounds: Bounds, busy_at: int):
+    life, now = Life(0, busy_at), busy_at
+    at = next_look(life, bounds, now)
+
+    assert at is not None
+    assert ending(life, bounds, at) is not None
+    assert ending(life, bounds, at - 1) is None
+
+
+def test_b15_a_worker_counts_its_own_life():
+    clock = ManualClock()
+    settings = Settings(idle_exit_us=5 * MINUTE, max_lifetime_us=HOUR, max_tasks=3)
+    life = Lifetime(settings, clock)
+    assert life.bounded
+
+    clock.advance(4 * MINUTE)
+    life.offered()
+    clock.advance(4 * MINUTE)
+    assert life.over(clock.monotonic(), in_flight=0) is None  # it was wanted four minutes ago
+    life.ended()
+    clock.advance(5 * MINUTE)
+    assert life.over(clock.monotonic(), in_flight=1) is None
+    assert life.over(clock.monotonic(), in_flight=0) == "idle for 5m00s"
+    life.ended(2)
+    assert life.over(clock.monotonic(), in_flight=0) == "ran 3 tasks"
+    assert life.next_look(clock.monotonic(), in_flight=0) == clock.monotonic() + 5 * MINUTE
+
+
+def test_b15_by_default_nothing_ends_a_worker():
+    clock = ManualClock()
+    life = Lifetime(Settings(), clock)
+    clock.advance(10_000 * HOUR)
+
+    assert not life.bounded
+    assert life.over(clock.monotonic(), in_flight=0) is None
+    assert life.next_look(clock.monotonic(), in_flight=0) is None
