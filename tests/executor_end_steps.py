@@ -1,7 +1,7 @@
 """One body for each executor that ends in any way it is told; imported by the test and by its workers.
 
 Each attempt leaves a file in its work directory and says in `seen` who it is and
-where that directory was. A body that has to be stopped also starts a process.
+where that directory was. A body in a child process also leaves a process running.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def in_thread(how: str, seen: str, latch: str) -> Any:
 @step(pool="slots", needs=APART, max_abandons=1, executor="process")
 def in_process(how: str, seen: str, latch: str) -> Any:
     with recording("slots"):
-        begin(seen, with_process=how in STOPPED or how == "crash")
+        begin(seen, with_process=True)
         if how in STOPPED:
             block(latch)
         return end(how)

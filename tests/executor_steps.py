@@ -168,6 +168,22 @@ def spawn_and_hang() -> None:
 
 
 @body()
+def leave_running(how: str) -> list[int]:
+    """Returns, or fails, and leaves a process behind: a plain one, and one that has gone its own way."""
+    plain = subprocess.Popen(["sleep", "3600"])
+    command = "sleep 3600 >/dev/null 2>&1 & echo $!"
+    shell = subprocess.run(
+        ["setsid", "sh", "-c", command], stdout=subprocess.PIPE, text=True, check=True
+    )
+    pids = [plain.pid, int(shell.stdout)]
+    plain.returncode = 0  # nobody will ask for it again: no warning either
+    (Path(here().work_root or ".") / "left").write_text(json.dumps(pids))
+    if how == "fail":
+        raise ValueError("and leaves them running")
+    return pids
+
+
+@body()
 def fork_and_die() -> None:
     """Its fork keeps the line to the worker open; the child itself is killed."""
     pid = os.fork()

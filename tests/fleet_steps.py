@@ -69,6 +69,18 @@ def holding(latch: str, item: int = 0, name: str = "held") -> int:
     return hold(latch, item, name)
 
 
+@step(needs={"role": "lone"})
+async def lone(latch: str, item: int) -> int:
+    with recording("lone", label=str(item)):
+        await steps.until_open(latch)
+    return item
+
+
+@flow
+def lone_holding(latch: str, item: int) -> int:
+    return lone(latch, item)
+
+
 @step
 async def plus(value: int) -> int:
     with recording("plus"):

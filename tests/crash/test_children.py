@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -80,6 +81,49 @@ async def test_what_a_body_started_is_killed_with_it(tmp_path: Path):
         assert (await harness.end_of(job)).state == "cancelled"
         assert not alive(child)
         await until(lambda: not alive(grandchild))
+
+
+@pytest.mark.parametrize("how", ["return", "fail"])
+async def test_c3_what_a_body_leaves_running_ends_with_it(how: str, tmp_path: Path):
+    """Also what has put itself into a session of its own; the child stays warm."""
+    async with Harness("process", tmp_path, permits=1) as harness:
+        child = (await harness.run("pid")).output
+        outcome = await harness.run("leave_running", how)
+        left = json.loads((tmp_path / "left").read_text())
+
+        assert outcome.state == ("completed" if how == "return" else "failed")
+        assert len(left) == 2
+        assert [pid for pid in left if alive(pid)] == []
+        assert (await harness.run("pid")).output == child
+
+
+HELPED = """
+import json, subprocess
+from types import SimpleNamespace
+
+helper = subprocess.Popen(["sleep", "3600"])
+STEPS = {
+    "pid": SimpleNamespace(
+        fn=lambda: helper.poll() is None,
+        retry_on=None,
+        decode_call=lambda raw: ([], {}),
+        encode_result=lambda value: json.dumps(value).encode(),
+    )
+}
+"""
+
+
+async def test_a_process_that_a_module_starts_is_there_for_every_body(tmp_path: Path):
+    (tmp_path / "helped.py").write_text(HELPED)
+    root = tmp_path / "root"
+    root.mkdir()
+    source = Source("helped", str(tmp_path / "helped.py"))
+    async with Harness("process", root, permits=1, steps="helped:STEPS") as harness:
+        for token in (1, 2):
+            job = Job(token, token, "run", STEPS["pid"], b"[]", source=source)
+            harness.executor.start(job, harness._done)
+            outcome = await harness.end_of(job)
+            assert outcome.output == b"true", outcome
 
 
 async def test_a_death_is_noticed_though_a_fork_holds_the_line(tmp_path: Path):

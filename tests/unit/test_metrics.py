@@ -101,7 +101,7 @@ async def until(ready: Callable[[], object | Awaitable[object]], what: str) -> N
         return await answer if isinstance(answer, Awaitable) else answer
 
     async with asyncio.timeout(PATIENCE):
-        while not await asked():
+        while not await asked():  # noqa: ASYNC110 — of an engine beside it, or of a process elsewhere
             await asyncio.sleep(0.01)
 
 

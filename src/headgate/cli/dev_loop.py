@@ -19,9 +19,9 @@ from headgate.base.clock import SECOND, SystemClock
 from headgate.base.config import Settings
 from headgate.base.errors import HeadgateError
 from headgate.cli.dev_screen import DevScreen, look
-from headgate.cli.dev_workers import MoreWorkers
 from headgate.cli.failures import UserCode
 from headgate.cli.interrupts import Interrupts
+from headgate.cli.more_workers import MoreWorkers
 from headgate.cli.reading import Reading
 from headgate.cli.reloading import Source
 from headgate.cli.shell import Shell
@@ -42,12 +42,14 @@ class Host:
         self._more = more
         self._bridge = Bridge()
         try:
-            self._core = self._bridge.call(Core.open(settings, engine=True))
-            if more is not None:
-                self._bridge.call(more.begin(lambda: self._core))
+            self._core = self._bridge.call(self._open())
         except BaseException:
             self._bridge.stop()
             raise
+
+    async def _open(self) -> Core:
+        overflow = None if self._more is None else self._more.overflow
+        return await Core.open(self._settings, engine=True, overflow=overflow)
 
     def announce(self) -> None:
         """The steps of this process have changed."""
@@ -67,7 +69,7 @@ class Host:
     def restart(self) -> None:
         """A new engine, once what runs has finished within the grace; the rest goes back to the queue."""
         self._bridge.call(self._core.close(min(GRACE_US, self._settings.grace_us)))
-        self._core = self._bridge.call(Core.open(self._settings, engine=True))
+        self._core = self._bridge.call(self._open())
         self._bridge.call(self._renew())
 
     @property

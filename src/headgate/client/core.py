@@ -18,6 +18,7 @@ from headgate.client.opening import store_for
 from headgate.client.waiting import Waiting
 from headgate.stages.chores import end_tasks
 from headgate.stages.engine import Engine
+from headgate.stages.overflow import Overflow
 from headgate.store.protocol import Store
 
 
@@ -43,6 +44,7 @@ class Core:
         guard: Guard | None = None,
         lead: bool = True,
         work: bool = True,
+        overflow: Overflow | None = None,
     ) -> Core:
         """A store that is open and, if asked for, an engine that has its lease."""
         store = store_for(settings)
@@ -50,7 +52,7 @@ class Core:
         running: Engine | None = None
         try:
             if engine:
-                running = Engine(store, settings, lead=lead, work=work)
+                running = Engine(store, settings, lead=lead, work=work, overflow=overflow)
                 await running.start()
         except BaseException:
             if running is not None:

@@ -57,10 +57,14 @@ class Doctor:
     async def look(self) -> tuple[Health, bool]:
         """What it finds, and whether the process is fit to go on."""
         problems: list[str] = []
+        term = self._engine.metrics.term
         leader: str | None = None
         reachable = True
         try:
             leader = await self._leader.get(STORE_SECONDS)
+            if term and self._engine.candidate is not None:
+                # What the store said is a moment old: the election may have been since.
+                leader = self._engine.candidate.owner
             if leader is None:
                 problems.append("nobody leads")
         except TimeoutError:
@@ -73,7 +77,6 @@ class Doctor:
         lost = worker is not None and worker.lease == "lost"
         if lost:
             problems.append("the worker has lost its lease")
-        term = self._engine.metrics.term
         found = Health(
             status="degraded" if problems else "ok",
             problems=tuple(problems),

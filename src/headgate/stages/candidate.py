@@ -18,6 +18,7 @@ from headgate.base.config import Settings
 from headgate.base.errors import HeadgateError, StoreError
 from headgate.observe.metrics import Metrics
 from headgate.stages.coordinator import Coordinator
+from headgate.stages.overflow import Overflow
 from headgate.stages.worker import End, Worker
 from headgate.store.protocol import Elect, Store
 
@@ -34,8 +35,14 @@ class Candidate:
         local: Callable[[], Worker | None],
         leftover: Callable[[list[End]], None],
         metrics: Metrics,
+        overflow: Overflow | None = None,
+        unstarted: Callable[[list[tuple[int, int]]], None] | None = None,
     ) -> None:
-        """`name` is who stands now, None while it must not; `leftover` takes ends a term left unwritten."""
+        """`name` is who stands now, None while it must not; `leftover` takes ends a term left unwritten.
+
+        `unstarted` takes attempts of this process that a term may have written as running without
+        starting them, once no write of that term can come any more.
+        """
         self.coordinator: Coordinator | None = None
         self._store = store
         self._settings = settings
@@ -43,6 +50,9 @@ class Candidate:
         self._local = local
         self._leftover = leftover
         self._metrics = metrics
+        self._overflow = overflow
+        self._unstarted = unstarted
+        self._unsure: list[tuple[int, int]] = []
         self._hearers: list[Callable[[list[int]], None]] = []
 
     def on_runs_ended(self, hear: Callable[[list[int]], None]) -> None:
@@ -79,15 +89,26 @@ class Candidate:
 
     async def _elected(self, owner: str) -> int:
         try:
-            return (await self._store.elect(Elect(owner, self._settings.leader_lease_us))).term
+            led = await self._store.elect(Elect(owner, self._settings.leader_lease_us))
         except StoreError as error:
             log.warning("cannot stand for election: %s", error)
             return 0
+        # A later term has begun, whoever leads in it: what was on its way is written, or never will be.
+        unsure, self._unsure = self._unsure, []
+        if unsure and self._unstarted is not None:
+            self._unstarted(unsure)
+        return led.term
 
     async def _lead(self, owner: str, term: int) -> None:
         log.info("term %s: this process leads", term)
         coordinator = Coordinator(
-            self._store, owner, self._settings, self._local(), self._tell, self._metrics
+            self._store,
+            owner,
+            self._settings,
+            self._local(),
+            self._tell,
+            self._metrics,
+            self._overflow,
         )
         self.coordinator = coordinator
         left: list[End] = []
@@ -103,6 +124,7 @@ class Candidate:
             left = coordinator.unwritten()
             await asyncio.sleep(STAND_AGAIN_SECONDS)
         self.coordinator = None
+        self._unsure += coordinator.unstarted()
         self._leftover(left)
 
     def _tell(self, runs: list[int]) -> None:

@@ -24,7 +24,8 @@ from headgate.base.errors import HeadgateError, NotLeader, StoreError
 from headgate.base.events import unpack
 from headgate.base.graph import Graph
 from headgate.base.ids import run_of
-from headgate.base.model import Failure, StoredRequest
+from headgate.base.limits import Limits
+from headgate.base.model import Failure, LimitRow, StoredRequest
 from headgate.base.states import EXECUTING_RUNS, RunState, TaskState
 from headgate.kernel.conductor import Conductor, Cycle
 from headgate.kernel.demand import Demand
@@ -32,6 +33,7 @@ from headgate.kernel.lives import Defaults
 from headgate.observe.metrics import Metrics
 from headgate.stages.chores import end_tasks
 from headgate.stages.feed import Feed
+from headgate.stages.overflow import Overflow, placed
 from headgate.stages.worker import End, Launch, Worker
 from headgate.stages.writing import Writing
 from headgate.store import values
@@ -52,6 +54,7 @@ class Coordinator:
         local: Worker | None,
         on_ended: Callable[[list[int]], None],
         metrics: Metrics,
+        overflow: Overflow | None = None,
     ) -> None:
         self.owner = owner
         self.demand: Demand = Demand()
@@ -62,6 +65,7 @@ class Coordinator:
         self._local = local
         self._on_ended = on_ended
         self._metrics = metrics
+        self._overflow = overflow
         self._conductor: Conductor | None = None
         self._feed = Feed(store)
         self._wake = asyncio.Event()
@@ -111,6 +115,10 @@ class Coordinator:
     def unwritten(self) -> list[End]:
         return self._writing.unwritten() + self._taken + self._ends
 
+    def unstarted(self) -> list[tuple[int, int]]:
+        """Attempts of this process that may be written as running and were not started."""
+        return self._writing.unstarted()
+
     # -- the term ----------------------------------------------------------------------------------
 
     async def lead(self, term: int) -> list[End]:
@@ -138,7 +146,8 @@ class Coordinator:
         defaults = Defaults(
             settings.queue_timeout_us, settings.dispatch_deadline_us, settings.offer_ttl_us
         )
-        conductor = Conductor(snapshot.limits, term, self.owner, defaults)
+        limits = self._placed(snapshot.limits, snapshot.limit_rows)
+        conductor = Conductor(limits, term, self.owner, defaults)
         conductor.graphs.update({key: _graph(body) for key, body in snapshot.graphs.items()})
         conductor.begin(snapshot.limit_rows)
         runs = [await values.open_values(self._store, row) for row in snapshot.runs]
@@ -169,6 +178,15 @@ class Coordinator:
             # What is read from the store must not be older than what was decided here.
             await self._writing.drain()
         now = await self._store.now()
+        if idle := self._writing.idle:
+            # Before the ends that wait here are taken: if our own worker is declared lost now, its rows
+            # say so, and what it ended since is stale.
+            if self._sweep_due:
+                self._sweep_due = False
+                await self._sweep(conductor, now)
+            if self._foreign:
+                self._foreign = False
+                await self._gather(conductor, now)
         self._taken, self._ends = self._ends, []
         for end in self._taken:
             conductor.ended(
@@ -182,13 +200,7 @@ class Coordinator:
                 local=True,
                 value=await self._feed.value_of(conductor, end.task, end.output),
             )
-        if self._writing.idle:
-            if self._sweep_due:
-                self._sweep_due = False
-                await self._sweep(conductor, now)
-            if self._foreign:
-                self._foreign = False
-                await self._gather(conductor, now)
+        if idle:
             await self._feed.fill(conductor)
         self._wake.clear()
         # One instant for all facts and decisions of a cycle: rows, events and clocks then agree.
@@ -321,6 +333,7 @@ class Coordinator:
     async def _new_limits(self, conductor: Conductor, now: int) -> None:
         before = conductor.ledger.limits
         limits, rows = await self._store.limits()
+        limits = self._placed(limits, rows)
         conductor.set_limits(limits, rows, now)
         if (limits.tags, limits.fair, limits.age_boost_us) != (
             before.tags,
@@ -330,6 +343,10 @@ class Coordinator:
             task = asyncio.create_task(self._recut(conductor.term))
             self._background.add(task)
             task.add_done_callback(self._background.discard)
+
+    def _placed(self, limits: Limits, rows: list[LimitRow]) -> Limits:
+        """Where workers are spawned for work, the last ones should drain: packed, unless it was set."""
+        return limits if self._overflow is None else placed(limits, rows)
 
     async def _recut(self, term: int) -> None:
         """Queued runs get the lanes the new limits ask for, behind our back and in small batches."""
@@ -407,3 +424,6 @@ class Coordinator:
             self._feed.left(row.seq)
         self.demand, self.demand_at = conductor.sweep(now), now
         self._metrics.wanted(self.demand)
+        if self._overflow is not None:
+            workers = [worker.row for worker in conductor.ledger.floor.workers.values()]
+            self._overflow.sees(self.demand, workers)

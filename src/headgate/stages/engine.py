@@ -21,6 +21,7 @@ from headgate.stages.chores import end_tasks
 from headgate.stages.coordinator import Coordinator
 from headgate.stages.declaring import declared_limits
 from headgate.stages.member import Member
+from headgate.stages.overflow import Overflow
 from headgate.stages.worker import End, Worker
 from headgate.store.protocol import Store
 
@@ -35,7 +36,9 @@ class Engine:
         known: Registry = registry,
         lead: bool = True,
         work: bool = True,
+        overflow: Overflow | None = None,
     ) -> None:
+        """`overflow` is told of demand while this process leads; whoever made it closes it."""
         self.store = store
         self.settings = settings
         self.metrics: Metrics = Metrics()
@@ -50,7 +53,14 @@ class Engine:
             self.metrics.describe = self.member.describe
         if lead:
             self.candidate = Candidate(
-                store, settings, self._stands, self._local, self._leftover, self.metrics
+                store,
+                settings,
+                self._stands,
+                self._local,
+                self._leftover,
+                self.metrics,
+                overflow,
+                None if self.member is None else self.member.doubt,
             )
 
     # -- who it is ---------------------------------------------------------------------------------

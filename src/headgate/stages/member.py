@@ -63,6 +63,8 @@ class Member:
         self._leading = leading
         self._metrics = metrics
         self._unwritten: list[End] = []
+        self._doubtful: dict[int, int] = {}
+        """Token → task of attempts that may be ours and running without having been begun."""
         self._finish_wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._announced = 0
@@ -177,12 +179,22 @@ class Member:
 
     # -- orders ------------------------------------------------------------------------------------
 
+    def doubt(self, attempts: list[tuple[int, int]]) -> None:
+        """These may be written as accepted by us, though nobody began them: the answer was lost."""
+        self._doubtful |= {token: task for task, token in attempts}
+
     async def _obey(self) -> None:
         """Carry out what a leader elsewhere says. A lost notification costs a poll."""
         while True:
             try:
-                heard = await self._store.hear(self.worker.id, self._settings.poll_us)
-                if self._leading() is not None or self.lost.is_set():
+                heard = await self._store.hear(
+                    self.worker.id, 0 if self._doubtful else self._settings.poll_us
+                )
+                if self.lost.is_set():
+                    continue
+                if self._doubtful:
+                    await self._take([(task, token) for token, task in self._doubtful.items()])
+                if self._leading() is not None:
                     continue
                 if heard.offers:
                     await self._take(heard.offers)
@@ -203,6 +215,17 @@ class Member:
                 await self.drain()
 
     async def _take(self, offers: list[tuple[int, int]]) -> None:
+        # A notification may tell of what was found among the orders, and begun, before it came.
+        offers = [each for each in offers if not self.worker.begun(each[1])]
+        # Until the answer has come and all are begun: accepted and forgotten they would run for ever.
+        self.doubt(offers)
+        await self._accept(offers)
+        for _, token in offers:
+            self._doubtful.pop(token, None)
+
+    async def _accept(self, offers: list[tuple[int, int]]) -> None:
+        if not offers:
+            return
         if self.worker.draining:
             declined = [
                 Ended(task, token, TaskState.HANDED_BACK, reason="draining")
@@ -270,6 +293,7 @@ class Member:
         self.worker.lose()
         # What it had to tell is stale from here on: its attempts are given to others.
         self._unwritten.clear()
+        self._doubtful.clear()
         self._tasks.append(asyncio.create_task(self._join_again(), name="headgate-join"))
 
     async def _join_again(self) -> None:

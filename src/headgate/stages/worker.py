@@ -37,6 +37,8 @@ log: logging.Logger = logging.getLogger(__name__)
 _dump = msgspec.json.Encoder().encode
 _BLOB = b'"$headgate.blob"'
 VERSION = "0.1.0"
+MOST_REMEMBERED = 20_000
+"""Tokens of attempts that were begun here."""
 
 
 class Launch(NamedTuple):
@@ -88,6 +90,7 @@ class Worker:
         self._permits = settings.permits()
         self._executors: dict[str, Executor] = {}
         self._where: dict[int, Executor] = {}
+        self._begun: dict[int, None] = {}
         self._since: dict[int, int] = {}
         """Token → when it was accepted, on the process's own clock."""
         self._chores: set[asyncio.Task[None]] = set()
@@ -112,6 +115,7 @@ class Worker:
             flows={name: flow.signature for name, flow in dict(self._registry.flows).items()},
             draining=self.draining,
             in_flight=len(self._where),
+            provision=self._settings.provision,
             since=self.since,
         )
 
@@ -123,10 +127,26 @@ class Worker:
 
     def launch(self, launches: Iterable[Launch]) -> None:
         for launch in launches:
+            if launch.token in self._begun:
+                # Its acceptance was repeated: an answer was lost, or it was offered in two ways at once.
+                continue
+            self._remember(launch.token)
             if _BLOB in launch.call:
                 self._chore(self._fetch_and_start(launch))
             else:
                 self._start(launch)
+
+    def begun(self, token: int) -> bool:
+        """Whether this attempt was begun here, also if it has ended since."""
+        return token in self._begun
+
+    def _remember(self, token: int) -> None:
+        self._begun[token] = None
+        if len(self._begun) > MOST_REMEMBERED + len(self._where):
+            old = list(self._begun)[: MOST_REMEMBERED // 2]
+            for each in old:
+                if each not in self._where:
+                    del self._begun[each]
 
     def _start(self, launch: Launch) -> None:
         step = self._registry.steps.get(launch.node.step)

@@ -38,7 +38,8 @@ class Writing:
         self._act = act
         self._changed = changed
         self._metrics = metrics
-        self._flights: deque[tuple[asyncio.Task[None], list[End]]] = deque()
+        self._flights: deque[tuple[asyncio.Task[None], list[End], list[tuple[int, int]]]] = deque()
+        """Each with the ends and the attempts of this process that its commit brings."""
         self._broken: BaseException | None = None
         self._closing = False
 
@@ -49,7 +50,8 @@ class Writing:
         """
         self.check()
         task = asyncio.get_running_loop().create_task(self._write(cycle, ends, began))
-        self._flights.append((task, ends))
+        starts = [(entry.id, entry.token) for entry in cycle.starts]
+        self._flights.append((task, ends, starts))
         while len(self._flights) > MOST_IN_FLIGHT:
             await asyncio.wait([self._flights[0][0]])
             self.check()
@@ -75,13 +77,17 @@ class Writing:
 
     def unwritten(self) -> list[End]:
         """Ends whose commit was not written: they have to go another way."""
-        return [end for _, ends in self._flights for end in ends]
+        return [end for _, ends, _ in self._flights for end in ends]
+
+    def unstarted(self) -> list[tuple[int, int]]:
+        """Attempts of this process whose commit may be written, though it was not acted on."""
+        return [start for _, _, starts in self._flights for start in starts]
 
     async def stop(self) -> None:
-        for task, _ in self._flights:
+        for task, *_ in self._flights:
             task.cancel()
         if self._flights:
-            await asyncio.wait([task for task, _ in self._flights])
+            await asyncio.wait([task for task, *_ in self._flights])
 
     async def _write(self, cycle: Cycle, ends: list[End], began: float) -> None:
         try:
