@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from bench import backlog, engine, kernel, store
+from bench import backlog, cluster, engine, kernel, postgres, store
 from bench.report import Figure
 
 PARTS: dict[str, Callable[[], list[Figure]]] = {
@@ -13,6 +13,8 @@ PARTS: dict[str, Callable[[], list[Figure]]] = {
     "store": store.figures,
     "backlog": backlog.run,
     "engine": engine.run,
+    "postgres": postgres.run,
+    "cluster": cluster.run,
 }
 
 

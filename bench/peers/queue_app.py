@@ -19,6 +19,6 @@ async def noop(n: int) -> int:
 
 
 @app.task(queue="stamp")
-async def stamp(n: int) -> None:
+async def stamp(n: int) -> None:  # noqa: ARG001 — every job has an argument
     with Path(os.environ["BENCH_STAMPS"]).open("a") as file:
         file.write(f"{time.time()}\n")

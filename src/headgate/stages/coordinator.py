@@ -18,7 +18,7 @@ from contextlib import suppress
 
 import msgspec
 
-from headgate.base.clock import SECOND
+from headgate.base.clock import SECOND, SystemClock
 from headgate.base.config import Settings
 from headgate.base.errors import HeadgateError, NotLeader, StoreError
 from headgate.base.events import unpack
@@ -34,6 +34,7 @@ from headgate.observe.metrics import Metrics
 from headgate.stages.chores import end_tasks
 from headgate.stages.feed import Feed
 from headgate.stages.overflow import Overflow, placed
+from headgate.stages.steady import Steady
 from headgate.stages.worker import End, Launch, Worker
 from headgate.stages.writing import Writing
 from headgate.store import values
@@ -78,6 +79,8 @@ class Coordinator:
         self._closing = False
         self._told = 0.0
         self._background: set[asyncio.Task[None]] = set()
+        self._clock = SystemClock()
+        self._steady = Steady(settings.worker_lease_us)
         self._cursor = 0
 
     # -- from the same process ---------------------------------------------------------------------
@@ -181,12 +184,12 @@ class Coordinator:
         if idle := self._writing.idle:
             # Before the ends that wait here are taken: if our own worker is declared lost now, its rows
             # say so, and what it ended since is stale.
-            if self._sweep_due:
-                self._sweep_due = False
-                await self._sweep(conductor, now)
             if self._foreign:
                 self._foreign = False
                 await self._gather(conductor, now)
+            if self._sweep_due:
+                self._sweep_due = False
+                await self._sweep(conductor, now)
         self._taken, self._ends = self._ends, []
         for end in self._taken:
             conductor.ended(
@@ -281,6 +284,7 @@ class Coordinator:
     async def _gather(self, conductor: Conductor, now: int) -> None:
         gathered = await self._store.gather(Gather(self._cursor, conductor.journal.actor))
         self._cursor = gathered.seq
+        self._steady.saw(gathered.now, self._clock.monotonic())
         if gathered.limits_changed:
             await self._new_limits(conductor, now)
         self._feed.brought(gathered.queued)
@@ -410,14 +414,8 @@ class Coordinator:
             self._wake.set()
 
     async def _sweep(self, conductor: Conductor, now: int) -> None:
-        journal = conductor.journal
-        expire = Expire(conductor.term, journal.next_cycle(), journal.actor)
-        for lost in await self._store.expire(expire):
-            log.warning("worker %s is lost (%s)", lost.worker, lost.reason)
-            self._metrics.offer_answered("withdrawn", len(lost.withdrawn))
-            conductor.worker_lost(
-                lost.worker, lost.reason, lost.abandoned, lost.withdrawn, now, lost.lease_until
-            )
+        if self._steady.trusted(self._clock.monotonic()):
+            await self._expire(conductor, now)
         for row in await self._store.overdue(MOST_OVERDUE):
             failure = Failure("deadline", "the run's deadline passed while it was queued")
             conductor.end_queued(row, RunState.TIMED_OUT, failure, now)
@@ -427,3 +425,13 @@ class Coordinator:
         if self._overflow is not None:
             workers = [worker.row for worker in conductor.ledger.floor.workers.values()]
             self._overflow.sees(self.demand, workers)
+
+    async def _expire(self, conductor: Conductor, now: int) -> None:
+        journal = conductor.journal
+        expire = Expire(conductor.term, journal.next_cycle(), journal.actor)
+        for lost in await self._store.expire(expire):
+            log.warning("worker %s is lost (%s)", lost.worker, lost.reason)
+            self._metrics.offer_answered("withdrawn", len(lost.withdrawn))
+            conductor.worker_lost(
+                lost.worker, lost.reason, lost.abandoned, lost.withdrawn, now, lost.lease_until
+            )
