@@ -49,16 +49,10 @@ class Attempt(NamedTuple):
 
 
 @pytest.fixture
-def hg_settings() -> dict[str, Any]:
-    """Leases that end while a test looks on; a drained worker does not wait for its tasks."""
-    return {
-        "worker_lease": "1200ms",
-        "heartbeat": "300ms",
-        "leader_lease": "5s",
-        "leader_renew": "300ms",
-        "grace": "0s",
-        "process_permits": 1,
-    }
+def hg_settings(how: str) -> dict[str, Any]:
+    """A drained worker does not wait for its tasks; a lease that is to be lost ends while the test looks on."""
+    short = {"worker_lease": "1200ms", "heartbeat": "300ms"} if how == "lease_loss" else {}
+    return {"grace": "0s", "process_permits": 1, "leader_lease": "10s", **short}
 
 
 class World:
