@@ -102,6 +102,8 @@ class WorkerRow(msgspec.Struct, frozen=True):
     """Over all executors; −1 is unlimited."""
     claim: int
     """How many offers it will take now: permits free under the pressure it feels."""
+    full: tuple[str, ...] = ()
+    """Executors that are nearly full: it takes none of theirs until there is room again."""
     labels: dict[str, str] = {}
     steps: dict[str, str] | None = None
     """Step → signature. None: any step (tests, simulator)."""

@@ -12,11 +12,11 @@ import asyncio
 import os
 import signal
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 
 from headgate.base.config import Settings
 from headgate.base.errors import InvalidInput
 from headgate.client.core import Core
+from headgate.stages.chores import end_tasks
 
 
 class Told:
@@ -51,8 +51,12 @@ class Told:
     def _read(self) -> None:
         if not os.read(0, 4096):
             asyncio.get_running_loop().remove_reader(0)
-            if not self._first.is_set():
-                self.end("whoever started it has gone")
+            self.by_itself("whoever started it has gone")
+
+    def by_itself(self, why: str) -> None:
+        """Nobody asked: it is never the second time, which would not wait."""
+        if not self._first.is_set():
+            self.end(why)
 
     async def once(self) -> None:
         await self._first.wait()
@@ -71,17 +75,22 @@ async def serve(
 ) -> None:
     """Open, say so with `ready`, serve until told, drain."""
     core = await Core.open(settings, engine=True, lead=lead, work=work)
-    hurry = asyncio.create_task(_hurry(core, told))
+    beside = [asyncio.create_task(_hurry(core, told)), asyncio.create_task(_outlive(core, told))]
     try:
         await ready(core)
         await told.once()
     finally:
         await core.close()
-        hurry.cancel()
-        with suppress(asyncio.CancelledError):
-            await hurry
+        await end_tasks(beside)
 
 
 async def _hurry(core: Core, told: Told) -> None:
     await told.twice()
     core.hurry()
+
+
+async def _outlive(core: Core, told: Told) -> None:
+    """A worker that was idle for too long, is too old, or ran enough tasks ends itself."""
+    member = None if core.engine is None else core.engine.member
+    if member is not None and member.lifetime.bounded:
+        told.by_itself(await member.lifetime.passed(lambda: member.worker.in_flight))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from headgate.base.clock import SECOND
 from headgate.base.model import Failure, RunRow, WorkerRow
 from headgate.base.states import RunState, TaskState
 from headgate.client.results import failure_of
@@ -204,7 +205,19 @@ class WorkerInfo:
     permits: Mapping[str, int]
     """Per executor; −1 is unlimited."""
     in_flight: int
+    claim: int
+    """How many offers it takes under the pressure it feels, beside its permits; −1: no such bound."""
+    full: Sequence[str]
+    """Executors that are nearly full: it takes none of theirs until there is room again."""
+    memory: float
+    """Share of its memory in use, 0 to 1."""
+    p99: float
+    """Seconds within which 99 of 100 tasks of the last minute ended; 0: none has."""
+    loop_lag: float
+    """Seconds its loop was late, at worst, since the beat before the last."""
     labels: Mapping[str, str]
+    provision: str
+    """What a provisioner calls it; empty: somebody started it by hand."""
     draining: bool
     alive: bool
     """Whether its lease lasts."""
@@ -223,7 +236,13 @@ class WorkerInfo:
             version=row.version,
             permits=row.permits,
             in_flight=row.in_flight,
+            claim=row.claim,
+            full=row.full,
+            memory=row.memory,
+            p99=row.p99_us / SECOND,
+            loop_lag=row.lag_us / SECOND,
             labels=row.labels,
+            provision=row.provision,
             draining=row.draining,
             alive=row.lease_until >= now,
             since=instant(row.since),

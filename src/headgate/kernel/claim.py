@@ -7,10 +7,9 @@ out of it. Otherwise a worker that was full for an instant, at the beat, would
 be given nothing until the next.
 
 A claim is one number for a worker with permits of several kinds. A kind of 100
-permits or more that is nearly full adds nothing to it, and the others still
-do: a hundred async tasks in flight must not keep eight idle threads idle. What
-the other kinds add can be spent on the one that is nearly full, up to its
-permits and never beyond them.
+permits or more that is nearly full adds nothing to it, and is named so that
+nothing of it is offered; the others go on: a hundred async tasks in flight must
+not keep eight idle threads idle.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ class Worker:
     def free(self, executor: str) -> int:
         """How many more tasks of this kind it may be offered now."""
         row = self.row
-        if row.draining:
+        if row.draining or executor in row.full:
             return 0
         free = self.vacant(executor)
         return min(free, row.claim - self.offered) if row.claim >= 0 else free

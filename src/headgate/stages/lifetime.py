@@ -7,11 +7,16 @@ itself is no failure.
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from typing import NamedTuple
 
-from headgate.base.clock import Clock
+from headgate.base.clock import SECOND, Clock
 from headgate.base.config import Settings
 from headgate.base.durations import spoken
+
+LOOK_SECONDS = 0.1
+"""How soon it is noticed that enough tasks have been run."""
 
 
 class Bounds(NamedTuple):
@@ -91,6 +96,16 @@ class Lifetime:
     def next_look(self, now: int, in_flight: int) -> int | None:
         """When to ask again at the latest (and after every end, where `max_tasks` is set)."""
         return next_look(self._so_far(in_flight), self._bounds, now)
+
+    async def passed(self, in_flight: Callable[[], int]) -> str:
+        """Returns why, when it is over; never where nothing bounds it."""
+        while True:
+            now, flying = self._clock.monotonic(), in_flight()
+            if (why := self.over(now, flying)) is not None:
+                return why
+            look = self.next_look(now, flying)
+            seconds = LOOK_SECONDS if look is None else min(LOOK_SECONDS, (look - now) / SECOND)
+            await asyncio.sleep(max(0.01, seconds))
 
     def _so_far(self, in_flight: int) -> Life:
         return self._life._replace(busy_at=self._busy_at, in_flight=in_flight, tasks=self._tasks)

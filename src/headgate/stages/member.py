@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from typing import Any
 
 import msgspec
 
@@ -33,6 +34,7 @@ from headgate.observe.metrics import Metrics
 from headgate.stages.chores import end_tasks
 from headgate.stages.coordinator import Coordinator
 from headgate.stages.lease import LeaseKeeper
+from headgate.stages.lifetime import Lifetime
 from headgate.stages.worker import End, Launch, Worker
 from headgate.store.protocol import Accept, Ended, Finish, Started, Store
 
@@ -40,6 +42,7 @@ log: logging.Logger = logging.getLogger(__name__)
 _graph = msgspec.json.Decoder(Graph).decode
 FINISH_BATCH = 500
 JOIN_AGAIN_SECONDS = 0.5
+FEEL_SECONDS = 0.25
 MOST_GRAPHS = 1_000
 
 
@@ -67,9 +70,13 @@ class Member:
         """Token → task of attempts that may be ours and running without having been begun."""
         self._finish_wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
+        self._chores: set[asyncio.Task[None]] = set()
+        self._feeling = False
         self._announced = 0
         self._graphs: dict[str, Graph] = {}
         self._closing = False
+        self.lifetime: Lifetime = Lifetime(settings, clock)
+        """Of the process's worker, under whatever name it has joined."""
         self.worker: Worker = self._new_worker()
         self._keeper = self._new_keeper()
 
@@ -82,10 +89,13 @@ class Member:
         self._tasks = [
             asyncio.create_task(self._obey(), name="headgate-orders"),
             asyncio.create_task(self._finish(), name="headgate-finish"),
+            asyncio.create_task(self._feel_regularly(), name="headgate-pressure"),
         ]
 
     async def drain(self) -> None:
         """Take no more tasks; what runs may finish."""
+        if not self.worker.draining:
+            log.info("worker %s drains: %s tasks may finish", self.worker.id, self.worker.in_flight)
         self.worker.draining = True
         if (coordinator := self._leading()) is not None:
             coordinator.describe_local()
@@ -101,7 +111,7 @@ class Member:
         return left
 
     async def leave(self, left: list[int]) -> None:
-        await end_tasks(self._tasks)
+        await end_tasks([*self._tasks, *self._chores])
         if left:
             # A thread cannot be stopped. Its lease is kept until it ends, so that what it holds is not
             # given to others beside it.
@@ -120,11 +130,35 @@ class Member:
         if (coordinator := self._leading()) is not None:
             coordinator.describe_local()
         else:
-            self._tasks.append(asyncio.create_task(self._beat()))
+            self._chore(self._beat())
 
     async def _beat(self) -> None:
         with suppress(HeadgateError):
             await self._keeper.beat()
+
+    # -- pressure ----------------------------------------------------------------------------------
+
+    async def _feel_regularly(self) -> None:
+        while True:
+            self._feel()
+            await asyncio.sleep(FEEL_SECONDS)
+
+    def _feel_soon(self) -> None:
+        """Once per turn of the loop, however many attempts begin and end in it."""
+        if not self._feeling:
+            self._feeling = True
+            asyncio.get_running_loop().call_soon(self._feel)
+
+    def _feel(self) -> None:
+        self._feeling = False
+        if self.worker.ask().urgent and self._leading() is None and not self._closing:
+            # Whoever offers must not go on until the next beat.
+            self._chore(self._beat())
+
+    def _chore(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._chores.add(task)
+        task.add_done_callback(self._chores.discard)
 
     # -- ends --------------------------------------------------------------------------------------
 
@@ -216,10 +250,10 @@ class Member:
 
     async def _take(self, offers: list[tuple[int, int]]) -> None:
         # A notification may tell of what was found among the orders, and begun, before it came.
-        offers = [each for each in offers if not self.worker.begun(each[1])]
+        new = [each for each in offers if not self.worker.begun(each[1])]
         # Until the answer has come and all are begun: accepted and forgotten they would run for ever.
-        self.doubt(offers)
-        await self._accept(offers)
+        self.doubt(new)
+        await self._accept(new)
         for _, token in offers:
             self._doubtful.pop(token, None)
 
@@ -260,6 +294,7 @@ class Member:
             self._registry,
             self._deliver,
             self._metrics,
+            self.lifetime,
         )
 
     def _new_keeper(self) -> LeaseKeeper:
@@ -275,12 +310,14 @@ class Member:
             exit_when_stuck=self._settings.exit_when_stuck,
         )
         worker.live_fd = keeper.live_fd
+        worker.expired = keeper.expired
+        worker.on_change = self._feel_soon
         return keeper
 
     def describe(self) -> WorkerRow:
         """The worker as its row says, or will say with the next beat."""
         leads = self._leading() is not None
-        return self.worker.describe(-1 if leads else self._settings.claim_batch)
+        return self.worker.describe(-1 if leads else self.worker.pressure.standing)
 
     def _lose(self, why: str) -> None:
         """Stop everything before somebody else may start it again."""

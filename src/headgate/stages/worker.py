@@ -31,6 +31,8 @@ from headgate.stages.executors.in_threads import ThreadExecutor
 from headgate.stages.executors.on_loop import AsyncExecutor
 from headgate.stages.executors.protocol import Executor, Job, Outcome, StopReason
 from headgate.stages.executors.workdirs import WorkRoot
+from headgate.stages.lifetime import Lifetime
+from headgate.stages.pressure import Asked, Pressure
 from headgate.store.protocol import Store
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -65,6 +67,10 @@ class End(NamedTuple):
     """Whose attempt it was: nobody else may write its end."""
 
 
+def _nobody() -> None:
+    return None
+
+
 class Worker:
     def __init__(
         self,
@@ -74,23 +80,33 @@ class Worker:
         registry: Registry,
         deliver: Callable[[End], None],
         metrics: Metrics | None = None,
+        lifetime: Lifetime | None = None,
     ) -> None:
         self.id: str = f"{socket.gethostname()}-{os.getpid()}-{os.urandom(4).hex()}"
         self.since = 0
         self.draining: bool = False
         self.live_fd: Callable[[str], int | None] | None = None
         """Where the lock is that says this worker lives; set by whoever keeps its lease."""
+        self.expired: Callable[[], bool] = lambda: False
+        """Whether what runs must have been stopped by now; set by whoever keeps its lease."""
         self._settings = settings
         self._clock = clock
         self._store = store
         self._registry = registry
         self._deliver = deliver
         self._metrics = metrics or Metrics()
+        self.pressure: Pressure = Pressure(settings, clock.monotonic())
+        self._lifetime = lifetime or Lifetime(settings, clock)
+        self.on_change: Callable[[], None] = _nobody
+        """Told whenever attempts begin or end."""
+        self._kinds: frozenset[str] = frozenset()
+        self._known_steps = -1
         self._work_root = WorkRoot(Path(settings.work_dir))
         self._permits = settings.permits()
         self._executors: dict[str, Executor] = {}
         self._where: dict[int, Executor] = {}
         self._begun: dict[int, None] = {}
+        self._held_back: list[Launch] = []
         self._since: dict[int, int] = {}
         """Token → when it was accepted, on the process's own clock."""
         self._chores: set[asyncio.Task[None]] = set()
@@ -109,12 +125,15 @@ class Worker:
             permits=self._permits,
             total=self._settings.total_permits,
             claim=claim,
+            full=() if claim < 0 else tuple(sorted(self.pressure.felt.nearly_full)),
             labels=self._settings.worker_labels,
             # Copied first: steps may be defined while this is asked from the lease's thread.
             steps={name: step.signature for name, step in dict(self._registry.steps).items()},
             flows={name: flow.signature for name, flow in dict(self._registry.flows).items()},
             draining=self.draining,
             in_flight=len(self._where),
+            memory=self.pressure.memory,
+            p99_us=self.pressure.p99_us,
             provision=self._settings.provision,
             since=self.since,
         )
@@ -123,14 +142,32 @@ class Worker:
     def in_flight(self) -> int:
         return len(self._where)
 
+    def ask(self) -> Asked:
+        """What it would take now, under the pressure it feels."""
+        steps = self._registry.steps
+        if len(steps) != self._known_steps:
+            self._known_steps = len(steps)
+            self._kinds = frozenset(step.executor for step in steps.values())
+        flying = {kind: each.in_flight for kind, each in self._executors.items()}
+        used = self._kinds | flying.keys()
+        permits = {kind: n for kind, n in self._permits.items() if kind in used}
+        return self.pressure.claim(self._clock.monotonic(), flying, permits)
+
     # -- attempts ----------------------------------------------------------------------------------
 
     def launch(self, launches: Iterable[Launch]) -> None:
+        if self._silent or self.expired():
+            # Accepted before this process was stopped, and others may run it by now. It begins with the
+            # next renewal; if there is none, it is theirs.
+            self._held_back += launches
+            return
         for launch in launches:
             if launch.token in self._begun:
                 # Its acceptance was repeated: an answer was lost, or it was offered in two ways at once.
                 continue
             self._remember(launch.token)
+            self._lifetime.offered()
+            self.on_change()
             if _BLOB in launch.call:
                 self._chore(self._fetch_and_start(launch))
             else:
@@ -230,6 +267,8 @@ class Worker:
     def extend(self, deadline_us: int) -> None:
         """The lease was renewed: children may live until `deadline_us` (boot-time clock)."""
         self._lives_until_us = deadline_us
+        held_back, self._held_back = self._held_back, []
+        self.launch(held_back)
         executor = self._executors.get("process")
         if isinstance(executor, ProcessExecutor):
             executor.extend(deadline_us)
@@ -240,6 +279,9 @@ class Worker:
         self._where.pop(job.token, None)
         now = self._clock.monotonic()
         lasted_us = now - self._since.pop(job.token, now)
+        self.pressure.finished(lasted_us)
+        self._lifetime.ended()
+        self.on_change()
         if not self._where:
             self._empty.set()
         if self._silent:

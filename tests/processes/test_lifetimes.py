@@ -1,0 +1,83 @@
+"""B15: workers that end themselves, gracefully in all cases; D6: one that feels pressure says so at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headgate.stages.executors.sources import load
+from headgate.testing import Overlap, eventually
+from headgate.testing.cluster import Cluster
+from headgate.testing.processes import source
+
+pytest_plugins = ["headgate.testing.plugin", "headgate.testing.postgres"]
+
+STEPS_FILE = Path(__file__).parents[1] / "engine_steps.py"
+steps: Any = load(source(STEPS_FILE))
+TIMEOUT = "30s"
+
+
+@pytest.mark.parametrize("store", ["sqlite"], indirect=True)
+def test_b15_an_idle_worker_ends_itself_and_a_busy_one_does_not(
+    cluster: Cluster, overlap: Overlap, tmp_path: Path
+):
+    latch = tmp_path / "latch"
+    client = cluster.client()
+    cluster.server().ready()
+    worker = cluster.worker(STEPS_FILE, idle_exit="500ms").ready()
+    run = client.submit(steps.hold, str(latch), 7)
+    eventually(lambda: "held" in overlap.names())
+    idle = cluster.worker(STEPS_FILE, idle_exit="500ms").ready()
+
+    assert idle.wait() == 0
+    assert "idle for" in idle.log
+    assert worker.returncode is None
+    latch.touch()
+    assert run.result(TIMEOUT) == 7
+    assert worker.wait() == 0
+    assert client.workers.list() == []
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"), [({"max_lifetime": "1s"}, "lived"), ({"max_tasks": 12}, "ran ")]
+)
+@pytest.mark.parametrize("store", ["sqlite"], indirect=True)
+def test_b15_a_worker_recycles_itself_and_loses_nothing(
+    cluster: Cluster, setting: dict[str, Any], said: str
+):
+    """What it has in flight finishes; what was offered meanwhile goes elsewhere, without an attempt."""
+    client = cluster.client()
+    cluster.server().ready()
+    first = cluster.worker(STEPS_FILE, async_permits=4, **setting).ready()
+    run = client.submit(steps.many, list(range(60)), 0.05)
+
+    assert first.wait() == 0
+    assert said in first.log
+    cluster.worker(STEPS_FILE).ready()
+
+    assert run.result(TIMEOUT) == [2 * n for n in range(60)]
+    assert {task.attempt for task in run.tasks()} == {1}
+
+
+@pytest.mark.parametrize("store", ["postgres"], indirect=True)
+def test_d6_a_nearly_full_worker_says_so_before_its_next_beat(cluster: Cluster, tmp_path: Path):
+    latch = tmp_path / "latch"
+    client = cluster.client()
+    client.limits.set_max_concurrent_runs(-1)
+    cluster.server().ready()
+    # One beat in the time of this test: whatever is told meanwhile was urgent.
+    worker = cluster.worker(STEPS_FILE, async_permits=100, heartbeat="20s", worker_lease="60s")
+    worker.ready()
+    runs = [client.submit(steps.hold, str(latch), n) for n in range(120)]
+
+    def full() -> list[str]:
+        return [kind for each in client.workers.list() for kind in each.full]
+
+    eventually(lambda: full() == ["async"])
+    assert 90 < client.workers.list()[0].in_flight <= 100
+    latch.touch()
+
+    assert [run.result(TIMEOUT) for run in runs] == list(range(120))
+    eventually(lambda: full() == [])
