@@ -128,7 +128,7 @@ class DevLoop:
             return None
         sources = [self._target.where] if self._target.is_file else ["--app", self._target.where]
         grace_us = min(GRACE_US, self._settings.grace_us)
-        return MoreWorkers(self._settings, sources, self._given, grace_us)
+        return MoreWorkers(self._settings, sources, self._given, grace_us, same_code=True)
 
     def _go_on(
         self,

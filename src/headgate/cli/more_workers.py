@@ -16,13 +16,25 @@ from headgate.stages.overflow import Overflow
 
 class MoreWorkers:
     def __init__(
-        self, settings: Settings, sources: Sequence[str], given: Sequence[str], grace_us: int
+        self,
+        settings: Settings,
+        sources: Sequence[str],
+        given: Sequence[str],
+        grace_us: int,
+        *,
+        same_code: bool,
     ) -> None:
-        """`sources` as `headgate worker` takes them; `given`: settings by flags, as they were written."""
+        """`sources` as `headgate worker` takes them; `given`: settings by flags, as they were written.
+
+        `same_code`: those sources are loaded in this process too.
+        """
         sets = dict(each.split("=", 1) for each in given)
         sets["grace"] = f"{grace_us}us"
         self._provisioner = LocalProvisioner(
-            worker_command(sources, settings, sets), settings, steps=_steps, grace_us=grace_us
+            worker_command(sources, settings, sets),
+            settings,
+            steps=_steps if same_code else None,
+            grace_us=grace_us,
         )
         self.overflow: Overflow = Overflow(self._provisioner, settings)
 

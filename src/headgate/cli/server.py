@@ -9,7 +9,7 @@ import sys
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -30,6 +30,12 @@ FOLDER = ".headgate/postgres"
 _LOCAL = "--local-postgres"
 ELECTION_SECONDS = 2.0
 """How long the first word may wait for an election."""
+
+
+class Spawning(NamedTuple):
+    files: list[str]
+    given: list[str]
+    """Settings by flags, as they were written: a worker is started with them too."""
 
 
 class _ServerCommand(NumberCommand):
@@ -68,6 +74,18 @@ def server(
             show_default=False,
         ),
     ] = None,
+    spawn: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--spawn",
+            metavar="FILE.py",
+            help="Start workers with this file here when nobody can take what waits. Repeatable.",
+        ),
+    ] = None,
+    max_workers: Annotated[
+        int | None,
+        typer.Option("--max-workers", metavar="N", min=1, help="With --spawn: at most so many."),
+    ] = None,
     pool: Pool = None,
     set_: Set = None,
     with_parent: WithParent = False,
@@ -76,6 +94,7 @@ def server(
 
     Start two on one store and the second takes over when the first dies. Each
     serves /health, /metrics and /api/v1/demand by HTTP, whether it leads or not.
+    With --spawn it also starts workers for what overflows; they end when idle.
     """
     from headgate.base.errors import InvalidInput
     from headgate.cli import arguments
@@ -89,11 +108,23 @@ def server(
     overrides = arguments.settings(set_ or ())
     if pool:
         overrides["pools"] = arguments.pools(pool)
+    if bool(spawn) != (max_workers is not None):
+        raise InvalidInput(
+            "--spawn and --max-workers go together.",
+            field="spawn" if max_workers else "max_workers",
+            hint="e.g. headgate server --spawn flows.py --max-workers 3",
+        )
+    for file in spawn or ():
+        if not Path(file).is_file():
+            raise InvalidInput(f"there is no file {file}.", field="spawn", got=file)
+    if max_workers is not None:
+        overrides["max_workers"] = max_workers
     # What is wrong is said before anything is started.
     settings = shell.settings(**overrides)
     log_lines(shell, settings.log_level)
     folder = None if local_postgres is None else Path(local_postgres)
-    asyncio.run(_serve(shell, overrides, folder, (host, port), with_parent=with_parent))
+    spawning = Spawning(spawn or [], set_ or [])
+    asyncio.run(_serve(shell, overrides, folder, (host, port), spawning, with_parent=with_parent))
     return 0
 
 
@@ -102,9 +133,11 @@ async def _serve(
     overrides: dict[str, Any],
     folder: Path | None,
     at: tuple[str, int],
+    spawning: Spawning,
     *,
     with_parent: bool,
 ) -> None:
+    from headgate.cli.more_workers import MoreWorkers
     from headgate.cli.serving import Told, serve
     from headgate.server.listening import bind, is_loopback
     from headgate.server.web import telling
@@ -126,7 +159,14 @@ async def _serve(
             await _elected(core, told)
             await _say(shell, core, listener, database)
 
-        await serve(settings, told, ready, lead=True, work=False)
+        more = None
+        if spawning.files:
+            more = MoreWorkers(
+                settings, spawning.files, spawning.given, settings.grace_us, same_code=False
+            )
+            opened.push_async_callback(more.close)
+        overflow = None if more is None else more.overflow
+        await serve(settings, told, ready, lead=True, work=False, overflow=overflow)
     shell.note(f"ended: {told.why or 'told to'}")
 
 

@@ -17,6 +17,7 @@ from headgate.base.config import Settings
 from headgate.base.errors import InvalidInput
 from headgate.client.core import Core
 from headgate.stages.chores import end_tasks
+from headgate.stages.overflow import Overflow
 
 
 class Told:
@@ -72,9 +73,10 @@ async def serve(
     *,
     lead: bool,
     work: bool,
+    overflow: Overflow | None = None,
 ) -> None:
     """Open, say so with `ready`, serve until told, drain."""
-    core = await Core.open(settings, engine=True, lead=lead, work=work)
+    core = await Core.open(settings, engine=True, lead=lead, work=work, overflow=overflow)
     beside = [asyncio.create_task(_hurry(core, told)), asyncio.create_task(_outlive(core, told))]
     try:
         await ready(core)

@@ -13,8 +13,6 @@ ends and so do they.
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -75,11 +73,11 @@ class Node:
         self.wait()
 
     def pause(self) -> None:
-        """SIGSTOP: it stands still, its leases go on."""
-        os.kill(self.pid, signal.SIGSTOP)
+        """SIGSTOP: it stands still, its leases go on. Its bodies no longer count as overlap."""
+        self._overlap.pause(self.pid)
 
     def resume(self) -> None:
-        os.kill(self.pid, signal.SIGCONT)
+        self._overlap.resume(self.pid)
 
     def terminate(self) -> None:
         """SIGTERM: it drains. Returns at once."""
@@ -112,9 +110,14 @@ class Cluster:
         self._nodes: list[Node] = []
         self._clients: list[Client] = []
 
-    def server(self, **settings: object) -> Node:
-        """A server on a port of its own choice (`said["port"]`)."""
-        return self._start(["server", "--port", "0"], settings)
+    def server(
+        self, *, spawn: Path | None = None, max_workers: int = 1, **settings: object
+    ) -> Node:
+        """A server on a port of its own choice (`said["port"]`). `spawn`: with workers for what overflows."""
+        command = ["server", "--port", "0"]
+        if spawn is not None:
+            command += ["--spawn", str(spawn), "--max-workers", str(max_workers)]
+        return self._start(command, settings)
 
     def worker(
         self,
