@@ -131,7 +131,7 @@ def _own_state(url: str) -> tuple[RunState, TaskState]:
     job = current()
     assert job is not None
     with connect(url) as client:
-        run = client.runs.get(job.run_id)
+        run = client.runs.get(job.run)
         return run.status(), next(task.state for task in run.tasks() if task.id == job.task)
 
 

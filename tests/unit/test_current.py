@@ -22,6 +22,7 @@ from headgate.base import codec
 from headgate.base.clock import SystemClock
 from headgate.base.logs import MAX_BYTES, MAX_LINE, MAX_LINES, AttemptLog, Line, decode_log
 from headgate.base.model import Progress
+from headgate.stages.executors import capture
 from headgate.stages.executors.capture import Lines
 from headgate.stages.executors.in_processes import ProcessExecutor
 from headgate.stages.executors.in_threads import ThreadExecutor
@@ -231,6 +232,42 @@ def test_the_programs_own_logging_goes_on_as_before(configured: bool, tmp_path: 
         assert done.stderr.splitlines() == ["a warning"]
         assert "an info" not in done.stdout
     assert "a warning" in done.stdout
+
+
+async def test_others_who_wrap_logging_too_are_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    heard: list[str] = []
+    async with Bench("thread", tmp_path) as bench:
+        ours = logging.Logger.callHandlers
+
+        def theirs(self: logging.Logger, record: logging.LogRecord) -> None:
+            heard.append(record.getMessage())
+            ours(self, record)
+
+        monkeypatch.setattr(logging.Logger, "callHandlers", theirs)
+        Bench("async", tmp_path)
+        outcome = await bench.run("talk", "both", attempt=2)
+
+    assert "a library says both" in heard
+    assert "a library says both" in lines_of(outcome)
+
+
+def test_all_attempts_together_are_bounded_too(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(capture, "MAX_KEPT_BYTES", capture._all.bytes + 1_000)
+    first, second = Lines(), Lines()
+    first.add(Line(0, 20, "x", "a" * 100) for _ in range(5))
+
+    second.add(Line(0, 20, "x", "b" * 100) for _ in range(5))
+
+    kept, cut = first.take(), second.take()
+    assert (len(kept.lines), kept.dropped) == (5, 0)
+    assert (len(cut.lines), cut.dropped) == (2, 3)
+    before = capture._all.bytes
+    second.body()
+    second.add([Line(0, 20, "x", "too late")])
+    assert capture._all.bytes == before
+    assert second.take() == AttemptLog(0, [])
 
 
 def test_lines_of_two_threads_are_all_counted():

@@ -98,7 +98,6 @@ async def test_a_blocking_step_is_named_with_its_line(
     assert "step app:blocking holds the worker's loop for more than 60 ms" in text
     assert f"{__file__}:{line} (blocking)" in text
     assert watched.watch.worst_us() >= lag_us
-    assert watched.watch.worst_us() < lag_us  # reset by the reading before
 
 
 async def test_it_is_said_once_a_minute_and_counted_every_time(

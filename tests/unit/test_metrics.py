@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import http.client
 import timeit
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import asyncpg
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from tests.server_harness import PATIENCE, fetch, process, served, until
 
 from headgate import connect_async, flow, step
 from headgate.base.model import WorkerRow
 from headgate.base.states import TaskState
-from headgate.client.core import Core
-from headgate.client.opening import settings_for
 from headgate.observe.metrics import MOST_STEPS, Metrics
 from headgate.observe.prometheus import Exposition
-from headgate.server.listening import bind, port_of
-from headgate.server.web import telling
 from headgate.stages.engine import Engine
 from headgate.store.protocol import Beat, Ended, Finish
 
 pytest_plugins = ["headgate.testing.postgres"]
-PATIENCE = 20.0
 opened = asyncio.Event()
 
 
@@ -82,35 +75,14 @@ def read(engine: Engine | Metrics) -> Read:
     return Read(exposition.text().decode())
 
 
-@asynccontextmanager
-async def process(
-    url: str | Path, *, lead: bool, work: bool, **settings: object
-) -> AsyncIterator[tuple[Core, Engine]]:
-    """What one process has: a server, or a worker."""
-    core = await Core.open(settings_for(url, settings), engine=True, lead=lead, work=work)
-    assert core.engine is not None
-    try:
-        yield core, core.engine
-    finally:
-        await core.close(0)
-
-
-async def until(ready: Callable[[], object | Awaitable[object]], what: str) -> None:
-    async def asked() -> object:
-        answer = ready()
-        return await answer if isinstance(answer, Awaitable) else answer
-
-    async with asyncio.timeout(PATIENCE):
-        while not await asked():  # noqa: ASYNC110 — of an engine beside it, or of a process elsewhere
-            await asyncio.sleep(0.01)
-
-
 # -- the numbers themselves ------------------------------------------------------------------------
 
 
 def test_durations_are_a_histogram_per_step():
     metrics = Metrics()
-    metrics.describe = lambda: WorkerRow("w", "h", 1, "0", {"async": 3}, -1, 7, in_flight=2)
+    metrics.describe = lambda: WorkerRow(
+        "w", "h", 1, "0", {"async": 3}, -1, 7, in_flight=2, memory=0.5, lag_us=250_000
+    )
     for duration_us in (500, 5_000, 30_000_000, 9_000_000_000):
         metrics.task_ended("shop:pay", "completed", duration_us)
     metrics.task_ended("shop:send", "failed", 1)
@@ -127,6 +99,8 @@ def test_durations_are_a_histogram_per_step():
     assert found("worker_in_flight_tasks") == 2
     assert found("worker_permits", executor="async") == 3
     assert found("worker_claim_size") == 7
+    assert found("worker_memory_ratio") == 0.5
+    assert found("worker_loop_lag_seconds") == 0.25
 
 
 def test_names_of_steps_cannot_fill_the_memory():
@@ -184,6 +158,7 @@ async def test_what_a_server_and_a_worker_do_is_counted_by_each(tmp_path: Path):
         # when a worker comes, the demand is met and the pool blocks the rest
         async with process(url, lead=False, work=True) as (_, worker):
             await until(lambda: read(worker)("worker_in_flight_tasks") == 2, "two of the pool")
+            await until(lambda: 0 < read(worker)("worker_memory_ratio") < 1, "a look at memory")
             await until(lambda: read(server)("demand_tasks") == 0, "the sweep")
             await until(lambda: read(server)("blocked_tasks", gate="pool") == 1, "the third")
             opened.set()
@@ -256,40 +231,22 @@ async def test_offers_withdrawn(tmp_path: Path):
 # -- what the store counts, over HTTP --------------------------------------------------------------
 
 
-async def fetch(port: int, path: str) -> tuple[int, str]:
-    def ask() -> tuple[int, str]:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
-        try:
-            connection.request("GET", path)
-            answer = connection.getresponse()
-            return answer.status, answer.read().decode()
-        finally:
-            connection.close()
-
-    return await asyncio.to_thread(ask)
-
-
 async def test_stale_writes_and_lost_listeners_are_counted(postgres_url: str):
-    with bind("127.0.0.1", 0) as listener:
-        port = port_of(listener)
+    async with process(postgres_url, lead=True, work=False) as (core, _), served(core) as port:
 
         async def number(name: str) -> float:
-            return Read((await fetch(port, "/metrics"))[1])(name)
+            return Read((await fetch(port, "/metrics")).text)(name)
 
-        async with (
-            process(postgres_url, lead=True, work=False) as (core, _),
-            telling(core, listener, demand=True),
-        ):
-            assert await number("stale_writes_total") == 0
-            stale = Ended(77, 99, TaskState.COMPLETED, b"1")
-            assert await core.store.finish(Finish("nobody", [stale])) == [(77, 99)]
-            await until(lambda: number("stale_writes_total"), "the stale write")
+        assert await number("stale_writes_total") == 0
+        stale = Ended(77, 99, TaskState.COMPLETED, b"1")
+        assert await core.store.finish(Finish("nobody", [stale])) == [(77, 99)]
+        await until(lambda: number("stale_writes_total"), "the stale write")
 
-            assert await number("listener_replaced_total") == 0
-            conn = await asyncpg.connect(postgres_url)
-            await conn.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-                " WHERE datname = current_database() AND query ILIKE 'LISTEN%'"
-            )
-            await conn.close()
-            await until(lambda: number("listener_replaced_total"), "a new listener")
+        assert await number("listener_replaced_total") == 0
+        conn = await asyncpg.connect(postgres_url)
+        await conn.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND query ILIKE 'LISTEN%'"
+        )
+        await conn.close()
+        await until(lambda: number("listener_replaced_total"), "a new listener")

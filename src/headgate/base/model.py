@@ -116,7 +116,7 @@ class WorkerRow(msgspec.Struct, frozen=True):
     p99_us: int = 0
     """How long its tasks of the last minute took, all but the slowest hundredth; 0: none yet."""
     lag_us: int = 0
-    """How late its loop was at worst since the last beat."""
+    """How late its loop was at worst in the last seconds."""
     provision: str = ""
     """What a provisioner calls it; empty: somebody started it by hand."""
     progress: list[Progress] = []

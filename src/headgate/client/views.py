@@ -214,7 +214,7 @@ class WorkerInfo:
     p99: float
     """Seconds within which 99 of 100 tasks of the last minute ended; 0: none has."""
     loop_lag: float
-    """Seconds its loop was late, at worst, since the beat before the last."""
+    """Seconds its loop was late, at worst, lately."""
     labels: Mapping[str, str]
     provision: str
     """What a provisioner calls it; empty: somebody started it by hand."""

@@ -21,7 +21,7 @@ def misfit(workers: Sequence[Worker], skill: Skill) -> str:
         others = ", ".join(sorted({_version(worker, skill) for worker in knowing}))
         return (
             f"{text} in version {skill.signature}, which its run was submitted with;"
-            f" {len(knowing)} know it in another ({others})"
+            f" {_know(knowing)} it in another version ({others})"
         )
     labelled = [
         worker
@@ -29,10 +29,14 @@ def misfit(workers: Sequence[Worker], skill: Skill) -> str:
         if all(worker.row.labels.get(label) == value for label, value in skill.needs)
     ]
     if not labelled:
-        return f"{text} with {wanted}; {len(able)} know it and lack that label"
-    return f"{text}: {len(labelled)} know it and have no {skill.executor} permits"
+        return f"{text} with {wanted}; {_know(able)} it without that label"
+    return f"{text}: {_know(labelled)} it without {skill.executor} permits"
 
 
 def _version(worker: Worker, skill: Skill) -> str:
     steps = worker.row.steps
     return skill.signature if steps is None else steps.get(skill.step, "")
+
+
+def _know(workers: Sequence[Worker]) -> str:
+    return "1 worker knows" if len(workers) == 1 else f"{len(workers)} workers know"

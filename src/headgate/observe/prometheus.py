@@ -114,12 +114,15 @@ def _of_worker(metrics: Metrics, row: WorkerRow) -> Iterator[Metric]:
         row.claim,
     )
     yield _counter("headgate_worker_claims", "Writes that accepted offers.", metrics.claims)
-    yield Gauge("headgate_worker_memory_ratio", "Share of its memory in use.", row.memory)
-    yield Gauge(
-        "headgate_worker_loop_lag_seconds",
-        "How late its loop was at worst since the last beat.",
-        row.lag_us / SECOND,
-    )
+    # Neither is ever 0 where it is measured; where it is not, nothing is said.
+    if row.memory:
+        yield Gauge("headgate_worker_memory_ratio", "Share of its memory in use.", row.memory)
+    if row.lag_us:
+        yield Gauge(
+            "headgate_worker_loop_lag_seconds",
+            "How late its loop was at worst since it last said so.",
+            row.lag_us / SECOND,
+        )
     yield _counters(
         "headgate_worker_loop_blocked",
         "Times an async step blocked the loop.",

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from typing import Any
 
 import msgspec
 
@@ -34,6 +35,7 @@ from headgate.observe.metrics import Metrics
 from headgate.stages.chores import end_tasks
 from headgate.stages.feed import Feed
 from headgate.stages.overflow import Overflow, placed
+from headgate.stages.retention import Retention
 from headgate.stages.steady import Steady
 from headgate.stages.worker import End, Launch, Worker
 from headgate.stages.writing import Writing
@@ -78,9 +80,10 @@ class Coordinator:
         self._sweep_due = True
         self._closing = False
         self._told = 0.0
-        self._background: set[asyncio.Task[None]] = set()
+        self._background: set[asyncio.Task[object]] = set()
         self._clock = SystemClock()
         self._steady = Steady(settings.worker_lease_us)
+        self._retention = Retention(store, settings, owner)
         self._cursor = 0
 
     # -- from the same process ---------------------------------------------------------------------
@@ -229,6 +232,8 @@ class Coordinator:
                         entry.run.row.id,
                         entry.spec,
                         conductor.call_of(entry),
+                        entry.run.row.flow,
+                        entry.run.row.trace,
                     )
                     for entry in cycle.starts
                 ]
@@ -344,9 +349,13 @@ class Coordinator:
             before.fair,
             before.age_boost_us,
         ):
-            task = asyncio.create_task(self._recut(conductor.term))
-            self._background.add(task)
-            task.add_done_callback(self._background.discard)
+            self._behind(self._recut(conductor.term))
+
+    def _behind(self, work: Coroutine[Any, Any, object]) -> None:
+        """Work that no cycle waits for; it ends with the term."""
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
     def _placed(self, limits: Limits, rows: list[LimitRow]) -> Limits:
         """Where workers are spawned for work, the last ones should drain: packed, unless it was set."""
@@ -422,6 +431,8 @@ class Coordinator:
             self._feed.left(row.seq)
         self.demand, self.demand_at = conductor.sweep(now), now
         self._metrics.wanted(self.demand)
+        if self._retention.due():
+            self._behind(self._retention.work())
         if self._overflow is not None:
             workers = [worker.row for worker in conductor.ledger.floor.workers.values()]
             self._overflow.sees(self.demand, workers)

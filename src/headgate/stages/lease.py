@@ -33,6 +33,8 @@ T = TypeVar("T")
 MARGIN_US = 1 * SECOND
 """How long before its lease ends a worker stops what it runs."""
 LAST_MOMENT_US = SECOND // 5
+WOKEN_US = SECOND // 2
+"""How long a process that was stopped past its lease may take, when it wakes up, to stop what it runs."""
 
 
 class LeaseKeeper:
@@ -75,6 +77,13 @@ class LeaseKeeper:
         """The lock that says the worker lives, for its children to inherit."""
         live: Callable[[str], int | None] | None = getattr(self._store, "live_fd", None)
         return None if live is None else live(owner)
+
+    def expired(self) -> bool:
+        """Whether what runs must have been stopped by now. Asked from any thread."""
+        return self._ends > 0 and self._clock.monotonic() >= self._stop_at()
+
+    def _stop_at(self) -> int:
+        return self._ends - min(MARGIN_US, self._settings.worker_lease_us // 4)
 
     async def beat(self) -> None:
         """Renew now: what the worker says of itself has changed."""
@@ -131,7 +140,7 @@ class LeaseKeeper:
             self._stop.set()
 
     async def _renew(self) -> None:
-        stop_at = self._ends - min(MARGIN_US, self._settings.worker_lease_us // 4)
+        stop_at = self._stop_at()
         try:
             left = max(0, stop_at - self._clock.monotonic()) / SECOND
             async with asyncio.timeout(min(left, self._settings.heartbeat_us / SECOND)):
@@ -150,14 +159,16 @@ class LeaseKeeper:
             await self._see_it_end()
             return
         self._ends = sent + self._settings.worker_lease_us
-        stop_at = self._ends - min(MARGIN_US, self._settings.worker_lease_us // 4)
-        self._on_engine(self._renewed, stop_at)
+        self._on_engine(self._renewed, self._stop_at())
 
     async def _see_it_end(self) -> None:
         """Until the last moment the engine may stop what runs; then the process ends if it must."""
         if not self._exit_when_stuck:
             return
-        while self._clock.monotonic() < self._ends - LAST_MOMENT_US:
+        now = self._clock.monotonic()
+        last = self._ends - LAST_MOMENT_US
+        until = last if now < last else now + WOKEN_US
+        while self._clock.monotonic() < until:
             if not self._in_flight():
                 return
             await asyncio.sleep(0.02)

@@ -24,30 +24,27 @@ class LogKeeper:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._waiting: list[tuple[LogRow, asyncio.Future[None]]] = []
-        self._writing = False
+        self._writer: asyncio.Task[None] | None = None
 
     async def keep(self, row: LogRow) -> None:
         """Returns when it is stored, or cannot be."""
-        stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        stored: asyncio.Future[None] = loop.create_future()
         self._waiting.append((row, stored))
-        if not self._writing:
-            await self._write()
+        # A task of its own: whoever waits may be cancelled, the others' lines go on.
+        if self._writer is None or self._writer.done():
+            self._writer = loop.create_task(self._write(), name="headgate-logs")
         await stored
 
     async def _write(self) -> None:
-        """Whoever comes first writes for all who come meanwhile."""
-        self._writing = True
-        try:
-            while self._waiting:
-                batch, self._waiting = self._waiting[:BATCH], self._waiting[BATCH:]
-                try:
-                    await self._store_rows([row for row, _ in batch])
-                finally:
-                    for _, stored in batch:
-                        if not stored.done():
-                            stored.set_result(None)
-        finally:
-            self._writing = False
+        while self._waiting:
+            batch, self._waiting = self._waiting[:BATCH], self._waiting[BATCH:]
+            try:
+                await self._store_rows([row for row, _ in batch])
+            finally:
+                for _, stored in batch:
+                    if not stored.done():
+                        stored.set_result(None)
 
     async def _store_rows(self, rows: list[LogRow]) -> None:
         try:

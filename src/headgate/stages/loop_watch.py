@@ -25,6 +25,7 @@ from headgate.base.clock import MILLISECOND, SECOND, Clock
 log: logging.Logger = logging.getLogger(__name__)
 SAY_AGAIN_US: Final = 60 * SECOND
 MOST_REMEMBERED: Final = 1_000
+WINDOW_US: Final = 5 * SECOND
 _OURS = str(Path(__file__).parents[1])
 _LIBRARIES: Final = tuple(
     {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
@@ -75,6 +76,8 @@ class LoopWatch:
         self._asked_at = 0
         self._loop_thread = 0
         self._worst = 0
+        self._worst_before = 0
+        self._window_since = 0
         self._said: dict[str, int] = {}
 
     def start(self) -> None:
@@ -88,8 +91,8 @@ class LoopWatch:
         self._answered.set()
 
     def worst_us(self) -> int:
-        """How late the loop was at worst since this was last asked, also if it still is."""
-        worst, self._worst = self._worst, 0
+        """How late the loop was at worst in the last five to ten seconds, also if it still is."""
+        worst = max(self._worst, self._worst_before)
         asked = self._asked_at
         late = self._clock.monotonic() - asked if asked and not self._answered.is_set() else 0
         return max(worst, late)
@@ -108,7 +111,13 @@ class LoopWatch:
             if not self._answered.wait(half):
                 self._late(half)
             if not self._stop.is_set():
-                self._worst = max(self._worst, self._answered_at - self._asked_at)
+                self._note(self._answered_at - self._asked_at)
+
+    def _note(self, lag_us: int) -> None:
+        now = self._clock.monotonic()
+        if now - self._window_since >= WINDOW_US:
+            self._worst_before, self._worst, self._window_since = self._worst, 0, now
+        self._worst = max(self._worst, lag_us)
 
     def _answer(self) -> None:
         self._answered_at = self._clock.monotonic()

@@ -282,7 +282,9 @@ class Member:
         call = row.input or render.NULL
         if row.idx != PLAIN:
             call = render.merge(node, started.shared, call)
-        return Launch(row.id, row.token, row.attempt, started.run_id, node, call)
+        return Launch(
+            row.id, row.token, row.attempt, started.run_id, node, call, graph.flow, started.trace
+        )
 
     # -- the lease ---------------------------------------------------------------------------------
 

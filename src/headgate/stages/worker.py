@@ -21,6 +21,7 @@ from headgate.base.clock import Clock
 from headgate.base.config import Settings
 from headgate.base.errors import HeadgateError
 from headgate.base.graph import Node
+from headgate.base.logs import LogRow
 from headgate.base.model import Failure, WorkerRow
 from headgate.base.states import TaskState
 from headgate.flows.registry import Registry
@@ -32,7 +33,10 @@ from headgate.stages.executors.on_loop import AsyncExecutor
 from headgate.stages.executors.protocol import Executor, Job, Outcome, StopReason
 from headgate.stages.executors.workdirs import WorkRoot
 from headgate.stages.lifetime import Lifetime
+from headgate.stages.log_keeper import LogKeeper
+from headgate.stages.loop_watch import LoopWatch
 from headgate.stages.pressure import Asked, Pressure
+from headgate.stages.progress import ProgressBoard
 from headgate.store.protocol import Store
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -52,6 +56,9 @@ class Launch(NamedTuple):
     run_id: str
     node: Node
     call: bytes
+    flow: str = ""
+    trace: str | None = None
+    """The submitter's, if it had one."""
 
 
 class End(NamedTuple):
@@ -104,6 +111,9 @@ class Worker:
         self._work_root = WorkRoot(Path(settings.work_dir))
         self._permits = settings.permits()
         self._executors: dict[str, Executor] = {}
+        self._progress = ProgressBoard()
+        self._logs = LogKeeper(store)
+        self._loop_watch: LoopWatch | None = None
         self._where: dict[int, Executor] = {}
         self._begun: dict[int, None] = {}
         self._held_back: list[Launch] = []
@@ -134,6 +144,8 @@ class Worker:
             in_flight=len(self._where),
             memory=self.pressure.memory,
             p99_us=self.pressure.p99_us,
+            lag_us=0 if self._loop_watch is None else self._loop_watch.worst_us(),
+            progress=self._progress.notes(),
             provision=self._settings.provision,
             since=self.since,
         )
@@ -199,6 +211,10 @@ class Worker:
             launch.node.timeout_us,
             launch.attempt,
             self._work_root.path,
+            flow=launch.flow,
+            worker=self.id,
+            trace=launch.trace,
+            progress=self._progress,
         )
         executor = self._executor(launch.node.executor)
         self._where[launch.token] = executor
@@ -212,7 +228,8 @@ class Worker:
         except HeadgateError as error:
             self._refuse(launch, f"an argument cannot be fetched: {error}")
             return
-        self._start(launch._replace(call=call))
+        if not self._silent:
+            self._start(launch._replace(call=call))
 
     async def _with_blobs(self, call: bytes) -> bytes:
         args, kwargs = codec.read_call(call)
@@ -243,6 +260,14 @@ class Worker:
             limit = self._settings.max_value_bytes
             if kind == "async":
                 executor = AsyncExecutor(permits, clock=clock, max_result=limit)
+                self._loop_watch = LoopWatch(
+                    asyncio.get_running_loop(),
+                    executor.holder,
+                    clock,
+                    self._settings.loop_lag_us,
+                    self._metrics.held_loop,
+                )
+                self._loop_watch.start()
             elif kind == "thread":
                 executor = ThreadExecutor(permits, clock=clock, max_result=limit)
             else:
@@ -289,6 +314,17 @@ class Worker:
         handed_back = outcome.reason in ("drain", "kill")
         state = TaskState.HANDED_BACK if handed_back else outcome.state
         self._metrics.task_ended(job.step.name, state, lasted_us)
+        if outcome.log is not None:
+            self._chore(self._keep_log_and_end(job, outcome, state, outcome.log))
+        else:
+            self._end(job, outcome, state)
+
+    async def _keep_log_and_end(self, job: Job, outcome: Outcome, state: str, lines: bytes) -> None:
+        """First what it logged: whoever sees the end finds the lines."""
+        await self._logs.keep(LogRow(job.task, job.token, job.attempt, lines))
+        self._end(job, outcome, state)
+
+    def _end(self, job: Job, outcome: Outcome, state: str) -> None:
         output = outcome.output
         if output is not None and len(output) > self._settings.blob_over_bytes:
             self._chore(self._put_blob_and_deliver(job, output))
@@ -331,8 +367,10 @@ class Worker:
     async def close(self, grace_us: int) -> list[int]:
         """Let what runs finish within `grace_us`, hand the rest back; returns what could not be ended."""
         self.draining = True
+        if self._loop_watch is not None:
+            self._loop_watch.stop()
         left = await asyncio.gather(*(each.close(grace_us) for each in self._executors.values()))
-        if self._chores:
+        while self._chores:  # keeping a log may be followed by putting a blob away
             await asyncio.wait(self._chores)
         return [token for tokens in left for token in tokens]
 
@@ -343,4 +381,6 @@ class Worker:
 
     def forget(self) -> None:
         """Give up the work directories: nothing runs any more."""
+        if self._loop_watch is not None:
+            self._loop_watch.stop()
         self._work_root.close()

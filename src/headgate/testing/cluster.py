@@ -23,7 +23,7 @@ import msgspec
 
 from headgate.client.client import Client
 from headgate.client.embedding import connect
-from headgate.testing.history import check_history
+from headgate.testing.history import SLACK_US, check_history
 from headgate.testing.overlap import Overlap
 
 PATIENCE_SECONDS = 40.0
@@ -109,6 +109,8 @@ class Cluster:
         self._settings = settings
         self._nodes: list[Node] = []
         self._clients: list[Client] = []
+        self.slack_us: int = SLACK_US
+        """As `check_history` has it; a leader that hears nothing knows of what others did a poll later."""
 
     def server(
         self, *, spawn: Path | None = None, max_workers: int = 1, **settings: object
@@ -142,7 +144,7 @@ class Cluster:
     def close(self) -> None:
         """Ends everybody and judges the history they leave."""
         self.end()
-        check_history(self.url)
+        check_history(self.url, slack_us=self.slack_us)
 
     def end(self) -> None:
         for client in self._clients:

@@ -15,6 +15,11 @@ bodies that overlap in the file did overlap, whatever any clock says.
 A body that is killed writes no second line. It counts up to the mark that
 `Overlap.kill` leaves before it kills, else up to the last line of its process:
 never longer than it ran.
+
+A process that is stopped (`Overlap.pause`) may outlive its lease without knowing:
+from there on its bodies do not count, nor does what it begins within `NOTICE_US` of
+being woken; `woken` reports how long they went on. What runs in its child
+processes counts: they are not stopped.
 """
 
 from __future__ import annotations
@@ -31,7 +36,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from headgate.base.clock import SystemClock
+from headgate.base.clock import SECOND, SystemClock
 from headgate.base.errors import NotFound
 from headgate.base.names import did_you_mean
 from headgate.flows.steps import Step
@@ -39,18 +44,24 @@ from headgate.flows.steps import Step
 VARIABLE = "HEADGATE_TEST_OVERLAP"
 """Names the file of the running test; child processes inherit it."""
 
+NOTICE_US = SECOND
+"""How long a process that is woken may take to notice what it has lost."""
+
 _clock = SystemClock()
 _numbers = itertools.count(1)
+
+
+Kind = Literal["begin", "end", "kill", "pause", "resume"]
 
 
 class Line(NamedTuple):
     """One line of the file."""
 
-    kind: Literal["begin", "end", "kill"]
+    kind: Kind
     at_us: int
     """The boot-time clock, which all processes of a machine share."""
     pid: int
-    """Of `kill`: the process that is killed."""
+    """Of `kill`, `pause` and `resume`: the process that this is done to."""
     parent: int
     body: str
     name: str
@@ -128,6 +139,15 @@ class Overlap:
         self._write("kill", pid, 0, "", "")
         os.kill(pid, number)
 
+    def pause(self, pid: int) -> None:
+        """Stops a process, and marks the moment: from here on its own bodies do not count."""
+        os.kill(pid, signal.SIGSTOP)
+        self._write("pause", pid, 0, "", "")
+
+    def resume(self, pid: int) -> None:
+        self._write("resume", pid, 0, "", "")
+        os.kill(pid, signal.SIGCONT)
+
     @contextmanager
     def watch(self, step: Step[..., Any], name: str | None = None) -> Generator[None]:
         """Records every body of a step that runs in this process, without touching its code.
@@ -163,7 +183,7 @@ class Overlap:
 
     def _write(
         self,
-        kind: Literal["begin", "end", "kill"],
+        kind: Kind,
         pid: int,
         parent: int,
         body: str,
@@ -202,6 +222,23 @@ class Overlap:
                 found[line.body].error = line.error
         return list(found.values())
 
+    def woken(self, name: str) -> list[tuple[Span, int | None]]:
+        """Bodies of a process that was stopped and woken which it had not noticed to be others' by then.
+
+        Each with how many microseconds it went on after that; None: it never said that it ended.
+        """
+        spans = self.spans(name)
+        found: list[tuple[Span, int | None]] = []
+        for line in self.lines():
+            if line.kind != "resume":
+                continue
+            for span in spans:
+                begun = span.pid == line.pid and span.began_us < line.at_us + NOTICE_US
+                if begun and (span.ended_us is None or span.ended_us > line.at_us):
+                    lasted = None if span.ended_us is None else span.ended_us - line.at_us
+                    found.append((span, lasted))
+        return found
+
     def labels(self, name: str) -> list[str]:
         """The labels of bodies of one name, in the order in which they began."""
         return [span.label for span in self.spans(name)]
@@ -227,22 +264,32 @@ class Overlap:
         return max(levels)
 
 
+_OWN = ("begin", "end")
+"""Lines that a process writes itself."""
+
+
 def _steps(lines: list[Line], name: str) -> Iterator[int]:
     """What each line adds to the number of bodies that run."""
-    last = {line.pid: index for index, line in enumerate(lines)}
+    last = {line.pid: index for index, line in enumerate(lines) if line.kind in (*_OWN, "kill")}
     running: dict[str, Line] = {}
+    woken: dict[int, int] = {}
     for index, line in enumerate(lines):
-        if line.kind == "begin" and line.name == name:
+        if line.kind == "resume":
+            woken[line.pid] = line.at_us
+        elif line.kind == "begin" and line.at_us < woken.get(line.pid, -NOTICE_US) + NOTICE_US:
+            continue
+        elif line.kind == "begin" and line.name == name:
             running[line.body] = line
             yield line.weight
         elif line.kind == "end" and line.body in running:
             yield -running.pop(line.body).weight
-        elif line.kind == "kill":
+        elif line.kind in ("kill", "pause"):
             for body, begun in list(running.items()):
-                if line.pid in (begun.pid, begun.parent):
+                if line.pid == begun.pid or (line.kind == "kill" and line.pid == begun.parent):
                     del running[body]
                     yield -begun.weight
-        if last[line.pid] == index and line.kind != "kill" and running and not alive(line.pid):
+        dying = line.kind in _OWN and last[line.pid] == index
+        if dying and running and not alive(line.pid):
             for body, begun in list(running.items()):
                 if begun.pid == line.pid:
                     del running[body]

@@ -1,4 +1,4 @@
-"""A proxy between a store and its server, for tests of answers that are lost on their way."""
+"""A proxy between a store and its server, for tests of answers that are lost or late on their way."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ class Proxy:
     """Passes everything on. Armed, it lets one more request through and cuts the connection at its answer.
 
     Other requests may be on their way on other connections: whichever is first is the one.
+    Stalled, it keeps every connection and passes nothing, as a network that drops packets does.
     """
 
     def __init__(self, url: str, folder: Path) -> None:
@@ -28,6 +29,8 @@ class Proxy:
             parts._replace(netloc=f"{user}@" if user else "", query=urlencode(query))
         )
         self.armed: bool = False
+        self.stalled: bool = False
+        """Set from any thread; what was held back goes on when it is unset."""
         self.cut: int = 0
         """How many answers were cut off."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -42,6 +45,10 @@ class Proxy:
                     task.cancel()
                 await asyncio.sleep(0.01)
 
+    async def _passing(self) -> None:
+        while self.stalled:  # noqa: ASYNC110 — a thread unsets it
+            await asyncio.sleep(0.01)
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._server.startswith("/"):
             path = f"{self._server}/.s.PGSQL.{self._port}"
@@ -54,6 +61,7 @@ class Proxy:
             nonlocal asked
             while data := await reader.read(65_536):
                 asked = self.armed
+                await self._passing()
                 out.write(data)
 
         async def answers() -> None:
@@ -62,6 +70,7 @@ class Proxy:
                     self.armed = False
                     self.cut += 1
                     break
+                await self._passing()
                 writer.write(data)
 
         pair = [asyncio.ensure_future(requests()), asyncio.ensure_future(answers())]

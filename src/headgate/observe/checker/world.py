@@ -60,8 +60,10 @@ class World:
         self.waits: list[tuple[Event, Task]] = []
         self.released: list[Released] = []
         """What the leader may or may not have known of when it decided: everything since its last
-        commit, and what workers gave back before that while the cycle may have been decided already."""
+        commit, and what workers gave back before that while the cycle may have been decided already,
+        or no longer ago than the history's slack."""
         self._given_back: deque[list[Released]] = deque([[]], maxlen=DECIDED_AHEAD)
+        self._unheard: deque[tuple[int, Released]] = deque()
         self.unreadable: str | None = None
         """Why the latest limit event could not be read."""
         self._plans: dict[str, GraphPlan] = {}
@@ -212,6 +214,7 @@ class World:
         self.released.append(released)
         if not self.commit.leader:
             self._given_back[-1].append(released)
+            self._unheard.append((self.commit.at, released))
 
     # limits, workers, leaders
 
@@ -246,6 +249,10 @@ class World:
         self.starts.clear()
         self.waits.clear()
         self.released = [each for several in self._given_back for each in several]
+        while self._unheard and self._unheard[0][0] < self.commit.at - self.history.slack_us:
+            self._unheard.popleft()
+        known = set(map(id, self.released))
+        self.released += [each for _, each in self._unheard if id(each) not in known]
         self._given_back.append([])
         for worker in self._moved:
             worker.earlier = None

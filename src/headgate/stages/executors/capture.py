@@ -14,10 +14,11 @@ A body that logs nothing costs nothing; nobody writes before the attempt ends.
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from typing import Any, Final, cast
 
 from headgate.base.clock import SECOND
@@ -25,47 +26,79 @@ from headgate.base.logs import MAX_BYTES, MAX_LINE, MAX_LINES, AttemptLog, Line,
 from headgate.stages.executors.protocol import CURRENT, Job
 
 STEP_LOGGER: Final = "headgate.step"
+MAX_KEPT_BYTES: Final = 64 * 1024 * 1024
+"""Of all attempts in flight together: who logs beyond it loses lines of its own."""
 _OVERHEAD = 40
 """Bytes a line takes in JSON beside its texts."""
 _formatter = logging.Formatter()
-_original = logging.Logger.callHandlers
+_wrapped: list[Callable[[logging.Logger, logging.LogRecord], None]] = []
+"""What was there before us; empty: bodies' records are not kept yet."""
+
+
+class _All:
+    """The bytes of all attempts' lines in this process, and the one lock on them."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self.lock = threading.Lock()
+
+
+_all = _All()
+# A body may fork while another thread keeps a line: the lock would never be free in the fork.
+os.register_at_fork(after_in_child=lambda: setattr(_all, "lock", threading.Lock()))
 
 
 class Lines:
     """The newest lines of one attempt, within bounds. Bodies may log from several threads."""
 
+    __slots__ = ("_bytes", "_closed", "_dropped", "_lines")
+
     def __init__(self) -> None:
         self._lines: deque[Line] = deque()
         self._bytes = 0
         self._dropped = 0
-        self._lock = threading.Lock()
+        self._closed = False
 
     def add(self, lines: Iterable[Line], dropped: int = 0) -> None:
-        with self._lock:
+        with _all.lock:
+            if self._closed:
+                return  # a thread that has outlived its attempt
             self._dropped += dropped
             for line in lines:
                 self._lines.append(line)
-                self._bytes += _size(line)
-            while len(self._lines) > MAX_LINES or self._bytes > MAX_BYTES:
-                self._bytes -= _size(self._lines.popleft())
+                self._count(_size(line))
+            while self._lines and self._too_much():
+                self._count(-_size(self._lines.popleft()))
                 self._dropped += 1
 
-    def take(self) -> AttemptLog:
-        """All there is; nothing is left."""
-        with self._lock:
+    def take(self, *, last: bool = False) -> AttemptLog:
+        """All there is; nothing is left. After the `last` time nothing more is kept."""
+        with _all.lock:
+            self._closed = self._closed or last
             taken = AttemptLog(self._dropped, list(self._lines))
             self._lines.clear()
-            self._bytes = self._dropped = 0
+            self._count(-self._bytes)
+            self._dropped = 0
         return taken
 
     def body(self) -> bytes:
-        """As it is stored."""
-        return encode_log(self.take())
+        """As it is stored, at the end of the attempt."""
+        return encode_log(self.take(last=True))
+
+    def _count(self, size: int) -> None:
+        self._bytes += size
+        _all.bytes += size
+
+    def _too_much(self) -> bool:
+        return (
+            len(self._lines) > MAX_LINES or self._bytes > MAX_BYTES or _all.bytes > MAX_KEPT_BYTES
+        )
 
 
 def install() -> None:
-    """From here on bodies' records are kept. Once per process; again changes nothing."""
-    if logging.Logger.callHandlers is not _seen:
+    """From here on bodies' records are kept. Once per process: others may wrap it after us."""
+    if not _wrapped:
+        _wrapped.append(logging.Logger.callHandlers)
         logging.Logger.callHandlers = _seen
 
 
@@ -73,7 +106,7 @@ def _seen(self: logging.Logger, record: logging.LogRecord) -> None:
     job = CURRENT.get(None)
     if job is not None:
         keep(job, record)
-    _original(self, record)
+    _wrapped[0](self, record)
 
 
 def keep(job: Job, record: logging.LogRecord) -> None:

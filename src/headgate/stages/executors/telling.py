@@ -47,7 +47,7 @@ class Teller:
         with self._lock:
             job, self._job = self._job, None
             if job is not None and job.lines is not None:
-                report = msgspec.structs.replace(report, log=job.lines.take())
+                report = msgspec.structs.replace(report, log=job.lines.take(last=True))
             self._line.sendall(frame(report))
 
     def put(self, progress: Progress) -> None:

@@ -131,16 +131,9 @@ def _lock(folder: Path) -> int:
 
 
 def _forget_stale(folder: Path) -> None:
-    """After a restart of the machine the number of its process may be another's: it does not run."""
-    note = folder / "postmaster.pid"
-    with suppress(OSError, ValueError, IndexError):
-        pid = int(note.read_text().split()[0])
-        try:
-            runs = psutil.Process(pid).name().startswith("postgres")
-        except psutil.Error:
-            runs = False
-        if not runs:
-            note.unlink()
+    """A note of a process that is dead, or after a restart of the machine another's: the wheel believes it."""
+    if not _comes_up(folder):
+        (folder / "postmaster.pid").unlink(missing_ok=True)
 
 
 def _started(get_server: Any, folder: Path) -> Any:
@@ -163,9 +156,10 @@ def _started(get_server: Any, folder: Path) -> Any:
 
 
 def _comes_up(folder: Path) -> bool:
+    """Whether its first process lives, ready or not."""
     with suppress(OSError, ValueError, IndexError, psutil.Error):
-        pid = int((folder / "postmaster.pid").read_text().split()[0])
-        return psutil.Process(pid).name().startswith("postgres")
+        process = psutil.Process(int((folder / "postmaster.pid").read_text().split()[0]))
+        return process.name().startswith("postgres") and process.status() != psutil.STATUS_ZOMBIE
     return False
 
 

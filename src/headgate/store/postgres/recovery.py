@@ -77,7 +77,7 @@ async def _bury(tx: Session, expire: Expire) -> list[Lost] | None:
         await fence(tx, expire.term)
         # Their acceptances in flight end first; those that come later find no lease.
         rows = await tx.all("lost_lock")
-        lost = {row[0]: Lost(row[0], LEASE_PASSED, [], []) for row in rows}
+        lost = {worker: Lost(worker, LEASE_PASSED, [], [], until) for worker, until in rows}
         if not lost:
             return []
         changes: list[Change] = []

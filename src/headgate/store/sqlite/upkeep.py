@@ -13,10 +13,9 @@ from headgate.base.errors import NotFound
 from headgate.base.events import HISTORY
 from headgate.store.migrate import Migrated
 from headgate.store.protocol import EventFilter
-from headgate.store.sqlite import faults, reads
+from headgate.store.sqlite import faults, opening, reads
 from headgate.store.sqlite.blobs import Blobs
 from headgate.store.sqlite.live import Live
-from headgate.store.sqlite.opening import MIGRATIONS, migrate
 from headgate.store.sqlite.session import Session, connect
 from headgate.store.sqlite.turnstile import Turnstile
 from headgate.store.upkeep import Led, Status, agree
@@ -50,7 +49,7 @@ class SqliteUpkeep:
         turnstile = Turnstile(self.path, SystemClock(), BUSY_TIMEOUT_US)
         turnstile.enter()
         try:
-            return self._with(lambda session: migrate(session, self.path), True)
+            return self._with(lambda session: opening.migrate(session, self.path), True)
         finally:
             turnstile.leave()
             turnstile.close()
@@ -70,7 +69,7 @@ class SqliteUpkeep:
         tables = {row[0] for row in tx.all("table_names")}
         if tables and "migration" not in tables:
             raise faults.foreign(self.path)
-        known = len(MIGRATIONS)
+        known = len(opening.MIGRATIONS)
         if not tables:
             return Status("sqlite", str(self.path), {}, known, bytes=self._bytes())
         applied: dict[int, str] = dict(tx.all("migration_list"))  # pyright: ignore[reportArgumentType]

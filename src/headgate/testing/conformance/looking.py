@@ -48,6 +48,16 @@ class TestLooking:
         assert await found(tags={"team": 'b"\\'}) == [c.seq]
         assert await found(flow="other", states=["queued"], tags={"team": "a"}) == [b.seq]
 
+    async def test_holds_of_slots_are_left_out_unless_they_are_asked_for(self, world: World) -> None:
+        store = await world.open()
+        run, hold = await submit(store, new_run(), new_run(kind="hold", flow="headgate:hold"))
+
+        for states in (None, ["queued"]):
+            found = await store.runs(RunFilter(states=states))
+            assert [row.seq for row in found] == [run.seq]
+            found = await store.runs(RunFilter(states=states, flow="headgate:hold"))
+            assert [row.seq for row in found] == [hold.seq]
+
     async def test_what_is_not_there(self, world: World) -> None:
         store = await world.open()
         assert await store.run("nobody") is None

@@ -128,8 +128,7 @@ class TestPruning:
         assert await numbers(store) == {second.seq}
         assert first.seq != second.seq
 
-    async def test_a_run_that_another_waits_for_stays(self, world: World) -> None:
-        """A run that was cancelled in the queue may leave somebody who still names it."""
+    async def test_a_key_in_use_and_who_waits_for_it_stay(self, world: World) -> None:
         store = await world.open()
         leader = await Leader.stand(store)
         first = await submitted(store, key="k")

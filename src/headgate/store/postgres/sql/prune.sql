@@ -1,6 +1,7 @@
 -- name: prune_candidates
 -- The next runs by number: whether each may go (it ended before $3, all its events are checked, nobody
--- waits for it, it has no key in use and no slots that a pool's lease still holds), and its tasks.
+-- waits for it, it has no key in use and no slots that a pool's lease still holds), and its tasks. Not
+-- by NOT EXISTS: within an expression the planner may read a whole table for it, once per batch.
 SELECT
     c.seq, c.queued_at, c.ended_at, c.generation, c.goes,
     CASE WHEN c.goes THEN (
@@ -11,13 +12,13 @@ FROM (
         r.seq, r.queued_at, r.ended_at, r.generation,
         r.state IN ('cancelled', 'failed', 'succeeded', 'timed_out')
             AND r.ended_at > 0 AND r.ended_at < $3
-            AND NOT EXISTS (SELECT 1 FROM headgate.run w WHERE w.waits_for = r.seq)
-            AND NOT EXISTS (SELECT 1 FROM headgate.active_key a WHERE a.key = r.key AND a.run = r.seq)
-            AND NOT EXISTS (
-                SELECT 1 FROM headgate.linger l
-                WHERE l.task >= r.seq << 20 AND l.task < (r.seq + 1) << 20
-            )
-            AND NOT EXISTS (SELECT 1 FROM headgate.event e WHERE e.run = r.seq AND e.seq > $4) AS goes
+            AND (SELECT true FROM headgate.run w WHERE w.waits_for = r.seq LIMIT 1) IS NULL
+            AND (SELECT true FROM headgate.active_key a
+                WHERE a.key = r.key AND a.run = r.seq LIMIT 1) IS NULL
+            AND (SELECT true FROM headgate.linger l
+                WHERE l.task >= r.seq << 20 AND l.task < (r.seq + 1) << 20 LIMIT 1) IS NULL
+            AND (SELECT true FROM headgate.event e
+                WHERE e.run = r.seq AND e.seq > $4 LIMIT 1) IS NULL AS goes
     FROM headgate.run r WHERE r.seq > $1 AND r.seq < $2 ORDER BY r.seq LIMIT $5
 ) c
 ORDER BY c.seq

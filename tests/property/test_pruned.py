@@ -1,0 +1,61 @@
+"""Whatever whole runs are pruned from a history that kept every promise, what is left keeps them too."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from headgate.base.states import TERMINAL_RUNS
+from headgate.observe.checker import History, check
+from headgate.observe.checker.reasons import TrueReason
+from headgate.testing.sim.scenarios import random_world
+from headgate.testing.sim.world import World
+
+SEEDS = 60
+CHUNK = 20
+
+
+def history_of(world: World) -> History:
+    world.run(steps=60_000)
+    return History(world.model.events, world.model.graphs, complete=True)
+
+
+def pruned(history: History, chance: random.Random) -> History:
+    """As `db prune` leaves it: checked up to a seq, then rid of some runs whose last event is not behind it."""
+    checked = chance.choice(history.events).seq
+    last: dict[int, int] = {}
+    ended: dict[int, bool] = {}
+    for event in history.events:
+        last[event.run] = event.seq
+        if event.subject == "run":
+            ended[event.run] = event.after in TERMINAL_RUNS
+    goes = {
+        run
+        for run, seq in last.items()
+        if run > 0 and seq <= checked and ended.get(run) and chance.random() < 0.7
+    }
+    left = [event for event in history.events if event.run not in goes]
+    return replace(history, events=left, checked=checked)
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+def test_a_pruned_history_keeps_its_promises(first: int) -> None:
+    for seed in range(first, first + CHUNK):
+        history = history_of(random_world(seed))
+        assert check(history) == []
+        chance = random.Random(seed)
+        for _ in range(3):
+            assert check(pruned(history, chance)) == [], seed
+
+
+def test_without_the_checkpoint_true_reasons_would_look_like_lies(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(TrueReason, "across", False)
+    broken = 0
+    for seed in range(20):
+        history = history_of(random_world(seed))
+        broken += len(check(pruned(history, random.Random(seed))))
+    assert broken > 0
