@@ -22,25 +22,25 @@ import msgspec
 from headgate.base.clock import SECOND, SystemClock
 from headgate.base.config import Settings
 from headgate.base.errors import HeadgateError, NotLeader, StoreError
-from headgate.base.events import unpack
 from headgate.base.graph import Graph
 from headgate.base.ids import run_of
 from headgate.base.limits import Limits
-from headgate.base.model import Failure, LimitRow, StoredRequest
-from headgate.base.states import EXECUTING_RUNS, RunState, TaskState
+from headgate.base.model import Failure, LimitRow
+from headgate.base.states import RunState, TaskState
 from headgate.kernel.conductor import Conductor, Cycle
 from headgate.kernel.demand import Demand
 from headgate.kernel.lives import Defaults
 from headgate.observe.metrics import Metrics
 from headgate.stages.chores import end_tasks
 from headgate.stages.feed import Feed
+from headgate.stages.news import News
 from headgate.stages.overflow import Overflow, placed
 from headgate.stages.retention import Retention
 from headgate.stages.steady import Steady
 from headgate.stages.worker import End, Launch, Worker
 from headgate.stages.writing import Writing
 from headgate.store import values
-from headgate.store.protocol import Elect, Expire, Gather, Gathered, Recut, Store, Withdraw
+from headgate.store.protocol import Elect, Expire, Recut, Store, Withdraw
 
 log: logging.Logger = logging.getLogger(__name__)
 _graph = msgspec.json.Decoder(Graph).decode
@@ -71,6 +71,7 @@ class Coordinator:
         self._overflow = overflow
         self._conductor: Conductor | None = None
         self._feed = Feed(store)
+        self._news = News(store, self._feed, local, metrics)
         self._wake = asyncio.Event()
         self._ends: list[End] = []
         self._taken: list[End] = []
@@ -84,7 +85,6 @@ class Coordinator:
         self._clock = SystemClock()
         self._steady = Steady(settings.worker_lease_us)
         self._retention = Retention(store, settings, owner)
-        self._cursor = 0
 
     # -- from the same process ---------------------------------------------------------------------
 
@@ -170,10 +170,10 @@ class Coordinator:
             runs, tasks, workers, snapshot.buckets, snapshot.now, local, snapshot.lingers
         )
         self._feed.lanes(snapshot.lanes)
-        self._cursor = snapshot.seq
+        self._news.begin(snapshot.seq)
         self._conductor = conductor
         self._metrics.leads(term, conductor.ledger)
-        await self._requests(conductor, snapshot.requests, snapshot.now)
+        await self._news.requests(conductor, snapshot.requests, snapshot.now)
         return conductor
 
     async def _turn(self, conductor: Conductor) -> None:
@@ -287,57 +287,12 @@ class Coordinator:
     # -- what changed ------------------------------------------------------------------------------
 
     async def _gather(self, conductor: Conductor, now: int) -> None:
-        gathered = await self._store.gather(Gather(self._cursor, conductor.journal.actor))
-        self._cursor = gathered.seq
+        gathered = await self._news.gather(conductor)
         self._steady.saw(gathered.now, self._clock.monotonic())
         if gathered.limits_changed:
             await self._new_limits(conductor, now)
-        self._feed.brought(gathered.queued)
-        await self._learn(conductor, gathered, now)
-        if gathered.workers is not None:
-            self._meet(conductor, gathered)
-        await self._requests(conductor, gathered.requests, now)
-        if len(gathered.events) >= Gather(0, "").limit:
-            self._foreign = True
-
-    async def _learn(self, conductor: Conductor, gathered: Gathered, now: int) -> None:
-        rows = {row.id: row for row in gathered.tasks}
-        for row in gathered.events:
-            for event in unpack(row):
-                if event.subject == "run" and event.after == RunState.QUEUED:
-                    self._feed.arrived(event)
-                elif event.subject == "task" and row.actor.startswith("worker:"):
-                    if event.after == TaskState.RUNNING:
-                        conductor.accepted(event.task, event.token, event.at)
-                        self._metrics.offer_answered("accepted")
-                        continue
-                    ended = rows.get(event.task)
-                    if ended is None or ended.token != event.token:
-                        continue
-                    if event.before == TaskState.SCHEDULED:
-                        self._metrics.offer_answered("declined")
-                    conductor.ended(
-                        event.task,
-                        event.token,
-                        event.after,
-                        now,
-                        ended.output,
-                        ended.error,
-                        str(event.data.get("reason", "")),
-                        local=False,
-                        value=await self._feed.value_of(conductor, event.task, ended.output),
-                    )
-
-    def _meet(self, conductor: Conductor, gathered: Gathered) -> None:
-        local = None if self._local is None else self._local.id
-        present = {local}
-        for row in gathered.workers or ():
-            present.add(row.id)
-            if row.id != local:
-                conductor.put_worker(row)
-        for known in list(conductor.ledger.floor.workers):
-            if known not in present:
-                conductor.worker_left(known, "it left")
+        await self._news.tell(conductor, gathered, now)
+        self._foreign = self._foreign or self._news.more
 
     async def _new_limits(self, conductor: Conductor, now: int) -> None:
         before = conductor.ledger.limits
@@ -371,34 +326,6 @@ class Coordinator:
             self._wake.set()
         except HeadgateError as error:
             log.warning("lanes are not recut: %s", error)
-
-    async def _requests(
-        self, conductor: Conductor, requests: list[StoredRequest], now: int
-    ) -> None:
-        for stored in requests:
-            request = stored.request
-            conductor.journal.commit.requests_done.append(stored.seq)
-            if request.kind == "drain":
-                if self._local is not None and self._local.id == request.subject:
-                    self._local.draining = True
-                    conductor.put_worker(self._local.describe(), local=True)
-                else:
-                    conductor.drain_worker(request.subject, stored.seq)
-                continue
-            row = await self._store.run(request.subject)
-            if row is None:
-                continue
-            if request.kind == "cancel" and row.state in EXECUTING_RUNS:
-                conductor.cancel_run(row.seq, now, request.reason, force=request.force)
-            elif request.kind == "cancel" and row.state == RunState.QUEUED:
-                failure = Failure("cancelled", request.reason or "cancelled on request")
-                conductor.end_queued(row, RunState.CANCELLED, failure, now)
-                self._feed.left(row.seq)
-            elif request.kind == "reprioritise" and row.state == RunState.QUEUED:
-                row = await values.open_values(self._store, row)
-                conductor.reprioritise(row, request.priority or 0)
-                # It may stand before what its lane has at hand: read again once this is written.
-                self._feed.lanes([row.lane])
 
     # -- time --------------------------------------------------------------------------------------
 
