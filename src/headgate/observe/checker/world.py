@@ -249,7 +249,7 @@ class World:
         self.starts.clear()
         self.waits.clear()
         self.released = [each for several in self._given_back for each in several]
-        while self._unheard and self._unheard[0][0] < self.commit.at - self.history.slack_us:
+        while self._unheard and self._unheard[0][0] <= self.commit.at - self.history.slack_us:
             self._unheard.popleft()
         known = set(map(id, self.released))
         self.released += [each for _, each in self._unheard if id(each) not in known]

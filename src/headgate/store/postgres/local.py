@@ -131,9 +131,32 @@ def _lock(folder: Path) -> int:
 
 
 def _forget_stale(folder: Path) -> None:
-    """A note of a process that is dead, or after a restart of the machine another's: the wheel believes it."""
-    if not _comes_up(folder):
-        (folder / "postmaster.pid").unlink(missing_ok=True)
+    """PostgreSQL knows a dead process's note for what it is, but not if the number is in use.
+
+    It is another program's after a restart of the machine, and a zombie's where nobody collects
+    those (containers). What is left of a killed one must be gone first: two on one folder ruin it.
+    """
+    note = folder / "postmaster.pid"
+    with suppress(OSError, ValueError, IndexError):
+        pid, _, _, port, sockets, *_ = note.read_text().splitlines()
+        if _comes_up(folder) or not psutil.pid_exists(int(pid)):
+            return
+        until = time.monotonic() + START_SECONDS
+        while _at_work(folder):
+            if time.monotonic() > until:
+                return
+            time.sleep(_AGAIN_SECONDS)
+        note.unlink()
+        Path(sockets, f".s.PGSQL.{port}.lock").unlink(missing_ok=True)
+
+
+def _at_work(folder: Path) -> bool:
+    """Whether any process of PostgreSQL works in `folder`: each has it as its own."""
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.name().startswith("postgres") and process.cwd() == str(folder.resolve()):
+                return True
+    return False
 
 
 def _started(get_server: Any, folder: Path) -> Any:
