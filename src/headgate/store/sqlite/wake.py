@@ -111,12 +111,18 @@ class Wake:
             await asyncio.wait([waiting], timeout=timeout_seconds)
         finally:
             self._waiting.discard(waiting)
-            if not self._waiting and self._socket is not None:
+            if not self._waiting and self._socket is not None:  # None: closed meanwhile
                 loop.remove_reader(self._socket)
 
     def close(self) -> None:
+        """On the loop of those who wait: they are woken."""
         if self._socket is not None:
+            if self._waiting:
+                # Else the loop would watch a descriptor that soon belongs to somebody else.
+                asyncio.get_running_loop().remove_reader(self._socket)
+                self.notice()
             self._socket.close()
+            self._socket = None
             with contextlib.suppress(OSError):
                 os.unlink(self._name, dir_fd=self._dir)
         os.close(self._dir)
