@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from headgate.kernel.gates import UNBOUNDED
 from headgate.kernel.place import Floor, Skill, Worker
 
 
@@ -88,11 +87,8 @@ def _room(worker: Worker, executor: str) -> int:
 
     One that left an offer unanswered may never: nobody should wait for it.
     """
-    if worker.silent:
-        return 0
     row = worker.row
-    permits = row.permits.get(executor, 0)
-    free = UNBOUNDED if permits < 0 else permits - worker.used_by.get(executor, 0)
-    if row.total >= 0:
-        free = min(free, row.total - worker.used)
-    return max(0, min(free, row.claim) if row.claim >= 0 else free)
+    if worker.silent or executor in row.full:
+        return 0
+    vacant = worker.vacant(executor)
+    return max(0, min(vacant, row.claim) if row.claim >= 0 else vacant)

@@ -34,7 +34,7 @@ class Durations:
     __slots__ = ("bounds", "counts", "total")
 
     def __init__(self, bounds: Sequence[float]) -> None:
-        self.bounds = bounds
+        self.bounds: Sequence[float] = bounds
         self.counts: list[int] = [0] * (len(bounds) + 1)
         """Up to each bound and above the one before it; the last: above all."""
         self.total: float = 0.0
