@@ -111,7 +111,7 @@ def retried(path: str) -> int:
     return plus(second_time(path))
 
 
-@step(needs={"role": "special"})
+@step(needs={"role": "special"}, pool="desk")
 async def special() -> int:
     with recording("special"):
         return 41

@@ -151,7 +151,10 @@ def submit(
     shell.done(f"submitted {made.id} ({info.flow})", info)
     if not alive:
         where = flow.rpartition(":")[0] or flow
-        shell.note(f"No engine runs on this store yet: headgate dev {where}")
+        shell.note(
+            f"No worker is on this store yet: headgate worker {where},"
+            f" or, with an engine in the same process, headgate dev {where}"
+        )
 
 
 def read_submission(

@@ -32,7 +32,7 @@ def list_(shell: Shell) -> None:
         shell.data(found)
         return
     if not found:
-        shell.say("[dim]No worker is connected.[/] Start one: headgate dev FILE.py")
+        shell.say("[dim]No worker is connected.[/] Start one: headgate worker FILE.py")
         return
     since = now()
     rows = [

@@ -94,8 +94,10 @@ class AsyncClient(AsyncSubmitting):
     ) -> list[AsyncRun[Any] | Refusal]:
         self._core.guard.check()
         answers = await hand_in(self._core, prepared, partial=partial)
+        together = 1 if partial else len(prepared)
         refused = [
-            refusal(answer, each.run) for answer, each in zip(answers, prepared, strict=True)
+            refusal(answer, each.run, together)
+            for answer, each in zip(answers, prepared, strict=True)
         ]
         if not partial and any(refused):
             # Of all or none, most were refused only for company: the error is of the one to blame.

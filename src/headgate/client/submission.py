@@ -26,6 +26,7 @@ from headgate.flows.flows import Flow
 from headgate.flows.registry import registry
 from headgate.flows.trace import trace
 from headgate.observe import tracing
+from headgate.store.admission import MAX_ACTIVE
 from headgate.store.protocol import Submitted
 
 TagValues = Mapping[str, str | int | bool]
@@ -183,8 +184,13 @@ def _check_size(raw: bytes, what: str, settings: Settings) -> None:
         )
 
 
-def refusal(submitted: Submitted, run: NewRun) -> AdmissionRejected | DuplicateKey | None:
-    """What the caller is told about a submission that was not taken; None where it was."""
+def refusal(
+    submitted: Submitted, run: NewRun, together: int = 1
+) -> AdmissionRejected | DuplicateKey | None:
+    """What the caller is told about a submission that was not taken; None where it was.
+
+    `together`: how many were handed in with it, all or none.
+    """
     if submitted.outcome == "duplicate":
         return _duplicate(submitted, run)
     if submitted.outcome != "rejected":
@@ -197,15 +203,27 @@ def refusal(submitted: Submitted, run: NewRun) -> AdmissionRejected | DuplicateK
             field="key",
             hint="All or none were to be taken: use partial=True to take what can be taken.",
         )
+    text = f"{submitted.active:,} of {submitted.limit:,} runs are active"
+    if together > 1:
+        text = f"{together:,} runs at once do not fit under {submitted.limit:,} beside those active"
     return AdmissionRejected(
-        f"the ceiling {submitted.ceiling} is reached: {submitted.active:,} of {submitted.limit:,}"
-        " runs are active; nothing was stored.",
+        f"the ceiling {submitted.ceiling} is reached: {text}; nothing was stored.",
         retry_after=retry_after,
         field=submitted.ceiling,
         got=submitted.active,
-        hint=f"Try again in {spoken(submitted.retry_after_us)}, or raise the ceiling:"
-        f" headgate limits set {submitted.ceiling}.",
+        hint=_way_in(submitted, together),
     )
+
+
+def _way_in(submitted: Submitted, together: int) -> str:
+    if submitted.ceiling == MAX_ACTIVE:
+        command = "headgate limits set max_active N"
+        if together > submitted.limit:
+            # However long they wait: all or none of them never fit.
+            return f"Use partial=True or smaller calls, or raise the ceiling: {command}."
+    else:
+        command = "headgate limits set tag RULE --max-active N (headgate limits list names the rule)"
+    return f"Try again in {spoken(submitted.retry_after_us)}, or raise the ceiling: {command}."
 
 
 def _duplicate(submitted: Submitted, run: NewRun) -> DuplicateKey:

@@ -38,10 +38,10 @@ class Candidate:
         overflow: Overflow | None = None,
         unstarted: Callable[[list[tuple[int, int]]], None] | None = None,
     ) -> None:
-        """`name` is who stands now, None while it must not; `leftover` takes ends a term left unwritten.
+        """`name` is who stands now, None while it must not.
 
-        `unstarted` takes attempts of this process that a term may have written as running without
-        starting them, once no write of that term can come any more.
+        Once no write of a term can come any more, `leftover` takes the ends it left unwritten, and
+        `unstarted` the attempts of this process that it may have written as running without starting them.
         """
         self.coordinator: Coordinator | None = None
         self._store = store
@@ -52,6 +52,7 @@ class Candidate:
         self._metrics = metrics
         self._overflow = overflow
         self._unstarted = unstarted
+        self._unwritten: list[End] = []
         self._unsure: list[tuple[int, int]] = []
         self._hearers: list[Callable[[list[int]], None]] = []
 
@@ -94,6 +95,8 @@ class Candidate:
             log.warning("cannot stand for election: %s", error)
             return 0
         # A later term has begun, whoever leads in it: what was on its way is written, or never will be.
+        unwritten, self._unwritten = self._unwritten, []
+        self._leftover(unwritten)
         unsure, self._unsure = self._unsure, []
         if unsure and self._unstarted is not None:
             self._unstarted(unsure)
@@ -111,9 +114,9 @@ class Candidate:
             self._overflow,
         )
         self.coordinator = coordinator
-        left: list[End] = []
+        failed = False
         try:
-            left = await coordinator.lead(term)
+            await coordinator.lead(term)
         except asyncio.CancelledError:
             self.coordinator = None
             with suppress(HeadgateError):
@@ -121,11 +124,16 @@ class Candidate:
             raise
         except Exception:
             log.exception("term %s ended by an error of our own; standing again", term)
-            left = coordinator.unwritten()
-            await asyncio.sleep(STAND_AGAIN_SECONDS)
+            failed = True
         self.coordinator = None
+        # Not earlier: up to here the worker hands the ends of its attempts to this coordinator.
+        self._unwritten += coordinator.unwritten()
         self._unsure += coordinator.unstarted()
-        self._leftover(left)
+        # Whoever stands next, maybe this process under a new name, need not wait for a lease nobody keeps.
+        with suppress(HeadgateError):
+            await self._store.resign(owner, term)
+        if failed:
+            await asyncio.sleep(STAND_AGAIN_SECONDS)
 
     def _tell(self, runs: list[int]) -> None:
         for hear in self._hearers:

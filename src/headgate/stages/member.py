@@ -188,13 +188,16 @@ class Member:
         while True:
             await self._finish_wake.wait()
             self._finish_wake.clear()
-            while self._unwritten and self._leading() is None:
+            # Also while this process leads: what is here was left behind before that, and no commit has it.
+            while self._unwritten:
                 # An end of a worker that lost its lease is nobody's to write: its attempt was given away.
                 own = self.worker.id
                 self._unwritten = [end for end in self._unwritten if end.worker == own]
                 batch = self._unwritten[:FINISH_BATCH]
                 if batch and await self._written(batch):
-                    del self._unwritten[: len(batch)]
+                    # By token, not by place: a lease that was lost meanwhile has emptied the list.
+                    done = {end.token for end in batch}
+                    self._unwritten = [end for end in self._unwritten if end.token not in done]
 
     async def _written(self, batch: list[End]) -> bool:
         ended = [

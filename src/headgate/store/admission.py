@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from math import ceil
+from typing import NamedTuple
 
 from headgate.base.clock import SECOND
 from headgate.base.limits import Limits, TagRule
@@ -24,8 +26,14 @@ WINDOW_SECONDS = 60
 
 _LEAST_US, _MOST_US = SECOND, 3_600 * SECOND
 
-Drained = tuple[int, int | None]
-"""Runs closed in the last minute, and the first second in which any was."""
+
+
+class Drained(NamedTuple):
+    """Runs closed in the last minute: how many, since which second, and in how many of its seconds."""
+
+    closed: int
+    first: int | None
+    seconds: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +72,8 @@ class Ceilings:
         self, limits: Limits, active: Mapping[str, int], drained: Callable[[], Drained]
     ) -> None:
         self.added: Counter[str] = Counter()
+        self.refused: Counter[str] = Counter()
+        """Of one submission: who is refused behind others needs more room than they do."""
         self._limits = limits
         self._rules = capped(limits)
         self._active = active
@@ -93,8 +103,12 @@ class Ceilings:
 
     def _refusal(self, name: str, ceiling: str, limit: int, now: int) -> Full:
         active = self._now_active(name)
-        share = active / max(1, self._now_active(TOTAL))
-        return Full(ceiling, active, limit, retry_after(self._drained(), now, share))
+        self.refused[name] += 1
+        # All of `added` are to be let in too; what is counted closes at its share of the pace.
+        wanted = active - limit + self.refused[name]
+        total = self._active.get(TOTAL, 0)
+        share = self._active.get(name, 0) / total if total else 1.0
+        return Full(ceiling, active, limit, retry_after(self._drained(), now, share, wanted))
 
 
 def closing(limits: Limits, ended: Iterable[Mapping[str, str]]) -> Counter[str]:
@@ -107,19 +121,26 @@ def closing(limits: Limits, ended: Iterable[Mapping[str, str]]) -> Counter[str]:
     return names
 
 
-def retry_after(drained: Drained, now: int, share: float) -> int:
-    """How long until one more of these runs closes, at the pace of the last minute.
+def retry_after(drained: Drained, now: int, share: float = 1.0, wanted: int = 1) -> int:
+    """How long until `wanted` more of these runs have closed, at the pace of the last minute.
 
     `share` is how many of all active runs count under the full ceiling: that
-    part of the closing runs makes room there. Where nothing closed, a minute:
-    what is known is only that it took longer than that.
+    part of the closing runs makes room there. Runs that close together make
+    room together, so it is counted in turns: from one second in which any
+    closed to the next. Of a single such second nobody can tell what came
+    before: the whole minute counts then. Where nothing closed, a minute: what
+    is known is only that it took longer than that.
     """
-    count, first = drained
-    if not count or first is None:
+    closed, first, seconds = drained
+    if not closed or first is None:
         return WINDOW_SECONDS * SECOND
-    window = max(1, now // SECOND - first + 1) * SECOND
-    pace = window / (count * max(share, 1e-6))
-    return int(min(_MOST_US, max(_LEAST_US, pace)))
+    makes_room = closed * max(share, 1e-6)
+    if seconds == 1:
+        wait = WINDOW_SECONDS * SECOND * wanted / makes_room
+    else:
+        turn = max(1, now // SECOND - first + 1) * SECOND / (seconds - 1)
+        wait = turn * ceil(wanted * seconds / makes_room)
+    return int(min(_MOST_US, max(_LEAST_US, wait)))
 
 
 def recounted(limits: Limits, active_tags: Iterable[tuple[Mapping[str, str], int]]) -> Counter[str]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from headgate.base.events import Change
 from headgate.base.limits import Limits
 from headgate.base.model import LimitRow
@@ -69,7 +71,9 @@ def judge(changes: Sequence[SetLimit], rows: Sequence[LimitRow]) -> Changed:
         changed.history.append(
             (change.who, *place, old.effective, new.effective, change.reason),
         )
-        data = {"kind": change.kind, "name": change.name}
+        effective = new.effective
+        value = None if effective is None else msgspec.json.decode(effective)
+        data = {"kind": change.kind, "name": change.name, "rule": value}
         changed.asked.append(Change("limit", 0, "", "asked", 0, data))
     changed.rows = [touched[place] for place in sorted(touched)]
     changed.after = compose(known.values())

@@ -59,7 +59,9 @@ class Submitted:
     limit: int = 0
     retry_after_us: int = 0
     as_of: int = 0
-    """On rejection: the history's last seq when it was decided, so that the checker can verify it."""
+    """On rejection: the history's last seq when it was decided, so that the checker can verify it.
+
+    0: a commit was on its way that may stand before that, and nobody is kept waiting to know."""
     difference: str = ""
     """On `duplicate`: what differs from the active run of the same key."""
 

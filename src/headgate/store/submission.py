@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import msgspec
@@ -78,6 +78,7 @@ class Desk:
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
         self._next = facts.last
+        self._as_of = facts.as_of
         self._known = dict(facts.stored)
         self._holders = dict(facts.holders)
         self.now: int = facts.now
@@ -96,11 +97,14 @@ class Desk:
         `graphs` are stored already. Raises `InvalidInput` where a run's graph is neither there nor sent.
         """
         before = self._mark()
+        # Behind others of one commit, no end of the history there is yet says why it is refused.
+        self._as_of = 0 if self.new else self._facts.as_of
+        self.ceilings.refused.clear()
         results = [self._one(run) for run in submit.runs]
         missing = {each.run.graph for each in self.new[before[1] :]}
         missing -= submit.graphs.keys()
         missing -= set(graphs)
-        refused = next((r for r in results if r.outcome in {"rejected", "duplicate"}), None)
+        refused = _hardest(results)
         if refused is not None and not submit.partial:
             self._undo(before)
             return [
@@ -154,7 +158,7 @@ class Desk:
                     active=full.active,
                     limit=full.limit,
                     retry_after_us=full.retry_after_us,
-                    as_of=facts.as_of,
+                    as_of=self._as_of,
                 )
         return self._admit(run, waits_for)
 
@@ -228,10 +232,18 @@ def keys_of(runs: Iterable[NewRun]) -> tuple[set[str], set[str]]:
     return {key for key, _ in keyed}, {key for key, how in keyed if how == "skip_if_finished"}
 
 
+def _hardest(results: Iterable[Submitted]) -> Submitted | None:
+    """What was refused for the longest: all or none wait for that."""
+    refused = [each for each in results if each.outcome in {"rejected", "duplicate"}]
+    return max(refused, key=lambda each: each.retry_after_us, default=None)
+
+
 def _with_the_rest(result: Submitted, refused: Submitted) -> Submitted:
     """All or none: what one submission was refused for, its companions are refused for."""
-    if result.outcome in {"rejected", "duplicate"}:
+    if result.outcome == "duplicate":
         return result
+    if result.outcome == "rejected":
+        return replace(result, retry_after_us=refused.retry_after_us)
     return Submitted(
         id=result.id,
         seq=0,

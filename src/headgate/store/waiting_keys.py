@@ -15,7 +15,23 @@ def let_go(
     so that a chain that ends at once is let go to its last link.
     """
     for run in sorted(awaited):
-        still = ended[run]
-        while still is not None and still in ended:
-            still = ended[still]
-        yield still, run
+        yield _still_awaited(ended, run), run
+
+
+def heirs(ended: Mapping[int, int | None]) -> Iterator[tuple[int, int]]:
+    """(the run that gets the key back, the ended run that had it).
+
+    A replacement that ends in the queue leaves the run it was to replace
+    behind: that one is active still, and so the key must not be free.
+    """
+    for run in sorted(ended):
+        still = _still_awaited(ended, run)
+        if still is not None:
+            yield still, run
+
+
+def _still_awaited(ended: Mapping[int, int | None], run: int) -> int | None:
+    still = ended[run]
+    while still is not None and still in ended:
+        still = ended[still]
+    return still

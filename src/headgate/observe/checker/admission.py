@@ -1,8 +1,9 @@
 """The admission ceiling: never more active runs than it allows, and no rejection without cause.
 
-A ceiling holds from the commit of the client that sets it, but the history
-tells of it with the leader's next cycle. What the limit in force cannot
-explain is therefore kept as a doubt for a few commits of the leader: if a
+A ceiling holds from the commit of the client that sets it (*asked*), not only
+from the leader's next cycle: two changes between two cycles are two ceilings,
+of which the leader sees one. What neither the limit in force nor the last one
+asked for explains is kept as a doubt for a few commits of the leader: if a
 limit comes into force that explains it, it was asked for already.
 """
 
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from typing import ClassVar, NamedTuple
 
 from headgate.base.events import Event
+from headgate.base.limits import Limits
 from headgate.base.names import UNLIMITED
 from headgate.observe.checker.report import Rejection, Violation
 from headgate.observe.checker.rule import Rule, Watch
@@ -40,12 +42,23 @@ class CeilingDoubts(Rule):
     def __init__(self, world: World, found: list[Violation]) -> None:
         super().__init__(world, found)
         self._doubts: list[Doubt] = []
+        self._asked: dict[str, int] = {}
+        """Ceiling → what it was last asked to be."""
         self._closed = 0
 
     def watch(self, on: Watch) -> None:
+        on.asked(self.ask)
         on.limits(self.limit)
         on.closed(self.close)
         on.ended(self.finish)
+
+    def ask(self, event: Event) -> None:
+        kind, rule = event.data.get("kind"), event.data.get("rule")
+        if kind == "active":
+            self._asked[MAX_ACTIVE] = Limits().max_active if rule is None else rule["limit"]
+        elif kind == "tag":
+            limit = UNLIMITED if rule is None else rule.get("max_active", UNLIMITED)
+            self._asked[event.data.get("name", "")] = limit
 
     def doubt(
         self,
@@ -58,6 +71,7 @@ class CeilingDoubts(Rule):
     ) -> None:
         """Keeps the doubt unless a limit in force, or one a client asked for by then, explains it."""
         candidates = [self._limit(name) for name in names]
+        candidates += [self._asked.get(name) for name in names]
         asked = [c for c in self.world.history.max_active if c.name in names and c.since <= seq]
         latest = max((ceiling.since for ceiling in asked), default=0)
         candidates += [ceiling.limit for ceiling in asked if ceiling.since == latest]

@@ -63,8 +63,9 @@ def _feed(world: World, watch: Watch, event: Event) -> None:
                 see_wait(event, task)
             world.waits.append((event, task))
         case "limit" if event.after == "asked":
-            # Somebody set it; it counts from the leader's commit that brings it into force.
-            return
+            # Somebody set it. For submitters it counts from here, for all else from the leader's commit.
+            for see_asked in watch.asked_handlers:
+                see_asked(event)
         case "limit":
             world.apply_limit(event)
             for see_limit in watch.limit_handlers:

@@ -56,6 +56,7 @@ class Watch:
         self.run_topic: Topic[RunHandler] = Topic[RunHandler]()
         self.wait_handlers: list[TaskHandler] = []
         self.limit_handlers: list[EventHandler] = []
+        self.asked_handlers: list[EventHandler] = []
         self.leader_handlers: list[EventHandler] = []
         self.open_handlers: list[Handler] = []
         self.close_handlers: list[Handler] = []
@@ -73,6 +74,10 @@ class Watch:
     def limits(self, handler: EventHandler) -> None:
         """Called when the limit is in force already."""
         self.limit_handlers.append(handler)
+
+    def asked(self, handler: EventHandler) -> None:
+        """Called when a client has set a limit, whether or not the leader knows yet."""
+        self.asked_handlers.append(handler)
 
     def leaders(self, handler: EventHandler) -> None:
         self.leader_handlers.append(handler)

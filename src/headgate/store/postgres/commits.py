@@ -33,7 +33,7 @@ from headgate.store.postgres.compose import Parts, columns
 from headgate.store.postgres.folding import TASK, Folded, fold
 from headgate.store.postgres.session import Row, Session
 from headgate.store.protocol import Committed
-from headgate.store.waiting_keys import let_go
+from headgate.store.waiting_keys import heirs, let_go
 
 COPY_OVER = 1_000
 """More new tasks than this are copied in."""
@@ -247,6 +247,8 @@ async def _end(tx: Session, ended: list[RunEnd], limits: Limits) -> None:
     await tx.compose(parts)
     keyed = {run: waits_for for run, _, _, _, key, waits_for in runs if key is not None}
     if keyed:
+        for heir, run in heirs(keyed):
+            await tx.run("key_pass", heir, run)
         await tx.run("key_free", sorted(keyed))
         awaited = await tx.all("runs_awaited", sorted(keyed))
         for still, run in let_go(keyed, (row[0] for row in awaited)):

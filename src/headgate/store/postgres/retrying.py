@@ -29,7 +29,8 @@ async def retry(tx: Session, run_ids: list[str]) -> list[Submitted]:
             ("drain_recent", (WINDOW_SECONDS,)),
             ("runs_by_key", (keys,)),
         )
-        _, _, as_of, now, _ = marks
+        _, _, seen, now, held_back = marks
+        as_of = 0 if held_back else seen
         counters = ceilings(limits, counted, drained)
         holders = {key: (seq, run_id) for key, seq, run_id, *_ in held}
         answers, queue = judge(run_ids, found, holders, counters, now, as_of)

@@ -7,19 +7,19 @@ closes runs meanwhile; a stale `closed` errs on the safe side.
 
 Submissions that wait together go together: everything is read in one round
 trip, judged in memory, and written in one statement. Most need no lock at all:
-they look, and their statement writes only if nobody was admitted since and
-nobody is alone (`submit_claim`). Keys and new lanes take the lock at once, and
-so does who came second. A rejection is a plain read.
+they look, and their statement writes only if nobody was admitted since, no key
+was freed and nobody is alone (`submit_claim`). New lanes and large batches take
+the lock, and so does who came second. What admits nobody (a rejection, a
+duplicate, one that attaches) is a plain read.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Sequence
 
 from headgate.base.limits import Limits
 from headgate.base.model import NewRun
-from headgate.store.admission import WINDOW_SECONDS, Ceilings, counter_names
+from headgate.store.admission import WINDOW_SECONDS, Ceilings, Drained, counter_names
 from headgate.store.decode import encode
 from headgate.store.history import CLIENT, event_rows
 from headgate.store.lanes import lane_name
@@ -30,7 +30,6 @@ from headgate.store.submission import Desk, Facts, Holder, Plan, keys_of
 
 COPY_OVER = 1_000
 """More runs than this are copied in."""
-_SETTLE_TRIES, _SETTLE_SECONDS = 10, 0.002
 
 Answer = list[Submitted] | Exception
 _RUN = (
@@ -49,41 +48,28 @@ async def submit_all(
 
     `alone`: to take the lock at once. Beside the answers: whether somebody else was faster without it.
     """
-    answers: list[Answer] = []
     raced = False
-    if not alone and not any(run.key for each in submits for run in each.runs):
-        desk, answers, lanes, unsettled = await _look(tx, submits)
-        if not desk.new and not unsettled:
+    if not alone:
+        desk, answers, lanes = await _look(tx, submits)
+        if not desk.new:
             return answers, False
-        if desk.new and _simple(desk, lanes):
+        if _simple(desk, lanes):
             if await _write_at_once(tx, desk, submits, lanes):
                 return answers, False
             raced = True
-    for _ in range(_SETTLE_TRIES):
-        async with tx.transaction("begin_alone"):
-            desk, answers, lanes, unsettled = await _look(tx, submits)
-            if desk.new:
-                await _write(tx, desk, submits, lanes)
-                break
-        if not unsettled:
-            break
-        # A rejection names the end of the history it was decided by. A commit in flight could still
-        # come to stand before that end, and the history would seem to have had room.
-        await asyncio.sleep(_SETTLE_SECONDS)
+    async with tx.transaction("begin_alone"):
+        desk, answers, lanes = await _look(tx, submits)
+        if desk.new:
+            await _write(tx, desk, submits, lanes)
     return answers, raced
 
 
 async def _look(
     tx: Session, submits: Sequence[Submit]
-) -> tuple[Desk, list[Answer], dict[str, int], bool]:
-    """The desk and its answers, the lanes there are, and whether a rejection is not settled yet."""
-    desk, lanes, graphs, held_back = await _read(tx, submits)
-    answers = _judge(desk, submits, graphs)
-    return desk, answers, lanes, held_back and any(refused(answer) for answer in answers)
-
-
-def refused(answer: Answer) -> bool:
-    return not isinstance(answer, Exception) and any(each.outcome == "rejected" for each in answer)
+) -> tuple[Desk, list[Answer], dict[str, int]]:
+    """The desk and its answers, and the lanes there are."""
+    desk, lanes, graphs = await _read(tx, submits)
+    return desk, _judge(desk, submits, graphs), lanes
 
 
 def _judge(desk: Desk, submits: Sequence[Submit], graphs: set[str]) -> list[Answer]:
@@ -98,8 +84,8 @@ def _judge(desk: Desk, submits: Sequence[Submit], graphs: set[str]) -> list[Answ
 
 async def _read(
     tx: Session, submits: Sequence[Submit]
-) -> tuple[Desk, dict[str, int], set[str], bool]:
-    """What is known, the lanes there are, stored graphs that were not sent along; is history held back."""
+) -> tuple[Desk, dict[str, int], set[str]]:
+    """What is known, the lanes there are, stored graphs that were not sent along."""
     runs = [run for each in submits for run in each.runs]
     keys, skipping = keys_of(runs)
     unsent = {run.graph for each in submits for run in each.runs if run.graph not in each.graphs}
@@ -134,7 +120,8 @@ async def _read(
     facts = Facts(
         last=last,
         admissions=admissions,
-        as_of=as_of,
+        # A commit in flight may still come to stand before that end of the history.
+        as_of=0 if held_back else as_of,
         now=now,
         limits=limits,
         stored=pairs(stored),
@@ -142,7 +129,7 @@ async def _read(
         holders={key: Holder(*rest) for key, *rest in held},
         finished={key: (seq, run_id) for key, seq, run_id in finished},
     )
-    return Desk(facts), pairs(lanes), {row[0] for row in graphs}, held_back
+    return Desk(facts), pairs(lanes), {row[0] for row in graphs}
 
 
 def _likely_lanes(limits: Limits, runs: Sequence[NewRun]) -> list[str]:
@@ -152,7 +139,7 @@ def _likely_lanes(limits: Limits, runs: Sequence[NewRun]) -> list[str]:
 
 def ceilings(limits: Limits, counted: Iterable[Row], drained: Row) -> Ceilings:
     active = {name: admitted - closed for name, admitted, closed in counted}
-    return Ceilings(limits, active, lambda: (drained[0], drained[1]))
+    return Ceilings(limits, active, lambda: Drained(*drained))
 
 
 def _simple(desk: Desk, lanes: dict[str, int]) -> bool:

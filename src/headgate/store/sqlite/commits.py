@@ -20,7 +20,7 @@ from headgate.store.decode import decode_tags
 from headgate.store.protocol import Commit, Committed, Elect, Leadership
 from headgate.store.sqlite.history import record
 from headgate.store.sqlite.session import Session, listed
-from headgate.store.waiting_keys import let_go
+from headgate.store.waiting_keys import heirs, let_go
 
 
 def elect(tx: Session, elect: Elect, dead: Callable[[str], bool]) -> Leadership:
@@ -135,6 +135,8 @@ def _end(tx: Session, ended: list[RunEnd], now: int) -> None:
         tx.run("queue_remove", listed(queued))
     keyed = {run: waits_for for run, _, _, _, key, waits_for in runs if key is not None}
     if keyed:
+        for heir, run in heirs(keyed):
+            tx.run("key_pass", heir, run)
         tx.run("key_free", listed(keyed))
         _let_go(tx, keyed)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from headgate.base.clock import SECOND
 from headgate.base.limits import Limits
 from headgate.base.model import Request
-from headgate.store.admission import WINDOW_SECONDS, Ceilings, counter_names
+from headgate.store.admission import WINDOW_SECONDS, Ceilings, Drained, counter_names
 from headgate.store.decode import encode
 from headgate.store.history import CLIENT
 from headgate.store.protocol import Submit, Submitted
@@ -63,9 +63,8 @@ def ceilings(
         )
     }
 
-    def drained() -> tuple[int, int | None]:
-        count, first = tx.row("drain_recent", now // SECOND - WINDOW_SECONDS)
-        return count, first
+    def drained() -> Drained:
+        return Drained(*tx.row("drain_recent", now // SECOND - WINDOW_SECONDS))
 
     return Ceilings(limits, active, drained)
 

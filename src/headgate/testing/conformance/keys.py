@@ -108,6 +108,29 @@ class TestKeys:
         assert row.waits_for is None
         assert [entry.run.id for entry in await store.queue(10)] == [third.id]
 
+    async def test_a_replacement_that_ends_in_the_queue_leaves_the_key_to_the_replaced(
+        self, world: World
+    ) -> None:
+        """The replaced run has not ended: a third must not find the key free beside it."""
+        store = await world.open()
+        leader = await Leader.stand(store)
+        first = await submitted(store, key="k")
+        await leader.start(first.seq)
+        second = await submitted(store, key="k", on_duplicate="replace")
+        third = await submitted(store, key="k", on_duplicate="replace")
+        now = await store.now()
+        ends = [RunEnd(each.seq, "cancelled", None, None, now) for each in (second, third)]
+        await leader.commit(runs_ended=ends)
+        assert (await submitted(store, key="k", on_duplicate="reject")).id == first.id
+        fourth = await submitted(store, key="k", on_duplicate="replace")
+        row = await store.run(fourth.id)
+        assert row is not None
+        assert row.waits_for == first.seq
+        # And once nobody has it, it is free.
+        await leader.end(fourth.seq, "cancelled", "queued")
+        await leader.end(first.seq, "cancelled", "running")
+        assert (await submitted(store, key="k", on_duplicate="reject")).outcome == "created"
+
     async def test_a_chain_that_ends_at_once(self, world: World) -> None:
         store = await world.open()
         leader = await Leader.stand(store)

@@ -88,6 +88,11 @@ class TestSubmitting:
         events = len(await history(store))
         late = new_run()
         [result] = await store.submit(Submit([late], {"new-graph": b"{}"}))
+        for _ in range(100):
+            if result.as_of:
+                break
+            # Somebody else's transaction on the same server was in flight.
+            [result] = await store.submit(Submit([late], {"new-graph": b"{}"}))
         assert (result.outcome, result.ceiling, result.active, result.limit) == (
             "rejected",
             "max_active",
@@ -153,6 +158,65 @@ class TestSubmitting:
         # When nothing has closed for a long time, at least a minute is promised.
         world.clock.advance(600 * SECOND)
         assert (await submitted(store)).retry_after_us >= 60 * SECOND
+
+    @pytest.mark.parametrize(("together", "every"), [(1, 10), (5, 10), (3, 1), (1, 25)])
+    async def test_whoever_waits_as_long_as_he_was_told_gets_in(
+        self, world: World, together: int, every: int
+    ) -> None:
+        """Under a steady drain, at whatever second he is refused."""
+        store = await world.open()
+        await set_ceiling(store, 10)
+        leader = await Leader.stand(store, lease_us=36_000 * SECOND)
+        active = [each.seq for each in await submit(store, *(new_run() for _ in range(10)))]
+        await leader.start(*active)
+
+        async def drain(seconds: int) -> None:
+            """Time passes; room is made as it does, and taken at once until the end."""
+            for _ in range(seconds):
+                world.clock.advance(SECOND)
+                self.second += 1
+                if self.second % every:
+                    continue
+                for run in active[:together]:
+                    await leader.end(run)
+                del active[:together]
+
+        async def refill() -> None:
+            while (made := await submitted(store)).outcome == "created":
+                await leader.start(made.seq)
+                active.append(made.seq)
+
+        self.second = 0
+        for moment in (3, 1, every, 2 * every + 1, every // 2 + 1, 90):
+            await drain(moment)
+            await refill()
+            refused = await submitted(store)
+            assert refused.outcome == "rejected"
+            assert SECOND <= refused.retry_after_us <= max(60, 4 * every) * SECOND
+            await drain(-(-refused.retry_after_us // SECOND))
+            assert (await submitted(store)).outcome == "created"
+            await refill()
+
+    async def test_retry_after_counts_everybody_who_is_too_many(self, world: World) -> None:
+        """A lowered ceiling, and several handed in together, need more than one to close."""
+        store = await world.open()
+        leader = await Leader.stand(store, lease_us=3_600 * SECOND)
+        runs = await submit(store, *(new_run() for _ in range(30)))
+        await leader.start(*(run.seq for run in runs))
+        for run in runs[:20]:
+            world.clock.advance(2 * SECOND)
+            await leader.end(run.seq)
+        await set_ceiling(store, 10)
+        alone = await submitted(store)
+        several = await submit(store, *(new_run() for _ in range(5)))
+        assert 2 * SECOND <= alone.retry_after_us <= 3 * SECOND
+        assert {9 * SECOND <= each.retry_after_us <= 12 * SECOND for each in several} == {True}
+        each = await submit(store, *(new_run() for _ in range(3)), partial=True)
+        waits = [result.retry_after_us for result in each]
+        assert waits == sorted(waits)
+        assert waits[0] < waits[-1]
+        await set_ceiling(store, 4)
+        assert (await submitted(store)).retry_after_us >= 14 * SECOND
 
     @pytest.mark.parametrize(
         ("rule", "ceiling", "fits", "other"),

@@ -35,6 +35,10 @@ WHERE r.seq = v.run AND (r.state IN ('queued', 'running', 'cancelling')) IS TRUE
     AND EXISTS (SELECT 1 FROM fence)
 RETURNING r.seq, r.kind
 
+-- name: key_pass
+-- The key of a replacement that ended in the queue goes back to the run it was to replace.
+UPDATE headgate.active_key SET run = $1 WHERE run = $2 AND key = (SELECT key FROM headgate.run WHERE seq = $2)
+
 -- name: key_free
 -- Keys of ended runs, unless a later run has taken them over.
 DELETE FROM headgate.active_key a USING headgate.run r

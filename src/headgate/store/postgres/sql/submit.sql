@@ -51,8 +51,8 @@ ON CONFLICT (slot) DO UPDATE SET
     second = excluded.second
 
 -- name: drain_recent
--- Runs closed since a second, and the first second that counts.
-SELECT coalesce(sum(closed), 0)::bigint, min(second) FROM headgate.drain
+-- Runs closed since a second, the first second that counts, and in how many of them any closed.
+SELECT coalesce(sum(closed), 0)::bigint, min(second), count(*) FROM headgate.drain
 WHERE second > headgate.headgate_now() / 1000000 - $1
 
 -- name: graph_add
@@ -101,12 +101,14 @@ WHERE EXISTS (SELECT 1 FROM fence)
 -- name: key_take
 -- The run that now holds the key.
 INSERT INTO headgate.active_key (key, run) SELECT key, run FROM unnest($1::text[], $2::bigint[]) v (key, run)
+WHERE EXISTS (SELECT 1 FROM fence)
 ON CONFLICT (key) DO UPDATE SET run = excluded.run
 
 -- name: request_add
 -- Ask something of the leader.
 INSERT INTO headgate.request (at, body) SELECT clock.now, v.body
-FROM clock, unnest($1::bytea[]) WITH ORDINALITY v (body, n) ORDER BY v.n
+FROM clock, unnest($1::bytea[]) WITH ORDINALITY v (body, n)
+WHERE EXISTS (SELECT 1 FROM fence) ORDER BY v.n
 
 -- name: event_add
 -- History: all changes of one run in one commit.

@@ -27,6 +27,10 @@ WITH v (run, state, output, error, at) AS (VALUES /*rows*/ (?, ?, ?, ?, ?))
 UPDATE run SET state = v.state, output = v.output, error = v.error, ended_at = v.at FROM v
 WHERE run.seq = v.run
 
+-- name: key_pass
+-- The key of a replacement that ended in the queue goes back to the run it was to replace.
+UPDATE active_key SET run = ?1 WHERE run = ?2 AND key = (SELECT key FROM run WHERE seq = ?2)
+
 -- name: key_free
 -- Keys of ended runs, unless a later run has taken them over.
 DELETE FROM active_key WHERE (key, run) IN (

@@ -43,8 +43,8 @@ ON CONFLICT (slot) DO UPDATE SET
     second = excluded.second
 
 -- name: drain_recent
--- Runs closed since a second, and the first second that counts.
-SELECT coalesce(sum(closed), 0), min(second) FROM drain WHERE second > ?
+-- Runs closed since a second, the first second that counts, and in how many of them any closed.
+SELECT coalesce(sum(closed), 0), min(second), count(*) FROM drain WHERE second > ?
 
 -- name: graph_add
 -- Graphs are stored once per content.
