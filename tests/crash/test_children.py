@@ -42,7 +42,7 @@ def guard_of(worker: int) -> int:
     raise AssertionError(f"worker {worker} has no guard")
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT])
 async def test_a_killed_child_fails_only_its_own_task(number: signal.Signals, tmp_path: Path):
     async with Harness("process", tmp_path) as harness:
         other = harness.start("hang")
@@ -57,6 +57,24 @@ async def test_a_killed_child_fails_only_its_own_task(number: signal.Signals, tm
         assert await harness.run("double", 1) == Outcome(
             "completed", b"2"
         )  # and the child is replaced
+
+
+async def test_a_service_managers_sigterm_does_not_end_a_body(tmp_path: Path):
+    """Sent to all processes of a worker: the worker drains, and its bodies may finish."""
+    async with Harness("process", tmp_path, permits=1) as harness:
+        (child,) = [json.loads((await harness.run("pid")).output)]
+        job = harness.start("spawn_and_hang")
+        marker = harness.marker(job, "grandchild")
+        await until(lambda: marker.exists() and marker.read_text())
+        grandchild = int(marker.read_text())
+
+        os.kill(child, signal.SIGTERM)
+        os.kill(grandchild, signal.SIGTERM)  # it has not inherited this
+
+        await until(lambda: not alive(grandchild))
+        assert alive(child)
+        harness.executor.stop(job.token, "cancel")
+        assert (await harness.end_of(job)).state == "cancelled"
 
 
 @pytest.mark.parametrize("code", [0, 3])

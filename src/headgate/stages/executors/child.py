@@ -27,6 +27,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from operator import attrgetter
 from pathlib import Path
+from types import FrameType
 from typing import NoReturn
 
 from headgate.base.clock import SystemClock
@@ -56,6 +57,9 @@ _PR_SET_PDEATHSIG = 1
 def main(arguments: list[str]) -> None:
     socket_fd, deadline_fd, parent = (int(each) for each in arguments)
     die_with(parent)
+    # A service manager may signal every process of a worker: only the worker decides what that means for
+    # a body. A handler, not SIG_IGN: what a body starts must not inherit it.
+    signal.signal(signal.SIGTERM, _leave_it_to_the_worker)
     for fd in (socket_fd, deadline_fd):
         os.set_inheritable(fd, False)  # what a body starts has no business with these
     leftovers.take_in_orphans()
@@ -65,6 +69,10 @@ def main(arguments: list[str]) -> None:
     ).start()
     with socket.socket(fileno=socket_fd) as line, suppress(BrokenPipeError, ConnectionResetError):
         serve(line)
+
+
+def _leave_it_to_the_worker(_number: int, _frame: FrameType | None) -> None:
+    return None
 
 
 def die_with(parent: int) -> None:

