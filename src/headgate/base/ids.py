@@ -18,12 +18,14 @@ MAX_TASKS_PER_RUN = 1 << TASK_BITS
 TOKEN_BITS = 40
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+_PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
+"""Two characters at a time: ids are made by the ten thousand."""
 
 
 def run_id(now: int, entropy: bytes) -> RunId:
     """48 bits of milliseconds, then 82 of `entropy` (11 bytes or more): sorts by time of submission."""
     number = (now // 1000) << 82 | int.from_bytes(entropy[:11], "big") >> 6
-    return RunId("".join(_ALPHABET[number >> shift & 31] for shift in range(125, -1, -5)))
+    return RunId("".join([_PAIRS[number >> shift & 1023] for shift in range(120, -1, -10)]))
 
 
 def task_id(run: int, ordinal: int) -> int:

@@ -11,6 +11,7 @@ from functools import cached_property
 from headgate.base.clock import Clock, SystemClock
 from headgate.base.config import Settings
 from headgate.base.errors import HeadgateError, NotFound
+from headgate.base.limits import Limits
 from headgate.base.model import RunRow
 from headgate.client.guard import Guard
 from headgate.client.holders import Holders
@@ -30,6 +31,8 @@ class Core:
         self.settings = settings
         self.engine = engine
         self.guard: Guard = guard or Guard()
+        self.limits_read: tuple[int, Limits] | None = None
+        """The limits as they were last read, and when: see `handing_in`."""
         self._hurried = asyncio.Event()
         self.clock: Clock = SystemClock()
         self.waiting: Waiting = Waiting(store, engine, self.guard)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 import msgspec
 
 from headgate.base import codec, graph_check
-from headgate.base.errors import InvalidInput
+from headgate.base.errors import InvalidFlow, InvalidInput
 from headgate.base.graph import Graph
+from headgate.base.limits import Limits
 from headgate.client.core import Core
 from headgate.client.submission import Prepared
 from headgate.store.protocol import Submit, Submitted
 
 MOST_AT_ONCE = 10_000
 """Runs in one transaction: so many cost a fraction of a second, in which nobody else can write."""
+FRESH_US = 500_000
 
 
 async def hand_in(core: Core, prepared: Sequence[Prepared], *, partial: bool) -> list[Submitted]:
@@ -47,10 +50,23 @@ async def check_pools(core: Core, graphs: Iterable[Graph]) -> None:
     needing = [graph for graph in graphs if any(node.pools for node in graph.nodes)]
     if not needing:
         return
+    seen = core.limits_read
+    if seen is not None and core.clock.monotonic() - seen[0] < FRESH_US:
+        # A read of its own for every submission would cost as much as the submission. A limit that was
+        # lowered meanwhile is as one that is lowered a moment later: `why` says *never*.
+        with suppress(InvalidInput, InvalidFlow):
+            _check_all(core, needing, seen[1])
+            return
+    read_at = core.clock.monotonic()
     limits, _ = await core.store.limits()
+    core.limits_read = read_at, limits
+    _check_all(core, needing, limits)
+
+
+def _check_all(core: Core, graphs: Sequence[Graph], limits: Limits) -> None:
     if core.settings.strict_pools:
         limits = msgspec.structs.replace(limits, strict_pools=True)
-    for graph in needing:
+    for graph in graphs:
         graph_check.check_pools(graph, limits)
 
 

@@ -12,7 +12,6 @@ from headgate.base.limits import Fair, Limits, PoolRule, TagRule
 from headgate.base.model import LimitRow
 from headgate.base.names import UNLIMITED
 from headgate.client.views import LimitInfo
-from headgate.store.limit_rows import ActiveRule, Knob, RunsRule, parse
 
 FIXED = ("max_concurrent_runs", "max_active", "fair")
 ENGINE = {
@@ -45,8 +44,11 @@ def stored(shown: str) -> tuple[str, str]:
     return ("fair", "fair") if shown == "fair" else ("engine", ENGINE[shown])
 
 
-def value(kind: str, rule: bytes | None) -> str | None:
-    """A rule's numbers in a few words; of a ceiling that was never set, its default."""
+def value(kind: str, rule: bytes | None, stored: str = "") -> str | None:
+    """A rule's numbers in a few words; of a ceiling that was never set, its default.
+
+    `stored` is the name it is stored under.
+    """
     if rule is None:
         return _default(Limits(), _KINDS[kind]) if kind in _KINDS else None
     body: dict[str, Any] = msgspec.json.decode(rule)
@@ -63,6 +65,8 @@ def value(kind: str, rule: bytes | None) -> str | None:
             weights = msgspec.convert(body, Fair).weights
             shown = ", ".join(f"{who}={weight}" for who, weight in sorted(weights.items()))
             return f"weights {shown}" if shown else "equal turns"
+        case _ if stored == "age_boost_us":
+            return spoken(body["value"]) if body["value"] else "off"
         case _:
             return str(body["value"])
 
@@ -94,15 +98,7 @@ def _info(row: LimitRow) -> LimitInfo:
 
 
 def _shown(row: LimitRow, rule: bytes | None) -> str | None:
-    if rule is None:
-        return None
-    if row.kind == "engine" and row.name == "age_boost_us":
-        match parse(row.kind, row.name, rule):
-            case Knob(value=int() as boost):
-                return spoken(boost)
-            case RunsRule() | ActiveRule() | TagRule() | PoolRule() | Fair() | Knob():
-                pass
-    return value(row.kind, rule)
+    return None if rule is None else value(row.kind, rule, row.name)
 
 
 def _default(defaults: Limits, shown: str) -> str:

@@ -135,8 +135,8 @@ class AsyncLimits:
                 who=change.who,
                 kind=change.kind,
                 name=limit_text.name(change.kind, change.name),
-                before=limit_text.value(change.kind, change.before),
-                after=limit_text.value(change.kind, change.after),
+                before=limit_text.value(change.kind, change.before, change.name),
+                after=limit_text.value(change.kind, change.after, change.name),
                 reason=change.reason,
             )
             for change in await self._core.store.limit_history(most)
@@ -189,6 +189,7 @@ class AsyncLimits:
 
     async def _change(self, changes: list[SetLimit]) -> None:
         await self._core.store.set_limit(changes)
+        self._core.limits_read = None
         self._core.changed()
 
 

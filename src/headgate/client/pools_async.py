@@ -156,6 +156,7 @@ class AsyncPools:
 
     async def _change(self, changes: list[SetLimit]) -> None:
         await self._core.store.set_limit(changes)
+        self._core.limits_read = None
         self._core.changed()
 
 

@@ -103,7 +103,9 @@ def prepare(
         graph=traced.digest,
         params=traced.params,
         consts=traced.consts,
-        tags=names.tags({**definition.tags, **names.tags(submission.tags)}),
+        tags=dict(definition.tags)
+        if submission.tags is None
+        else names.tags({**definition.tags, **names.tags(submission.tags)}),
         priority=definition.priority
         if submission.priority is None
         else names.priority(submission.priority),

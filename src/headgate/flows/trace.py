@@ -64,22 +64,23 @@ def trace(
         queue_timeout_us=definition.queue_timeout_us,
         dispatch_deadline_us=definition.dispatch_deadline_us,
     )
+    return _validated(graph, params, tracer.values.consts())
+
+
+_valid: OrderedDict[str, tuple[Graph, bytes]] = OrderedDict()
+
+
+def _validated(graph: Graph, params: bytes, consts: bytes) -> Traced:
+    """A graph seen before was sound before: thousands of submissions of one flow check it, and keep it, once."""
     digest, body = graph_check.digest(graph)
-    _validate_once(digest, graph)
-    return Traced(graph, digest, body, params, tracer.values.consts())
-
-
-_valid: OrderedDict[str, None] = OrderedDict()
-
-
-def _validate_once(digest: str, graph: Graph) -> None:
-    """A graph seen before was sound before: thousands of submissions of one flow check it once."""
-    if digest in _valid:
-        return
+    known = _valid.get(digest)
+    if known is not None:
+        return Traced(known[0], digest, known[1], params, consts)
     graph_check.validate(graph)
-    _valid[digest] = None
+    _valid[digest] = graph, body
     if len(_valid) > _KNOWN_GRAPHS:
         _valid.popitem(last=False)
+    return Traced(graph, digest, body, params, consts)
 
 
 def _encode_params(flow: FlowDef, bound: inspect.BoundArguments) -> bytes:

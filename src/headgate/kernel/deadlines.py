@@ -9,7 +9,7 @@ from headgate.kernel.demand import Demand, Waiting, demand_of
 from headgate.kernel.entries import TaskEntry
 from headgate.kernel.lives import Lives
 from headgate.kernel.naming import gate_name
-from headgate.kernel.place import Skill, Station
+from headgate.kernel.place import HOLD, Skill, Station
 
 SWEEP_AGAIN_US = 1_000_000
 
@@ -45,7 +45,11 @@ class Deadlines:
     def _run_deadline(self, seq: int, now: int) -> None:
         run = self._ledger.runs.get(seq)
         if run is not None and run.row.verdict is None:
-            failure = Failure("deadline", "the run's deadline has passed", retryable=False)
+            row = run.row
+            after = spoken((row.deadline_at or now) - row.queued_at)
+            began = spoken(row.started_at - row.queued_at)
+            text = f"deadline: the run did not end within {after} (it was queued for {began} of them)"
+            failure = Failure("deadline", text, retryable=False)
             self._lives.stop(run, RunState.TIMED_OUT, failure, now)
             self._lives.close_if_finished(run, now)
 
@@ -75,9 +79,11 @@ class Deadlines:
             ", ".join(f"{label}={value}" for label, value in skill.needs) or f"step {skill.step}"
         )
         matching = sum(1 for _ in floor.matching(skill))
+        # Who only holds slots for code of its own is no worker to anybody else.
+        workers = sum(HOLD not in worker.row.permits for worker in floor.workers.values())
         text = (
             f"capacity: no worker with {wanted} for {spoken(now - entry.eligible_at)}"
-            f" ({len(floor.workers)} workers, {matching} matching, {entry.offers} offers declined)"
+            f" ({workers} workers, {matching} matching, {entry.offers} offers declined)"
         )
         failure = Failure("capacity", text, retryable=False)
         self._lives.end_waiting(entry, entry.state, TaskState.FAILED, failure, now)

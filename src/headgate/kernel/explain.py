@@ -6,27 +6,28 @@ not stop at the first gate: an operator who opens one wants to know of the next.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from math import ceil
 
 import msgspec
 
+from headgate.base.durations import spoken
 from headgate.base.ids import run_of
+from headgate.base.limits import Rate
 from headgate.base.states import HOLDING, TaskState
 from headgate.kernel.advance import Progress
 from headgate.kernel.conductor import Conductor
 from headgate.kernel.entries import QueuedRun, TaskEntry
-from headgate.kernel.gates import Gate, PoolGate
+from headgate.kernel.gates import Gate, Lane, PoolGate
 from headgate.kernel.ledger import Ledger
 from headgate.kernel.misfit import misfit
 from headgate.kernel.naming import gate_name
-from headgate.kernel.place import Station
+from headgate.kernel.place import HOLD, Station
+from headgate.kernel.sharing import Sharing
 from headgate.kernel.steps import Phase
 
 MOST_HOLDERS = 20
-HOLD = "hold"
-"""The kind of permit of a process that only holds slots for code of its own."""
-
 
 class Holder(msgspec.Struct, frozen=True, omit_defaults=True):
     """Who has what is waited for."""
@@ -77,11 +78,13 @@ def explain_queued(
     *,
     before: Sequence[Mapping[str, str]] | None = None,
     replaced: str | None = None,
+    sharing: Sharing | None = None,
 ) -> list[Reason]:
     """Why a queued run does not start. `ahead`: queued runs before it in global order.
 
     before      the tags of all of those; None: not all are known, and at tags nothing is estimated
     replaced    the id of the run it waits for, where the caller knows it
+    sharing     who it takes turns with, where there is a fair key
     """
     ledger = conductor.ledger
     row = head.row
@@ -94,7 +97,7 @@ def explain_queued(
         holders = (Holder(known),) if known else ()
         reasons.append(Reason("key", text, 1, 1, holders=holders))
     gates = head.lane.gates if head.lane is not None else ledger.run_gates(row)
-    line = _Line(ledger, head, gates, ahead, before)
+    line = _Line(ledger, head, gates, ahead if sharing is None else sharing.ahead, before)
     for gate in gates:
         if gate.used < gate.cap:
             continue
@@ -121,6 +124,8 @@ def explain_queued(
                 estimate_us=_run_wait(elapsed, typical.run_us, line.turns(gate), gate.limit),
             )
         )
+    if reasons and sharing is not None:
+        reasons.append(Reason(f"fair:{sharing.fair.key}", sharing.text))
     return reasons
 
 
@@ -218,7 +223,29 @@ def explain_task(
         reasons += _pool(conductor, entry, pool, slots, usual, now)
     if isinstance(lane.station, Station) and ledger.floor.pick(lane.station.skill) is None:
         reasons.append(_worker(conductor, entry, lane.station, usual, now))
+    if reasons and (shared := _task_sharing(conductor, entry, lane)) is not None:
+        reasons.append(Reason(f"fair:{shared.fair.key}", shared.text))
     return reasons
+
+
+def _task_sharing(
+    conductor: Conductor, entry: TaskEntry, lane: Lane[TaskEntry]
+) -> Sharing | None:
+    """With whom a task takes turns at its pools, or for a worker; None where no turn is shared."""
+    ledger = conductor.ledger
+    fair = ledger.limits.fair
+    if fair is None or lane.fair is None or entry.lane is None:
+        return None
+    pools = {pool.name for pool, _ in lane.pools}
+    waiting: Counter[str] = Counter()
+    own = 0
+    for other in ledger.board.lanes.values():
+        shared = other.station is lane.station or any(p.name in pools for p, _ in other.pools)
+        if other.fair == lane.fair and shared:
+            own += sum(1 for each in other.live.values() if (each.rank, each.id) < (entry.rank, entry.id))
+        elif other.fair is not None and shared:
+            waiting[other.fair] += len(other)
+    return Sharing(fair, lane.fair, own, waiting) if waiting else None
 
 
 def _pool(
@@ -237,8 +264,7 @@ def _pool(
     elif pool.used + slots > pool.cap:
         reasons.append(_full(conductor, entry, pool, slots, usual, now))
     if pool.rate is not None and (at := pool.granted_at(slots)) > now:
-        text = f"pool {pool.name}: its rate lets the next one go in {_seconds(at - now)}"
-        reasons.append(Reason(f"rate:{pool.name}", text, need=slots, estimate_us=at - now))
+        reasons.append(_rate(conductor, entry, pool, pool.rate, slots, now))
     board = conductor.ledger.board
     lane = entry.lane
     if pool.kept and lane is not None and not reasons:
@@ -247,6 +273,20 @@ def _pool(
             text = f"pool {pool.name}: {kept} slots are reserved for tasks that were overtaken too often"
             reasons.append(Reason(f"reserved:{pool.name}", text, pool.used, pool.limit, slots))
     return reasons
+
+
+def _rate(
+    conductor: Conductor, entry: TaskEntry, pool: PoolGate, rate: Rate, slots: int, now: int
+) -> Reason:
+    """How much of the burst is spent, when it lets the next ones go, and those before it first."""
+    spent, wait = min(pool.owed(now), rate.burst), pool.granted_at(slots) - now
+    ahead = _ahead(conductor, entry, pool)
+    text = (
+        f"pool {pool.name}: rate {rate.count} per {spoken(rate.per_us)}, {spent} of {rate.burst} at once"
+        f" spent, the next goes in {_seconds(wait)}"
+    )
+    estimate = wait + ahead * slots * rate.per_us // rate.count
+    return Reason(f"rate:{pool.name}", text, spent, rate.burst, slots, ahead, estimate_us=estimate)
 
 
 def _full(

@@ -82,14 +82,14 @@ class PoolGate(Gate):
         self.lease_us = rule.lease_us
         if rule.rate == self.rate:
             return False
-        owed = self._owed(now)
+        owed = self.owed(now)
         self.rate = rule.rate
         # What was taken and not yet paid for is owed under the new rate too, at its pace.
         new = rule.rate
         self.tat = 0 if new is None else now * new.count + min(owed, new.burst) * new.per_us
         return True
 
-    def _owed(self, now: int) -> int:
+    def owed(self, now: int) -> int:
         """Grants that the bucket still has to make up for, rounded to the safe side."""
         if self.rate is None:
             return 0

@@ -234,6 +234,8 @@ class Lives:
         entry.requested_at = now
         entry.not_before = not_before
         entry.eligible_at = 0
+        # Those before were answered in the end: what counts is who declined this attempt.
+        entry.offers = 0
         entry.token, entry.worker = 0, None
         entry.cancelling = False
         data: dict[str, object] = {"node": entry.node, "index": entry.idx, "attempt": entry.attempt}

@@ -14,6 +14,9 @@ from headgate.base.limits import Placement
 from headgate.base.model import WorkerRow
 from headgate.kernel.gates import UNBOUNDED, Gate
 
+HOLD = "hold"
+"""The kind of permit of a process that only holds slots for code of its own."""
+
 
 class Skill(NamedTuple):
     """What a task asks of a worker."""

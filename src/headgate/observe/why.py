@@ -19,14 +19,18 @@ from headgate.kernel import explain, lanes
 from headgate.kernel.conductor import Conductor
 from headgate.kernel.entries import QueuedRun, TaskEntry
 from headgate.kernel.explain import Reason, Typical, explain_queued, waiting_nodes
+from headgate.kernel.gates import UNBOUNDED
+from headgate.kernel.sharing import Sharing
 from headgate.store import values
-from headgate.store.protocol import RunFilter, Snapshot, Store
+from headgate.store.protocol import Heads, RunFilter, Snapshot, Store
 
 _graph = msgspec.json.Decoder(Graph).decode
 SAMPLE = 50
 MOST_GROUPS = 50
 MOST_BEFORE = 1_000
 """Runs before one that are read to find who stands in its way; their rows are not small."""
+MOST_LANES = 1_000
+"""Lanes whose heads are read to find who takes turns."""
 
 
 class Waiting(msgspec.Struct, frozen=True):
@@ -202,9 +206,27 @@ async def _queued(store: Store, row: RunRow) -> Why:
         snapshot.now,
         before=await _before(store, row, ahead) if snapshot.limits.tags else None,
         replaced=await _replaced(store, row),
+        sharing=await _sharing(store, row, snapshot),
     )
     note = "" if reasons else await _turn_note(store)
     return _why(row, snapshot.now, row.queued_at, tuple(reasons), position, note)
+
+
+async def _sharing(store: Store, row: RunRow, snapshot: Snapshot) -> Sharing | None:
+    """With whom it takes turns: whose values stand at the head of a lane now."""
+    fair = snapshot.limits.fair
+    if fair is None or row.kind != "flow":
+        return None
+    value = row.tags.get(fair.key, "")
+    lanes_read = snapshot.lanes[:MOST_LANES]
+    heads = await store.heads(Heads(lanes_read, 1, MOST_LANES))
+    # How many each of them has is not counted: of a long line only its turns matter.
+    others = {
+        head.tags.get(fair.key, ""): UNBOUNDED for head in heads if head.kind == "flow"
+    }
+    others.pop(value, None)
+    place = await store.position(row.seq, own_lane=True) or 1
+    return Sharing(fair, value, place - 1, others, more=len(snapshot.lanes) > MOST_LANES)
 
 
 async def _before(store: Store, row: RunRow, ahead: int) -> list[dict[str, str]] | None:

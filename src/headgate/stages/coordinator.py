@@ -21,6 +21,7 @@ import msgspec
 
 from headgate.base.clock import SECOND, SystemClock
 from headgate.base.config import Settings
+from headgate.base.durations import spoken
 from headgate.base.errors import HeadgateError, NotLeader, StoreError
 from headgate.base.graph import Graph
 from headgate.base.ids import run_of
@@ -353,7 +354,8 @@ class Coordinator:
         if self._steady.trusted(self._clock.monotonic()):
             await self._expire(conductor, now)
         for row in await self._store.overdue(MOST_OVERDUE):
-            failure = Failure("deadline", "the run's deadline passed while it was queued")
+            waited = spoken((row.deadline_at or now) - row.queued_at)
+            failure = Failure("deadline", f"deadline: the run was still queued after {waited}")
             conductor.end_queued(row, RunState.TIMED_OUT, failure, now)
             self._feed.left(row.seq)
         self.demand, self.demand_at = conductor.sweep(now), now

@@ -397,8 +397,8 @@ class Store(Forgetting, Protocol):
         """Queued runs in their global order (priority, then age)."""
         ...
 
-    async def position(self, run: int) -> int | None:
-        """How many queued runs stand before it, plus one; None if it is not queued."""
+    async def position(self, run: int, *, own_lane: bool = False) -> int | None:
+        """How many queued runs stand before it (of its own lane only), plus one; None if it is not queued."""
         ...
 
     async def workers(self) -> list[WorkerRow]: ...

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+
+def _prepares(data: bytes, part: bytes) -> list[bytes]:
+    """Names under which asyncpg prepares statements that have `part` in their text."""
+    return re.findall(rb"(__asyncpg_stmt_\w+__)\x00[^\x00]*" + re.escape(part), data)
 
 
 class Proxy:
@@ -28,6 +34,8 @@ class Proxy:
         self.url: str = urlunsplit(
             parts._replace(netloc=f"{user}@" if user else "", query=urlencode(query))
         )
+        self.only: bytes = b""
+        """A part of a statement's text: armed, it waits for a request that executes such a one."""
         self.armed: bool = False
         self.stalled: bool = False
         """Set from any thread; what was held back goes on when it is unset."""
@@ -56,11 +64,16 @@ class Proxy:
         else:
             upward, out = await asyncio.open_connection(self._server, self._port)
         asked = False
+        prepared: set[bytes] = set()
 
         async def requests() -> None:
             nonlocal asked
             while data := await reader.read(65_536):
-                asked = self.armed
+                if self.only and (names := _prepares(data, self.only)):
+                    prepared.update(names)
+                    asked = False
+                else:
+                    asked = self.armed and (not self.only or any(n in data for n in prepared))
                 await self._passing()
                 out.write(data)
 

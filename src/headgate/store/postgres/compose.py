@@ -27,6 +27,7 @@ class Dialect:
         self._schema = schema
         self.text: Callable[[str], str] = lru_cache(maxsize=None)(self._text)
         self._composed: dict[tuple[tuple[str, str], ...], str] = {}
+        self._arrays: dict[tuple[str, ...], str] = {}
 
     def _text(self, name: str) -> str:
         return self.localise(self._statements.text(name))
@@ -52,12 +53,16 @@ class Dialect:
 
     def arrays(self, names: Sequence[str]) -> str:
         """The rows of several reads, each as one array, in one row and of one snapshot."""
-        pieces: list[str] = []
-        used = 0
-        for number, name in enumerate(names):
-            text, used = _shift(self.text(name), used)
-            pieces.append(f"ARRAY(SELECT ROW(q{number}.*) FROM ({text}) q{number})")  # noqa: S608
-        return "SELECT " + ", ".join(pieces)
+        key = tuple(names)
+        found = self._arrays.get(key)
+        if found is None:
+            pieces: list[str] = []
+            used = 0
+            for number, name in enumerate(names):
+                text, used = _shift(self.text(name), used)
+                pieces.append(f"ARRAY(SELECT ROW(q{number}.*) FROM ({text}) q{number})")  # noqa: S608
+            found = self._arrays[key] = "SELECT " + ", ".join(pieces)
+        return found
 
 
 def _shift(text: str, by: int) -> tuple[str, int]:

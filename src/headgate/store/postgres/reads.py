@@ -152,9 +152,12 @@ async def queue(tx: Session, limit: int) -> list[QueueEntry]:
     return [QueueEntry(run, place) for place, run in enumerate(rows, 1)]
 
 
-async def position(tx: Session, run: int) -> int | None:
+async def position(tx: Session, run: int, *, own_lane: bool = False) -> int | None:
     place = await tx.one("queue_place", run)
-    return None if place is None else (await tx.row("queue_before", *place, run))[0] + 1
+    if place is None:
+        return None
+    name, first = ("lane_before", place[:1]) if own_lane else ("queue_before", ())
+    return (await tx.row(name, *first, *place[1:], run))[0] + 1
 
 
 async def workers(tx: Session) -> list[WorkerRow]:

@@ -49,7 +49,8 @@ async def submit_all(
     `alone`: to take the lock at once. Beside the answers: whether somebody else was faster without it.
     """
     raced = False
-    if not alone:
+    # A large batch is copied in, alone: to judge it before that would be done for nothing.
+    if not alone and sum(len(each.runs) for each in submits) <= COPY_OVER:
         desk, answers, lanes = await _look(tx, submits)
         if not desk.new:
             return answers, False

@@ -131,9 +131,12 @@ def queue(tx: Session, limit: int) -> list[QueueEntry]:
     return [QueueEntry(run, place) for place, run in enumerate(rows, 1)]
 
 
-def position(tx: Session, run: int) -> int | None:
+def position(tx: Session, run: int, *, own_lane: bool = False) -> int | None:
     place = tx.one("queue_place", run)
-    return None if place is None else tx.row("queue_before", *place, run)[0] + 1
+    if place is None:
+        return None
+    name, first = ("lane_before", place[:1]) if own_lane else ("queue_before", ())
+    return tx.row(name, *first, *place[1:], run)[0] + 1
 
 
 def workers(tx: Session) -> list[WorkerRow]:

@@ -320,8 +320,8 @@ class SqliteStore(Store):
     async def queue(self, limit: int) -> list[QueueEntry]:
         return await self._look(lambda tx: reads.queue(tx, limit))
 
-    async def position(self, run: int) -> int | None:
-        return await self._look(lambda tx: reads.position(tx, run))
+    async def position(self, run: int, *, own_lane: bool = False) -> int | None:
+        return await self._look(lambda tx: reads.position(tx, run, own_lane=own_lane))
 
     async def workers(self) -> list[WorkerRow]:
         return await self._read(reads.workers)

@@ -195,12 +195,17 @@ ORDER BY q.rank1, q.rank2, q.run
 
 -- name: queue_place
 -- Where a queued run stands in its lane.
-SELECT rank1, rank2 FROM headgate.run WHERE seq = $1 AND state = 'queued'
+SELECT lane, rank1, rank2 FROM headgate.run WHERE seq = $1 AND state = 'queued'
 
 -- name: queue_before
 -- How many queued runs stand before a place.
 SELECT count(*) FROM headgate.queue
 WHERE (rank1, rank2, run) < ($1::bigint, $2::bigint, $3::bigint)
+
+-- name: lane_before
+-- How many queued runs of one lane stand before a place.
+SELECT count(*) FROM headgate.queue
+WHERE lane = $1::bigint AND (rank1, rank2, run) < ($2::bigint, $3::bigint, $4::bigint)
 
 -- name: counter_list
 -- All counters.

@@ -204,11 +204,15 @@ ORDER BY q.rank1, q.rank2, q.run
 
 -- name: queue_place
 -- Where a queued run stands in its lane.
-SELECT rank1, rank2 FROM run WHERE seq = ? AND state = 'queued'
+SELECT lane, rank1, rank2 FROM run WHERE seq = ? AND state = 'queued'
 
 -- name: queue_before
 -- How many queued runs stand before a place.
 SELECT count(*) FROM queue WHERE (rank1, rank2, run) < (?, ?, ?)
+
+-- name: lane_before
+-- How many queued runs of one lane stand before a place.
+SELECT count(*) FROM queue WHERE lane = ? AND (rank1, rank2, run) < (?, ?, ?)
 
 -- name: counter_list
 -- All counters.

@@ -1,0 +1,55 @@
+"""A PostgreSQL of a test's own, whose postmaster may be killed and started again on the same data."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from headgate.store.postgres import local
+
+END_SECONDS = 30.0
+
+
+class Database:
+    def __init__(self, folder: Path) -> None:
+        self._started = local.start(folder)
+        self.url: str = self._started.url
+
+    def kill(self) -> None:
+        """SIGKILL of the postmaster. Returns when its backends have noticed and are gone too."""
+        master = psutil.Process(self._started.pid)
+        children = master.children(recursive=True)
+        os.kill(master.pid, signal.SIGKILL)
+        _, left = psutil.wait_procs([master, *children], END_SECONDS)
+        assert not left, left
+
+    def start(self) -> float:
+        """Starts it again on the same data and socket; seconds it took, with what it had to recover."""
+        began = time.monotonic()
+        server: Any = self._started._server  # pyright: ignore[reportPrivateUsage]
+        server.ensure_postgres_running()
+        return time.monotonic() - began
+
+    def close(self) -> None:
+        self._started.stop()
+
+
+@contextmanager
+def own_database() -> Generator[Database]:
+    """Durable, as PostgreSQL is by default: what it has answered survives its death."""
+    folder = Path(tempfile.mkdtemp(prefix="headgate-pg-"))
+    database = Database(folder / "data")
+    try:
+        yield database
+    finally:
+        database.close()
+        shutil.rmtree(folder)

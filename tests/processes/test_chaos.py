@@ -1,0 +1,21 @@
+"""A little of the chaos that `python -m tests.processes.chaos` makes for as long as one likes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.processes.chaos import torment
+
+from headgate.testing import Overlap
+from headgate.testing.cluster import Cluster
+
+pytest_plugins = ["headgate.testing.plugin", "headgate.testing.postgres"]
+
+
+@pytest.mark.parametrize("store", ["postgres"], indirect=True)
+def test_everything_dies_at_random(cluster: Cluster, overlap: Overlap, record_property: Any):
+    report = torment(cluster, overlap, seconds=10.0, seed=1)
+    record_property("recovery", report.recovery_seconds)
+    record_property("done", dict(report.done))
+    assert report.done["kill"] >= 2

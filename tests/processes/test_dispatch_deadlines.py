@@ -1,0 +1,94 @@
+"""B7 over processes: every clock of waiting, from wherever it is set, with words of its own; leaders come and go."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headgate import Run, RunFailed
+from headgate.stages.executors.sources import load
+from headgate.testing import Overlap, eventually
+from headgate.testing.cluster import Cluster
+from headgate.testing.processes import source
+
+pytest_plugins = ["headgate.testing.plugin", "headgate.testing.postgres"]
+
+STEPS_FILE = Path(__file__).parents[1] / "dispatch_steps.py"
+steps: Any = load(source(STEPS_FILE))
+QUICK = {"leader_lease": "1500ms", "leader_renew": "300ms"}
+CAPACITY = re.compile(
+    r"capacity: no worker with gpu=a100 for ([\d.]+)s \(1 workers, 0 matching, 0 offers declined\)"
+)
+QUEUED = re.compile(r"queue_timeout: paused:shut — waited ([\d.]+)s of at most (\d)s")
+LATE_SECONDS = 3.0
+"""A sweep each second, and a take-over of a lease and a half in the middle."""
+
+
+def failure(run: Run[Any]) -> str:
+    with pytest.raises(RunFailed) as caught:
+        run.result("30s")
+    return str(caught.value)
+
+
+def test_b7_every_clock_is_stored_and_has_words_of_its_own(cluster: Cluster, overlap: Overlap):
+    settings = {"dispatch_deadline": "4s", "queue_timeout": "4s", **QUICK}
+    first = cluster.server(**settings).ready()
+    cluster.worker(STEPS_FILE).ready()
+    client = cluster.client()
+    client.limits.set_max_concurrent_runs(6)
+    client.pools.pause("shut")
+    gpu = {
+        1: client.submit(steps.gpu_by_step, 1),
+        2: client.submit(steps.gpu_by_flow, 2),
+        3: client.submit(steps.gpu_by_default, 3, dispatch_deadline="3s"),
+        4: client.submit(steps.gpu_by_default, 4),
+    }
+    late = client.submit(steps.gpu_by_default, 5, deadline="2s")
+    stuck = client.submit(steps.pool_by_default, 6, queue_timeout="20s")
+    queued = client.submit(steps.single, 7, deadline="1s")  # seventh of six
+    eventually(lambda: "gpu=a100" in str(gpu[4].why()))
+    assert "pool shut is paused" in str(stuck.why())
+
+    # the leader dies in the middle of it; its successor counts on
+    assert "for 1" in failure(gpu[1])
+    cluster.server(**settings)
+    first.kill()
+
+    for seconds, run in gpu.items():
+        found = CAPACITY.search(said := failure(run))
+        assert found, said
+        assert seconds <= float(found[1]) <= seconds + LATE_SECONDS
+    assert late.wait("20s") == "timed_out"
+    assert "deadline: the run did not end within 2s" in failure(late)
+    assert queued.wait("20s") == "timed_out"
+    assert "deadline: the run was still queued after 1s" in failure(queued)
+    stuck.cancel()
+    assert overlap.names() == []  # none of them was started
+
+
+def test_e5_queue_timeouts_name_the_gate(cluster: Cluster, overlap: Overlap):
+    settings = {"queue_timeout": "4s", **QUICK}
+    first = cluster.server(**settings).ready()
+    cluster.worker(STEPS_FILE).ready()
+    client = cluster.client()
+    client.pools.pause("shut")
+    runs = {
+        1: client.submit(steps.pool_by_step, 1),
+        2: client.submit(steps.pool_by_flow, 2),
+        3: client.submit(steps.pool_by_default, 3, queue_timeout="3s"),
+        4: client.submit(steps.pool_by_default, 4),
+    }
+    eventually(lambda: "pool shut is paused" in str(runs[4].why()))
+    first.kill()
+    cluster.server(**settings)
+
+    for seconds, run in runs.items():
+        found = QUEUED.search(said := failure(run))
+        assert found, said
+        assert int(found[2]) == seconds
+        assert seconds <= float(found[1]) <= seconds + LATE_SECONDS
+    client.pools.resume("shut")
+    assert overlap.names() == []

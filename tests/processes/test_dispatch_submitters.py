@@ -1,0 +1,105 @@
+"""B4 over processes: the ceilings and the keys are exact whoever submits, whatever changes meanwhile."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from headgate import Client
+from headgate.observe.checker import Rejection
+from headgate.store.protocol import Counts, Store
+from headgate.testing import check_history, eventually
+from headgate.testing.cluster import Cluster
+from tests.processes.fleet import FILES, ask
+
+pytest_plugins = ["headgate.testing.plugin", "headgate.testing.postgres"]
+
+CHILD = Path(__file__).parent / "submitter.py"
+PROCESSES = 3
+SECONDS = 5.0
+
+
+@contextmanager
+def submitters(url: str) -> Iterator[list[dict[str, Any]]]:
+    """Processes that submit while the block runs; what they say is in the list after it."""
+    said: list[dict[str, Any]] = []
+    pipe = subprocess.PIPE
+    children = [
+        subprocess.Popen([sys.executable, str(CHILD), url, str(seed)], stdin=pipe, stdout=pipe)  # noqa: S603
+        for seed in range(PROCESSES)
+    ]
+    try:
+        for each in children:
+            assert each.stdout is not None
+            assert json.loads(each.stdout.readline())["ready"]
+        yield said
+        for each in children:
+            out, _ = each.communicate(timeout=30)
+            assert each.returncode == 0
+            said.append(json.loads(out))
+    finally:
+        for each in children:
+            each.kill()
+            each.wait()
+
+
+def restless(client: Client, seconds: float) -> None:
+    """An operator who changes every limit that submissions are judged by, and cancels what he sees."""
+    end = time.monotonic() + seconds
+    turns = itertools.cycle(range(8))
+    while time.monotonic() < end:
+        turn = next(turns)
+        client.limits.set_max_active((40, 25, 60, 30)[turn % 4])
+        if turn == 1:
+            client.limits.set_tag("tenant", per_value=True, max_active=9)
+        elif turn == 3:
+            client.limits.set_tag("tenant", "a", max_active=4)
+        elif turn == 5:
+            client.limits.set_fair("tenant")
+        elif turn == 7:
+            for name in ("tenant=*", "tenant=a", "fair"):
+                client.limits.reset(name)
+        for info in client.runs.list(status="queued", limit=3):
+            client.runs.cancel(info.id)
+        time.sleep(0.05)  # the pace of changes, nothing is waited for
+
+
+async def counted(store: Store) -> Counts:
+    return await store.counts()
+
+
+def test_b4_ceilings_and_keys_are_exact_over_processes(
+    cluster: Cluster, store_url: str, record_property: Any
+):
+    client = cluster.client()
+    client.limits.set_max_concurrent_runs(6)
+    cluster.server().ready()
+    cluster.worker(FILES[1]).ready()
+
+    with submitters(store_url) as said:
+        restless(client, SECONDS)
+
+    answers = sum((Counter(each["answers"]) for each in said), Counter[str]())
+    record_property("answers", dict(answers))
+    expected = {"created", "rejected", "duplicate", "attached", "finished", "retry created"}
+    assert expected <= answers.keys()
+    # what was answered *created* is there, and nothing else; a rejection left no row
+    eventually(lambda: not client.runs.list(status=["queued", "running", "cancelling"], limit=1), "60s")
+    created: set[str] = set().union(*(each["created"] for each in said))
+    stored = {info.id for info in client.runs.list(limit=100_000)}
+    assert stored == created
+    counts = ask(store_url, counted)
+    assert counts.admitted[""] == counts.closed[""]
+    # each rejection was true at the moment it names, and told a wait within its bounds
+    found = [Rejection(*each) for one in said for each in one["rejections"] if each[-1]]
+    assert found
+    assert all(1_000_000 <= wait <= 3_600_000_000 for one in said for wait in one["waits"] if wait)
+    check_history(store_url, rejections=found)

@@ -1,0 +1,71 @@
+"""A commit whose answer is lost, of the leader and of a worker: repeated, never lost, never twice (C2)."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from tests.processes.proxied import proxied
+from tests.processes.scenes import QUICK, STEPS_FILE, Load, recorded_once, works
+
+from headgate.testing import Overlap, eventually
+from headgate.testing.cluster import Cluster
+from headgate.testing.postgres_proxy import Proxy
+
+pytest_plugins = ["headgate.testing.plugin", "headgate.testing.postgres"]
+pytestmark = pytest.mark.parametrize("store", ["postgres"], indirect=True)
+CUT_SECONDS = 12.0
+ACCEPT = b"attempt = t.attempt + 1"
+FINISH = b"state = o.ended, output = o.output"
+COMMIT = b"AND cycle < $"
+"""What the statements of these verbs, and of no others, have in their text."""
+
+
+def cut(proxy: Proxy, times: int, pause: float) -> None:
+    """Cuts the connection at one answer after another."""
+    end = time.monotonic() + CUT_SECONDS
+    while proxy.cut < times and time.monotonic() < end:
+        if not proxy.armed:
+            time.sleep(pause)
+            proxy.armed = True
+    proxy.armed = False
+    assert proxy.cut >= times // 2
+
+
+@pytest.mark.parametrize(
+    ("whose", "what"),
+    [("worker", ACCEPT), ("worker", FINISH), ("leader", COMMIT)],
+    ids=["accept", "finish", "commit"],
+)
+def test_c2_the_answer_of_a_verb_is_lost(
+    cluster: Cluster, overlap: Overlap, tmp_path: Path, whose: str, what: bytes
+):
+    """It was written each time; whoever wrote it does not know."""
+    client = cluster.client()
+    with proxied(cluster.url, tmp_path / "proxy") as proxy:
+        proxy.only = what
+        ways = {"leader": cluster.url, "worker": cluster.url, whose: proxy.url}
+        cluster.worker(STEPS_FILE, lead=True, url=ways["leader"], total_permits=1, **QUICK).ready()
+        cluster.worker(STEPS_FILE, url=ways["worker"], **QUICK).ready()
+        with Load(client) as load:
+            cut(proxy, 8, 0.2)
+            eventually(lambda: len(load.runs) >= 6)
+        load.check(overlap)
+        works(client)
+    recorded_once(cluster.url)
+
+
+def test_c2_answers_of_a_leader_that_works_too_are_lost(
+    cluster: Cluster, overlap: Overlap, tmp_path: Path
+):
+    """Whichever comes first: of commits, beats, reads, elections, and of what its listener hears."""
+    client = cluster.client()
+    with proxied(cluster.url, tmp_path / "proxy") as proxy:
+        cluster.worker(STEPS_FILE, lead=True, url=proxy.url, **QUICK).ready()
+        with Load(client) as load:
+            cut(proxy, 30, 0.1)
+            eventually(lambda: len(load.runs) >= 6)
+        load.check(overlap)
+        works(client)
+    recorded_once(cluster.url)
