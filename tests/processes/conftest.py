@@ -20,7 +20,7 @@ def store(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def store_url(store: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A test that is only for one of them says `@pytest.mark.parametrize("store", ["postgres"], indirect=True)`."""
+    """A test for one of them alone says `@pytest.mark.parametrize("store", ["postgres"], indirect=True)`."""
     if store == "postgres":
         url: str = request.getfixturevalue("postgres_url")
         return url

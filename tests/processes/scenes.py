@@ -55,7 +55,7 @@ def patiently(ask: Callable[[], T], seconds: float = 30.0) -> T:
 def result(run: Run[T], seconds: float = 60.0) -> T:
     """The run's result. A run that does not end says what it waits for."""
     try:
-        return patiently(lambda: run.result(seconds))
+        return run.result(seconds)
     except WaitTimeout as error:
         tasks = [(task.name, str(task.state), task.worker) for task in run.tasks()]
         raise AssertionError(f"{error} {run.why()} {Counter(tasks)}") from error

@@ -1,4 +1,4 @@
-"""Seed 001 as one story, with real processes: shed at the door, queue durably, spawn on overflow, drain to zero."""
+"""Seed 001 as one story, with real processes: shed at the door, queue durably, spawn, drain to zero."""
 
 from __future__ import annotations
 

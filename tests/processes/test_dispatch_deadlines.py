@@ -34,7 +34,7 @@ def failure(run: Run[Any]) -> str:
 
 
 def test_b7_every_clock_is_stored_and_has_words_of_its_own(cluster: Cluster, overlap: Overlap):
-    settings = {"dispatch_deadline": "4s", "queue_timeout": "4s", **QUICK}
+    settings = {"dispatch_deadline": "4s", **QUICK}
     first = cluster.server(**settings).ready()
     cluster.worker(STEPS_FILE).ready()
     client = cluster.client()
@@ -50,7 +50,7 @@ def test_b7_every_clock_is_stored_and_has_words_of_its_own(cluster: Cluster, ove
     stuck = client.submit(steps.pool_by_default, 6, queue_timeout="20s")
     queued = client.submit(steps.single, 7, deadline="1s")  # seventh of six
     eventually(lambda: "gpu=a100" in str(gpu[4].why()))
-    assert "pool shut is paused" in str(stuck.why())
+    eventually(lambda: "pool shut is paused" in str(stuck.why()))
 
     # the leader dies in the middle of it; its successor counts on
     assert "for 1" in failure(gpu[1])

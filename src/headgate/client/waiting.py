@@ -15,7 +15,7 @@ from collections.abc import Iterable
 
 from headgate.base.clock import SECOND
 from headgate.base.durations import spoken
-from headgate.base.errors import HeadgateError, NotFound, WaitTimeout
+from headgate.base.errors import HeadgateError, NotFound, StoreError, WaitTimeout
 from headgate.base.model import RunRow
 from headgate.base.states import TERMINAL_RUNS
 from headgate.client.guard import Guard
@@ -26,6 +26,8 @@ from headgate.store.protocol import Store
 log: logging.Logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 1.0
+AWAY_SECONDS = 60.0
+"""For so long a store may be out of reach before whoever waits is told."""
 MOST_WOKEN = 200
 """Waiters that read their row after one foreign commit; the others have the next turn."""
 BREATH_SECONDS = 0.0005
@@ -44,7 +46,7 @@ class Waiting:
 
     async def until_ended(self, run_id: str, timeout_us: int | None) -> RunRow:
         """The run's row once it has ended. Raises `WaitTimeout` when the caller's patience ends first."""
-        row = await self._row(run_id)
+        row = await self._row_again(run_id)
         if row.state in TERMINAL_RUNS:
             return row
         woken = asyncio.Event()
@@ -53,13 +55,13 @@ class Waiting:
         try:
             async with asyncio.timeout(None if timeout_us is None else timeout_us / SECOND):
                 while row.state not in TERMINAL_RUNS:
-                    row = await self._row(run_id)
+                    row = await self._row_again(run_id)
                     if row.state not in TERMINAL_RUNS:
                         await woken.wait()
                         woken.clear()
                         self._guard.check()
         except TimeoutError:
-            row = await self._row(run_id)
+            row = await self._row_again(run_id)
             if row.state in TERMINAL_RUNS:
                 return row
             raise WaitTimeout(
@@ -83,6 +85,20 @@ class Waiting:
         if row is None:
             raise NotFound(f"there is no run {run_id!r}.", field="run", got=run_id)
         return row
+
+    async def _row_again(self, run_id: str) -> RunRow:
+        """A store that is away for a while, as a database that restarts, does not end the wait."""
+        tries = round(AWAY_SECONDS / POLL_SECONDS)
+        for left in reversed(range(tries)):
+            try:
+                return await self._row(run_id)
+            except StoreError as error:
+                self._guard.check()
+                if not left:
+                    raise
+                log.warning("cannot look for the end of run %s, trying again: %s", run_id, error)
+                await asyncio.sleep(POLL_SECONDS)
+        raise AssertionError("unreachable")
 
     def _wake(self, runs: Iterable[int]) -> None:
         for run in runs:

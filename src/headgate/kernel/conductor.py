@@ -31,7 +31,7 @@ from headgate.base.limits import Limits
 from headgate.base.model import Failure, LimitRow, RunRow, WorkerRow
 from headgate.base.states import HOLDING, RunState, TaskState
 from headgate.kernel import render
-from headgate.kernel.deadlines import Deadlines
+from headgate.kernel.deadlines import QUEUED, Deadlines, still_queued
 from headgate.kernel.demand import Demand
 from headgate.kernel.entries import QueuedRun, TaskEntry
 from headgate.kernel.gates import PoolGate
@@ -244,6 +244,8 @@ class Conductor:
         wanted = self._reprioritised.get(row.seq)
         if wanted is not None and wanted != row.priority:
             row = msgspec.structs.replace(row, priority=wanted)
+        if row.deadline_at is not None and row.seq not in self.ledger.heads:
+            self.lives.timers.set(row.deadline_at, QUEUED, row.seq)
         self.ledger.put_head(row)
 
     def end_queued(self, row: RunRow, state: RunState, failure: Failure, now: int) -> None:
@@ -391,7 +393,8 @@ class Conductor:
 
     def cycle(self, now: int) -> Cycle:
         """Decide, and hand over everything since the last cycle as one commit."""
-        self.deadlines.pass_time(now)
+        for row in self.deadlines.pass_time(now):
+            self.end_queued(row, RunState.TIMED_OUT, still_queued(row, now), now)
         self.journal.granting()
         budget = self.ledger.limits.max_starts_per_cycle
         for head in self.ledger.decide_runs(now, budget):

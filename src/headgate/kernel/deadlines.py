@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headgate.base.durations import spoken
-from headgate.base.model import Failure
+from headgate.base.model import Failure, RunRow
 from headgate.base.states import RunState, TaskState
 from headgate.kernel.demand import Demand, Waiting, demand_of
 from headgate.kernel.entries import TaskEntry
@@ -12,6 +12,14 @@ from headgate.kernel.naming import gate_name
 from headgate.kernel.place import HOLD, Skill, Station
 
 SWEEP_AGAIN_US = 1_000_000
+QUEUED = "queued_deadline"
+"""The timer of a queued run that has a deadline."""
+
+
+def still_queued(row: RunRow, now: int) -> Failure:
+    """What a run fails with whose deadline passed before it started."""
+    waited = spoken((row.deadline_at or now) - row.queued_at)
+    return Failure("deadline", f"deadline: the run was still queued after {waited}")
 
 
 class Deadlines:
@@ -21,10 +29,15 @@ class Deadlines:
         self._ledger = lives.ledger
         self._journal = lives.journal
 
-    def pass_time(self, now: int) -> None:
+    def pass_time(self, now: int) -> list[RunRow]:
+        """Returns queued runs whose own deadline has passed: they must not start any more."""
+        overdue: list[RunRow] = []
         for _, kind, subject, detail in self._timers.due(now):
             if kind == "run_deadline":
                 self._run_deadline(subject, now)
+            elif kind == QUEUED:
+                if (head := self._ledger.heads.get(subject)) is not None:
+                    overdue.append(head.row)
             elif kind == "linger":
                 self._ledger.end_lingering(subject, now)
             elif (entry := self._lives.tasks.get(subject)) is None:
@@ -41,6 +54,7 @@ class Deadlines:
                 self._queue_timeout(entry, now)
             elif kind == "dispatch_deadline" and entry.eligible_at == detail:
                 self._dispatch_deadline(entry, now)
+        return overdue
 
     def _run_deadline(self, seq: int, now: int) -> None:
         run = self._ledger.runs.get(seq)

@@ -304,6 +304,7 @@ class Lives:
                 lambda kind, subject: (
                     subject in self.tasks
                     or (kind == "run_deadline" and subject in self.ledger.runs)
+                    or subject in self.ledger.heads
                     or subject in lingering
                 )
             )

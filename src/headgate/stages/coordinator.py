@@ -21,14 +21,14 @@ import msgspec
 
 from headgate.base.clock import SECOND, SystemClock
 from headgate.base.config import Settings
-from headgate.base.durations import spoken
 from headgate.base.errors import HeadgateError, NotLeader, StoreError
 from headgate.base.graph import Graph
 from headgate.base.ids import run_of
 from headgate.base.limits import Limits
-from headgate.base.model import Failure, LimitRow
+from headgate.base.model import LimitRow
 from headgate.base.states import RunState, TaskState
 from headgate.kernel.conductor import Conductor, Cycle
+from headgate.kernel.deadlines import still_queued
 from headgate.kernel.demand import Demand
 from headgate.kernel.lives import Defaults
 from headgate.observe.metrics import Metrics
@@ -212,8 +212,8 @@ class Coordinator:
         self._wake.clear()
         # One instant for all facts and decisions of a cycle: rows, events and clocks then agree.
         cycle = conductor.cycle(now)
-        for start in cycle.commit.runs_started:
-            self._feed.left(start.run)
+        for gone in (*cycle.commit.runs_started, *cycle.commit.runs_ended):
+            self._feed.left(gone.run)
         ends, self._taken = self._taken, []
         await self._writing.send(cycle, ends, began)
         if not (cycle.unfinished or self._feed.hungry or self._ends or self._foreign):
@@ -354,9 +354,7 @@ class Coordinator:
         if self._steady.trusted(self._clock.monotonic()):
             await self._expire(conductor, now)
         for row in await self._store.overdue(MOST_OVERDUE):
-            waited = spoken((row.deadline_at or now) - row.queued_at)
-            failure = Failure("deadline", f"deadline: the run was still queued after {waited}")
-            conductor.end_queued(row, RunState.TIMED_OUT, failure, now)
+            conductor.end_queued(row, RunState.TIMED_OUT, still_queued(row, now), now)
             self._feed.left(row.seq)
         self.demand, self.demand_at = conductor.sweep(now), now
         self._metrics.wanted(self.demand)
