@@ -38,13 +38,15 @@ def trace(
 ) -> Traced:
     """Calls the flow's body with these arguments and records what it wires together."""
     definition = flow.definition if isinstance(flow, Flow) else flow
-    bound = definition.bind(args, kwargs or {})
-    bound.apply_defaults()
+    named = kwargs or {}
+    bound = definition.bind(args, named)
+    if len(bound.arguments) < len(definition.parameters.parameters):
+        bound.apply_defaults()
     tracer = Tracer(definition, bound.arguments)
     params = _encode_params(definition, bound)
     try:
         with recording(tracer):
-            result = definition.fn(*bound.args, **bound.kwargs)
+            result = definition.fn(*args, **named)
             tracer.close()
             output = (
                 None

@@ -6,8 +6,7 @@ context variable, so that a step's call knows whether it is to record or to run.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -47,13 +46,19 @@ def current() -> Tracer | None:
     return _current.get()
 
 
-@contextmanager
-def recording(tracer: Tracer) -> Generator[None]:
-    token = _current.set(tracer)
-    try:
-        yield
-    finally:
-        _current.reset(token)
+class recording:  # noqa: N801 — read as a verb: `with recording(tracer)`
+    """Steps called in the block are recorded. A class: flows are traced by the ten thousand."""
+
+    __slots__ = ("_token", "_tracer")
+
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+
+    def __enter__(self) -> None:
+        self._token = _current.set(self._tracer)
+
+    def __exit__(self, *_: object) -> None:
+        _current.reset(self._token)
 
 
 @dataclass(slots=True)

@@ -485,6 +485,9 @@ class Conductor:
                 Linger(task, token, pool, slots, until, worker)
                 for (task, token, pool), (slots, until, worker) in self.ledger.lingering.items()
             ]
+        # Each grant told how full its bucket is then: the last one is how it is now.
+        buckets = journal.commit.buckets
+        journal.commit.buckets = list({bucket.pool: bucket for bucket in buckets}.values())
         self._ended_queued.clear()
         self._reprioritised.clear()
         stops, withdrawals, ended = journal.stops, journal.withdrawals, journal.ended_runs

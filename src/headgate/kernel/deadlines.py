@@ -7,12 +7,14 @@ from headgate.base.model import Failure, RunRow
 from headgate.base.states import RunState, TaskState
 from headgate.kernel.demand import Demand, Waiting, demand_of
 from headgate.kernel.entries import TaskEntry
+from headgate.kernel.gates import Lane
 from headgate.kernel.lives import Lives
 from headgate.kernel.naming import gate_name
 from headgate.kernel.place import HOLD, Skill, Station
+from headgate.kernel.timers import Kind
 
 SWEEP_AGAIN_US = 1_000_000
-QUEUED = "queued_deadline"
+QUEUED: Kind = "queued_deadline"
 """The timer of a queued run that has a deadline."""
 
 
@@ -62,7 +64,9 @@ class Deadlines:
             row = run.row
             after = spoken((row.deadline_at or now) - row.queued_at)
             began = spoken(row.started_at - row.queued_at)
-            text = f"deadline: the run did not end within {after} (it was queued for {began} of them)"
+            text = (
+                f"deadline: the run did not end within {after} (it was queued for {began} of them)"
+            )
             failure = Failure("deadline", text, retryable=False)
             self._lives.stop(run, RunState.TIMED_OUT, failure, now)
             self._lives.close_if_finished(run, now)
@@ -71,11 +75,18 @@ class Deadlines:
         limit = self._lives.queue_timeout_of(entry) or 0
         gate = "sequential" if entry.aside else "back-off"
         if entry.lane is not None and entry.in_line:
-            gate = gate_name(entry.lane.parked_at)
+            gate = self._in_the_way(entry, entry.lane, now)
         waited = spoken(now - entry.requested_at)
         text = f"queue_timeout: {gate} — waited {waited} of at most {spoken(limit)}"
         failure = Failure("queue_timeout", text, retryable=False)
         self._lives.end_waiting(entry, entry.state, TaskState.FAILED, failure, now)
+
+    def _in_the_way(self, entry: TaskEntry, lane: Lane[TaskEntry], now: int) -> str:
+        """Asked anew: where a new leader has decided nothing yet, no lane is parked anywhere."""
+        gate, reason = self._ledger.board.blocked_by(lane, entry, now)
+        if gate is None and lane.station is not None and lane.station.room <= 0:
+            gate = lane.station
+        return gate_name(gate, reason)
 
     def _dispatch_deadline(self, entry: TaskEntry, now: int) -> None:
         lane = entry.lane

@@ -263,7 +263,7 @@ def _pool(
         reasons.append(Reason(f"paused:{pool.name}", text, pool.used, pool.limit, slots))
     elif pool.used + slots > pool.cap:
         reasons.append(_full(conductor, entry, pool, slots, usual, now))
-    if pool.rate is not None and (at := pool.granted_at(slots)) > now:
+    if pool.rate is not None and pool.granted_at(slots) > now:
         reasons.append(_rate(conductor, entry, pool, pool.rate, slots, now))
     board = conductor.ledger.board
     lane = entry.lane

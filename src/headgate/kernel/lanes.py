@@ -13,6 +13,8 @@ from headgate.base.limits import Limits
 
 def signature(limits: Limits, tags: Mapping[str, str], key: str | None = None) -> str:
     """The limits that concern a run with `tags`, as one text. `key`: it waits for the run it replaces."""
+    if not limits.tags and limits.fair is None and key is None:
+        return ""  # asked for every run that comes in, and mostly nothing concerns it
     # Each kind has its own prefix: a tag may be named like anything.
     parts = [f"t:{counter}" for rule in limits.tags if (counter := rule.counter(tags)) is not None]
     if limits.fair is not None and (value := tags.get(limits.fair.key)) is not None:

@@ -140,7 +140,7 @@ class Ledger:
         lane = self.queue.lanes.get(key)
         if lane is None:
             gates = self.run_gates(row)
-            lane = Lane[QueuedRun](key, gates, fair=self._fair(row))
+            lane = Lane(key, gates, fair=self._fair(row))
         head.lane = lane
         self.queue.add(head, lane)
 
@@ -256,7 +256,8 @@ class Ledger:
                 gates.append(run.parallel)
             if spec.executor in run.by_executor:
                 gates.append(run.by_executor[spec.executor])
-            lane = Lane[TaskEntry](
+            # Not `Lane[TaskEntry](…)`: that costs as much again, and where turns are shared a lane is soon empty.
+            lane = Lane(
                 key,
                 tuple(gates),
                 tuple((self.pool(name), slots) for name, slots in pools),

@@ -6,7 +6,15 @@ from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
 from typing import Literal
 
-Kind = Literal["back_off", "queue_timeout", "dispatch_deadline", "run_deadline", "linger", "offer"]
+Kind = Literal[
+    "back_off",
+    "queue_timeout",
+    "dispatch_deadline",
+    "run_deadline",
+    "queued_deadline",
+    "linger",
+    "offer",
+]
 
 
 class Timers:

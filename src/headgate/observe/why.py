@@ -6,6 +6,8 @@ from rows in this process and asked by the rules the leader decides with.
 
 from __future__ import annotations
 
+from collections import Counter
+
 import msgspec
 
 from headgate.base.changes import TaskRow
@@ -213,17 +215,21 @@ async def _queued(store: Store, row: RunRow) -> Why:
 
 
 async def _sharing(store: Store, row: RunRow, snapshot: Snapshot) -> Sharing | None:
-    """With whom it takes turns: whose values stand at the head of a lane now."""
+    """With whom it takes turns: of a long queue, whose values stand at the head of a lane now."""
     fair = snapshot.limits.fair
     if fair is None or row.kind != "flow":
         return None
     value = row.tags.get(fair.key, "")
+    queue = [each.run for each in await store.queue(MOST_BEFORE) if each.run.kind == "flow"]
+    if len(queue) < MOST_BEFORE:
+        waiting = Counter(each.tags.get(fair.key, "") for each in queue)
+        places = [each.seq for each in queue if each.tags.get(fair.key, "") == value]
+        del waiting[value]
+        return Sharing(fair, value, places.index(row.seq) if row.seq in places else 0, waiting)
     lanes_read = snapshot.lanes[:MOST_LANES]
     heads = await store.heads(Heads(lanes_read, 1, MOST_LANES))
     # How many each of them has is not counted: of a long line only its turns matter.
-    others = {
-        head.tags.get(fair.key, ""): UNBOUNDED for head in heads if head.kind == "flow"
-    }
+    others = {head.tags.get(fair.key, ""): UNBOUNDED for head in heads if head.kind == "flow"}
     others.pop(value, None)
     place = await store.position(row.seq, own_lane=True) or 1
     return Sharing(fair, value, place - 1, others, more=len(snapshot.lanes) > MOST_LANES)

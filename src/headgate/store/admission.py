@@ -92,7 +92,8 @@ class Ceilings:
                 spoken = f"{rule.key}={tags[rule.key]}" if rule.per_value else rule.name
                 return self._refusal(name, spoken, rule.max_active, now)
             names.append(name)
-        self.added.update(names)
+        for name in names:
+            self.added[name] += 1
         return None
 
     def _now_active(self, name: str) -> int:

@@ -106,6 +106,11 @@ def _by_run(rows: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
     return sorted(rows, key=lambda row: row[0])
 
 
+def _last(rows: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
+    """Of rows about the same thing the last one: a statement changes a row only once."""
+    return _by_run(list({row[0]: row for row in rows}.values()))
+
+
 async def _at_once(tx: Session, commit: Commit, folded: Folded, version: int) -> Row | None:
     parts = Parts()
     _fence(parts, commit, version, keys=False)
@@ -124,7 +129,7 @@ async def _at_once(tx: Session, commit: Commit, folded: Folded, version: int) ->
     if commit.runs_started:
         parts.add("run_start", *columns(_by_run(commit.runs_started), 2))
     if commit.runs_marked:
-        parts.add("run_mark", *columns(_by_run(commit.runs_marked), 4))
+        parts.add("run_mark", *columns(_last(commit.runs_marked), 4))
     if commit.runs_ended:
         parts.add("run_end", *columns(_by_run(commit.runs_ended), 5))
         parts.add("closing_all", alias="closing")
@@ -147,11 +152,12 @@ def _others(commit: Commit) -> list[tuple[str, list[Any]]]:
     """What no other part of a commit touches."""
     found: list[tuple[str, list[Any]]] = []
     if commit.orders:
-        found.append(("order_add", columns(sorted(commit.orders, key=_task), 5)))
+        orders = {(order.task, order.kind): order for order in commit.orders}
+        found.append(("order_add", columns(sorted(orders.values(), key=_task), 5)))
     if commit.node_inputs:
         found.append(("node_input_add", columns(sorted(commit.node_inputs), 3)))
     if commit.buckets:
-        found.append(("bucket_save", columns(sorted(commit.buckets), 2)))
+        found.append(("bucket_save", columns(_last(commit.buckets), 2)))
     if commit.reservations is not None:
         rows = columns(sorted(commit.reservations), 3)
         found.append(("reservation_clear", rows[:2]))
@@ -198,7 +204,7 @@ async def _step_by_step(
             await step(tx, "run_start", *columns(_by_run(commit.runs_started), 2))
             await step(tx, "queue_remove", sorted(start.run for start in commit.runs_started))
         if commit.runs_marked:
-            await step(tx, "run_mark", *columns(_by_run(commit.runs_marked), 4))
+            await step(tx, "run_mark", *columns(_last(commit.runs_marked), 4))
         if commit.runs_ended:
             await _end(tx, commit.runs_ended, limits)
         for name, params in _others(commit):

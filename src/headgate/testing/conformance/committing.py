@@ -85,6 +85,20 @@ class TestCommitting:
         assert (row.state, row.output, row.ended_at) == ("cancelled", b"1", world.clock.now())
         assert (await store.load()).runs == []
 
+    async def test_of_two_marks_in_one_commit_the_last_counts(self, world: World) -> None:
+        store = await world.open()
+        run = await submitted(store)
+        leader = await Leader.stand(store)
+        await leader.start(run.seq)
+        marks = [
+            RunMark(run.seq, "running", "failed", b'"first"'),
+            RunMark(run.seq, "cancelling", "cancelled", b'"second"'),
+        ]
+        await leader.commit(runs_marked=marks)
+        row = await store.run(run.id)
+        assert row is not None
+        assert (row.state, row.verdict) == ("cancelling", "cancelled")
+
     async def test_a_run_is_closed_once(self, world: World) -> None:
         store = await world.open()
         leader = await Leader.stand(store)
@@ -197,7 +211,8 @@ class TestCommitting:
         assert snapshot.requests == [second]
         [started] = await store.accept(Accept("w1", [(task, given)]))
         assert started.shared == b"{}"
-        await leader.commit(buckets=[Bucket("api", 9)], reservations=[])
+        # Of what is told twice in one commit, the last counts.
+        await leader.commit(buckets=[Bucket("api", 11), Bucket("api", 9)], reservations=[])
         snapshot = await store.load()
         assert snapshot.buckets == [Bucket("api", 9), Bucket("db", 8)]
         assert snapshot.reservations == []
