@@ -136,7 +136,7 @@ def test_a3_many_end_in_one_millisecond_on_two_workers(
     make_hg: Engines, overlap: Overlap, tmp_path: Path
 ):
     hg = make_hg(async_permits=25)  # the window needs both
-    make_hg.process(STEPS_FILE).ready()
+    make_hg.process(STEPS_FILE, async_permits=25).ready()
     groups = latches(tmp_path, 5)
     run = hg.submit(steps.windowed, [str(groups[n // 40]) for n in range(200)], 40)
     for number, group in enumerate(groups):

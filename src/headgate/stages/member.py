@@ -43,6 +43,8 @@ _graph = msgspec.json.Decoder(Graph).decode
 FINISH_BATCH = 500
 JOIN_AGAIN_SECONDS = 0.5
 FEEL_SECONDS = 0.25
+ANSWER_SECONDS = 5.0
+"""How long a worker that ends waits for the answer to its last acceptance."""
 MOST_GRAPHS = 1_000
 
 
@@ -72,6 +74,7 @@ class Member:
         self._tasks: list[asyncio.Task[None]] = []
         self._chores: set[asyncio.Task[None]] = set()
         self._feeling = False
+        self._taking = asyncio.Lock()
         self._announced = 0
         self._graphs: dict[str, Graph] = {}
         self._closing = False
@@ -106,6 +109,10 @@ class Member:
         self._closing = True
         with suppress(HeadgateError):
             await self.drain()
+        # What is being accepted right now is ours when the answer comes: it is begun, and may finish.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ANSWER_SECONDS), self._taking:
+                pass
         left = await self.worker.close(grace_us)
         await self._flush()
         return left
@@ -252,6 +259,10 @@ class Member:
                 await self.drain()
 
     async def _take(self, offers: list[tuple[int, int]]) -> None:
+        async with self._taking:
+            await self._take_new(offers)
+
+    async def _take_new(self, offers: list[tuple[int, int]]) -> None:
         # A notification may tell of what was found among the orders, and begun, before it came.
         new = [each for each in offers if not self.worker.begun(each[1])]
         # Until the answer has come and all are begun: accepted and forgotten they would run for ever.
