@@ -45,7 +45,7 @@ def test_b15_an_idle_worker_ends_itself_and_a_busy_one_does_not(
 )
 @pytest.mark.parametrize("store", ["sqlite"], indirect=True)
 def test_b15_a_worker_recycles_itself_and_loses_nothing(
-    cluster: Cluster, setting: dict[str, Any], said: str
+    cluster: Cluster, overlap: Overlap, setting: dict[str, Any], said: str
 ):
     """What it has in flight finishes; what was offered meanwhile goes elsewhere, without an attempt."""
     client = cluster.client()
@@ -59,6 +59,8 @@ def test_b15_a_worker_recycles_itself_and_loses_nothing(
 
     assert run.result(TIMEOUT) == [2 * n for n in range(60)]
     assert {task.attempt for task in run.tasks()} == {1}
+    if most := setting.get("max_tasks"):
+        assert sum(span.pid == first.pid for span in overlap.spans("work")) == most
 
 
 @pytest.mark.parametrize("store", ["postgres"], indirect=True)

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import io
+import logging
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from rich.console import Console
+from rich.text import Text
 
+from headgate import RunFailed, embedded, flow, step
 from headgate.base.clock import SECOND
 from headgate.base.config import load
 from headgate.base.graph import Graph
 from headgate.base.ids import RunId
 from headgate.base.model import RunRow
+from headgate.cli import runs
 from headgate.cli.dev_screen import DevScreen, Scene
 from headgate.cli.display import picture
 from headgate.cli.following import Following, summary
+from headgate.cli.runs import shown
 from headgate.cli.shell import Shell
 from headgate.cli.tables import lasted
 from headgate.cli.watching import view_of
@@ -112,3 +117,49 @@ def test_a_pool_that_is_not_as_asked_is_noted_whoever_set_it(
     following._tell_overruled(hg, ["db"])  # pyright: ignore[reportPrivateUsage]
     assert len(told) == bool(said)
     assert said in "".join(told)
+
+
+@pytest.mark.parametrize(
+    ("said", "read"),
+    [
+        ("\x1b[31mred\x1b[0m", "red"),
+        ("\x1b]52;c;ZXZpbA==\x07clip", "clip"),
+        ("\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "link"),
+        ("\x1b]0;unfinished", ""),
+        ("a\rb\x9b2Jc\x07\x7f\x00", "ab2Jc"),
+        ("two\nlines\tand [bold]ü[/]", "two\nlines\tand [bold]ü[/]"),
+    ],
+)
+def test_a_bodys_words_are_no_commands_to_the_terminal(said: str, read: str):
+    assert Text.from_markup(shown(said)).plain == read
+
+
+def test_logs_and_errors_are_shown_without_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    evil = "\x1b[2Jgone"
+
+    @step(name="say_evil")
+    async def say() -> None:
+        logging.getLogger("tests.evil").warning(evil)
+        raise ValueError(evil)
+
+    @flow(name="evil")
+    def evil_flow() -> Any:
+        return say()
+
+    monkeypatch.chdir(tmp_path)
+    with embedded(str(tmp_path / "hg.db")) as hg:
+        run = hg.submit(evil_flow)
+        with pytest.raises(RunFailed):
+            run.result("20s")
+    shell = Shell(url=str(tmp_path / "hg.db"))
+
+    runs.logs(shell, run.id)
+    runs.show(shell, run.id, tasks=True)
+
+    read = capsys.readouterr().out
+    assert read.count("gone") >= 4
+    assert "\x1b[2J" not in read
+    runs.logs(Shell(url=shell.url, json=True), run.id)
+    assert "\\u001b[2Jgone" in capsys.readouterr().out

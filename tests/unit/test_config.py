@@ -243,7 +243,15 @@ def test_variables_of_others_and_empty_ones_are_left_alone(tmp_path: Path):
 def test_a_bad_value_is_refused_with_its_key(tmp_path: Path, key: str, value: object):
     message = refused(tmp_path, {}, {key: value})
 
-    assert message.startswith(f"override {key}: ")
+    assert message.startswith(key)
+    assert not message.startswith(f"{key}: {key}")
+
+
+def test_a_key_that_nobody_knows_is_named_as_it_was_written(tmp_path: Path):
+    message = refused(tmp_path, {}, {"worker_lese": "5s"})
+
+    assert message.startswith("worker_lese is not a setting.")
+    assert "Did you mean 'worker_lease'?" in message
 
 
 def test_none_unsets(tmp_path: Path):

@@ -22,6 +22,7 @@ from headgate.base import codec
 from headgate.base.clock import SystemClock
 from headgate.base.logs import MAX_BYTES, MAX_LINE, MAX_LINES, AttemptLog, Line, decode_log
 from headgate.base.model import Progress
+from headgate.client.views import instant
 from headgate.stages.executors import capture
 from headgate.stages.executors.capture import Lines
 from headgate.stages.executors.in_processes import ProcessExecutor
@@ -287,6 +288,69 @@ def test_lines_of_two_threads_are_all_counted():
     assert lines.take() == AttemptLog(0, [])
 
 
+@every
+async def test_an_odd_record_is_kept_in_a_form_that_can_be_stored(kind: str, tmp_path: Path):
+    async with Bench(kind, tmp_path) as bench:
+        outcome = await bench.run("log_oddly")
+
+    assert outcome.output == b"1", outcome.failure
+    log = decode_log(outcome.log or b"")
+    assert [line.text for line in log.lines] == [
+        "by an odd name", "at an odd level", "at an odd time", "at an odd time"
+    ]  # fmt: skip
+    assert log.lines[0].logger.startswith("half\\udc80x")
+    assert all(len(line.logger) <= capture.MAX_NAME for line in log.lines)
+    assert all(0 <= line.level <= capture.MAX_LEVEL for line in log.lines)
+    for line in log.lines:
+        instant(line.at)
+
+
+async def test_an_end_is_told_even_if_what_was_said_cannot_be_stored(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    async with Bench("thread", tmp_path) as bench:
+        job, ended = bench.start("silent")
+        job.lines = Lines()
+        job.lines.add([Line(0, 20, "half\udc80", "x")])
+        async with asyncio.timeout(20):
+            outcome = await ended
+
+    assert (outcome.state, outcome.log) == ("completed", None)
+    assert f"what task {job.task} (token {job.token}) said of itself is lost" in caplog.text
+
+
+@every
+async def test_a_message_without_a_text_does_not_fail_the_body(kind: str, tmp_path: Path):
+    async with Bench(kind, tmp_path) as bench:
+        outcome = await bench.run("log_the_unprintable")
+
+    assert outcome.output == b"1", outcome.failure
+    assert lines_of(outcome) == [
+        "<Unprintable> (cannot be formatted: RuntimeError)",
+        "%d (cannot be formatted: TypeError)",
+    ]
+
+
+@every
+async def test_a_text_that_logs_itself_comes_to_an_end(kind: str, tmp_path: Path):
+    async with Bench(kind, tmp_path) as bench:
+        outcome = await bench.run("log_an_echo")
+
+    assert outcome.state in {
+        "completed",
+        "failed",
+    }  # with a handler of one's own it is a RecursionError
+    assert 0 < len(lines_of(outcome)) < 100
+
+
+async def test_a_signal_handler_may_log_while_its_body_does(tmp_path: Path):
+    async with Bench("process", tmp_path) as bench:
+        outcome = await bench.run("log_by_signals", 2.0)
+
+    assert outcome.output == b"1", outcome.failure
+    assert {"a signal", "the body"} == set(lines_of(outcome))
+
+
 # -- how far it is -----------------------------------------------------------------------------------
 
 
@@ -359,6 +423,22 @@ async def test_a_secret_arrives_and_is_hidden_in_all_a_body_says(kind: str, tmp_
     assert leaked.failure.type == "secret_in_result"
     assert "env:HG_SECRET" in leaked.failure.message
     assert not leaked.failure.retryable
+
+
+@every
+async def test_a_secret_is_hidden_in_names_too(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    from headgate import secret
+
+    monkeypatch.setenv("HG_SECRET", "hunter2hunter2")
+    async with Bench(kind, tmp_path) as bench:
+        outcome = await bench.run("slip_by_names", secret("env:HG_SECRET"))
+
+    assert outcome.failure is not None
+    assert outcome.failure.type == "Refused_***"
+    assert [line.logger for line in decode_log(outcome.log or b"").lines] == ["client.***"]
+    assert "hunter2" not in str(outcome)
 
 
 @every

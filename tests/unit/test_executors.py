@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import gc
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,63 @@ async def test_an_exit_in_a_body_fails_only_the_task(
 ):
     async with Harness(kind, tmp_path) as harness:
         outcome = await harness.run(step)
+
+        assert (outcome.state, outcome.failure.type) == ("failed", type_)
+        assert (await harness.run("double", 1)).state == "completed"
+
+
+class Poison:
+    """A step whose types exit: where a call is decoded, a result encoded, an error shown."""
+
+    name, retry_on = "poison", None
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+
+    def decode_call(self, raw: bytes) -> tuple[list[Any], dict[str, Any]]:
+        if self.where == "decode":
+            sys.exit("bad pill")
+        return [], {}
+
+    async def fn(self) -> None:
+        class Weird(Exception):
+            def __str__(self) -> str:
+                raise SystemExit(3)
+
+        if self.where == "error":
+            raise Weird
+        if self.where == "retry":
+            raise ValueError
+
+    def encode_result(self, value: Any) -> bytes:
+        raise KeyboardInterrupt
+
+
+class Unasked(type):
+    def __instancecheck__(cls, instance: Any) -> bool:
+        raise SystemExit(4)
+
+
+@pytest.mark.parametrize("kind", ["async", "thread"])
+@pytest.mark.parametrize(
+    ("where", "type_"),
+    [
+        ("decode", "invalid_arguments"),
+        ("error", "Weird"),
+        ("encode", "unserialisable_result"),
+        ("retry", "internal"),
+    ],
+)
+async def test_an_exit_beside_a_body_fails_only_the_task(
+    kind: str, where: str, type_: str, tmp_path: Path
+):
+    async with Harness(kind, tmp_path) as harness:
+        step: Any = Poison(where)
+        if where == "retry":
+            step.retry_on = (Unasked("Error", (Exception,), {}),)
+        job = Job(1, 1, "run", step, b"")
+        harness.executor.start(job, harness._done)
+        outcome = await harness.end_of(job)
 
         assert (outcome.state, outcome.failure.type) == ("failed", type_)
         assert (await harness.run("double", 1)).state == "completed"

@@ -66,6 +66,26 @@ def test_an_error_that_cannot_be_shown():
     assert "cannot be shown" in failure.message
 
 
+def test_an_error_that_exits_when_it_is_shown():
+    class Leaving(Exception):
+        def __str__(self) -> str:
+            raise SystemExit(3)
+
+    for made in (failures.internal, failures.bad_call, lambda e: failures.of_exception(e, None)):
+        failure = made(raised(Leaving()))
+
+        assert "(its message cannot be shown: SystemExit)" in failure.message
+        assert (failure.traceback or "").endswith("Leaving")
+
+
+def test_a_name_that_no_encoder_takes():
+    error = type("Half\udc80" + "x" * 1_000, (Exception,), {})
+
+    failure = failures.of_exception(raised(error()), None)
+
+    assert len(msgspec.json.encode(failure.type)) < 2 * failures.MAX_NAME
+
+
 def test_messages_are_bounded_and_can_be_encoded():
     failure = failures.of_exception(raised(ValueError("\ud800" + "x" * 100_000 + "the end")), None)
 
@@ -137,6 +157,12 @@ def test_crashes_say_how(code: int, words: str):
 
     assert (failure.type, failure.retryable) == ("worker_crashed", True)
     assert words in failure.message
+
+
+def test_a_child_that_the_worker_has_killed_says_why():
+    failure = failures.crashed(-signal.SIGKILL, "it has closed its line")
+
+    assert failure.message.endswith("was ended by its worker: it has closed its line")
 
 
 def test_our_own_errors_are_marked():

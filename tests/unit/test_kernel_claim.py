@@ -143,7 +143,8 @@ def test_d6_pressures_combine(nearly_full: bool, memory: bool, latency: bool):
     }[memory, latency]
     expected = 0 if nearly_full else expected
     felt = Felt(ASYNC if nearly_full else frozenset(), memory, latency)
-    assert claim == Claim(expected, expected, felt)
+    assert claim == Claim(expected, expected, claim.share, felt)
+    assert claim.share == (50 if memory else 100) * (70 if latency else 100) // 100
 
 
 @pytest.mark.parametrize("free", range(1, 201))
@@ -201,7 +202,7 @@ def test_d6_a_load_that_swings_around_the_threshold_does_not_flap():
 def test_d6_latency_without_any_task_in_the_last_minute_lets_go():
     felt = claim_size(load(50, p99_us=5_000), POLICY, CALM).felt
 
-    assert claim_size(load(50, p99_us=None), POLICY, felt) == Claim(50, 50, CALM)
+    assert claim_size(load(50, p99_us=None), POLICY, felt) == Claim(50, 50, 100, CALM)
 
 
 # -- what can never be right -----------------------------------------------------------------------

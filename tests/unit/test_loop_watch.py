@@ -100,6 +100,53 @@ async def test_a_blocking_step_is_named_with_its_line(
     assert watched.watch.worst_us() >= lag_us
 
 
+async def in_a_gather() -> None:
+    await asyncio.gather(asyncio.sleep(0), _later())
+
+
+async def in_a_wait_for() -> None:
+    await asyncio.wait_for(_later(), 10)
+
+
+async def _later() -> None:
+    await asyncio.sleep(0)
+    await blocking()
+
+
+async def in_a_callback() -> None:
+    asyncio.get_running_loop().call_later(0.01, time.sleep, 0.4)
+    await asyncio.sleep(0.6)
+
+
+@pytest.mark.parametrize("body", [in_a_gather, in_a_wait_for, in_a_callback])
+async def test_a_step_is_named_for_what_it_has_started(
+    body: Callable[..., Any], watched: Watched, caplog: pytest.LogCaptureFixture
+):
+    with caplog.at_level(logging.WARNING):
+        await asyncio.gather(watched.run("app:polite", polite), watched.run("app:starts", body))
+        await watched.told(1)
+
+    assert [name for name, _ in watched.blocks] == ["app:starts"]
+    [text] = warnings(caplog)
+    assert "step app:starts holds the worker's loop" in text
+    if body is not in_a_callback:
+        assert "(blocking)" in text
+
+
+async def test_what_is_no_step_is_told_by_its_line(
+    watched: Watched, caplog: pytest.LogCaptureFixture
+):
+    with caplog.at_level(logging.WARNING):
+        await asyncio.create_task(blocking())
+        await asyncio.sleep(0.1)
+
+    [text] = warnings(caplog)
+    line = blocking.__code__.co_firstlineno + 1
+    assert "something that is no step holds the worker's loop for more than 60 ms" in text
+    assert f"{__file__}:{line} (blocking)" in text
+    assert watched.blocks == []
+
+
 async def test_it_is_said_once_a_minute_and_counted_every_time(
     watched: Watched, caplog: pytest.LogCaptureFixture
 ):

@@ -81,6 +81,12 @@ def test_a_url_as_options() -> None:
     assert options.lock(1) != parse("postgresql://db/jobs").lock(1)
 
 
+def test_no_guess_where_nothing_is_near() -> None:
+    with pytest.raises(InvalidInput, match="pooled is true or false") as caught:
+        parse("postgresql://db/jobs?pooled=maybe")
+    assert caught.value.hint == "Write pooled=true, or nothing."
+
+
 @pytest.mark.parametrize("query", ["schema=pg_x", "schema=a-b", "schema=A", "pooled=perhaps"])
 def test_a_url_that_cannot_be_right(query: str) -> None:
     with pytest.raises(InvalidInput):

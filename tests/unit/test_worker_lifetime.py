@@ -84,14 +84,17 @@ def test_b15_a_worker_counts_its_own_life():
     assert life.bounded
 
     clock.advance(4 * MINUTE)
-    life.offered()
+    life.began()
+    assert life.room == 2
     clock.advance(4 * MINUTE)
     assert life.over(clock.monotonic(), in_flight=0) is None  # it was wanted four minutes ago
     life.ended()
     clock.advance(5 * MINUTE)
     assert life.over(clock.monotonic(), in_flight=1) is None
     assert life.over(clock.monotonic(), in_flight=0) == "idle for 5m00s"
-    life.ended(2)
+    life.began()
+    life.began()
+    assert life.room == 0
     assert life.over(clock.monotonic(), in_flight=0) == "ran 3 tasks"
     assert life.next_look(clock.monotonic(), in_flight=0) == clock.monotonic() + 5 * MINUTE
 

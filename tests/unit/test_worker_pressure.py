@@ -212,15 +212,17 @@ def test_d6_a_worker_that_fills_and_empties_quickly_does_not_flood_the_store(tmp
 
     told = sum(felt.ask(MILLISECOND, **{"async": 95 if n % 2 else 50}).urgent for n in range(1_000))
 
-    assert told <= SECOND // TELL_EVERY_US
+    # that it sets in, ten times a second; that it lets go, at once after each
+    assert told <= 2 * SECOND // TELL_EVERY_US
 
 
 def test_d6_what_could_not_be_told_yet_is_told_later(tmp_path: Path):
     felt = Felt(tmp_path)
     assert felt.ask(**{"async": 95}).urgent
-    assert not felt.ask(1_000, **{"async": 50}).urgent
+    assert felt.ask(1_000, **{"async": 50}).urgent  # there is room again: nobody stands idle for this
+    assert not felt.ask(1_000, **{"async": 95}).urgent
 
-    assert felt.ask(TELL_EVERY_US, **{"async": 50}) == Asked(50, 50, urgent=True)
+    assert felt.ask(TELL_EVERY_US, **{"async": 95}) == Asked(0, 0, urgent=True)
 
 
 def test_d6_unlimited_permits(tmp_path: Path):

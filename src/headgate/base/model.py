@@ -104,6 +104,10 @@ class WorkerRow(msgspec.Struct, frozen=True):
     """How many offers it will take now: permits free under the pressure it feels."""
     full: tuple[str, ...] = ()
     """Executors that are nearly full: it takes none of theirs until there is room again."""
+    share: int = 100
+    """Percent of its permits it uses under the pressure it feels."""
+    free: int = 0
+    """How many tasks it would have taken at the moment of the beat: for people."""
     labels: dict[str, str] = {}
     steps: dict[str, str] | None = None
     """Step → signature. None: any step (tests, simulator)."""

@@ -76,6 +76,8 @@ class Claim:
     """How many tasks it would take at this moment."""
     standing: int
     """How many offers it will take until it says otherwise, beside the permits the coordinator counts."""
+    share: int
+    """Percent of its permits that it uses under this pressure."""
     felt: Felt
     """Give it back at the next call."""
 
@@ -108,16 +110,20 @@ def claim_size(load: Load, policy: ClaimPolicy, before: Felt) -> Claim:
         _over(load.memory, policy.memory_high, before.memory),
         _over(load.p99_us, policy.latency_threshold_us, before.latency),
     )
-    return Claim(_pressed(free, policy, felt), _pressed(room, policy, felt), felt)
+    return Claim(_pressed(free, policy, felt), _pressed(room, policy, felt), _share(felt), felt)
 
 
 def _pressed(free: int, policy: ClaimPolicy, felt: Felt) -> int:
     if free <= 0:
         return 0
     # In hundredths: 0.7 has no exact binary form, and 90 × 0.7 must be 63.
-    percent = (50 if felt.memory else 100) * (70 if felt.latency else 100) // 100
+    percent = _share(felt)
     # Under pressure a free worker still takes one: otherwise two slow tasks could stop it for good.
     return max(1, min(free, policy.batch) * percent // 100)
+
+
+def _share(felt: Felt) -> int:
+    return (50 if felt.memory else 100) * (70 if felt.latency else 100) // 100
 
 
 def _nearly_full(permits: int, used: int, before: bool) -> bool:

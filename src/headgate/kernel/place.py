@@ -73,7 +73,17 @@ class Worker:
         if row.draining or executor in row.full:
             return 0
         free = self.vacant(executor)
+        if row.share < 100:
+            free = min(free, self._pressed(executor))
         return min(free, row.claim - self.offered) if row.claim >= 0 else free
+
+    def _pressed(self, executor: str) -> int:
+        """Under pressure it uses a part of its permits, and at least one: else it might stop for good."""
+        row = self.row
+        permits = row.permits.get(executor, 0)
+        if permits < 0:
+            return UNBOUNDED
+        return max(1, permits * row.share // 100) - self.used_by.get(executor, 0)
 
     def vacant(self, executor: str) -> int:
         """Permits not in use, whatever it claims at the moment: how busy it is."""

@@ -110,8 +110,8 @@ def _of_worker(metrics: Metrics, row: WorkerRow) -> Iterator[Metric]:
     )
     yield Gauge(
         "headgate_worker_claim_size",
-        "Offers it would take now, beside its permits; -1: no bound.",
-        row.claim,
+        "Tasks it would take now, under the pressure it feels.",
+        row.free,
     )
     yield _counter("headgate_worker_claims", "Writes that accepted offers.", metrics.claims)
     # Neither is ever 0 where it is measured; where it is not, nothing is said.

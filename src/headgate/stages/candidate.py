@@ -122,6 +122,9 @@ class Candidate:
             with suppress(HeadgateError):
                 await self._store.resign(owner, term)
             raise
+        except StoreError as error:
+            log.warning("term %s ended: %s", term, error)
+            failed = True
         except Exception:
             log.exception("term %s ended by an error of our own; standing again", term)
             failed = True

@@ -41,11 +41,12 @@ from headgate.stages.steady import Steady
 from headgate.stages.worker import End, Launch, Worker
 from headgate.stages.writing import Writing
 from headgate.store import values
-from headgate.store.protocol import Elect, Expire, Recut, Store, Withdraw
+from headgate.store.protocol import Elect, Expire, Recut, Store, Tidy, Withdraw
 
 log: logging.Logger = logging.getLogger(__name__)
 _graph = msgspec.json.Decoder(Graph).decode
 SWEEP_SECONDS = 1.0
+TIDY_EVERY_US = 60 * SECOND
 MOST_OVERDUE = 1_000
 
 
@@ -86,6 +87,7 @@ class Coordinator:
         self._clock = SystemClock()
         self._steady = Steady(settings.worker_lease_us)
         self._retention = Retention(store, settings, owner)
+        self._tidy_at = 0
 
     # -- from the same process ---------------------------------------------------------------------
 
@@ -288,8 +290,9 @@ class Coordinator:
     # -- what changed ------------------------------------------------------------------------------
 
     async def _gather(self, conductor: Conductor, now: int) -> None:
+        before = self._clock.monotonic()
         gathered = await self._news.gather(conductor)
-        self._steady.saw(gathered.now, self._clock.monotonic())
+        self._steady.saw(gathered.now, before, self._clock.monotonic())
         if gathered.limits_changed:
             await self._new_limits(conductor, now)
         await self._news.tell(conductor, gathered, now)
@@ -328,6 +331,15 @@ class Coordinator:
         except HeadgateError as error:
             log.warning("lanes are not recut: %s", error)
 
+    async def _tidy(self, term: int) -> None:
+        """Lanes that nobody stands in go; if not now, then the next time."""
+        after = 0
+        try:
+            while after := await self._store.tidy(Tidy(term, after)):
+                pass
+        except HeadgateError as error:
+            log.warning("lanes are not tidied: %s", error)
+
     # -- time --------------------------------------------------------------------------------------
 
     async def _keep_lease(self, term: int) -> None:
@@ -360,6 +372,9 @@ class Coordinator:
         self._metrics.wanted(self.demand)
         if self._retention.due():
             self._behind(self._retention.work())
+        if self._clock.monotonic() >= self._tidy_at:
+            self._tidy_at = self._clock.monotonic() + TIDY_EVERY_US
+            self._behind(self._tidy(conductor.term))
         if self._overflow is not None:
             workers = [worker.row for worker in conductor.ledger.floor.workers.values()]
             self._overflow.sees(self.demand, workers)

@@ -60,7 +60,7 @@ class Engine:
                 self._leftover,
                 self.metrics,
                 overflow,
-                None if self.member is None else self.member.doubt,
+                None if self.member is None else self.member.orders.doubt,
             )
 
     # -- who it is ---------------------------------------------------------------------------------

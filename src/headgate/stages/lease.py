@@ -33,6 +33,7 @@ T = TypeVar("T")
 MARGIN_US = 1 * SECOND
 """How long before its lease ends a worker stops what it runs."""
 LAST_MOMENT_US = SECOND // 5
+LEAVE_SECONDS = 3.0
 WOKEN_US = SECOND // 2
 """How long a process that was stopped past its lease may take, when it wakes up, to stop what it runs."""
 
@@ -90,14 +91,16 @@ class LeaseKeeper:
         await self._call(self._beat())
 
     def keep_while(self, alive: Callable[[], bool], worker: str) -> None:
-        """The engine is gone, a body in a thread is not: renew until it ends, then leave."""
+        """The engine is gone, a body is not: renew until it ends, then leave."""
         self._outlived = alive, worker
 
     async def close(self, worker: str) -> None:
         """The worker leaves: nothing of it runs any more."""
         if self._thread.is_alive() and self._loop is not None:
-            with suppress(HeadgateError):
-                await self._call(self._store.leave(worker))
+            # A store that does not answer finds out by the lease.
+            with suppress(HeadgateError, TimeoutError):
+                async with asyncio.timeout(LEAVE_SECONDS):
+                    await self._call(self._store.leave(worker))
             await self._call(self._end())
         await asyncio.to_thread(self._thread.join)
 
@@ -112,8 +115,16 @@ class LeaseKeeper:
     def _main(self) -> None:
         try:
             asyncio.run(self._keep())
-        except Exception as error:  # noqa: BLE001 — told to whoever started it, or logged
-            self._tell_started(error)
+        except Exception as error:
+            if self._ends == 0:
+                self._tell_started(error)
+                return
+            self._loop = None
+            # Without this thread nobody renews and nobody would stop what runs.
+            log.critical("the lease cannot be kept any more", exc_info=error)
+            if not self._lost:
+                self._tell_lost(f"its keeper failed: {error!r}")
+            asyncio.run(self._see_it_end())
 
     async def _keep(self) -> None:
         self._loop = asyncio.get_running_loop()

@@ -15,6 +15,7 @@ from headgate.base.clock import SECOND, Clock
 from headgate.base.config import Settings
 from headgate.base.durations import spoken
 
+NO_END = 2**31
 LOOK_SECONDS = 0.1
 """How soon it is noticed that enough tasks have been run."""
 
@@ -35,7 +36,7 @@ class Life(NamedTuple):
     """When it was last offered something, or something of it ended; its start if never."""
     in_flight: int = 0
     tasks: int = 0
-    """How many have ended."""
+    """How many it has begun."""
 
 
 def ending(life: Life, bounds: Bounds, now: int) -> str | None:
@@ -80,13 +81,19 @@ class Lifetime:
         """Whether anything but its owner can end it."""
         return self._bounds != Bounds()
 
-    def offered(self) -> None:
-        """Work was offered to it: it is wanted."""
+    @property
+    def room(self) -> int:
+        """How many more tasks it may begin."""
+        most = self._bounds.tasks
+        return NO_END if most is None else max(0, most - self._tasks)
+
+    def began(self) -> None:
+        """A task was begun: it is wanted."""
+        self._tasks += 1
         self._busy_at = self._clock.monotonic()
 
-    def ended(self, tasks: int = 1) -> None:
-        """So many tasks have ended."""
-        self._tasks += tasks
+    def ended(self) -> None:
+        """A task has ended."""
         self._busy_at = self._clock.monotonic()
 
     def over(self, now: int, in_flight: int) -> str | None:

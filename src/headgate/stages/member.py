@@ -15,37 +15,31 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
-import msgspec
-
-from headgate.base.clock import SECOND, Clock
+from headgate.base.clock import Clock
 from headgate.base.config import Settings
 from headgate.base.errors import HeadgateError, StoreError
-from headgate.base.graph import Graph
 from headgate.base.model import WorkerRow
-from headgate.base.states import TaskState
 from headgate.flows.registry import Registry
-from headgate.kernel import render
-from headgate.kernel.steps import PLAIN
 from headgate.observe.metrics import Metrics
 from headgate.stages.chores import end_tasks
 from headgate.stages.coordinator import Coordinator
 from headgate.stages.lease import LeaseKeeper
 from headgate.stages.lifetime import Lifetime
-from headgate.stages.worker import End, Launch, Worker
-from headgate.store.protocol import Accept, Ended, Finish, Started, Store
+from headgate.stages.orders import Orders
+from headgate.stages.worker import End, Worker
+from headgate.store.protocol import Ended, Finish, Store
 
 log: logging.Logger = logging.getLogger(__name__)
-_graph = msgspec.json.Decoder(Graph).decode
 FINISH_BATCH = 500
 JOIN_AGAIN_SECONDS = 0.5
 FEEL_SECONDS = 0.25
 ANSWER_SECONDS = 5.0
 """How long a worker that ends waits for the answer to its last acceptance."""
-MOST_GRAPHS = 1_000
 
 
 class Member:
@@ -68,20 +62,26 @@ class Member:
         self._leading = leading
         self._metrics = metrics
         self._unwritten: list[End] = []
-        self._doubtful: dict[int, int] = {}
-        """Token → task of attempts that may be ours and running without having been begun."""
         self._finish_wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._chores: set[asyncio.Task[None]] = set()
         self._feeling = False
-        self._taking = asyncio.Lock()
         self._announced = 0
-        self._graphs: dict[str, Graph] = {}
         self._closing = False
+        self._told_to_drain = False
         self.lifetime: Lifetime = Lifetime(settings, clock)
         """Of the process's worker, under whatever name it has joined."""
         self.worker: Worker = self._new_worker()
         self._keeper = self._new_keeper()
+        self.orders: Orders = Orders(
+            store,
+            settings,
+            metrics,
+            lambda: self.worker,
+            lambda: leading() is not None,
+            self.lost.is_set,
+            self.drain,
+        )
 
     # -- life --------------------------------------------------------------------------------------
 
@@ -89,8 +89,9 @@ class Member:
         """Join. Returns when the worker has its lease."""
         self.worker.since = await self._store.now()
         await self._keeper.start()
+        self.worker.watch_loop()
         self._tasks = [
-            asyncio.create_task(self._obey(), name="headgate-orders"),
+            asyncio.create_task(self.orders.obey(), name="headgate-orders"),
             asyncio.create_task(self._finish(), name="headgate-finish"),
             asyncio.create_task(self._feel_regularly(), name="headgate-pressure"),
         ]
@@ -99,6 +100,7 @@ class Member:
         """Take no more tasks; what runs may finish."""
         if not self.worker.draining:
             log.info("worker %s drains: %s tasks may finish", self.worker.id, self.worker.in_flight)
+        self._told_to_drain = True
         self.worker.draining = True
         if (coordinator := self._leading()) is not None:
             coordinator.describe_local()
@@ -107,23 +109,29 @@ class Member:
     async def finish(self, grace_us: int) -> list[int]:
         """What runs may end within the grace, the rest is handed back. Returns what cannot be ended."""
         self._closing = True
-        with suppress(HeadgateError):
-            await self.drain()
+        # A store that does not answer does not keep anybody: its lease ends by itself.
+        with suppress(HeadgateError, TimeoutError):
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await self.drain()
         # What is being accepted right now is ours when the answer comes: it is begun, and may finish.
-        with suppress(TimeoutError):
-            async with asyncio.timeout(ANSWER_SECONDS), self._taking:
-                pass
+        await self.orders.settled(ANSWER_SECONDS)
         left = await self.worker.close(grace_us)
         await self._flush()
         return left
 
     async def leave(self, left: list[int]) -> None:
         await end_tasks([*self._tasks, *self._chores])
+        if left and self._settings.exit_when_stuck:
+            # Only with this process. Its lease is not given up: it passes when they are certainly gone.
+            log.critical(
+                "%s bodies do not end when told to: this process ends with them", len(left)
+            )
+            os._exit(75)
         if left:
-            # A thread cannot be stopped. Its lease is kept until it ends, so that what it holds is not
-            # given to others beside it.
-            log.warning("%s tasks still run in threads: their slots stay taken", len(left))
-            self._keeper.keep_while(self.worker.threads_alive, self.worker.id)
+            # Bodies in threads, or that ignore being cancelled. The lease is kept until they end, so that
+            # what they hold is not given to others beside them.
+            log.warning("%s tasks cannot be stopped: their slots stay taken", len(left))
+            self._keeper.keep_while(self.worker.outlives, self.worker.id)
             return
         await self._keeper.close(self.worker.id)
         self.worker.forget()
@@ -158,8 +166,12 @@ class Member:
 
     def _feel(self) -> None:
         self._feeling = False
-        if self.worker.ask().urgent and self._leading() is None and not self._closing:
-            # Whoever offers must not go on until the next beat.
+        if not self.worker.ask().urgent or self._closing:
+            return
+        # Whoever offers must not go on as before until the next beat.
+        if (coordinator := self._leading()) is not None:
+            coordinator.describe_local()
+        else:
             self._chore(self._beat())
 
     def _chore(self, work: Coroutine[Any, Any, None]) -> None:
@@ -221,85 +233,6 @@ class Member:
             log.warning("task %s: the end of attempt %s came too late", task, token)
         return True
 
-    # -- orders ------------------------------------------------------------------------------------
-
-    def doubt(self, attempts: list[tuple[int, int]]) -> None:
-        """These may be written as accepted by us, though nobody began them: the answer was lost."""
-        self._doubtful |= {token: task for task, token in attempts}
-
-    async def _obey(self) -> None:
-        """Carry out what a leader elsewhere says. A lost notification costs a poll."""
-        while True:
-            try:
-                heard = await self._store.hear(
-                    self.worker.id, 0 if self._doubtful else self._settings.poll_us
-                )
-                if self.lost.is_set():
-                    continue
-                if self._doubtful:
-                    await self._take([(task, token) for token, task in self._doubtful.items()])
-                if self._leading() is not None:
-                    continue
-                if heard.offers:
-                    await self._take(heard.offers)
-                if heard.look:
-                    await self._look()
-            except StoreError as error:
-                log.warning("orders are not read: %s", error)
-                await asyncio.sleep(self._settings.poll_us / SECOND)
-
-    async def _look(self) -> None:
-        orders = await self._store.orders(self.worker.id)
-        if offers := [(order.task, order.token) for order in orders if order.kind == "offer"]:
-            await self._take(offers)
-        for order in orders:
-            if order.kind == "stop":
-                self.worker.stop(order.token, "cancel")
-            elif order.kind == "drain" and not self.worker.draining:
-                await self.drain()
-
-    async def _take(self, offers: list[tuple[int, int]]) -> None:
-        async with self._taking:
-            await self._take_new(offers)
-
-    async def _take_new(self, offers: list[tuple[int, int]]) -> None:
-        # A notification may tell of what was found among the orders, and begun, before it came.
-        new = [each for each in offers if not self.worker.begun(each[1])]
-        # Until the answer has come and all are begun: accepted and forgotten they would run for ever.
-        self.doubt(new)
-        await self._accept(new)
-        for _, token in offers:
-            self._doubtful.pop(token, None)
-
-    async def _accept(self, offers: list[tuple[int, int]]) -> None:
-        if not offers:
-            return
-        if self.worker.draining:
-            declined = [
-                Ended(task, token, TaskState.HANDED_BACK, reason="draining")
-                for task, token in offers
-            ]
-            await self._store.finish(Finish(self.worker.id, declined))
-            return
-        started = await self._store.accept(Accept(self.worker.id, offers))
-        self._metrics.claimed()
-        self.worker.launch([await self._launch(each) for each in started])
-
-    async def _launch(self, started: Started) -> Launch:
-        row = started.task
-        graph = self._graphs.get(started.graph)
-        if graph is None:
-            if len(self._graphs) > MOST_GRAPHS:
-                self._graphs.clear()
-            graph = self._graphs[started.graph] = _graph(await self._store.graph(started.graph))
-        node = graph.nodes[row.node]
-        call = row.input or render.NULL
-        if row.idx != PLAIN:
-            call = render.merge(node, started.shared, call)
-        return Launch(
-            row.id, row.token, row.attempt, started.run_id, node, call, graph.flow, started.trace
-        )
-
     # -- the lease ---------------------------------------------------------------------------------
 
     def _new_worker(self) -> Worker:
@@ -337,7 +270,7 @@ class Member:
 
     def _lose(self, why: str) -> None:
         """Stop everything before somebody else may start it again."""
-        if self.lost.is_set() or self._closing:
+        if self.lost.is_set():
             return
         log.error("the lease of worker %s is lost: %s", self.worker.id, why)
         self.lost.set()
@@ -346,16 +279,20 @@ class Member:
         self.worker.lose()
         # What it had to tell is stale from here on: its attempts are given to others.
         self._unwritten.clear()
-        self._doubtful.clear()
-        self._tasks.append(asyncio.create_task(self._join_again(), name="headgate-join"))
+        self.orders.forget()
+        if not self._closing:
+            self._tasks.append(asyncio.create_task(self._join_again(), name="headgate-join"))
 
     async def _join_again(self) -> None:
         """When nothing of the lost worker runs any more, a new one takes its place."""
         await self.worker.emptied()
+        await self.worker.close(0)
         await self._keeper.close(self.worker.id)
         self.worker.forget()
+        draining = self._told_to_drain
         while True:
             self.worker = self._new_worker()
+            self.worker.draining = draining
             self._keeper = self._new_keeper()
             try:
                 self.worker.since = await self._store.now()
@@ -366,5 +303,6 @@ class Member:
                 await asyncio.sleep(JOIN_AGAIN_SECONDS)
             else:
                 break
+        self.worker.watch_loop()
         self.lost.clear()
         log.warning("joined again as worker %s", self.worker.id)

@@ -48,6 +48,7 @@ class Pressure:
         self.size: int = 0
         self.standing: int = settings.claim_batch
         """What the row should say; the whole batch until it was asked for the first time."""
+        self.share: int = 100
         self.memory: float = 0.0
         self.p99_us: int = 0
         """0: no task has ended within the last minute."""
@@ -65,13 +66,24 @@ class Pressure:
         load = Load(permits, in_flight, self._total, self.memory, self.p99_us or None)
         claim = claim_size(load, self._policy, self.felt)
         self.felt, self.size, self.standing = claim.felt, claim.size, claim.standing
+        self.share = claim.share
         return Asked(claim.size, claim.standing, self._urgent(now))
 
     def _urgent(self, now: int) -> bool:
         # A claim is nothing only under pressure: permits in use are counted by the coordinator itself.
         if self.felt == self._told:
             return False
-        if self._told_at is not None and now - self._told_at < TELL_EVERY_US:
+        eased = not _holds_back_more(self.felt, self._told)
+        if not eased and self._told_at is not None and now - self._told_at < TELL_EVERY_US:
             return False  # asked again later it is urgent still
         self._told, self._told_at = self.felt, now
         return True
+
+
+def _holds_back_more(felt: Felt, before: Felt) -> bool:
+    """That it lets go is told without delay: a worker that waits to say so stands idle."""
+    return (
+        bool(felt.nearly_full - before.nearly_full)
+        or (felt.memory and not before.memory)
+        or (felt.latency and not before.latency)
+    )

@@ -23,8 +23,12 @@ class Steady:
         self._seen: tuple[int, int] | None = None
         self._wait_until = 0
 
-    def saw(self, store_us: int, boot_us: int) -> None:
-        """Both clocks, read at the same moment."""
+    def saw(self, store_us: int, before_us: int, boot_us: int) -> None:
+        """The store's clock was read between these two instants of our own.
+
+        Only a jump that is certain counts: whoever stood still between question and answer
+        must not take its own delay for one.
+        """
         if self._seen is not None:
             ahead = (store_us - self._seen[0]) - (boot_us - self._seen[1])
             if ahead > JUMP_US:
@@ -34,7 +38,7 @@ class Steady:
                     self._lease_us / SECOND,
                 )
                 self._wait_until = boot_us + self._lease_us
-        self._seen = store_us, boot_us
+        self._seen = store_us, before_us
 
     def trusted(self, boot_us: int) -> bool:
         return boot_us >= self._wait_until

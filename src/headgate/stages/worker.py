@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from headgate.base import codec
+from headgate.base import version
 from headgate.base.clock import Clock
 from headgate.base.config import Settings
 from headgate.base.errors import HeadgateError
@@ -25,8 +25,8 @@ from headgate.base.logs import LogRow
 from headgate.base.model import Failure, WorkerRow
 from headgate.base.states import TaskState
 from headgate.flows.registry import Registry
-from headgate.kernel import render
 from headgate.observe.metrics import Metrics
+from headgate.stages.carrier import Carrier, has_blob
 from headgate.stages.executors.in_processes import ProcessExecutor
 from headgate.stages.executors.in_threads import ThreadExecutor
 from headgate.stages.executors.on_loop import AsyncExecutor
@@ -41,8 +41,6 @@ from headgate.store.protocol import Store
 
 log: logging.Logger = logging.getLogger(__name__)
 _dump = msgspec.json.Encoder().encode
-_BLOB = b'"$headgate.blob"'
-VERSION = "0.1.0"
 MOST_REMEMBERED = 20_000
 """Tokens of attempts that were begun here."""
 
@@ -97,6 +95,7 @@ class Worker:
         self.expired: Callable[[], bool] = lambda: False
         """Whether what runs must have been stopped by now; set by whoever keeps its lease."""
         self._settings = settings
+        self._loop = asyncio.get_running_loop()
         self._clock = clock
         self._store = store
         self._registry = registry
@@ -115,6 +114,9 @@ class Worker:
         self._logs = LogKeeper(store)
         self._loop_watch: LoopWatch | None = None
         self._where: dict[int, Executor] = {}
+        self._carrier = Carrier(store, lambda: self._silent or self.expired())
+        self._fetching: dict[int, StopReason | None] = {}
+        """Token → what it was told to stop for, before its body could begin."""
         self._begun: dict[int, None] = {}
         self._held_back: list[Launch] = []
         self._since: dict[int, int] = {}
@@ -131,11 +133,13 @@ class Worker:
             id=self.id,
             host=socket.gethostname(),
             pid=os.getpid(),
-            version=VERSION,
+            version=version.installed(),
             permits=self._permits,
             total=self._settings.total_permits,
             claim=claim,
             full=() if claim < 0 else tuple(sorted(self.pressure.felt.nearly_full)),
+            share=self.pressure.share,
+            free=self.pressure.size,
             labels=self._settings.worker_labels,
             # Copied first: steps may be defined while this is asked from the lease's thread.
             steps={name: step.signature for name, step in dict(self._registry.steps).items()},
@@ -152,7 +156,13 @@ class Worker:
 
     @property
     def in_flight(self) -> int:
-        return len(self._where)
+        """Accepted and not ended: also what its arguments are still being fetched for."""
+        return len(self._where) + len(self._fetching)
+
+    @property
+    def room(self) -> int:
+        """How many more tasks it may begin in its life."""
+        return self._lifetime.room
 
     def ask(self) -> Asked:
         """What it would take now, under the pressure it feels."""
@@ -164,6 +174,21 @@ class Worker:
         used = self._kinds | flying.keys()
         permits = {kind: n for kind, n in self._permits.items() if kind in used}
         return self.pressure.claim(self._clock.monotonic(), flying, permits)
+
+    def watch_loop(self) -> None:
+        """From here on it is noticed when something holds the loop."""
+        self._loop_watch = LoopWatch(
+            self._loop,
+            self._holder,
+            self._clock,
+            self._settings.loop_lag_us,
+            self._metrics.held_loop,
+        )
+        self._loop_watch.start()
+
+    def _holder(self) -> Job | None:
+        executor = self._executors.get("async")
+        return executor.holder() if isinstance(executor, AsyncExecutor) else None
 
     # -- attempts ----------------------------------------------------------------------------------
 
@@ -178,9 +203,11 @@ class Worker:
                 # Its acceptance was repeated: an answer was lost, or it was offered in two ways at once.
                 continue
             self._remember(launch.token)
-            self._lifetime.offered()
+            self._lifetime.began()
             self.on_change()
-            if _BLOB in launch.call:
+            if has_blob(launch.call):
+                self._fetching[launch.token] = None
+                self._empty.clear()
                 self._chore(self._fetch_and_start(launch))
             else:
                 self._start(launch)
@@ -200,7 +227,9 @@ class Worker:
     def _start(self, launch: Launch) -> None:
         step = self._registry.steps.get(launch.node.step)
         if step is None:
-            self._refuse(launch, f"this worker does not know step {launch.node.step}")
+            self.refuse(
+                launch.task, launch.token, f"this worker does not know step {launch.node.step}"
+            )
             return
         job = Job(
             launch.task,
@@ -223,35 +252,33 @@ class Worker:
         executor.start(job, self._ended)
 
     async def _fetch_and_start(self, launch: Launch) -> None:
+        call: bytes | None = None
+        why = ""
         try:
-            call = await self._with_blobs(launch.call)
+            call = await self._carrier.fetch(launch.call)
         except HeadgateError as error:
-            self._refuse(launch, f"an argument cannot be fetched: {error}")
-            return
-        if not self._silent:
+            why = f"an argument cannot be fetched: {error}"
+        reason = self._fetching.pop(launch.token, None)
+        if reason is not None:
+            self._never_began(launch, reason)
+        elif call is None:
+            self.refuse(launch.task, launch.token, why)
+        else:
             self._start(launch._replace(call=call))
+        if not self.in_flight:
+            self._empty.set()
 
-    async def _with_blobs(self, call: bytes) -> bytes:
-        args, kwargs = codec.read_call(call)
-        return codec.render_call(
-            [await self.open_blob(value) for value in args],
-            {name: await self.open_blob(value) for name, value in kwargs.items()},
-        )
+    def _never_began(self, launch: Launch, reason: StopReason) -> None:
+        """It was told to stop while its arguments were fetched: its body never runs."""
+        if reason in ("drain", "kill"):
+            self._tell(End(launch.task, launch.token, TaskState.HANDED_BACK, reason=reason))
+        else:
+            self._tell(End(launch.task, launch.token, TaskState.CANCELLED, reason=reason))
 
-    async def open_blob(self, value: bytes) -> bytes:
-        """`value` with every blob it refers to put in place, also inside lists and objects."""
-        if _BLOB not in value:
-            return value
-        if (ref := codec.is_blob(value)) is not None:
-            return await self._store.get_blob(ref[0])
-        if value.lstrip()[:1] == b"[":
-            return codec.join_list([await self.open_blob(each) for each in codec.split_list(value)])
-        members = render.split_object(value)
-        return codec.join_object({key: await self.open_blob(each) for key, each in members.items()})
-
-    def _refuse(self, launch: Launch, message: str) -> None:
+    def refuse(self, task: int, token: int, message: str) -> None:
+        """An accepted attempt that cannot be begun here fails."""
         error = _dump(Failure("internal", f"internal: {message}"))
-        self._tell(End(launch.task, launch.token, TaskState.FAILED, error=error))
+        self._tell(End(task, token, TaskState.FAILED, error=error))
 
     def _executor(self, kind: str) -> Executor:
         executor = self._executors.get(kind)
@@ -260,14 +287,6 @@ class Worker:
             limit = self._settings.max_value_bytes
             if kind == "async":
                 executor = AsyncExecutor(permits, clock=clock, max_result=limit)
-                self._loop_watch = LoopWatch(
-                    asyncio.get_running_loop(),
-                    executor.holder,
-                    clock,
-                    self._settings.loop_lag_us,
-                    self._metrics.held_loop,
-                )
-                self._loop_watch.start()
             elif kind == "thread":
                 executor = ThreadExecutor(permits, clock=clock, max_result=limit)
             else:
@@ -288,6 +307,8 @@ class Worker:
         executor = self._where.get(token)
         if executor is not None:
             executor.stop(token, reason)
+        elif token in self._fetching:
+            self._fetching[token] = self._fetching[token] or reason
 
     def extend(self, deadline_us: int) -> None:
         """The lease was renewed: children may live until `deadline_us` (boot-time clock)."""
@@ -307,7 +328,7 @@ class Worker:
         self.pressure.finished(lasted_us)
         self._lifetime.ended()
         self.on_change()
-        if not self._where:
+        if not self.in_flight:
             self._empty.set()
         if self._silent:
             return
@@ -334,12 +355,11 @@ class Worker:
 
     async def _put_blob_and_deliver(self, job: Job, output: bytes) -> None:
         try:
-            digest = await self._store.put_blob(output)
+            ref = await self._carrier.put(output)
         except HeadgateError as error:
             failure = Failure("internal", f"internal: the result cannot be kept: {error}")
             self._tell(End(job.task, job.token, TaskState.FAILED, error=_dump(failure)))
             return
-        ref = codec.blob_ref(digest, len(output))
         self._tell(End(job.task, job.token, TaskState.COMPLETED, ref))
 
     def _tell(self, end: End) -> None:
@@ -356,8 +376,8 @@ class Worker:
     def lose(self) -> list[int]:
         """The lease is lost: stop everything, tell nobody. Tokens of what cannot be stopped are returned."""
         self._silent = True
-        for token, executor in list(self._where.items()):
-            executor.stop(token, "lease_lost")
+        for token in [*self._where, *self._fetching]:
+            self.stop(token, "lease_lost")
         return [each.token for executor in self._executors.values() for each in executor.stopping()]
 
     async def emptied(self) -> None:
@@ -367,17 +387,19 @@ class Worker:
     async def close(self, grace_us: int) -> list[int]:
         """Let what runs finish within `grace_us`, hand the rest back; returns what could not be ended."""
         self.draining = True
-        if self._loop_watch is not None:
-            self._loop_watch.stop()
+        for token in list(self._fetching):
+            self.stop(token, "drain")
         left = await asyncio.gather(*(each.close(grace_us) for each in self._executors.values()))
         while self._chores:  # keeping a log may be followed by putting a blob away
             await asyncio.wait(self._chores)
         return [token for tokens in left for token in tokens]
 
-    def threads_alive(self) -> bool:
-        """After `close`: whether a body in a thread has outlived it. Asked from any thread."""
-        executor = self._executors.get("thread")
-        return isinstance(executor, ThreadExecutor) and executor.alive
+    def outlives(self) -> bool:
+        """After `close`: whether a body has outlived it. Asked from any thread, also when the loop is gone."""
+        threads, on_loop = self._executors.get("thread"), self._executors.get("async")
+        if isinstance(threads, ThreadExecutor) and threads.alive:
+            return True
+        return on_loop is not None and on_loop.in_flight > 0 and self._loop.is_running()
 
     def forget(self) -> None:
         """Give up the work directories: nothing runs any more."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable
 
 from headgate.base.changes import Commit
@@ -38,8 +37,8 @@ class Writing:
         self._act = act
         self._changed = changed
         self._metrics = metrics
-        self._flights: deque[tuple[asyncio.Task[None], list[End], list[tuple[int, int]]]] = deque()
-        """Each with the ends and the attempts of this process that its commit brings."""
+        self._flights: dict[asyncio.Task[None], tuple[list[End], list[tuple[int, int]]]] = {}
+        """In their order, each with the ends and the attempts of this process that its commit brings."""
         self._broken: BaseException | None = None
         self._closing = False
 
@@ -51,9 +50,9 @@ class Writing:
         self.check()
         task = asyncio.get_running_loop().create_task(self._write(cycle, ends, began))
         starts = [(entry.id, entry.token) for entry in cycle.starts]
-        self._flights.append((task, ends, starts))
+        self._flights[task] = ends, starts
         while len(self._flights) > MOST_IN_FLIGHT:
-            await asyncio.wait([self._flights[0][0]])
+            await asyncio.wait([next(iter(self._flights))])
             self.check()
 
     def check(self) -> None:
@@ -64,7 +63,7 @@ class Writing:
     async def drain(self) -> None:
         """Returns when everything sent has been written and acted on."""
         while self._flights and self._broken is None:
-            await asyncio.wait([self._flights[0][0]])
+            await asyncio.wait([next(iter(self._flights))])
         self.check()
 
     @property
@@ -77,17 +76,17 @@ class Writing:
 
     def unwritten(self) -> list[End]:
         """Ends whose commit was not written: they have to go another way."""
-        return [end for _, ends, _ in self._flights for end in ends]
+        return [end for ends, _ in self._flights.values() for end in ends]
 
     def unstarted(self) -> list[tuple[int, int]]:
         """Attempts of this process whose commit may be written, though it was not acted on."""
-        return [start for _, _, starts in self._flights for start in starts]
+        return [start for _, starts in self._flights.values() for start in starts]
 
     async def stop(self) -> None:
-        for task, *_ in self._flights:
+        for task in self._flights:
             task.cancel()
         if self._flights:
-            await asyncio.wait([task for task, *_ in self._flights])
+            await asyncio.wait(self._flights)
 
     async def _write(self, cycle: Cycle, ends: list[End], began: float) -> None:
         try:
@@ -101,7 +100,10 @@ class Writing:
             self._broken = self._broken or error
             self._changed()
             return
-        self._flights.popleft()
+        # Its own entry: one before it may still be taking offers back.
+        task = asyncio.current_task()
+        if task is not None:
+            self._flights.pop(task, None)
 
     async def _commit(self, commit: Commit) -> None:
         """Write it; a store that cannot be written now is tried again, with the same commit."""

@@ -12,7 +12,7 @@ from headgate.base.states import TaskState
 from headgate.store.protocol import Ended
 
 _failure = msgspec.json.Decoder(Failure).decode
-_REPORTED = ("full", "permits", "total", "claim", "labels", "steps", "draining")
+_REPORTED = ("full", "share", "permits", "total", "claim", "labels", "steps", "draining")
 """What of a worker the leader decides by; the rest may change unnoticed."""
 
 

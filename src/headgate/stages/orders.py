@@ -1,0 +1,160 @@
+"""Orders: what a leader elsewhere has for this process's worker, carried out.
+
+Offers are accepted or declined, attempts stopped, the worker drained. An offer
+whose acceptance got no answer is *doubtful*: the store may say that we run it.
+It is asked for again until there is an answer, because accepted and forgotten it
+would run for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+import msgspec
+
+from headgate.base.clock import SECOND
+from headgate.base.config import Settings
+from headgate.base.errors import StoreError
+from headgate.base.graph import Graph
+from headgate.base.states import TaskState
+from headgate.kernel import render
+from headgate.kernel.steps import PLAIN
+from headgate.observe.metrics import Metrics
+from headgate.stages.worker import Launch, Worker
+from headgate.store.protocol import Accept, Ended, Finish, Started, Store
+
+log: logging.Logger = logging.getLogger(__name__)
+_graph = msgspec.json.Decoder(Graph).decode
+MOST_GRAPHS = 1_000
+
+Offers = list[tuple[int, int]]
+"""(task, token)"""
+
+
+class Orders:
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        metrics: Metrics,
+        worker: Callable[[], Worker],
+        leads: Callable[[], bool],
+        lost: Callable[[], bool],
+        drain: Callable[[], Awaitable[None]],
+    ) -> None:
+        """`leads`: this process does; then its offers come with the leader's own commits."""
+        self._store = store
+        self._settings = settings
+        self._metrics = metrics
+        self._worker = worker
+        self._leads = leads
+        self._lost = lost
+        self._drain = drain
+        self._doubtful: dict[int, int] = {}
+        """Token → task."""
+        self._taking = asyncio.Lock()
+        self._graphs: dict[str, Graph] = {}
+
+    def doubt(self, attempts: Offers) -> None:
+        """These may be written as accepted by us, though nobody began them: the answer was lost."""
+        self._doubtful |= {token: task for task, token in attempts}
+
+    def forget(self) -> None:
+        """The lease is lost: whatever it was, it is given to others."""
+        self._doubtful.clear()
+
+    async def settled(self, seconds: float) -> None:
+        """Returns when what is being accepted right now is begun, or after `seconds`."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds), self._taking:
+                pass
+
+    async def obey(self) -> None:
+        """For as long as the process lives. A lost notification costs a poll."""
+        while True:
+            try:
+                await self._hear()
+            except StoreError as error:
+                log.warning("orders are not read: %s", error)
+                await asyncio.sleep(self._settings.poll_us / SECOND)
+            except Exception:
+                # A worker that renews its lease and obeys nobody would hold what it has for ever.
+                log.exception("an error of our own among the orders; going on")
+                await asyncio.sleep(self._settings.poll_us / SECOND)
+
+    async def _hear(self) -> None:
+        patience = 0 if self._doubtful else self._settings.poll_us
+        heard = await self._store.hear(self._worker().id, patience)
+        if self._lost():
+            return
+        if self._doubtful:
+            await self._take([(task, token) for token, task in self._doubtful.items()])
+        if self._leads():
+            return
+        if heard.offers:
+            await self._take(heard.offers)
+        if heard.look:
+            await self._look()
+
+    async def _look(self) -> None:
+        worker = self._worker()
+        orders = await self._store.orders(worker.id)
+        if offers := [(order.task, order.token) for order in orders if order.kind == "offer"]:
+            await self._take(offers)
+        for order in orders:
+            if order.kind == "stop":
+                worker.stop(order.token, "cancel")
+            elif order.kind == "drain" and not worker.draining:
+                await self._drain()
+
+    async def _take(self, offers: Offers) -> None:
+        async with self._taking:
+            # A notification may tell of what was found among the orders, and begun, before it came.
+            new = [each for each in offers if not self._worker().begun(each[1])]
+            self.doubt(new)
+            await self._answer(new)
+            for _, token in offers:
+                self._doubtful.pop(token, None)
+
+    async def _answer(self, offers: Offers) -> None:
+        worker = self._worker()
+        room = 0 if worker.draining else worker.room
+        accepted, declined = offers[:room], offers[room:]
+        if declined:
+            reason = "draining" if worker.draining else "enough tasks run"
+            back = [Ended(*each, TaskState.HANDED_BACK, reason=reason) for each in declined]
+            await self._store.finish(Finish(worker.id, back))
+        if accepted:
+            started = await self._store.accept(Accept(worker.id, accepted))
+            self._metrics.claimed()
+            for each in started:
+                await self._launch(worker, each)
+
+    async def _launch(self, worker: Worker, started: Started) -> None:
+        row = started.task
+        try:
+            worker.launch([await self._launch_of(started)])
+        except StoreError:
+            raise
+        except Exception as error:
+            # One attempt that cannot be begun must not keep the others from it.
+            log.exception("task %s cannot be begun", row.id)
+            worker.refuse(row.id, row.token, f"it cannot be begun: {error!r}")
+
+    async def _launch_of(self, started: Started) -> Launch:
+        row = started.task
+        graph = self._graphs.get(started.graph)
+        if graph is None:
+            if len(self._graphs) > MOST_GRAPHS:
+                self._graphs.clear()
+            graph = self._graphs[started.graph] = _graph(await self._store.graph(started.graph))
+        node = graph.nodes[row.node]
+        call = row.input or render.NULL
+        if row.idx != PLAIN:
+            call = render.merge(node, started.shared, call)
+        return Launch(
+            row.id, row.token, row.attempt, started.run_id, node, call, graph.flow, started.trace
+        )

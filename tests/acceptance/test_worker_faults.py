@@ -1,0 +1,137 @@
+"""What a worker does when its store is slow or away in the wrong moment: nothing is lost, nothing runs twice."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headgate import RunCancelled, flow, step
+from headgate.base.clock import SystemClock
+from headgate.base.config import Settings
+from headgate.base.errors import StoreError
+from headgate.base.model import WorkerRow
+from headgate.stages.carrier import Carrier
+from headgate.stages.lease import LeaseKeeper
+from headgate.store.sqlite.store import SqliteStore
+from headgate.testing import Engines, Overlap, eventually, recording
+
+pytest_plugins = ["headgate.testing.plugin"]
+LARGE = "x" * 300_000
+
+
+@step
+async def taking(text: str) -> int:
+    with recording("taking"):
+        return len(text)
+
+
+@step
+async def giving() -> str:
+    return LARGE
+
+
+@flow
+def give() -> int:
+    return taking(giving())
+
+
+class Slow:
+    """Blobs come when they are let go."""
+
+    def __init__(self) -> None:
+        self.let_go = threading.Event()
+        self.asked = threading.Event()
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
+    made = Slow()
+    fetch = Carrier.fetch
+
+    async def later(carrier: Carrier, call: bytes) -> bytes:
+        made.asked.set()
+        await asyncio.to_thread(made.let_go.wait, 20)
+        return await fetch(carrier, call)
+
+    monkeypatch.setattr(Carrier, "fetch", later)
+    yield made
+    made.let_go.set()
+
+
+def test_c3_a_cancel_while_arguments_are_fetched_is_remembered(
+    make_hg: Engines, overlap: Overlap, slow: Slow
+):
+    hg = make_hg()
+    run = hg.submit(give)
+    assert slow.asked.wait(20)
+    run.cancel()
+    eventually(lambda: str(run.status()) == "cancelling")
+    slow.let_go.set()
+
+    with pytest.raises(RunCancelled):
+        run.result("20s")
+    assert overlap.names() == []
+
+
+def test_a_drain_while_arguments_are_fetched_hands_back(
+    make_hg: Engines, overlap: Overlap, slow: Slow
+):
+    hg = make_hg()
+    run_id = hg.submit(give).id
+    assert slow.asked.wait(20)
+    closing = threading.Thread(target=lambda: hg.close("10s"))
+    worker = hg._core.engine.worker
+    closing.start()
+    eventually(lambda: list(worker._fetching.values()) == ["drain"])
+    slow.let_go.set()
+    closing.join(20)
+    assert overlap.names() == []
+
+    again = make_hg()
+    assert again.runs.get(run_id).result("20s") == len(LARGE)
+    assert overlap.count("taking") == 1
+
+
+def test_a_store_that_is_away_for_a_moment_fails_no_large_result(
+    make_hg: Engines, monkeypatch: pytest.MonkeyPatch
+):
+    failures = iter(range(3))
+    put = SqliteStore.put_blob
+
+    async def sometimes(store: SqliteStore, data: bytes) -> str:
+        if next(failures, None) is not None:
+            raise StoreError("away")
+        return await put(store, data)
+
+    monkeypatch.setattr(SqliteStore, "put_blob", sometimes)
+    hg = make_hg()
+
+    assert hg.submit(give).result("20s") == len(LARGE)
+
+
+async def test_b12_a_keeper_that_fails_gives_the_lease_up(tmp_path: Path):
+    """Nobody renews any more: what runs must be stopped, and it is said why."""
+    store = SqliteStore(tmp_path / "headgate.db")
+    await store.open()
+    told = asyncio.Event()
+    row = WorkerRow("w", "h", 1, "0", {"async": 1}, -1, 1)
+    described = iter([row])  # the second beat runs into an error nobody foresaw
+    keeper = LeaseKeeper(
+        store,
+        Settings(worker_lease_us=2_000_000, heartbeat_us=100_000),
+        SystemClock(),
+        lambda: next(described),
+        lambda _: None,
+        lambda _: told.set(),
+        lambda: 0,
+        exit_when_stuck=False,
+    )
+    await keeper.start()
+
+    await asyncio.wait_for(told.wait(), 10)
+    await keeper.close("w")
+    await store.close()
