@@ -184,6 +184,44 @@ def leave_running(how: str) -> list[int]:
 
 
 @body()
+def daemonise_and_hang() -> None:
+    """Starts a process in a session of its own, which starts another and leaves it to whoever takes it."""
+    command = "sleep 3600 & echo $!; exec sleep 3600"
+    shell = subprocess.Popen(
+        ["setsid", "sh", "-c", f"setsid sh -c '{command}' & wait"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert shell.stdout is not None
+    pids = [shell.pid, int(shell.stdout.readline())]
+    (Path(here().work_root or ".") / "daemons").write_text(json.dumps(pids))
+    leave_a_file()
+    while True:
+        time.sleep(1)
+
+
+@body()
+def fork_and_hang() -> None:
+    """A fork in Python, which inherits handlers."""
+    pid = os.fork()
+    if pid == 0:
+        while True:
+            time.sleep(0.01)
+    (here().workdir / "grandchild").write_text(str(pid))
+    while True:
+        time.sleep(1)
+
+
+@body()
+def close_the_line() -> None:
+    for each in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            if each.readlink().name.startswith("socket:"):
+                os.close(int(each.name))
+    time.sleep(3600)
+
+
+@body()
 def fork_and_die() -> None:
     """Its fork keeps the line to the worker open; the child itself is killed."""
     pid = os.fork()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import logging
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -139,3 +140,69 @@ def fail(text: str) -> None:
 @everywhere()
 def hold_loop() -> None:
     time.sleep(0.5)
+
+
+@everywhere()
+def log_oddly() -> int:
+    """Records that no encoder would take as they are."""
+    logging.getLogger("half\udc80" + "x" * 1_000).warning("by an odd name")
+    log.log(10**30, "at an odd level")
+    for created in (float("nan"), 1e300):
+        record = logging.makeLogRecord({"msg": "at an odd time", "created": created, "name": None})
+        log.handle(record)
+    return 1
+
+
+class Unprintable:
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+    __repr__ = __str__
+
+
+@everywhere()
+def log_the_unprintable() -> int:
+    log.setLevel(logging.INFO)
+    log.info(Unprintable())
+    log.info("%d", "no number")
+    return 1
+
+
+class Echo:
+    """Logs itself whenever it is asked for its text."""
+
+    def __str__(self) -> str:
+        log.info("asked for %s", self)
+        return "echo"
+
+
+@everywhere()
+def log_an_echo() -> int:
+    log.setLevel(logging.INFO)
+    log.info("%s", Echo())
+    return 1
+
+
+@everywhere()
+def log_by_signals(seconds: float) -> int:
+    """A signal handler that logs and says how far it is, in the middle of a body that does both."""
+    me = current(required=True)
+
+    def note(*_: object) -> None:
+        log.warning("a signal")
+        me.progress(1)
+
+    signal.signal(signal.SIGALRM, note)
+    signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        log.warning("the body")
+        me.progress(2)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    return 1
+
+
+@everywhere()
+def slip_by_names(token: str) -> None:
+    logging.getLogger(f"client.{token}").warning("logged in")
+    raise type(f"Refused_{token}", (Exception,), {})

@@ -48,6 +48,7 @@ BAD: dict[str, tuple[list[str], str]] = {
     "miscalled step": (["run", "flows.py:miscalled"], "add(xs: list[int]) -> int"),
     "unserialisable": (["run", "sets.py:take"], "no JSON form"),
     "unknown setting": (["run", "flows.py:build", "--set", "gracee=1s"], "Did you mean 'grace'?"),
+    "whose setting": (["run", "flows.py:build", "--set", "gracee=1s"], "--set gracee is not"),
     "bad tag": (["submit", "flows.py:build", "--tag", "tenant"], "--tag tenant=acme"),
     "bad priority": (["submit", "flows.py:build", "--priority", "high"], "whole number"),
     "bad on_duplicate": (["submit", "flows.py:build", "--on-duplicate", "x"], "one of attach"),

@@ -175,6 +175,15 @@ async def test_a_copy_that_was_cut_short_is_refused_and_starts_over(
     await finish_there(target, ids, tmp_path)
 
 
+async def test_a_store_is_not_copied_onto_itself(tmp_path: Path, postgres_url: str) -> None:
+    await fill(str(tmp_path / "a.db"), 1)
+    (tmp_path / "b.db").symlink_to("a.db")
+    for source, target in (("a.db", "./a.db"), ("a.db", "b.db"), (postgres_url, postgres_url)):
+        refused = headgate("db", "copy", source, target, "--json", cwd=tmp_path)
+        assert refused.code == 2
+        assert "the same store" in refused.error["message"]
+
+
 async def test_a_target_that_is_used_is_refused_and_left_alone(
     tmp_path: Path, postgres_url: str
 ) -> None:

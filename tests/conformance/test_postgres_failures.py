@@ -212,7 +212,7 @@ async def test_nothing_outlasts_a_transaction_behind_a_pooler(
         assert (await store.load()).runs == []
         await store.leave("w1")
         settings = await store._read(
-            lambda tx: tx.fetch("SELECT name FROM pg_settings WHERE source = 'session'")
+            lambda tx: tx.conn.fetch("SELECT name FROM pg_settings WHERE source = 'session'")
         )
         assert settings == []
     assert forgotten > 15

@@ -59,11 +59,12 @@ async def test_a_killed_child_fails_only_its_own_task(number: signal.Signals, tm
         )  # and the child is replaced
 
 
-async def test_a_service_managers_sigterm_does_not_end_a_body(tmp_path: Path):
+@pytest.mark.parametrize("how", ["spawn_and_hang", "fork_and_hang"])
+async def test_a_service_managers_sigterm_does_not_end_a_body(how: str, tmp_path: Path):
     """Sent to all processes of a worker: the worker drains, and its bodies may finish."""
     async with Harness("process", tmp_path, permits=1) as harness:
         (child,) = [json.loads((await harness.run("pid")).output)]
-        job = harness.start("spawn_and_hang")
+        job = harness.start(how)
         marker = harness.marker(job, "grandchild")
         await until(lambda: marker.exists() and marker.read_text())
         grandchild = int(marker.read_text())
@@ -99,6 +100,22 @@ async def test_what_a_body_started_is_killed_with_it(tmp_path: Path):
         assert (await harness.end_of(job)).state == "cancelled"
         assert not alive(child)
         await until(lambda: not alive(grandchild))
+
+
+@pytest.mark.parametrize("reason", ["cancel", "timeout", "deadline"])
+async def test_what_has_a_session_of_its_own_is_killed_with_its_body(reason: str, tmp_path: Path):
+    async with Harness("process", tmp_path) as harness:
+        job = harness.start("daemonise_and_hang")
+        await harness.begun(job)
+        daemons = json.loads((tmp_path / "daemons").read_text())
+        assert all(alive(pid) for pid in daemons)
+        if reason == "deadline":
+            harness.executor.extend(SystemClock().monotonic() - 1)
+        else:
+            harness.executor.stop(job.token, reason)
+        await harness.end_of(job)
+
+        await until(lambda: not any(alive(pid) for pid in daemons))
 
 
 @pytest.mark.parametrize("how", ["return", "fail"])
@@ -221,7 +238,19 @@ async def test_only_the_descriptors_named_are_inherited(tmp_path: Path):
 
 async def test_a_body_that_writes_on_the_line_loses_only_itself(tmp_path: Path):
     async with Harness("process", tmp_path) as harness:
-        assert (await harness.run("scribble")).failure.type == "worker_crashed"
+        failure = (await harness.run("scribble")).failure
+        assert failure.type == "worker_crashed"
+        assert failure.message.startswith(
+            "the process that ran the step was ended by its worker: what"
+        )
+        assert (await harness.run("double", 1)).state == "completed"
+
+
+async def test_a_body_that_closes_the_line_is_told_so(tmp_path: Path):
+    async with Harness("process", tmp_path) as harness:
+        failure = (await harness.run("close_the_line")).failure
+        assert failure.type == "worker_crashed"
+        assert failure.message.endswith("by its worker: it has closed its line to the worker")
         assert (await harness.run("double", 1)).state == "completed"
 
 

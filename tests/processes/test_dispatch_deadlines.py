@@ -1,4 +1,4 @@
-"""B7 over processes: every clock of waiting, from wherever it is set, with words of its own; leaders come and go."""
+"""B7 over processes: every clock of waiting, wherever it is set, with words of its own; leaders come and go."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytest_plugins = ["headgate.testing.plugin", "headgate.testing.postgres"]
 
 STEPS_FILE = Path(__file__).parents[1] / "dispatch_steps.py"
 steps: Any = load(source(STEPS_FILE))
-QUICK = {"leader_lease": "1500ms", "leader_renew": "300ms"}
+QUICK: dict[str, Any] = {"leader_lease": "1500ms", "leader_renew": "300ms"}
 CAPACITY = re.compile(
     r"capacity: no worker with gpu=a100 for ([\d.]+)s \(1 workers, 0 matching, 0 offers declined\)"
 )
@@ -34,7 +34,7 @@ def failure(run: Run[Any]) -> str:
 
 
 def test_b7_every_clock_is_stored_and_has_words_of_its_own(cluster: Cluster, overlap: Overlap):
-    settings = {"dispatch_deadline": "4s", **QUICK}
+    settings: dict[str, Any] = {"dispatch_deadline": "4s", **QUICK}
     first = cluster.server(**settings).ready()
     cluster.worker(STEPS_FILE).ready()
     client = cluster.client()
@@ -70,7 +70,7 @@ def test_b7_every_clock_is_stored_and_has_words_of_its_own(cluster: Cluster, ove
 
 
 def test_e5_queue_timeouts_name_the_gate(cluster: Cluster, overlap: Overlap):
-    settings = {"queue_timeout": "4s", **QUICK}
+    settings: dict[str, Any] = {"queue_timeout": "4s", **QUICK}
     first = cluster.server(**settings).ready()
     cluster.worker(STEPS_FILE).ready()
     client = cluster.client()

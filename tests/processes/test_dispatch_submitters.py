@@ -8,32 +8,33 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from tests.processes.fleet import FILES, ask
 
 from headgate import Client
 from headgate.observe.checker import Rejection
 from headgate.store.protocol import Counts, Store
 from headgate.testing import check_history, eventually
 from headgate.testing.cluster import Cluster
-from tests.processes.fleet import FILES, ask
 
 pytest_plugins = ["headgate.testing.plugin", "headgate.testing.postgres"]
 
 CHILD = Path(__file__).parent / "submitter.py"
 PROCESSES = 3
-SECONDS = 5.0
+SECONDS = 4.0
 
 
 @contextmanager
-def submitters(url: str) -> Iterator[list[dict[str, Any]]]:
+def submitters(url: str) -> Generator[list[dict[str, Any]]]:
     """Processes that submit while the block runs; what they say is in the list after it."""
     said: list[dict[str, Any]] = []
     pipe = subprocess.PIPE
     children = [
-        subprocess.Popen([sys.executable, str(CHILD), url, str(seed)], stdin=pipe, stdout=pipe)  # noqa: S603
+        subprocess.Popen([sys.executable, str(CHILD), url, str(seed)], stdin=pipe, stdout=pipe)
         for seed in range(PROCESSES)
     ]
     try:
@@ -87,13 +88,17 @@ def test_b4_ceilings_and_keys_are_exact_over_processes(
     with submitters(store_url) as said:
         restless(client, SECONDS)
 
-    answers = sum((Counter(each["answers"]) for each in said), Counter[str]())
+    answers: Counter[str] = Counter()
+    for each in said:
+        answers.update(each["answers"])
     record_property("answers", dict(answers))
     expected = {"created", "rejected", "duplicate", "attached", "finished", "retry created"}
     assert expected <= answers.keys()
     # what was answered *created* is there, and nothing else; a rejection left no row
-    eventually(lambda: not client.runs.list(status=["queued", "running", "cancelling"], limit=1), "60s")
-    created: set[str] = set().union(*(each["created"] for each in said))
+    eventually(
+        lambda: not client.runs.list(status=["queued", "running", "cancelling"], limit=1), "60s"
+    )
+    created = {str(run) for each in said for run in each["created"]}
     stored = {info.id for info in client.runs.list(limit=100_000)}
     assert stored == created
     counts = ask(store_url, counted)

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 from tests.processes.proxied import proxied
-from tests.processes.scenes import QUICK, STEPS_FILE, Load, recorded_once, works
+from tests.processes.scenes import QUICK, STEPS_FILE, Load, recorded_once, steps, works
 
+from headgate import connect
 from headgate.testing import Overlap, eventually
 from headgate.testing.cluster import Cluster
 from headgate.testing.postgres_proxy import Proxy
@@ -19,6 +20,7 @@ CUT_SECONDS = 12.0
 ACCEPT = b"attempt = t.attempt + 1"
 FINISH = b"state = o.ended, output = o.output"
 COMMIT = b"AND cycle < $"
+SUBMIT = b"dispatch_deadline_us, params, consts, trace\n"
 """What the statements of these verbs, and of no others, have in their text."""
 
 
@@ -68,4 +70,24 @@ def test_c2_answers_of_a_leader_that_works_too_are_lost(
             eventually(lambda: len(load.runs) >= 6)
         load.check(overlap)
         works(client)
+    recorded_once(cluster.url)
+
+
+def test_c2_the_answer_of_a_submission_is_lost(cluster: Cluster, tmp_path: Path):
+    """Whoever submits hears nothing of it, and there are as many runs as were meant."""
+    with proxied(cluster.url, tmp_path / "proxy") as proxy, connect(proxy.url) as client:
+        proxy.only = SUBMIT
+        meant = [client.submit(steps.many, [0], 0.001)]
+        for number in range(1, 6):
+            proxy.armed = True
+            meant.append(client.submit(steps.many, [number], 0.001))
+            meant += client.submit_many(steps.many, [([number], 0.001)] * 3)
+        proxy.armed = False
+        assert proxy.cut >= 5
+        assert sorted(each.id for each in meant) == sorted(
+            row.id for row in client.runs.list(limit=1_000)
+        )
+    cluster.worker(STEPS_FILE, lead=True).ready()
+    again = cluster.client()
+    assert sum(again.runs.get(each.id).result("30s")[0] for each in meant) == 2 * 4 * sum(range(6))
     recorded_once(cluster.url)

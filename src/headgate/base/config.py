@@ -23,6 +23,7 @@ from headgate.base.limits import Fair, Limits, Placement, PoolRule, TagRule
 from headgate.base.names import UNLIMITED, did_you_mean
 from headgate.base.settings_files import nearest
 from headgate.base.settings_values import KEYS, Key
+from headgate.base.store_urls import check_path
 
 PREFIX = "HEADGATE_"
 OTHER_VARIABLES = "HEADGATE_TEST_"
@@ -247,10 +248,10 @@ class _Reading:
             )
         for key, value in flat.items():
             where = f"{path}: {prefix}{key}"
-            self._take(self._known(key, where, extra=("limits",)), value, where)
+            self._take(known_key(key, where, extra=("limits",)), value, where)
         for key, value in cast("Mapping[str, Any]", limits).items():
             where = f"{path}: {prefix}limits.{key}"
-            known = self._known(key, where, limits_only=True)
+            known = known_key(key, where, limits_only=True)
             if key in flat:
                 raise InvalidSettings(
                     f"{where} and {prefix}{key} both have a value.", field=key, hint="Keep one."
@@ -262,7 +263,7 @@ class _Reading:
             if not variable.startswith(PREFIX) or variable.startswith(OTHER_VARIABLES):
                 continue
             key = variable.removeprefix(PREFIX).lower()
-            known = self._known(key, variable, written=_variable)
+            known = known_key(key, variable, written=_variable)
             text = environ[variable].strip()
             if not text:
                 continue  # `HEADGATE_X= command` is how a shell says: without X
@@ -270,9 +271,9 @@ class _Reading:
 
     def overrides(self, overrides: Mapping[str, object]) -> None:
         for key, value in overrides.items():
-            known = self._known(key, f"override {key}")
+            known = known_key(key, key)
             if value is not None:
-                self._take(known, value, f"override {key}")
+                self._take(known, value, f"override {key}", said=key)
 
     def settings(self, cwd: Path, root: Path) -> Settings:
         # A file above the working directory means one project: all of it shares one store.
@@ -282,46 +283,25 @@ class _Reading:
                 continue
             value: str = self.values.get(key) or getattr(_DEFAULTS, key)
             if "://" not in value:
+                if key == "url":
+                    check_path(value)
                 self.values[key] = str(root / value)
         if "tags" in self.values:
             self.values["tags"] = tuple(self.values["tags"].values())
         return Settings(**self.values, sources=self.sources)
 
-    def _known(
-        self,
-        key: str,
-        where: str,
-        *,
-        extra: tuple[str, ...] = (),
-        limits_only: bool = False,
-        written: Callable[[str], str] = str,
-    ) -> Key:
-        known = KEYS.get(key)
-        if known is not None and (known.limit or not limits_only):
-            return known
-        if known is not None:
-            raise InvalidSettings(
-                f"{where}: {key} is no limit.", field=key, hint="Move it out of [limits]."
-            )
-        if key in NOT_YET:
-            raise InvalidSettings(
-                f"{where}: {key} is not available yet in this version.",
-                field=key,
-                hint="Leave it out: values up to max_value are kept in the store.",
-            )
-        candidates = [*(each for each in KEYS if KEYS[each].limit or not limits_only), *extra]
-        raise InvalidSettings(
-            f"{where} is not a setting.",
-            field=key,
-            hint=did_you_mean(written(key), [written(each) for each in candidates]),
-        )
-
-    def _take(self, key: Key, value: object, where: str, *, text: bool = False) -> None:
+    def _take(
+        self, key: Key, value: object, where: str, *, text: bool = False, said: str | None = None
+    ) -> None:
+        """`where` it comes from; `said`: as whoever wrote it calls that."""
         try:
             parsed = key.from_text(value) if text and isinstance(value, str) else key.read(value)
         except InvalidInput as error:
             raise InvalidSettings(
-                f"{where}: {error.message}", field=error.field, got=error.got, hint=error.hint
+                _at(said or where, error.message),
+                field=error.field,
+                got=error.got,
+                hint=error.hint,
             ) from error
         if key.table and isinstance(parsed, dict):
             entries = cast("dict[str, Any]", parsed)
@@ -331,6 +311,41 @@ class _Reading:
         else:
             self.values[key.field] = parsed
             self.sources[key.name] = where
+
+
+def known_key(
+    key: str,
+    where: str,
+    *,
+    extra: tuple[str, ...] = (),
+    limits_only: bool = False,
+    written: Callable[[str], str] = str,
+) -> Key:
+    """The setting `key`; refuses what is none. `where` it was written, `written` how keys are written there."""
+    known = KEYS.get(key)
+    if known is not None and (known.limit or not limits_only):
+        return known
+    if known is not None:
+        raise InvalidSettings(
+            f"{where}: {key} is no limit.", field=key, hint="Move it out of [limits]."
+        )
+    if key in NOT_YET:
+        raise InvalidSettings(
+            _at(where, f"{key} is not available yet in this version."),
+            field=key,
+            hint="Leave it out: values up to max_value are kept in the store.",
+        )
+    candidates = [*(each for each in KEYS if KEYS[each].limit or not limits_only), *extra]
+    raise InvalidSettings(
+        f"{where} is not a setting.",
+        field=key,
+        hint=did_you_mean(written(key), [written(each) for each in candidates]),
+    )
+
+
+def _at(where: str, message: str) -> str:
+    """What is wrong, and where; a key that was given by its name alone is named once."""
+    return message if message.startswith(where) else f"{where}: {message}"
 
 
 def _variable(key: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, cast
 import msgspec
 
 from headgate.base import codec
+from headgate.base.config import known_key
 from headgate.base.errors import InvalidInput
 from headgate.cli.numbers import number
 from headgate.flows.definitions import FlowDef
@@ -89,7 +90,10 @@ def weights(given: Iterable[str]) -> dict[str, Any]:
 
 def settings(given: Iterable[str]) -> dict[str, Any]:
     """Settings by name; numbers, true and false are read as such."""
-    return {key: number(value) for key, value in _pairs(given, "set").items()}
+    pairs = _pairs(given, "set")
+    for key in pairs:
+        known_key(key, f"--set {key}")
+    return {key: number(value) for key, value in pairs.items()}
 
 
 def _pairs(given: Iterable[str], option: str) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -316,11 +317,18 @@ def copy(
     """Copy a whole store into an empty one, then check the copy. What is cut short starts over."""
     import asyncio
 
+    from headgate.base.errors import InvalidInput
     from headgate.cli.shell import check_exists
     from headgate.store.copying import Copied, check_source
     from headgate.store.copying import copy as copy_store
     from headgate.store.places import place_for
 
+    if _same(source, target):
+        raise InvalidInput(
+            "FROM and TO are the same store.",
+            field="to",
+            hint="A copy goes into a new file, or into a schema of its own: ?schema=NAME in the url.",
+        )
     check_exists(source)
     told: dict[str, int] = {}
 
@@ -354,6 +362,13 @@ def copy(
     for violation in violations[:5]:
         shell.say(f"  [red]{escape(str(violation))}[/]")
     return 1 if violations else 0
+
+
+def _same(source: str, target: str) -> bool:
+    """Whether two urls name one store, as far as their text tells; of files, as the file system knows."""
+    if "://" in source or "://" in target:
+        return source == target
+    return Path(source).resolve() == Path(target).resolve()
 
 
 def _check_copy(shell: Shell, target: str) -> list[Any]:

@@ -193,6 +193,8 @@ def _tell(shell: Shell, hg: Client, name: str) -> None:
     found = next((each for each in hg.limits.list() if each.name == name), None)
     if shell.json:
         shell.data(found)
+    elif (found is None or not found.value) and name.startswith("fair"):
+        shell.say("turns are not shared any more")
     elif found is None or not found.value:
         shell.say(f"{escape(name)} is not limited any more")
     else:

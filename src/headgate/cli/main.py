@@ -53,9 +53,9 @@ def begin(
 ) -> None:
     context.obj = Shell(url, json, debug)
     if version:
-        from importlib.metadata import version as installed
+        from headgate.base.version import installed
 
-        print(installed("headgate"))
+        print(installed())
         raise typer.Exit
     if context.invoked_subcommand is None:
         print(context.get_help())

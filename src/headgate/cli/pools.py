@@ -165,8 +165,10 @@ def _tell(shell: Shell, hg: Client, name: str, verb: str) -> None:
     if shell.json:
         shell.data(pool)
         return
+    rate = "" if pool.rate is None else f", rate {pool.rate} burst {pool.burst}"
     text = (
-        f"pool {escape(name)} {verb} {pool.limit_text}; {pool.used} in use, {pool.waiting} waiting"
+        f"pool {escape(name)} {verb} {pool.limit_text}{rate};"
+        f" {pool.used} in use, {pool.waiting} waiting"
     )
     if pool.limit is not None and pool.used > pool.limit:
         text += "; nothing new starts until use is below the limit"

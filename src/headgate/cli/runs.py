@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+import re
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.markup import escape
@@ -26,6 +27,13 @@ Tag = Annotated[
 ]
 FlowName = Annotated[str | None, typer.Option("--flow", metavar="NAME", help="Only of this flow.")]
 Limit = Annotated[str, typer.Option("--limit", "-n", metavar="N", help="How many at most.")]
+
+
+_CONTROLS: Final = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]"  # colours, movements of the cursor
+    r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?"  # titles, links, the clipboard
+    r"|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -67,7 +75,7 @@ def list_(
     rows = [
         [
             short[run.id],
-            escape(run.flow),
+            shown(run.flow),
             state(run.state),
             ago(run.queued_at, since),
             lasted(run.started_at, run.ended_at, since),
@@ -106,9 +114,9 @@ def show(
 
     since = now()
     shell.out.print(picture(view, 10_000))
-    facts = [f"flow {escape(info.flow)}", f"submitted {ago(info.queued_at, since)}"]
+    facts = [f"flow {shown(info.flow)}", f"submitted {ago(info.queued_at, since)}"]
     facts += [f"priority {info.priority}"] if info.priority else []
-    facts += [f"key {escape(info.key)}"] if info.key else []
+    facts += [f"key {shown(info.key)}"] if info.key else []
     facts += [f"tags {tags(info.tags)}"] if info.tags else []
     facts += [f"retried {info.generation} ×"] if info.generation else []
     shell.say(f"[dim]{' · '.join(facts)}[/]")
@@ -130,17 +138,15 @@ def _tell_end(shell: Shell, info: RunInfo, result: Any) -> None:
     from headgate.cli.failures import theirs
 
     if info.error is not None:
-        at = f" at step {escape(info.error.node)}" if info.error.node else ""
-        shell.say(
-            f"[bold red]error[/]{at}: {escape(info.error.type)}: {escape(info.error.message)}"
-        )
+        at = f" at step {shown(info.error.node)}" if info.error.node else ""
+        shell.say(f"[bold red]error[/]{at}: {shown(info.error.type)}: {shown(info.error.message)}")
         if trace := theirs(info.error.traceback):
-            shell.out.print(escape(trace.rstrip()), style="dim", soft_wrap=True)
+            shell.out.print(shown(trace.rstrip()), style="dim", soft_wrap=True)
         shell.say(f"[dim]Try again, finished steps kept: headgate runs retry {info.id[:12]}[/]")
     elif result is not None:
         text = bytes(result).decode()
         cut = f"{text[:500]} … ({len(text):,} characters; --json has all)"
-        shell.say(f"[bold]result[/] {escape(text if len(text) <= 500 else cut)}")
+        shell.say(f"[bold]result[/] {shown(text if len(text) <= 500 else cut)}")
 
 
 def _show_tasks(shell: Shell, tasks: list[TaskInfo]) -> None:
@@ -150,11 +156,11 @@ def _show_tasks(shell: Shell, tasks: list[TaskInfo]) -> None:
     rows = [
         [
             str(task.id),
-            escape(task.name if task.index is None else f"{task.name}[{task.index}]"),
+            shown(task.name if task.index is None else f"{task.name}[{task.index}]"),
             state(task.state),
             str(task.attempt),
             lasted(task.started_at, task.ended_at, since),
-            escape(_said_of(task)),
+            shown(_said_of(task)),
         ]
         for task in tasks
     ]
@@ -197,8 +203,8 @@ def logs(
         where = line.name if line.index is None else f"{line.name}[{line.index}]"
         tries = f" #{line.attempt}" if line.attempt > 1 else ""
         shell.out.print(
-            f"[dim]{line.at:%H:%M:%S}.{line.at.microsecond // 1000:03d}[/] {escape(line.level):<8}"
-            f"[bold]{escape(where)}{tries}[/] {escape(line.message)}",
+            f"[dim]{line.at:%H:%M:%S}.{line.at.microsecond // 1000:03d}[/] {shown(line.level):<8}"
+            f"[bold]{shown(where)}{tries}[/] {shown(line.message)}",
             soft_wrap=True,
         )
 
@@ -251,3 +257,8 @@ def retry(
     shell.done(f"queued again: {count}" if ids else "nothing to retry", {"ids": ids})
     if ids and not alive:
         shell.note("No engine runs on this store now: headgate dev FILE.py")
+
+
+def shown(text: str) -> str:
+    """A text of the user's, as text: neither our markup nor a command to the terminal that shows it."""
+    return escape(_CONTROLS.sub("", text))

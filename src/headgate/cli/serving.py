@@ -3,7 +3,8 @@
 The first SIGTERM or SIGINT drains: no new tasks, what runs may finish within
 `grace`, the rest is handed back and no attempt is charged. The second does not
 wait. With `--with-parent` the end of standard input counts as the first: a
-process that somebody started must not outlive them unknown.
+process that somebody started must not outlive them unknown. A signal that the
+loop does not hear, because a step holds it, ends the process hard (`last_resort`).
 """
 
 from __future__ import annotations
@@ -12,9 +13,12 @@ import asyncio
 import os
 import signal
 from collections.abc import Awaitable, Callable
+from types import FrameType
 
+from headgate.base.clock import SystemClock
 from headgate.base.config import Settings
 from headgate.base.errors import InvalidInput
+from headgate.cli.last_resort import LastResort
 from headgate.client.core import Core
 from headgate.stages.chores import end_tasks
 from headgate.stages.overflow import Overflow
@@ -25,13 +29,18 @@ class Told:
 
     def __init__(self) -> None:
         self.why: str = ""
+        self.last_resort: LastResort = LastResort(SystemClock())
         self._first = asyncio.Event()
         self._second = asyncio.Event()
 
     def listen(self, *, with_parent: bool) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self.end, signal.Signals(number).name)
+            loop.add_signal_handler(number, self._heard, signal.Signals(number).name)
+            # In the place of asyncio's own, which does nothing: the loop hears of it by another way.
+            signal.signal(number, self._signalled)
+            signal.siginterrupt(number, False)
+        self.last_resort.start()
         if with_parent:
             try:
                 loop.add_reader(0, self._read)
@@ -41,6 +50,13 @@ class Told:
                     field="with_parent",
                     hint="Leave it out: SIGTERM ends the process.",
                 ) from None
+
+    def _signalled(self, _number: int, _frame: FrameType | None) -> None:
+        self.last_resort.signalled()
+
+    def _heard(self, why: str) -> None:
+        self.last_resort.heard()
+        self.end(why)
 
     def end(self, why: str) -> None:
         if self._first.is_set():
@@ -76,6 +92,7 @@ async def serve(
     overflow: Overflow | None = None,
 ) -> None:
     """Open, say so with `ready`, serve until told, drain."""
+    told.last_resort.grace_us = settings.grace_us
     core = await Core.open(settings, engine=True, lead=lead, work=work, overflow=overflow)
     beside = [asyncio.create_task(_hurry(core, told)), asyncio.create_task(_outlive(core, told))]
     try:

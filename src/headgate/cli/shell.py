@@ -90,13 +90,26 @@ class Shell:
 
 
 def check_exists(url: str) -> None:
+    """Refuses a store that nobody has made yet, without making it."""
+    import asyncio
+
     from headgate.base.errors import NotFound
 
-    if "://" not in url and not Path(url).exists():
+    scheme, separator, _ = url.partition("://")
+    if not separator:
+        # A file that is there needs no more of us: somebody waits for the answer.
+        if Path(url).exists():
+            return
+    elif scheme not in {"postgresql", "postgres"}:
+        return  # whoever opens it says why not
+    from headgate.store.places import place_for
+
+    place = place_for(url)
+    if not asyncio.run(place.exists()):
         raise NotFound(
-            f"there is no store at {url} yet.",
+            f"there is no store at {place.where} yet.",
             field="url",
-            got=url,
+            got=place.where,
             hint="headgate run FILE.py:flow makes one; --url names another.",
         )
 

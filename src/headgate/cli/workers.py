@@ -23,8 +23,8 @@ def register(app: typer.Typer) -> None:
 
 
 def list_(shell: Shell) -> None:
-    """Workers as they last described themselves. --json: with steps and flows."""
-    from headgate.cli.tables import ago, now, table
+    """Workers as they last described themselves. --json: everything that `show` has."""
+    from headgate.cli.tables import ago, now, table, tags
 
     with shell.connect() as hg:
         found = hg.workers.list()
@@ -35,40 +35,70 @@ def list_(shell: Shell) -> None:
         shell.say("[dim]No worker is connected.[/] Start one: headgate worker FILE.py")
         return
     since = now()
+    # Where nobody has labels, the ids have their room.
+    labelled = any(worker.labels for worker in found)
     rows = [
         [
             escape(worker.id),
             _state(worker),
             str(worker.in_flight),
-            _permits(worker),
+            str(worker.free),
+            _share(worker.memory),
+            *([tags(worker.labels)] if labelled else []),
             ago(worker.since, since),
             ago(worker.lease_until, since),
         ]
         for worker in found
     ]
-    columns = ("worker…", "state", ">tasks", "permits~", "joined", "lease ends")
+    # An id is not cut: it is what `show` and `drain` are called with.
+    labels = ["labels~"] if labelled else []
+    columns = ["worker~", "state", ">tasks", ">free", ">mem", *labels, "joined", "lease"]
     shell.out.print(table(*columns, rows=rows))
 
 
 def show(shell: Shell, worker: Id) -> None:
-    """One worker: what it can run, in which version."""
-    from headgate.cli.tables import ago, now, table, tags
+    """One worker: where it is, what it feels, what it can run and in which version."""
+    from headgate.cli.tables import table
 
     with shell.connect() as hg:
         found = hg.workers.get(worker)
     if shell.json:
         shell.data(found)
         return
-    since = now()
-    shell.say(f"worker {escape(found.id)}: {_state(found)}, {found.in_flight} tasks")
-    shell.say(f"  joined {ago(found.since, since)}, lease ends {ago(found.lease_until, since)}")
-    shell.say(f"  permits {_permits(found)}{f'; {tags(found.labels)}' if found.labels else ''}")
+    facts = [[f"[dim]{name}[/]", text] for name, text in _facts(found)]
+    shell.out.print(table("what", "is~", rows=facts))
+    shell.say("")
     rows = [
         [kind, escape(name), signature]
         for kind, known in (("step", found.steps), ("flow", found.flows))
         for name, signature in sorted(known.items())
     ]
-    shell.out.print(table("knows", "name…", "version", rows=rows))
+    shell.out.print(table("knows", "name~", "signature", rows=rows))
+
+
+def _facts(worker: WorkerInfo) -> list[tuple[str, str]]:
+    from headgate.cli.tables import ago, now, tags
+
+    since = now()
+    held_back = "" if worker.share == 100 else f", at {worker.share}% of its permits"
+    return [
+        ("worker", escape(worker.id)),
+        ("state", _state(worker)),
+        ("host", f"{escape(worker.host)}, process {worker.pid}"),
+        ("headgate", escape(worker.version)),
+        ("joined", ago(worker.since, since)),
+        ("lease ends", ago(worker.lease_until, since)),
+        ("tasks", str(worker.in_flight)),
+        ("free", f"{worker.free}{held_back}"),
+        ("claim", "no bound" if worker.claim < 0 else f"up to {worker.claim} until its next beat"),
+        ("permits", _permits(worker)),
+        ("nearly full", escape(", ".join(worker.full)) or "nothing"),
+        ("memory", _share(worker.memory)),
+        ("p99", _seconds(worker.p99)),
+        ("loop lag", _seconds(worker.loop_lag)),
+        ("labels", tags(worker.labels) or "none"),
+        ("provision", escape(worker.provision) or "started by hand"),
+    ]
 
 
 def _state(worker: WorkerInfo) -> str:
@@ -78,7 +108,19 @@ def _state(worker: WorkerInfo) -> str:
 
 
 def _permits(worker: WorkerInfo) -> str:
-    return " ".join(f"{kind} {'∞' if n < 0 else n}" for kind, n in worker.permits.items())
+    several = {**worker.permits, "total": worker.total_permits}
+    return ", ".join(f"{kind} {'∞' if n < 0 else n}" for kind, n in several.items())
+
+
+def _share(of_one: float) -> str:
+    return f"{of_one:.0%}" if of_one else "-"
+
+
+def _seconds(seconds: float) -> str:
+    from headgate.base.clock import SECOND
+    from headgate.base.durations import spoken
+
+    return spoken(round(seconds * SECOND)) if seconds else "-"
 
 
 def drain(shell: Shell, worker: Id) -> None:

@@ -23,7 +23,10 @@ def embedded(url: Url | None = None, **overrides: Any) -> Client:
 
 
 def connect(url: Url | None = None) -> Client:
-    """Only a client: it submits and asks; an engine in another process does the work."""
+    """Only a client: it submits and asks; an engine in another process does the work.
+
+    A store that is not there yet is made, as by `embedded()`: who submits may come first.
+    """
     return Client(settings_for(url, {}), engine=False)
 
 

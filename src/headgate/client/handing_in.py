@@ -12,6 +12,7 @@ from headgate.base.errors import InvalidFlow, InvalidInput
 from headgate.base.graph import Graph
 from headgate.base.limits import Limits
 from headgate.client.core import Core
+from headgate.client.repeating import repeated
 from headgate.client.submission import Prepared
 from headgate.store.protocol import Submit, Submitted
 
@@ -21,7 +22,7 @@ FRESH_US = 500_000
 
 
 async def hand_in(core: Core, prepared: Sequence[Prepared], *, partial: bool) -> list[Submitted]:
-    """One answer per run, in order. All or none, unless `partial`."""
+    """One answer per run, in order. All or none, unless `partial`; once each, even if an answer is lost."""
     if not partial and len(prepared) > MOST_AT_ONCE:
         raise InvalidInput(
             f"{len(prepared):,} runs cannot be taken all or none; at most {MOST_AT_ONCE:,} can.",
@@ -40,7 +41,10 @@ async def hand_in(core: Core, prepared: Sequence[Prepared], *, partial: bool) ->
             if params is not run.params or consts is not run.consts:
                 runs[index] = msgspec.structs.replace(run, params=params, consts=consts)
         graphs = {each.run.graph: each.body for each in chunk}
-        results += await core.store.submit(Submit(runs, graphs, partial))
+        submit = Submit(runs, graphs, partial)
+        results += await repeated(
+            core, lambda submit=submit: core.store.submit(submit), "a submission"
+        )
         core.changed()
     return results
 

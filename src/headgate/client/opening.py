@@ -12,6 +12,7 @@ import msgspec
 from headgate.base import config
 from headgate.base.config import Settings
 from headgate.base.errors import InvalidInput
+from headgate.base.store_urls import check_path
 from headgate.store.protocol import Store
 from headgate.store.sqlite.store import SqliteStore
 
@@ -52,6 +53,7 @@ def store_for(settings: Settings) -> Store:
         raise InvalidInput(
             f"{scheme}:// is no kind of store.", field="url", got=f"{scheme}://…", hint=_SUPPORTED
         )
+    check_path(url)
     return SqliteStore(url)
 
 

@@ -224,7 +224,9 @@ def _way_in(submitted: Submitted, together: int) -> str:
             # However long they wait: all or none of them never fit.
             return f"Use partial=True or smaller calls, or raise the ceiling: {command}."
     else:
-        command = "headgate limits set tag RULE --max-active N (headgate limits list names the rule)"
+        command = (
+            "headgate limits set tag RULE --max-active N (headgate limits list names the rule)"
+        )
     return f"Try again in {spoken(submitted.retry_after_us)}, or raise the ceiling: {command}."
 
 

@@ -204,7 +204,13 @@ class WorkerInfo:
     version: str
     permits: Mapping[str, int]
     """Per executor; −1 is unlimited."""
+    total_permits: int
+    """Over all executors; −1 is unlimited."""
     in_flight: int
+    free: int
+    """How many tasks it would have taken when it last described itself; none while it drains or is lost."""
+    share: int
+    """Percent of its permits it uses under the pressure it feels."""
     claim: int
     """How many offers it takes under the pressure it feels, beside its permits; −1: no such bound."""
     full: Sequence[str]
@@ -229,13 +235,17 @@ class WorkerInfo:
 
     @classmethod
     def of(cls, row: WorkerRow, now: int) -> WorkerInfo:
+        alive = row.lease_until >= now
         return cls(
             id=row.id,
             host=row.host,
             pid=row.pid,
             version=row.version,
             permits=row.permits,
+            total_permits=row.total,
             in_flight=row.in_flight,
+            free=row.free if alive and not row.draining else 0,
+            share=row.share,
             claim=row.claim,
             full=row.full,
             memory=row.memory,
@@ -244,7 +254,7 @@ class WorkerInfo:
             labels=row.labels,
             provision=row.provision,
             draining=row.draining,
-            alive=row.lease_until >= now,
+            alive=alive,
             since=instant(row.since),
             lease_until=instant(row.lease_until),
             steps=row.steps or {},

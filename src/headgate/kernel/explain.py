@@ -29,6 +29,7 @@ from headgate.kernel.steps import Phase
 
 MOST_HOLDERS = 20
 
+
 class Holder(msgspec.Struct, frozen=True, omit_defaults=True):
     """Who has what is waited for."""
 
@@ -228,9 +229,7 @@ def explain_task(
     return reasons
 
 
-def _task_sharing(
-    conductor: Conductor, entry: TaskEntry, lane: Lane[TaskEntry]
-) -> Sharing | None:
+def _task_sharing(conductor: Conductor, entry: TaskEntry, lane: Lane[TaskEntry]) -> Sharing | None:
     """With whom a task takes turns at its pools, or for a worker; None where no turn is shared."""
     ledger = conductor.ledger
     fair = ledger.limits.fair
@@ -242,7 +241,9 @@ def _task_sharing(
     for other in ledger.board.lanes.values():
         shared = other.station is lane.station or any(p.name in pools for p, _ in other.pools)
         if other.fair == lane.fair and shared:
-            own += sum(1 for each in other.live.values() if (each.rank, each.id) < (entry.rank, entry.id))
+            own += sum(
+                1 for each in other.live.values() if (each.rank, each.id) < (entry.rank, entry.id)
+            )
         elif other.fair is not None and shared:
             waiting[other.fair] += len(other)
     return Sharing(fair, lane.fair, own, waiting) if waiting else None

@@ -140,7 +140,8 @@ class Ledger:
         lane = self.queue.lanes.get(key)
         if lane is None:
             gates = self.run_gates(row)
-            lane = Lane(key, gates, fair=self._fair(row))
+            made: Lane[QueuedRun] = Lane(key, gates, fair=self._fair(row))
+            lane = made
         head.lane = lane
         self.queue.add(head, lane)
 
@@ -257,13 +258,14 @@ class Ledger:
             if spec.executor in run.by_executor:
                 gates.append(run.by_executor[spec.executor])
             # Not `Lane[TaskEntry](…)`: that costs as much again, and where turns are shared a lane is soon empty.
-            lane = Lane(
+            made: Lane[TaskEntry] = Lane(
                 key,
                 tuple(gates),
                 tuple((self.pool(name), slots) for name, slots in pools),
                 self.floor.station(skill),
                 run.fair,
             )
+            lane = made
         run.lanes[node, pools] = lane
         return lane
 

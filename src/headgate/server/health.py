@@ -8,11 +8,11 @@ told too, yet is no reason to restart this process: another election comes.
 from __future__ import annotations
 
 from datetime import datetime
-from importlib.metadata import version
 from typing import Literal
 
 import msgspec
 
+from headgate.base import version
 from headgate.base.errors import StoreError
 from headgate.client.views import instant
 from headgate.server.fresh import Fresh
@@ -51,7 +51,6 @@ class Doctor:
     def __init__(self, engine: Engine, since: int) -> None:
         self._engine = engine
         self._since = since
-        self._version = version("headgate")
         self._leader = Fresh(engine.store.leader, KEPT_SECONDS)
 
     async def look(self) -> tuple[Health, bool]:
@@ -86,7 +85,7 @@ class Doctor:
             leader=leader,
             store="ok" if reachable else "unreachable",
             worker=worker,
-            version=self._version,
+            version=version.installed(),
             since=instant(self._since),
         )
         return found, reachable and not lost

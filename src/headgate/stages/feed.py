@@ -29,8 +29,10 @@ log: logging.Logger = logging.getLogger(__name__)
 _graph = msgspec.json.Decoder(Graph).decode
 MOST_HEADS = 4_096
 MOST_PER_LANE = 512
+LEAST_PER_LANE = 2
+"""However many lanes there are: where each has one head, every start would cost a read and a new lane."""
 FEW = 64
-"""Below this many a lane is read on, so that it does not run dry."""
+"""Below this many, or half of what was read of it, a lane is read on, so that it does not run dry."""
 MOST_GRAPHS = 1_000
 
 
@@ -53,6 +55,7 @@ class Feed:
         self._lanes: dict[int, Lane] = {}
         self._lane_of: dict[int, int] = {}
         self._stale: set[int] = set()
+        self._few = FEW
         self._arrived: list[int] = []
         self._brought: dict[int, RunRow] = {}
         """Rows that came with the news of their arrival."""
@@ -94,7 +97,7 @@ class Feed:
         if number is None or lane is None:
             return
         lane.held.discard(run)
-        if lane.more and len(lane.held) < FEW:
+        if lane.more and len(lane.held) < self._few:
             self._stale.add(number)
         elif not lane.held:
             del self._lanes[number]
@@ -123,7 +126,9 @@ class Feed:
 
     async def _read_on(self, conductor: Conductor) -> None:
         heads = conductor.ledger.heads
-        each = max(1, min(MOST_PER_LANE, MOST_HEADS // max(1, len(self._lanes))))
+        share = MOST_HEADS // max(1, len(self._lanes))
+        each = max(LEAST_PER_LANE, min(MOST_PER_LANE, share))
+        self._few = min(FEW, each // 2)
         wanted = sorted(self._stale)[: MOST_HEADS // each]
         self._stale.difference_update(wanted)
         found: dict[int, int] = {}

@@ -2,9 +2,11 @@
 
 Who runs this: a thread beside the loop, because a loop that is held cannot
 measure itself. It asks the loop for an answer a few times per threshold; where
-none comes in time it looks, twice, who holds the loop and at which line. Only a
-step that is found both times is blamed: a loop with too much to do is late as
-well, and then whoever is seen last is not at fault. Tasks pay nothing for it.
+none comes in time it looks, twice, who holds the loop and at which line. Only
+who is found both times is blamed: a loop with too much to do is late as well,
+and then whoever is seen last is not at fault. Tasks pay nothing for it: who it
+is stands in the stack of the loop's thread, where the loop calls the handle
+that is running, and the handle has the context it was made in.
 """
 
 from __future__ import annotations
@@ -16,8 +18,9 @@ import sysconfig
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from contextvars import Context
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Final, NamedTuple, Protocol
 
 from headgate.base.clock import MILLISECOND, SECOND, Clock
@@ -26,6 +29,7 @@ log: logging.Logger = logging.getLogger(__name__)
 SAY_AGAIN_US: Final = 60 * SECOND
 MOST_REMEMBERED: Final = 1_000
 WINDOW_US: Final = 5 * SECOND
+_RUN: CodeType = asyncio.Handle._run.__code__  # pyright: ignore
 _OURS = str(Path(__file__).parents[1])
 _LIBRARIES: Final = tuple(
     {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
@@ -47,14 +51,15 @@ class Named(Protocol):
 class Sight(NamedTuple):
     """Who had the loop at one moment, and where its code was."""
 
-    token: int
-    step: str
+    who: object
+    """The attempt's token; what is no step's is told apart by the handle that runs."""
+    step: str | None
     place: str
 
 
 class LoopWatch:
     """`holder` says, from any thread, whose body has the loop; `on_block` hears, on the loop, of every
-    step that held it, once it has let go: (step, how late the loop was)."""
+    step that held it, once it has let go: (step, how late the loop was). What is no step's is only logged."""
 
     def __init__(
         self,
@@ -129,47 +134,82 @@ class LoopWatch:
         if self._answered.wait(half):
             return
         second = self._see()
-        held = second is not None and first is not None and first.token == second.token
-        if second is not None and held:
-            self._say(second)
+        if first is None or second is None or first.who != second.who:
+            self._answered.wait()
+            return
+        self._say(second)
+        step = second.step
+        del first, second  # a handle that has run must not be kept alive
         self._answered.wait()
-        if second is not None and held and self._on_block is not None and not self._stop.is_set():
+        if step is not None and self._on_block is not None and not self._stop.is_set():
             with suppress(RuntimeError):  # the loop was closed meanwhile
                 lag_us = self._answered_at - self._asked_at
-                self._loop.call_soon_threadsafe(self._on_block, second.step, lag_us)
+                self._loop.call_soon_threadsafe(self._on_block, step, lag_us)
 
     def _see(self) -> Sight | None:
         holder = self._holder()
-        if holder is None:
-            return None
-        frame = sys._current_frames().get(self._loop_thread)  # pyright: ignore[reportPrivateUsage]
-        return Sight(holder.token, holder.step.name, _place(frame))
+        frame = frame_of(self._loop_thread)
+        if holder is not None:
+            return Sight(holder.token, holder.step.name, _place(frame))
+        handle = running_handle(frame)
+        return None if handle is None else Sight(handle, None, _place(frame))
 
     def _say(self, sight: Sight) -> None:
         now = self._clock.monotonic()
-        if now - self._said.get(sight.step, -SAY_AGAIN_US) < SAY_AGAIN_US:
+        subject = sight.step or sight.place
+        if now - self._said.get(subject, -SAY_AGAIN_US) < SAY_AGAIN_US:
             return
         if len(self._said) >= MOST_REMEMBERED:
             self._said.clear()
-        self._said[sight.step] = now
+        self._said[subject] = now
+        threshold_ms = self._threshold_us // MILLISECOND
+        if sight.step is None:
+            # Our own code is nothing that its user can change.
+            log.log(
+                logging.INFO if sight.place.startswith(_OURS) else logging.WARNING,
+                "something that is no step holds the worker's loop for more than %d ms, at %s: nothing"
+                " else of this worker goes on meanwhile. Await what blocks, or give it a thread.",
+                threshold_ms,
+                sight.place,
+            )
+            return
         log.warning(
             "step %s holds the worker's loop for more than %d ms, at %s: nothing else of this worker"
             " goes on meanwhile. Await what blocks, or make it a step without async (a thread).",
             sight.step,
-            self._threshold_us // MILLISECOND,
+            threshold_ms,
             sight.place,
         )
 
 
-def _place(frame: FrameType | None) -> str:
-    """The innermost line of the user's own code; where all of it is a library's, the innermost of that."""
-    library = ""
+def frame_of(thread: int) -> FrameType | None:
+    """Where a thread's code is at this moment."""
+    return sys._current_frames().get(thread)  # pyright: ignore[reportPrivateUsage]
+
+
+def running_handle(frame: FrameType | None) -> asyncio.Handle | None:
+    """What the loop has called, seen from within; None: the loop itself waits, or is not Python."""
     while frame is not None:
-        file = frame.f_code.co_filename
-        if not file.startswith((_OURS, "<frozen")):
-            place = f"{file}:{frame.f_lineno} ({frame.f_code.co_qualname})"
-            if not file.startswith(_LIBRARIES):
-                return place
-            library = library or place
+        if frame.f_code is _RUN:
+            handle = frame.f_locals.get("self")
+            return handle if isinstance(handle, asyncio.Handle) else None
         frame = frame.f_back
-    return library or "an unknown line"
+    return None
+
+
+def context_of(handle: asyncio.Handle) -> Context:
+    """The context it runs in: that of the task it is a step of, or of whoever asked to be called back."""
+    return handle._context  # pyright: ignore[reportPrivateUsage, reportUnknownMemberType, reportUnknownVariableType, reportAttributeAccessIssue]
+
+
+def _place(frame: FrameType | None) -> str:
+    """The innermost line of the user's own code; where there is none, the innermost of all."""
+    innermost = ""
+    while frame is not None and frame.f_code is not _RUN:  # beyond it is who started the loop
+        file = frame.f_code.co_filename
+        place = f"{file}:{frame.f_lineno} ({frame.f_code.co_qualname})"
+        if not file.startswith((_OURS, *_LIBRARIES, "<frozen")):
+            return place
+        innermost = innermost or place
+        frame = frame.f_back
+    return innermost or "an unknown line"

@@ -27,7 +27,6 @@ WINDOW_SECONDS = 60
 _LEAST_US, _MOST_US = SECOND, 3_600 * SECOND
 
 
-
 class Drained(NamedTuple):
     """Runs closed in the last minute: how many, since which second, and in how many of its seconds."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from headgate.base.errors import InvalidInput
+from headgate.base.store_urls import check_path
 from headgate.store.copying import Place
 from headgate.store.sqlite.copying import SqlitePlace
 from headgate.store.upkeep import Upkeep
@@ -18,6 +19,7 @@ def place_for(url: str) -> KeptPlace:
     """The store that `url` names."""
     scheme = url.partition("://")[0] if "://" in url else ""
     if not scheme:
+        check_path(url)
         return SqlitePlace(url)
     if scheme not in {"postgresql", "postgres"}:
         raise InvalidInput(

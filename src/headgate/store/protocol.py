@@ -192,6 +192,18 @@ class Recut:
 
 
 @dataclass(frozen=True, slots=True)
+class Tidy:
+    """Remove lanes that nobody stands in, and the state of rates that says nothing any more.
+
+    `after` is a lane to go on from.
+    """
+
+    term: int
+    after: int = 0
+    batch: int = 1_000
+
+
+@dataclass(frozen=True, slots=True)
 class Beat:
     """A worker joins or renews its lease, with what it can take now."""
 
@@ -361,6 +373,10 @@ class Store(Forgetting, Protocol):
     async def expire(self, expire: Expire) -> list[Lost]: ...
     async def recut(self, recut: Recut) -> int:
         """The run to go on from; 0 when all are done."""
+        ...
+
+    async def tidy(self, tidy: Tidy) -> int:
+        """The lane to go on from; 0 when all are done. `StoreBusy` where submitters leave no gap for it."""
         ...
 
     # workers

@@ -99,6 +99,15 @@ def agree(counts: Counts) -> bool:
 
 
 class Upkeep(Protocol):
+    @property
+    def where(self) -> str:
+        """For people: without a password."""
+        ...
+
+    async def exists(self) -> bool:
+        """Whether anybody has made it: whoever opens it does, if nobody has."""
+        ...
+
     async def status(self) -> Status: ...
     async def migrate(self) -> Migrated:
         """Creates the schema or brings it up to date."""

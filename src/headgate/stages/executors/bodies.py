@@ -20,7 +20,7 @@ def perform(job: Job, max_result: int | None) -> Outcome:
     step = job.step
     try:
         args, kwargs = step.decode_call(opened(job))
-    except Exception as error:  # noqa: BLE001 — validators of the user's own types run here
+    except BaseException as error:  # noqa: BLE001 — validators of the user's own types run here
         return Outcome("failed", failure=failures.bad_call(error))
     try:
         value = step.fn(*args, **kwargs)
@@ -52,7 +52,7 @@ def encoded(job: Job, value: object, max_result: int | None) -> Outcome:
         raw = job.step.encode_result(value)
     except InvalidResult as error:
         return Outcome("failed", failure=failures.invalid_result(error))
-    except Exception as error:  # noqa: BLE001 — encoders of the user's own types run here
+    except BaseException as error:  # noqa: BLE001 — encoders of the user's own types run here
         return Outcome("failed", failure=failures.unserialisable(error))
     if max_result is not None and len(raw) > max_result:
         return Outcome("failed", failure=failures.too_large(len(raw), max_result))

@@ -21,16 +21,23 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from typing import Any, Final, cast
 
-from headgate.base.clock import SECOND
+from headgate.base.clock import SECOND, SystemClock
 from headgate.base.logs import MAX_BYTES, MAX_LINE, MAX_LINES, AttemptLog, Line, encode_log
 from headgate.stages.executors.protocol import CURRENT, Job
 
 STEP_LOGGER: Final = "headgate.step"
 MAX_KEPT_BYTES: Final = 64 * 1024 * 1024
 """Of all attempts in flight together: who logs beyond it loses lines of its own."""
+MAX_NAME: Final = 200
+MAX_LEVEL: Final = 1_000_000
+MAX_AT: Final = 253_402_300_799 * SECOND
+MAX_DEPTH: Final = 3
+"""How deep a text may log while it is made. Each depth may make two more: this bounds the work, too."""
 _OVERHEAD = 40
 """Bytes a line takes in JSON beside its texts."""
 _formatter = logging.Formatter()
+_clock = SystemClock()
+_here = threading.local()
 _wrapped: list[Callable[[logging.Logger, logging.LogRecord], None]] = []
 """What was there before us; empty: bodies' records are not kept yet."""
 
@@ -40,12 +47,13 @@ class _All:
 
     def __init__(self) -> None:
         self.bytes = 0
-        self.lock = threading.Lock()
+        # A signal handler or a finaliser that logs may come in between, in the very thread that has it.
+        self.lock = threading.RLock()
 
 
 _all = _All()
 # A body may fork while another thread keeps a line: the lock would never be free in the fork.
-os.register_at_fork(after_in_child=lambda: setattr(_all, "lock", threading.Lock()))
+os.register_at_fork(after_in_child=lambda: setattr(_all, "lock", threading.RLock()))
 
 
 class Lines:
@@ -68,18 +76,21 @@ class Lines:
                 self._lines.append(line)
                 self._count(_size(line))
             while self._lines and self._too_much():
-                self._count(-_size(self._lines.popleft()))
+                try:
+                    oldest = self._lines.popleft()
+                except IndexError:
+                    break  # a signal handler that logs has come in between
+                self._count(-_size(oldest))
                 self._dropped += 1
 
     def take(self, *, last: bool = False) -> AttemptLog:
         """All there is; nothing is left. After the `last` time nothing more is kept."""
         with _all.lock:
             self._closed = self._closed or last
-            taken = AttemptLog(self._dropped, list(self._lines))
-            self._lines.clear()
+            taken, self._lines = self._lines, deque()
             self._count(-self._bytes)
-            self._dropped = 0
-        return taken
+            dropped, self._dropped = self._dropped, 0
+        return AttemptLog(dropped, list(taken))
 
     def body(self) -> bytes:
         """As it is stored, at the end of the attempt."""
@@ -110,7 +121,37 @@ def _seen(self: logging.Logger, record: logging.LogRecord) -> None:
 
 
 def keep(job: Job, record: logging.LogRecord) -> None:
-    """One line of this attempt."""
+    """One line of this attempt. What cannot be kept must not fail the body that logs it."""
+    depth: int = getattr(_here, "depth", 0)
+    if depth >= MAX_DEPTH:
+        return  # a text that logs while it is made, and there makes itself again
+    _here.depth = depth + 1
+    try:
+        line = _line(job, record)
+    finally:
+        _here.depth = depth
+    if job.lines is None:
+        job.lines = Lines()
+    job.lines.add((line,))
+    if job.telling is not None:
+        job.telling.wake()
+
+
+def _line(job: Job, record: logging.LogRecord) -> Line:
+    """Only plain values of bounded size: whatever is in it must pass every encoder."""
+    text = _clean(job, _text(record))
+    if len(text) > MAX_LINE:
+        text = f"{text[:MAX_LINE]}… ({len(text) - MAX_LINE:,} characters more)"
+    name = _clean(job, _shown(record.name))[:MAX_NAME]
+    try:
+        at = int(record.created * SECOND)
+        level = min(max(int(record.levelno), 0), MAX_LEVEL)
+    except (TypeError, ValueError, OverflowError):  # a record made by hand
+        at, level = _clock.now(), logging.INFO
+    return Line(min(max(at, 0), MAX_AT), level, name, text)
+
+
+def _text(record: logging.LogRecord) -> str:
     try:
         text = record.getMessage()
         if record.exc_info and record.exc_info[0] is not None:
@@ -118,19 +159,25 @@ def keep(job: Job, record: logging.LogRecord) -> None:
         if record.stack_info:
             text = f"{text}\n{record.stack_info}"
     except Exception as error:  # noqa: BLE001 — a user's arguments and __str__ may do anything
-        text = f"{record.msg!s} (cannot be formatted: {type(error).__name__})"
+        return f"{_shown(record.msg)} (cannot be formatted: {type(error).__name__})"
+    return text
+
+
+def _shown(message: object) -> str:
+    """A message that cannot be formatted: as it was given, if there is any way."""
+    if isinstance(message, str):
+        return message
+    try:
+        return repr(message)
+    except Exception:  # noqa: BLE001 — a user's __repr__ may do anything
+        return f"<{type(message).__name__}>"
+
+
+def _clean(job: Job, text: str) -> str:
     if job.redact is not None:
-        text = job.redact(text)
-    if len(text) > MAX_LINE:
-        text = f"{text[:MAX_LINE]}… ({len(text) - MAX_LINE:,} characters more)"
+        text = job.redact(text)  # before it is cut: half a secret would not be found
     # Half characters are no text for any encoder.
-    text = text.encode("utf-8", "backslashreplace").decode()
-    line = Line(int(record.created * SECOND), record.levelno, record.name, text)
-    if job.lines is None:
-        job.lines = Lines()
-    job.lines.add((line,))
-    if job.telling is not None:
-        job.telling.wake()
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 class StepLog(logging.LoggerAdapter[logging.Logger]):

@@ -46,6 +46,7 @@ from headgate.stages.executors.frames import (
     decode_hello,
     decode_work,
 )
+from headgate.stages.executors.guard import descendants
 from headgate.stages.executors.protocol import Job, Outcome, Step
 from headgate.stages.executors.sources import MAIN_ALIAS, load
 from headgate.stages.executors.telling import Teller
@@ -60,6 +61,7 @@ def main(arguments: list[str]) -> None:
     # A service manager may signal every process of a worker: only the worker decides what that means for
     # a body. A handler, not SIG_IGN: what a body starts must not inherit it.
     signal.signal(signal.SIGTERM, _leave_it_to_the_worker)
+    os.register_at_fork(after_in_child=_end_by_sigterm)
     for fd in (socket_fd, deadline_fd):
         os.set_inheritable(fd, False)  # what a body starts has no business with these
     leftovers.take_in_orphans()
@@ -73,6 +75,12 @@ def main(arguments: list[str]) -> None:
 
 def _leave_it_to_the_worker(_number: int, _frame: FrameType | None) -> None:
     return None
+
+
+def _end_by_sigterm() -> None:
+    """In what a body forks: the handler is not meant for it. One of the body's own is."""
+    if signal.getsignal(signal.SIGTERM) is _leave_it_to_the_worker:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def die_with(parent: int) -> None:
@@ -92,6 +100,9 @@ def watch(parent: int, deadline: SharedDeadline) -> None:
 
 
 def end_group() -> NoReturn:
+    for pid in descendants(os.getpid()):  # they may have sessions of their own
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
     os.killpg(0, signal.SIGKILL)
     os._exit(137)  # not reached: the group includes us
 

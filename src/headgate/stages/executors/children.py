@@ -21,10 +21,15 @@ import msgspec
 
 from headgate.stages.executors.flights import Flight
 from headgate.stages.executors.frames import READY, Frames, Hello, Report, decode_report, frame
-from headgate.stages.executors.guard import Guard
+from headgate.stages.executors.guard import Guard, end_tree
 
 BOOT_SECONDS = 60.0
 """How long a child may take to import what it needs before it is given up."""
+
+
+DYING_SECONDS = 0.5
+"""How long a child whose line is closed may take to be gone by itself."""
+NONSENSE = "what it sent makes no sense (does the step write on descriptors that are not its own?)"
 
 
 class Child:
@@ -51,6 +56,8 @@ class Child:
         self.ready: bool = False
         self.doomed: bool = False
         """Killed, or broken: nothing it still says counts."""
+        self.fault: str = ""
+        """What it was killed for, if nobody asked for its end."""
         self._line, theirs = socket.socketpair()
         with theirs:
             self._line.setblocking(False)
@@ -69,7 +76,10 @@ class Child:
         self._loop.add_reader(self._line, self._read)
         if self._pidfd is not None:
             self._loop.add_reader(self._pidfd, self._ended)
-        self._boot = self._loop.call_later(BOOT_SECONDS, self.kill)
+        slow = (
+            f"it was not ready after {BOOT_SECONDS:.0f} s (what do its modules do when imported?)"
+        )
+        self._boot = self._loop.call_later(BOOT_SECONDS, self.kill, slow)
         self.send(frame(hello))
 
     def send(self, data: bytes) -> None:
@@ -81,18 +91,18 @@ class Child:
         except (BlockingIOError, InterruptedError):
             sent = 0
         except OSError:
-            self.kill()  # the line is broken: its end follows
+            self._lost_line()
             return
         if sent < len(data):
             self._unsent += data[sent:]
             self._loop.add_writer(self._line, self._flush)
 
-    def kill(self) -> None:
-        """End the child and everything it started, at once."""
+    def kill(self, fault: str = "") -> None:
+        """End the child and everything it started, at once. `fault`: what it did, if nobody asked for it."""
         if self._alive:
+            self.fault = self.fault or fault
             self.doomed = True
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.pid, signal.SIGKILL)
+            end_tree(self.pid)
 
     def hang_up(self) -> None:
         """Let an idle child end by itself, so that its exit handlers run."""
@@ -108,7 +118,7 @@ class Child:
             return
         except OSError:
             self._loop.remove_writer(self._line)
-            self.kill()
+            self._lost_line()
             return
         del self._unsent[:sent]
         if not self._unsent:
@@ -122,16 +132,13 @@ class Child:
         except OSError:
             data = b""
         if not data:
-            # It closed the line. If it still lives it can never be used again.
             self._loop.remove_reader(self._line)
-            self.kill()
-            if self._pidfd is None:
-                self._ended()
+            self._lost_line()
             return
         try:
             reports = [decode_report(body) for body in self._frames.feed(data)]
         except (ValueError, msgspec.MsgspecError):  # a body wrote on our line
-            self.kill()
+            self.kill(NONSENSE)
             return
         for report in reports:
             if report.token == READY:
@@ -139,6 +146,16 @@ class Child:
                 self._boot.cancel()
             if not self.doomed:
                 self._on_report(self, report)
+
+    def _lost_line(self) -> None:
+        """Its end of the line is closed. Mostly it has just died, and how is known in a moment; if it
+        still lives it can never be used again."""
+        if self._pidfd is None:
+            self.kill()
+            self._ended()
+        elif self._alive and not self.doomed:
+            self.doomed = True
+            self._loop.call_later(DYING_SECONDS, self.kill, "it has closed its line to the worker")
 
     def _ended(self) -> None:
         if not self._alive:

@@ -16,6 +16,7 @@ from headgate.stages.executors.protocol import CURRENT
 
 MAX_TRACEBACK = 16_000
 MAX_MESSAGE = 4_000
+MAX_NAME = 200
 
 _OURS = str(Path(__file__).parent) + os.sep
 
@@ -29,7 +30,7 @@ def of_exception(error: BaseException, retry_on: tuple[type[BaseException], ...]
     else:
         retryable = retry_on is None or isinstance(error, retry_on)
     return Failure(
-        type=type(error).__name__,
+        type=name_of(error),
         message=message_of(error),
         traceback=traceback_of(error),
         retryable=retryable,
@@ -91,9 +92,12 @@ def secret_in_result(references: tuple[str, ...]) -> Failure:
     )
 
 
-def crashed(returncode: int) -> Failure:
-    """The child process ended before its task did. Another attempt may fare better."""
-    if returncode < 0:
+def crashed(returncode: int, fault: str = "") -> Failure:
+    """The child process ended before its task did. Another attempt may fare better. `fault`: why the
+    worker itself has killed it."""
+    if fault:
+        how = f"was ended by its worker: {fault}"
+    elif returncode < 0:
         try:
             name = signal.Signals(-returncode).name
         except ValueError:
@@ -110,17 +114,24 @@ def internal(error: BaseException) -> Failure:
     """An error of our own code: never the user's fault."""
     return Failure(
         type="internal",
-        message=_clean(f"internal: {type(error).__name__}: {message_of(error)}"),
-        traceback=_clean("".join(traceback.format_exception(error)), MAX_TRACEBACK),
+        message=_clean(f"internal: {name_of(error)}: {message_of(error)}"),
+        traceback=_formatted(error, error.__traceback__),
     )
+
+
+def name_of(error: BaseException) -> str:
+    """A class may be made at run time, named after anything."""
+    try:
+        return _clean(type(error).__name__, MAX_NAME)
+    except BaseException:  # noqa: BLE001 — a metaclass may do anything
+        return "Exception"
 
 
 def message_of(error: BaseException) -> str:
     try:
-        text = str(error)
-    except Exception as broken:  # noqa: BLE001 — a user's __str__ may do anything
-        text = f"(its message cannot be shown: {type(broken).__name__})"
-    return _clean(text or type(error).__name__)
+        return _clean(str(error) or name_of(error))
+    except BaseException as broken:  # noqa: BLE001 — a user's __str__ may do anything, even exit
+        return f"(its message cannot be shown: {name_of(broken)})"
 
 
 def traceback_of(error: BaseException) -> str:
@@ -128,10 +139,14 @@ def traceback_of(error: BaseException) -> str:
     trace: TracebackType | None = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OURS):
         trace = trace.tb_next
+    return _formatted(error, trace)
+
+
+def _formatted(error: BaseException, trace: TracebackType | None) -> str:
     try:
         text = "".join(traceback.format_exception(type(error), error, trace))
-    except Exception:  # noqa: BLE001 — a user's exception may break the formatting of itself
-        text = "".join(traceback.format_tb(trace)) + type(error).__name__
+    except BaseException:  # noqa: BLE001 — a user's exception may break the formatting of itself
+        text = "".join(traceback.format_tb(trace)) + name_of(error)
     return _clean(text, MAX_TRACEBACK)
 
 

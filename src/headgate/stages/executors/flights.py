@@ -95,13 +95,7 @@ class Flights:
             flight.timer.cancel()
         if job.stop_reason is not None:
             outcome = _as_asked(job, job.stop_reason)
-        if job.lines is not None:
-            outcome = outcome._replace(log=job.lines.body())
-        if job.progress is not None:
-            job.progress.forget(job.token)
-        if job.span is not None:
-            tracing.end(job.span, outcome.state, outcome.failure, outcome.reason)
-        _tell(flight.done, job, outcome)
+        _tell(flight.done, job, _with_notes(job, outcome))
         self.wake()
 
     def stopping(self) -> list[Stopping]:
@@ -130,6 +124,21 @@ class Flights:
     def wake(self) -> None:
         if self._changed is not None:
             self._changed.set()
+
+
+def _with_notes(job: Job, outcome: Outcome) -> Outcome:
+    """The outcome with what the body said beside it. Never raises: an end that is not told would leave the
+    task running for ever."""
+    try:
+        if job.lines is not None:
+            outcome = outcome._replace(log=job.lines.body())
+        if job.progress is not None:
+            job.progress.forget(job.token)
+        if job.span is not None:
+            tracing.end(job.span, outcome.state, outcome.failure, outcome.reason)
+    except Exception:
+        log.exception("what task %s (token %s) said of itself is lost", job.task, job.token)
+    return outcome
 
 
 def _as_asked(job: Job, reason: StopReason) -> Outcome:

@@ -26,9 +26,11 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 LOOK_SECONDS = 0.2
+ROUNDS = 100
+"""How often `end_tree` looks for processes that were just started."""
 _BOOTTIME: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
@@ -110,10 +112,61 @@ def main(deadline_fd: int) -> None:
 
 def kill(groups: set[int]) -> None:
     while groups:
+        end_tree(groups.pop())
+
+
+def end_tree(group: int) -> None:
+    """Kill a child with its group, and what its bodies have put into sessions of their own.
+
+    Those are found by their parents, so all are stopped first: what is stopped starts nothing and reaps
+    nobody, and the list is complete when a look finds nobody new. (Where a child has died before, its
+    descendants have other parents already and cannot be found; other systems than Linux keep no such list.)
+    """
+    _signal(os.killpg, group, signal.SIGSTOP)
+    found: set[int] = set()
+    for _ in range(ROUNDS):
+        new = descendants(group) - found
+        if not new:
+            break
+        found |= new
+        for pid in new:
+            _signal(os.kill, pid, signal.SIGSTOP)
+    for pid in found:
+        _signal(os.kill, pid, signal.SIGKILL)
+    _signal(os.killpg, group, signal.SIGKILL)
+
+
+def descendants(pid: int) -> set[int]:
+    found: set[int] = set()
+    unseen = [pid]
+    while unseen:
+        children = set(_children(unseen.pop())) - found
+        found |= children
+        unseen += children
+    return found
+
+
+def _children(pid: int) -> list[int]:
+    """A child belongs to the thread that started it."""
+    several: list[int] = []
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")  # noqa: PTH208 — pathlib is slow to import
+    except OSError:
+        return several  # it has ended meanwhile
+    for thread in threads:
         try:
-            os.killpg(groups.pop(), signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
+            with open(f"/proc/{pid}/task/{thread}/children") as file:  # noqa: PTH123
+                several += map(int, file.read().split())
+        except OSError:
             continue
+    return several
+
+
+def _signal(send: Callable[[int, int], None], target: int, number: int) -> None:
+    try:
+        send(target, number)
+    except (ProcessLookupError, PermissionError):
+        return
 
 
 if __name__ == "__main__":

@@ -2,10 +2,11 @@
 
 With a shared pool one killed child fails every task in flight; here it fails
 only the task it ran. Children are started when first needed, stay warm, and
-are handed one body at a time over a socket. To stop a body its child's whole
-process group is killed, and the outcome is told only when the child is gone:
-so a freed permit always means that nothing of the attempt runs any more. (A
-process that a body puts into a session of its own is beyond our reach.)
+are handed one body at a time over a socket. To stop a body its child is killed
+with everything it started, and the outcome is told only when the child is gone:
+so a freed permit always means that nothing of the attempt runs any more. (What
+a body has put into a session of its own is beyond our reach only where its child
+dies by another hand, or with its worker.)
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from headgate.base.model import Failure
 from headgate.observe import tracing
 from headgate.stages.executors import failures, workdirs
 from headgate.stages.executors.capture import Lines
-from headgate.stages.executors.children import Child
+from headgate.stages.executors.children import NONSENSE, Child
 from headgate.stages.executors.deadline import SharedDeadline
 from headgate.stages.executors.flights import Flight, Flights
 from headgate.stages.executors.frames import READY, Hello, Report, Work, frame
@@ -94,7 +95,7 @@ class ProcessExecutor:
             return
         try:
             work = self._work(job)
-            child = self._idle.pop() if self._idle else self._spawn(work.source)
+            child = self._take_idle() or self._spawn(work.source)
         except InvalidInput as error:
             self._refuse(flight, failures.not_importable(error))
             return
@@ -141,6 +142,13 @@ class ProcessExecutor:
         outcome = Outcome("failed", failure=failure)
         self._loop.call_soon(self._flights.end, flight, outcome)  # never from inside `start`
 
+    def _take_idle(self) -> Child | None:
+        while self._idle:
+            child = self._idle.pop()
+            if not child.doomed:
+                return child
+        return None
+
     def _spawn(self, source: Source) -> Child:
         hello = Hello(
             list(sys.path),
@@ -184,7 +192,7 @@ class ProcessExecutor:
                 _note(flight.job, report)
             return
         if flight is None or report.token != flight.job.token:
-            child.kill()  # a body wrote on our line: nothing from this child can be believed
+            child.kill(NONSENSE)  # a body wrote on our line: nothing from it can be believed
             return
         child.flight = None
         self._idle.append(child)
@@ -197,7 +205,9 @@ class ProcessExecutor:
             self._idle.remove(child)
         flight, child.flight = child.flight, None
         if flight is not None:
-            self._cleared(flight, Outcome("failed", failure=failures.crashed(returncode)))
+            self._cleared(
+                flight, Outcome("failed", failure=failures.crashed(returncode, child.fault))
+            )
         self._flights.wake()
 
     def _cleared(self, flight: Flight, outcome: Outcome) -> None:

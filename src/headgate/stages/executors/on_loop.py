@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from functools import partial
 
 from headgate.base.clock import Clock
@@ -10,6 +11,7 @@ from headgate.stages.executors import failures, workdirs
 from headgate.stages.executors.bodies import encoded, enter, opened
 from headgate.stages.executors.flights import Flight, Flights
 from headgate.stages.executors.protocol import (
+    CURRENT,
     MAX_RESULT_BYTES,
     Done,
     Job,
@@ -17,6 +19,7 @@ from headgate.stages.executors.protocol import (
     Stopping,
     StopReason,
 )
+from headgate.stages.loop_watch import context_of, frame_of, running_handle
 
 PATIENCE_US = 1_000_000
 """How long a cancelled body may clean up at close before it is left behind."""
@@ -30,6 +33,7 @@ class AsyncExecutor:
     ) -> None:
         self._flights = Flights(permits, clock, self.stop)
         self._loop = self._flights.loop
+        self._thread = threading.get_ident()
         self._max_result = max_result
 
     @property
@@ -71,28 +75,41 @@ class AsyncExecutor:
         return self._flights.tokens()
 
     def holder(self) -> Job | None:
-        """The job whose body has the loop at this moment; asked from another thread when the loop lags."""
-        task = asyncio.current_task(self._loop)
+        """The job whose body has the loop at this moment; asked from another thread when the loop lags.
+
+        Whatever a body starts, tasks of its own and callbacks, has its context.
+        """
+        handle = running_handle(frame_of(self._thread))
+        if handle is not None:
+            return context_of(handle).get(CURRENT)
+        task = asyncio.current_task(self._loop)  # a loop that is not written in Python
         if task is None:
             return None
         return next((each.job for each in self._flights.all() if each.vehicle is task), None)
 
     async def _perform(self, job: Job) -> Outcome:
-        enter(job)
-        step = job.step
+        """Never raises: a task that ends with SystemExit ends the loop, and with it the worker. User code
+        runs in all of it: validators, the body, encoders, the texts of errors."""
         try:
-            args, kwargs = step.decode_call(opened(job))
-        except Exception as error:  # noqa: BLE001 — validators of the user's own types run here
-            return Outcome("failed", failure=failures.bad_call(error))
-        try:
-            value = step.fn(*args, **kwargs)
-            if hasattr(value, "__await__"):
-                value = await value
+            enter(job)
+            step = job.step
+            try:
+                args, kwargs = step.decode_call(opened(job))
+            except BaseException as error:  # noqa: BLE001
+                return Outcome("failed", failure=failures.bad_call(error))
+            try:
+                value = step.fn(*args, **kwargs)
+                if hasattr(value, "__await__"):
+                    value = await value
+            except GeneratorExit:
+                raise  # the loop is being torn down: a coroutine must not go on after this
+            except BaseException as error:  # noqa: BLE001
+                return Outcome("failed", failure=failures.of_exception(error, step.retry_on))
+            return encoded(job, value, self._max_result)
         except GeneratorExit:
-            raise  # the loop is being torn down: a coroutine must not go on after this
-        except BaseException as error:  # noqa: BLE001 — SystemExit would otherwise end the loop
-            return Outcome("failed", failure=failures.of_exception(error, step.retry_on))
-        return encoded(job, value, self._max_result)
+            raise
+        except BaseException as error:  # noqa: BLE001
+            return Outcome("failed", failure=failures.internal(error))
 
     def _ended(self, flight: Flight, task: asyncio.Task[Outcome]) -> None:
         try:

@@ -14,6 +14,7 @@ import socket
 import threading
 import time
 from contextlib import suppress
+from queue import SimpleQueue
 
 import msgspec
 
@@ -29,7 +30,10 @@ class Teller:
         self._line = line
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._news = threading.Event()
+        # Not an event: a signal handler that logs may come into the middle of `put`, and only this
+        # kind of queue is made for that.
+        self._news: SimpleQueue[None] = SimpleQueue()
+        self._told = True
         self._thread: threading.Thread | None = None
         self._job: Job | None = None
         self._progress: Progress | None = None
@@ -63,15 +67,18 @@ class Teller:
         # A process that the body forked has this object too, but the line is not its to write on.
         if os.getpid() != self._pid:
             return
-        self._news.set()
+        if self._told:
+            self._told = False
+            self._news.put(None)
         if self._thread is None:
             self._thread = threading.Thread(target=self._talk, name="headgate-notes", daemon=True)
             self._thread.start()
 
     def _talk(self) -> None:
         with suppress(OSError):  # the worker is gone: so are we, soon
-            while self._news.wait():
-                self._news.clear()
+            while True:
+                self._news.get()
+                self._told = True  # first: what comes from here on has a wake of its own
                 self._tell()
                 time.sleep(PAUSE_SECONDS)
 

@@ -12,8 +12,6 @@ from headgate.store.protocol import Submit, Submitted
 MOST_RUNS = 2_000
 """Runs of one group, unless a single submission has more."""
 MOST_WAITING = 10_000
-CROWDED = 20
-"""Groups that take the lock at once after one that came second without it."""
 
 
 class Desk:
@@ -24,8 +22,6 @@ class Desk:
         self._waiting: list[tuple[Submit, asyncio.Future[list[Submitted]]]] = []
         self._room = asyncio.Semaphore(MOST_WAITING)
         self._busy = False
-        self._alone = 0
-        """How many groups still take the lock at once: somebody else submits at the same time."""
 
     async def submit(self, submit: Submit) -> list[Submitted]:
         async with self._room:
@@ -57,14 +53,12 @@ class Desk:
 
     async def _group(self, group: list[tuple[Submit, asyncio.Future[list[Submitted]]]]) -> None:
         submits = [each for each, _ in group]
-        alone = self._alone > 0
 
-        async def verb(tx: Session) -> tuple[list[Answer], bool]:
-            return await submit_all(tx, submits, alone=alone)
+        async def verb(tx: Session) -> list[Answer]:
+            return await submit_all(tx, submits)
 
         try:
-            answers, raced = await self._line.call(verb)
-            self._alone = CROWDED if raced else max(0, self._alone - 1)
+            answers = await self._line.call(verb)
         except Exception as error:  # noqa: BLE001 — everybody of the group is told
             answers: list[Answer] = [error] * len(group)
         for (_, future), answer in zip(group, answers, strict=True):

@@ -7,25 +7,33 @@ import logging
 from headgate.base.errors import StoreBusy
 from headgate.base.events import NOBODY, Change, pack
 from headgate.store.postgres.compose import Parts
+from headgate.store.postgres.numbering import keep_order
 from headgate.store.postgres.session import Session
+from headgate.store.postgres.stuck import clear_the_way
 from headgate.store.protocol import Elect, Leadership
 
 log: logging.Logger = logging.getLogger(__name__)
 _TRIES = 20
 
 
+async def renew(tx: Session, elect: Elect, backend: int) -> Leadership:
+    """`backend`: the connection that commits go by, whichever this one is."""
+    row = await tx.one("leader_renew", elect.term, elect.owner, elect.lease_us, backend)
+    if row is not None:
+        return Leadership(*row)
+    _, owner, expires_at, _, _, now, _ = await tx.row("leader")
+    return Leadership(0, owner, expires_at, now)
+
+
 async def elect(tx: Session, elect: Elect) -> Leadership:
-    pooled = tx.options.pooled
-    if elect.term:
-        row = await tx.one("leader_renew", elect.term, elect.owner, elect.lease_us, pooled)
-        if row is not None:
-            return Leadership(*row)
     term, owner, expires_at, _, _, now, _ = await tx.row("leader")
     # An owner that stands again has lost its memory: it needs a new term, because tokens are
     # counted within one. While another's lease lives this is a plain read.
-    if elect.term or (owner != elect.owner and expires_at > now):
+    if owner != elect.owner and expires_at > now:
         return Leadership(0, owner, expires_at, now)
-    if term and expires_at and not pooled and owner != elect.owner:
+    await clear_the_way(tx)
+    await keep_order(tx)
+    if term and expires_at and not tx.options.pooled and owner != elect.owner:
         # It may hang in a transaction and hold the row: frozen, or cut off from the network.
         for [ended] in await tx.all("leader_end_backend", term):
             log.warning("ended the connection of %s, which led in term %s: %s", owner, term, ended)
@@ -59,9 +67,3 @@ async def _take(tx: Session, elect: Elect) -> Leadership | None:
         parts.add("wake", *tx.hint("leader"))
         await tx.compose(parts)
     return Leadership(term + 1, elect.owner, until, now)
-
-
-async def prune_lanes(tx: Session) -> None:
-    """Alone among submitters: a lane that was just looked up must not go."""
-    async with tx.transaction("begin_alone"):
-        await tx.run("lanes_prune")

@@ -102,6 +102,18 @@ class Line:
             # Its caller may have gone; then nobody else looks at what it ran into.
             task.exception()
 
+    @property
+    def busy(self) -> bool:
+        """A verb is under way."""
+        return self._turn.locked()
+
+    @property
+    def backend(self) -> int:
+        """The server's number for the connection; 0: there is none, or it is the pooler's."""
+        if self._conn is None or self._conn.is_closed() or self._options.pooled:
+            return 0
+        return self._conn.get_server_pid()
+
     async def close(self) -> None:
         """Finishes what was handed in, then hangs up."""
         self._closed = True

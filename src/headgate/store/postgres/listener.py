@@ -68,7 +68,15 @@ class Listener:
 
     async def start(self) -> None:
         """Begins to listen; returns when it does, or when it cannot yet."""
-        if self._options.listen == "off" or self._task is not None:
+        if self._task is not None:
+            return
+        if not self._options.listens:
+            if self._options.listen != "off":
+                log.warning(
+                    "no listener behind the pooler of %s: everything is found by polling, once a second."
+                    " Name the server itself in the url: &listen=host:port; or say &listen=off.",
+                    self._options.shown,
+                )
             return
         self._task = asyncio.get_running_loop().create_task(self._keep(), name="headgate-listener")
         with suppress(TimeoutError):

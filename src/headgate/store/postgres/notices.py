@@ -51,5 +51,9 @@ def read(said: str) -> dict[str, list[tuple[int, int]]] | None:
     for word in words:
         worker, _, offers = word.partition("=")
         pairs = (each.partition(".") for each in offers.split(",") if each)
-        concerned[worker] = [(int(task), int(token)) for task, _, token in pairs]
+        try:
+            concerned[worker] = [(int(task), int(token)) for task, _, token in pairs]
+        except ValueError:
+            # Anybody who may connect may notify.
+            return None
     return concerned

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from headgate.base.errors import InvalidInput
-from headgate.base.names import did_you_mean
 
 DEFAULT_SCHEMA = "headgate"
 SCHEMES = ("postgresql", "postgres")
@@ -29,7 +28,8 @@ class Options:
     pooled: bool = False
     """Behind a pooler in transaction mode: nothing may outlast a transaction."""
     listen: str = ""
-    """`host:port` of the server itself, for the listener; `off`: polling does it all; '': as the rest."""
+    """`host:port` of the server itself, for the listener; `off`: polling does it all; '': as the rest,
+    if that is the server itself."""
 
     @property
     def channel(self) -> str:
@@ -42,6 +42,11 @@ class Options:
     def lock(self, number: int) -> tuple[int, int]:
         """The key of an advisory lock that belongs to this schema."""
         return _LOCK_SPACE, zlib.crc32(f"{self.schema}:{number}".encode()) - 2**31
+
+    @property
+    def listens(self) -> bool:
+        """A pooler in transaction mode takes a LISTEN, and passes nothing on."""
+        return self.listen != "off" and bool(self.listen or not self.pooled)
 
     @property
     def listen_dsn(self) -> str:
@@ -104,6 +109,6 @@ def _flag(name: str, value: str) -> bool:
     word = value.lower()
     if word not in _YES | _NO:
         raise InvalidInput(
-            f"{name} is true or false.", field=name, got=value, hint=did_you_mean(word, _YES | _NO)
+            f"{name} is true or false.", field=name, got=value, hint=f"Write {name}=true, or nothing."
         )
     return word in _YES

@@ -1,4 +1,4 @@
-"""What the leader takes back: offers nobody accepted, the work of the dead, lanes cut for old limits."""
+"""What the leader takes back: offers nobody accepted, the work of the dead, lanes nobody needs."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from headgate.store.history import by_run
 from headgate.store.lanes import lane_name
 from headgate.store.postgres.commits import move, not_leader, step
 from headgate.store.postgres.compose import Parts
-from headgate.store.postgres.session import Session
+from headgate.store.postgres.session import SUBMITTERS, Session
 from headgate.store.postgres.submission import lanes_for
 from headgate.store.postgres.work import moves
-from headgate.store.protocol import Expire, Lost, Recut, Withdraw
+from headgate.store.protocol import Expire, Lost, Recut, Tidy, Withdraw
 
 LEASE_PASSED = "lease expired"
 _REMEMBER_US = 86_400 * SECOND
@@ -138,3 +138,20 @@ async def recut(tx: Session, recut: Recut) -> int:
         if moves:
             await move(tx, moves)
     return rows[-1][0] if len(rows) == recut.batch else 0
+
+
+async def tidy(tx: Session, tidy: Tidy) -> int | None:
+    """None: somebody is being admitted; to be tried again."""
+    rows = await tx.all("lanes_after", tidy.after, tidy.batch)
+    idle = [lane for lane, stood_in in rows if not stood_in]
+    async with tx.transaction():
+        await fence(tx, tidy.term)
+        if idle:
+            # A submission that has just looked a lane up must not find it gone. Not waited for: this is
+            # the line of the commits.
+            if not (await tx.row("alone_try", *tx.options.lock(SUBMITTERS)))[0]:
+                return None
+            await tx.run("lanes_remove", idle)
+            await tx.run("admissions_rise")
+        await tx.run("buckets_remove")
+    return rows[-1][0] if len(rows) == tidy.batch else 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,9 @@ class Known:
     origin: str
     """Whose notifications are our own."""
     limits: tuple[int, Limits] = (-1, Limits())
+    waiting: dict[tuple[int, str], int] = field(default_factory=dict[tuple[int, str], int])
+    """Connections that waited for their client at the last look, each at its place, and how long its
+    transaction had lasted when it was first found there."""
 
 
 class Session:
@@ -114,7 +117,9 @@ class Session:
             await self.conn.execute(text)
             yield
             self._about_to_send(stores=True)
-            await self.conn.execute(self.sql.text("commit_transaction"))
+            alone = how == "begin_alone"
+            end = "commit_alone" if alone else "commit_transaction"
+            await self.conn.execute(self.sql.text(end))
         except BaseException:
             if not self.conn.is_closed() and self.conn.is_in_transaction():
                 await self.conn.execute(self.sql.text("rollback_transaction"))

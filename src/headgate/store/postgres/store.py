@@ -12,6 +12,7 @@ every name is written with its schema.
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -20,7 +21,7 @@ from typing import TypeVar
 
 from headgate.base.changes import Order, TaskRow
 from headgate.base.clock import SECOND, Clock, SystemClock
-from headgate.base.errors import StoreError
+from headgate.base.errors import StoreBusy, StoreError
 from headgate.base.events import Change, EventRow
 from headgate.base.limits import Limits
 from headgate.base.logs import LogFilter, LogRow
@@ -30,11 +31,13 @@ from headgate.store.postgres import (
     commits,
     leading,
     limiting,
+    numbering,
     opening,
     pruning,
     reads,
     recovery,
     retrying,
+    stuck,
     work,
 )
 from headgate.store.postgres.compose import Dialect, Parts, columns
@@ -70,6 +73,7 @@ from headgate.store.protocol import (
     Store,
     Submit,
     Submitted,
+    Tidy,
     Withdraw,
 )
 from headgate.store.pruning import Discard, Discarded, Kept, Mentions, Prune, Pruned
@@ -78,6 +82,9 @@ T = TypeVar("T")
 
 CONNECTIONS = 5
 """The most that one open store has."""
+CLEAR_EVERY_US = SECOND
+"""How often a leader looks for connections that are stuck."""
+TIDY_TRIES, TIDY_PAUSE_SECONDS = 40, 0.05
 SYNC_EVERY_US = SECOND
 """How long the store's time is reckoned from the last answer before it is asked for again."""
 
@@ -114,6 +121,7 @@ class PostgresStore(Store):
         self._stale = 0
         self._workers_seen: tuple[str, int] = "", -1
         self._looked_at = 0
+        self._cleared_at = -CLEAR_EVERY_US
 
     # -- opening
 
@@ -135,6 +143,7 @@ class PostgresStore(Store):
         try:
             await state.work.call(lambda tx: opening.check_server(tx, CONNECTIONS), read=True)
             await state.work.call(opening.migrate)
+            await state.work.call(numbering.keep_order)
             # From here on no foreign commit is missed.
             await state.listener.start()
         except BaseException:
@@ -215,10 +224,20 @@ class PostgresStore(Store):
     # -- the leader
 
     async def elect(self, elect: Elect) -> Leadership:
-        led = await self._lead(lambda tx: leading.elect(tx, elect))
-        if led.term and not elect.term:
-            await self._lead(leading.prune_lanes)
-        return led
+        if not elect.term:
+            return await self._lead(lambda tx: leading.elect(tx, elect))
+        await self._clear_the_way()
+        lines = self._opened
+        backend = lines.lead.backend
+        # Not behind the commits that wait for their turn; and not behind a submission that waits for its.
+        line = next((each for each in (lines.write, lines.work) if not each.busy), lines.write)
+        return await line.call(lambda tx: leading.renew(tx, elect, backend))
+
+    async def _clear_the_way(self) -> None:
+        """At most once a second. By a line on which nothing waits for a lock."""
+        if (now := self._boot.monotonic()) - self._cleared_at >= CLEAR_EVERY_US:
+            self._cleared_at = now
+            await self._read(stuck.end_stuck)
 
     async def resign(self, owner: str, term: int) -> None:
         await self._lead(lambda tx: tx.run("leader_resign", owner, term))
@@ -253,10 +272,19 @@ class PostgresStore(Store):
         return await self._lead(lambda tx: recovery.withdraw(tx, withdraw))
 
     async def expire(self, expire: Expire) -> list[Lost]:
+        await self._clear_the_way()
         return await self._lead(lambda tx: recovery.expire(tx, expire))
 
     async def recut(self, recut: Recut) -> int:
         return await self._lead(lambda tx: recovery.recut(tx, recut))
+
+    async def tidy(self, tidy: Tidy) -> int:
+        for _ in range(TIDY_TRIES):
+            after = await self._lead(lambda tx: recovery.tidy(tx, tidy))
+            if after is not None:
+                return after
+            await asyncio.sleep(TIDY_PAUSE_SECONDS)
+        raise StoreBusy("submitters never pause.", hint="Lanes are tidied the next time.")
 
     # -- workers
 

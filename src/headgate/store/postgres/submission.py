@@ -9,7 +9,7 @@ Submissions that wait together go together: everything is read in one round
 trip, judged in memory, and written in one statement. Most need no lock at all:
 they look, and their statement writes only if nobody was admitted since, no key
 was freed and nobody is alone (`submit_claim`). New lanes and large batches take
-the lock, and so does who came second. What admits nobody (a rejection, a
+the lock, and so does who came too late a few times. What admits nobody (a rejection, a
 duplicate, one that attaches) is a plain read.
 """
 
@@ -30,6 +30,8 @@ from headgate.store.submission import Desk, Facts, Holder, Plan, keys_of
 
 COPY_OVER = 1_000
 """More runs than this are copied in."""
+TRIES = 3
+"""Without the lock. It is dearer for everybody: while it is held, nobody else is admitted."""
 
 Answer = list[Submitted] | Exception
 _RUN = (
@@ -41,28 +43,23 @@ _QUEUE = ("lane", "rank1", "rank2", "run")
 _EVENT = ("seq", "at", "term", "cycle", "actor", "run", "body")
 
 
-async def submit_all(
-    tx: Session, submits: Sequence[Submit], *, alone: bool
-) -> tuple[list[Answer], bool]:
-    """The answer to each of `submits`; one that cannot be right does not hurt the others.
-
-    `alone`: to take the lock at once. Beside the answers: whether somebody else was faster without it.
-    """
-    raced = False
+async def submit_all(tx: Session, submits: Sequence[Submit]) -> list[Answer]:
+    """The answer to each of `submits`; one that cannot be right does not hurt the others."""
     # A large batch is copied in, alone: to judge it before that would be done for nothing.
-    if not alone and sum(len(each.runs) for each in submits) <= COPY_OVER:
+    large = sum(len(each.runs) for each in submits) > COPY_OVER
+    for _ in range(0 if large else TRIES):
         desk, answers, lanes = await _look(tx, submits)
         if not desk.new:
-            return answers, False
-        if _simple(desk, lanes):
-            if await _write_at_once(tx, desk, submits, lanes):
-                return answers, False
-            raced = True
+            return answers
+        if not _simple(desk, lanes):
+            break
+        if await _write_at_once(tx, desk, submits, lanes):
+            return answers
     async with tx.transaction("begin_alone"):
         desk, answers, lanes = await _look(tx, submits)
         if desk.new:
             await _write(tx, desk, submits, lanes)
-    return answers, raced
+    return answers
 
 
 async def _look(
@@ -83,9 +80,7 @@ def _judge(desk: Desk, submits: Sequence[Submit], graphs: set[str]) -> list[Answ
     return answers
 
 
-async def _read(
-    tx: Session, submits: Sequence[Submit]
-) -> tuple[Desk, dict[str, int], set[str]]:
+async def _read(tx: Session, submits: Sequence[Submit]) -> tuple[Desk, dict[str, int], set[str]]:
     """What is known, the lanes there are, stored graphs that were not sent along."""
     runs = [run for each in submits for run in each.runs]
     keys, skipping = keys_of(runs)

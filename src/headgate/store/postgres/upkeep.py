@@ -27,6 +27,17 @@ class PostgresUpkeep:
         self.options: Options = parse(url, schema)
         self._sql = Dialect(SQL, self.options.quoted_schema)
 
+    @property
+    def where(self) -> str:
+        return f"{self.options.shown} schema {self.options.schema}"
+
+    async def exists(self) -> bool:
+        async def look(tx: Session) -> bool:
+            _, ours = await tx.row("schema_exists", tx.options.schema)
+            return bool(ours)
+
+        return await self._with(look)
+
     async def status(self) -> Status:
         return await self._with(_status)
 

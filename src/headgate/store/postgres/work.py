@@ -24,6 +24,10 @@ from headgate.store.working import changed, end_of, is_news, joined, left
 log: logging.Logger = logging.getLogger(__name__)
 
 _TASK_COLUMNS = len(TaskRow._fields)
+_SMALL = _TASK_COLUMNS + 4
+ACCEPTED_AT_ONCE = 250
+ANSWERED_BYTES = 64 << 10
+"""Of arguments, by the statement that accepts: so much fits into a socket whose reader stands still."""
 
 
 async def beat(tx: Session, beat: Beat) -> Beaten:
@@ -77,8 +81,23 @@ async def orders(tx: Session, worker: str) -> list[Order]:
 
 async def accept(tx: Session, accept: Accept) -> tuple[list[Started], int]:
     """What was started, and how many offers were stale."""
-    tokens = dict(sorted(accept.tasks))
-    data = {"worker": accept.worker}
+    tokens = sorted(dict(accept.tasks).items())
+    started: list[Started] = []
+    for first in range(0, len(tokens), ACCEPTED_AT_ONCE):
+        some = dict(tokens[first : first + ACCEPTED_AT_ONCE])
+        started += map(_started, await _accept(tx, accept.worker, some))
+    stale = len(tokens) - len(started)
+    if stale:
+        log.info("worker %s came too late for %d of its offers", accept.worker, stale)
+    return started, stale
+
+
+def _started(row: Row) -> Started:
+    return Started(TaskRow._make(row[:_TASK_COLUMNS]), *row[_TASK_COLUMNS:][:4])
+
+
+async def _accept(tx: Session, worker: str, tokens: dict[int, int]) -> list[Row]:
+    data = {"worker": worker}
     changes = [
         pack(Change("task", task, "scheduled", "running", token, data)).decode()
         for task, token in tokens.items()
@@ -86,26 +105,22 @@ async def accept(tx: Session, accept: Accept) -> tuple[list[Started], int]:
     ids, given = list(tokens), list(tokens.values())
     parts = Parts()
     parts.add("now", alias="clock")
-    parts.add("lease_fence", accept.worker, alias="fence")
+    parts.add("lease_fence", worker, alias="fence")
     parts.add("tasks_owned", ids, given, changes)
-    parts.add("task_accept", accept.worker, alias="effect")
+    parts.add("task_accept", worker, alias="effect")
     parts.add("offer_remove")
     parts.add("told_moved", alias="told")
-    parts.add("event_add", None, 0, 0, f"worker:{accept.worker}")
+    parts.add("event_add", None, 0, 0, f"worker:{worker}")
     parts.add("wake_if_moved", *tx.hint("accept"), alias="woken")
-    parts.add("accept_answer")
-    rows = await tx.compose(parts)
-    if len(rows) < len(tokens) and await _alive(tx, accept.worker):
-        # The repetition of an acceptance whose answer was lost is answered with what it had started.
+    parts.add("accept_answer", ANSWERED_BYTES // max(1, len(tokens)))
+    answered = await tx.compose(parts)
+    rows = [row for row in answered if row[_SMALL]]
+    # The large ones are read when nothing is held for them any more. And the repetition of an
+    # acceptance whose answer was lost is answered with what it had started.
+    if len(answered) > len(rows) or (len(rows) < len(tokens) and await _alive(tx, worker)):
         missing = sorted(tokens.items() - {(row[0], row[8]) for row in rows})
-        rows += await tx.all("tasks_accepted", accept.worker, *columns(missing, 2))
-    started = [
-        Started(TaskRow._make(row[:_TASK_COLUMNS]), *row[_TASK_COLUMNS:][:4]) for row in rows
-    ]
-    stale = len(tokens) - len(started)
-    if stale:
-        log.info("worker %s came too late for %d of its offers", accept.worker, stale)
-    return started, stale
+        rows += await tx.all("tasks_accepted", worker, *columns(missing, 2))
+    return rows
 
 
 async def _alive(tx: Session, worker: str) -> bool:

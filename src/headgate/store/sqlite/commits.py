@@ -37,7 +37,6 @@ def elect(tx: Session, elect: Elect, dead: Callable[[str], bool]) -> Leadership:
         return Leadership(0, owner, expires_at, now)
     term += 1
     tx.run("leader_take", term, elect.owner, until)
-    tx.run("lanes_prune")
     change = Change("leader", 0, owner, elect.owner, 0, {"lease_us": elect.lease_us})
     record(tx, now, f"leader:{elect.owner}", [(NOBODY, [change])], term=term)
     return Leadership(term, elect.owner, until, now)

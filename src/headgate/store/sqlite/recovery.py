@@ -12,7 +12,7 @@ from headgate.store import working
 from headgate.store.decode import decode_tags
 from headgate.store.history import by_run
 from headgate.store.lanes import lane_name
-from headgate.store.protocol import Expire, Lost, Recut, Withdraw
+from headgate.store.protocol import Expire, Lost, Recut, Tidy, Withdraw
 from headgate.store.sqlite.commits import fence, move
 from headgate.store.sqlite.history import record
 from headgate.store.sqlite.session import Session, listed
@@ -111,3 +111,11 @@ def recut(tx: Session, recut: Recut) -> int:
     if moves:
         move(tx, moves)
     return rows[-1][0] if len(rows) == recut.batch else 0
+
+
+def tidy(tx: Session, tidy: Tidy) -> int:
+    fence(tx, tidy.term)
+    rows = tx.all("lanes_after", tidy.after, tidy.batch)
+    tx.run("lanes_remove", listed(lane for lane, stood_in in rows if not stood_in))
+    tx.run("buckets_remove")
+    return rows[-1][0] if len(rows) == tidy.batch else 0

@@ -50,6 +50,7 @@ from headgate.store.protocol import (
     Store,
     Submit,
     Submitted,
+    Tidy,
     Withdraw,
 )
 from headgate.store.pruning import Discard, Discarded, Kept, Mentions, Prune, Pruned
@@ -262,6 +263,9 @@ class SqliteStore(Store):
 
     async def recut(self, recut: Recut) -> int:
         return await self._write(lambda tx: recovery.recut(tx, recut))
+
+    async def tidy(self, tidy: Tidy) -> int:
+        return await self._write(lambda tx: recovery.tidy(tx, tidy))
 
     # -- workers
 

@@ -30,6 +30,13 @@ class SqliteUpkeep:
         self.path: Path = Path(path).absolute()
         self._clock: Clock = SystemClock() if clock is None else clock
 
+    @property
+    def where(self) -> str:
+        return str(self.path)
+
+    async def exists(self) -> bool:
+        return self.path.exists()
+
     async def status(self) -> Status:
         if not self.path.exists():
             raise NotFound(

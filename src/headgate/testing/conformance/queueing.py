@@ -3,8 +3,12 @@
 
 from __future__ import annotations
 
+import pytest
+
+from headgate.base.changes import Bucket
+from headgate.base.errors import NotLeader
 from headgate.base.limits import TagRule
-from headgate.store.protocol import Heads, Recut, Store
+from headgate.store.protocol import Heads, Recut, Store, Tidy
 from headgate.testing.conformance.world import (
     Leader,
     World,
@@ -102,6 +106,55 @@ class TestQueueing:
         assert rounds == 3
         assert len((await store.load()).lanes) == 3
         assert await order(store) == [run.id for run in runs]
+
+    async def test_lanes_that_nobody_stands_in_are_tidied_away(self, world: World) -> None:
+        store = await world.open()
+        leader = await Leader.stand(store)
+        await set_tag(store, TagRule("team", per_value=True, limit=1))
+        runs = await submit(store, *(new_run(tags={"team": str(n)}) for n in range(25)))
+        await leader.start(*(run.seq for run in runs[:-1]))
+        after, rounds = 0, 0
+        while True:
+            after = await store.tidy(Tidy(leader.term, after, batch=10))
+            rounds += 1
+            if not after:
+                break
+        assert rounds == 3
+        # One that is stood in keeps its place; one that is gone is made again.
+        kept = await store.run(runs[-1].id)
+        [again, beside] = await submit(
+            store, new_run(tags={"team": "0"}), new_run(tags={"team": "24"})
+        )
+        made, joined = await store.run(again.id), await store.run(beside.id)
+        assert kept is not None
+        assert made is not None
+        assert joined is not None
+        assert joined.lane == kept.lane
+        assert made.lane > kept.lane
+        assert await order(store) == [runs[-1].id, again.id, beside.id]
+        assert {row.seq for row in await store.heads(Heads((await store.load()).lanes, 1))} == {
+            runs[-1].seq,
+            again.seq,
+        }
+
+    async def test_the_state_of_a_rate_is_tidied_away_when_it_says_nothing(
+        self, world: World
+    ) -> None:
+        store = await world.open()
+        leader = await Leader.stand(store)
+        now = world.clock.now()
+        await leader.commit(buckets=[Bucket("soon", now + 5), Bucket("later", now + 50)])
+        assert await store.tidy(Tidy(leader.term)) == 0
+        assert len((await store.load()).buckets) == 2
+        world.clock.advance(10)
+        assert await store.tidy(Tidy(leader.term)) == 0
+        assert [bucket.pool for bucket in (await store.load()).buckets] == ["later"]
+
+    async def test_only_the_leader_tidies(self, world: World) -> None:
+        store = await world.open()
+        leader = await Leader.stand(store)
+        with pytest.raises(NotLeader):
+            await store.tidy(Tidy(leader.term + 1))
 
     async def test_recutting_gives_the_rank_that_an_age_boost_asks_for(self, world: World) -> None:
         store = await world.open()

@@ -13,20 +13,25 @@
 BEGIN; SET LOCAL idle_in_transaction_session_timeout = 2000; SET LOCAL lock_timeout = 10000
 
 -- name: begin_alone
--- The same, alone among those who admit runs or change what they are admitted by. The lock comes before
--- the transaction has an id: so ids, and with them events, follow the order in which it is granted.
--- Whoever submits without it finds that the number of admissions has risen, and writes nothing.
+-- The same, alone among those who admit runs or change what they are admitted by. The lock, and what is
+-- read behind it, come before the transaction has an id: so ids, and with them events, follow the order in
+-- which it is granted, and stand behind every end of a run that made room for them.
 BEGIN; SET LOCAL idle_in_transaction_session_timeout = 2000; SET LOCAL lock_timeout = 10000;
-SELECT pg_advisory_xact_lock({lock});
-UPDATE headgate.meta SET value = value + 1 WHERE name = 'admissions'
+SELECT pg_advisory_xact_lock({lock})
+
+-- name: commit_alone
+-- Make it durable. Whoever looked before and submits without the lock finds that the number of admissions
+-- has risen, and writes nothing; where nothing was written here, it has not.
+UPDATE headgate.meta SET value = value + 1
+WHERE name = 'admissions' AND pg_current_xact_id_if_assigned() IS NOT NULL; COMMIT
 
 -- name: begin_read
 -- One snapshot for several reads.
 BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL idle_in_transaction_session_timeout = 10000
 
 -- name: begin_one
--- One statement, kept on one server connection by the pooler.
-BEGIN
+-- One statement, kept on one server connection by the pooler; who freezes inside loses it, too.
+BEGIN; SET LOCAL idle_in_transaction_session_timeout = 2000; SET LOCAL lock_timeout = 10000
 
 -- name: commit_transaction
 -- Make it durable.
@@ -58,7 +63,8 @@ SELECT
 -- name: migration_lock
 -- Processes that start together migrate one after another. The change itself waits for others' locks for
 -- a moment only: everybody who comes meanwhile waits behind it.
-BEGIN; SELECT pg_advisory_xact_lock({lock}); SET LOCAL lock_timeout = 300
+BEGIN; SET LOCAL idle_in_transaction_session_timeout = 10000;
+SELECT pg_advisory_xact_lock({lock}); SET LOCAL lock_timeout = 300
 
 -- name: schema_exists
 -- Whether there is anything yet.
@@ -177,15 +183,22 @@ WHERE EXISTS (SELECT 1 FROM fence)
 ORDER BY t.id FOR NO KEY UPDATE OF t
 
 -- name: accept_answer
--- Accepted tasks with all it takes to run them.
+-- Accepted tasks with all it takes to run them; of one that takes more bytes than this, only that it was
+-- accepted. Until the answer has been sent nothing is stored and every row stays locked, and a client
+-- that stands still takes no more than the sockets do.
 SELECT
     t.id, t.node, t.idx, t.state, t.attempt, t.tries, t.abandons, t.offers, t.token, t.worker,
-    t.held, t.input, t.output, t.error, t.requested_at, t.scheduled_at, t.started_at, t.ended_at,
-    t.not_before, t.eligible_at, n.input, r.id, r.graph, r.trace,
-    (SELECT count(*) FROM woken)
+    t.held, CASE WHEN size.small THEN t.input END, CASE WHEN size.small THEN t.output END,
+    CASE WHEN size.small THEN t.error END, t.requested_at, t.scheduled_at, t.started_at, t.ended_at,
+    t.not_before, t.eligible_at, CASE WHEN size.small THEN n.input END, r.id, r.graph, r.trace,
+    size.small, (SELECT count(*) FROM woken)
 FROM effect t
 JOIN headgate.run r ON r.seq = t.id >> 20
 LEFT JOIN headgate.node_input n ON n.run = t.id >> 20 AND n.node = t.node
+CROSS JOIN LATERAL (SELECT
+    coalesce(octet_length(t.input), 0) + coalesce(octet_length(t.output), 0)
+    + coalesce(octet_length(t.error), 0) + coalesce(octet_length(n.input), 0) <= $1::bigint AS small
+) size
 
 -- name: moved_answer
 -- Whether the fence was open (first row), whose the tasks were, and which of them were moved.
@@ -233,6 +246,55 @@ SELECT pg_terminate_backend(a.pid, 1000)
 FROM headgate.leader l JOIN pg_stat_activity a ON a.pid = l.backend AND a.backend_start = l.backend_since
 WHERE l.term = $1 AND l.expires_at > 0 AND a.usename = current_user AND a.pid <> pg_backend_pid()
     AND a.application_name = 'headgate'
+
+-- name: stuck_list
+-- Connections of ours that wait for their client in the middle of a statement, with something locked or
+-- an id that holds the history back: (number, where it stands, for how long in microseconds, what it
+-- says). By the server's own clock, because that is what it notes the beginnings by.
+SELECT
+    a.pid, concat_ws(' ', a.query_start, c.bytes_processed),
+    (extract(epoch FROM clock_timestamp() - a.xact_start) * 1000000)::bigint, left(a.query, 100)
+FROM pg_stat_activity a LEFT JOIN pg_stat_progress_copy c ON c.pid = a.pid
+WHERE a.datname = current_database() AND a.usename = current_user AND a.pid <> pg_backend_pid()
+    AND a.state = 'active' AND a.wait_event_type = 'Client'
+    AND a.xact_start < clock_timestamp() - interval '2 seconds' AND strpos(a.query, $1::text) > 0
+    AND (a.backend_xid IS NOT NULL OR EXISTS (
+        SELECT 1 FROM pg_locks l WHERE l.pid = a.pid AND l.locktype = 'advisory' AND l.granted
+    ))
+
+-- name: stuck_end
+-- End them, unless they have moved on.
+SELECT a.pid, pg_terminate_backend(a.pid)
+FROM unnest($1::int[], $2::text[]) v (pid, place)
+JOIN pg_stat_activity a ON a.pid = v.pid LEFT JOIN pg_stat_progress_copy c ON c.pid = a.pid
+WHERE a.state = 'active' AND a.wait_event_type = 'Client'
+    AND concat_ws(' ', a.query_start, c.bytes_processed) = v.place
+
+-- name: alone_try
+-- Alone among those who admit runs, if nobody is.
+SELECT pg_try_advisory_xact_lock($1::int, $2::int)
+
+-- name: admissions_rise
+-- Whoever looked before this and submits without the lock writes nothing.
+UPDATE headgate.meta SET value = value + 1 WHERE name = 'admissions'
+
+-- name: numbers_taken
+-- Whether the next transaction would number its events below those that are there.
+SELECT coalesce(
+    (SELECT max(seq) FROM headgate.event) >= headgate.event_number(pg_snapshot_xmax(pg_current_snapshot())),
+    false
+)
+
+-- name: event_lock
+-- Nobody writes an event beside us; who waits for this reads the offset afterwards.
+LOCK TABLE headgate.event IN SHARE ROW EXCLUSIVE MODE
+
+-- name: numbers_raise
+-- Every transaction that has not ended numbers its events above those that are there.
+UPDATE headgate.meta SET
+    value = (SELECT max(seq) >> 20 FROM headgate.event) + 1 - pg_snapshot_xmin(pg_current_snapshot())::text::bigint
+WHERE name = 'xid_offset'
+RETURNING value
 
 -- name: blob_put
 -- A large value, once per content. One that is put again is young again; not every time is written.

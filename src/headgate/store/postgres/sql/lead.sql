@@ -14,8 +14,8 @@ UPDATE headgate.leader SET
 -- A longer lease in the same term.
 UPDATE headgate.leader SET
     expires_at = headgate.headgate_now() + $3,
-    backend = CASE WHEN $4 THEN 0 ELSE pg_backend_pid() END,
-    backend_since = (SELECT backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid())
+    backend = $4,
+    backend_since = (SELECT backend_start FROM pg_stat_activity WHERE pid = $4)
 WHERE term = $1 AND owner = $2
 RETURNING term, owner, expires_at, expires_at - $3
 

@@ -77,9 +77,19 @@ INSERT INTO headgate.lane (digest, signature)
 SELECT sha256(convert_to(v.signature, 'UTF8')), v.signature FROM unnest($1::text[]) v (signature)
 ON CONFLICT (digest) DO NOTHING
 
--- name: lanes_prune
--- Lanes that no queued run stands in.
-DELETE FROM headgate.lane WHERE NOT EXISTS (SELECT 1 FROM headgate.queue WHERE queue.lane = lane.id)
+-- name: lanes_after
+-- Lanes by id, and whether a queued run stands in them.
+SELECT l.id, (SELECT 1 FROM headgate.queue q WHERE q.lane = l.id LIMIT 1) IS NOT NULL
+FROM headgate.lane l WHERE l.id > $1 ORDER BY l.id LIMIT $2
+
+-- name: lanes_remove
+-- Of these lanes, those that no queued run stands in.
+DELETE FROM headgate.lane l
+WHERE l.id = ANY($1::bigint[]) AND NOT EXISTS (SELECT 1 FROM headgate.queue q WHERE q.lane = l.id)
+
+-- name: buckets_remove
+-- The state of rates that say nothing any more: their next start may be at any time.
+DELETE FROM headgate.bucket WHERE tat < headgate.headgate_now()
 
 -- name: submit_run
 -- Store queued runs.

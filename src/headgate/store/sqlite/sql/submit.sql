@@ -62,9 +62,19 @@ SELECT signature, id FROM lane WHERE signature IN (SELECT value FROM json_each(?
 -- New lanes.
 INSERT OR IGNORE INTO lane (signature) VALUES /*rows*/ (?)
 
--- name: lanes_prune
--- Lanes that no queued run stands in.
-DELETE FROM lane WHERE NOT EXISTS (SELECT 1 FROM queue WHERE queue.lane = lane.id)
+-- name: lanes_after
+-- Lanes by id, and whether a queued run stands in them.
+SELECT l.id, EXISTS (SELECT 1 FROM queue q WHERE q.lane = l.id)
+FROM lane l WHERE l.id > ? ORDER BY l.id LIMIT ?
+
+-- name: lanes_remove
+-- Of these lanes, those that no queued run stands in.
+DELETE FROM lane WHERE id IN (SELECT value FROM json_each(?))
+    AND NOT EXISTS (SELECT 1 FROM queue q WHERE q.lane = lane.id)
+
+-- name: buckets_remove
+-- The state of rates that say nothing any more: their next start may be at any time.
+DELETE FROM bucket WHERE tat < headgate_now()
 
 -- name: submit_run
 -- Store queued runs.

@@ -1,0 +1,160 @@
+"""Fair turns, age boost and keys over processes: who is next, and what `why` says of it."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headgate import DuplicateKey, RunState, Submission
+from headgate.stages.executors.sources import load
+from headgate.testing import Overlap, eventually
+from headgate.testing.cluster import Cluster
+from headgate.testing.processes import source
+
+pytest_plugins = ["headgate.testing.plugin", "headgate.testing.postgres"]
+
+HERE = Path(__file__).parents[1]
+FILES = (HERE / "dispatch_steps.py", HERE / "engine_steps.py")
+steps: Any = load(source(FILES[0]))
+engine: Any = load(source(FILES[1]))
+MANY = 100_000
+AT_ONCE = 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("store", ["postgres"], indirect=True)
+def test_a_hundred_thousand_runs_of_one_tenant_do_not_keep_another_waiting(
+    cluster: Cluster, overlap: Overlap, record_property: Any
+):
+    client = cluster.client()
+    client.limits.set_max_active(-1)
+    client.limits.set_max_concurrent_runs(AT_ONCE)
+    client.limits.set_fair("tenant")
+    cluster.server().ready()
+    cluster.worker(FILES[0]).ready()
+    greedy = [Submission((n,), tags={"tenant": "greedy"}) for n in range(MANY)]
+    taken = client.submit_many(steps.single, greedy, partial=True)
+    assert len(taken) == MANY
+    eventually(lambda: overlap.count("brief") > 50)
+
+    modest = client.submit(steps.single, -1, tags={"tenant": "modest"})
+    before = overlap.count("brief")
+
+    assert modest.result("30s") == -1
+    labels = overlap.labels("brief")
+    record_property("bodies begun meanwhile", labels.index("-1") - before)
+    # its turn came with the first place that became free; what was on its way then was before it
+    assert labels.index("-1") - before < 200
+    assert len(client.runs.list(status="queued", limit=10)) == 10
+
+
+def test_turns_are_shared_by_weight_and_told(cluster: Cluster, overlap: Overlap, tmp_path: Path):
+    client = cluster.client()
+    client.limits.set_max_concurrent_runs(1)
+    client.limits.set_fair("tenant", weights={"a": 2})
+    cluster.server().ready()
+    cluster.worker(*FILES).ready()
+    latch = tmp_path / "latch"
+    first = client.submit(engine.hold, str(latch), 99, tags={"tenant": "z"})
+    eventually(lambda: overlap.count("held") == 1)
+    runs = client.submit_many(
+        steps.single,
+        [
+            Submission((100 * number + n,), tags={"tenant": tenant})
+            for number, tenant in enumerate("abc")
+            for n in range(6)
+        ],
+    )
+
+    last = str(runs[-1].why())
+    assert "fair turn: 3 values of tenant wait and take turns, 'c' with weight 1" in last
+    assert "5 with tenant=c before it" in last
+    assert "1 of 1 runs execute; 17 ahead" in last
+    # a has two turns to each of b's and c's
+    assert "1 of 1 runs execute; 7 ahead" in str(runs[7].why())  # b, 4 of a, 2 of c: at most
+    latch.touch()
+
+    assert {run.wait("30s") for run in [first, *runs]} == {RunState.SUCCEEDED}
+    order = [int(label) // 100 for label in overlap.labels("brief")]
+    # two of a for each of the others, as long as all of them wait
+    for head in (order[:4], order[4:8], order[8:12]):
+        assert sorted(head) == [0, 0, 1, 2]
+
+
+@pytest.mark.parametrize("store", ["postgres"], indirect=True)
+def test_age_buys_priority(cluster: Cluster, overlap: Overlap, tmp_path: Path):
+    client = cluster.client()
+    client.limits.set_max_concurrent_runs(1)
+    client.limits.set("age_boost", "1s")
+    cluster.server().ready()
+    cluster.worker(*FILES).ready()
+    latch = tmp_path / "latch"
+    first = client.submit(engine.hold, str(latch))
+    eventually(lambda: overlap.count("held") == 1)
+    # one step of priority is worth a second of age: these came within it
+    runs = [client.submit(steps.single, n, priority=priority) for n, priority in ((1, 0), (2, 1))]
+    eventually(lambda: [each.position for each in client.queue.list()] == [1, 2])
+    assert [each.run.id for each in client.queue.list()] == [runs[1].id, runs[0].id]
+    client.limits.set("age_boost", "1ms")  # and now a step is worth nothing
+    eventually(lambda: [e.run.id for e in client.queue.list()] == [run.id for run in runs])
+    latch.touch()
+
+    assert {run.wait("30s") for run in [first, *runs]} == {RunState.SUCCEEDED}
+    assert overlap.labels("brief") == ["1", "2"]
+
+
+def test_a_replacement_waits_at_the_key_and_says_so(
+    cluster: Cluster, overlap: Overlap, tmp_path: Path
+):
+    client = cluster.client()
+    client.limits.set_max_active(2)
+    server = cluster.server(leader_lease="1500ms", leader_renew="300ms").ready()
+    cluster.worker(*FILES).ready()
+    latch = tmp_path / "latch"
+    old = client.submit(engine.hold_in_thread, str(latch), 1, key="k")
+    eventually(lambda: overlap.count("held") == 1)
+    assert client.submit(engine.hold_in_thread, str(latch), 1, key="k").id == old.id
+    with pytest.raises(DuplicateKey, match="another item"):
+        client.submit(engine.hold_in_thread, str(latch), 2, key="k")
+
+    server.close()  # nobody leads: the cancel is not carried out yet
+    new = client.submit(engine.hold_in_thread, str(latch), 3, key="k", on_duplicate="replace")
+    assert f"key 'k': run {old.id}, which it replaces, has not ended" in str(new.why())
+    # at the ceiling of two attaching works still, to the one that has the key now
+    assert client.submit(engine.hold_in_thread, str(latch), 3, key="k").id == new.id
+    assert new.status() == RunState.QUEUED
+    cluster.server().ready()
+
+    assert old.wait("30s") == RunState.CANCELLED
+    eventually(lambda: overlap.count("held") == 2)
+    assert overlap.peak("held") == 1
+    latch.touch()
+    assert new.result("30s") == 3
+    again = client.submit(
+        engine.hold_in_thread, str(latch), 3, key="k", on_duplicate="skip_if_finished"
+    )
+    assert again.id == new.id
+    with pytest.raises(Exception, match="succeeded"):
+        new.retry()
+    assert [key for key, _ in groupby(overlap.labels("held"))] == ["1", "3"]
+
+
+@pytest.mark.parametrize("store", ["sqlite"], indirect=True)
+def test_b2_placement_is_switched_live(cluster: Cluster, overlap: Overlap):
+    client = cluster.client()
+    cluster.server().ready()
+    workers = [cluster.worker(FILES[0]).ready() for _ in range(3)]
+
+    def where(first: int) -> list[int]:
+        for n in range(first, first + 6):
+            assert client.submit(steps.single, n).result("20s") == n
+        return [span.pid for span in overlap.spans("brief") if int(span.label) >= first]
+
+    assert set(where(0)) == {worker.pid for worker in workers}  # spread: light load too
+    client.limits.set("placement", "pack")
+    assert set(where(10)) == {workers[0].pid}
+    client.limits.reset("placement")
+    assert workers[0].pid not in where(20)  # the others have had less

@@ -1,0 +1,103 @@
+"""What `headgate workers` shows: all that a row has, in 80 columns."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from headgate.base.clock import SECOND
+from headgate.base.model import WorkerRow
+from headgate.cli import workers
+from headgate.cli.shell import Shell
+from headgate.client.opening import settings_for, store_for
+from headgate.client.views import WorkerInfo
+from headgate.store.protocol import Beat
+
+ID = "build-machine-17.example-4711-0a1b2c3d"
+ROW = WorkerRow(
+    id=ID,
+    host="build-machine-17.example",
+    pid=4711,
+    version="9.8.7",
+    permits={"async": 100, "thread": 8, "process": -1},
+    total=64,
+    claim=25,
+    full=("async",),
+    share=35,
+    free=17,
+    labels={"gpu": "a100", "zone": "eu"},
+    steps={"shop.fetch": "3f9c0000"},
+    flows={"shop.build": "77aa0000"},
+    in_flight=92,
+    memory=0.834,
+    p99_us=1_500_000,
+    lag_us=40_000,
+    provision="vm-7",
+)
+EVERYTHING = (
+    "build-machine-17.example", "4711", "9.8.7", "async 100", "thread 8", "process ∞", "total 64",
+    "92", "17", "35%", "25", "nearly full", "83%", "1.5s", "40ms", "gpu=a100", "zone=eu", "vm-7",
+    "shop.fetch", "3f9c0000", "shop.build", "77aa0000", "joined", "lease ends", "alive",
+)  # fmt: skip
+
+
+@pytest.fixture
+def shell(url: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
+    """A store in which that worker has joined; a terminal of 80 columns."""
+    monkeypatch.setenv("COLUMNS", "80")
+
+    async def join() -> None:
+        store = store_for(settings_for(url, {}))
+        await store.open()
+        await store.beat(Beat(ROW, 600 * SECOND))
+        await store.close()
+
+    asyncio.run(join())
+    return Shell(url=str(url))
+
+
+def told(capsys: pytest.CaptureFixture[str]) -> str:
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 80
+    return out
+
+
+def test_the_list_has_what_an_operator_looks_for(shell: Shell, capsys: pytest.CaptureFixture[str]):
+    workers.list_(shell)
+    out = told(capsys)
+    head = out.splitlines()[0].split()
+    assert head == ["WORKER", "STATE", "TASKS", "FREE", "MEM", "LABELS", "JOINED", "LEASE"]
+    for word in ("alive", "92", "17", "83%", "gpu=a100"):
+        assert word in out, word
+
+
+def test_show_hides_nothing(shell: Shell, capsys: pytest.CaptureFixture[str]):
+    workers.show(shell, ID[:30])
+    out = told(capsys)
+    assert ID in out
+    for word in EVERYTHING:
+        assert word in out, word
+
+
+def test_json_has_all_of_the_row(shell: Shell, capsys: pytest.CaptureFixture[str]):
+    workers.list_(Shell(url=shell.url, json=True))
+    [found] = json.loads(capsys.readouterr().out)
+    row = json.loads(msgspec.json.encode(ROW))
+    renamed = {"total": "total_permits", "p99_us": "p99", "lag_us": "loop_lag"}
+    left_out = {"since", "lease_until", "progress"}
+    for name, value in row.items():
+        if name not in left_out:
+            wanted = value / SECOND if name.endswith("_us") else value
+            assert found[renamed.get(name, name)] == wanted, name
+    assert {"alive", "since", "lease_until"} <= found.keys()
+
+
+def test_who_drains_or_is_lost_would_take_nothing():
+    alive = msgspec.structs.replace(ROW, lease_until=10)
+    assert WorkerInfo.of(alive, now=5).free == 17
+    assert WorkerInfo.of(alive, now=11).free == 0
+    assert WorkerInfo.of(msgspec.structs.replace(alive, draining=True), now=5).free == 0
