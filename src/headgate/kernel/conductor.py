@@ -358,7 +358,8 @@ class Conductor:
                 self.journal.save_end(entry, state, error)
             self.lives.drop(entry, now)
         elif state == TaskState.HANDED_BACK:
-            self.lives.ask_again(entry, state, now, reason)
+            declined = before == TaskState.SCHEDULED
+            self.lives.ask_again(entry, state, now, reason, declined=declined)
         else:
             entry.state = state
             if local:

@@ -214,8 +214,13 @@ class Lives:
             wait = retry.delay(entry.spec.retry, entry.tries, entry.id, self.seed)
         self._request_again(entry, before, now, now + wait, f"retry {entry.tries}")
 
-    def ask_again(self, entry: TaskEntry, before: str, now: int, reason: str) -> None:
-        """After an attempt that counts against nobody (handed back) or against the workers (abandoned)."""
+    def ask_again(
+        self, entry: TaskEntry, before: str, now: int, reason: str, *, declined: bool = False
+    ) -> None:
+        """After an attempt that counts against nobody (handed back) or against the workers (abandoned).
+
+        `declined`: it was only offered, and goes on waiting as if it had not been.
+        """
         run = entry.run
         stopping = run.row.verdict is not None and entry.spec.run_if != "always"
         if before == TaskState.ABANDONED and entry.abandons >= entry.spec.max_abandons:
@@ -225,17 +230,25 @@ class Lives:
         elif stopping or self.progress[run.seq].steps[entry.node].closed:
             self.end_waiting(entry, before, TaskState.CANCELLED, None, now)
         else:
-            self._request_again(entry, before, now, 0, reason)
+            self._request_again(entry, before, now, 0, reason, declined=declined)
 
     def _request_again(
-        self, entry: TaskEntry, before: str, now: int, not_before: int, reason: str
+        self,
+        entry: TaskEntry,
+        before: str,
+        now: int,
+        not_before: int,
+        reason: str,
+        *,
+        declined: bool = False,
     ) -> None:
         entry.state = TaskState.REQUESTED
-        entry.requested_at = now
-        entry.not_before = not_before
-        entry.eligible_at = 0
-        # Those before were answered in the end: what counts is who declined this attempt.
-        entry.offers = 0
+        if not declined:
+            entry.requested_at = now
+            entry.not_before = not_before
+            entry.eligible_at = 0
+            # Those before were answered in the end: what counts is who declined this attempt.
+            entry.offers = 0
         entry.token, entry.worker = 0, None
         entry.cancelling = False
         data: dict[str, object] = {"node": entry.node, "index": entry.idx, "attempt": entry.attempt}
