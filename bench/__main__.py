@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from bench import backlog, cluster, engine, kernel, postgres, store
+from bench import backlog, cluster, dispatch, engine, kernel, postgres, store, worker
 from bench.report import Figure
 
 PARTS: dict[str, Callable[[], list[Figure]]] = {
@@ -13,8 +13,10 @@ PARTS: dict[str, Callable[[], list[Figure]]] = {
     "store": store.figures,
     "backlog": backlog.run,
     "engine": engine.run,
+    "worker": worker.run,
     "postgres": postgres.run,
     "cluster": cluster.run,
+    "dispatch": dispatch.run,
 }
 
 

@@ -218,6 +218,33 @@ async def test_nothing_outlasts_a_transaction_behind_a_pooler(
     assert forgotten > 15
 
 
+async def test_nobody_listens_through_a_pooler(
+    postgres_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It takes the LISTEN and passes nothing on; who did not say where to listen is told so, once."""
+    async with opened(with_options(postgres_url, pooled="true")) as store:
+        assert store._opened.listener._task is None
+        assert [each.getMessage() for each in caplog.records if "polling" in each.getMessage()]
+        caplog.clear()
+    async with opened(with_options(postgres_url, pooled="true", listen="off")):
+        assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    "said", ["commit w1=x", "commit w1=1", "commit w1=1.2,3.", "commit w1=1.2.3"]
+)
+async def test_a_notification_that_cannot_be_read_means_that_all_look(
+    postgres_url: str, store: PostgresStore, said: str
+) -> None:
+    """Whoever may connect may notify."""
+    await store.hear("w1", 0)
+    async with connected(postgres_url) as conn:
+        await conn.execute("SELECT pg_notify($1, $2)", store.options.channel, f"somebody {said}")
+    heard = await store.hear("w1", 10 * SECOND)
+    assert heard.look
+    assert not heard.offers
+
+
 # -- opening
 
 

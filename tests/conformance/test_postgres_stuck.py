@@ -30,6 +30,12 @@ EVENT = (
 )
 
 
+INSIDE = (
+    "SELECT 1 FROM pg_stat_activity WHERE datname = current_database()"
+    " AND wait_event_type = 'Client' AND state = 'active'"
+)
+
+
 @pytest.fixture
 async def store(postgres_url: str) -> AsyncIterator[PostgresStore]:
     store = PostgresStore(postgres_url)
@@ -84,11 +90,11 @@ async def test_a_client_that_stands_still_inside_a_copy_is_ended(
 ) -> None:
     leader = await Leader.stand(store)
     await submitted(store)
-    async with copying(postgres_url, standing_still) as task:
+    async with copying(postgres_url, standing_still):
         began = time.monotonic()
         # A new lane: it has to wait for the lock.
         waiting = asyncio.ensure_future(submitted(store, kind="hold"))
-        while not task.done():
+        while not waiting.done():
             assert time.monotonic() - began < 15
             # The leader goes on leading: its lease is not renewed behind the submission that waits.
             assert (await renewed(leader)).term == leader.term
@@ -97,6 +103,35 @@ async def test_a_client_that_stands_still_inside_a_copy_is_ended(
         assert (await waiting).outcome == "created"
     [said] = [each.getMessage() for each in caplog.records if "stood still" in each.getMessage()]
     assert 'COPY "headgate"."event"' in said
+
+
+async def test_a_client_that_reads_no_more_of_its_answer_is_ended(
+    postgres_url: str, store: PostgresStore
+) -> None:
+    """A statement that writes and answers: nothing of it is stored before the answer is sent."""
+    leader = await Leader.stand(store)
+    async with connected(postgres_url) as conn, connected(postgres_url) as other:
+        statement = await conn.prepare(
+            "WITH held AS (UPDATE \"headgate\".meta SET value = value WHERE name = 'last_run'"
+            " RETURNING 1) SELECT repeat('x', 10000000), (SELECT count(*) FROM held)"
+        )
+        transport: Any = conn._transport
+        transport.pause_reading()
+        asked = asyncio.ensure_future(statement.fetch())
+        began = time.monotonic()
+        while not await other.fetch(f"{INSIDE} AND wait_event = 'ClientWrite'"):
+            assert time.monotonic() - began < 5
+            await asyncio.sleep(0.01)
+        # It holds the number of the last run.
+        waiting = asyncio.ensure_future(submitted(store))
+        while not waiting.done():
+            assert time.monotonic() - began < 15
+            assert (await renewed(leader)).term == leader.term
+            await asyncio.sleep(0.1)
+        assert (await waiting).outcome == "created"
+        transport.resume_reading()
+        with pytest.raises((asyncpg.PostgresError, OSError)):
+            await asked
 
 
 async def test_a_copy_that_only_takes_long_is_left_alone(
@@ -116,20 +151,15 @@ async def test_who_takes_over_ends_what_stands_in_its_way(
     postgres_url: str, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stuck, "PATIENCE_US", 3 * SECOND)
-    async with copying(postgres_url, standing_still) as task:
-        await asyncio.sleep(0)
-        async with connected(postgres_url) as conn:
-            end = time.monotonic() + 10
-            while not await conn.fetch(
-                "SELECT 1 FROM pg_stat_activity WHERE datname = current_database()"
-                " AND wait_event_type = 'Client' AND state = 'active'"
-                " AND xact_start < clock_timestamp() - interval '2.1 s'"
-            ):
-                assert time.monotonic() < end
-                await asyncio.sleep(0.05)
+    async with copying(postgres_url, standing_still), connected(postgres_url) as conn:
+        end = time.monotonic() + 10
+        while not await conn.fetch(
+            f"{INSIDE} AND xact_start < clock_timestamp() - interval '2.1 s'"
+        ):
+            assert time.monotonic() < end
+            await asyncio.sleep(0.05)
         assert (await store.elect(Elect("second", LEASE))).term == 1
-        with pytest.raises((asyncpg.PostgresError, ConnectionError, OSError)):
-            await task
+        assert not await conn.fetch(INSIDE)
 
 
 # -- acceptances

@@ -71,19 +71,18 @@ def test_an_error_that_exits_when_it_is_shown():
         def __str__(self) -> str:
             raise SystemExit(3)
 
-    for made in (failures.internal, failures.bad_call, lambda e: failures.of_exception(e, None)):
-        failure = made(raised(Leaving()))
-
+    error = raised(Leaving())
+    for failure in (
+        failures.internal(error), failures.bad_call(error), failures.of_exception(error, None)
+    ):  # fmt: skip
         assert "(its message cannot be shown: SystemExit)" in failure.message
-        assert (failure.traceback or "").endswith("Leaving")
+        assert "Leaving" in (failure.traceback or "")
 
 
-def test_a_name_that_no_encoder_takes():
-    error = type("Half\udc80" + "x" * 1_000, (Exception,), {})
+def test_a_name_is_bounded():
+    error = type("x" * 1_000, (Exception,), {})
 
-    failure = failures.of_exception(raised(error()), None)
-
-    assert len(msgspec.json.encode(failure.type)) < 2 * failures.MAX_NAME
+    assert len(failures.of_exception(raised(error()), None).type) <= failures.MAX_NAME
 
 
 def test_messages_are_bounded_and_can_be_encoded():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 import pytest
@@ -40,7 +40,7 @@ SHORT = 300_000
 @contextmanager
 def told(
     first_us: int, again_us: int, held: int, grace_us: int = 0
-) -> Iterator[subprocess.Popen[str]]:
+) -> Generator[subprocess.Popen[str]]:
     arguments = [str(each) for each in (first_us, again_us, held, grace_us)]
     with subprocess.Popen(
         [sys.executable, "-c", SCRIPT, *arguments],

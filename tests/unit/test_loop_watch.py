@@ -188,3 +188,17 @@ async def test_the_lag_is_seen_while_it_lasts(watched: Watched):
 
     await watched.run("app:look", look_meanwhile)
     assert seen[0] > 150_000
+
+
+async def test_a_step_that_takes_the_loop_over_from_another_is_named(watched: Watched):
+    async def before() -> None:
+        time.sleep(0.045)  # noqa: ASYNC251 — over by the second look
+
+    async with asyncio.timeout(20):
+        while not watched.blocks:
+            await asyncio.gather(
+                watched.run("app:before", before), watched.run("app:blocking", blocking)
+            )
+            await asyncio.sleep(0.05)
+
+    assert [name for name, _ in watched.blocks] == ["app:blocking"]

@@ -2,9 +2,9 @@
 
 Who runs this: a thread beside the loop, because a loop that is held cannot
 measure itself. It asks the loop for an answer a few times per threshold; where
-none comes in time it looks, twice, who holds the loop and at which line. Only
-who is found both times is blamed: a loop with too much to do is late as well,
-and then whoever is seen last is not at fault. Tasks pay nothing for it: who it
+none comes in time it looks who holds the loop and at which line. Only who is
+found twice running is blamed: a loop with too much to do is late as well, and
+then whoever is seen last is not at fault. Tasks pay nothing for it: who it
 is stands in the stack of the loop's thread, where the loop calls the handle
 that is running, and the handle has the context it was made in.
 """
@@ -129,18 +129,21 @@ class LoopWatch:
         self._answered.set()
 
     def _late(self, half: float) -> None:
-        """No answer after half the threshold: see who it is, twice, and wait for the end of it."""
-        first = self._see()
-        if self._answered.wait(half):
-            return
-        second = self._see()
-        if first is None or second is None or first.who != second.who:
-            self._answered.wait()
-            return
-        self._say(second)
-        step = second.step
-        del first, second  # a handle that has run must not be kept alive
-        self._answered.wait()
+        """No answer after half the threshold: look until it is the same one twice running, then wait for
+        the end of it."""
+        before = self._see()
+        while not self._answered.wait(half):
+            sight = self._see()
+            if before is not None and sight is not None and before.who == sight.who:
+                self._say(sight)
+                step = sight.step
+                del before, sight  # a handle that has run must not be kept alive
+                self._answered.wait()
+                self._tell(step)
+                return
+            before = sight
+
+    def _tell(self, step: str | None) -> None:
         if step is not None and self._on_block is not None and not self._stop.is_set():
             with suppress(RuntimeError):  # the loop was closed meanwhile
                 lag_us = self._answered_at - self._asked_at

@@ -53,6 +53,7 @@ from headgate.stages.executors.telling import Teller
 
 WATCH_SECONDS = 0.1
 _PR_SET_PDEATHSIG = 1
+_forking = threading.local()
 
 
 def main(arguments: list[str]) -> None:
@@ -61,7 +62,7 @@ def main(arguments: list[str]) -> None:
     # A service manager may signal every process of a worker: only the worker decides what that means for
     # a body. A handler, not SIG_IGN: what a body starts must not inherit it.
     signal.signal(signal.SIGTERM, _leave_it_to_the_worker)
-    os.register_at_fork(after_in_child=_end_by_sigterm)
+    os.register_at_fork(before=_hold_back, after_in_parent=_let_go, after_in_child=_end_by_sigterm)
     for fd in (socket_fd, deadline_fd):
         os.set_inheritable(fd, False)  # what a body starts has no business with these
     leftovers.take_in_orphans()
@@ -77,10 +78,20 @@ def _leave_it_to_the_worker(_number: int, _frame: FrameType | None) -> None:
     return None
 
 
+def _hold_back() -> None:
+    """While a body forks: Python forgets what comes before the new process is ready."""
+    _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+
+def _let_go() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _forking.mask)
+
+
 def _end_by_sigterm() -> None:
     """In what a body forks: the handler is not meant for it. One of the body's own is."""
     if signal.getsignal(signal.SIGTERM) is _leave_it_to_the_worker:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _let_go()
 
 
 def die_with(parent: int) -> None:

@@ -109,6 +109,9 @@ def _flag(name: str, value: str) -> bool:
     word = value.lower()
     if word not in _YES | _NO:
         raise InvalidInput(
-            f"{name} is true or false.", field=name, got=value, hint=f"Write {name}=true, or nothing."
+            f"{name} is true or false.",
+            field=name,
+            got=value,
+            hint=f"Write {name}=true, or nothing.",
         )
     return word in _YES

@@ -234,10 +234,10 @@ class PostgresStore(Store):
         return await line.call(lambda tx: leading.renew(tx, elect, backend))
 
     async def _clear_the_way(self) -> None:
-        """At most once a second. By a line on which nothing waits for a lock."""
+        """At most once a second. By a line on which nothing ever waits for a lock."""
         if (now := self._boot.monotonic()) - self._cleared_at >= CLEAR_EVERY_US:
             self._cleared_at = now
-            await self._read(stuck.end_stuck)
+            await self._look(stuck.end_stuck)
 
     async def resign(self, owner: str, term: int) -> None:
         await self._lead(lambda tx: tx.run("leader_resign", owner, term))

@@ -9,8 +9,8 @@ Submissions that wait together go together: everything is read in one round
 trip, judged in memory, and written in one statement. Most need no lock at all:
 they look, and their statement writes only if nobody was admitted since, no key
 was freed and nobody is alone (`submit_claim`). New lanes and large batches take
-the lock, and so does who came too late a few times. What admits nobody (a rejection, a
-duplicate, one that attaches) is a plain read.
+the lock, and so does who came too late a few times. What admits nobody (a
+rejection, a duplicate, one that attaches) is a plain read.
 """
 
 from __future__ import annotations

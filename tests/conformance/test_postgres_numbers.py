@@ -1,0 +1,109 @@
+"""The history of another server: its transactions had higher numbers than ours have."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from headgate.base.events import EventRow
+from headgate.store.postgres import PostgresStore
+from headgate.store.protocol import EventFilter, Gather
+from headgate.testing.conformance.world import Leader, changes_of, submitted
+from headgate.testing.postgres_server import connected, execute
+
+pytest_plugins = ["headgate.testing.postgres"]
+ABROAD = 5_000_000
+"""The transaction that wrote last, on that server."""
+RESTORED = (
+    "INSERT INTO headgate.event (seq, at, term, cycle, actor, run, body) SELECT"
+    f" ({ABROAD - 10} + n)::bigint << 20, 1, 0, 0, 'client', 0, '[]' FROM generate_series(1, 10) n"
+)
+
+
+@asynccontextmanager
+async def opened(url: str) -> AsyncIterator[PostgresStore]:
+    store = PostgresStore(url)
+    await store.open()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def told(store: PostgresStore) -> list[EventRow]:
+    return await store.events(EventFilter())
+
+
+async def test_events_go_on_behind_those_of_another_server(postgres_url: str) -> None:
+    await execute(postgres_url, RESTORED)
+    async with opened(postgres_url) as store:
+        assert len(await told(store)) == 10
+        leader = await Leader.stand(store)
+        run = await submitted(store)
+        rows = await told(store)
+        assert [row.seq for row in rows] == sorted(row.seq for row in rows)
+        assert rows[10].seq >> 20 >= ABROAD
+        assert len(rows) == 12
+        gathered = await store.gather(Gather(rows[10].seq, leader.actor))
+        assert [event.run for event in gathered.events] == [run.seq]
+        await leader.start(run.seq)
+        assert len(await changes_of(store, run.seq)) == 2
+
+
+async def test_who_takes_over_looks_too(postgres_url: str) -> None:
+    """It was restored under the feet of a process that had opened it."""
+    async with opened(postgres_url) as store:
+        await execute(postgres_url, RESTORED)
+        await Leader.stand(store)
+        run = await submitted(store)
+        rows = await told(store)
+        assert len(rows) == 12
+        assert rows[-1].run == run.seq
+
+
+async def test_the_offset_is_raised_once(
+    postgres_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    await execute(postgres_url, RESTORED)
+    stores = [PostgresStore(postgres_url) for _ in range(4)]
+    await asyncio.gather(*(store.open() for store in stores))
+    said = [each for each in caplog.records if "another server" in each.getMessage()]
+    assert len(said) == 1
+    await asyncio.gather(*(submitted(store) for store in stores))
+    for store in stores:
+        await store.close()
+    async with opened(postgres_url) as store:
+        assert len(await told(store)) == 14
+    assert len(said) == 1
+
+
+async def locked(url: str) -> bool:
+    """Whether somebody waits for a table."""
+    async with connected(url) as conn:
+        return bool(await conn.fetch("SELECT 1 FROM pg_locks WHERE NOT granted AND relation > 0"))
+
+
+async def test_who_writes_meanwhile_is_waited_for(postgres_url: str) -> None:
+    """A transaction in flight numbers its events by the new offset, or is over before it is in force."""
+    await execute(postgres_url, RESTORED)
+    async with connected(postgres_url) as conn:
+        transaction = conn.transaction()
+        await transaction.start()
+        await conn.execute(
+            "INSERT INTO headgate.event (seq, at, term, cycle, actor, run, body)"
+            " SELECT headgate.event_base(), 1, 0, 0, 'client', 0, '[]'"
+        )
+        store = PostgresStore(postgres_url)
+        opening = asyncio.ensure_future(store.open())
+        end = time.monotonic() + 10
+        while not await locked(postgres_url):
+            assert time.monotonic() < end
+        assert not opening.done()
+        await transaction.commit()
+        await opening
+        assert len(await told(store)) == 11
+        await store.close()
