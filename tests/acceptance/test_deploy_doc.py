@@ -224,7 +224,9 @@ def test_connections_are_as_many_as_the_page_says(postgres_url: str, tmp_path: P
     told = {name: int(most) for name, most in rows}
     used: dict[str, int] = {}
     with _node(postgres_url, tmp_path, "server", "--port", "0"):
-        used["server"] = _connections(postgres_url)
+        # All of them: those it opens later would be taken for the worker's.
+        eventually(lambda: _connections(postgres_url) == told["server"])
+        used["server"] = told["server"]
         with _node(postgres_url, tmp_path, "worker", str(STEPS), "--metrics-port", "0"):
             with connect(postgres_url) as client:
                 _use(client)

@@ -3,7 +3,7 @@
 Who runs this: a thread beside the loop, because a loop that is held cannot
 measure itself. It asks the loop for an answer a few times per threshold; where
 none comes in time it looks who holds the loop and at which line. Only who is
-found twice running is blamed: a loop with too much to do is late as well, and
+found again and again is blamed: a loop with too much to do is late as well, and
 then whoever is seen last is not at fault. Tasks pay nothing for it: who it
 is stands in the stack of the loop's thread, where the loop calls the handle
 that is running, and the handle has the context it was made in.
@@ -129,19 +129,23 @@ class LoopWatch:
         self._answered.set()
 
     def _late(self, half: float) -> None:
-        """No answer after half the threshold: look until it is the same one twice running, then wait for
-        the end of it."""
-        before = self._see()
+        """No answer after half the threshold: look until it is the same one twice running, a later one
+        three times, then wait for the end of it."""
+        before, times, enough = self._see(), 1, 2
         while not self._answered.wait(half):
             sight = self._see()
-            if before is not None and sight is not None and before.who == sight.who:
+            if before is None or sight is None or before.who != sight.who:
+                # Who comes later has not been late for as long: looked at once more.
+                before, times, enough = sight, 1, 3
+                continue
+            times += 1
+            if times >= enough:
                 self._say(sight)
                 step = sight.step
                 del before, sight  # a handle that has run must not be kept alive
                 self._answered.wait()
                 self._tell(step)
                 return
-            before = sight
 
     def _tell(self, step: str | None) -> None:
         if step is not None and self._on_block is not None and not self._stop.is_set():
