@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from headgate.cli.numbers import NumberCommand
+from headgate.cli.numbers import NumberCommand, number
 from headgate.cli.run import Pool, Set
 from headgate.cli.shell import Shell, command, log_lines
 from headgate.cli.worker import PANEL, WithParent
@@ -21,6 +21,7 @@ from headgate.cli.worker import PANEL, WithParent
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
+    from headgate.cli.more_workers import MoreWorkers
     from headgate.cli.serving import Told
     from headgate.client.core import Core
     from headgate.store.postgres.local import LocalPostgres
@@ -83,8 +84,8 @@ def server(
         ),
     ] = None,
     max_workers: Annotated[
-        int | None,
-        typer.Option("--max-workers", metavar="N", min=1, help="With --spawn: at most so many."),
+        str | None,
+        typer.Option("--max-workers", metavar="N", help="With --spawn: at most so many."),
     ] = None,
     pool: Pool = None,
     set_: Set = None,
@@ -118,7 +119,7 @@ def server(
         if not Path(file).is_file():
             raise InvalidInput(f"there is no file {file}.", field="spawn", got=file)
     if max_workers is not None:
-        overrides["max_workers"] = max_workers
+        overrides["max_workers"] = number(max_workers)
     # What is wrong is said before anything is started.
     settings = shell.settings(**overrides)
     log_lines(shell, settings.log_level)
@@ -164,10 +165,22 @@ async def _serve(
             more = MoreWorkers(
                 settings, spawning.files, spawning.given, settings.grace_us, same_code=False
             )
-            opened.push_async_callback(more.close)
         overflow = None if more is None else more.overflow
-        await serve(settings, told, ready, lead=True, work=False, overflow=overflow)
+        try:
+            await serve(settings, told, ready, lead=True, work=False, overflow=overflow)
+        finally:
+            if more is not None:
+                await _let_go(more, told)
     shell.note(f"ended: {told.why or 'told to'}")
+
+
+async def _let_go(more: MoreWorkers, told: Told) -> None:
+    """Workers that were spawned drain; who is told a second time does not wait for them."""
+    from headgate.stages.chores import end_tasks
+
+    closing, hurried = asyncio.create_task(more.close()), asyncio.create_task(told.twice())
+    await asyncio.wait({closing, hurried}, return_when=asyncio.FIRST_COMPLETED)
+    await end_tasks([closing, hurried])
 
 
 @asynccontextmanager

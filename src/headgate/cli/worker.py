@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -90,6 +90,7 @@ def worker(
     """
     from headgate.base.errors import InvalidInput
     from headgate.cli import arguments, targets
+    from headgate.cli.parents import gone_with_parent
 
     if not files and not app:
         raise InvalidInput(
@@ -97,10 +98,12 @@ def worker(
             field="file",
             hint="Name a file, headgate worker flows.py, or a module, --app shop.flows.",
         )
-    for text in files or ():
-        targets.load_source(targets.parse(text)._replace(flow=""))
-    for name in app or ():
-        targets.load_source(targets.Target(name, ""))
+    # Importing may take long, or hang: whoever started us may go meanwhile.
+    with gone_with_parent() if with_parent else nullcontext():
+        for text in files or ():
+            targets.load_source(targets.parse(text)._replace(flow=""))
+        for name in app or ():
+            targets.load_source(targets.Target(name, ""))
     overrides: dict[str, Any] = {"exit_when_stuck": True, **arguments.settings(set_ or ())}
     if label:
         overrides["worker_labels"] = arguments.labels(label)

@@ -8,6 +8,7 @@ A limit's name is the word it is set by (`max_concurrent_runs`, `max_active`,
 from __future__ import annotations
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 
 import msgspec
 
@@ -16,6 +17,7 @@ from headgate.base.durations import Duration, microseconds
 from headgate.base.errors import InvalidInput, NotFound
 from headgate.base.limits import Limits, TagRule, fair_rule, tag_rule
 from headgate.base.model import LimitRow
+from headgate.base.names import did_you_mean
 from headgate.client import limit_text
 from headgate.client.core import Core
 from headgate.client.limit_text import ENGINE, FIXED
@@ -109,6 +111,14 @@ class AsyncLimits:
             await self._put("engine", ENGINE[name], {"value": value})
         else:
             key, equals, rest = name.partition("=")
+            known = [RUNS, "max_active", "fair", "age_boost", *ENGINE]
+            if not equals and get_close_matches(name, known, 1, 0.8):
+                raise NotFound(
+                    f"there is no limit {name!r}.",
+                    field="name",
+                    got=name,
+                    hint=did_you_mean(name, known) or f"For a tag: set_tag({name!r}, limit=…).",
+                )
             each = rest == "*"
             tag = None if each or not equals else rest
             await self.set_tag(key, tag, _number(value, name), per_value=each)

@@ -421,7 +421,7 @@ def _wait(elapsed: list[int], usual: int | None, ahead: int, need: int, limit: i
 
 
 def _seconds(microseconds: int) -> str:
-    return f"{microseconds / 1_000_000:.3g}s"
+    return f"{microseconds / 1_000_000:.3g}s" if microseconds < 60_000_000 else spoken(microseconds)
 
 
 # -- nodes that wait for others --------------------------------------------------------------------
