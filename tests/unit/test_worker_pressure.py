@@ -219,7 +219,9 @@ def test_d6_a_worker_that_fills_and_empties_quickly_does_not_flood_the_store(tmp
 def test_d6_what_could_not_be_told_yet_is_told_later(tmp_path: Path):
     felt = Felt(tmp_path)
     assert felt.ask(**{"async": 95}).urgent
-    assert felt.ask(1_000, **{"async": 50}).urgent  # there is room again: nobody stands idle for this
+    assert felt.ask(
+        1_000, **{"async": 50}
+    ).urgent  # there is room again: nobody stands idle for this
     assert not felt.ask(1_000, **{"async": 95}).urgent
 
     assert felt.ask(TELL_EVERY_US, **{"async": 95}) == Asked(0, 0, urgent=True)

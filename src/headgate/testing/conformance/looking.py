@@ -48,7 +48,9 @@ class TestLooking:
         assert await found(tags={"team": 'b"\\'}) == [c.seq]
         assert await found(flow="other", states=["queued"], tags={"team": "a"}) == [b.seq]
 
-    async def test_holds_of_slots_are_left_out_unless_they_are_asked_for(self, world: World) -> None:
+    async def test_holds_of_slots_are_left_out_unless_they_are_asked_for(
+        self, world: World
+    ) -> None:
         store = await world.open()
         run, hold = await submit(store, new_run(), new_run(kind="hold", flow="headgate:hold"))
 
