@@ -45,6 +45,8 @@ class DemandAnswer(msgspec.Struct, frozen=True):
     workers: int
     as_of: datetime
     leader: str | None
+    provisioner: str | None = None
+    """What this process's provisioner last did, or why it does nothing; None where it has none."""
 
 
 class Teller:
@@ -53,10 +55,14 @@ class Teller:
         self._from_rows = Fresh(self._rebuilt, KEPT_SECONDS)
 
     async def tell(self) -> DemandAnswer:
+        overflow = self._engine.overflow
+        said = None if overflow is None else overflow.describe()
         coordinator = self._engine.coordinator
         if coordinator is not None and coordinator.demand_at:
-            return _answer(coordinator.demand, coordinator.demand_at, coordinator.owner)
-        return await self._from_rows.get(PATIENCE_SECONDS)
+            found = _answer(coordinator.demand, coordinator.demand_at, coordinator.owner)
+        else:
+            found = await self._from_rows.get(PATIENCE_SECONDS)
+        return msgspec.structs.replace(found, provisioner=said)
 
     async def close(self) -> None:
         await self._from_rows.close()

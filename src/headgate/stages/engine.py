@@ -41,6 +41,7 @@ class Engine:
         """`overflow` is told of demand while this process leads; whoever made it closes it."""
         self.store = store
         self.settings = settings
+        self.overflow = overflow
         self.metrics: Metrics = Metrics()
         self.member: Member | None = None
         self.candidate: Candidate | None = None
