@@ -35,7 +35,7 @@ class Foreign:
         self.closed = False
 
     def capacity(self, needs: Mapping[str, str]) -> Capacity | None:
-        return Capacity({"async": 2}, labels=dict(needs))
+        return Capacity({"async": 2}, labels=dict(needs), steps={"fetch": "s1"})
 
     async def request(self, n: int, needs: Mapping[str, str], reason: str) -> list[str]:
         self.asked.append((n, dict(needs)))

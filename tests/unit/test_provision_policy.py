@@ -16,13 +16,16 @@ from headgate.testing.sim.build import worker_row
 
 SECOND = 1_000_000
 GPU = (("gpu", "a100"),)
+STEPS = {"fetch": "s1", "store": "s1"}
+ANY = Capacity({"async": 2, "thread": 1})
+"""Of a provisioner that does not know beforehand which steps its workers will have."""
 
 
 class Offers:
     """What the policy may know of a provisioner beforehand."""
 
     def __init__(self, capacity: Capacity | None = None) -> None:
-        self.one = capacity or Capacity({"async": 2, "thread": 1})
+        self.one = capacity or Capacity({"async": 2, "thread": 1}, steps=STEPS)
 
     def capacity(self, needs: Mapping[str, str]) -> Capacity | None:
         if dict(needs) not in ({}, dict(GPU)):
@@ -56,9 +59,14 @@ def want(
 
 
 def seen(
-    *wants: Want, present: tuple[str, ...] = (), listed: tuple[Provisioned, ...] = ()
+    *wants: Want,
+    present: tuple[str, ...] = (),
+    listed: tuple[Provisioned, ...] = (),
+    **row: object,
 ) -> Sight:
-    rows: list[WorkerRow] = [worker_row(f"w-{name}", provision=name) for name in present]
+    """`row`: what is unlike others about those present."""
+    like = {"steps": STEPS, **row}
+    rows: list[WorkerRow] = [worker_row(f"w-{name}", provision=name, **like) for name in present]
     demand = Demand(sum(each.tasks for each in wants), wants, len(rows))
     return Sight(demand, rows, listed)
 
@@ -119,12 +127,12 @@ def test_how_many_are_asked_for(wants: tuple[Want, ...], expected: int):
 
 
 def test_total_permits_of_a_worker_bound_what_it_takes():
-    desk = Desk(Rules(max_workers=10), Capacity({"async": 5, "thread": 5}, total=2))
+    desk = Desk(Rules(max_workers=10), Capacity({"async": 5, "thread": 5}, total=2, steps=STEPS))
     assert desk.asked(want(2), want(2, executor="thread")) == 2
 
 
 def test_unlimited_permits_take_everything():
-    assert Desk(capacity=Capacity({"async": -1})).asked(want(10_000)) == 1
+    assert Desk(capacity=Capacity({"async": -1}, steps=STEPS)).asked(want(10_000)) == 1
 
 
 def test_the_reason_names_what_waits():
@@ -246,6 +254,23 @@ def test_a_worker_that_ends_itself_is_no_failure():
     assert desk.policy.failures == 0
 
 
+def test_a_worker_that_came_and_ended_between_two_looks_is_no_failure():
+    desk = Desk()
+    desk.asked(want(1))
+    assert desk.asked(want(1), after=6, listed=(Provisioned("n0", "ended"),)) == 1
+    assert desk.policy.failures == 0
+    assert desk.policy.last_error == ""
+
+
+def test_a_worker_that_was_let_go_before_it_had_joined_is_no_failure():
+    """As when the code is loaded again: whoever starts with the old one is released."""
+    desk = Desk()
+    desk.asked(want(6))
+    let_go = (Provisioned("n0", "ended"), Provisioned("n1", "ended"), alive("n2"))
+    assert desk.asked(want(6), after=6, listed=let_go) == 2
+    assert desk.policy.failures == 0
+
+
 def test_what_a_lost_answer_asked_for_is_found_in_the_list():
     desk = Desk(Rules(max_workers=2))
     [ask] = desk.look(seen(want(4)), grant=False).asks
@@ -255,14 +280,108 @@ def test_what_a_lost_answer_asked_for_is_found_in_the_list():
 
 def test_for_what_a_new_worker_does_not_fit_no_other_is_started():
     desk = Desk()
-    assert desk.asked(want(1, workers=0)) == 1
-    assert desk.asked(want(1, workers=0), after=6, present=("n0",)) == 0
+    store = {"store": "s1"}
+    assert desk.asked(want(1)) == 1
+    assert desk.asked(want(1), after=6, present=("n0",), steps=store) == 0
     assert "n0 came and does not fit step fetch (async)" in desk.policy.last_error
-    assert desk.asked(want(1, workers=0), after=6) == 0
+    assert desk.asked(want(1), after=6) == 0
     assert desk.asked(want(1, step="store"), after=6) == 1
-    desk.look(seen(present=("n1",)), after=1)
-    assert desk.asked(want(1, workers=0), after=280) == 0
-    assert desk.asked(want(1, workers=0), after=20) == 1
+    desk.look(seen(present=("n1",), steps=store), after=1)
+    assert desk.asked(want(1), after=280) == 0
+    assert desk.asked(want(1), after=20) == 1
+
+
+@pytest.mark.parametrize(
+    "row", [{"permits": {"async": 0, "thread": 8}}, {"total": 0}, {"steps": {"fetch": "s0"}}]
+)
+def test_a_new_worker_is_judged_by_its_own_row(row: dict[str, object]):
+    desk = Desk()
+    desk.asked(want(1))
+    # Somebody started by hand would do, and is full: that says nothing about the new one.
+    assert desk.asked(want(1, workers=1), after=6, present=("n0",), **row) == 0
+    assert "n0 came and does not fit step fetch (async)" in desk.policy.last_error
+
+
+def test_a_new_worker_that_fits_is_not_blamed_when_demand_counts_no_worker():
+    desk = Desk()
+    desk.asked(want(1))
+    assert desk.asked(want(2, workers=0), after=6, present=("n0",)) == 1
+    assert desk.policy.last_error == ""
+
+
+@pytest.mark.parametrize("steps", [STEPS, {}])
+def test_a_worker_that_drains_when_it_is_first_seen_is_not_judged(steps: dict[str, str]):
+    desk = Desk()
+    assert desk.asked(want(1)) == 1
+    sight = seen(want(1, workers=0), present=("n0",), draining=True, steps=steps)
+    assert sum(ask.n for ask in desk.look(sight, after=6).asks) == 1
+    assert desk.policy.last_error == ""
+
+
+def test_what_is_set_aside_takes_no_permits_of_workers_on_their_way():
+    desk = Desk(Rules(max_workers=9), Capacity({"async": 1}, steps={**STEPS, "alien": "s1"}))
+    assert desk.asked(want(1, step="alien")) == 1
+    desk.look(seen(present=("n0",)), after=1)
+    asked = [
+        desk.asked(want(20, step="alien"), want(1), after=6, present=("n0",)) for _ in range(5)
+    ]
+    assert asked == [1, 0, 0, 0, 0]
+
+
+def test_what_no_worker_fits_takes_no_permits_of_workers_on_their_way():
+    desk = Desk(Rules(max_workers=9), Capacity({"async": 1}, steps=STEPS))
+    asked = [desk.asked(want(20, step="alien"), want(1), after=6) for _ in range(5)]
+    assert asked == [1, 0, 0, 0, 0]
+
+
+def test_a_worker_that_fits_ends_the_setting_aside():
+    desk = Desk(capacity=Capacity({"async": 1}, steps={**STEPS, "new": "s1"}))
+    desk.asked(want(1, step="new"))
+    assert desk.asked(want(1, step="new"), want(1), after=6, present=("n0",)) == 1
+    mended = seen(want(1, step="new"), present=("n1",), steps={**STEPS, "new": "s1"})
+    assert sum(ask.n for ask in desk.look(mended, after=6).asks) == 1
+
+
+# -- steps that nobody knows beforehand ------------------------------------------------------------
+
+
+def test_for_steps_nobody_knows_one_probe_comes_first_and_the_rest_once_it_fits():
+    desk = Desk(Rules(max_workers=9), ANY)
+    assert desk.asked(want(10)) == 1
+    assert desk.asked(want(10), after=6) == 0
+    assert desk.asked(want(10, room=2), after=6, present=("n0",)) == 4
+
+
+def test_for_steps_the_workers_do_not_have_it_stays_at_the_probe():
+    desk = Desk(Rules(max_workers=9), ANY)
+    aliens = [want(50, step=f"alien{n}") for n in range(20)]
+    assert desk.asked(*aliens) == 1
+    for _ in range(40):
+        assert desk.asked(*aliens, after=6, present=("n0",)) == 0
+    assert desk.asked(*aliens, want(4), after=6, present=("n0",)) == 2
+    assert desk.asked(*aliens, after=60, present=("n0", "n1", "n2")) == 1  # five minutes later
+
+
+def test_a_step_that_is_new_after_the_probe_gets_one_of_its_own():
+    desk = Desk(Rules(max_workers=9), ANY)
+    desk.asked(want(1))
+    assert desk.asked(want(9, step="new"), after=6) == 0  # the probe on its way may have it
+    assert desk.asked(want(9, step="new"), after=6, present=("n0",)) == 1
+    reloaded = seen(want(8, step="new"), present=("n1",), steps={"new": "s1"})
+    assert sum(ask.n for ask in desk.look(reloaded, after=6).asks) == 4
+
+
+def test_other_labels_need_a_probe_of_their_own():
+    desk = Desk(Rules(max_workers=9), ANY)
+    assert desk.asked(want(9), want(9, needs=GPU)) == 2
+    assert desk.asked(want(9), want(9, needs=GPU), after=6, present=("n0",)) > 1
+    plan = desk.look(seen(want(9, needs=GPU), present=("n0",)), after=6)
+    assert plan.asks == ()  # its own is still on the way
+
+
+def test_probes_keep_to_the_maximum():
+    assert Desk(Rules(max_workers=0), ANY).asked(want(1)) == 0
+    assert Desk(Rules(max_workers=1), ANY).asked(want(9), want(9, needs=GPU)) == 1
 
 
 def test_steps_known_beforehand_keep_it_from_asking_at_all():

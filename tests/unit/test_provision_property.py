@@ -19,7 +19,9 @@ PERMITS = {"async": 3, "thread": 1}
 class Machine:
     """A provisioner, its workers and a leader, all in one place and under one clock."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, *, steps: bool = True) -> None:
+        """`steps`: what its workers have is known beforehand."""
+        self.steps = {"step": "s"} if steps else None
         self.policy = Policy(Rules(max_workers=most), self, seed=1)
         self.most = most
         self.now = SECOND
@@ -31,7 +33,7 @@ class Machine:
         self.asked_at: list[int] = []
 
     def capacity(self, needs: Mapping[str, str]) -> Capacity | None:
-        return Capacity(PERMITS, total=3)
+        return Capacity(PERMITS, total=3, steps=self.steps)
 
     async def request(self, n: int, needs: Mapping[str, str], reason: str) -> list[str]:
         raise AssertionError("the policy does not ask by itself")
@@ -114,9 +116,11 @@ actions = st.one_of(
 
 
 @settings(max_examples=300, deadline=None)
-@given(most=st.integers(0, 5), story=st.lists(actions, max_size=40))
-def test_never_above_the_maximum_and_never_without_need(most: int, story: list[tuple[object, ...]]):
-    machine = Machine(most)
+@given(most=st.integers(0, 5), steps=st.booleans(), story=st.lists(actions, max_size=40))
+def test_never_above_the_maximum_and_never_without_need(
+    most: int, steps: bool, story: list[tuple[object, ...]]
+):
+    machine = Machine(most, steps=steps)
     for action in story:
         match action:
             case ("look", int(waiting), int(threads), int(room), int(seconds)):

@@ -7,8 +7,8 @@ however it ended, the pipe ends, and the worker drains and ends too. Until then
 its row says what it is called, so that a leader elsewhere counts it.
 
 What a worker prints goes to a file and not to us: it must be able to print
-after we are gone. The last lines of one that failed are the reason that is
-told. Only processes that were started here are ever signalled; their numbers
+after we are gone. The last error in that of one that failed is the reason that
+is told. Only processes that were started here are ever signalled; their numbers
 cannot be used again before we have reaped them.
 """
 
@@ -18,6 +18,7 @@ import asyncio
 import builtins
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -26,23 +27,29 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from headgate.base.clock import SECOND, Clock, SystemClock
-from headgate.base.config import Settings
+from headgate.base.config import PREFIX, Settings
 from headgate.base.errors import HeadgateError
 from headgate.provision.protocol import Capacity, Provisioned, ProvisionedState
 
 log: logging.Logger = logging.getLogger(__name__)
 
 PROGRAM = (sys.executable, "-m", "headgate")
+BY_VARIABLE = ("url", "work_dir", "provision")
+"""Settings a worker gets by variables: everybody may read a command line, and a url may hold a password."""
 REMEMBERED = 100
 """How many that ended are still listed."""
 MOST_LOGS = 50
 LARGEST_LOG = 8 << 20
 TAIL = 64 << 10
-LAST_LINES = 6
+LAST_LINES = 8
 LONGEST_WORDS = 800
+TOLD = "error: "
+RAISED = re.compile(r"[A-Za-z_][\w.]*(: |$)")
+"""The line below a traceback: the exception and its message."""
 KILL_MARGIN_US = 10 * SECOND
 """Beyond its grace: then a worker that was told to end is killed."""
 LOOK_SECONDS = 0.02
@@ -59,8 +66,10 @@ def worker_command(
     sources    as on the command line: `flows.py`, or `--app`, `shop.flows`
     given      settings that were set by flags, as text: what files and variables say it reads itself
     """
-    sets = {**(given or {}), "idle_exit": f"{settings.provisioned_idle_exit_us}us"}
-    sets.pop("max_workers", None)
+    sets = {key.strip(): value for key, value in (given or {}).items()}
+    sets["idle_exit"] = f"{settings.provisioned_idle_exit_us}us"
+    for key in ("max_workers", *BY_VARIABLE):
+        sets.pop(key, None)
     flags = [text for key, value in sets.items() for text in ("--set", f"{key}={value}")]
     return [*program, "worker", *sources, "--with-parent", *flags]
 
@@ -166,13 +175,9 @@ class LocalProvisioner:
 
     def _start_one(self, name: str) -> _Child:
         path = self._logs / f"{name}.log"
-        # By variables and not by flags: everybody may read a command line, and a url may hold a password.
-        environment = {
-            **os.environ,
-            "HEADGATE_URL": self._settings.url,
-            "HEADGATE_WORK_DIR": self._settings.work_dir,
-            "HEADGATE_PROVISION": name,
-        }
+        values = (self._settings.url, self._settings.work_dir, name)
+        told = zip(BY_VARIABLE, values, strict=True)
+        environment = {**os.environ, **{f"{PREFIX}{key.upper()}": value for key, value in told}}
         fd = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
         try:
             process = subprocess.Popen(  # noqa: S603 — our own program, or what the operator named
@@ -268,9 +273,23 @@ def _last_words(path: Path) -> str:
         text = _tail(path).decode(errors="replace")
     except OSError:
         return ""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    words = " | ".join(lines[-LAST_LINES:])[-LONGEST_WORDS:]
+    words = error_in(text)[:LONGEST_WORDS]
     return f": {words} (log: {path})" if words else f" without a word (log: {path})"
+
+
+def error_in(text: str) -> str:
+    """The error that a program told last, without the way there.
+
+    That is what was raised and what our own command line says about it; else the last line.
+    """
+    lines = [line.rstrip() for line in text.splitlines() if line.strip(" \t^~")][-LAST_LINES:]
+    told = [line.removeprefix(TOLD) for line in lines if line.startswith(TOLD)][-1:]
+    raised = [
+        line for before, line in pairwise(lines) if before[0].isspace() and RAISED.match(line)
+    ][-1:]
+    if told and raised and raised[0] in told[0]:
+        raised = []
+    return "; ".join(raised + told or [line.strip() for line in lines[-1:]])
 
 
 def _shorten(path: Path) -> None:

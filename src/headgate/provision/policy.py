@@ -9,12 +9,22 @@ Workers are asked for only where tasks lack nothing but a worker and neither
 those present nor those on their way can take them. Whoever is on the way is
 counted twice over, and that is what keeps the promise: as capacity, so that
 nothing is asked for again, and as a head, so that `max_workers` holds.
+
+Where nobody knows beforehand which steps a new worker will have, one is started
+as a probe for all that waits with the same needs. What it has when it joins is
+taken for what the next will have; for what it does not fit, nobody is asked for
+in a while.
+
+What this cannot see: workers that a leader in another process asked for count
+from when they have joined, or where the provisioner lists them for everybody.
+At a take-over there may be more than `max_workers`, by those that were on
+their way, until they end themselves for want of work.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -28,7 +38,8 @@ from headgate.provision.protocol import Capacity, Provisioned, Provisioner
 
 Needs = tuple[tuple[str, str], ...]
 LONGEST_COOLDOWN_US = 300_000_000
-MOST_SET_ASIDE = 1_000
+MOST_REMEMBERED = 1_000
+"""Skills set aside, and needs that somebody came for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +145,8 @@ class Policy:
         self._not_before = 0
         self._set_aside: dict[Skill, int] = {}
         """Skills for which a worker came and did not fit, and until when nobody asks for one again."""
+        self._met: dict[Needs, Capacity] = {}
+        """What the worker that joined last had, by the needs it was asked for with."""
         self._impossible: str = ""
 
     # -- facts -------------------------------------------------------------------------------------
@@ -173,9 +186,10 @@ class Policy:
 
     def plan(self, sight: Sight, now: int) -> Plan:
         """What to do about what is seen."""
-        present = {row.provision for row in sight.workers if row.provision}
+        rows = {row.provision: row for row in sight.workers if row.provision}
+        present = set(rows)
         alive = {each.name for each in sight.listed if each.state in ("starting", "running")}
-        self._meet(sight.demand, present, alive, now)
+        self._meet(rows, alive, now)
         self._part(sight, present, alive, now)
         give_up = self._overdue(present, now)
         heads = self._heads(present, alive)
@@ -186,35 +200,46 @@ class Policy:
             self.last_request = "; ".join(f"{ask.n} {ask.reason}" for ask in asks)
         return Plan(tuple(asks), tuple(give_up))
 
-    def _meet(self, demand: Demand, present: set[str], alive: set[str], now: int) -> None:
-        for name in alive - present - self._known.keys():
+    def _meet(self, rows: Mapping[str, WorkerRow], alive: set[str], now: int) -> None:
+        for name in alive - rows.keys() - self._known.keys():
             # Asked for by a request whose answer was lost: it may still join.
             self._known[name] = Known(now)
-        unserved = {want.skill for want in demand.wants if want.workers == 0}
-        for name in sorted(present & self._known.keys()):
+        for name in sorted(rows.keys() & self._known.keys()):
             known = self._known[name]
             if known.joined:
                 continue
             known.joined = True
             self.failures = 0
-            for skill in sorted(known.ask.skills & unserved if known.ask else ()):
-                self.last_error = f"worker {name} came and does not fit {_spoken(skill)}"
-                self._set_aside[skill] = now + LONGEST_COOLDOWN_US
-        if len(self._set_aside) > MOST_SET_ASIDE:
-            self._set_aside.clear()
+            # One that drains already may have the code of before: it says nothing about the next.
+            if known.ask is not None and not rows[name].draining:
+                self._judge(name, known.ask, rows[name], now)
+        for memory in (self._set_aside, self._met):
+            if len(memory) > MOST_REMEMBERED:
+                memory.clear()
+
+    def _judge(self, name: str, ask: Ask, row: WorkerRow, now: int) -> None:
+        """By its own row: demand leaves out workers that drain or are gone, whether they fit or not."""
+        met = Capacity(row.permits, row.total, row.labels, row.steps)
+        self._met[ask.needs] = met
+        for skill in [skill for skill in self._set_aside if fits(met, skill)]:
+            del self._set_aside[skill]
+        for skill in sorted(skill for skill in ask.skills if not fits(met, skill)):
+            self.last_error = f"worker {name} came and does not fit {_spoken(skill)}"
+            self._set_aside[skill] = now + LONGEST_COOLDOWN_US
 
     def _part(self, sight: Sight, present: set[str], alive: set[str], now: int) -> None:
-        """Forget who has ended. Any number that failed at once are one failure."""
+        """Forget who has ended. Any number that failed at once are one failure.
+
+        Who ended well without having been seen is none: it did its work between two looks, or was let go.
+        """
         words: list[str] = []
         for each in sight.listed:
             if each.name in alive or each.name not in self._known:
                 continue
             known = self._known.pop(each.name)
-            if each.state == "failed" or not known.joined:
-                told = each.detail or ("it failed" if each.state == "failed" else "it ended")
-                if not known.given_up:
-                    before = "" if known.joined else " before it had joined"
-                    words.append(f"worker {each.name} ended{before}: {told}")
+            if each.state == "failed" and not known.given_up:
+                before = "" if known.joined else " before it had joined"
+                words.append(f"worker {each.name} ended{before}: {each.detail or 'it failed'}")
         gone = [
             name
             for name, known in self._known.items()
@@ -256,14 +281,24 @@ class Policy:
         drafts: dict[Needs, _Draft] = {}
         for want in demand.wants:
             skill, left = want.skill, want.tasks - want.room
-            for bag in bags:
-                left -= bag.take(skill, left)
+            # Before any bag is opened: what nobody comes for must not take the permits of what can run.
             if left <= 0 or skill in self._set_aside:
                 continue
             capacity = self._provisioner.capacity(dict(want.needs))
             if capacity is None or not fits(capacity, skill):
                 self._impossible = f"the provisioner has no worker for {_spoken(skill)}"
                 continue
+            if capacity.steps is None and not self._proven(skill):
+                if want.needs in drafts:
+                    drafts[want.needs].wants[skill] = want
+                elif room > 0 and not self._awaited(want.needs):
+                    drafts[want.needs] = _Draft(capacity)
+                    drafts[want.needs].serve(want)
+                    bags.append(_Bag(capacity))
+                    room -= 1
+                continue
+            for bag in bags:
+                left -= bag.take(skill, left)
             while left > 0 and room > 0:
                 draft = drafts.setdefault(want.needs, _Draft(capacity))
                 draft.serve(want)
@@ -273,13 +308,26 @@ class Policy:
                 room -= 1
         return [draft.ask(needs) for needs, draft in drafts.items()]
 
-    def _coming(self) -> list[_Bag]:
-        expected = [
-            _Bag(known.ask.capacity)
+    def _proven(self, skill: Skill) -> bool:
+        """Whether a worker that was asked for with these needs has come and fits."""
+        met = self._met.get(skill.needs)
+        return met is not None and fits(met, skill)
+
+    def _awaited(self, needs: Needs) -> bool:
+        """Whether somebody is on the way who will show what such workers have."""
+        return any(ask.needs == needs for ask in (*self._expected(), *self._on_the_way))
+
+    def _expected(self) -> list[Ask]:
+        """What each that was granted and has not joined was asked for with."""
+        return [
+            known.ask
             for known in self._known.values()
             if known.ask is not None and not known.joined and not known.given_up
         ]
-        return expected + [_Bag(ask.capacity) for ask in self._on_the_way for _ in range(ask.n)]
+
+    def _coming(self) -> list[_Bag]:
+        planned = [ask for ask in self._on_the_way for _ in range(ask.n)]
+        return [_Bag(ask.capacity) for ask in (*self._expected(), *planned)]
 
     # -- words -------------------------------------------------------------------------------------
 
