@@ -14,16 +14,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import asyncpg
 
 from bench import cluster_steps as steps
-from bench.peers import procrastinate
 from bench.postgres import BARE, BATCH, CLAIM, COMPLETE
 from bench.report import Figure
 from headgate import Client, Submission, connect
 from headgate.testing.postgres_server import connected, copy_of, server, template
+
+if TYPE_CHECKING:
+    from bench.peers import procrastinate
 
 ITEMS = 5_000
 RUNS = 5_000
@@ -39,6 +41,8 @@ class Fleet(NamedTuple):
 
 
 def run() -> list[Figure]:
+    from bench.peers import procrastinate  # only here: it is installed for benchmarks alone
+
     with server(durable=True) as url, template(url) as name:
         with copy_of(url, name) as own:
             bare = asyncio.run(_bare(own))

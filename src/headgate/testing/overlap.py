@@ -206,7 +206,9 @@ class Overlap:
         """Every line so far, in the order in which they were written."""
         if not self.path.exists():
             return []
-        return [_decode(line) for line in self.path.read_bytes().split(b"\n") if line]
+        # Somebody may be writing: the last line counts when its end is there.
+        whole = self.path.read_bytes().rpartition(b"\n")[0]
+        return [_decode(line) for line in whole.split(b"\n") if line]
 
     def names(self) -> list[str]:
         return sorted({line.name for line in self.lines() if line.kind == "begin"})
