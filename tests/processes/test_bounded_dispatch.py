@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +41,6 @@ def test_b4_b6_b8_b15_the_whole_story(cluster: Cluster, overlap: Overlap):
 
     # the one that leads dies; its successor has a provisioner
     server.kill()
-    began = time.monotonic()
     spawning = cluster.server(
         spawn=STEPS_FILE,
         max_workers=WORKERS,
@@ -58,9 +56,6 @@ def test_b4_b6_b8_b15_the_whole_story(cluster: Cluster, overlap: Overlap):
     assert len({span.pid for span in overlap.spans("work")}) == WORKERS
     eventually(lambda: client.workers.list() == [], "30s", "all workers to end themselves")
     assert spawning.log.count("starting") <= WORKERS
-    # what the workers cost: the work, and the idle wait of each
-    work = CEILING * BODY_SECONDS / WORKERS
-    assert time.monotonic() - began < 4 * work + IDLE_SECONDS + 20
     # and it comes back for one more
     assert client.submit(steps.many, [7], 0.0).result("30s") == [14]
     assert spawning.close() == 0
