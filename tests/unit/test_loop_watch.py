@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -202,3 +203,18 @@ async def test_a_step_that_takes_the_loop_over_from_another_is_named(watched: Wa
             await asyncio.sleep(0.05)
 
     assert [name for name, _ in watched.blocks] == ["app:blocking"]
+
+
+async def test_a_stop_between_two_questions_ends_the_thread_while_the_loop_is_held(
+    watched: Watched,
+):
+    class StopsAtTheLastMoment(threading.Event):
+        def clear(self) -> None:
+            watched.watch.stop()
+            super().clear()
+
+    watched.watch._answered = StopsAtTheLastMoment()
+
+    watched.watch._thread.join(5)  # on the loop: nobody answers
+
+    assert not watched.watch._thread.is_alive()

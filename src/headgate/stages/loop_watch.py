@@ -108,6 +108,8 @@ class LoopWatch:
         half = self._threshold_us / 2 / SECOND
         while not self._stop.wait(half):
             self._answered.clear()
+            if self._stop.is_set():  # it came between the two lines: its answer is cleared too
+                return
             self._asked_at = self._clock.monotonic()
             try:
                 self._loop.call_soon_threadsafe(self._answer)
