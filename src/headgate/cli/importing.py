@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 
 from headgate.base.errors import HeadgateError, NotFound
+from headgate.base.importing import importing
 from headgate.base.names import did_you_mean
 from headgate.cli.failures import UserCode
 
@@ -34,7 +35,8 @@ def load_file(path: Path) -> ModuleType:
     before = sys.modules.get(name)
     sys.modules[name] = module  # annotations are looked up there while it is still being run
     try:
-        spec.loader.exec_module(module)
+        with importing(str(path)):
+            spec.loader.exec_module(module)
     except BaseException as error:
         if before is None:
             sys.modules.pop(name, None)
@@ -63,7 +65,8 @@ def load_module(name: str) -> ModuleType:
             hint="Name a file (flows.py:build) or a module that Python can import (shop.flows:build).",
         )
     try:
-        return importlib.import_module(name)
+        with importing(name):
+            return importlib.import_module(name)
     except BaseException as error:
         raise _users_fault(error, name) from error
 

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from headgate.base.errors import InvalidInput
+from headgate.base.importing import importing
 
 MAIN_ALIAS = "__mp_main__"
 """The name a script runs under in a child: `if __name__ == "__main__":` must not start it again.
@@ -52,6 +53,11 @@ def source_of(fn: Callable[..., Any]) -> Source:
 
 def load(source: Source) -> ModuleType:
     """Import it, once."""
+    with importing(source.path or source.module):
+        return _load(source)
+
+
+def _load(source: Source) -> ModuleType:
     if source.main:
         return sys.modules.get(MAIN_ALIAS) or _load_main(source)
     found = sys.modules.get(source.module)
