@@ -1,4 +1,4 @@
-"""A script that does its work outside `if __name__ == "__main__":` says so instead of starting itself without end."""
+"""A script that does its work outside `if __name__ == "__main__":` says so; it does not start itself again."""
 
 from __future__ import annotations
 
