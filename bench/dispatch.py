@@ -21,12 +21,12 @@ import msgspec
 
 from bench import cluster_steps as steps
 from bench.report import Figure
-from headgate import AdmissionRejected, AsyncClient, Client, Submission, connect, connect_async
+from headgate import AdmissionRejected, AsyncClient, Client, connect, connect_async
 from headgate.base.clock import SystemClock
 from headgate.base.graph import Graph, Node
 from headgate.base.ids import RunId
 from headgate.base.model import NewRun, WorkerRow
-from headgate.client.submission import prepare
+from headgate.client.preparing import Preparing
 from headgate.kernel.conductor import Conductor
 from headgate.stages.feed import Feed
 from headgate.store.protocol import Elect, SetLimit, Submit
@@ -106,10 +106,8 @@ async def _stored(url: str) -> float:
     rates: list[float] = []
     async with connect_async(url) as hg:
         for _ in range(3):
-            clock = SystemClock()
-            prepared = [
-                prepare(steps.single, Submission((n,)), hg.settings, clock) for n in range(MANY)
-            ]
+            preparing = Preparing(steps.single, hg.settings, SystemClock())
+            prepared = [preparing.prepare(n) for n in range(MANY)]
             began = time.perf_counter()
             await hg.submit_all_prepared(prepared, partial=False)
             rates.append(MANY / (time.perf_counter() - began))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from headgate import flow, step
 from headgate.testing import recording
 
@@ -44,6 +46,13 @@ async def brief(n: int) -> int:
         return n
 
 
+@step
+async def steady(n: int, seconds: float) -> int:
+    with recording("steady", label=str(n)):
+        await asyncio.sleep(seconds)
+    return n
+
+
 @flow
 def gpu_by_step(n: int) -> int:
     return on_gpu_soon(n)
@@ -82,3 +91,8 @@ def drops(items: list[int]) -> list[int]:
 @flow
 def single(n: int) -> int:
     return brief(n)
+
+
+@flow
+def steadily(n: int, seconds: float) -> int:
+    return steady(n, seconds)

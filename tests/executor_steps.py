@@ -134,6 +134,19 @@ async def hang_async() -> None:
 
 
 @body()
+def overstay(seconds: float) -> str:
+    leave_a_file()
+    time.sleep(seconds)
+    return "late"
+
+
+@body()
+async def overstay_async(seconds: float) -> str:
+    time.sleep(seconds)  # noqa: ASYNC251 — the loop is held: no timer ends it
+    return "late"
+
+
+@body()
 async def stubborn_async() -> str:
     """Swallows its cancellation and goes on for a while."""
     leave_a_file()

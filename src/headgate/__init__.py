@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from headgate.flows.signals import Fatal, Retry
     from headgate.flows.steps import AsyncStep, Step, step
     from headgate.observe.why import Why
+    from headgate.provision.protocol import Capacity, Provisioned, Provisioner
     from headgate.stages.executors.current import Current, current
 
 _HOMES = {
@@ -109,6 +110,7 @@ _HOMES = {
     "flows.signals": ("Fatal", "Retry"),
     "flows.steps": ("AsyncStep", "Step", "step"),
     "observe.why": ("Why",),
+    "provision.protocol": ("Capacity", "Provisioned", "Provisioner"),
     "stages.executors.current": ("Current", "current"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -118,6 +120,7 @@ __all__ = [
     "AsyncClient",
     "AsyncRun",
     "AsyncStep",
+    "Capacity",
     "Client",
     "ClientClosed",
     "Current",
@@ -138,6 +141,8 @@ __all__ = [
     "NotFound",
     "PoolInfo",
     "ProgressInfo",
+    "Provisioned",
+    "Provisioner",
     "QueueInfo",
     "Requested",
     "Retry",

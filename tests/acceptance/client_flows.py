@@ -48,6 +48,14 @@ def until_open(x: int) -> int:
     return x
 
 
+@flow
+def doubled_times(x: int, times: int) -> int:
+    """As many steps as it is told."""
+    for _ in range(times):
+        x = double(x)
+    return x if times else total([x])
+
+
 @step(executor="process", retries=3)
 def contradicts_in_a_process() -> int: ...  # type: ignore[empty-body]
 

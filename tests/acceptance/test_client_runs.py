@@ -168,6 +168,13 @@ def test_thousands_are_submitted_at_once(hg: Client):
     assert [run.result(30) for run in runs] == [2 * x for x in range(2_000)]
 
 
+def test_runs_of_one_call_have_the_graph_of_their_own_arguments(hg: Client):
+    hg.limits.set_max_concurrent_runs(-1)
+    runs = hg.submit_many(flows.doubled_times, [(n, n % 4) for n in range(40)])
+    assert [run.result(30) for run in runs] == [n * 2 ** (n % 4) for n in range(40)]
+    assert [len(run.tasks()) for run in runs[:4]] == [1, 1, 2, 3]
+
+
 def test_entries_of_submit_many_take_every_form(hg: Client):
     runs = hg.submit_many(
         flows.summed,

@@ -162,6 +162,41 @@ def test_every_command_of_the_page(
     check_history(postgres_url)
 
 
+def test_the_story_of_a_ceiling_and_of_workers_that_come_and_go(tmp_path: Path):
+    """The `console` lines, as they are typed, in a folder of their own: on a SQLite file."""
+    (tmp_path / "flows.py").write_text(blocks("python")[0])
+    [story] = blocks("console")
+    typed = [re.sub(r"\s+# .*", "", line.removeprefix("$ ")) for line in story.splitlines()]
+    assert len(typed) <= 15
+    operator = Operator("", tmp_path)
+    operator.env.pop("HEADGATE_URL", None)
+    said: list[str] = []
+    try:
+        for line in typed:
+            # a loop ends as its last round does, and that one is refused
+            said.append(operator.type(f"{line} || true" if line.startswith("for ") else line))
+            if line.endswith("&"):
+                with connect(tmp_path / ".headgate" / "headgate.db") as client:
+                    runs = [client.runs.get(each.id) for each in client.runs.list()]
+                    assert [run.result("60s") for run in runs] == [[1]] * 3
+                    came = [each.provision for each in client.workers.list()]
+                    assert len(came) <= 2
+                    assert all(came)
+                    eventually(lambda: client.workers.list() == [], "30s", "workers to end")
+        assert operator.end() == [0]
+    finally:
+        operator.kill()
+
+    submitted, queue, _, runs, workers, audit = said[1:]
+    assert submitted.count("submitted ") == 3
+    assert "max_active is reached: 3 of 3" in submitted
+    assert "Try again in" in submitted
+    assert queue.count("build") == 3
+    assert runs.count("succeeded") == 3
+    assert "No worker is connected" in workers
+    assert "held" in audit or "promise" in audit
+
+
 def _drop(server: str, name: str) -> None:
     run(execute(server, f"DROP DATABASE {name} WITH (FORCE)"))
 

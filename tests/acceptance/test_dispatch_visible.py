@@ -62,7 +62,7 @@ def test_b11_a_full_house_is_visible_before_anything_fails(tmp_path: Path, overl
         eventually(lambda: overlap.count("held") == 2)
         eventually(lambda: "headgate_demand_tasks 5.0" in metrics(server.said["port"]))
         assert 'headgate_offers_total{outcome="accepted"} 2.0' in metrics(server.said["port"])
-        assert "all async permits of 1 workers are in use" in str(runs[6].why())
+        assert "all async permits of 1 worker are in use" in str(runs[6].why())
         assert re.search(r"cycle \d+: \d runs and \d tasks started, .* demand \d", server.log)
 
         # one that lives and does not answer: its offers are taken back, counted, and told

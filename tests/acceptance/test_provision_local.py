@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -94,8 +94,9 @@ async def test_workers_start_join_and_drain_when_released(url: Path, tmp_path: P
     await store.open()
     provisioner = local(write_flows(tmp_path), settings)
     try:
-        names = await provisioner.request(2, {}, "for a test")
-        assert len(set(names)) == 2
+        names = ["hg-one", "hg-two"]
+        assert await provisioner.request(2, {}, "for a test", names) == names
+        assert await provisioner.request(2, {}, "for a test", names) == names  # the same two
         assert {each.state for each in await provisioner.list()} == {"running"}
 
         async def joined() -> list[WorkerRow]:
@@ -120,8 +121,8 @@ async def test_workers_start_join_and_drain_when_released(url: Path, tmp_path: P
         await store.close()
     assert {each.state for each in await provisioner.list()} == {"ended"}
     assert not any(psutil.pid_exists(pid) for pid in pids)
-    assert list((Path(settings.work_dir) / "workers").iterdir()) == []
-    assert await provisioner.request(1, {}, "after the close") == []
+    assert not any(path.is_file() for path in (Path(settings.work_dir) / "workers").rglob("*"))
+    assert await provisioner.request(1, {}, "after the close", ["hg-late"]) == []
 
 
 async def test_the_last_words_of_one_that_dies_at_its_start_are_the_reason(
@@ -131,7 +132,7 @@ async def test_the_last_words_of_one_that_dies_at_its_start_are_the_reason(
     broken.write_text("import a_module_nobody_has\n")
     provisioner = local(broken, settings_of(url))
     try:
-        [name] = await provisioner.request(1, {}, "for a test")
+        [name] = await provisioner.request(1, {}, "for a test", ["hg-broken"])
 
         async def failed() -> Provisioned | None:
             found = by_name(await provisioner.list())[name]
@@ -167,7 +168,7 @@ from headgate.provision.local import LocalProvisioner, worker_command
 async def main():
     settings = settings_for(sys.argv[2], {"max_workers": 1})
     provisioner = LocalProvisioner(worker_command([sys.argv[1]], settings, {"grace": "1s"}), settings)
-    await provisioner.request(1, {}, "for a test")
+    await provisioner.request(1, {}, "for a test", ["hg-orphan"])
     [one] = await provisioner.list()
     print(one.detail.split(",")[0].removeprefix("pid "), flush=True)
     await asyncio.sleep(600)
@@ -192,13 +193,21 @@ async def test_a_worker_does_not_outlive_who_started_it(url: Path, tmp_path: Pat
 
         [row] = await until(joined, "the worker")
         assert row.pid == pid
+        # Whoever else starts workers here sees it too, and when it has gone.
+        other = local(source, settings_of(url))
+        assert by_name(await other.list())["hg-orphan"].state == "running"
+        await other.release("hg-orphan")
+        await other.close()
+        assert psutil.pid_exists(pid)  # what it did not start it does not end
         parent.send_signal(signal.SIGKILL)
         parent.wait()
 
         async def gone() -> bool:
-            return not psutil.pid_exists(pid) and not await store.workers()
+            listed = by_name(await other.list())
+            return listed["hg-orphan"].state == "ended" and not await store.workers()
 
         await until(gone, "the worker to leave and end")
+        assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     finally:
         parent.kill()
         parent.wait()
@@ -208,26 +217,16 @@ async def test_a_worker_does_not_outlive_who_started_it(url: Path, tmp_path: Pat
 
 
 @asynccontextmanager
-async def leading(settings: Settings, provisioner: LocalProvisioner) -> AsyncIterator[Overflow]:
-    """A leader without a worker, with its overflow told once a sweep."""
+async def leading(settings: Settings, provisioner: LocalProvisioner) -> AsyncGenerator[Overflow]:
+    """A leader without a worker, and its provisioner."""
     store = store_for(settings)
     await store.open()
-    engine = Engine(store, settings, work=False)
     overflow = Overflow(provisioner, settings)
+    engine = Engine(store, settings, work=False, overflow=overflow)
     await engine.start()
-
-    async def tell() -> None:
-        while True:
-            await asyncio.sleep(0.2)
-            if engine.coordinator is not None:
-                overflow.sees(engine.coordinator.demand, await store.workers())
-
-    telling = asyncio.create_task(tell())
     try:
         yield overflow
     finally:
-        telling.cancel()
-        await asyncio.gather(telling, return_exceptions=True)
         await overflow.close()
         await engine.stop()
         await store.close()
@@ -268,9 +267,57 @@ async def test_b6_a_failing_provisioner_fails_no_task(url: Path, tmp_path: Path)
             return "no licence for this machine" in overflow.policy.last_error
 
         await until(told, "the failure to be told")
-        assert "nothing is asked for in the next" in overflow.describe()
+        assert "; cools down " in overflow.describe()
+        why = await until(run.why, "why")
+        assert why.note.startswith("Provisioner: none of at most 3 workers is on its way; cools ")
+        assert "no licence for this machine" in why.note
         asked = overflow.policy.requested
         assert await run.status() == RunState.RUNNING
         [task] = await run.tasks()
         assert task.state == "requested"
         assert asked == overflow.policy.requested == 1
+
+
+async def test_a_command_that_ends_well_and_never_joins_is_a_failure(url: Path, tmp_path: Path):
+    source, quits = write_flows(tmp_path, "elastic_quits"), tmp_path / "quits.py"
+    quits.write_text("import sys\nprint('nothing to do', flush=True)\nsys.exit(0)\n")
+    settings = settings_of(url)
+    command = [sys.executable, str(quits)]
+    provisioner = LocalProvisioner(command, settings)
+    flow = load(str(source))
+    async with leading(settings, provisioner) as overflow, connect_async(url) as hg:
+        run = await hg.submit(flow, str(tmp_path / "marks"), 0.0)
+
+        async def told() -> bool:
+            return overflow.policy.failures > 0
+
+        await until(told, "the failure")
+        assert "ended before it had joined: exit code 0: nothing to do" in overflow.describe()
+        assert "; cools down " in overflow.describe()
+        assert overflow.policy.requested == 1
+        await run.cancel()
+
+
+async def test_why_says_that_nobody_starts_workers(url: Path, tmp_path: Path):
+    source = write_flows(tmp_path, "elastic_nobody")
+    settings = settings_of(url)
+    flow = load(str(source))
+    store = store_for(settings)
+    await store.open()
+    engine = Engine(store, settings, work=False)
+    await engine.start()
+    try:
+        async with connect_async(url) as hg:
+            run = await hg.submit(flow, str(tmp_path / "marks"), 0.0)
+
+            note = "No provisioner: workers are started by hand."
+
+            async def says() -> bool:
+                return (await run.why()).note == note
+
+            await until(says, "the note")
+            assert note in str(await run.why())
+            await run.cancel()
+    finally:
+        await engine.stop()
+        await store.close()

@@ -57,6 +57,34 @@ def test_d4_spread_shares_the_load():
     assert max(load.values()) <= 1.5 * min(load.values())
 
 
+@pytest.mark.parametrize("permits", [4, 16, 100, -1])
+@pytest.mark.parametrize("latency", [1, 8, 20])
+def test_d4_the_leaders_own_worker_is_one_of_three(permits: int, latency: int):
+    """It is handed work without a message, the others by three: its permits come round sooner."""
+    sim = world(
+        workers=3,
+        local=True,
+        permits={"async": permits},
+        took=20 * MILLISECOND,
+        latency=latency * MILLISECOND,
+    )
+    sim.submit(graph(items()), consts=numbers(1_500))
+    settle(sim)
+    load = Counter(workers_of(sim))
+    assert max(load.values()) <= 1.5 * min(load.values())
+
+
+def test_d4_a_worker_that_is_deaf_holds_up_the_leaders_own_once():
+    """It waits for an answer for a second, and then for that worker no more."""
+    sim = world(workers=2, local=True, permits={"async": 20}, took=20 * MILLISECOND)
+    sim.workers["w1"].deaf = True
+    start = sim.now
+    sim.submit(graph(items()), consts=numbers(400))
+    sim.run(until=start + 1_500 * MILLISECOND)
+    # 20 permits of 20 ms make about 900 tasks a second.
+    assert len([body for body in sim.bodies if body.worker == "w0"]) >= 380
+
+
 def test_b3_without_a_worker_tasks_wait_say_so_and_start_when_one_appears():
     sim = world(workers=0)
     sim.submit(graph(items(pools=needs(db=1))), consts=numbers(3))

@@ -6,8 +6,9 @@ import pytest
 
 from headgate.base.clock import MILLISECOND, SECOND
 from headgate.base.states import TaskState
-from headgate.kernel.explain import Typical, explain_queued, explain_task
-from headgate.testing.sim.build import graph, items, needs, numbers, settle, world
+from headgate.kernel.explain import Typical, explain_task
+from headgate.kernel.explain_runs import explain_queued
+from headgate.testing.sim.build import graph, items, line_before, needs, numbers, settle, world
 from headgate.testing.sim.scenarios import random_world
 from headgate.testing.sim.world import World
 
@@ -40,7 +41,8 @@ def ask_everybody(sim: World) -> tuple[int, int]:
     queued = 0
     for head in lead.ledger.heads.values():
         queued += 1
-        assert explain_queued(lead, head, EXPLAINED, 0, sim.now), f"run {head.id} has no reason"
+        reasons = explain_queued(lead, head, EXPLAINED, line_before(lead, head), sim.now)
+        assert reasons, f"run {head.id} has no reason"
     return waiting, queued
 
 

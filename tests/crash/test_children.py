@@ -118,6 +118,28 @@ async def test_what_has_a_session_of_its_own_is_killed_with_its_body(reason: str
         await until(lambda: not any(alive(pid) for pid in daemons))
 
 
+async def test_what_has_a_session_of_its_own_ends_where_its_child_is_killed_by_another_hand(
+    tmp_path: Path,
+):
+    """As out of memory: its parents are gone with it. When the end is told, nothing runs any more."""
+    async with Harness("process", tmp_path) as harness:
+        job = harness.start("daemonise_and_hang")
+        child = await harness.begun(job)
+        daemons = json.loads((tmp_path / "daemons").read_text())
+        other = harness.start("spawn_and_hang")
+        marker = harness.marker(other, "grandchild")
+        await until(lambda: marker.exists() and marker.read_text())
+
+        os.kill(child, signal.SIGKILL)
+        outcome = await harness.end_of(job)
+
+        assert outcome.failure.type == "worker_crashed"
+        assert [pid for pid in daemons if alive(pid)] == []
+        assert alive(int(marker.read_text()))  # another child's is not touched
+        harness.executor.stop(other.token, "cancel")
+        await harness.end_of(other)
+
+
 @pytest.mark.parametrize("how", ["return", "fail"])
 async def test_c3_what_a_body_leaves_running_ends_with_it(how: str, tmp_path: Path):
     """Also what has put itself into a session of its own; the child stays warm."""
@@ -355,7 +377,7 @@ from headgate.stages.executors.protocol import Job
 async def main():
     executor = ProcessExecutor(1, clock=SystemClock(), steps="executor_steps:STEPS")
     executor.extend(SystemClock().monotonic() + int(sys.argv[3]))
-    step = executor_steps.STEPS["spawn_and_hang"]
+    step = executor_steps.STEPS[sys.argv[4]]
     executor.start(Job(1, 1, "run", step, b"", work_root=Path(sys.argv[1])), print)
     await asyncio.Event().wait()
 
@@ -368,11 +390,13 @@ def worker(tmp_path: Path) -> Iterator[Any]:
     """A worker in a process of its own, whose child hangs; gives the worker and the child's pid."""
     started: list[subprocess.Popen[bytes]] = []
 
-    async def start(deadline_us: int) -> tuple[subprocess.Popen[bytes], int]:
-        arguments = [str(tmp_path), str(Path(__file__).parents[1]), str(deadline_us)]
+    async def start(
+        deadline_us: int, step: str = "spawn_and_hang", file: str = "grandchild"
+    ) -> tuple[subprocess.Popen[bytes], int]:
+        arguments = [str(tmp_path), str(Path(__file__).parents[1]), str(deadline_us), step]
         command = [sys.executable, "-c", WORKER, *arguments]
         started.append(subprocess.Popen(command))  # noqa: ASYNC220 — to be killed and frozen
-        marker = tmp_path / "1" / "1" / "grandchild"
+        marker = tmp_path / "1" / "1" / file
         await until(lambda: marker.exists() and marker.read_text())
         return started[0], int(marker.read_text())
 
@@ -392,6 +416,23 @@ async def test_all_descendants_die_with_their_worker(worker: Any):
 
     await until(lambda: not group_alive(child))
     await until(lambda: not alive(guard))
+
+
+async def test_what_has_a_session_of_its_own_ends_where_the_worker_is_killed(
+    worker: Any, tmp_path: Path
+):
+    process, child = await worker(3600 * SECOND, "daemonise_and_hang", "file")
+    daemons = json.loads((tmp_path / "daemons").read_text())
+    assert all(alive(pid) for pid in daemons)
+    guard = guard_of(process.pid)
+    # It comes late: the child is gone then, and its descendants have other parents.
+    os.kill(guard, signal.SIGSTOP)
+
+    process.kill()
+    await until(lambda: not alive(child))
+    os.kill(guard, signal.SIGCONT)
+
+    await until(lambda: not any(alive(pid) for pid in daemons))
 
 
 async def test_b12_children_of_a_frozen_worker_end_at_the_deadline(worker: Any):

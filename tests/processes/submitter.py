@@ -17,7 +17,8 @@ from typing import Any
 from headgate.base.clock import SystemClock
 from headgate.base.model import NewRun
 from headgate.client.opening import settings_for, store_for
-from headgate.client.submission import Prepared, Submission, prepare
+from headgate.client.preparing import prepare
+from headgate.client.submission import Prepared, Submission
 from headgate.stages.executors.sources import load
 from headgate.store.protocol import RunFilter, Store, Submit, Submitted
 from headgate.testing.processes import source

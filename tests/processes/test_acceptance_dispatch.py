@@ -82,7 +82,7 @@ def test_b3_no_worker_at_all(cluster: Cluster, overlap: Overlap, tmp_path: Path)
         "from headgate import step\n\n@step\ndef odd() -> int:\n    return 1\n"
     )
     stranger = cluster.worker(tmp_path / "strangers.py").ready()
-    says = "none of 1 workers can run step fleet_steps:hold: none knows it"
+    says = "the only worker cannot run step fleet_steps:hold: it does not know it"
     eventually(lambda: says in str(run.why()))
     assert run.tasks()[0].attempt == 0
     join(cluster)

@@ -20,34 +20,38 @@ HERE = Path(__file__).parents[1]
 FILES = (HERE / "dispatch_steps.py", HERE / "engine_steps.py")
 steps: Any = load(source(FILES[0]))
 engine: Any = load(source(FILES[1]))
-MANY = 100_000
+MANY = {"sqlite": 20_000, "postgres": 100_000}
 AT_ONCE = 4
+BODY_SECONDS = 0.25
+"""Longer than it takes a leader to hear of a run: what begins meanwhile is the queue's doing alone."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("store", ["postgres"], indirect=True)
-def test_a_hundred_thousand_runs_of_one_tenant_do_not_keep_another_waiting(
-    cluster: Cluster, overlap: Overlap, record_property: Any
+def test_many_thousand_runs_of_one_tenant_do_not_keep_another_waiting(
+    cluster: Cluster, overlap: Overlap, store: str, record_property: Any
 ):
     client = cluster.client()
     client.limits.set_max_active(-1)
     client.limits.set_max_concurrent_runs(AT_ONCE)
     client.limits.set_fair("tenant")
-    cluster.server().ready()
-    cluster.worker(FILES[0]).ready()
-    greedy = [Submission((n,), tags={"tenant": "greedy"}) for n in range(MANY)]
-    taken = client.submit_many(steps.single, greedy, partial=True)
-    assert len(taken) == MANY
-    eventually(lambda: overlap.count("brief") > 50)
+    greedy = [Submission((n, BODY_SECONDS), tags={"tenant": "greedy"}) for n in range(MANY[store])]
+    assert len(client.submit_many(steps.steadily, greedy, partial=True)) == MANY[store]
+    nodes = [cluster.server(), cluster.worker(FILES[0])]
+    for node in nodes:
+        node.ready()
+    eventually(lambda: overlap.count("steady") > AT_ONCE)
 
-    modest = client.submit(steps.single, -1, tags={"tenant": "modest"})
-    before = overlap.count("brief")
+    ahead: list[int] = []
+    for n in (-1, -2, -3):
+        modest = client.submit(steps.steadily, n, BODY_SECONDS, tags={"tenant": "modest"})
+        before = overlap.count("steady")
+        assert modest.result("30s") == n
+        ahead.append(overlap.labels("steady").index(str(n)) - before)
 
-    assert modest.result("30s") == -1
-    labels = overlap.labels("brief")
-    record_property("bodies begun meanwhile", labels.index("-1") - before)
-    # its turn came with the first place that became free; what was on its way then was before it
-    assert labels.index("-1") - before < 200
+    record_property("bodies that began before it", ahead)
+    # two tenants take turns: it has the next free place or the one after it. What was let go before
+    # that, and had not begun yet, is no more than what may run at once.
+    assert max(ahead) <= AT_ONCE + 1
     assert len(client.runs.list(status="queued", limit=10)) == 10
 
 
@@ -74,7 +78,7 @@ def test_turns_are_shared_by_weight_and_told(cluster: Cluster, overlap: Overlap,
     assert "5 with tenant=c before it" in last
     assert "1 of 1 runs execute; 17 ahead" in last
     # a has two turns to each of b's and c's
-    assert "1 of 1 runs execute; 7 ahead" in str(runs[7].why())  # b, 4 of a, 2 of c: at most
+    assert "1 of 1 runs execute; 5 ahead" in str(runs[7].why())  # b, 3 of a (older at a tie), c
     latch.touch()
 
     assert {run.wait("30s") for run in [first, *runs]} == {RunState.SUCCEEDED}

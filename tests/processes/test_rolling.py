@@ -184,7 +184,7 @@ def test_a_draining_worker_declines_what_is_offered_to_it(
         eventually(lambda: "handed_back" in [event.after for event in runs[1].events()])
         eventually(lambda: offers(server)["declined"] == 1)
         why = str(runs[1].why())
-        assert "all 1 workers that could take it are draining; 1 offers so far" in why
+        assert "the only worker that could take it is draining; 1 offer so far" in why
         second = cluster.worker(*FILES, labels={"role": "lone"}).ready()
         eventually(lambda: pids(overlap, "lone") == [first.pid, second.pid])
         latch.touch()

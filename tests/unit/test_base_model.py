@@ -41,6 +41,26 @@ def test_run_ids_of_one_millisecond_differ():
     assert len(made) == 10_000
 
 
+@given(instants, instants, st.binary(min_size=17, max_size=60))
+def test_run_ids_made_together_are_as_those_made_alone(first: int, second: int, entropy: bytes):
+    made, after = ids.run_ids(first, entropy), ids.run_id(second, entropy)
+
+    assert len(made) == len(entropy) // ids.ENTROPY
+    assert {len(each) for each in made} == {26}
+    assert {each[:9] for each in made} == {ids.run_id(first, entropy)[:9]}
+    assert set("".join(made)) <= set("0123456789abcdefghjkmnpqrstvwxyz")
+    if first // 1000 < second // 1000:
+        assert max(made) < after
+
+
+def test_run_ids_made_together_differ_in_every_place():
+    made = ids.run_ids(1_000_000, os.urandom(ids.ENTROPY * 10_000))
+
+    assert len(set(made)) == 10_000
+    assert len({each[9] for each in made}) == 4  # two random bits, then sixteen times five
+    assert [len({each[at] for each in made}) for at in range(10, 26)] == [32] * 16
+
+
 @given(st.integers(0, 2**40), st.integers(0, ids.MAX_TASKS_PER_RUN - 1))
 def test_task_ids_fall_apart_again(run: int, ordinal: int):
     task = ids.task_id(run, ordinal)

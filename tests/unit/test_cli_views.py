@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 from rich.console import Console
+from rich.panel import Panel
 from rich.text import Text
 
 from headgate import RunFailed, embedded, flow, step
@@ -18,13 +20,14 @@ from headgate.base.config import load
 from headgate.base.graph import Graph
 from headgate.base.ids import RunId
 from headgate.base.model import RunRow
-from headgate.cli import runs
+from headgate.cli import looking, runs
 from headgate.cli.dev_screen import DevScreen, Scene
 from headgate.cli.display import picture
+from headgate.cli.failures import show
 from headgate.cli.following import Following, summary
-from headgate.cli.runs import shown
-from headgate.cli.shell import Shell
-from headgate.cli.tables import lasted
+from headgate.cli.plain_text import PlainConsole, shown
+from headgate.cli.shell import Shell, log_lines
+from headgate.cli.tables import lasted, tags
 from headgate.cli.watching import view_of
 from headgate.client.views import RunInfo, instant
 
@@ -126,7 +129,7 @@ def test_a_pool_that_is_not_as_asked_is_noted_whoever_set_it(
         ("\x1b]52;c;ZXZpbA==\x07clip", "clip"),
         ("\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "link"),
         ("\x1b]0;unfinished", ""),
-        ("a\rb\x9b2Jc\x07\x7f\x00", "ab2Jc"),
+        ("a\rb\x9b2Jc\x07\x7f\x00", "abc"),
         ("two\nlines\tand [bold]ü[/]", "two\nlines\tand [bold]ü[/]"),
     ],
 )
@@ -163,3 +166,63 @@ def test_logs_and_errors_are_shown_without_them(
     assert "\x1b[2J" not in read
     runs.logs(Shell(url=shell.url, json=True), run.id)
     assert "\\u001b[2Jgone" in capsys.readouterr().out
+
+
+def test_no_text_of_a_user_commands_the_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    evil = "\x1b]0;owned\x07\x9b2J\x1b[31mred"
+
+    @step(name="fail_evil", queue_timeout="1h")
+    async def fail() -> None:
+        raise ValueError(evil)
+
+    @flow(name="failing_evil")
+    def failing() -> Any:
+        return fail()
+
+    monkeypatch.chdir(tmp_path)
+    with embedded(str(tmp_path / "hg.db")) as hg:
+        run = hg.submit(failing)
+        with pytest.raises(RunFailed) as failed:
+            run.result("20s")
+        hg.limits.pause()
+        hg.runs.cancel(hg.submit(failing).id, reason=evil)
+        shell = Shell(url=str(tmp_path / "hg.db"))
+        runs.list_(shell)
+        runs.show(shell, run.id, tasks=True)
+        looking.events(shell)
+        show(failed.value, shell)
+        runs.show(Shell(url=shell.url, json=True), run.id)
+
+    captured = capsys.readouterr()
+    *read, data = captured.out.splitlines()
+    assert not set("".join(read) + captured.err) & set("\x1b\x07\x9b")
+    assert sum("red" in line for line in read) >= 2
+    assert "red" in captured.err
+    assert json.loads(data)["run"]["error"]["message"] == evil
+    assert tags({"team": evil}) == "team=red"
+
+
+@pytest.mark.parametrize("what", [Text("a\x1b[31mb"), "a\x1b[31mb", Panel("a\x1b[31mb")])
+def test_a_console_writes_only_its_own_controls(what: Any):
+    out = io.StringIO()
+    console = PlainConsole(file=out, force_terminal=True, highlight=False, width=20)
+
+    console.print(what, style="bold")
+
+    assert "\x1b[1m" in out.getvalue()
+    assert "ab" in out.getvalue()
+    assert "\x1b[31m" not in out.getvalue()
+
+
+def test_a_line_of_a_log_is_plain(capsys: pytest.CaptureFixture[str]):
+    headgate = logging.getLogger("headgate")
+    before = headgate.handlers[:], headgate.level, headgate.propagate
+    try:
+        log_lines(Shell(), "info")
+        headgate.warning("step %s", "a\x1b[31mb")
+    finally:
+        headgate.handlers[:], headgate.level, headgate.propagate = before
+
+    assert "WARNING step ab\n" in capsys.readouterr().err

@@ -140,6 +140,59 @@ def test_b14_contradictions_name_both_sides(
     assert all(word in message for word in words), message
 
 
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ({"start_timeout": "500ms", "leader_lease": "200ms", "leader_renew": "50ms"},
+         ["start_timeout (500ms) must not be below poll (1s)"]),
+        ({"start_timeout": "5s"},
+         ["start_timeout (5s) must be more than leader_lease (5s)", "takes over", "above 5s"]),
+        ({"leader_lease": "2m"},
+         ["start_timeout (1m00s) must be more than leader_lease (2m00s)"]),
+        ({"provisioned_idle_exit": "900ms"},
+         ["provisioned_idle_exit (900ms) must not be below poll (1s)", "first task"]),
+        ({"poll": "2m"}, ["start_timeout (1m00s)", "provisioned_idle_exit (1m00s)", "poll (2m00s)"]),
+        ({"max_lifetime": "1s"}, ["max_lifetime (1s) must be more than poll (1s)"]),
+        ({"dispatch_deadline": "5s"},
+         ["dispatch_deadline (5s) must be more than provision_interval (5s)"]),
+        ({"provision_interval": "5h"},
+         ["dispatch_deadline (4h00m) must be more than provision_interval (5h00m)"]),
+    ],
+)  # fmt: skip
+def test_b14_of_workers_started_on_overflow_what_cannot_work_names_both(
+    tmp_path: Path, overrides: dict[str, object], words: list[str]
+):
+    message = refused(tmp_path, {}, {**overrides, "max_workers": 3})
+
+    assert all(word in message for word in words), message
+    # without a provisioner none of it matters
+    assert load(tmp_path, {}, overrides).max_workers == 0
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"start_timeout": "5.1s"},
+        {"provisioned_idle_exit": "1s"},
+        {"provision_interval": "1m", "provision_cooldown": "1s"},
+        {"provisioned_idle_exit": "2s", "leader_lease": "20s"},
+        {"provisioned_idle_exit": "2s", "worker_lease": "30s", "heartbeat": "5s"},
+        {"start_timeout": "6s", "worker_lease": "30s"},
+        {"max_lifetime": "none", "max_tasks": 1},
+    ],
+)
+def test_b14_what_works_is_not_refused(tmp_path: Path, overrides: dict[str, object]):
+    assert load(tmp_path, {}, {**overrides, "max_workers": 3}).max_workers == 3
+
+
+def test_tables_may_be_given_as_text_where_a_flag_can_be_nothing_else(tmp_path: Path):
+    settings = load(tmp_path, {}, {"worker_labels": "gpu=a100,zone=eu", "pools": '{"db": 2}'})
+
+    assert settings.worker_labels == {"gpu": "a100", "zone": "eu"}
+    assert settings.pools == {"db": PoolRule(limit=2)}
+    assert "worker_labels" in refused(tmp_path, {}, {"worker_labels": "gpu"})
+
+
 def test_b14_all_contradictions_are_told_at_once(tmp_path: Path):
     message = refused(tmp_path, {}, {"worker_lease": "1s", "leader_lease": "1s"})
 

@@ -7,6 +7,7 @@ import contextvars
 import gc
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,37 @@ async def test_timeout(kind: str, tmp_path: Path):
         assert outcome.failure.type == "timeout"
         assert "50ms" in outcome.failure.message
         assert harness.executor.free == 2
+
+
+@every
+async def test_who_ends_after_its_timeout_is_timed_out_also_if_the_loop_was_held(
+    kind: str, tmp_path: Path
+):
+    async with Harness(kind, tmp_path) as harness:
+        await harness.run("double", 1)  # a child that is warm
+        job = harness.start("overstay", 0.4, timeout_us=200_000)
+        if kind != "async":
+            await harness.begun(job)
+            while harness.marker(job).exists():  # until the body has ended; nothing else goes on
+                time.sleep(0.01)  # noqa: ASYNC251 — the very fault
+            time.sleep(0.05)  # noqa: ASYNC251 — its word is on the way
+        outcome = await harness.end_of(job)
+
+    assert (outcome.state, outcome.reason) == ("timed_out", "timeout")
+    assert outcome.failure.type == "timeout"
+
+
+@pytest.mark.parametrize("kind", ["thread", "process"])
+async def test_who_ends_in_time_is_not_timed_out_because_the_loop_was_held(
+    kind: str, tmp_path: Path
+):
+    async with Harness(kind, tmp_path) as harness:
+        await harness.run("double", 1)
+        job = harness.start("double", 21, timeout_us=700_000)
+        time.sleep(0.9)  # noqa: ASYNC251 — the very fault
+        outcome = await harness.end_of(job)
+
+    assert outcome == Outcome("completed", b"42")
 
 
 @every

@@ -8,12 +8,23 @@ import msgspec
 import pytest
 
 from headgate.base.graph import Graph, RetryPolicy
-from headgate.base.limits import Limits, PoolRule, Rate, TagRule
+from headgate.base.limits import Fair, Limits, PoolRule, Rate, TagRule
 from headgate.base.model import Failure
 from headgate.kernel.conductor import Conductor
 from headgate.kernel.entries import TaskEntry
-from headgate.kernel.explain import Reason, Typical, explain_queued, explain_task, waiting_nodes
-from headgate.testing.sim.build import graph, items, needs, numbers, run_row, step, worker_row
+from headgate.kernel.explain import Reason, Typical, explain_task, waiting_nodes
+from headgate.kernel.explain_runs import explain_queued
+from headgate.kernel.patience import Until, patience
+from headgate.testing.sim.build import (
+    graph,
+    items,
+    line_before,
+    needs,
+    numbers,
+    run_row,
+    step,
+    worker_row,
+)
 
 NOW = 10**15
 BOOM = msgspec.json.encode(Failure("Boom", "as planned"))
@@ -43,11 +54,10 @@ class Stage:
     def why(self, entry: TaskEntry, typical: Typical = NOTHING) -> dict[str, Reason]:
         return {each.gate: each for each in explain_task(self.lead, entry, typical, self.now)}
 
-    def why_queued(
-        self, run: int, ahead: int = 0, typical: Typical = RUNS, **known: Any
-    ) -> dict[str, Reason]:
+    def why_queued(self, run: int, typical: Typical = RUNS, **known: Any) -> dict[str, Reason]:
         head = self.lead.ledger.heads[run]
-        found = explain_queued(self.lead, head, typical, ahead, self.now, **known)
+        line = line_before(self.lead, head)
+        found = explain_queued(self.lead, head, typical, line, self.now, **known)
         return {each.gate: each for each in found}
 
     def end(self, entry: TaskEntry, state: str = "completed") -> None:
@@ -171,13 +181,13 @@ def test_e7_back_off_tells_what_is_left():
     [
         (None, "no worker is connected"),
         ({"permits": {"hold": 5}}, "no worker is connected"),
-        ({"permits": {"thread": 5}}, "none of 1 workers can run step a"),
-        ({"labels": {"gpu": "a100"}, "permits": {"thread": 5}}, "1 worker knows it without async permits"),
-        ({"labels": {"gpu": "h100"}}, "with gpu=a100; 1 worker knows it without that label"),
-        ({"steps": {"b": "s1"}}, "none of 1 workers can run step a with gpu=a100: none knows it"),
-        ({"steps": {"a": "s2"}}, "with; 1 worker knows it in another version (s2)"),
-        ({"labels": {"gpu": "a100"}, "draining": True}, "are draining"),
-        ({"labels": {"gpu": "a100"}, "permits": {"async": 1}}, "permits of 1 workers are in use"),
+        ({"permits": {"thread": 5}}, "the only worker cannot run step a"),
+        ({"labels": {"gpu": "a100"}, "permits": {"thread": 5}}, "it knows it without async permits"),
+        ({"labels": {"gpu": "h100"}}, "with gpu=a100; it knows it without that label"),
+        ({"steps": {"b": "s1"}}, "the only worker cannot run step a with gpu=a100: it does not know it"),
+        ({"steps": {"a": "s2"}}, "with; it knows it in another version (s2)"),
+        ({"labels": {"gpu": "a100"}, "draining": True}, "the only worker that could take it is draining"),
+        ({"labels": {"gpu": "a100"}, "permits": {"async": 1}}, "permits of 1 worker are in use"),
     ],
 )  # fmt: skip
 def test_b3_why_says_what_is_missing_of_a_worker(worker: dict[str, Any] | None, says: str):
@@ -273,12 +283,9 @@ def test_e7_at_a_tag_only_runs_of_the_same_counter_stand_before():
     first, second = stage.submit(tags=b), stage.submit(tags=b)
     third = stage.submit(tags=b)
     assert first in stage.lead.ledger.runs
-    gate = stage.why_queued(third, 6, before=[a] * 5 + [b])["tag:tenant=*b"]
-    assert (gate.ahead, gate.estimate_us) == (1, 200)
-    # With heads at hand only, those are counted, and nothing is promised.
-    gate = stage.why_queued(third, 6)["tag:tenant=*b"]
-    assert (gate.ahead, gate.estimate_us) == (1, None)
-    assert stage.why_queued(second, 5)["tag:tenant=*b"].ahead == 0
+    gate = stage.why_queued(third)["tag:tenant=*b"]
+    assert (gate.ahead, gate.ahead_is, gate.estimate_us) == (1, "exact", 200)
+    assert stage.why_queued(second)["tag:tenant=*b"].ahead == 0
 
 
 def test_e7_at_the_run_gate_nobody_is_waited_for_who_is_held_up_elsewhere():
@@ -287,11 +294,53 @@ def test_e7_at_the_run_gate_nobody_is_waited_for_who_is_held_up_elsewhere():
     a, b = {"tenant": "a"}, {"tenant": "b"}
     for tags in (a, a, a, b, b):
         stage.submit(tags=tags)
-    gate = stage.why_queued(5, 2, before=[a, a])["runs:max_concurrent_runs"]
+    gate = stage.why_queued(5)["runs:max_concurrent_runs"]
     assert (gate.ahead, gate.estimate_us) == (2, 100)
-    gate = stage.why_queued(3, 1, before=[a])["runs:max_concurrent_runs"]
-    assert (gate.ahead, gate.estimate_us) == (1, 200)
-    assert stage.why_queued(5, 2)["runs:max_concurrent_runs"].estimate_us is None
+    # The second of a: both places come free at once, but at its tag there is only one.
+    found = stage.why_queued(3)
+    gate = found["runs:max_concurrent_runs"]
+    assert (gate.ahead, gate.estimate_us) == (1, 100)
+    assert found["tag:tenant=*a"].estimate_us == 200
+
+
+def test_b3_for_a_worker_all_steps_stand_in_one_line():
+    """Permits are shared by steps: whoever waits for them alone and is older goes first."""
+    rules = {"db": PoolRule(1)}
+    first = graph(items("a", pools=needs(db=1)), flow="first")
+    second, third = graph(items("b"), flow="second"), graph(step("c"), flow="third")
+    worker = {"permits": {"async": 1}}
+    stage = Stage(Limits(pools=rules), first, second, third, worker=worker)
+    stage.submit("first", consts=numbers(4))  # one runs, three wait for the pool first of all
+    stage.submit("second", consts=numbers(5))
+    last = stage.submit("third")
+    assert stage.why(stage.entry(last, "c"))["worker"].ahead == 5
+
+
+@pytest.mark.parametrize(("value", "index", "ahead"), [("a", 2, 4), ("b", 1, 5), ("c", 1, 6)])
+def test_tasks_take_turns_at_a_pool_by_their_weights(value: str, index: int, ahead: int):
+    limits = Limits(pools={"db": PoolRule(1)}, fair=Fair("tenant", {"a": 2}))
+    stage = Stage(limits, graph(items(pools=needs(db=1))), worker=ANY)
+    stage.submit(consts=numbers(1), tags={"tenant": "z"})
+    for tenant in "abc":
+        stage.submit(consts=numbers(4), tags={"tenant": tenant})
+    run = 2 + "abc".index(value)
+    # The third of a has its turn with the second of b and of c, and is older.
+    found = stage.why(stage.entry(run, "m", index))
+    assert (found["pool:db"].ahead, found["pool:db"].ahead_is) == (ahead, "about")
+    assert found["fair:tenant"].text.startswith("fair turn: 3 values of tenant wait and take turns")
+
+
+def test_what_a_task_waits_for_at_most():
+    flow = graph(items(pools=needs(db=1), queue_timeout_us=700), step("g", needs={"gpu": "a100"}))
+    stage = Stage(Limits(pools={"db": PoolRule(1)}), flow, worker=ANY)
+    run = stage.submit(consts=numbers(2), dispatch_deadline_us=900)
+    waiting, stranded = stage.entry(run, "m", 1), stage.entry(run, "g")
+    stage.now += 100
+    stage.lead.sweep(stage.now)
+    assert patience(stage.lead.lives, waiting) == [Until("queue_timeout", NOW + 700)]
+    [until] = patience(stage.lead.lives, stranded)
+    assert until == Until("capacity", NOW + 100 + 900)
+    assert "fails with capacity in" in until.text(stage.now)
 
 
 def test_without_history_nothing_is_estimated():
@@ -301,7 +350,7 @@ def test_without_history_nothing_is_estimated():
     queued = stage.submit(consts=numbers(1))
     stage.now += 1_000
     assert stage.why(stage.entry(run, "m", 1))["pool:db"].estimate_us is None
-    found = stage.why_queued(queued, typical=NOTHING, before=[])
+    found = stage.why_queued(queued, typical=NOTHING)
     assert found["runs:max_concurrent_runs"].estimate_us is None
 
 

@@ -1,14 +1,20 @@
-"""B2: placement, the last gate."""
+"""B2, D4: placement, the last gate."""
 
 from __future__ import annotations
 
+from collections import Counter
+from random import Random
 from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from headgate.base.clock import SECOND
 from headgate.base.limits import Placement
-from headgate.kernel.place import Floor, Skill
+from headgate.kernel.place import PATIENCE_US, Floor, Skill
+from headgate.kernel.tally import SLACK
 from headgate.testing.sim.build import worker_row
 
 ASYNC = Skill("async", "download", "v1", ())
@@ -188,3 +194,134 @@ def test_d4_what_a_worker_claims_does_not_make_it_seem_busy():
     """The leader's own worker claims without bound, another 50 at a time: both have 100 permits free."""
     on = floor("spread", ("own", {"claim": -1}), ("other", {"claim": 50}))
     assert sorted(fill(on, 4)) == ["other", "other", "own", "own"]
+
+
+# -- D4: the leader's own worker among others --------------------------------------------------------
+
+
+def leading(**own: Any) -> Floor:
+    """The leader's own worker and two like it elsewhere, which answer when a test says so."""
+    on = Floor("spread")
+    on.now = SECOND
+    on.put(worker_row("own", **own), local=True)
+    for name in "bc":
+        on.put(worker_row(name, **({"claim": 50} | own)))
+    return on
+
+
+def give(on: Floor, count: int) -> Counter[str]:
+    """As the ledger does: pick, take, count."""
+    placed: Counter[str] = Counter()
+    for _ in range(count):
+        worker = on.pick(ASYNC)
+        if worker is None:
+            break
+        on.take(worker, "async", offered=not worker.local)
+        on.station(ASYNC).tally.gave(worker.id)
+        placed[worker.id] += 1
+    return placed
+
+
+@pytest.mark.parametrize("permits", [100, -1], ids=["bounded", "unlimited"])
+def test_d4_the_leaders_own_worker_waits_for_answers_on_their_way(permits: int):
+    on = leading(permits={"async": permits})
+    first = give(on, 1_000)
+    # The others have as many offers as they claim; it is not given all the rest meanwhile.
+    assert (first["b"], first["c"]) == (50, 50)
+    assert first["own"] <= 50 * 4 // 3 + SLACK
+    assert on.held_until == on.now + PATIENCE_US
+
+    for name in "bc" * 50:
+        on.answered(name, on.now)
+    assert sum(give(on, 1_000).values()) > 0
+
+
+def test_d4_a_worker_that_does_not_answer_holds_up_nobody():
+    on = leading()
+    give(on, 1_000)
+    assert on.pick(ASYNC) is None
+    on.station(ASYNC).parked[1] = [((0, 0, 0, 0), 0, None)]  # type: ignore[list-item]
+    assert on.patience_ends() == []
+
+    on.now += PATIENCE_US
+    assert on.patience_ends() == [on.station(ASYNC)]
+    give(on, 1_000)
+    assert on.workers["own"].vacant("async") == 0
+
+
+@pytest.mark.parametrize("change", ["silent", "draining", "gone", "slow", "unfit"])
+def test_d4_nobody_waits_for_one_that_will_not_come(change: str):
+    on = leading()
+    give(on, 1_000)
+    for name in "bc":
+        worker = on.workers[name]
+        if change == "silent":
+            worker.silent = True
+        elif change == "draining":
+            on.put(msgspec.structs.replace(worker.row, draining=True))
+        elif change == "gone":
+            on.drop(name)
+        elif change == "unfit":
+            on.put(msgspec.structs.replace(worker.row, steps={}))
+        else:
+            on.station(ASYNC).tally.lasted("own", 50_000)
+            on.station(ASYNC).tally.lasted(name, 100_000)
+    picked = on.pick(ASYNC)
+    assert picked is not None
+    assert picked.id == "own"
+
+
+def test_d4_pack_waits_for_nobody():
+    on = leading()
+    on.placement = "pack"
+    assert give(on, 1_000)["own"] == 100
+
+
+def test_d4_alone_the_leaders_own_worker_counts_nothing():
+    on = Floor("spread")
+    on.put(worker_row("own"), local=True)
+    assert not on.unequal
+    on.put(worker_row("b"))
+    assert on.unequal
+    on.drop("b")
+    assert not on.unequal
+
+
+def test_d4_who_joins_late_is_not_given_all_that_comes_one_at_a_time():
+    on = floor("spread", ("a", small(9)), ("b", small(9)))
+    for _ in range(50):
+        [name] = fill(on, 1)
+        on.give_back(name, "async", offered=True)
+    on.put(worker_row("late", permits={"async": 9}, since=9))
+    placed: Counter[str] = Counter()
+    for _ in range(30):
+        [name] = fill(on, 1)
+        placed[name] += 1
+        on.give_back(name, "async", offered=True)
+    assert max(placed.values()) <= 1.5 * min(placed.values())
+
+
+@given(
+    permits=st.sampled_from([4, 16, 100, -1]),
+    swifter=st.integers(1, 10),
+    seed=st.integers(0, 1_000),
+)
+@settings(max_examples=25, deadline=None)
+def test_d4_however_much_swifter_the_leaders_own_is_served(permits: int, swifter: int, seed: int):
+    """Ends and answers come in any order, those of the leader's own up to ten times as often."""
+    chance = Random(seed)
+    on = leading(permits={"async": permits})
+    had = give(on, 1_000)
+    while had.total() < 1_500:
+        offered = [name for name in "bc" if on.workers[name].offered]
+        running = [w.id for w in on.workers.values() if w.used > w.offered]
+        events = [(name, True) for name in offered] + [(name, False) for name in running]
+        weights = [swifter if name == "own" else 1 for name, _ in events]
+        [(name, answers)] = chance.choices(events, weights)
+        on.now += 100
+        if answers:
+            on.answered(name, on.now)
+        else:
+            on.give_back(name, "async", offered=False)
+        had += give(on, 1_000)
+    assert max(had.values()) <= 1.5 * min(had.values())

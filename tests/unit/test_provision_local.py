@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from headgate.base.config import Settings
-from headgate.provision.local import error_in, worker_command
+from headgate.provision.local import worker_command
+from headgate.provision.worker_logs import error_in
 
 SECRET = "postgresql://me:hunter2@db/x"
 

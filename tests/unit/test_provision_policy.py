@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pytest
 
@@ -10,7 +10,7 @@ from headgate.base.config import Settings, load
 from headgate.base.errors import InvalidSettings
 from headgate.base.model import WorkerRow
 from headgate.kernel.demand import Demand, Want
-from headgate.provision.policy import LONGEST_COOLDOWN_US, Plan, Policy, Rules, Sight
+from headgate.provision.policy import LONGEST_COOLDOWN_US, Plan, Policy, Rules, Sight, Stored
 from headgate.provision.protocol import Capacity, Provisioned
 from headgate.testing.sim.build import worker_row
 
@@ -33,7 +33,9 @@ class Offers:
         one = self.one
         return Capacity(one.permits, one.total, {**one.labels, **needs}, one.steps)
 
-    async def request(self, n: int, needs: Mapping[str, str], reason: str) -> list[str]:
+    async def request(
+        self, n: int, needs: Mapping[str, str], reason: str, names: Sequence[str]
+    ) -> list[str]:
         raise AssertionError("the policy does not ask by itself")
 
     async def list(self) -> list[Provisioned]:
@@ -62,13 +64,14 @@ def seen(
     *wants: Want,
     present: tuple[str, ...] = (),
     listed: tuple[Provisioned, ...] = (),
+    stored: tuple[Stored, ...] = (),
     **row: object,
 ) -> Sight:
     """`row`: what is unlike others about those present."""
     like = {"steps": STEPS, **row}
     rows: list[WorkerRow] = [worker_row(f"w-{name}", provision=name, **like) for name in present]
     demand = Demand(sum(each.tasks for each in wants), wants, len(rows))
-    return Sight(demand, rows, listed)
+    return Sight(demand, rows, listed, stored)
 
 
 class Desk:
@@ -100,6 +103,10 @@ def failed(name: str, why: str = "exit code 3") -> Provisioned:
 
 def alive(name: str) -> Provisioned:
     return Provisioned(name, "running")
+
+
+def ended(name: str, why: str = "exit code 0", *, released: bool = False) -> Provisioned:
+    return Provisioned(name, "ended", 0, why, released)
 
 
 @pytest.mark.parametrize(
@@ -139,6 +146,8 @@ def test_the_reason_names_what_waits():
     [ask] = Desk().look(seen(want(4), want(1, step="store"))).asks
     assert ask.n == 3
     assert ask.reason == "for 5 tasks of fetch, store that lack only a worker"
+    [ask] = Desk().look(seen(want(1))).asks
+    assert ask.reason == "for 1 task of fetch that lacks only a worker"
 
 
 def test_nothing_is_asked_twice_for_the_same_demand():
@@ -187,7 +196,19 @@ def test_a_process_that_lives_counts_although_its_row_has_gone():
     desk.asked(want(6))
     desk.look(seen(present=("n0", "n1", "n2")), after=1)
     assert desk.asked(want(6), after=60, present=("n0",), listed=(alive("n1"), alive("n2"))) == 0
-    assert desk.asked(want(6), after=6, present=("n0",), listed=(alive("n1"),)) == 1
+    left = (alive("n1"), ended("n2"))
+    assert desk.asked(want(6), after=6, present=("n0",), listed=left) == 1
+
+
+def test_one_that_left_and_is_listed_nowhere_counts_a_while_longer():
+    """Its row goes before its process does."""
+    desk = Desk(Rules(max_workers=1))
+    assert desk.asked(want(2), present=("other",), stored=(Stored("other", 0, joined=True),)) == 0
+    stored = (Stored("other", desk.now + 60 * SECOND, joined=True),)
+    assert desk.look(seen(want(2), stored=stored), after=1) == Plan()
+    assert desk.look(seen(want(2), stored=stored), after=4.9) == Plan()
+    plan = desk.look(seen(want(2), stored=stored), after=0.1)
+    assert (sum(ask.n for ask in plan.asks), plan.gone) == (1, ("other",))
 
 
 def test_a_failure_cools_down_twice_as_long_each_time_with_jitter_and_a_bound():
@@ -220,7 +241,7 @@ def test_a_worker_that_dies_at_its_start_is_a_failure_with_its_last_words():
     assert desk.asked(want(6), after=6, listed=dead) == 0
     assert "n0 ended before it had joined: exit code 3: ModuleNotFound" in desk.policy.last_error
     assert desk.policy.failures == 1  # together they are one
-    assert "nothing is asked for in the next" in desk.policy.describe(desk.now)
+    assert "; cools down " in desk.policy.describe(desk.now)
     assert desk.asked(want(6), after=10, listed=dead) == 2
     assert desk.policy.failures == 1  # and are told once
 
@@ -234,8 +255,7 @@ def test_a_worker_that_never_appears_is_given_up():
     assert "n0 did not join within start_timeout (1m00s)" in desk.policy.last_error
     # It is still there, and so the maximum is reached; only once it is gone another is asked for.
     assert desk.look(seen(want(1), listed=(alive("n0"),)), after=20) == Plan()
-    ended = Provisioned("n0", "ended")
-    assert desk.asked(want(1), after=1, listed=(ended,)) == 1
+    assert desk.asked(want(1), after=1, listed=(ended("n0"),)) == 1
     assert desk.policy.failures == 1
 
 
@@ -257,18 +277,142 @@ def test_a_worker_that_ends_itself_is_no_failure():
 def test_a_worker_that_came_and_ended_between_two_looks_is_no_failure():
     desk = Desk()
     desk.asked(want(1))
-    assert desk.asked(want(1), after=6, listed=(Provisioned("n0", "ended"),)) == 1
+    came = Stored("n0", desk.now + 60 * SECOND, joined=True)
+    assert desk.asked(want(1), after=6, listed=(ended("n0"),), stored=(came,)) == 1
     assert desk.policy.failures == 0
     assert desk.policy.last_error == ""
+
+
+def test_a_worker_that_ends_well_and_never_joins_is_a_failure():
+    desk = Desk(Rules(max_workers=1))
+    desk.asked(want(1))
+    asked = Stored("n0", desk.now + 60 * SECOND)
+    plan = desk.look(
+        seen(want(1), listed=(ended("n0", "exit code 0: bye"),), stored=(asked,)), after=6
+    )
+    assert plan == Plan((), (), ("n0",))
+    assert desk.policy.failures == 1
+    assert desk.policy.last_error == "worker n0 ended before it had joined: exit code 0: bye"
+    again = (ended("n0", "exit code 0: bye"),)
+    assert desk.asked(want(1), after=4, listed=again) == 0
+    assert desk.asked(want(1), after=6, listed=again) == 1
+    # each that follows takes twice as long
+    assert desk.asked(want(1), after=6, listed=(ended("n1"),)) == 0
+    assert desk.policy.failures == 2
 
 
 def test_a_worker_that_was_let_go_before_it_had_joined_is_no_failure():
     """As when the code is loaded again: whoever starts with the old one is released."""
     desk = Desk()
     desk.asked(want(6))
-    let_go = (Provisioned("n0", "ended"), Provisioned("n1", "ended"), alive("n2"))
+    let_go = (ended("n0", released=True), ended("n1", released=True), alive("n2"))
     assert desk.asked(want(6), after=6, listed=let_go) == 2
     assert desk.policy.failures == 0
+
+
+# -- over a take-over ------------------------------------------------------------------------------
+
+
+def stored(desk: Desk, *names: str, left: float = 60.0) -> tuple[Stored, ...]:
+    """As the leader before stored them."""
+    [ask] = Desk().look(seen(want(2))).asks
+    return tuple(Stored(name, desk.now + int(left * SECOND), ask=ask) for name in names)
+
+
+def test_who_is_on_the_way_for_the_leader_before_counts_towards_the_maximum():
+    desk = Desk()
+    rows = stored(desk, "a", "b")
+    assert desk.asked(want(100), stored=rows) == 1
+    assert desk.asked(want(100), stored=rows, after=6) == 0
+    assert "3 of at most 3 workers are on their way" in desk.policy.describe(desk.now)
+
+
+def test_and_as_capacity_that_is_coming():
+    desk = Desk(Rules(max_workers=9))
+    rows = stored(desk, "a", "b")
+    assert desk.asked(want(4), stored=rows) == 0
+    assert desk.asked(want(5), stored=rows) == 1
+
+
+def test_one_whose_request_cannot_be_read_counts_as_a_head():
+    desk = Desk(Rules(max_workers=1))
+    assert desk.asked(want(1), stored=(Stored("a", desk.now + SECOND),)) == 0
+
+
+def test_when_it_joins_it_counts_by_its_row_alone():
+    desk = Desk(Rules(max_workers=2))
+    rows = stored(desk, "a")
+    assert desk.asked(want(100), stored=rows, present=("a",)) == 1
+
+
+def test_who_does_not_join_in_its_time_counts_no_longer_and_is_no_failure_of_ours():
+    desk = Desk(Rules(max_workers=1))
+    rows = stored(desk, "a", left=7)
+    assert desk.look(seen(want(1), stored=rows), after=6.9) == Plan()
+    plan = desk.look(seen(want(1), stored=rows), after=0.1)
+    assert (sum(ask.n for ask in plan.asks), plan.give_up) == (1, ("a",))
+    assert desk.policy.failures == 0
+    assert desk.look(seen(want(1), stored=rows), after=1).gone == ("a",)
+
+
+def test_nor_if_it_ends_with_who_started_it():
+    desk = Desk(Rules(max_workers=1))
+    rows = stored(desk, "a")
+    assert desk.asked(want(1), stored=rows, listed=(alive("a"),)) == 0
+    plan = desk.look(seen(want(1), stored=rows, listed=(ended("a"),)), after=1)
+    assert (sum(ask.n for ask in plan.asks), plan.gone) == (1, ("a",))
+    assert desk.policy.failures == 0
+
+
+def test_one_that_lives_beyond_its_time_is_counted_and_kept_in_the_books():
+    desk = Desk(Rules(max_workers=1))
+    rows = stored(desk, "a", left=1)
+    assert desk.asked(want(1), stored=rows, listed=(alive("a"),)) == 0
+    for _ in range(3):
+        plan = desk.look(seen(want(1), stored=rows, listed=(alive("a"),)), after=60)
+        assert (plan.asks, plan.gone) == ((), ())
+
+
+def test_who_was_started_by_another_process_says_nothing_about_ours():
+    desk = Desk()
+    rows = stored(desk, "a")
+    assert desk.asked(want(1), stored=rows) == 0
+    assert desk.asked(want(1), after=6, stored=rows, present=("a",), steps={}) == 1
+    assert desk.policy.last_error == ""
+
+
+def test_a_request_without_an_answer_may_have_been_heard():
+    desk = Desk(Rules(max_workers=2))
+    [ask] = desk.look(seen(want(4)), grant=False).asks
+    desk.policy.failed("it did not answer in time", desk.now, ask, ["n0", "n1"])
+    assert desk.asked(want(4), after=20) == 0
+    assert desk.look(seen(want(4)), after=40).give_up == ("n0", "n1")
+    assert desk.asked(want(4), after=30) == 2
+
+
+def test_what_was_not_asked_for_after_all_does_not_count():
+    desk = Desk(Rules(max_workers=2))
+    [ask] = desk.look(seen(want(4)), grant=False).asks
+    desk.policy.withdrawn(ask)
+    assert desk.policy.failures == 0
+    assert desk.asked(want(4), after=6) == 2
+
+
+@pytest.mark.parametrize(
+    ("most", "tasks", "present", "says"),
+    [
+        (3, 0, 0, "none of at most 3 workers is on its way"),
+        (3, 1, 0, "1 of at most 3 workers is on its way"),
+        (3, 9, 0, "3 of at most 3 workers are on their way"),
+        (1, 9, 0, "1 of at most 1 worker is on its way"),
+        (3, 0, 1, "1 of at most 3 workers is there, none is on its way"),
+        (3, 9, 3, "3 of at most 3 workers are there, none is on its way"),
+    ],
+)
+def test_it_says_how_it_stands(most: int, tasks: int, present: int, says: str):
+    desk = Desk(Rules(max_workers=most))
+    desk.look(seen(*([want(tasks)] if tasks else []), present=("a", "b", "c")[:present]))
+    assert desk.policy.describe(desk.now) == says
 
 
 def test_what_a_lost_answer_asked_for_is_found_in_the_list():

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.kernel.demand import Demand, Want
-from headgate.provision.policy import Ask, Policy, Rules, Sight
+from headgate.provision.dealing import Ask
+from headgate.provision.policy import Policy, Rules, Sight, Stored
 from headgate.provision.protocol import Capacity, Provisioned
 from headgate.testing.sim.build import worker_row
 
@@ -28,14 +29,20 @@ class Machine:
         self.starting: list[str] = []
         self.present: list[str] = []
         self.ended: list[Provisioned] = []
-        self.open: list[Ask] = []
+        self.open: list[tuple[Ask, list[str]]] = []
+        """Asked for, stored, and not answered yet."""
+        self.stored: dict[str, Stored] = {}
         self.names = 0
+        self.foreign: set[str] = set()
+        """Started by a process that is no more."""
         self.asked_at: list[int] = []
 
     def capacity(self, needs: Mapping[str, str]) -> Capacity | None:
         return Capacity(PERMITS, total=3, steps=self.steps)
 
-    async def request(self, n: int, needs: Mapping[str, str], reason: str) -> list[str]:
+    async def request(
+        self, n: int, needs: Mapping[str, str], reason: str, names: Sequence[str]
+    ) -> list[str]:
         raise AssertionError("the policy does not ask by itself")
 
     async def list(self) -> list[Provisioned]:
@@ -48,10 +55,15 @@ class Machine:
         raise AssertionError
 
     @property
+    def asked_for(self) -> int:
+        return sum(ask.n for ask, _ in self.open)
+
+    @property
     def living(self) -> int:
         return len(self.starting) + len(self.present)
 
     def look(self, tasks: dict[str, int], room: int) -> None:
+        self.cut_off()
         wants = tuple(
             Want(executor, (), "step", "s", n, 0, 1, min(room, n))
             for executor, n in tasks.items()
@@ -60,10 +72,15 @@ class Machine:
         rows = [worker_row(name, provision=name) for name in self.present]
         running = [Provisioned(name, "running") for name in self.starting + self.present]
         demand = Demand(sum(want.tasks for want in wants), wants, len(rows))
-        on_the_way = self.living - len(self.present) + sum(ask.n for ask in self.open)
-        plan = self.policy.plan(Sight(demand, rows, (*running, *self.ended)), self.now)
+        # A provisioner that tells nobody else of what it started: the store alone knows.
+        listed = [each for each in (*running, *self.ended) if each.name not in self.foreign]
+        plan = self.policy.plan(Sight(demand, rows, listed, tuple(self.stored.values())), self.now)
+        for name in plan.gone:
+            assert name not in self.starting + self.present, "forgotten while it lives"
+            del self.stored[name]
         for name in plan.give_up:
             self.end(name, "ended")
+        on_the_way = len(self.starting) + self.asked_for
         asked = sum(ask.n for ask in plan.asks)
         overflow = {want.executor: want.tasks - want.room for want in wants}
         if not any(overflow.values()):
@@ -76,23 +93,48 @@ class Machine:
                 assert asked + on_the_way <= max(needed, on_the_way)
             assert not self.asked_at or self.now - self.asked_at[-1] >= 5 * SECOND
             self.asked_at.append(self.now)
-        self.open += plan.asks
-        assert self.living + sum(ask.n for ask in self.open) <= self.most
-
-    def answer(self, *, fails: bool) -> None:
-        for ask in self.open:
-            if fails:
-                self.policy.failed("no quota", self.now, ask)
-                continue
+        for ask in plan.asks:
             names = [f"n{self.names + i}" for i in range(ask.n)]
             self.names += ask.n
+            for name in names:
+                self.stored[name] = Stored(name, self.now + 60 * SECOND, ask=ask)
+            self.open.append((ask, names))
+        assert self.living + self.asked_for <= self.most
+
+    def cut_off(self) -> None:
+        """A request gets no more time than the workers it is for."""
+        for ask, names in self.open:
+            if self.now >= self.stored[names[0]].until:
+                self.policy.failed("it did not answer in time", self.now, ask, names)
+        self.open = [each for each in self.open if self.now < self.stored[each[1][0]].until]
+
+    def take_over(self) -> None:
+        """Another process leads: it knows what is stored and who is there, and nothing else."""
+        self.foreign |= {*self.starting, *self.present}
+        for _, names in self.open:
+            # The one before was killed before it was answered: what it asked for may yet come.
+            self.starting += names
+            self.foreign |= set(names)
+        self.open = []
+        self.policy = Policy(Rules(max_workers=self.most), self, seed=self.names)
+        self.asked_at = []
+
+    def answer(self, *, fails: bool) -> None:
+        for ask, names in self.open:
+            if fails:
+                self.policy.failed("no quota", self.now, ask)
+                for name in names:
+                    del self.stored[name]
+                continue
             self.starting += names
             self.policy.asked(ask, names, self.now)
         self.open = []
 
     def join(self) -> None:
         if self.starting:
-            self.present.append(self.starting.pop(0))
+            name = self.starting.pop(0)
+            self.present.append(name)
+            self.stored[name] = self.stored[name]._replace(joined=True)
 
     def end(self, name: str, state: str) -> None:
         for group in (self.starting, self.present):
@@ -111,6 +153,7 @@ actions = st.one_of(
     ),
     st.tuples(st.just("answer"), st.booleans()),
     st.just(("join",)),
+    st.just(("take over",)),
     st.tuples(st.just("end"), st.integers(0, 5), st.sampled_from(["ended", "failed"])),
 )
 
@@ -130,10 +173,14 @@ def test_never_above_the_maximum_and_never_without_need(
                 machine.answer(fails=fails)
             case ("join",):
                 machine.join()
+            case ("take over",):
+                machine.take_over()
             case ("end", int(index), str(state)):
                 everybody = machine.starting + machine.present
                 if everybody:
                     machine.end(everybody[index % len(everybody)], state)
+            case _:
+                raise AssertionError(action)
 
 
 @settings(max_examples=100, deadline=None)

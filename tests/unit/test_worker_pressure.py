@@ -197,6 +197,21 @@ def test_b1_a_nearly_full_worker_says_so_at_once_and_takes_nothing(tmp_path: Pat
     assert felt.ask(**{"async": 80}) == Asked(20, 50, urgent=True)
 
 
+def test_d4_a_beat_says_what_was_told_and_not_what_is_felt_by_then(tmp_path: Path):
+    """A beat that says *full* unasked would not be taken back: the worker would stand idle until the next."""
+    felt = Felt(tmp_path)
+    assert felt.ask(**{"async": 100}).urgent
+    assert (felt.pressure.full, felt.pressure.standing) == (("async",), 0)
+    assert felt.ask(MILLISECOND, **{"async": 0}).urgent
+
+    # Full again, too soon to be told: whatever beat comes now, by the clock or late, must not tell it.
+    assert not felt.ask(MILLISECOND, **{"async": 100}).urgent
+    assert (felt.pressure.full, felt.pressure.standing) == ((), 50)
+    # So that there is nothing to take back when it has emptied once more.
+    assert not felt.ask(MILLISECOND, **{"async": 0}).urgent
+    assert (felt.pressure.full, felt.pressure.standing) == ((), 50)
+
+
 def test_d6_a_small_worker_that_fills_and_empties_tells_nobody(tmp_path: Path):
     felt = Felt(tmp_path, async_permits=1)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from headgate.base.events import Change
+from headgate.base.states import TaskState
 
 
 class TaskRow(NamedTuple):
@@ -148,6 +149,9 @@ class RunEvents(NamedTuple):
     changes: list[Change]
 
 
+_WAITING = frozenset({TaskState.REQUESTED, TaskState.SCHEDULED})
+
+
 @dataclass(slots=True)
 class Commit:
     """A leader's cycle: everything it decided, in one transaction, if its term still holds."""
@@ -176,6 +180,24 @@ class Commit:
     reprioritised: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     """(queued run, new priority)"""
     events: list[RunEvents] = field(default_factory=list[RunEvents])
+
+    @property
+    def preparing(self) -> bool:
+        """Nothing begins or ends with it: runs are opened, tasks wait or are offered.
+
+        Nobody acts on it before a write of their own (an acceptance) is durable, and with that this one.
+        """
+        return not (
+            self.runs_marked
+            or self.runs_ended
+            or self.tasks_ended
+            or self.lingers is not None
+            or self.requests_done
+            or self.reprioritised
+            or any(order.kind != "offer" for order in self.orders)
+            or any(task.state not in _WAITING for task in self.tasks_new)
+            or any(task.state not in _WAITING for task in self.tasks_saved)
+        )
 
     @property
     def empty(self) -> bool:

@@ -274,7 +274,12 @@ def join_list(items: Iterable[bytes]) -> bytes:
 
 
 def join_object(fields: Mapping[str, bytes]) -> bytes:
-    return b"{" + b",".join([_write(name) + b":" + raw for name, raw in fields.items()]) + b"}"
+    return b"{" + b",".join([_label(name) + raw for name, raw in fields.items()]) + b"}"
+
+
+@functools.lru_cache(maxsize=4096)
+def _label(name: str) -> bytes:
+    return _write(name) + b":"
 
 
 def pick(raw: bytes, path: Iterable[str | int]) -> bytes:

@@ -12,12 +12,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
-from headgate.base.durations import microseconds, spoken
+from headgate.base.contradictions import contradictions
+from headgate.base.durations import microseconds
 from headgate.base.errors import InvalidInput, InvalidSettings
 from headgate.base.limits import Fair, Limits, Placement, PoolRule, TagRule
 from headgate.base.names import UNLIMITED, did_you_mean
@@ -151,70 +152,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         }
 
 
-class Contradiction(NamedTuple):
-    message: str
-    hint: str
-    got: dict[str, str]
-    """The values that do not go together, by their keys, as a person would write them."""
-
-
-_POLLED = (
-    ("start_timeout", "a worker that has joined is seen one poll later at worst"),
-    ("provisioned_idle_exit", "a new worker could leave before its first task is offered"),
-)
-
-
-def contradictions(settings: Settings) -> list[Contradiction]:
-    """What is wrong between values that are right by themselves; each message names both."""
-    found: list[Contradiction] = []
-    for lease, beat in (("worker_lease", "heartbeat"), ("leader_lease", "leader_renew")):
-        lease_us: int = getattr(settings, f"{lease}_us")
-        beat_us: int = getattr(settings, f"{beat}_us")
-        # Two beats must fit: one may be lost, and the next must still arrive before the lease ends.
-        if lease_us <= 2 * beat_us:
-            found.append(
-                Contradiction(
-                    f"{lease} ({spoken(lease_us)}) must be more than twice {beat} ({spoken(beat_us)}).",
-                    f"Raise {lease} above {spoken(2 * beat_us)} or lower {beat}.",
-                    {lease: spoken(lease_us), beat: spoken(beat_us)},
-                )
-            )
-    if settings.blob_over_bytes > settings.max_value_bytes:
-        over, most = settings.blob_over_bytes, settings.max_value_bytes
-        found.append(
-            Contradiction(
-                f"blob_over ({over:,} bytes) must not be above max_value ({most:,} bytes).",
-                "Lower blob_over, or raise max_value.",
-                {"blob_over": f"{over:,} bytes", "max_value": f"{most:,} bytes"},
-            )
-        )
-    if settings.max_workers:
-        for name, why in _POLLED:
-            us: int = getattr(settings, f"{name}_us")
-            if us < settings.poll_us:
-                got = {name: spoken(us), "poll": spoken(settings.poll_us)}
-                found.append(
-                    Contradiction(
-                        f"{name} ({got[name]}) must not be below poll ({got['poll']}): {why}.",
-                        f"Raise {name} or lower poll.",
-                        got,
-                    )
-                )
-    if settings.labels is not None:
-        for label, value in settings.worker_labels.items():
-            allowed = settings.labels.get(label)
-            got = {f"worker_labels.{label}": value}
-            if allowed is None:
-                hint = did_you_mean(label, settings.labels) or "The set is empty."
-                message = f"worker_labels has {label!r}, which [labels] does not know."
-                found.append(Contradiction(message, hint, got))
-            elif allowed and value not in allowed:
-                hint = did_you_mean(value, allowed) or ""
-                message = f"worker_labels has {label}={value}, a value [labels] does not know."
-                found.append(Contradiction(message, hint, got))
-    return found
-
-
 def load(
     cwd: Path | str = ".",
     environ: Mapping[str, str] | None = None,
@@ -273,7 +210,9 @@ class _Reading:
         for key, value in overrides.items():
             known = known_key(key, key)
             if value is not None:
-                self._take(known, value, f"override {key}", said=key)
+                # A flag can only be text, whatever it sets: `--set worker_labels=gpu=a100`.
+                text = known.table and isinstance(value, str)
+                self._take(known, value, f"override {key}", text=text, said=key)
 
     def settings(self, cwd: Path, root: Path) -> Settings:
         # A file above the working directory means one project: all of it shares one store.

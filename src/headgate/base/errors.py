@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar
 
 
@@ -75,7 +76,12 @@ class NotFound(HeadgateError):
 
 
 class AdmissionRejected(HeadgateError):
-    """The admission ceiling is reached; nothing was stored. Try again after `retry_after` seconds."""
+    """The admission ceiling is reached; nothing was stored. Try again after `retry_after` seconds.
+
+    `retry_after` is `math.inf` where trying again never helps: more runs were
+    handed in together, all or none, than the ceiling allows in all. As JSON it
+    is null then.
+    """
 
     code = "admission_rejected"
 
@@ -83,8 +89,13 @@ class AdmissionRejected(HeadgateError):
         super().__init__(message, **details)
         self.retry_after = retry_after
 
+    @property
+    def never(self) -> bool:
+        """Trying the same again cannot help, however late."""
+        return math.isinf(self.retry_after)
+
     def as_dict(self) -> dict[str, Any]:
-        return {**super().as_dict(), "retry_after": self.retry_after}
+        return {**super().as_dict(), "retry_after": None if self.never else self.retry_after}
 
 
 class DuplicateKey(HeadgateError):
@@ -141,6 +152,12 @@ class StoreError(HeadgateError):
     """The store cannot be opened or written: schema, permissions, corruption, a full disk."""
 
     code = "store"
+
+
+class OutOfOrder(StoreError):
+    """A commit came before the one it follows was written."""
+
+    code = "out_of_order"
 
 
 class StoreBusy(StoreError):

@@ -35,7 +35,8 @@ class Change(NamedTuple):
     """What the change carries, by subject:
 
     run       queued: flow, graph, tags, priority, key, generation; attached submissions have none.
-              running: {}; ends: error, verdict
+              running: priority, and under a fair key its value and the turn it took;
+              ends: error, verdict
     task      requested: node, index, attempt, not_before?, reason?
               scheduled: worker, pools {name: slots}, executor
               failed, timed_out: error {type, message}, retryable

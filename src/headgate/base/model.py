@@ -26,8 +26,11 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     node: str | None = None
 
 
-class NewRun(msgspec.Struct, frozen=True):
-    """A run as its submitter hands it in. Durations are relative: the store's clock makes instants of them."""
+class NewRun(msgspec.Struct, frozen=True, gc=False):
+    """A run as its submitter hands it in. Durations are relative: the store's clock makes instants of them.
+
+    Nothing in it can lead back to it, so the collector need not look at ten thousand of them.
+    """
 
     id: RunId
     flow: str
@@ -49,8 +52,8 @@ class NewRun(msgspec.Struct, frozen=True):
     """The submitter's trace (W3C `traceparent`): its steps' spans belong to it."""
 
 
-class RunRow(msgspec.Struct, frozen=True):
-    """A stored run."""
+class RunRow(msgspec.Struct, frozen=True, gc=False):
+    """A stored run. Like `NewRun`, nothing in it leads back to it: a leader holds one per lane."""
 
     seq: int
     id: RunId

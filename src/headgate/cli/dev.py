@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headgate.cli.numbers import number
+from headgate.cli.more_workers import Label, MaxWorkers, OwnProvisioner
 from headgate.cli.run import Pool, Set
 from headgate.cli.shell import Shell, command, start_logging
 
@@ -20,14 +20,9 @@ def dev(
     file: Annotated[str, typer.Argument(metavar="FILE.py", help="Or package.module.")],
     pool: Pool = None,
     set_: Set = None,
-    max_workers: Annotated[
-        str | None,
-        typer.Option(
-            "--max-workers",
-            metavar="N",
-            help="Start up to N more worker processes when work overflows.",
-        ),
-    ] = None,
+    max_workers: MaxWorkers = None,
+    label: Label = None,
+    provisioner: OwnProvisioner = None,
     plain: Annotated[
         bool,
         typer.Option(
@@ -42,7 +37,7 @@ def dev(
     With --max-workers it starts more workers when its own cannot take what waits;
     they end themselves when they have been idle for a while, and with this.
     """
-    from headgate.cli import arguments, targets
+    from headgate.cli import arguments, more_workers, targets
     from headgate.cli.dev_loop import DevLoop
 
     start_logging(shell)
@@ -52,7 +47,7 @@ def dev(
     overrides: dict[str, Any] = arguments.settings(set_ or ())
     if pool:
         overrides["pools"] = arguments.pools(pool)
-    if max_workers is not None:
-        overrides["max_workers"] = number(max_workers)
+    overrides |= more_workers.given(max_workers, label)
     settings = shell.settings(**{"exit_when_stuck": True, **overrides})
-    return DevLoop(shell, settings, target, plain=plain, given=set_ or ()).run()
+    who = more_workers.wanted_by_dev(target, provisioner, settings)
+    return DevLoop(shell, settings, target, plain=plain, who=who).run()

@@ -7,10 +7,8 @@ connection, for the same reason.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
-from collections.abc import Sequence
 from typing import Any
 
 from rich.markup import escape
@@ -21,13 +19,14 @@ from headgate.base.errors import HeadgateError
 from headgate.cli.dev_screen import DevScreen, look
 from headgate.cli.failures import UserCode
 from headgate.cli.interrupts import Interrupts
-from headgate.cli.more_workers import MoreWorkers
+from headgate.cli.more_workers import Wanted, started
 from headgate.cli.reading import Reading
 from headgate.cli.reloading import Source
 from headgate.cli.shell import Shell
 from headgate.cli.targets import Target
 from headgate.client.bridge import Bridge
 from headgate.client.core import Core
+from headgate.client.more_workers import MoreWorkers
 
 FASTEST_SECONDS = 0.25
 SHARE = 10
@@ -84,10 +83,7 @@ class Host:
             self._bridge.stop()
 
     async def _close(self) -> None:
-        closing = [self._core.close(min(GRACE_US, self._settings.grace_us))]
-        if self._more is not None:
-            closing.append(self._more.close())
-        await asyncio.gather(*closing)
+        await self._core.close(min(GRACE_US, self._settings.grace_us), self._more)
 
 
 class DevLoop:
@@ -98,10 +94,10 @@ class DevLoop:
         target: Target,
         *,
         plain: bool,
-        given: Sequence[str] = (),
+        who: Wanted,
     ) -> None:
-        """`given`: settings by flags, as they were written, for workers to be started with too."""
-        self._given = given
+        """`who` starts more workers, if anybody."""
+        self._who = who
         self._shell = shell
         self._settings = settings
         self._target = target
@@ -111,7 +107,9 @@ class DevLoop:
     def run(self) -> int:
         source = Source(self._target)
         with Interrupts() as interrupts:
-            host = Host(self._settings, self._more_workers())
+            grace_us = min(GRACE_US, self._settings.grace_us)
+            more = started(self._who, self._settings, grace_us=grace_us, same_code=True)
+            host = Host(self._settings, more)
             names = ", ".join(source.flows) or "no flow yet"
             title = f"[bold]headgate dev[/] {escape(self._target.where)} ({escape(names)}) [dim]Ctrl-C stops[/]"
             screen = DevScreen(self._shell.out, title, plain=self._plain)
@@ -122,13 +120,6 @@ class DevLoop:
                 screen.close()
                 self._stop(host, interrupts)
         return interrupts.exit_code
-
-    def _more_workers(self) -> MoreWorkers | None:
-        if not self._settings.max_workers:
-            return None
-        sources = [self._target.where] if self._target.is_file else ["--app", self._target.where]
-        grace_us = min(GRACE_US, self._settings.grace_us)
-        return MoreWorkers(self._settings, sources, self._given, grace_us, same_code=True)
 
     def _go_on(
         self,

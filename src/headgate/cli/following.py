@@ -28,6 +28,7 @@ from headgate.cli.shell import Shell
 from headgate.cli.targets import AnyFlow
 from headgate.cli.watching import RunView, Watcher
 from headgate.client.client import Client
+from headgate.client.more_workers import more_workers
 from headgate.client.run import Run
 from headgate.client.submission import Submission
 
@@ -48,7 +49,7 @@ class Following:
 
     def run(self, flow: AnyFlow, submission: Submission, declared: list[str]) -> int:
         with Interrupts() as interrupts:
-            hg = Client(self._settings, engine=True)
+            hg = Client(self._settings, engine=True, more=more_workers(self._settings, None))
             try:
                 self._tell_overruled(hg, declared)
                 run = hg.submit_many(flow, [submission])[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.machinery
 import importlib.util
 import sys
 import traceback
@@ -19,10 +20,8 @@ _OURS = str(Path(__file__).parent.parent)
 
 def load_file(path: Path) -> ModuleType:
     """The module a script of this file would be, under its stem: as steps are named by workers elsewhere."""
-    if not path.is_file():
-        raise _no_file(path)
+    check_file(path)
     name = path.stem
-    _refuse_shadowing(name, path)
     folder = str(path.parent.absolute())
     if folder not in sys.path:
         sys.path.insert(0, folder)  # as `python FILE.py` does, for its siblings
@@ -46,6 +45,20 @@ def load_file(path: Path) -> ModuleType:
     return module
 
 
+def check_file(path: Path) -> None:
+    """Refuses a file that no process could load under its stem, without running it."""
+    if not path.is_file():
+        raise _no_file(path)
+    _refuse_shadowing(path.stem, path)
+
+
+def check_module(name: str) -> None:
+    """Refuses a module of which not even the top is there. Nothing is run: a parent package would be."""
+    top = name.partition(".")[0]
+    if importlib.machinery.PathFinder.find_spec(top, [str(Path.cwd()), *sys.path]) is None:
+        raise _no_module(name)
+
+
 def load_module(name: str) -> ModuleType:
     """A module by its dotted name, from the working directory or wherever Python finds it."""
     here = str(Path.cwd())
@@ -58,17 +71,21 @@ def load_module(name: str) -> ModuleType:
     except BaseException as error:  # a parent package is run to find its parts
         raise _users_fault(error, name) from error
     if not found:
-        raise NotFound(
-            f"there is no module {name!r}.",
-            field="flow",
-            got=name,
-            hint="Name a file (flows.py:build) or a module that Python can import (shop.flows:build).",
-        )
+        raise _no_module(name)
     try:
         with importing(name):
             return importlib.import_module(name)
     except BaseException as error:
         raise _users_fault(error, name) from error
+
+
+def _no_module(name: str) -> NotFound:
+    return NotFound(
+        f"there is no module {name!r}.",
+        field="flow",
+        got=name,
+        hint="Name a file (flows.py:build) or a module that Python can import (shop.flows:build).",
+    )
 
 
 def _no_file(path: Path) -> NotFound:

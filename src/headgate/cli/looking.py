@@ -120,8 +120,7 @@ async def _latest(reading: Reading, most: int) -> list[Any]:
     from headgate.base.events import unpack
     from headgate.store.protocol import EventFilter
 
-    snapshot = await reading.store.load()
-    where = EventFilter(after=max(0, snapshot.seq - most), limit=most)
+    where = EventFilter(limit=most, newest=True)
     found = [event for row in await reading.store.events(where) for event in unpack(row)]
     return found[-most:]
 

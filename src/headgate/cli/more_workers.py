@@ -1,52 +1,200 @@
-"""More workers for `dev` and `server`: processes that come when nobody can take what waits, and go by themselves.
-
-They run the files that are named. When those are reloaded, workers with the old
-code are let go: they finish what they have, and what still waits is done by new ones.
-"""
+"""Options of `server`, `dev` and `run` about workers that are started on overflow, and what they mean."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from headgate.base.config import Settings
-from headgate.flows.registry import registry
-from headgate.provision.local import LocalProvisioner, worker_command
-from headgate.stages.overflow import Overflow
+import typer
+
+from headgate.cli.numbers import number
+
+if TYPE_CHECKING:
+    from headgate.base.config import Settings
+    from headgate.cli.targets import Target
+    from headgate.client.more_workers import MoreWorkers
+    from headgate.client.provisioners import GivenProvisioner
+
+MaxWorkers = Annotated[
+    str | None,
+    typer.Option(
+        "--max-workers",
+        metavar="N",
+        help="Start up to N more workers when work overflows (else the setting max_workers).",
+    ),
+]
+Label = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--label",
+        metavar="KEY=VALUE",
+        help="What workers that are started here have, e.g. gpu=a100. Repeatable.",
+    ),
+]
+OwnProvisioner = Annotated[
+    str | None,
+    typer.Option(
+        "--provisioner",
+        metavar="MODULE:NAME",
+        help="Who starts workers instead: a provisioner, or what makes one from the settings.",
+    ),
+]
+_EXAMPLE = "headgate server --spawn flows.py --max-workers 3"
 
 
-class MoreWorkers:
-    def __init__(
-        self,
-        settings: Settings,
-        sources: Sequence[str],
-        given: Sequence[str],
-        grace_us: int,
-        *,
-        same_code: bool,
-    ) -> None:
-        """`sources` as `headgate worker` takes them; `given`: settings by flags, as they were written.
+class Wanted(NamedTuple):
+    """Who is to start workers."""
 
-        `same_code`: those sources are loaded in this process too.
-        """
-        sets = dict(each.split("=", 1) for each in given)
-        sets["grace"] = f"{grace_us}us"
-        self._provisioner = LocalProvisioner(
-            worker_command(sources, settings, sets),
-            settings,
-            steps=_steps if same_code else None,
-            grace_us=grace_us,
+    sources: list[str]
+    """As `headgate worker` takes them, for workers on this machine."""
+    provisioner: GivenProvisioner | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.sources) or self.provisioner is not None
+
+
+def given(max_workers: str | None, label: Sequence[str] | None) -> dict[str, Any]:
+    """The options as settings."""
+    from headgate.cli import arguments
+
+    found: dict[str, Any] = {}
+    if max_workers is not None:
+        found["max_workers"] = number(max_workers)
+    if label:
+        found["worker_labels"] = arguments.labels(label)
+    return found
+
+
+def wanted(spawn: Sequence[str] | None, provisioner: str | None) -> Wanted:
+    """What `--spawn` and `--provisioner` name, looked up before anything is started."""
+    from headgate.base.errors import InvalidInput
+
+    if spawn and provisioner is not None:
+        raise InvalidInput(
+            "--spawn starts workers on this machine, --provisioner starts them another way.",
+            field="provisioner",
+            got=provisioner,
+            hint="Leave one of them out.",
         )
-        self.overflow: Overflow = Overflow(self._provisioner, settings)
-
-    async def renew(self) -> None:
-        """The code has changed: whoever runs the old one drains."""
-        for each in await self._provisioner.list():
-            if each.state in ("starting", "running"):
-                await self._provisioner.release(each.name)
-
-    async def close(self) -> None:
-        await self.overflow.close()
+    if provisioner is not None:
+        return Wanted([], load_provisioner(provisioner))
+    return Wanted([word for text in spawn or () for word in source_words(text)])
 
 
-def _steps() -> dict[str, str]:
-    return {name: step.signature for name, step in dict(registry.steps).items()}
+def wanted_by_dev(target: Target, provisioner: str | None, settings: Settings) -> Wanted:
+    """`dev` runs one file and has a worker of its own: without a maximum it starts no others."""
+    from headgate.client.more_workers import check_idle_exit
+
+    if provisioner is not None:
+        check_maximum(settings, "--provisioner")
+        return Wanted([], load_provisioner(provisioner))
+    if not settings.max_workers:
+        return Wanted([])
+    check_idle_exit(settings)
+    return Wanted([target.where] if target.is_file else ["--app", target.where])
+
+
+def check_wanted(who: Wanted, settings: Settings) -> None:
+    """Refuses a maximum without somebody to start workers, and the other way round."""
+    from headgate.base.errors import InvalidInput
+    from headgate.client.more_workers import check_idle_exit, given_by_argument
+
+    if who:
+        check_maximum(settings, "--spawn" if who.sources else "--provisioner")
+        if who.sources:
+            check_idle_exit(settings)
+        return
+    for key, option in (("max_workers", "--max-workers"), ("worker_labels", "--label")):
+        if any(
+            given_by_argument(settings, each)
+            for each in settings.sources
+            if each.partition(".")[0] == key
+        ):
+            raise InvalidInput(
+                f"{option} is about workers that this server starts, and it starts none.",
+                field=key,
+                hint=f"Say with which steps: {_EXAMPLE}, or who does it: --provisioner MODULE:NAME.",
+            )
+
+
+def check_maximum(settings: Settings, option: str) -> None:
+    """Refuses `option` where there may be no worker at all."""
+    from headgate.client.more_workers import no_maximum
+
+    if not settings.max_workers:
+        raise no_maximum(option, "Say --max-workers 3")
+
+
+def started(
+    who: Wanted, settings: Settings, *, grace_us: int | None = None, same_code: bool = False
+) -> MoreWorkers | None:
+    """None where nobody is to start any. `same_code`: the sources are loaded in this process too."""
+    from headgate.client.more_workers import MoreWorkers, local_workers, steps_here
+
+    if who.provisioner is not None:
+        return MoreWorkers(made_for(who.provisioner, settings), settings)
+    if not who.sources:
+        return None
+    steps = steps_here if same_code else None
+    return local_workers(settings, who.sources, grace_us=grace_us, steps=steps)
+
+
+def source_words(text: str) -> list[str]:
+    """FILE.py or package.module as `headgate worker` takes it; refuses what is not there."""
+    from pathlib import Path
+
+    from headgate.cli import targets
+    from headgate.cli.importing import check_file, check_module
+
+    target = targets.parse(text)
+    if target.is_file:
+        check_file(Path(target.where))
+        return [target.where]
+    check_module(target.where)
+    return ["--app", target.where]
+
+
+def load_provisioner(text: str) -> GivenProvisioner:
+    """What `MODULE:NAME`, or `FILE.py:NAME`, is."""
+    from headgate.base.errors import InvalidInput, NotFound
+    from headgate.base.names import did_you_mean
+    from headgate.cli import targets
+
+    target = targets.parse(text)
+    if not target.flow:
+        raise InvalidInput(
+            "--provisioner names a module and what is in it.",
+            field="provisioner",
+            got=text,
+            hint="e.g. --provisioner shop.machines:provisioner, or machines.py:Machines",
+        )
+    module = targets.load_source(target)
+    names = [name for name in vars(module) if not name.startswith("_")]
+    if not hasattr(module, target.flow):
+        raise NotFound(
+            f"there is no {target.flow!r} in {target.where}.",
+            field="provisioner",
+            got=target.flow,
+            hint=did_you_mean(target.flow, names),
+        )
+    return getattr(module, target.flow)
+
+
+def made_for(provisioner: GivenProvisioner, settings: Settings) -> Any:
+    """A user's own provisioner; what their code raises while it is made is theirs."""
+    from headgate.base.errors import HeadgateError
+    from headgate.cli.failures import UserCode
+    from headgate.cli.importing import users_trace
+    from headgate.client.provisioners import made
+
+    try:
+        return made(provisioner, settings)
+    except HeadgateError:
+        raise
+    except Exception as error:
+        raise UserCode(
+            f"the provisioner cannot be made: {type(error).__name__}: {error}",
+            trace=users_trace(error),
+            field="provisioner",
+            hint="It is called with the settings, and nothing else.",
+        ) from error

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from headgate.cli.more_workers import MaxWorkers
 from headgate.cli.shell import Shell, command, start_logging
 
 PANEL = "Run flows"
@@ -96,6 +97,7 @@ def run(
     dispatch_deadline: DispatchDeadline = None,
     pool: Pool = None,
     set_: Set = None,
+    max_workers: MaxWorkers = None,
     plain: Plain = False,
     quiet: Quiet = False,
 ) -> int:
@@ -103,7 +105,7 @@ def run(
 
     Ctrl-C cancels the run cleanly; a second one ends everything at once.
     """
-    from headgate.cli import arguments, targets
+    from headgate.cli import arguments, more_workers, targets
     from headgate.cli.following import Following
 
     start_logging(shell)
@@ -115,6 +117,7 @@ def run(
     overrides: dict[str, Any] = arguments.settings(set_ or ())
     if pool:
         overrides["pools"] = arguments.pools(pool)
+    overrides |= more_workers.given(max_workers, None)
     settings = shell.settings(**{"exit_when_stuck": True, **overrides})
     following = Following(shell, settings, plain=plain, quiet=quiet or shell.json)
     return following.run(chosen, submission, declared=list(overrides.get("pools", ())))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 
+from headgate.cli.plain_text import shown
 from headgate.cli.shell import Shell, command, group
 
 if TYPE_CHECKING:
@@ -27,13 +26,6 @@ Tag = Annotated[
 ]
 FlowName = Annotated[str | None, typer.Option("--flow", metavar="NAME", help="Only of this flow.")]
 Limit = Annotated[str, typer.Option("--limit", "-n", metavar="N", help="How many at most.")]
-
-
-_CONTROLS: Final = re.compile(
-    r"\x1b\[[0-?]*[ -/]*[@-~]"  # colours, movements of the cursor
-    r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?"  # titles, links, the clipboard
-    r"|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
-)
 
 
 def register(app: typer.Typer) -> None:
@@ -257,8 +249,3 @@ def retry(
     shell.done(f"queued again: {count}" if ids else "nothing to retry", {"ids": ids})
     if ids and not alive:
         shell.note("No engine runs on this store now: headgate dev FILE.py")
-
-
-def shown(text: str) -> str:
-    """A text of the user's, as text: neither our markup nor a command to the terminal that shows it."""
-    return escape(_CONTROLS.sub("", text))

@@ -9,11 +9,12 @@ import sys
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headgate.cli.numbers import NumberCommand, number
+from headgate.cli.more_workers import Label, MaxWorkers, OwnProvisioner, Wanted
+from headgate.cli.numbers import NumberCommand
 from headgate.cli.run import Pool, Set
 from headgate.cli.shell import Shell, command, log_lines
 from headgate.cli.worker import PANEL, WithParent
@@ -21,7 +22,6 @@ from headgate.cli.worker import PANEL, WithParent
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from headgate.cli.more_workers import MoreWorkers
     from headgate.cli.serving import Told
     from headgate.client.core import Core
     from headgate.store.postgres.local import LocalPostgres
@@ -31,12 +31,6 @@ FOLDER = ".headgate/postgres"
 _LOCAL = "--local-postgres"
 ELECTION_SECONDS = 2.0
 """How long the first word may wait for an election."""
-
-
-class Spawning(NamedTuple):
-    files: list[str]
-    given: list[str]
-    """Settings by flags, as they were written: a worker is started with them too."""
 
 
 class _ServerCommand(NumberCommand):
@@ -83,10 +77,9 @@ def server(
             help="Start workers with this file here when nobody can take what waits. Repeatable.",
         ),
     ] = None,
-    max_workers: Annotated[
-        str | None,
-        typer.Option("--max-workers", metavar="N", help="With --spawn: at most so many."),
-    ] = None,
+    max_workers: MaxWorkers = None,
+    label: Label = None,
+    provisioner: OwnProvisioner = None,
     pool: Pool = None,
     set_: Set = None,
     with_parent: WithParent = False,
@@ -98,7 +91,7 @@ def server(
     With --spawn it also starts workers for what overflows; they end when idle.
     """
     from headgate.base.errors import InvalidInput
-    from headgate.cli import arguments
+    from headgate.cli import arguments, more_workers
 
     if local_postgres is not None and shell.url is not None:
         raise InvalidInput(
@@ -109,23 +102,14 @@ def server(
     overrides = arguments.settings(set_ or ())
     if pool:
         overrides["pools"] = arguments.pools(pool)
-    if bool(spawn) != (max_workers is not None):
-        raise InvalidInput(
-            "--spawn and --max-workers go together.",
-            field="spawn" if max_workers else "max_workers",
-            hint="e.g. headgate server --spawn flows.py --max-workers 3",
-        )
-    for file in spawn or ():
-        if not Path(file).is_file():
-            raise InvalidInput(f"there is no file {file}.", field="spawn", got=file)
-    if max_workers is not None:
-        overrides["max_workers"] = number(max_workers)
+    overrides |= more_workers.given(max_workers, label)
     # What is wrong is said before anything is started.
     settings = shell.settings(**overrides)
+    who = more_workers.wanted(spawn, provisioner)
+    more_workers.check_wanted(who, settings)
     log_lines(shell, settings.log_level)
     folder = None if local_postgres is None else Path(local_postgres)
-    spawning = Spawning(spawn or [], set_ or [])
-    asyncio.run(_serve(shell, overrides, folder, (host, port), spawning, with_parent=with_parent))
+    asyncio.run(_serve(shell, overrides, folder, (host, port), who, with_parent=with_parent))
     return 0
 
 
@@ -134,11 +118,11 @@ async def _serve(
     overrides: dict[str, Any],
     folder: Path | None,
     at: tuple[str, int],
-    spawning: Spawning,
+    who: Wanted,
     *,
     with_parent: bool,
 ) -> None:
-    from headgate.cli.more_workers import MoreWorkers
+    from headgate.cli.more_workers import started
     from headgate.cli.serving import Told, serve
     from headgate.server.listening import bind, is_loopback
     from headgate.server.web import telling
@@ -160,27 +144,9 @@ async def _serve(
             await _elected(core, told)
             await _say(shell, core, listener, database)
 
-        more = None
-        if spawning.files:
-            more = MoreWorkers(
-                settings, spawning.files, spawning.given, settings.grace_us, same_code=False
-            )
-        overflow = None if more is None else more.overflow
-        try:
-            await serve(settings, told, ready, lead=True, work=False, overflow=overflow)
-        finally:
-            if more is not None:
-                await _let_go(more, told)
+        more = started(who, settings)
+        await serve(settings, told, ready, lead=True, work=False, more=more)
     shell.note(f"ended: {told.why or 'told to'}")
-
-
-async def _let_go(more: MoreWorkers, told: Told) -> None:
-    """Workers that were spawned drain; who is told a second time does not wait for them."""
-    from headgate.stages.chores import end_tasks
-
-    closing, hurried = asyncio.create_task(more.close()), asyncio.create_task(told.twice())
-    await asyncio.wait({closing, hurried}, return_when=asyncio.FIRST_COMPLETED)
-    await end_tasks([closing, hurried])
 
 
 @asynccontextmanager

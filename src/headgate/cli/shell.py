@@ -19,6 +19,7 @@ import typer
 from rich.console import Console
 
 from headgate.cli.numbers import NumberCommand
+from headgate.cli.plain_text import PlainConsole, PlainLines
 
 if TYPE_CHECKING:
     from headgate.base.config import Settings
@@ -37,12 +38,12 @@ class Shell:
     @cached_property
     def out(self) -> Console:
         """What was asked for."""
-        return Console(highlight=False)
+        return PlainConsole(highlight=False)
 
     @cached_property
     def notes(self) -> Console:
         """What is told on the way: never part of the answer."""
-        return Console(stderr=True, highlight=False)
+        return PlainConsole(stderr=True, highlight=False)
 
     def settings(self, **overrides: Any) -> Settings:
         from headgate.client.opening import settings_for
@@ -130,7 +131,7 @@ def start_logging(shell: Shell, level: str = "warning") -> None:
 def log_lines(shell: Shell, level: str) -> None:
     """For a process that serves: its log as lines with their time, on stderr."""
     handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    handler.setFormatter(PlainLines("%(asctime)s %(levelname)s %(message)s"))
     root = logging.getLogger("headgate")
     root.handlers[:] = [handler]
     root.setLevel("DEBUG" if shell.debug else level.upper())

@@ -7,12 +7,12 @@ from datetime import UTC, datetime, timedelta
 
 from rich import box
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from headgate.base.clock import SystemClock
 from headgate.base.durations import spoken
+from headgate.cli.plain_text import shown
 
 SHORTEST = 12
 """Characters of a run's id: its millisecond and a little chance."""
@@ -75,7 +75,7 @@ def shorten(ids: Iterable[str]) -> dict[str, str]:
 
 
 def tags(given: Mapping[str, str]) -> str:
-    return escape(" ".join(f"{key}={value}" for key, value in sorted(given.items())))
+    return shown(" ".join(f"{key}={value}" for key, value in sorted(given.items())))
 
 
 def table(*columns: str, rows: Iterable[Sequence[str]]) -> Table:

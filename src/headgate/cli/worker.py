@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Annotated, Any
@@ -91,6 +90,7 @@ def worker(
     from headgate.base.errors import InvalidInput
     from headgate.cli import arguments, targets
     from headgate.cli.parents import gone_with_parent
+    from headgate.stages import lasting_loop
 
     if not files and not app:
         raise InvalidInput(
@@ -105,6 +105,13 @@ def worker(
         for name in app or ():
             targets.load_source(targets.Target(name, ""))
     overrides: dict[str, Any] = {"exit_when_stuck": True, **arguments.settings(set_ or ())}
+    if overrides.get("max_workers"):
+        raise InvalidInput(
+            "a worker starts no others: max_workers is for whoever does.",
+            field="max_workers",
+            got=overrides["max_workers"],
+            hint="e.g. headgate server --spawn flows.py --max-workers 3",
+        )
     if label:
         overrides["worker_labels"] = arguments.labels(label)
     if pool:
@@ -112,7 +119,7 @@ def worker(
     settings = shell.settings(**overrides)
     log_lines(shell, settings.log_level)
     at = None if metrics_port is None else (metrics_host, metrics_port)
-    asyncio.run(_work(shell, settings, at, lead=lead, with_parent=with_parent))
+    lasting_loop.run(_work(shell, settings, at, lead=lead, with_parent=with_parent))
     return 0
 
 

@@ -10,10 +10,12 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
+from contextvars import Context
 from typing import Any, TypeVar
 
 from headgate.base.errors import HeadgateError
 from headgate.client.guard import Guard, closed
+from headgate.stages.lasting_loop import LastingLoop
 
 T = TypeVar("T")
 
@@ -21,7 +23,7 @@ T = TypeVar("T")
 class Bridge:
     def __init__(self) -> None:
         self.guard: Guard = Guard()
-        self._loop = asyncio.new_event_loop()
+        self._loop = LastingLoop()
         self._lock = threading.Lock()
         self._stopped = False
         # A daemon: a process that ends without close() must not wait for a loop that never does.
@@ -69,7 +71,8 @@ class Bridge:
             if self._stopped:
                 return
             self._stopped = True
-            self._loop.call_soon_threadsafe(self._loop.stop)
+            # In no attempt's context: a body may not stop its worker's loop, but may close its own client.
+            self._loop.call_soon_threadsafe(self._loop.stop, context=Context())
         self._thread.join()
 
     def _run(self) -> None:

@@ -15,11 +15,13 @@ from headgate.client.bridge import Bridge
 from headgate.client.client_async import INTERRUPTED_GRACE_US, AsyncClient, Refusal
 from headgate.client.core import Core
 from headgate.client.limits import Limits, Pools
+from headgate.client.more_workers import MoreWorkers
+from headgate.client.preparing import Preparing, prepare
 from headgate.client.run import Run
 from headgate.client.run_async import AsyncRun
 from headgate.client.runs import Queue, Runs, Workers
 from headgate.client.slots import Slots
-from headgate.client.submission import Submission, prepare
+from headgate.client.submission import Submission
 from headgate.client.submitting import Submitting
 from headgate.flows.definitions import FlowDef
 from headgate.flows.flows import Flow
@@ -32,12 +34,15 @@ T = TypeVar("T")
 class Client(Submitting):
     """Made by `embedded()` and `connect()`."""
 
-    def __init__(self, settings: Settings, *, engine: bool) -> None:
+    def __init__(
+        self, settings: Settings, *, engine: bool, more: MoreWorkers | None = None
+    ) -> None:
+        """`more`: workers that its engine may ask for; they are closed with it."""
         self._bridge = Bridge()
         self._closing = threading.Lock()
         try:
             self._core = self._bridge.call(
-                Core.open(settings, engine=engine, guard=self._bridge.guard)
+                Core.open(settings, engine=engine, guard=self._bridge.guard, more=more)
             )
         except BaseException:
             self._bridge.stop()
@@ -89,10 +94,8 @@ class Client(Submitting):
         not has the error that `submit` would have raised.
         """
         self._core.guard.check()
-        prepared = [
-            prepare(flow, Submission.of(call), self._core.settings, self._core.clock, index)
-            for index, call in enumerate(calls)
-        ]
+        preparing = Preparing(flow, self._core.settings, self._core.clock)
+        prepared = [preparing.prepare(call, index) for index, call in enumerate(calls)]
         answers = self._bridge.call(self._client.submit_all_prepared(prepared, partial=partial))
         return [self._bridged(each) for each in answers]
 

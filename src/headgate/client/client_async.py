@@ -15,10 +15,11 @@ from headgate.client.core import Core
 from headgate.client.handing_in import hand_in
 from headgate.client.limits_async import AsyncLimits
 from headgate.client.pools_async import AsyncPools
+from headgate.client.preparing import Preparing, prepare
 from headgate.client.run_async import AsyncRun
 from headgate.client.runs_async import AsyncQueue, AsyncRuns
 from headgate.client.slots_async import AsyncSlots
-from headgate.client.submission import Prepared, Submission, prepare, refusal
+from headgate.client.submission import Prepared, Submission, refusal
 from headgate.client.submitting_async import AsyncSubmitting
 from headgate.client.workers_async import AsyncWorkers
 from headgate.flows.flows import Flow
@@ -75,13 +76,12 @@ class AsyncClient(AsyncSubmitting):
         not has the error that `submit` would have raised.
         """
         self._core.guard.check()
+        preparing = Preparing(flow, self._core.settings, self._core.clock)
         prepared: list[Prepared] = []
         for index, call in enumerate(calls):
             if index % TRACED_AT_A_TIME == 0:
                 await asyncio.sleep(0)  # others have their turn on this loop
-            prepared.append(
-                prepare(flow, Submission.of(call), self._core.settings, self._core.clock, index)
-            )
+            prepared.append(preparing.prepare(call, index))
         return await self.submit_all_prepared(prepared, partial=partial)
 
     async def submit_prepared(self, prepared: Prepared) -> AsyncRun[Any]:
@@ -94,17 +94,16 @@ class AsyncClient(AsyncSubmitting):
     ) -> list[AsyncRun[Any] | Refusal]:
         self._core.guard.check()
         answers = await hand_in(self._core, prepared, partial=partial)
-        together = 1 if partial else len(prepared)
         refused = [
-            refusal(answer, each.run, together)
-            for answer, each in zip(answers, prepared, strict=True)
+            refusal(answer, each.run) for answer, each in zip(answers, prepared, strict=True)
         ]
         if not partial and any(refused):
             # Of all or none, most were refused only for company: the error is of the one to blame.
             to_blame = sorted((each for each in refused if each is not None), key=_for_company)
             raise to_blame[0]
+        made: type[AsyncRun[Any]] = AsyncRun  # once: to subscript it costs more than to call it
         return [
-            error or AsyncRun[Any](self._core, answer.id)
+            error or made(self._core, answer.id)
             for error, answer in zip(refused, answers, strict=True)
         ]
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import getpass
 import socket
+from collections.abc import Coroutine
 from contextlib import suppress
 from functools import cached_property
+from typing import Any
 
 from headgate.base.clock import Clock, SystemClock
 from headgate.base.config import Settings
@@ -15,6 +17,7 @@ from headgate.base.limits import Limits
 from headgate.base.model import RunRow
 from headgate.client.guard import Guard
 from headgate.client.holders import Holders
+from headgate.client.more_workers import MoreWorkers
 from headgate.client.opening import store_for
 from headgate.client.waiting import Waiting
 from headgate.stages.chores import end_tasks
@@ -25,7 +28,12 @@ from headgate.store.protocol import Store
 
 class Core:
     def __init__(
-        self, store: Store, settings: Settings, engine: Engine | None, guard: Guard | None = None
+        self,
+        store: Store,
+        settings: Settings,
+        engine: Engine | None,
+        guard: Guard | None = None,
+        more: MoreWorkers | None = None,
     ) -> None:
         self.store = store
         self.settings = settings
@@ -33,6 +41,7 @@ class Core:
         self.guard: Guard = guard or Guard()
         self.limits_read: tuple[int, Limits] | None = None
         """The limits as they were last read, and when: see `handing_in`."""
+        self._more = more
         self._hurried = asyncio.Event()
         self.clock: Clock = SystemClock()
         self.waiting: Waiting = Waiting(store, engine, self.guard)
@@ -48,8 +57,14 @@ class Core:
         lead: bool = True,
         work: bool = True,
         overflow: Overflow | None = None,
+        more: MoreWorkers | None = None,
     ) -> Core:
-        """A store that is open and, if asked for, an engine that has its lease."""
+        """A store that is open and, if asked for, an engine that has its lease.
+
+        `more` is closed with it; whoever made `overflow` closes that.
+        """
+        if more is not None:
+            overflow = more.overflow
         store = store_for(settings)
         await store.open()
         running: Engine | None = None
@@ -61,20 +76,26 @@ class Core:
             if running is not None:
                 with suppress(HeadgateError):
                     await running.stop(0)
+            if more is not None:
+                await more.close(0)
             await store.close()
             raise
-        return cls(store, settings, running, guard)
+        return cls(store, settings, running, guard, more)
 
-    async def close(self, grace_us: int | None = None) -> None:
-        """Drains the engine, if there is one, and lets go of the store. Again: nothing."""
+    async def close(self, grace_us: int | None = None, more: MoreWorkers | None = None) -> None:
+        """Drains the engine, if there is one, and lets go of the store. Again: nothing.
+
+        `more`: workers that were its engine's `overflow`, to be closed now while there is a store.
+        """
         if self.guard.closed or self.guard.forked:
             return
         self.guard.closed = True
+        self._more = self._more or more
         try:
             await self.waiting.close()
             await self.holders.close()
-            if self.engine is not None:
-                await self._stop(self.engine, grace_us)
+            # Together: theirs is the same grace.
+            await asyncio.gather(self._stop(grace_us), self._let_go(grace_us))
         except asyncio.CancelledError:
             if self.engine is not None:
                 await self.engine.stop(0)
@@ -86,21 +107,28 @@ class Core:
         """Whoever closes waits no longer: what still runs is ended and handed back."""
         self._hurried.set()
 
-    async def _stop(self, engine: Engine, grace_us: int | None) -> None:
-        stopping = asyncio.create_task(engine.stop(grace_us))
+    async def _stop(self, grace_us: int | None) -> None:
+        engine = self.engine
+        if engine is not None and not await self._unless_hurried(engine.stop(grace_us)):
+            await engine.stop(0)
+
+    async def _let_go(self, grace_us: int | None) -> None:
+        if self._more is not None:
+            await self._unless_hurried(self._more.close(grace_us))
+
+    async def _unless_hurried(self, work: Coroutine[Any, Any, None]) -> bool:
+        """Whether `work` was done to its end; it is cancelled when whoever closes waits no longer."""
+        doing = asyncio.create_task(work)
         hurried = asyncio.create_task(self._hurried.wait())
         try:
-            await asyncio.wait({stopping, hurried}, return_when=asyncio.FIRST_COMPLETED)
-        except asyncio.CancelledError:
-            await end_tasks([stopping])
-            raise
+            await asyncio.wait({doing, hurried}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            await end_tasks([hurried])
-        if stopping.done():
-            await stopping
-        else:
-            await end_tasks([stopping])
-            await engine.stop(0)
+            # Looked at before they are ended: whoever is cancelled is done then too.
+            done = doing.done()
+            await end_tasks([hurried] if done else [hurried, doing])
+        if done:
+            await doing
+        return done
 
     def changed(self) -> None:
         """Something was committed here: the leader, if it is this process, should look now."""

@@ -10,16 +10,27 @@ from headgate.base.config import Settings
 from headgate.client.client import Client
 from headgate.client.client_async import AsyncClient
 from headgate.client.core import Core
+from headgate.client.more_workers import MoreWorkers, more_workers
 from headgate.client.opening import Url, settings_for
+from headgate.client.provisioners import GivenProvisioner
+
+Prepared = tuple[Settings, MoreWorkers | None]
 
 
-def embedded(url: Url | None = None, **overrides: Any) -> Client:
+def embedded(
+    url: Url | None = None, *, provisioner: GivenProvisioner | None = None, **overrides: Any
+) -> Client:
     """Client, coordinator and worker in this process, on a SQLite file (default `.headgate/headgate.db`).
 
     `overrides` are settings by name: `embedded(max_concurrent_runs=4, grace="5s")`.
+    With `max_workers=3` up to three more worker processes are started when this
+    one cannot take what waits; they load the files that define the steps, end
+    themselves when idle, and all end with the engine. `provisioner` starts them
+    elsewhere: any `headgate.Provisioner`, or who makes one from the settings.
     Close it, or use it in a `with` block.
     """
-    return Client(settings_for(url, overrides), engine=True)
+    settings, more = _prepared(url, provisioner, overrides)
+    return Client(settings, engine=True, more=more)
 
 
 def connect(url: Url | None = None) -> Client:
@@ -33,8 +44,8 @@ def connect(url: Url | None = None) -> Client:
 class Opening:
     """An async client that is not open yet: `await` it, or use it in `async with`."""
 
-    def __init__(self, settings: Callable[[], Settings], *, engine: bool) -> None:
-        self._settings = settings
+    def __init__(self, prepared: Callable[[], Prepared], *, engine: bool) -> None:
+        self._prepared = prepared
         self._engine = engine
         self._client: AsyncClient | None = None
 
@@ -42,7 +53,8 @@ class Opening:
         return self._open().__await__()
 
     async def _open(self) -> AsyncClient:
-        return AsyncClient(await Core.open(self._settings(), engine=self._engine))
+        settings, more = self._prepared()
+        return AsyncClient(await Core.open(settings, engine=self._engine, more=more))
 
     async def __aenter__(self) -> AsyncClient:
         self._client = await self._open()
@@ -58,11 +70,20 @@ class Opening:
             await self._client.__aexit__(kind, error, trace)
 
 
-def embedded_async(url: Url | None = None, **overrides: Any) -> Opening:
+def embedded_async(
+    url: Url | None = None, *, provisioner: GivenProvisioner | None = None, **overrides: Any
+) -> Opening:
     """As `embedded()`, on the caller's loop: `async with embedded_async() as hg:`, or `await` it."""
-    return Opening(lambda: settings_for(url, overrides), engine=True)
+    return Opening(lambda: _prepared(url, provisioner, overrides), engine=True)
 
 
 def connect_async(url: Url | None = None) -> Opening:
     """As `connect()`, on the caller's loop: `async with connect_async() as hg:`, or `await` it."""
-    return Opening(lambda: settings_for(url, {}), engine=False)
+    return Opening(lambda: (settings_for(url, {}), None), engine=False)
+
+
+def _prepared(
+    url: Url | None, provisioner: GivenProvisioner | None, overrides: dict[str, Any]
+) -> Prepared:
+    settings = settings_for(url, overrides)
+    return settings, more_workers(settings, provisioner)

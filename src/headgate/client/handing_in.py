@@ -35,10 +35,13 @@ async def hand_in(core: Core, prepared: Sequence[Prepared], *, partial: bool) ->
     for start in range(0, len(prepared), MOST_AT_ONCE):
         chunk = prepared[start : start + MOST_AT_ONCE]
         runs = [each.run for each in chunk]
+        most = core.settings.blob_over_bytes
         for index, run in enumerate(runs):
-            params = await _put_away(core, run.params)
-            consts = await _put_away(core, run.consts)
-            if params is not run.params or consts is not run.consts:
+            if len(run.params) > most or len(run.consts) > most:
+                params, consts = (
+                    await _put_away(core, run.params),
+                    await _put_away(core, run.consts),
+                )
                 runs[index] = msgspec.structs.replace(run, params=params, consts=consts)
         graphs = {each.run.graph: each.body for each in chunk}
         submit = Submit(runs, graphs, partial)

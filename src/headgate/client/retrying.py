@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from headgate.base.clock import SECOND
-from headgate.base.durations import spoken
 from headgate.base.errors import AdmissionRejected, DuplicateKey, HeadgateError, InvalidInput
 from headgate.client.core import Core
 from headgate.client.repeating import repeated
+from headgate.client.submission import wait_at, way_in
 from headgate.store.protocol import Submitted
 
 
@@ -57,9 +56,10 @@ def _refusal(run_id: str, answer: Submitted) -> HeadgateError | None:
             return AdmissionRejected(
                 f"run {run_id} cannot be tried again now: the ceiling {answer.ceiling} is reached"
                 f" ({answer.active:,} of {answer.limit:,} runs are active).",
-                retry_after=answer.retry_after_us / SECOND,
+                retry_after=wait_at(answer),
                 field=answer.ceiling,
-                hint=f"Try again in {spoken(answer.retry_after_us)}.",
+                got=answer.active,
+                hint=way_in(answer),
             )
         case "created" | "attached":
             return None

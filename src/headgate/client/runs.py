@@ -98,7 +98,7 @@ class Queue:
         return self._bridge.call(self._queue.reprioritise(_ids(run) or [], priority))
 
     def list(self, limit: int = 100) -> QueueInfos:
-        """Queued runs in their global order: priority, then age."""
+        """Queued runs in their global order: priority, then fair turn, then age."""
         return self._bridge.call(self._queue.list(limit))
 
 

@@ -15,6 +15,7 @@ from headgate.client.retrying import retry_runs
 from headgate.client.run_async import AsyncRun
 from headgate.client.submission import TagValues
 from headgate.client.views import QueueInfo, Requested, RunInfo
+from headgate.observe.queue_order import queue_in_order
 from headgate.store.protocol import RunFilter
 
 Ids = str | AsyncRun[Any] | Iterable[str | AsyncRun[Any]]
@@ -99,9 +100,10 @@ class AsyncQueue:
         self._core = core
 
     async def list(self, limit: int = 100) -> list[QueueInfo]:
-        """Queued runs in their global order: priority, then age."""
+        """Queued runs in their global order: priority, then fair turn, then age."""
         self._core.guard.check()
-        entries = await self._core.store.queue(names.count(limit, "limit", maximum=100_000))
+        most = names.count(limit, "limit", maximum=100_000)
+        entries = await queue_in_order(self._core.store, most)
         return [QueueInfo(entry.position, RunInfo.of(entry.run)) for entry in entries]
 
     async def cancel(

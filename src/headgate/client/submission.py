@@ -1,4 +1,4 @@
-"""A call of a flow, traced and checked, ready to be handed in; and what a refusal means.
+"""A call of a flow as its submitter writes it, what is handed in for it, and what a refusal means.
 
 Tracing runs the user's own code, so it happens in the caller's thread; only
 what comes of it goes to the store.
@@ -6,26 +6,25 @@ what comes of it goes to the store.
 
 from __future__ import annotations
 
-import os
+import math
+import shlex
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
+
+import msgspec
 
 from headgate.base import names
-from headgate.base.clock import SECOND, Clock
-from headgate.base.config import Settings
-from headgate.base.durations import Duration, microseconds, spoken
+from headgate.base.clock import SECOND
+from headgate.base.durations import Duration, spoken
 from headgate.base.errors import AdmissionRejected, DuplicateKey, InvalidInput
-from headgate.base.graph import Graph, PoolNeed, Tag
-from headgate.base.ids import run_id
+from headgate.base.graph import Graph
 from headgate.base.jsonable import BLOB_KEY
 from headgate.base.model import NewRun, OnDuplicate
 from headgate.flows.definitions import FlowDef
 from headgate.flows.flows import Flow
 from headgate.flows.registry import registry
-from headgate.flows.trace import trace
-from headgate.observe import tracing
 from headgate.store.admission import MAX_ACTIVE
 from headgate.store.protocol import Submitted
 
@@ -53,15 +52,20 @@ class Submission:
         """Of `submit_many`: a tuple is the arguments, `((…), {…})` has keywords too; else one argument."""
         if isinstance(item, Submission):
             return item
-        if not isinstance(item, tuple):
-            return cls((item,))
-        several = cast("tuple[Any, ...]", item)
-        if len(several) == 2 and isinstance(several[0], tuple) and isinstance(several[1], dict):
-            return cls(cast("tuple[Any, ...]", several[0]), cast("dict[str, Any]", several[1]))
-        return cls(several)
+        return cls(*call_of(item))
 
 
-class Prepared(NamedTuple):
+def call_of(item: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The positional and the named arguments of an entry of `submit_many`."""
+    if not isinstance(item, tuple):
+        return (item,), {}
+    several = cast("tuple[Any, ...]", item)
+    if len(several) == 2 and isinstance(several[0], tuple) and isinstance(several[1], dict):
+        return cast("tuple[Any, ...]", several[0]), cast("dict[str, Any]", several[1])
+    return several, {}
+
+
+class Prepared(msgspec.Struct, frozen=True, gc=False):
     """A submission that only needs the store."""
 
     run: NewRun
@@ -87,75 +91,6 @@ def definition_of(flow: object) -> FlowDef:
     raise InvalidInput("only flows can be submitted.", field="flow", got=flow, hint=hint)
 
 
-def prepare(
-    flow: object, submission: Submission, settings: Settings, clock: Clock, index: int | None = None
-) -> Prepared:
-    """Traces the flow with these arguments and checks every option."""
-    definition = definition_of(flow)
-    traced = trace(definition, submission.args, submission.kwargs)
-    shown = "" if index is None else f"[{index}]."
-    _check_size(traced.params, f"{shown}the arguments of {definition.short!r}", settings)
-    _check_size(traced.consts, f"{shown}the values in {definition.short!r}", settings)
-    deadline = submission.deadline
-    run = NewRun(
-        id=run_id(clock.now(), os.urandom(11)),
-        flow=definition.name,
-        graph=traced.digest,
-        params=traced.params,
-        consts=traced.consts,
-        tags=dict(definition.tags)
-        if submission.tags is None
-        else names.tags({**definition.tags, **names.tags(submission.tags)}),
-        priority=definition.priority
-        if submission.priority is None
-        else names.priority(submission.priority),
-        # Any text: a key is compared, never part of a path.
-        key=None if submission.key is None else names.text(submission.key, "key"),
-        on_duplicate=_on_duplicate(submission.on_duplicate, submission.key),
-        deadline_us=definition.deadline_us
-        if deadline is None
-        else microseconds(deadline, "deadline"),
-        queue_timeout_us=_span(submission.queue_timeout, "queue_timeout"),
-        dispatch_deadline_us=_span(submission.dispatch_deadline, "dispatch_deadline"),
-        trace=tracing.traceparent(),
-    )
-    _check_tags(traced.graph, run.tags)
-    return Prepared(run, traced.graph, traced.body, definition)
-
-
-def _check_tags(graph: Graph, tags: Mapping[str, str]) -> None:
-    """A pool keyed by a tag that the run does not have would fail its step, later."""
-    for node in graph.nodes:
-        for need in node.pools:
-            for part in need.key:
-                if isinstance(part, Tag) and part.key not in tags:
-                    raise InvalidInput(
-                        f"step {node.name!r} needs the pool {_pool_text(need)!r}, and the run has no"
-                        f" tag {part.key!r}.",
-                        field="tags",
-                        got=dict(tags),
-                        hint=f"submit with tags={{{part.key!r}: …}}",
-                    )
-
-
-def _pool_text(need: PoolNeed) -> str:
-    parts = [
-        part if isinstance(part, str) else f"{{{part.key}}}" if isinstance(part, Tag) else "…"
-        for part in need.key
-    ]
-    return f"{need.name}[{''.join(parts)}]"
-
-
-def _span(value: Duration | None, field: str) -> int | None:
-    return None if value is None else microseconds(value, field)
-
-
-def _on_duplicate(value: object, key: object) -> OnDuplicate:
-    # In code the default cannot be told from the same word written out.
-    check_duplicate(None if value == _ON_DEFAULT else value, key)
-    return cast("OnDuplicate", value)
-
-
 def check_duplicate(value: object, key: object) -> None:
     """Refuses what is no word for it, and any that has no key to be about. None: not given."""
     if value is None:
@@ -176,58 +111,65 @@ def check_duplicate(value: object, key: object) -> None:
         )
 
 
-def _check_size(raw: bytes, what: str, settings: Settings) -> None:
-    if len(raw) > settings.max_value_bytes:
-        raise InvalidInput(
-            f"{what} are {len(raw):,} bytes as JSON; at most {settings.max_value_bytes:,} are allowed.",
-            field="args",
-            got=len(raw),
-            hint="Hand over a path or a URL in place of the data, and read it in a step.",
-        )
-
-
-def refusal(
-    submitted: Submitted, run: NewRun, together: int = 1
-) -> AdmissionRejected | DuplicateKey | None:
-    """What the caller is told about a submission that was not taken; None where it was.
-
-    `together`: how many were handed in with it, all or none.
-    """
+def refusal(submitted: Submitted, run: NewRun) -> AdmissionRejected | DuplicateKey | None:
+    """What the caller is told about a submission that was not taken; None where it was."""
     if submitted.outcome == "duplicate":
         return _duplicate(submitted, run)
     if submitted.outcome != "rejected":
         return None
-    retry_after = submitted.retry_after_us / SECOND
     if submitted.ceiling == "duplicate":
         return AdmissionRejected(
             f"run of {run.flow!r} was not taken because another of the same call was refused.",
-            retry_after=retry_after,
+            retry_after=0.0,
             field="key",
             hint="All or none were to be taken: use partial=True to take what can be taken.",
         )
-    text = f"{submitted.active:,} of {submitted.limit:,} runs are active"
-    if together > 1:
-        text = f"{together:,} runs at once do not fit under {submitted.limit:,} beside those active"
     return AdmissionRejected(
-        f"the ceiling {submitted.ceiling} is reached: {text}; nothing was stored.",
-        retry_after=retry_after,
+        f"{_reached(submitted)}; nothing was stored.",
+        retry_after=wait_at(submitted),
         field=submitted.ceiling,
         got=submitted.active,
-        hint=_way_in(submitted, together),
+        hint=way_in(submitted),
     )
 
 
-def _way_in(submitted: Submitted, together: int) -> str:
-    if submitted.ceiling == MAX_ACTIVE:
-        command = "headgate limits set max_active N"
-        if together > submitted.limit:
-            # However long they wait: all or none of them never fit.
-            return f"Use partial=True or smaller calls, or raise the ceiling: {command}."
-    else:
-        command = (
-            "headgate limits set tag RULE --max-active N (headgate limits list names the rule)"
+def _reached(submitted: Submitted) -> str:
+    ceiling, wanted = submitted.ceiling, submitted.wanted
+    whose = "" if ceiling == MAX_ACTIVE else f" with {ceiling}"
+    active, limit = submitted.active, f"{submitted.limit:,}"
+    if wanted == 1:
+        return f"the ceiling {ceiling} is reached: {active:,} of {limit} runs{whose} are active"
+    if wanted > submitted.limit:
+        return (
+            f"{wanted:,} runs{whose} handed in together can never pass the ceiling {ceiling},"
+            f" which is {limit}"
         )
-    return f"Try again in {spoken(submitted.retry_after_us)}, or raise the ceiling: {command}."
+    return (
+        f"{wanted:,} runs{whose} handed in together do not fit under the ceiling {ceiling} now:"
+        f" {active:,} of {limit} are active"
+    )
+
+
+def wait_at(submitted: Submitted) -> float:
+    """`retry_after` in seconds: infinite where waiting does not help."""
+    never = submitted.wanted > submitted.limit
+    return math.inf if never else submitted.retry_after_us / SECOND
+
+
+def way_in(submitted: Submitted) -> str:
+    """What to do about a ceiling."""
+    rule = submitted.rule or submitted.ceiling
+    command = (
+        f"headgate limits set {MAX_ACTIVE} N"
+        if rule == MAX_ACTIVE
+        else f"headgate limits set tag {shlex.quote(rule)} --max-active N"
+    )
+    if submitted.wanted > submitted.limit:
+        return (
+            f"Hand in at most {submitted.limit:,} at a time, use partial=True to take what fits,"
+            f" or raise the ceiling: {command}"
+        )
+    return f"Try again in {spoken(submitted.retry_after_us)}, or raise the ceiling: {command}"
 
 
 def _duplicate(submitted: Submitted, run: NewRun) -> DuplicateKey:

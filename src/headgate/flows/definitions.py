@@ -14,6 +14,7 @@ from headgate.base.graph import Executor, RunIf
 from headgate.base.jsonable import spoken
 from headgate.flows import options
 from headgate.flows.function import Function
+from headgate.flows.ways import Ways
 
 MOST_SHOWN = 100
 
@@ -149,6 +150,7 @@ class FlowDef(Function):
         self.dispatch_deadline_us: int | None = _span(given, "dispatch_deadline")
         self.deadline_us: int | None = _span(given, "deadline")
         self.on_failure: StepCall | None = cleanup(given.get("on_failure"))
+        self.ways: Ways = Ways()
 
     def __repr__(self) -> str:
         return f"<flow {self.name}>"

@@ -20,6 +20,9 @@ _POSITIONAL = (
     inspect.Parameter.POSITIONAL_ONLY,
     inspect.Parameter.POSITIONAL_OR_KEYWORD,
 )
+_MOST_SHAPES = 100
+_PLAIN_TYPES = frozenset({str, int, bool})
+"""A value of such a type, asked for by that type, is what was asked for."""
 
 
 class _Text(str):
@@ -84,18 +87,29 @@ class Function:
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
     @cached_property
-    def _by_position(self) -> tuple[str, ...] | None:
-        """The names of the parameters, where all may be given by position; else None."""
+    def _plain(self) -> Mapping[str, Any] | None:
+        """The parameters with their defaults, where each may be given by position or by name; else None."""
         several = self.parameters.parameters.values()
         if all(each.kind is each.POSITIONAL_OR_KEYWORD for each in several):
-            return tuple(each.name for each in several)
+            return {each.name: each.default for each in several}
         return None
 
+    def fits(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Raises `InvalidFlow` where the function cannot be called like this."""
+        shape = (len(args), *kwargs)
+        if shape not in self._fitting:
+            self.bind(args, kwargs)
+            if len(self._fitting) < _MOST_SHAPES:
+                self._fitting.add(shape)
+
+    @cached_property
+    def _fitting(self) -> set[tuple[int | str, ...]]:
+        """Calls that fit, by how many arguments stand by position and which by name: nothing else counts."""
+        return set()
+
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> inspect.BoundArguments:
-        names = self._by_position
-        if names is not None and not kwargs and len(args) == len(names):
-            # The common call, ten times as fast: everything by position.
-            bound: Any = dict(zip(names, args, strict=True))
+        bound = self._bind_plainly(args, kwargs)
+        if bound is not None:
             return inspect.BoundArguments(self.parameters, bound)
         try:
             return self.parameters.bind(*args, **kwargs)
@@ -106,6 +120,23 @@ class Function:
                 got=_call_text(self.short, args, kwargs),
                 hint=f"Its signature is {self.spoken}.",
             ) from error
+
+    def _bind_plainly(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """What `Signature.bind` binds, ten times as fast, in the common case; else None."""
+        plain = self._plain
+        if plain is None or len(args) > len(plain):
+            return None
+        bound = dict(zip(plain, args, strict=False))
+        if len(bound) == len(plain) and not kwargs:
+            return bound
+        used = 0
+        for name, default in list(plain.items())[len(args) :]:
+            if name in kwargs:
+                bound[name] = kwargs[name]
+                used += 1
+            elif default is inspect.Parameter.empty:
+                return None
+        return bound if used == len(kwargs) else None
 
     @cached_property
     def hints(self) -> dict[str, Any]:
@@ -130,11 +161,12 @@ class Function:
 
     def check_arguments(self, fields: Mapping[str, bytes], bound: inspect.BoundArguments) -> None:
         """Raises `InvalidInput` where an argument, given as JSON, is not what its annotation asks for."""
-        for name in bound.arguments:
-            parameter = self.parameters.parameters[name]
-            decode = self._argument_decoders.get(name)
+        for name, value in bound.arguments.items():
+            wanted, decode, parameter = self._argument_decoders[name]
+            if decode is None or (wanted is type(value) and wanted in _PLAIN_TYPES):
+                continue
             # A default is its author's own business: `n: int = None` is common.
-            if decode is None or bound.arguments[name] is parameter.default:
+            if value is parameter.default:
                 continue
             if parameter.kind is parameter.VAR_POSITIONAL:
                 parts = [(name, raw) for raw in codec.split_list(fields[name])]
@@ -152,8 +184,14 @@ class Function:
                         raise
 
     @cached_property
-    def _argument_decoders(self) -> dict[str, Decode | None]:
-        return {name: _checker(self, name) for name in self.parameters.parameters}
+    def _argument_decoders(self) -> dict[str, tuple[Any, Decode | None, inspect.Parameter]]:
+        """What each argument's annotation asks for and how to see whether it is that."""
+        found: dict[str, tuple[Any, Decode | None, inspect.Parameter]] = {}
+        for name, parameter in self.parameters.parameters.items():
+            decode = _checker(self, name)
+            wanted = None if decode is None else self.hints.get(name)
+            found[name] = wanted, decode, parameter
+        return found
 
     @cached_property
     def _positional(self) -> list[tuple[str, Decode]]:
@@ -207,6 +245,15 @@ class Function:
         return [
             each.name for each in self.parameters.parameters.values() if each.kind in _POSITIONAL
         ]
+
+    def place_of(self, index: int) -> str:
+        """The same with the function's name before it."""
+        places = self._places
+        return places[index] if index < len(places) else f"{self.short}.argument {index + 1}"
+
+    @cached_property
+    def _places(self) -> list[str]:
+        return [f"{self.short}.{name}" for name in self._names]
 
     def _decoder_at(self, index: int) -> tuple[str, Decode]:
         if index < len(self._positional):

@@ -25,11 +25,10 @@ class Templates:
         # A parameter is known by being the same object. None, True and False are one object everywhere,
         # so that for them it would say nothing.
         self._params = params
-        self._param_of = {
-            id(value): name
-            for name, value in reversed(list(params.items()))
-            if value is not None and not isinstance(value, bool)
-        }
+        self._param_of: dict[int, Param] = {}
+        for name, value in params.items():
+            if value is not None and value is not True and value is not False:
+                self._param_of.setdefault(id(value), Param(name))
         self._consts: list[bytes] = []
         self._const_of: dict[object, int] = {}
         self._alive: list[object] = []
@@ -39,7 +38,7 @@ class Templates:
         return codec.join_list(self._consts)
 
     def template(self, value: object, where: str) -> AnyTemplate:
-        return self._template(value, where, 1)
+        return self._param_of.get(id(value)) or self._template(value, where, 1)
 
     def items(self, value: object, where: str) -> AnyTemplate:
         """What a step is mapped over: a handle, a parameter, or anything that can be listed."""
@@ -62,7 +61,7 @@ class Templates:
                 hint="Hand over batches: lists of items, one list per task.",
             )
         if id(several) in self._param_of:
-            return Param(self._param_of[id(several)])
+            return self._param_of[id(several)]
         return self._template(listed, where, 1)
 
     def _template(self, value: object, where: str, depth: int) -> AnyTemplate:
@@ -75,8 +74,8 @@ class Templates:
                 got=value,
                 hint="Conditions serve when=; to hand on a truth, compute it in a step.",
             )
-        if (name := self._param_of.get(id(value))) is not None:
-            return Param(name)
+        if (param := self._param_of.get(id(value))) is not None:
+            return param
         if isinstance(value, list | tuple) and _holds_handle(cast("object", value), where):
             parts = cast("list[object]", value)
             return ListOf(

@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 
 from headgate.base import codec, graph_check
 from headgate.base.errors import HeadgateError, InvalidFlow, Unserialisable
-from headgate.base.graph import Graph
+from headgate.base.graph import AnyTemplate, Graph
 from headgate.flows.definitions import FlowDef
 from headgate.flows.flows import Flow
 from headgate.flows.tracer import Tracer, recording
+from headgate.flows.ways import Checked
 
 _KNOWN_GRAPHS = 1_000
 
@@ -55,34 +56,42 @@ def trace(
             )
     except Exception as error:
         raise _located(error, definition, tracer.files) from error
-    graph = Graph(
-        flow=definition.name,
+    place = tracer.place
+    known = None if place is None else place.end(output)
+    if known is None:
+        known = _checked(_graph(definition, tracer, output))
+        if place is not None:
+            place.ended(output, known)
+    return Traced(*known, params, tracer.values.consts())
+
+
+def _graph(flow: FlowDef, tracer: Tracer, result: AnyTemplate | None) -> Graph:
+    return Graph(
+        flow=flow.name,
         nodes=tuple(tracer.nodes),
-        result=output,
-        max_parallel=definition.max_parallel,
-        max_parallel_by=definition.max_parallel_by,
-        sequential=definition.sequential,
-        fail=definition.fail,
-        queue_timeout_us=definition.queue_timeout_us,
-        dispatch_deadline_us=definition.dispatch_deadline_us,
+        result=result,
+        max_parallel=flow.max_parallel,
+        max_parallel_by=flow.max_parallel_by,
+        sequential=flow.sequential,
+        fail=flow.fail,
+        queue_timeout_us=flow.queue_timeout_us,
+        dispatch_deadline_us=flow.dispatch_deadline_us,
     )
-    return _validated(graph, params, tracer.values.consts())
 
 
-_valid: OrderedDict[str, tuple[Graph, bytes]] = OrderedDict()
+_valid: OrderedDict[str, Checked] = OrderedDict()
 
 
-def _validated(graph: Graph, params: bytes, consts: bytes) -> Traced:
-    """A graph seen before was sound before: thousands of submissions of one flow check it, and keep it, once."""
+def _checked(graph: Graph) -> Checked:
+    """A graph seen before was sound before: runs that come to it by unknown ways check it, and keep it, once."""
     digest, body = graph_check.digest(graph)
     known = _valid.get(digest)
-    if known is not None:
-        return Traced(known[0], digest, known[1], params, consts)
-    graph_check.validate(graph)
-    _valid[digest] = graph, body
-    if len(_valid) > _KNOWN_GRAPHS:
-        _valid.popitem(last=False)
-    return Traced(graph, digest, body, params, consts)
+    if known is None:
+        graph_check.validate(graph)
+        known = _valid[digest] = Checked(graph, digest, body)
+        if len(_valid) > _KNOWN_GRAPHS:
+            _valid.popitem(last=False)
+    return known
 
 
 def _encode_params(flow: FlowDef, bound: inspect.BoundArguments) -> bytes:

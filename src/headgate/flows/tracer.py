@@ -31,12 +31,10 @@ from headgate.flows.handles import Handle, condition_of, output_of
 from headgate.flows.pools import Placeholder
 from headgate.flows.registry import registry
 from headgate.flows.templates import Templates
+from headgate.flows.ways import Args, Kwargs, Over, Place, Taken
 
 MAX_INNER_FLOWS = 50
 """How deep flows may call flows."""
-
-Args = tuple[AnyTemplate, ...]
-Kwargs = dict[str, AnyTemplate]
 
 _current: ContextVar[Tracer | None] = ContextVar("headgate_tracer", default=None)
 
@@ -67,20 +65,12 @@ class Scope:
 
     flow: FlowDef
     prefix: str
-    nodes: list[int] = field(default_factory=list[int])
+    first: int = 0
+    """Its nodes are those from here on: what it calls is recorded before it ends."""
     last: int | None = None
     """In a sequential flow: what the next step follows."""
     cleanups: list[int] = field(default_factory=list[int])
     """Steps since `last` that run only after a failure: a plain step must not wait for those."""
-
-
-@dataclass(frozen=True, slots=True)
-class Over:
-    """How a step is mapped."""
-
-    items: AnyTemplate
-    window: int | None
-    on_error: OnError
 
 
 class Tracer:
@@ -90,15 +80,18 @@ class Tracer:
         self.nodes: list[Node] = []
         self.values: Templates = Templates(params)
         self.files: set[str] = {flow.file}
+        self.place: Place | None = flow.ways.start
+        """Where this trace is on a way that others took; None once it has left all that are known."""
         self._names: dict[str, int] = {}
         self._scopes = [Scope(flow, "")]
+        self._sequential = [scope for scope in self._scopes if flow.sequential]
 
     def call(self, call: StepCall, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Handle[Any]:
         step = call.step
-        step.bind(args, kwargs)
+        step.fits(args, kwargs)
+        template = self.values.template
         templates = tuple(
-            self.values.template(value, f"{step.short}.{step.argument_name(index)}")
-            for index, value in enumerate(args)
+            [template(value, step.place_of(index)) for index, value in enumerate(args)]
         )
         return self._record(call, templates, self._named(step, kwargs), None)
 
@@ -111,9 +104,9 @@ class Tracer:
         on_error: OnError,
     ) -> Handle[Any]:
         step = call.step
-        step.bind((Item(),), shared)
+        step.fits((Item(),), shared)
         over = Over(
-            items=self.values.items(items, f"{step.short}.{step.argument_name(0)}"),
+            items=self.values.items(items, step.place_of(0)),
             window=None if window is None else names.count(window, "window"),
             on_error=on_error,
         )
@@ -125,19 +118,24 @@ class Tracer:
         self._check_inner(flow)
         prefix = f"{self._unique(f'{self._scopes[-1].prefix}{flow.short}')}."
         self.files.add(flow.file)
-        self._scopes.append(Scope(flow, prefix))
+        # What a node is called and follows depends on the flows around it: ways have only one.
+        self.place = None
+        outside = self._sequential
+        self._scopes.append(Scope(flow, prefix, len(self.nodes)))
+        self._sequential = [scope for scope in self._scopes if scope.flow.sequential]
         try:
             result = flow.fn(*args, **kwargs)
             self.close()
         finally:
             self._scopes.pop()
+            self._sequential = outside
         return result
 
     def close(self) -> None:
         """The innermost body has ended: adds its flow's own clean-up step, behind all its steps."""
         scope = self._scopes[-1]
-        if scope.flow.on_failure is not None and scope.nodes:
-            self._add_cleanup(scope.flow.on_failure, set(scope.nodes))
+        if scope.flow.on_failure is not None and scope.first < len(self.nodes):
+            self._add_cleanup(scope.flow.on_failure, set(range(scope.first, len(self.nodes))))
 
     def _named(self, step: StepDef, kwargs: Mapping[str, Any]) -> Kwargs:
         return {
@@ -172,11 +170,25 @@ class Tracer:
                 )
 
     def _record(self, call: StepCall, args: Args, kwargs: Kwargs, over: Over | None) -> Handle[Any]:
-        index = self._add(call, args, kwargs, over, self._order(call.after), call.run_if)
+        if self.place is not None:
+            known = self.place.by_call(call, args, kwargs, over)
+            # A step that was defined again since is refused, as on a new way.
+            if known is not None and registry.steps.get(call.step.name) is call.step:
+                return self._follow(known)
+        returns = call.step.returns if over is None else list[call.step.returns]
+        taken = Taken(call, args, kwargs, over) if _is_fixed(call) else None
+        after = self._order(call.after)
+        index = self._add(call, args, kwargs, over, after, call.run_if, taken, returns)
         if call.on_failure is not None:
             self._add_cleanup(call.on_failure, {index})
-        returns = call.step.returns if over is None else list[call.step.returns]
         return Handle(self.values, Output(index), self.nodes[index].name, returns)
+
+    def _follow(self, known: Place) -> Handle[Any]:
+        """The node is the one another run made at this place, with everything that was checked then."""
+        self.place, node = known, known.node
+        self._names.setdefault(node.name, 1)
+        self._append(node, node.run_if)
+        return Handle(self.values, known.output, node.name, known.returns)
 
     def _add_cleanup(self, call: StepCall, after: set[int]) -> None:
         self._add(call, (), {}, None, after | self._order(call.after), "failure")
@@ -189,10 +201,12 @@ class Tracer:
         over: Over | None,
         after: set[int],
         run_if: RunIf,
+        taken: Taken | None = None,
+        returns: Any = None,
     ) -> int:
         step, options = call.step, call.options
         self._check_step(step)
-        sequential = [scope for scope in self._scopes if scope.flow.sequential]
+        sequential = self._sequential
         for scope in sequential:
             after.update(() if scope.last is None else (scope.last,))
             after.update(() if run_if == "success" else scope.cleanups)
@@ -221,11 +235,15 @@ class Tracer:
             or (inner and inner.dispatch_deadline_us),
             max_abandons=options.max_abandons,
         )
+        index = self._append(node, run_if)
+        if self.place is not None:
+            self.place = self.place.by_node(node, index, taken, returns)
+        return index
+
+    def _append(self, node: Node, run_if: RunIf) -> int:
         index = len(self.nodes)
         self.nodes.append(node)
-        for scope in self._scopes:
-            scope.nodes.append(index)
-        for scope in sequential:
+        for scope in self._sequential:
             if run_if == "failure":
                 scope.cleanups.append(index)
             else:
@@ -322,3 +340,19 @@ class Tracer:
         self._names[wanted] = max(number, 1)
         self._names.setdefault(name, 1)
         return name
+
+
+def _is_fixed(call: StepCall) -> bool:
+    """Whether this call with the same templates, at the same place, always makes the same node.
+
+    Not where a handle or a condition of this very trace is in it, nor where the key
+    of a pool may take a default along, which is a value of the run.
+    """
+    return (
+        call.after is None
+        and call.when is None
+        and call.on_failure is None
+        and not any(
+            isinstance(part, Placeholder) for pool in call.options.pools for part in pool.key
+        )
+    )

@@ -295,7 +295,7 @@ class Conductor:
         entry = self.lives.tasks.get(task)
         if entry is None or entry.token != token or entry.state != TaskState.SCHEDULED:
             return
-        self.ledger.accepted(entry)
+        self.ledger.accepted(entry, started_at)
         entry.state = TaskState.RUNNING
         entry.attempt += 1
         entry.started_at = started_at
@@ -335,10 +335,12 @@ class Conductor:
         *,
         local: bool,
         value: bytes | None = None,
+        at: int | None = None,
     ) -> bool:
         """An attempt ended. `local`: by the worker in this process, so that this commit writes it too.
 
-        `value` is what a reference in `output` stands for, where the graph looks into it.
+        `value` is what a reference in `output` stands for, where the graph looks into it. `at`: when it
+        ended, if that was before this cycle's `now`.
         False: stale — not the attempt that holds the task now; nothing changes.
         """
         entry = self.lives.tasks.get(task)
@@ -346,6 +348,8 @@ class Conductor:
             self.stale_facts += 1
             return False
         before = entry.state
+        if before == TaskState.RUNNING:
+            self.ledger.ran(entry, at or now)
         self.ledger.release(entry)
         if local:
             self._tell_end(entry, before, state, error, reason)
@@ -410,7 +414,11 @@ class Conductor:
     def _start_run(self, head: QueuedRun, now: int) -> None:
         row = head.row
         self.journal.commit.runs_started.append(RunStart(row.seq, now))
-        change = Change("run", 0, RunState.QUEUED, RunState.RUNNING, 0, {"priority": row.priority})
+        data: dict[str, object] = {"priority": row.priority}
+        if head.lane is not None and head.lane.fair is not None:
+            # Right after its start the present is the turn it took: `why` reads the clocks from here.
+            data |= {"fair": head.lane.fair, "turn": self.ledger.queue.turns.present}
+        change = Change("run", 0, RunState.QUEUED, RunState.RUNNING, 0, data)
         self.journal.tell(row.seq, change)
         row = msgspec.structs.replace(row, state=RunState.RUNNING, started_at=now)
         run = self.ledger.add_run(row, self.graphs[row.graph], charged=True)
@@ -492,7 +500,12 @@ class Conductor:
         self._ended_queued.clear()
         self._reprioritised.clear()
         stops, withdrawals, ended = journal.stops, journal.withdrawals, journal.ended_runs
-        wakes = [self.lives.timers.next(), board.next_wake(), self.ledger.queue.next_wake()]
+        wakes = [
+            self.lives.timers.next(),
+            board.next_wake(),
+            self.ledger.queue.next_wake(),
+            self.ledger.floor.held_until,
+        ]
         return Cycle(
             journal.close(now),
             starts,

@@ -9,7 +9,7 @@ from headgate.kernel.demand import Demand, Waiting, demand_of
 from headgate.kernel.entries import TaskEntry
 from headgate.kernel.gates import Lane
 from headgate.kernel.lives import Lives
-from headgate.kernel.naming import gate_name
+from headgate.kernel.naming import counted, gate_name
 from headgate.kernel.place import HOLD, Skill, Station
 from headgate.kernel.timers import Kind
 
@@ -108,7 +108,8 @@ class Deadlines:
         workers = sum(HOLD not in worker.row.permits for worker in floor.workers.values())
         text = (
             f"capacity: no worker with {wanted} for {spoken(now - entry.eligible_at)}"
-            f" ({workers} workers, {matching} matching, {entry.offers} offers declined)"
+            f" ({counted(workers, 'worker')}, {matching} matching,"
+            f" {counted(entry.offers, 'offer')} declined)"
         )
         failure = Failure("capacity", text, retryable=False)
         self._lives.end_waiting(entry, entry.state, TaskState.FAILED, failure, now)

@@ -7,7 +7,7 @@ not stop at the first gate: an operator who opens one wants to know of the next.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from math import ceil
 
 import msgspec
@@ -18,13 +18,12 @@ from headgate.base.limits import Rate
 from headgate.base.states import HOLDING, TaskState
 from headgate.kernel.advance import Progress
 from headgate.kernel.conductor import Conductor
-from headgate.kernel.entries import QueuedRun, TaskEntry
+from headgate.kernel.entries import TaskEntry
 from headgate.kernel.gates import Gate, Lane, PoolGate
-from headgate.kernel.ledger import Ledger
 from headgate.kernel.misfit import misfit
-from headgate.kernel.naming import gate_name
-from headgate.kernel.place import HOLD, Station
-from headgate.kernel.sharing import Sharing
+from headgate.kernel.naming import counted, gate_name
+from headgate.kernel.place import HOLD, Station, Worker
+from headgate.kernel.sharing import Group, Line, Told
 from headgate.kernel.steps import Phase
 
 MOST_HOLDERS = 20
@@ -52,7 +51,9 @@ class Reason(msgspec.Struct, frozen=True, omit_defaults=True):
     limit: int = -1
     need: int = 1
     ahead: int = 0
-    """How many waiters stand before this one at the same gate."""
+    """How many waiters go first at the same gate if nobody else comes."""
+    ahead_is: Told = "exact"
+    """How `ahead` is meant: fair turns may not be known for certain, a long line not counted to its end."""
     holders: tuple[Holder, ...] = ()
     more_holders: int = 0
     estimate_us: int | None = None
@@ -65,133 +66,6 @@ class Typical(msgspec.Struct, frozen=True):
 
     step_us: dict[str, int] = {}
     run_us: int | None = None
-
-
-# -- runs ------------------------------------------------------------------------------------------
-
-
-def explain_queued(
-    conductor: Conductor,
-    head: QueuedRun,
-    typical: Typical,
-    ahead: int,
-    now: int,
-    *,
-    before: Sequence[Mapping[str, str]] | None = None,
-    replaced: str | None = None,
-    sharing: Sharing | None = None,
-) -> list[Reason]:
-    """Why a queued run does not start. `ahead`: queued runs before it in global order.
-
-    before      the tags of all of those; None: not all are known, and at tags nothing is estimated
-    replaced    the id of the run it waits for, where the caller knows it
-    sharing     who it takes turns with, where there is a fair key
-    """
-    ledger = conductor.ledger
-    row = head.row
-    reasons: list[Reason] = []
-    if row.waits_for is not None and head.lane is None:
-        run = ledger.runs.get(row.waits_for)
-        known = replaced if run is None else run.row.id
-        other = known or f"number {row.waits_for}"
-        text = f"key {row.key!r}: run {other}, which it replaces, has not ended"
-        holders = (Holder(known),) if known else ()
-        reasons.append(Reason("key", text, 1, 1, holders=holders))
-    gates = head.lane.gates if head.lane is not None else ledger.run_gates(row)
-    line = _Line(ledger, head, gates, ahead if sharing is None else sharing.ahead, before)
-    for gate in gates:
-        if gate.used < gate.cap:
-            continue
-        holders = [
-            Holder(run.row.id, since=run.row.started_at)
-            for run in ledger.runs.values()
-            if gate in run.gates
-        ]
-        if gate.paused:
-            text = f"{_run_gate(gate)} is paused"
-            reasons.append(Reason(f"paused:{gate.name}", text, gate.used, gate.limit))
-            continue
-        text = f"{_run_gate(gate)}: {gate.used} of {gate.limit} runs execute"
-        elapsed = [now - holder.since for holder in holders]
-        reasons.append(
-            Reason(
-                f"{gate.kind}:{gate.name}",
-                text,
-                gate.used,
-                gate.limit,
-                ahead=line.ahead(gate),
-                holders=tuple(holders[:MOST_HOLDERS]),
-                more_holders=max(0, len(holders) - MOST_HOLDERS),
-                estimate_us=_run_wait(elapsed, typical.run_us, line.turns(gate), gate.limit),
-            )
-        )
-    if reasons and sharing is not None:
-        reasons.append(Reason(f"fair:{sharing.fair.key}", sharing.text))
-    return reasons
-
-
-class _Line:
-    """Who stands before a queued run, as far as it is known."""
-
-    def __init__(
-        self,
-        ledger: Ledger,
-        head: QueuedRun,
-        gates: tuple[Gate, ...],
-        total: int,
-        before: Sequence[Mapping[str, str]] | None,
-    ) -> None:
-        self._ledger = ledger
-        self._total = total
-        self._known = before is not None
-        self._own = {gate.name for gate in gates if gate is not ledger.run_gate}
-        tags = self._heads_before(head) if before is None else before
-        self._counters = [self._counters_of(each) for each in tags]
-
-    def ahead(self, gate: Gate) -> int:
-        """At a tag only those count that carry it; of a line not known in full, those at hand."""
-        if gate is self._ledger.run_gate:
-            return self._total
-        return sum(1 for counters in self._counters if gate.name in counters)
-
-    def turns(self, gate: Gate) -> int | None:
-        """How many of them go first; None where that is not known."""
-        ledger = self._ledger
-        if gate is ledger.run_gate and not ledger.limits.tags:
-            return self._total
-        if not self._known:
-            return None
-        if gate is not ledger.run_gate:
-            return self.ahead(gate)
-        # Whoever is held up at a tag that this run does not carry is overtaken.
-        full = {name for name, each in ledger.tag_gates.items() if each.used >= each.cap}
-        others = full - self._own
-        return sum(1 for counters in self._counters if counters.isdisjoint(others))
-
-    def _heads_before(self, head: QueuedRun) -> list[Mapping[str, str]]:
-        own = (head.rank, head.id)
-        return [
-            other.row.tags
-            for other in self._ledger.heads.values()
-            if other.row.kind == "flow" and (other.rank, other.id) < own
-        ]
-
-    def _counters_of(self, tags: Mapping[str, str]) -> set[str]:
-        found = (rule.counter(tags) for rule in self._ledger.limits.tags)
-        return {counter for counter in found if counter is not None}
-
-
-def _run_wait(elapsed: list[int], usual: int | None, turns: int | None, limit: int) -> int | None:
-    return None if turns is None else _wait(elapsed, usual, turns, 1, limit)
-
-
-def _run_id(conductor: Conductor, seq: int) -> str:
-    run = conductor.ledger.runs.get(seq)
-    return f"number {seq}" if run is None else run.row.id
-
-
-def _run_gate(gate: Gate) -> str:
-    return "the run queue" if gate.kind == "runs" else f"tag {gate.name.replace('=*', '=')}"
 
 
 # -- tasks -----------------------------------------------------------------------------------------
@@ -224,29 +98,51 @@ def explain_task(
         reasons += _pool(conductor, entry, pool, slots, usual, now)
     if isinstance(lane.station, Station) and ledger.floor.pick(lane.station.skill) is None:
         reasons.append(_worker(conductor, entry, lane.station, usual, now))
-    if reasons and (shared := _task_sharing(conductor, entry, lane)) is not None:
-        reasons.append(Reason(f"fair:{shared.fair.key}", shared.text))
+    if reasons:
+        reasons += turn_reason(_sharing(conductor, entry, lane))
     return reasons
 
 
-def _task_sharing(conductor: Conductor, entry: TaskEntry, lane: Lane[TaskEntry]) -> Sharing | None:
-    """With whom a task takes turns at its pools, or for a worker; None where no turn is shared."""
-    ledger = conductor.ledger
-    fair = ledger.limits.fair
-    if fair is None or lane.fair is None or entry.lane is None:
-        return None
+def turn_reason(line: Line) -> list[Reason]:
+    """A turn blocks nobody, but says who is next when a gate opens."""
+    if line.fair is None or not line.shared:
+        return []
+    return [Reason(f"fair:{line.fair.key}", line.text, ahead=line.ahead, ahead_is=line.told)]
+
+
+def _sharing(conductor: Conductor, entry: TaskEntry, lane: Lane[TaskEntry]) -> Line:
+    """Who takes turns with a task at any of its pools, or for a worker."""
     pools = {pool.name for pool, _ in lane.pools}
-    waiting: Counter[str] = Counter()
-    own = 0
-    for other in ledger.board.lanes.values():
-        shared = other.station is lane.station or any(p.name in pools for p, _ in other.pools)
-        if other.fair == lane.fair and shared:
-            own += sum(
-                1 for each in other.live.values() if (each.rank, each.id) < (entry.rank, entry.id)
-            )
-        elif other.fair is not None and shared:
-            waiting[other.fair] += len(other)
-    return Sharing(fair, lane.fair, own, waiting) if waiting else None
+    return _line(
+        conductor,
+        entry,
+        lambda other: (
+            other.station is lane.station or any(pool.name in pools for pool, _ in other.pools)
+        ),
+    )
+
+
+def _line(
+    conductor: Conductor, entry: TaskEntry, beside: Callable[[Lane[TaskEntry]], bool]
+) -> Line:
+    """Who goes before a task of those in lanes `beside` it.
+
+    Turns move with every start, wherever it is, and are not stored: a number of tasks is only about right.
+    """
+    board = conductor.ledger.board
+    own = (entry.rank, entry.id)
+    groups: list[Group] = []
+    for lane in board.lanes.values() if entry.lane is not None else ():
+        if not beside(lane):
+            continue
+        waiting: Counter[int] = Counter()
+        older: Counter[int] = Counter()
+        for task in lane.live.values():
+            waiting[task.rank[0]] += 1
+            older[task.rank[0]] += (task.rank, task.id) < own
+        groups += [Group(lane.fair, rank, waiting[rank], older[rank]) for rank in waiting]
+    value = None if entry.lane is None else entry.lane.fair
+    return Line(board.turns, value, entry.rank[0], groups, known=False)
 
 
 def _pool(
@@ -254,7 +150,10 @@ def _pool(
 ) -> list[Reason]:
     reasons: list[Reason] = []
     if 0 <= pool.limit < slots:
-        text = f"pool {pool.name} has {pool.limit} slots and {slots} are needed: never, as limits are now"
+        text = (
+            f"pool {pool.name} has {counted(pool.limit, 'slot')} and {slots} are needed:"
+            " never, as limits are now"
+        )
         return [Reason(f"pool:{pool.name}", text, pool.used, pool.limit, slots, never=True)]
     if pool.rate is not None and pool.rate.burst < slots:
         text = f"pool {pool.name} grants at most {pool.rate.burst} at once and {slots} are needed: never"
@@ -271,7 +170,11 @@ def _pool(
     if pool.kept and lane is not None and not reasons:
         kept = board.kept_from(pool, lane, entry, slots, now)
         if kept:
-            text = f"pool {pool.name}: {kept} slots are reserved for tasks that were overtaken too often"
+            are = "is" if kept == 1 else "are"
+            text = (
+                f"pool {pool.name}: {counted(kept, 'slot')} {are} reserved"
+                " for tasks that were overtaken too often"
+            )
             reasons.append(Reason(f"reserved:{pool.name}", text, pool.used, pool.limit, slots))
     return reasons
 
@@ -281,13 +184,21 @@ def _rate(
 ) -> Reason:
     """How much of the burst is spent, when it lets the next ones go, and those before it first."""
     spent, wait = min(pool.owed(now), rate.burst), pool.granted_at(slots) - now
-    ahead = _ahead(conductor, entry, pool)
+    line = _ahead(conductor, entry, pool)
     text = (
         f"pool {pool.name}: rate {rate.count} per {spoken(rate.per_us)}, {spent} of {rate.burst} at once"
         f" spent, the next goes in {_seconds(wait)}"
     )
-    estimate = wait + ahead * slots * rate.per_us // rate.count
-    return Reason(f"rate:{pool.name}", text, spent, rate.burst, slots, ahead, estimate_us=estimate)
+    return Reason(
+        f"rate:{pool.name}",
+        text,
+        spent,
+        rate.burst,
+        slots,
+        line.ahead,
+        line.told,
+        estimate_us=wait + line.ahead * slots * rate.per_us // rate.count,
+    )
 
 
 def _full(
@@ -316,7 +227,7 @@ def _full(
         for (task, _, pool), (slots, until, worker) in conductor.ledger.lingering.items()
         if isinstance(gate, PoolGate) and pool == gate.name
     ]
-    ahead = _ahead(conductor, entry, gate)
+    line = _ahead(conductor, entry, gate)
     everyone = dead + holders
     return Reason(
         gate_name(gate),
@@ -324,11 +235,19 @@ def _full(
         gate.used,
         gate.limit,
         need,
-        ahead,
+        line.ahead,
+        line.told,
         tuple(everyone[:MOST_HOLDERS]),
         max(0, len(everyone) - MOST_HOLDERS),
-        _wait([now - holder.since for holder in holders], usual, ahead, need, gate.limit),
+        wait_for(
+            [now - each.since for each in holders], usual, line.ahead, (gate.used, gate.limit), need
+        ),
     )
+
+
+def _run_id(conductor: Conductor, seq: int) -> str:
+    run = conductor.ledger.runs.get(seq)
+    return f"number {seq}" if run is None else run.row.id
 
 
 def _what(gate: Gate) -> str:
@@ -348,17 +267,13 @@ def _uses(task: TaskEntry, gate: Gate) -> int:
     return int(gate in task.lane.gates)
 
 
-def _ahead(conductor: Conductor, entry: TaskEntry, gate: Gate) -> int:
-    board = conductor.ledger.board
-    if entry.lane is None:
-        return 0
-    own = board.key(entry.lane, entry)
-    return sum(
-        1
-        for lane in board.lanes.values()
-        if any(each is gate for each in lane.gates) or any(pool is gate for pool, _ in lane.pools)
-        for task in lane.live.values()
-        if board.key(lane, task) < own
+def _ahead(conductor: Conductor, entry: TaskEntry, gate: Gate) -> Line:
+    return _line(
+        conductor,
+        entry,
+        lambda lane: (
+            any(each is gate for each in lane.gates) or any(pool is gate for pool, _ in lane.pools)
+        ),
     )
 
 
@@ -373,17 +288,22 @@ def _worker(
         if skill.executor in worker.row.permits or HOLD not in worker.row.permits
     ]
     matching = [worker for worker in workers if worker.fits(skill)]
-    offers = f"; {entry.offers} offers so far" if entry.offers else ""
-    ahead = _ahead_for_worker(conductor, entry, station)
+    offers = f"; {counted(entry.offers, 'offer')} so far" if entry.offers else ""
+    line = _line_for_worker(conductor, entry, station, matching, now)
     if not workers:
         text = "no worker is connected"
     elif not matching:
         text = misfit(workers, skill)
     elif all(worker.row.draining for worker in matching):
-        text = f"all {len(matching)} workers that could take it are draining"
+        text = "the only worker that could take it is draining"
+        if len(matching) > 1:
+            text = f"all {len(matching):,} workers that could take it are draining"
     else:
         busy = sum(worker.used_by.get(skill.executor, 0) for worker in matching)
-        text = f"all {skill.executor} permits of {len(matching)} workers are in use ({busy} tasks)"
+        text = (
+            f"all {skill.executor} permits of {counted(len(matching), 'worker')} are in use"
+            f" ({counted(busy, 'task')})"
+        )
     permits = sum(max(0, worker.row.permits.get(skill.executor, 0)) for worker in matching)
     elapsed = [
         now - task.started_at
@@ -391,33 +311,55 @@ def _worker(
         for task in run.tasks.values()
         if task.state == TaskState.RUNNING and task.spec.executor == skill.executor
     ]
-    estimate = _wait(elapsed, usual, ahead, 1, permits) if matching else None
-    return Reason("worker", text + offers, len(elapsed), permits, ahead=ahead, estimate_us=estimate)
-
-
-def _ahead_for_worker(conductor: Conductor, entry: TaskEntry, station: Station) -> int:
-    board = conductor.ledger.board
-    if entry.lane is None:
-        return 0
-    own = board.key(entry.lane, entry)
-    return sum(
-        1
-        for lane in board.lanes.values()
-        if lane.station is station
-        for task in lane.live.values()
-        if board.key(lane, task) < own
+    busy = len(elapsed)
+    estimate = wait_for(elapsed, usual, line.ahead, (busy, permits)) if matching else None
+    return Reason(
+        "worker", text + offers, busy, permits, 1, line.ahead, line.told, estimate_us=estimate
     )
 
 
-def _wait(elapsed: list[int], usual: int | None, ahead: int, need: int, limit: int) -> int | None:
-    """About how long until `need` of `limit` are free: what holders have left, then one turn per batch ahead."""
+def _line_for_worker(
+    conductor: Conductor, entry: TaskEntry, station: Station, matching: list[Worker], now: int
+) -> Line:
+    """Who waits for the same permits of the same workers, of whatever step, and for nothing else."""
+    board = conductor.ledger.board
+    executor = station.skill.executor
+    known: dict[Station, bool] = {station: True}
+
+    def shares(other: Station) -> bool:
+        if other not in known:
+            known[other] = other.skill.executor == executor and any(
+                worker.fits(other.skill) for worker in matching
+            )
+        return known[other]
+
+    def beside(lane: Lane[TaskEntry]) -> bool:
+        if lane is entry.lane:
+            return True
+        head = lane.head() if isinstance(lane.station, Station) and shares(lane.station) else None
+        return head is not None and board.blocked_by(lane, head, now)[0] is None
+
+    return _line(conductor, entry, beside)
+
+
+def wait_for(
+    elapsed: list[int], usual: int | None, ahead: int, gate: tuple[int, int], need: int = 1
+) -> int | None:
+    """About how long until `need` are free for one with `ahead` before it.
+
+    `gate` is how many are used, and the limit. Whoever holds is as old as `elapsed` says and lasts as
+    long as `usual`; each place that comes free is taken by the next in line for as long again.
+    """
     if usual is None or not elapsed:
         return None
     left = sorted(max(usual - each, usual // 10) for each in elapsed)
-    first = left[min(len(left), max(1, need)) - 1]
-    if limit <= 0:
-        return first
-    return first + ceil(ahead * need / limit) * usual
+    used, limit = gate
+    # Above a lowered limit the first places that come free are for nobody.
+    places = left[max(0, len(left) - limit) :] if limit > 0 else left
+    slots = (ahead + 1) * need - max(0, limit - used)
+    each = max(1, used // len(elapsed))
+    turns, place = divmod(max(1, ceil(slots / each)) - 1, len(places))
+    return places[place] + turns * usual
 
 
 def _seconds(microseconds: int) -> str:

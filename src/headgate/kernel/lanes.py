@@ -10,6 +10,10 @@ from collections.abc import Mapping
 
 from headgate.base.limits import Limits
 
+SEPARATOR = "\x1f"
+HOLD: str = f"{SEPARATOR}hold"
+"""How the name of a lane of holds begins: no signature begins so."""
+
 
 def signature(limits: Limits, tags: Mapping[str, str], key: str | None = None) -> str:
     """The limits that concern a run with `tags`, as one text. `key`: it waits for the run it replaces."""
@@ -21,7 +25,19 @@ def signature(limits: Limits, tags: Mapping[str, str], key: str | None = None) -
         parts.append(f"f:{value}")
     if key is not None:
         parts.append(f"k:{key}")
-    return "\x1f".join(sorted(parts))
+    return SEPARATOR.join(sorted(parts))
+
+
+def holds(signature: str) -> bool:
+    """A lane of slots taken by code of one's own, which pass the queue at once."""
+    return signature.startswith(HOLD)
+
+
+def read(signature: str) -> tuple[frozenset[str], str]:
+    """What `signature` wrote: the tags' counters that concern a lane, and its value of the fair key."""
+    parts = signature.split(SEPARATOR)
+    counters = frozenset(part[2:] for part in parts if part.startswith("t:"))
+    return counters, next((part[2:] for part in parts if part.startswith("f:")), "")
 
 
 def rank(limits: Limits, priority: int, queued_at: int) -> tuple[int, int]:

@@ -23,6 +23,7 @@ from headgate.kernel.board import Board
 from headgate.kernel.entries import QueuedRun, RunEntry, TaskEntry
 from headgate.kernel.gates import Gate, Key, Lane, PoolGate
 from headgate.kernel.place import Floor, Skill, Station, Worker
+from headgate.kernel.tally import Tally
 
 MOST_POOLS = 10_000
 
@@ -139,8 +140,10 @@ class Ledger:
         key = ("hold",) if row.kind == "hold" else lanes.signature(self.limits, row.tags)
         lane = self.queue.lanes.get(key)
         if lane is None:
+            # A hold passes the queue at once: it is nobody's turn there.
+            fair = None if row.kind == "hold" else self._fair(row)
             gates = self.run_gates(row)
-            made: Lane[QueuedRun] = Lane(key, gates, fair=self._fair(row))
+            made: Lane[QueuedRun] = Lane(key, gates, fair=fair)
             lane = made
         head.lane = lane
         self.queue.add(head, lane)
@@ -271,9 +274,14 @@ class Ledger:
 
     def decide_tasks(self, now: int, budget: int) -> Iterator[tuple[TaskEntry, Worker]]:
         """Tasks that start now and their worker, everything charged, in global order."""
+        self.floor.now = now
+        for station in self.floor.patience_ends():
+            self.board.opened(station)
         for task, worker in self.board.decide(now, budget, self._place):
             assert isinstance(worker, Worker)  # noqa: S101
             self.floor.take(worker, task.spec.executor, offered=not worker.local)
+            if self.floor.unequal and task.lane is not None:
+                self._tally(task.lane).gave(worker.id)
             if task.spec.affinity is not None:
                 task.run.last_worker[task.spec.affinity] = worker.id
             yield task, worker
@@ -297,9 +305,18 @@ class Ledger:
         if worker is not None:
             self.floor.take(worker, task.spec.executor, offered=task.state == TaskState.SCHEDULED)
 
-    def accepted(self, task: TaskEntry) -> None:
-        for station in self.floor.answered(task.worker or ""):
+    def accepted(self, task: TaskEntry, at: int) -> None:
+        for station in self.floor.answered(task.worker or "", at):
             self.board.opened(station)
+
+    def ran(self, task: TaskEntry, until: int) -> None:
+        """`task` has run until then: how fast its worker is at this, where that is compared."""
+        if self.floor.unequal and task.lane is not None and task.worker in self.floor.workers:
+            self._tally(task.lane).lasted(task.worker, until - task.started_at)
+
+    def _tally(self, lane: Lane[TaskEntry]) -> Tally:
+        assert isinstance(lane.station, Station)  # noqa: S101
+        return lane.station.tally
 
     def release(self, task: TaskEntry) -> None:
         """`task` is no longer in flight: everything it held is free, exactly once."""

@@ -10,18 +10,21 @@ from headgate.kernel.place import Skill, Worker
 def misfit(workers: Sequence[Worker], skill: Skill) -> str:
     """What the workers lack, the nearest first: the version, then a label, then permits, then the step itself."""
     wanted = ", ".join(f"{label}={value}" for label, value in skill.needs)
-    text = f"none of {len(workers)} workers can run step {skill.step}"
+    only = len(workers) == 1
+    text = "the only worker cannot" if only else f"none of {len(workers):,} workers can"
+    text += f" run step {skill.step}"
     knowing = [
         worker for worker in workers if worker.row.steps is None or skill.step in worker.row.steps
     ]
     able = [worker for worker in knowing if _version(worker, skill) == skill.signature]
     if not knowing:
-        return f"{text}{f' with {wanted}' if wanted else ''}: none knows it"
+        unknown = "it does not know it" if only else "none knows it"
+        return f"{text}{f' with {wanted}' if wanted else ''}: {unknown}"
     if not able:
         others = ", ".join(sorted({_version(worker, skill) for worker in knowing}))
         return (
             f"{text} in version {skill.signature}, which its run was submitted with;"
-            f" {_know(knowing)} it in another version ({others})"
+            f" {_know(knowing, only=only)} it in another version ({others})"
         )
     labelled = [
         worker
@@ -29,8 +32,8 @@ def misfit(workers: Sequence[Worker], skill: Skill) -> str:
         if all(worker.row.labels.get(label) == value for label, value in skill.needs)
     ]
     if not labelled:
-        return f"{text} with {wanted}; {_know(able)} it without that label"
-    return f"{text}: {_know(labelled)} it without {skill.executor} permits"
+        return f"{text} with {wanted}; {_know(able, only=only)} it without that label"
+    return f"{text}: {_know(labelled, only=only)} it without {skill.executor} permits"
 
 
 def _version(worker: Worker, skill: Skill) -> str:
@@ -38,5 +41,7 @@ def _version(worker: Worker, skill: Skill) -> str:
     return skill.signature if steps is None else steps.get(skill.step, "")
 
 
-def _know(workers: Sequence[Worker]) -> str:
-    return "1 worker knows" if len(workers) == 1 else f"{len(workers)} workers know"
+def _know(workers: Sequence[Worker], *, only: bool) -> str:
+    if only:
+        return "it knows"
+    return "1 worker knows" if len(workers) == 1 else f"{len(workers):,} workers know"

@@ -14,3 +14,8 @@ def gate_name(gate: Gate | None, reason: str = "full") -> str:
         prefix = reason if reason in ("rate", "paused", "reserved") else "pool"
         return f"{prefix}:{gate.name}"
     return "worker" if isinstance(gate, Station) else f"{gate.kind}:{gate.name}"
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 worker`, `3 workers`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

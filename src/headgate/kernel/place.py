@@ -3,6 +3,10 @@
 `spread` offers to the worker with the most free permits; `pack` fills workers
 in a stable order, so that the last ones drain, go idle and can end themselves.
 Affinity is a preference, never a queue.
+
+One exception to *the most free permits first*: the leader's own worker, which is
+quicker to hand work to than any other, waits a moment for those that are about
+to answer while it is well ahead of them (`tally.py`).
 """
 
 from __future__ import annotations
@@ -13,9 +17,12 @@ from typing import NamedTuple
 from headgate.base.limits import Placement
 from headgate.base.model import WorkerRow
 from headgate.kernel.gates import UNBOUNDED, Gate
+from headgate.kernel.tally import Tally
 
 HOLD = "hold"
 """The kind of permit of a process that only holds slots for code of its own."""
+PATIENCE_US = 1_000_000
+"""How long after its last sign of life a worker's answer is waited for: a poll, if it heard of no offer."""
 
 
 class Skill(NamedTuple):
@@ -30,7 +37,18 @@ class Skill(NamedTuple):
 class Worker:
     """A worker as the coordinator sees it. What is in flight is counted from tasks, not believed."""
 
-    __slots__ = ("_fits", "assigned", "by", "local", "offered", "row", "silent", "used", "used_by")
+    __slots__ = (
+        "_fits",
+        "assigned",
+        "by",
+        "heard_at",
+        "local",
+        "offered",
+        "row",
+        "silent",
+        "used",
+        "used_by",
+    )
 
     def __init__(self, row: WorkerRow, *, local: bool = False) -> None:
         self.row: WorkerRow = row
@@ -41,6 +59,8 @@ class Worker:
         self.used_by: dict[str, int] = {}
         self.offered: int = 0
         """Offers it has not answered yet: `claim` bounds these."""
+        self.heard_at: int = 0
+        """When it last answered an offer, or when the first of those it has not answered was made."""
         self.silent: bool = False
         """An offer to it ran out unanswered, and it has answered none since."""
         self.assigned: int = 0
@@ -85,6 +105,12 @@ class Worker:
             return UNBOUNDED
         return max(1, permits * row.share // 100) - self.used_by.get(executor, 0)
 
+    def size(self, executor: str) -> int:
+        """Permits in all."""
+        permits, total = self.row.permits.get(executor, 0), self.row.total
+        size = UNBOUNDED if permits < 0 else permits
+        return max(1, size if total < 0 else min(size, total))
+
     def vacant(self, executor: str) -> int:
         """Permits not in use, whatever it claims at the moment: how busy it is."""
         row = self.row
@@ -96,12 +122,13 @@ class Worker:
 class Station(Gate):
     """Where lanes wait for a worker with one skill."""
 
-    __slots__ = ("floor", "skill")
+    __slots__ = ("floor", "skill", "tally")
 
     def __init__(self, skill: Skill, floor: Floor) -> None:
         super().__init__("worker", skill.step, -1)
         self.skill: Skill = skill
         self.floor: Floor = floor
+        self.tally: Tally = Tally()
 
     @property
     def room(self) -> int:
@@ -115,6 +142,12 @@ class Floor:
         self.placement: Placement = placement
         self.workers: dict[str, Worker] = {}
         self.stations: dict[Skill, Station] = {}
+        self.now: int = 0
+        """Of the cycle that decides."""
+        self.held_until: int | None = None
+        """When whoever waits for an answer that does not come is to be looked at again."""
+        self.unequal: bool = False
+        """The leader's own worker is one of several: shares are counted."""
         self._ordered: list[Worker] = []
 
     def station(self, skill: Skill) -> Station:
@@ -126,10 +159,14 @@ class Floor:
     def put(self, row: WorkerRow, *, local: bool = False) -> Worker:
         worker = self.workers.get(row.id)
         if worker is None:
-            worker = self.workers[row.id] = Worker(row, local=local)
+            worker = Worker(row, local=local)
+            # It starts at the present: light load must not all go to whoever came last.
+            worker.assigned = min((each.assigned for each in self._ordered), default=0)
+            self.workers[row.id] = worker
             self._ordered = sorted(
                 self.workers.values(), key=lambda each: (each.row.since, each.id)
             )
+            self._compare()
         else:
             worker.describe(row)
         return worker
@@ -137,7 +174,13 @@ class Floor:
     def drop(self, worker_id: str) -> Worker | None:
         worker = self.workers.pop(worker_id, None)
         self._ordered = [each for each in self._ordered if each.id != worker_id]
+        for station in self.stations.values():
+            station.tally.forget(worker_id)
+        self._compare()
         return worker
+
+    def _compare(self) -> None:
+        self.unequal = len(self._ordered) > 1 and any(each.local for each in self._ordered)
 
     def pick(self, skill: Skill, prefer: str | None = None) -> Worker | None:
         executor = skill.executor
@@ -150,11 +193,26 @@ class Floor:
                 and liked.free(executor) > 0
             ):
                 return liked
+        best = self._best(skill)
+        if (
+            best is not None
+            and best.local
+            and self.unequal
+            and self.placement == "spread"
+            and self._awaits(best, skill)
+        ):
+            # Nor does a silent one get it: the wait is shorter than that one's would be.
+            other = self._best(skill, but=best)
+            return None if other is None or other.silent else other
+        return best
+
+    def _best(self, skill: Skill, but: Worker | None = None) -> Worker | None:
+        executor = skill.executor
         best: Worker | None = None
         silent: Worker | None = None
         most_vacant = 0
         for worker in self._ordered:
-            if not worker.fits(skill):
+            if worker is but or not worker.fits(skill):
                 continue
             if worker.free(executor) <= 0:
                 continue
@@ -172,11 +230,38 @@ class Floor:
                 best, most_vacant = worker, vacant
         return best or silent
 
+    def _awaits(self, own: Worker, skill: Skill) -> bool:
+        """Whether the leader's own worker is to wait: it is ahead of an equal one that is about to answer."""
+        tally = self.station(skill).tally
+        size = own.size(skill.executor)
+        for other in self._ordered:
+            if other.offered <= 0 or other is own or not other.fits(skill):
+                continue
+            # One with fewer permits rightly gets fewer; against one without bound, as if it had as many.
+            sizes = (size, min(size, other.size(skill.executor)))
+            if not tally.ahead(own.id, other.id, *sizes):
+                continue
+            until = other.heard_at + PATIENCE_US
+            if (
+                other.silent
+                or other.row.draining
+                or self.now >= until
+                or tally.slower(other.id, own.id)
+            ):
+                tally.excuse(own.id, other.id, *sizes)
+                continue
+            held = self.held_until
+            self.held_until = until if held is None else min(held, until)
+            return True
+        return False
+
     def take(self, worker: Worker, executor: str, *, offered: bool) -> None:
         worker.used += 1
         worker.used_by[executor] = worker.used_by.get(executor, 0) + 1
         worker.assigned += 1
         if offered:
+            if worker.offered == 0:
+                worker.heard_at = self.now
             worker.offered += 1
 
     def give_back(self, worker_id: str, executor: str, *, offered: bool) -> list[Station]:
@@ -190,14 +275,22 @@ class Floor:
             worker.offered -= 1
         return self.waiting_for(worker, executor)
 
-    def answered(self, worker_id: str) -> list[Station]:
+    def answered(self, worker_id: str, at: int = 0) -> list[Station]:
         """An offer was accepted: it no longer counts against the worker's claim."""
         worker = self.workers.get(worker_id)
         if worker is None:
             return []
         worker.offered -= 1
         worker.silent = False
+        worker.heard_at = max(worker.heard_at, at)
         return self.waiting_for(worker, None)
+
+    def patience_ends(self) -> list[Station]:
+        """Stations where somebody waits although an answer, awaited until now, has not come."""
+        if self.held_until is None or self.now < self.held_until:
+            return []
+        self.held_until = None
+        return [station for station in self.stations.values() if station.parked]
 
     def waiting_for(self, worker: Worker, executor: str | None) -> list[Station]:
         return [

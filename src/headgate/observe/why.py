@@ -6,8 +6,6 @@ from rows in this process and asked by the rules the leader decides with.
 
 from __future__ import annotations
 
-from collections import Counter
-
 import msgspec
 
 from headgate.base.changes import TaskRow
@@ -20,27 +18,29 @@ from headgate.base.states import EXECUTING_RUNS, RunState, TaskState
 from headgate.kernel import explain, lanes
 from headgate.kernel.conductor import Conductor
 from headgate.kernel.entries import QueuedRun, TaskEntry
-from headgate.kernel.explain import Reason, Typical, explain_queued, waiting_nodes
-from headgate.kernel.gates import UNBOUNDED
-from headgate.kernel.sharing import Sharing
+from headgate.kernel.explain import Reason, Typical, waiting_nodes
+from headgate.kernel.explain_runs import explain_queued
+from headgate.kernel.lives import Defaults
+from headgate.kernel.patience import UNKNOWN_US, Until, patience
+from headgate.kernel.sharing import Told
+from headgate.observe.provisioning import provisioner_note
+from headgate.observe.standing import line_of
 from headgate.store import values
-from headgate.store.protocol import Heads, RunFilter, Snapshot, Store
+from headgate.store.protocol import RunFilter, Snapshot, Store
 
 _graph = msgspec.json.Decoder(Graph).decode
 SAMPLE = 50
 MOST_GROUPS = 50
-MOST_BEFORE = 1_000
-"""Runs before one that are read to find who stands in its way; their rows are not small."""
-MOST_LANES = 1_000
-"""Lanes whose heads are read to find who takes turns."""
 
 
-class Waiting(msgspec.Struct, frozen=True):
+class Waiting(msgspec.Struct, frozen=True, omit_defaults=True):
     """Tasks of one step of a run that wait for the same gates."""
 
     step: str
     count: int
     reasons: tuple[Reason, ...]
+    until: tuple[Until, ...] = ()
+    """When the first of them fails if nothing lets it go."""
 
 
 class Why(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -55,6 +55,12 @@ class Why(msgspec.Struct, frozen=True, omit_defaults=True):
     now: int
     reasons: tuple[Reason, ...] = ()
     position: int | None = None
+    """Its place in the order in which queued runs start if nobody else comes: 1 is next.
+
+    Whoever is held up at a limit of its own is overtaken, and counted all the same.
+    """
+    position_is: Told = "exact"
+    """How `position` is meant: fair turns may not be known for certain, a long queue not counted to its end."""
     priority: int = 0
     tags: dict[str, str] = {}
     waiting: tuple[Waiting, ...] = ()
@@ -63,6 +69,8 @@ class Why(msgspec.Struct, frozen=True, omit_defaults=True):
     running: dict[str, int] = {}
     note: str = ""
     ended_at: int = 0
+    until: tuple[Until, ...] = ()
+    """When it ends without having started, or ended, and as what."""
 
     @property
     def estimate_us(self) -> int | None:
@@ -77,17 +85,20 @@ class Why(msgspec.Struct, frozen=True, omit_defaults=True):
             return f"{self.subject} {self.id} ({self.name}) ended {self.state} {ago} ago. It waits for nothing."
         head = f"{self.subject} {self.id} ({self.name}) is {self.state}, for {age}"
         if self.position is not None:
-            head += f", position {self.position:,} in the queue"
+            head += f", position {_told(self.position, self.position_is)} in the queue"
         lines = [head + "."]
         lines += _lines(self.reasons, "  ")
         if self.estimate_us is not None:
             lines.append(f"  Expected wait: about {spoken(self.estimate_us)}.")
+        lines += [f"  It {each.text(self.now)}." for each in self.until]
         lines += [f"  {count} × {step} running" for step, count in self.running.items()]
         for group in self.waiting:
             lines.append(f"  {group.count} × {group.step} waiting:")
             lines += _lines(group.reasons, "    ") or [
                 "    for its turn in the leader's next cycle"
             ]
+            first = "" if group.count == 1 else "the first of them "
+            lines += [f"    {first}{each.text(self.now)}" for each in group.until]
         for step, others in self.pending.items():
             lines.append(f"  {step} waits for {', '.join(others) or 'its turn'}")
         if self.note:
@@ -98,10 +109,14 @@ class Why(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.text()
 
 
+def _told(count: int, meant: Told) -> str:
+    return f"{count:,}" if meant == "exact" else f"{meant} {count:,}"
+
+
 def _lines(reasons: tuple[Reason, ...], indent: str) -> list[str]:
     lines: list[str] = []
     for reason in reasons:
-        ahead = f"; {reason.ahead} ahead" if reason.ahead else ""
+        ahead = f"; {_told(reason.ahead, reason.ahead_is)} ahead" if reason.ahead else ""
         lines.append(f"{indent}- {reason.text}{ahead}")
         for holder in reason.holders[:3]:
             what = f"task {holder.task} ({holder.node})" if holder.task else f"run {holder.run}"
@@ -124,7 +139,7 @@ async def explain_run(store: Store, run_id: str) -> Why:
     if row.state in EXECUTING_RUNS:
         return await _executing(store, row)
     now = await store.now()
-    return msgspec.structs.replace(_why(row, now, row.queued_at), ended_at=row.ended_at)
+    return msgspec.structs.replace(_why(row, now, row.queued_at), ended_at=row.ended_at, until=())
 
 
 async def explain_task(store: Store, task: int) -> Why:
@@ -141,9 +156,12 @@ async def explain_task(store: Store, task: int) -> Why:
         return Why("task", str(task), node, row.state, row.requested_at, snapshot.now, note=note)
     reasons = explain_task_entry(conductor, entry, snapshot)
     note = ""
-    if entry.state == TaskState.REQUESTED and not reasons:
+    waits = entry.state == TaskState.REQUESTED
+    if waits and not reasons:
         note = await _turn_note(store)
-    elif entry.state != TaskState.REQUESTED:
+    elif waits:
+        note = await provisioner_note(store, [reasons])
+    else:
         note = f"Worker {entry.worker} has it: it waits for nothing."
     return Why(
         "task",
@@ -156,6 +174,7 @@ async def explain_task(store: Store, task: int) -> Why:
         priority=entry.run.row.priority,
         tags=entry.run.row.tags,
         note=note,
+        until=tuple(patience(conductor.lives, entry)) if waits else (),
     )
 
 
@@ -166,7 +185,7 @@ def explain_task_entry(conductor: Conductor, entry: TaskEntry, snapshot: Snapsho
 async def rebuild(store: Store) -> tuple[Conductor, Snapshot]:
     """A ledger of all active work as the rows have it now. It decides nothing and writes nothing."""
     snapshot = await store.load()
-    conductor = Conductor(snapshot.limits, 0, "why")
+    conductor = Conductor(snapshot.limits, 0, "why", Defaults(dispatch_deadline_us=UNKNOWN_US))
     conductor.graphs.update({key: _graph(body) for key, body in snapshot.graphs.items()})
     # As the leader does: what is mapped over, or decides a condition, may have been put away.
     runs = [await values.open_values(store, row) for row in snapshot.runs]
@@ -192,60 +211,25 @@ async def _queued(store: Store, row: RunRow) -> Why:
     # Other flows take other times: they say nothing about this one.
     alike = RunFilter(states=["succeeded", "failed"], flow=row.flow, limit=SAMPLE)
     recent = await store.runs(alike)
-    position = await store.position(row.seq)
     conductor.graphs.setdefault(row.graph, Graph(row.flow, ()))
     conductor.ledger.put_head(row)
     head = conductor.ledger.heads.get(row.seq)
     if head is None:
         head = QueuedRun(row, lanes.rank(snapshot.limits, row.priority, row.queued_at))
-    usual = typical(snapshot, conductor, recent)
-    ahead = max(0, (position or 1) - 1)
+    line = await line_of(store, row, snapshot.limits)
+    if line is None:
+        return _why(row, snapshot.now, row.queued_at, note="It has left the queue this moment.")
     reasons = explain_queued(
         conductor,
         head,
-        usual,
-        ahead,
+        typical(snapshot, conductor, recent),
+        line,
         snapshot.now,
-        before=await _before(store, row, ahead) if snapshot.limits.tags else None,
         replaced=await _replaced(store, row),
-        sharing=await _sharing(store, row, snapshot),
     )
-    note = "" if reasons else await _turn_note(store)
-    return _why(row, snapshot.now, row.queued_at, tuple(reasons), position, note)
-
-
-async def _sharing(store: Store, row: RunRow, snapshot: Snapshot) -> Sharing | None:
-    """With whom it takes turns: of a long queue, whose values stand at the head of a lane now."""
-    fair = snapshot.limits.fair
-    if fair is None or row.kind != "flow":
-        return None
-    value = row.tags.get(fair.key, "")
-    queue = [each.run for each in await store.queue(MOST_BEFORE) if each.run.kind == "flow"]
-    if len(queue) < MOST_BEFORE:
-        waiting = Counter(each.tags.get(fair.key, "") for each in queue)
-        places = [each.seq for each in queue if each.tags.get(fair.key, "") == value]
-        del waiting[value]
-        return Sharing(fair, value, places.index(row.seq) if row.seq in places else 0, waiting)
-    lanes_read = snapshot.lanes[:MOST_LANES]
-    heads = await store.heads(Heads(lanes_read, 1, MOST_LANES))
-    # How many each of them has is not counted: of a long line only its turns matter.
-    others = {head.tags.get(fair.key, ""): UNBOUNDED for head in heads if head.kind == "flow"}
-    others.pop(value, None)
-    place = await store.position(row.seq, own_lane=True) or 1
-    return Sharing(fair, value, place - 1, others, more=len(snapshot.lanes) > MOST_LANES)
-
-
-async def _before(store: Store, row: RunRow, ahead: int) -> list[dict[str, str]] | None:
-    """The tags of the runs before it; None where those are too many to be looked at."""
-    if ahead > MOST_BEFORE:
-        return None
-    tags: list[dict[str, str]] = []
-    for entry in await store.queue(ahead + 1) if ahead else ():
-        if entry.run.seq == row.seq:
-            break
-        if entry.run.kind == "flow":
-            tags.append(entry.run.tags)
-    return tags
+    note = await (_nobody_leads(store) if reasons else _turn_note(store))
+    why = _why(row, snapshot.now, row.queued_at, tuple(reasons), note=note)
+    return msgspec.structs.replace(why, position=line.ahead + 1, position_is=line.told)
 
 
 async def _replaced(store: Store, row: RunRow) -> str | None:
@@ -263,7 +247,7 @@ async def _executing(store: Store, row: RunRow) -> Why:
     if run is None or progress is None:
         return _why(row, snapshot.now, row.queued_at, note="It is ending.")
     usual = typical(snapshot, conductor, [])
-    groups: dict[tuple[str, tuple[str, ...]], tuple[int, tuple[Reason, ...]]] = {}
+    groups: dict[tuple[str, tuple[str, ...]], Waiting] = {}
     running: dict[str, int] = {}
     seen: dict[tuple[int, int], tuple[Reason, ...]] = {}
     for entry in run.tasks.values():
@@ -275,15 +259,26 @@ async def _executing(store: Store, row: RunRow) -> Why:
         if lane not in seen or entry.not_before > snapshot.now:
             seen[lane] = tuple(explain.explain_task(conductor, entry, usual, snapshot.now))
         key = (entry.spec.name, tuple(reason.gate for reason in seen[lane]))
-        count, reasons = groups.get(key, (0, seen[lane]))
-        groups[key] = (count + 1, reasons)
-    waiting = [Waiting(step, count, reasons) for (step, _), (count, reasons) in groups.items()]
+        group = groups.get(key) or Waiting(entry.spec.name, 0, seen[lane])
+        until = _earliest(group.until, patience(conductor.lives, entry))
+        groups[key] = Waiting(group.step, group.count + 1, group.reasons, until)
+    notes = [await _nobody_leads(store)] if groups else []
+    notes.append(await provisioner_note(store, [group.reasons for group in groups.values()]))
     return msgspec.structs.replace(
-        _why(row, snapshot.now, row.queued_at),
-        waiting=tuple(waiting[:MOST_GROUPS]),
+        _why(row, snapshot.now, row.started_at or row.queued_at),
+        waiting=tuple(groups.values())[:MOST_GROUPS],
         pending=dict(waiting_nodes(progress)),
         running=running,
+        note=" ".join(note for note in notes if note),
     )
+
+
+def _earliest(known: tuple[Until, ...], more: list[Until]) -> tuple[Until, ...]:
+    first: dict[str, Until] = {}
+    for each in (*known, *more):
+        if each.kind not in first or each.at < first[each.kind].at:
+            first[each.kind] = each
+    return tuple(first.values())
 
 
 def _why(
@@ -291,7 +286,6 @@ def _why(
     now: int,
     since: int,
     reasons: tuple[Reason, ...] = (),
-    position: int | None = None,
     note: str = "",
 ) -> Why:
     return Why(
@@ -302,11 +296,18 @@ def _why(
         since,
         now,
         reasons,
-        position,
-        row.priority,
-        row.tags,
+        priority=row.priority,
+        tags=row.tags,
         note=note,
+        until=() if row.deadline_at is None else (Until("deadline", row.deadline_at),),
     )
+
+
+async def _nobody_leads(store: Store) -> str:
+    """Then nothing starts, whatever gates say."""
+    if await store.leader() is not None:
+        return ""
+    return "No process leads, and nothing starts: start an engine on this store."
 
 
 async def _turn_note(store: Store) -> str:

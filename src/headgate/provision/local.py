@@ -8,8 +8,10 @@ its row says what it is called, so that a leader elsewhere counts it.
 
 What a worker prints goes to a file and not to us: it must be able to print
 after we are gone. The last error in that of one that failed is the reason that
-is told. Only processes that were started here are ever signalled; their numbers
-cannot be used again before we have reaped them.
+is told. The file is locked as long as the worker lives (`worker_logs.py`), so
+that every other process that starts workers here lists it too, and knows when
+it has gone. Only processes that were started here are ever signalled; their
+numbers cannot be used again before we have reaped them.
 """
 
 from __future__ import annotations
@@ -18,7 +20,6 @@ import asyncio
 import builtins
 import logging
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -27,13 +28,14 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
 from headgate.base.clock import SECOND, Clock, SystemClock
 from headgate.base.config import PREFIX, Settings
 from headgate.base.errors import HeadgateError
+from headgate.kernel.naming import counted
 from headgate.provision.protocol import Capacity, Provisioned, ProvisionedState
+from headgate.provision.worker_logs import WorkerLogs, last_words, shorten
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -42,14 +44,6 @@ BY_VARIABLE = ("url", "work_dir", "provision")
 """Settings a worker gets by variables: everybody may read a command line, and a url may hold a password."""
 REMEMBERED = 100
 """How many that ended are still listed."""
-MOST_LOGS = 50
-LARGEST_LOG = 8 << 20
-TAIL = 64 << 10
-LAST_LINES = 8
-LONGEST_WORDS = 800
-TOLD = "error: "
-RAISED = re.compile(r"[A-Za-z_][\w.]*(: |$)")
-"""The line below a traceback: the exception and its message."""
 KILL_MARGIN_US = 10 * SECOND
 """Beyond its grace: then a worker that was told to end is killed."""
 LOOK_SECONDS = 0.02
@@ -92,14 +86,19 @@ class LocalProvisioner:
         steps: Callable[[], Mapping[str, str]] | None = None,
         clock: Clock | None = None,
         grace_us: int | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
-        """`steps`: step → signature as a new worker would have them, where the same code is loaded here."""
+        """`steps`: step → signature as a new worker would have them, where the same code is loaded here.
+
+        `environment`: variables of a worker, over those of this process.
+        """
         self._command = list(command)
         self._settings = settings
         self._steps = steps
         self._clock = clock or SystemClock()
         self._grace_us = settings.grace_us if grace_us is None else grace_us
-        self._logs = Path(settings.work_dir) / "workers"
+        self._environment = dict(environment or {})
+        self._logs = WorkerLogs(Path(settings.work_dir) / "workers", settings.url)
         self._children: dict[str, _Child] = {}
         self._ended: deque[Provisioned] = deque(maxlen=REMEMBERED)
         self._lock = threading.Lock()
@@ -118,20 +117,26 @@ class LocalProvisioner:
             settings.permits(), settings.total_permits, dict(settings.worker_labels), steps
         )
 
-    async def request(self, n: int, needs: Mapping[str, str], reason: str) -> builtins.list[str]:
+    async def request(
+        self, n: int, needs: Mapping[str, str], reason: str, names: Sequence[str]
+    ) -> builtins.list[str]:
         if self.capacity(needs) is None:
             wanted = ", ".join(f"{label}={value}" for label, value in needs.items())
             raise HeadgateError(
                 f"workers started on this machine have no {wanted}.",
                 field="needs",
                 got=dict(needs),
-                hint="Name it in worker_labels if this machine has it.",
+                hint="If this machine has it, say so: --label, or worker_labels in headgate.toml.",
             )
-        log.info("starting %s workers %s", n, reason)
-        return await asyncio.to_thread(self._start, n)
+        log.info("starting %s %s", counted(n, "worker"), reason)
+        return await asyncio.to_thread(self._start, names[:n])
 
     async def list(self) -> builtins.list[Provisioned]:
-        return await asyncio.to_thread(self._look)
+        try:
+            return await asyncio.to_thread(self._look)
+        except RuntimeError:
+            # Where a whole program ends there is no thread to be had any more.
+            return self._look()
 
     async def release(self, name: str) -> None:
         child = self._children.get(name)
@@ -147,7 +152,7 @@ class LocalProvisioner:
                 self._tell_to_end(child)
             while self._living():
                 await asyncio.sleep(LOOK_SECONDS)
-                await asyncio.to_thread(self._look)
+                self._look()  # not in a thread: where a whole program ends there may be none to be had
         finally:
             # Also when nobody wants to wait any longer: nothing is left behind.
             for child in self._living():
@@ -160,36 +165,40 @@ class LocalProvisioner:
 
     # -- one worker --------------------------------------------------------------------------------
 
-    def _start(self, n: int) -> builtins.list[str]:
-        self._logs.mkdir(parents=True, exist_ok=True)
-        self._tidy_logs()
-        names: builtins.list[str] = []
-        for _ in range(n):
+    def _start(self, names: Sequence[str]) -> builtins.list[str]:
+        """Who is there now; a name that was started before is not started again."""
+        self._logs.tidy(self._children)
+        started: builtins.list[str] = []
+        for name in names:
             with self._lock:
                 if self._closed:
                     break
-                child = self._start_one(f"local-{os.urandom(5).hex()}")
-                self._children[child.name] = child
-            names.append(child.name)
-        return names
+                if name not in self._children:
+                    try:
+                        self._children[name] = self._start_one(name)
+                    except OSError as error:
+                        if not started:
+                            raise
+                        log.warning("no more than %s: %s", counted(len(started), "worker"), error)
+                        break
+            started.append(name)
+        return started
 
     def _start_one(self, name: str) -> _Child:
-        path = self._logs / f"{name}.log"
         values = (self._settings.url, self._settings.work_dir, name)
         told = zip(BY_VARIABLE, values, strict=True)
-        environment = {**os.environ, **{f"{PREFIX}{key.upper()}": value for key, value in told}}
-        fd = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
-        try:
+        variables = {f"{PREFIX}{key.upper()}": value for key, value in told}
+        environment = {**os.environ, **self._environment, **variables}
+        with self._logs.begun(name) as (path, out, lock):
             process = subprocess.Popen(  # noqa: S603 — our own program, or what the operator named
                 self._command,
                 stdin=subprocess.PIPE,
-                stdout=fd,
-                stderr=fd,
+                stdout=out,
+                stderr=out,
                 env=environment,
                 start_new_session=True,
+                pass_fds=(lock,),
             )
-        finally:
-            os.close(fd)
         return _Child(name, process, path, self._clock.now())
 
     def _tell_to_end(self, child: _Child) -> None:
@@ -200,7 +209,7 @@ class LocalProvisioner:
                 child.process.send_signal(signal.SIGTERM)
 
     def _look(self) -> builtins.list[Provisioned]:
-        """Everybody as they are now; who has ended is reaped and remembered."""
+        """Everybody as they are now, whoever started them; who has ended here is reaped and remembered."""
         alive: builtins.list[Provisioned] = []
         for child in self._living():
             if child.process.poll() is None:
@@ -209,14 +218,26 @@ class LocalProvisioner:
                 alive.append(Provisioned(child.name, "running", child.since, where))
             else:
                 self._bury(child)
-        return alive + builtins.list(self._ended)
+        ended = builtins.list(self._ended)
+        known = {each.name for each in (*alive, *ended)}
+        return alive + ended + self._others(known)
+
+    def _others(self, known: set[str]) -> builtins.list[Provisioned]:
+        """Workers that other processes started on this machine for the same store.
+
+        Of those that are gone nobody knows the exit code; they end with whoever started them.
+        """
+        return [
+            Provisioned(name, "running" if lives else "ended", 0, f"log {path}")
+            for name, path, lives in self._logs.others(known)
+        ]
 
     def _mind(self, child: _Child) -> None:
         released, patience = child.released_at, self._grace_us + KILL_MARGIN_US
         if released is not None and self._clock.monotonic() - released > patience:
             log.warning("worker %s was told to end and has not: it is killed", child.name)
             _kill(child)
-        _shorten(child.log)
+        shorten(child.log)
 
     def _bury(self, child: _Child) -> None:
         with self._lock:
@@ -227,30 +248,17 @@ class LocalProvisioner:
         code = child.process.returncode
         well = code == 0 or (child.released_at is not None and code == -signal.SIGTERM)
         state: ProvisionedState = "ended" if well else "failed"
-        detail = "" if well else f"{_how(code)}{_last_words(child.log)}"
+        detail = f"{_how(code)}{last_words(child.log, told=not well)}"
         if well:
             child.log.unlink(missing_ok=True)
-        self._ended.append(Provisioned(child.name, state, child.since, detail))
-
-    def _tidy_logs(self) -> None:
-        """Logs of workers that failed are kept, up to a number."""
-        logs = sorted(self._logs.glob("local-*.log"), key=_changed)
-        for path in logs[:-MOST_LOGS]:
-            if path.stem not in self._children:
-                path.unlink(missing_ok=True)
+        released = child.released_at is not None
+        self._ended.append(Provisioned(child.name, state, child.since, detail, released))
 
 
 def _kill(child: _Child) -> None:
     """Its whole session but what it put into sessions of their own: those end with their guard."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(child.process.pid, signal.SIGKILL)
-
-
-def _changed(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except FileNotFoundError:
-        return 0.0
 
 
 def _how(code: int) -> str:
@@ -260,46 +268,3 @@ def _how(code: int) -> str:
         return f"killed by {signal.Signals(-code).name}"
     except ValueError:
         return f"killed by signal {-code}"
-
-
-def _tail(path: Path) -> bytes:
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - TAIL))
-        return file.read(TAIL)
-
-
-def _last_words(path: Path) -> str:
-    try:
-        text = _tail(path).decode(errors="replace")
-    except OSError:
-        return ""
-    words = error_in(text)[:LONGEST_WORDS]
-    return f": {words} (log: {path})" if words else f" without a word (log: {path})"
-
-
-def error_in(text: str) -> str:
-    """The error that a program told last, without the way there.
-
-    That is what was raised and what our own command line says about it; else the last line.
-    """
-    lines = [line.rstrip() for line in text.splitlines() if line.strip(" \t^~")][-LAST_LINES:]
-    told = [line.removeprefix(TOLD) for line in lines if line.startswith(TOLD)][-1:]
-    raised = [
-        line for before, line in pairwise(lines) if before[0].isspace() and RAISED.match(line)
-    ][-1:]
-    if told and raised and raised[0] in told[0]:
-        raised = []
-    return "; ".join(raised + told or [line.strip() for line in lines[-1:]])
-
-
-def _shorten(path: Path) -> None:
-    """A log that has grown too large keeps its end. The worker appends, so it goes on behind that."""
-    try:
-        if path.stat().st_size <= LARGEST_LOG:
-            return
-        end = _tail(path)
-        os.truncate(path, 0)
-        with path.open("ab") as file:
-            file.write(end)
-    except OSError as error:
-        log.warning("the log %s is not shortened: %s", path, error)

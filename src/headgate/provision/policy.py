@@ -15,28 +15,32 @@ as a probe for all that waits with the same needs. What it has when it joins is
 taken for what the next will have; for what it does not fit, nobody is asked for
 in a while.
 
-What this cannot see: workers that a leader in another process asked for count
-from when they have joined, or where the provisioner lists them for everybody.
-At a take-over there may be more than `max_workers`, by those that were on
-their way, until they end themselves for want of work.
+Every name is stored before its worker is asked for, and a sight holds what is
+stored. So a new leader finds who is on the way for the leader before it, counts
+them like its own, and `max_workers` holds over a take-over too. A worker of
+which nobody says that it has ended is counted a while beyond its row: it leaves
+the store a moment before its process is gone.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from headgate.base.config import Settings
 from headgate.base.durations import spoken
 from headgate.base.model import WorkerRow
-from headgate.kernel.demand import Demand, Want
-from headgate.kernel.gates import UNBOUNDED
+from headgate.base.provisioning import Said
+from headgate.kernel.demand import Demand
+from headgate.kernel.naming import counted
 from headgate.kernel.place import Skill
+from headgate.provision.dealing import Ask, Bag, Draft, Needs, fits, spoken_skill
 from headgate.provision.protocol import Capacity, Provisioned, Provisioner
 
-Needs = tuple[tuple[str, str], ...]
+PARTING_US = 5_000_000
+"""How long one that has left and is listed nowhere still counts: its process may not be gone yet."""
 LONGEST_COOLDOWN_US = 300_000_000
 MOST_REMEMBERED = 1_000
 """Skills set aside, and needs that somebody came for."""
@@ -63,67 +67,56 @@ class Rules:
         )
 
 
+class Stored(NamedTuple):
+    """A worker that was asked for, by this leader or by another, as the store has it."""
+
+    name: str
+    until: int
+    """If it has not joined by then, nobody waits for it any longer."""
+    joined: bool = False
+    """It has been there, and may be gone again."""
+    ask: Ask | None = None
+    """What it was asked for with; None: nobody here can read it."""
+
+
 class Sight(NamedTuple):
-    """What a leader sees at one instant."""
+    """What a leader sees at one instant; the stored names are read after the list."""
 
     demand: Demand
     workers: Sequence[WorkerRow]
     listed: Sequence[Provisioned]
-
-
-class Ask(NamedTuple):
-    n: int
-    needs: Needs
-    reason: str
-    skills: frozenset[Skill]
-    """What the new workers are to serve."""
-    capacity: Capacity
+    stored: Sequence[Stored] = ()
 
 
 class Plan(NamedTuple):
     asks: tuple[Ask, ...] = ()
     give_up: tuple[str, ...] = ()
     """To be released: they have not joined in time."""
+    gone: tuple[str, ...] = ()
+    """Stored names that count no longer."""
 
 
 @dataclass(slots=True)
 class Known:
     """A worker that was asked for."""
 
-    since: int
+    until: int
+    """Then it is given up, unless it is there."""
     ask: Ask | None = None
-    """None: it was found listed, and somebody else asked for it."""
+    """None: it was found listed, and nobody here knows who asked for it."""
+    ours: bool = False
+    """This process asked for it, and knows how it ends."""
     joined: bool = False
+    """It was seen."""
+    came: bool = False
+    """It has joined by the store's word, seen or not."""
     given_up: bool = False
+    left_at: int | None = None
+    """Since when nobody has seen or listed it; None: it is there, or has not come yet."""
 
-
-@dataclass(slots=True)
-class _Bag:
-    """Permits of one worker that is on its way, while tasks are dealt out to it."""
-
-    capacity: Capacity
-    used: dict[str, int] = field(default_factory=dict[str, int])
-
-    def take(self, skill: Skill, tasks: int) -> int:
-        if tasks <= 0 or not fits(self.capacity, skill):
-            return 0
-        permits = self.capacity.permits.get(skill.executor, 0)
-        room = UNBOUNDED if permits < 0 else permits - self.used.get(skill.executor, 0)
-        if self.capacity.total >= 0:
-            room = min(room, self.capacity.total - sum(self.used.values()))
-        taken = max(0, min(tasks, room))
-        self.used[skill.executor] = self.used.get(skill.executor, 0) + taken
-        return taken
-
-
-def fits(capacity: Capacity, skill: Skill) -> bool:
-    """Whether such a worker could run such a task at all."""
-    return (
-        capacity.permits.get(skill.executor, 0) != 0
-        and capacity.total != 0
-        and all(capacity.labels.get(label) == value for label, value in skill.needs)
-        and (capacity.steps is None or capacity.steps.get(skill.step) == skill.signature)
-    )
+    @property
+    def awaited(self) -> bool:
+        return not (self.joined or self.came or self.given_up)
 
 
 class Policy:
@@ -148,6 +141,8 @@ class Policy:
         self._met: dict[Needs, Capacity] = {}
         """What the worker that joined last had, by the needs it was asked for with."""
         self._impossible: str = ""
+        self._there = 0
+        """At the last look: those that count and are not on their way."""
 
     # -- facts -------------------------------------------------------------------------------------
 
@@ -155,20 +150,33 @@ class Policy:
         """The provisioner has answered `ask`."""
         self._answered(ask)
         granted = list(names)
-        for name in granted:
-            known = self._known.setdefault(name, Known(now))
-            known.ask = ask
+        self._expect(ask, granted, now)
         self.requested += len(granted)
         if not granted:
             self.failed("the provisioner granted no worker", now)
 
-    def failed(self, why: str, now: int, ask: Ask | None = None) -> None:
-        """Asking failed, or what was asked for did: nothing is asked for until it has cooled down."""
+    def failed(
+        self, why: str, now: int, ask: Ask | None = None, perhaps: Iterable[str] = ()
+    ) -> None:
+        """Asking failed, or what was asked for did: nothing is asked for until it has cooled down.
+
+        `perhaps`: of `ask`, who may come nevertheless; they count until they are given up.
+        """
         if ask is not None:
             self._answered(ask)
+            self._expect(ask, perhaps, now)
         self.failures += 1
         self.last_error = why
         self.cooling_until = now + self._cooldown()
+
+    def withdrawn(self, ask: Ask) -> None:
+        """It was not asked for after all."""
+        self._answered(ask)
+
+    def _expect(self, ask: Ask, names: Iterable[str], now: int) -> None:
+        for name in names:
+            known = self._known.setdefault(name, Known(now + self.rules.start_timeout_us))
+            known.ask, known.ours = ask, True
 
     def _answered(self, ask: Ask) -> None:
         if ask in self._on_the_way:
@@ -189,21 +197,36 @@ class Policy:
         rows = {row.provision: row for row in sight.workers if row.provision}
         present = set(rows)
         alive = {each.name for each in sight.listed if each.state in ("starting", "running")}
+        self._recall(sight.stored)
         self._meet(rows, alive, now)
         self._part(sight, present, alive, now)
         give_up = self._overdue(present, now)
         heads = self._heads(present, alive)
+        self._there = heads - self._waiting()
         asks = self._asks(sight.demand, self.rules.max_workers - heads, now)
         if asks:
             self._not_before = now + self.rules.interval_us
             self._on_the_way += asks
             self.last_request = "; ".join(f"{ask.n} {ask.reason}" for ask in asks)
-        return Plan(tuple(asks), tuple(give_up))
+        stored = {each.name for each in sight.stored}
+        gone = sorted(stored - self._known.keys() - present - alive)
+        return Plan(tuple(asks), tuple(give_up), tuple(gone))
+
+    def _recall(self, stored: Sequence[Stored]) -> None:
+        """Who was asked for, by whomever: they are on their way for this leader too."""
+        for each in stored:
+            known = self._known.get(each.name)
+            if known is None:
+                known = self._known[each.name] = Known(each.until, each.ask)
+            if each.joined and not known.came:
+                known.came = True
+                if known.ours:
+                    self.failures = 0
 
     def _meet(self, rows: Mapping[str, WorkerRow], alive: set[str], now: int) -> None:
         for name in alive - rows.keys() - self._known.keys():
-            # Asked for by a request whose answer was lost: it may still join.
-            self._known[name] = Known(now)
+            # The provisioner lists it and the store does not: it may still join.
+            self._known[name] = Known(now + self.rules.start_timeout_us)
         for name in sorted(rows.keys() & self._known.keys()):
             known = self._known[name]
             if known.joined:
@@ -211,7 +234,8 @@ class Policy:
             known.joined = True
             self.failures = 0
             # One that drains already may have the code of before: it says nothing about the next.
-            if known.ask is not None and not rows[name].draining:
+            # Nor does one that another process started: it may run other code than ours would.
+            if known.ask is not None and known.ours and not rows[name].draining:
                 self._judge(name, known.ask, rows[name], now)
         for memory in (self._set_aside, self._met):
             if len(memory) > MOST_REMEMBERED:
@@ -224,27 +248,35 @@ class Policy:
         for skill in [skill for skill in self._set_aside if fits(met, skill)]:
             del self._set_aside[skill]
         for skill in sorted(skill for skill in ask.skills if not fits(met, skill)):
-            self.last_error = f"worker {name} came and does not fit {_spoken(skill)}"
+            self.last_error = f"worker {name} came and does not fit {spoken_skill(skill)}"
             self._set_aside[skill] = now + LONGEST_COOLDOWN_US
 
     def _part(self, sight: Sight, present: set[str], alive: set[str], now: int) -> None:
         """Forget who has ended. Any number that failed at once are one failure.
 
-        Who ended well without having been seen is none: it did its work between two looks, or was let go.
+        Who ended well has failed too if it never joined, unless it was let go, or was another process's:
+        those end with whoever started them.
         """
         words: list[str] = []
         for each in sight.listed:
             if each.name in alive or each.name not in self._known:
                 continue
             known = self._known.pop(each.name)
-            if each.state == "failed" and not known.given_up:
-                before = "" if known.joined else " before it had joined"
+            unseen = not (known.joined or known.came)
+            idle = each.state == "ended" and unseen and known.ours and not each.released
+            if not known.given_up and (each.state == "failed" or idle):
+                before = " before it had joined" if unseen else ""
                 words.append(f"worker {each.name} ended{before}: {each.detail or 'it failed'}")
-        gone = [
-            name
-            for name, known in self._known.items()
-            if (known.joined or known.given_up) and name not in present and name not in alive
-        ]
+        gone: list[str] = []
+        for name, known in self._known.items():
+            if name in present or name in alive:
+                known.left_at = None
+            elif known.given_up:
+                gone.append(name)
+            elif known.joined or known.came:
+                known.left_at = now if known.left_at is None else known.left_at
+                if now - known.left_at >= PARTING_US:
+                    gone.append(name)
         for name in gone:
             del self._known[name]
         if words:
@@ -257,12 +289,11 @@ class Policy:
         never: list[str] = []
         for name, known in self._known.items():
             if name in present:
-                known.since = now
-            elif not known.given_up and now - known.since >= limit:
+                known.until = now + limit
+            elif not known.given_up and now >= known.until:
+                never += [name] if known.awaited and known.ours else []
                 known.given_up = True
                 late.append(name)
-                if not known.joined:
-                    never.append(name)
         if never:
             names = ", ".join(sorted(never))
             self.failed(f"{names} did not join within start_timeout ({spoken(limit)})", now)
@@ -278,7 +309,7 @@ class Policy:
         if not demand.total or now < max(self._not_before, self.cooling_until):
             return []
         bags = self._coming()
-        drafts: dict[Needs, _Draft] = {}
+        drafts: dict[Needs, Draft] = {}
         for want in demand.wants:
             skill, left = want.skill, want.tasks - want.room
             # Before any bag is opened: what nobody comes for must not take the permits of what can run.
@@ -286,23 +317,23 @@ class Policy:
                 continue
             capacity = self._provisioner.capacity(dict(want.needs))
             if capacity is None or not fits(capacity, skill):
-                self._impossible = f"the provisioner has no worker for {_spoken(skill)}"
+                self._impossible = f"the provisioner has no worker for {spoken_skill(skill)}"
                 continue
             if capacity.steps is None and not self._proven(skill):
                 if want.needs in drafts:
                     drafts[want.needs].wants[skill] = want
                 elif room > 0 and not self._awaited(want.needs):
-                    drafts[want.needs] = _Draft(capacity)
+                    drafts[want.needs] = Draft(capacity)
                     drafts[want.needs].serve(want)
-                    bags.append(_Bag(capacity))
+                    bags.append(Bag(capacity))
                     room -= 1
                 continue
             for bag in bags:
                 left -= bag.take(skill, left)
             while left > 0 and room > 0:
-                draft = drafts.setdefault(want.needs, _Draft(capacity))
+                draft = drafts.setdefault(want.needs, Draft(capacity))
                 draft.serve(want)
-                bag = _Bag(capacity)
+                bag = Bag(capacity)
                 bags.append(bag)
                 left -= bag.take(skill, left)
                 room -= 1
@@ -325,50 +356,33 @@ class Policy:
             if known.ask is not None and not known.joined and not known.given_up
         ]
 
-    def _coming(self) -> list[_Bag]:
+    def _coming(self) -> list[Bag]:
         planned = [ask for ask in self._on_the_way for _ in range(ask.n)]
-        return [_Bag(ask.capacity) for ask in (*self._expected(), *planned)]
+        return [Bag(ask.capacity) for ask in (*self._expected(), *planned)]
 
     # -- words -------------------------------------------------------------------------------------
 
+    def said(self) -> Said:
+        """How it stands, for whoever asks why a task still waits for a worker. Instants are this process's."""
+        text = self._standing()
+        if self._impossible:
+            text = f"{text}; {self._impossible}"
+        cools = bool(self.failures) and bool(self.cooling_until)
+        after = cools or (self._set_aside and not self._impossible)
+        return Said(text, self.cooling_until if cools else 0, self.last_error if after else "")
+
     def describe(self, now: int) -> str:
-        """How it stands, for whoever asks why a task still waits for a worker."""
-        waiting = sum(
-            1 for known in self._known.values() if not known.joined and not known.given_up
-        )
-        waiting += sum(ask.n for ask in self._on_the_way)
-        words = [f"{waiting} of at most {self.rules.max_workers} workers are on their way"]
-        if self.cooling_until > now:
-            left = spoken(self.cooling_until - now)
-            words.append(f"nothing is asked for in the next {left} after: {self.last_error}")
-        elif self._impossible:
-            words.append(self._impossible)
-        elif self.last_error and (self.failures or self._set_aside):
-            words.append(f"the last one failed: {self.last_error}")
-        return "; ".join(words)
+        return self.said().words(now)
 
+    def _standing(self) -> str:
+        of = f"of at most {counted(self.rules.max_workers, 'worker')}"
+        if waiting := self._waiting():
+            return f"{waiting:,} {of} {'is on its way' if waiting == 1 else 'are on their way'}"
+        if not self._there:
+            return f"none {of} is on its way"
+        are = "is" if self._there == 1 else "are"
+        return f"{self._there:,} {of} {are} there, none is on its way"
 
-@dataclass(slots=True)
-class _Draft:
-    """A request being put together."""
-
-    capacity: Capacity
-    n: int = 0
-    wants: dict[Skill, Want] = field(default_factory=dict[Skill, Want])
-
-    def serve(self, want: Want) -> None:
-        """One more worker, for `want`."""
-        self.n += 1
-        self.wants[want.skill] = want
-
-    def ask(self, needs: Needs) -> Ask:
-        tasks = sum(want.tasks - want.room for want in self.wants.values())
-        steps = sorted({want.step for want in self.wants.values()})
-        named = ", ".join(steps[:3]) + (f" and {len(steps) - 3} more" if len(steps) > 3 else "")
-        reason = f"for {tasks} tasks of {named} that lack only a worker"
-        return Ask(self.n, needs, reason, frozenset(self.wants), self.capacity)
-
-
-def _spoken(skill: Skill) -> str:
-    labels = "".join(f", {label}={value}" for label, value in skill.needs)
-    return f"step {skill.step} ({skill.executor}{labels})"
+    def _waiting(self) -> int:
+        awaited = sum(known.awaited for known in self._known.values())
+        return awaited + sum(ask.n for ask in self._on_the_way)

@@ -4,14 +4,17 @@ Who calls this: the leader, once a second at most, through `stages/overflow.py`.
 A provisioner may fail or hang: no task fails with it and the leader does not
 wait for it. It must not block the event loop.
 
-A worker that was asked for is known by the *name* its provisioner gave it. It
-carries the name in its row (`WorkerRow.provision`, from the setting `provision`),
-so that any leader, also a later one in another process, can count it.
+A worker that was asked for is known by the *name* it was asked for with. The
+leader makes the name and stores it before it asks, so that a later leader, in
+any process, knows who may be on the way. The worker carries the name in its row
+(`WorkerRow.provision`, from the setting `provision`: HEADGATE_PROVISION), so
+that any leader can count it. A name is never used twice: to be asked for one
+again is to be asked for the same worker.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol
 
 import msgspec
@@ -28,7 +31,9 @@ class Provisioned(msgspec.Struct, frozen=True):
     since: int = 0
     """When it was asked for, on the clock of the provisioner's process."""
     detail: str = ""
-    """Where it is; of one that failed, why, as its own last words if there are any."""
+    """Where it is; of one that has ended, why, as its own last words if there are any."""
+    released: bool = False
+    """It was told to end: then it is no failure if it never joined."""
 
 
 class Capacity(msgspec.Struct, frozen=True):
@@ -48,10 +53,13 @@ class Provisioner(Protocol):
         """What a worker with these labels would bring; None: it cannot provide one. Answers from memory."""
         ...
 
-    async def request(self, n: int, needs: Mapping[str, str], reason: str) -> list[str]:
-        """Ask for `n` more workers with these labels. Returns their names, fewer where fewer were granted.
+    async def request(
+        self, n: int, needs: Mapping[str, str], reason: str, names: Sequence[str]
+    ) -> list[str]:
+        """Ask for `n` more workers with these labels, to be called `names`. Returns the names that were granted.
 
-        It need not wait until they run.
+        It need not wait until they run. Raised is only what says that none of them will come: where
+        some do, those are returned. Whoever does not answer in time may still have started them.
         """
         ...
 

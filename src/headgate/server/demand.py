@@ -13,6 +13,7 @@ import msgspec
 
 from headgate.client.views import instant
 from headgate.kernel.demand import Demand
+from headgate.observe.provisioning import provisioner_words
 from headgate.observe.why import rebuild
 from headgate.server.fresh import Fresh
 from headgate.stages.engine import Engine
@@ -46,7 +47,7 @@ class DemandAnswer(msgspec.Struct, frozen=True):
     as_of: datetime
     leader: str | None
     provisioner: str | None = None
-    """What this process's provisioner last did, or why it does nothing; None where it has none."""
+    """What the leader's provisioner last did, or why it does nothing; None where it has none."""
 
 
 class Teller:
@@ -55,13 +56,11 @@ class Teller:
         self._from_rows = Fresh(self._rebuilt, KEPT_SECONDS)
 
     async def tell(self) -> DemandAnswer:
-        overflow = self._engine.overflow
+        coordinator, overflow = self._engine.coordinator, self._engine.overflow
+        if coordinator is None or not coordinator.demand_at:
+            return await self._from_rows.get(PATIENCE_SECONDS)
+        found = _answer(coordinator.demand, coordinator.demand_at, coordinator.owner)
         said = None if overflow is None else overflow.describe()
-        coordinator = self._engine.coordinator
-        if coordinator is not None and coordinator.demand_at:
-            found = _answer(coordinator.demand, coordinator.demand_at, coordinator.owner)
-        else:
-            found = await self._from_rows.get(PATIENCE_SECONDS)
         return msgspec.structs.replace(found, provisioner=said)
 
     async def close(self) -> None:
@@ -75,7 +74,8 @@ class Teller:
         for _ in range(MOST_CYCLES):
             if not conductor.cycle(snapshot.now).unfinished:
                 break
-        return _answer(conductor.sweep(snapshot.now), snapshot.now, leader)
+        found = _answer(conductor.sweep(snapshot.now), snapshot.now, leader)
+        return msgspec.structs.replace(found, provisioner=await provisioner_words(store))
 
 
 def _answer(demand: Demand, at: int, leader: str | None) -> DemandAnswer:

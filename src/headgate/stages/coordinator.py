@@ -39,7 +39,7 @@ from headgate.stages.overflow import Overflow, placed
 from headgate.stages.retention import Retention
 from headgate.stages.steady import Steady
 from headgate.stages.worker import End, Launch, Worker
-from headgate.stages.writing import Writing
+from headgate.stages.writing import Writing, lost_cycle
 from headgate.store import values
 from headgate.store.protocol import Elect, Expire, Recut, Store, Tidy, Withdraw
 
@@ -140,8 +140,8 @@ class Coordinator:
                 await self._turn(conductor)
             self._writing.close()
             await self._writing.drain()
-        except NotLeader:
-            log.warning("term %s of %s is over: another process leads", term, self.owner)
+        except NotLeader as error:
+            log.warning("term %s of %s is over: %s", term, self.owner, error)
         finally:
             self._conductor = None
             self._metrics.led()
@@ -348,8 +348,14 @@ class Coordinator:
             await asyncio.sleep(settings.leader_renew_us / SECOND)
             try:
                 elect = Elect(self.owner, settings.leader_lease_us, term)
-                if (await self._store.elect(elect)).term != term:
-                    # The next commit would tell the same; this only saves the wait for it.
+                answered = self._writing.answered
+                led = await self._store.elect(elect)
+                # Either way the next commit would tell the same; this only saves the wait for it.
+                if led.term != term:
+                    self.close()
+                    return
+                if led.cycle < answered:
+                    log.warning("%s", lost_cycle(answered))
                     self.close()
                     return
             except StoreError as error:
@@ -377,7 +383,7 @@ class Coordinator:
             self._behind(self._tidy(conductor.term))
         if self._overflow is not None:
             workers = [worker.row for worker in conductor.ledger.floor.workers.values()]
-            self._overflow.sees(self.demand, workers)
+            self._overflow.sees(self.demand, workers, self._store, conductor.term)
 
     async def _expire(self, conductor: Conductor, now: int) -> None:
         journal = conductor.journal

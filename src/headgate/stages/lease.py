@@ -34,6 +34,7 @@ MARGIN_US = 1 * SECOND
 """How long before its lease ends a worker stops what it runs."""
 LAST_MOMENT_US = SECOND // 5
 LEAVE_SECONDS = 3.0
+ENDED_SECONDS = 0.002
 WOKEN_US = SECOND // 2
 """How long a process that was stopped past its lease may take, when it wakes up, to stop what it runs."""
 
@@ -102,7 +103,9 @@ class LeaseKeeper:
                 async with asyncio.timeout(LEAVE_SECONDS):
                     await self._call(self._store.leave(worker))
             await self._call(self._end())
-        await asyncio.to_thread(self._thread.join)
+        # Not by a join in a thread of a pool: where a whole program ends there is none to be had.
+        while self._thread.is_alive():  # noqa: ASYNC110
+            await asyncio.sleep(ENDED_SECONDS)
 
     async def _call(self, work: Coroutine[Any, Any, T]) -> T:
         if self._loop is None:

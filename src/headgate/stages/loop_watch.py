@@ -184,7 +184,8 @@ class LoopWatch:
             return
         log.warning(
             "step %s holds the worker's loop for more than %d ms, at %s: nothing else of this worker"
-            " goes on meanwhile. Await what blocks, or make it a step without async (a thread).",
+            " goes on meanwhile, and no timeout ends anything. Await what blocks, or make it a step"
+            " without async (a thread).",
             sight.step,
             threshold_ms,
             sight.place,
@@ -204,6 +205,11 @@ def running_handle(frame: FrameType | None) -> asyncio.Handle | None:
             return handle if isinstance(handle, asyncio.Handle) else None
         frame = frame.f_back
     return None
+
+
+def is_run_frame(frame: FrameType) -> bool:
+    """Whether it is the loop's call of a handle."""
+    return frame.f_code is _RUN
 
 
 def context_of(handle: asyncio.Handle) -> Context:

@@ -26,6 +26,7 @@ from headgate.base.errors import HeadgateError, StoreError
 from headgate.base.model import WorkerRow
 from headgate.flows.registry import Registry
 from headgate.observe.metrics import Metrics
+from headgate.stages import heir
 from headgate.stages.chores import end_tasks
 from headgate.stages.coordinator import Coordinator
 from headgate.stages.lease import LeaseKeeper
@@ -38,6 +39,8 @@ log: logging.Logger = logging.getLogger(__name__)
 FINISH_BATCH = 500
 JOIN_AGAIN_SECONDS = 0.5
 FEEL_SECONDS = 0.25
+FEEL_SOON_SECONDS = 0.005
+"""After an attempt began or ended. With each turn of the loop it would cost a no-op task a tenth of its time."""
 ANSWER_SECONDS = 5.0
 """How long a worker that ends waits for the answer to its last acceptance."""
 
@@ -122,10 +125,11 @@ class Member:
     async def leave(self, left: list[int]) -> None:
         await end_tasks([*self._tasks, *self._chores])
         if left and self._settings.exit_when_stuck:
-            # Only with this process. Its lease is not given up: it passes when they are certainly gone.
+            # Only with this process. Nothing of theirs is given up before they are certainly gone.
             log.critical(
                 "%s bodies do not end when told to: this process ends with them", len(left)
             )
+            heir.appoint(self._settings, self.worker.id, self.worker.unfinished())
             os._exit(75)
         if left:
             # Bodies in threads, or that ignore being cancelled. The lease is kept until they end, so that
@@ -159,10 +163,10 @@ class Member:
             await asyncio.sleep(FEEL_SECONDS)
 
     def _feel_soon(self) -> None:
-        """Once per turn of the loop, however many attempts begin and end in it."""
+        """Once in a while, however many attempts begin and end in it."""
         if not self._feeling:
             self._feeling = True
-            asyncio.get_running_loop().call_soon(self._feel)
+            asyncio.get_running_loop().call_later(FEEL_SOON_SECONDS, self._feel)
 
     def _feel(self) -> None:
         self._feeling = False

@@ -73,6 +73,7 @@ class News:
                         str(event.data.get("reason", "")),
                         local=False,
                         value=await self._feed.value_of(conductor, event.task, ended.output),
+                        at=event.at,
                     )
 
     def _meet(self, conductor: Conductor, gathered: Gathered) -> None:

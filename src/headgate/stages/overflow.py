@@ -5,26 +5,65 @@ all of its terms, so that what one term asked for is known to the next. The
 leader tells it after every sweep what it sees; asking goes on in a task of its
 own, one at a time and each with a limit of time. If the provisioner fails or
 hangs, that is logged, the policy cools down, and tasks stay queued.
+
+Leaders of several processes race for room below `max_workers`. So each name is
+stored under the leader's term before its worker is asked for: a leader whose
+term is over is refused and asks for nobody, and its successor counts what is
+stored. A process that leads no longer still reaps what it started, and says so.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 import msgspec
 
 from headgate.base.clock import SECOND, Clock, SystemClock
 from headgate.base.config import Settings
+from headgate.base.errors import NotLeader, StoreError
 from headgate.base.limits import Limits
 from headgate.base.model import LimitRow, WorkerRow
+from headgate.base.provisioning import AskedWorker, Said
 from headgate.kernel.demand import Demand
-from headgate.provision.policy import Ask, Plan, Policy, Rules, Sight
+from headgate.kernel.naming import counted
+from headgate.provision.dealing import Ask
+from headgate.provision.policy import Plan, Policy, Rules, Sight, Stored
 from headgate.provision.protocol import Provisioned, Provisioner
 from headgate.stages.chores import end_tasks
+from headgate.store import provisioning
+from headgate.store.protocol import Store
 
 log: logging.Logger = logging.getLogger(__name__)
+MIND_SECONDS = 1.0
+UNSEEN_SECONDS = 2.5
+"""So long after the last sight this process leads no longer: a leader sweeps once a second."""
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Ask).decode
+
+
+@dataclass(slots=True)
+class _Term:
+    """The books of the term that a sight was seen in."""
+
+    store: Store
+    number: int
+    patience_us: int
+    gone: list[str] = field(default_factory=list[str])
+
+    async def note(self, ask: Ask, names: Iterable[str]) -> None:
+        body = _encode(ask)
+        asked = dict.fromkeys(names, body)
+        await self.store.provision(provisioning.Provision(self.number, asked, self.patience_us))
+
+    async def close(self, said: Said | None) -> None:
+        """Takes away the names that count no longer; `said`: what is new."""
+        if self.gone or said is not None:
+            note = provisioning.Provision(self.number, gone=self.gone, said=said)
+            await self.store.provision(note)
 
 
 class Overflow:
@@ -40,19 +79,40 @@ class Overflow:
         self.policy: Policy = policy or Policy(Rules.of(settings), provisioner, seed)
         self._provisioner = provisioner
         self._clock = clock or SystemClock()
+        self._patience_us = settings.start_timeout_us
         self._patience = settings.start_timeout_us / SECOND
         self._turn: asyncio.Task[None] | None = None
+        self._minding: asyncio.Task[None] | None = None
+        self._store: Store | None = None
+        self._seen_at = 0.0
+        self._ours: set[str] = set()
+        """Granted to this process, and not known to have ended."""
         self._closed = False
         self._told_error = ""
+        self._told: tuple[int, Said] = 0, Said("")
+        """What was stored last, and in which term."""
+        self._cooling = 0, 0
+        """The end of the cool-down, by our own clock and by the store's."""
 
-    def sees(self, demand: Demand, workers: Sequence[WorkerRow]) -> None:
-        """What the leader sees after a sweep, both at one instant. Returns at once.
+    def sees(self, demand: Demand, workers: Sequence[WorkerRow], store: Store, term: int) -> None:
+        """What the leader of `term` sees after a sweep, all at one instant. Returns at once.
 
         While the last sight is still being acted on, this one is not needed: the next comes in a second.
         """
-        if self._closed or (self._turn is not None and not self._turn.done()):
+        self._store = store
+        self._seen_at = asyncio.get_running_loop().time()
+        if self._closed or self._busy:
             return
-        self._turn = asyncio.create_task(self._act(demand, workers), name="headgate-overflow")
+        if self._minding is None:
+            self._minding = asyncio.create_task(self._mind(), name="headgate-overflow-mind")
+        books = _Term(store, term, self._patience_us)
+        self._turn = asyncio.create_task(
+            self._act(demand, workers, books), name="headgate-overflow"
+        )
+
+    @property
+    def _busy(self) -> bool:
+        return self._turn is not None and not self._turn.done()
 
     async def settled(self) -> None:
         """Returns when the last sight has been acted on."""
@@ -68,48 +128,133 @@ class Overflow:
         if self._closed:
             return
         self._closed = True
-        if self._turn is not None:
-            await end_tasks([self._turn])
+        await end_tasks([task for task in (self._turn, self._minding) if task is not None])
         await self._provisioner.close()
+        try:
+            # Whoever leads next need not wait for those who ended with us.
+            await self._part(await self._list())
+        except Exception as error:  # noqa: BLE001 — a provisioner is foreign code: it may raise anything
+            log.warning("provisioner: %s", _words(error, "the end of workers is not noted"))
 
     # -- one sight ---------------------------------------------------------------------------------
 
-    async def _act(self, demand: Demand, workers: Sequence[WorkerRow]) -> None:
+    async def _act(self, demand: Demand, workers: Sequence[WorkerRow], books: _Term) -> None:
+        try:
+            await self._plan(demand, workers, books)
+            said = await self._said(books)
+            new = said if (books.number, said) != self._told else None
+            await books.close(new)
+            self._told = books.number, said
+        except NotLeader as error:
+            log.info("nothing is asked of the provisioner: %s", error)
+        except StoreError as error:
+            log.warning("nothing is asked of the provisioner: %s", error)
+        if self.policy.last_error != self._told_error:
+            self._told_error = self.policy.last_error
+            log.warning("provisioner: %s; tasks stay queued", self._told_error)
+
+    async def _plan(self, demand: Demand, workers: Sequence[WorkerRow], books: _Term) -> None:
         policy = self.policy
         try:
             listed = await self._list()
-            plan = policy.plan(Sight(demand, workers, listed), self._clock.monotonic())
-            await self._carry_out(plan)
         except Exception as error:  # noqa: BLE001 — a provisioner is foreign code: it may raise anything
-            policy.failed(_said(error, "cannot list its workers"), self._clock.monotonic())
-        if policy.last_error != self._told_error:
-            self._told_error = policy.last_error
-            log.warning("provisioner: %s; tasks stay queued", self._told_error)
+            policy.failed(_words(error, "cannot list its workers"), self._clock.monotonic())
+            return
+        # After the list: of whoever has ended by then, the store knows whether it had joined.
+        found = await books.store.provisioned()
+        now = self._clock.monotonic()
+        stored = [_stored(each, now - found.now) for each in found.asked]
+        plan = policy.plan(Sight(demand, workers, listed, stored), now)
+        books.gone += plan.gone
+        self._ours -= _ended(listed)
+        await self._carry_out(plan, books)
 
     async def _list(self) -> list[Provisioned]:
         async with asyncio.timeout(self._patience):
             return await self._provisioner.list()
 
-    async def _carry_out(self, plan: Plan) -> None:
+    async def _carry_out(self, plan: Plan, books: _Term) -> None:
         for name in plan.give_up:
             try:
                 async with asyncio.timeout(self._patience):
                     await self._provisioner.release(name)
             except Exception as error:  # noqa: BLE001 — as above
-                log.warning("provisioner: %s", _said(error, f"cannot release {name}"))
-        for ask in plan.asks:
-            await self._request(ask)
+                log.warning("provisioner: %s", _words(error, f"cannot release {name}"))
+        waiting = list(plan.asks)
+        try:
+            while waiting:
+                await self._request(waiting[0], books)
+                waiting.pop(0)
+        finally:
+            for ask in waiting:
+                self.policy.withdrawn(ask)
 
-    async def _request(self, ask: Ask) -> None:
+    async def _request(self, ask: Ask, books: _Term) -> None:
+        names = [f"hg-{os.urandom(5).hex()}" for _ in range(ask.n)]
+        before = self._clock.monotonic()
+        await books.note(ask, names)
+        if self._clock.monotonic() - before > self._patience_us // 2:
+            # We stood still: by the time they start, another leader may count them no longer.
+            books.gone += names
+            self.policy.withdrawn(ask)
+            return
         try:
             async with asyncio.timeout(self._patience):
-                names = await self._provisioner.request(ask.n, dict(ask.needs), ask.reason)
+                granted = await self._provisioner.request(ask.n, dict(ask.needs), ask.reason, names)
         except Exception as error:  # noqa: BLE001 — as above
-            why = _said(error, f"cannot start {ask.n} workers")
-            self.policy.failed(why, self._clock.monotonic(), ask)
-        else:
-            log.info("asked for %s workers %s: %s", ask.n, ask.reason, ", ".join(names) or "none")
-            self.policy.asked(ask, names, self._clock.monotonic())
+            # Without an answer they may come all the same, and count until they are given up.
+            perhaps = names if isinstance(error, TimeoutError) else []
+            why = _words(error, f"cannot start {counted(ask.n, 'worker')}")
+            self.policy.failed(why, self._clock.monotonic(), ask, perhaps)
+            books.gone += [name for name in names if name not in perhaps]
+            self._ours.update(perhaps)
+            return
+        told = ", ".join(granted) or "none"
+        log.info("asked for %s %s: %s", counted(ask.n, "worker"), ask.reason, told)
+        self.policy.asked(ask, granted, self._clock.monotonic())
+        self._ours.update(granted)
+        books.gone += [name for name in names if name not in granted]
+        if others := set(granted) - set(names):
+            # It gives names of its own: they count from here on.
+            await books.note(ask, sorted(others))
+
+    async def _said(self, books: _Term) -> Said:
+        """How it stands, with its instants in the store's time."""
+        said = self.policy.said()
+        if said.cooling_until and said.cooling_until != self._cooling[0]:
+            # Once, and not anew each second: two clocks never agree to the microsecond.
+            left = said.cooling_until - self._clock.monotonic()
+            self._cooling = said.cooling_until, await books.store.now() + left
+        until = self._cooling[1] if said.cooling_until else 0
+        return msgspec.structs.replace(said, cooling_until=until)
+
+    # -- while another leads -----------------------------------------------------------------------
+
+    async def _mind(self) -> None:
+        """Whoever leads no longer is told nothing more, and its workers end all the same."""
+        while True:
+            await asyncio.sleep(MIND_SECONDS)
+            unseen = asyncio.get_running_loop().time() - self._seen_at
+            if self._busy or unseen < UNSEEN_SECONDS or not self._ours:
+                continue
+            try:
+                await self._part(await self._list())
+            except StoreError as error:
+                log.warning("the end of workers is not noted: %s", error)
+            except Exception as error:  # noqa: BLE001 — as above
+                log.warning("provisioner: %s", _words(error, "cannot list its workers"))
+
+    async def _part(self, listed: Sequence[Provisioned]) -> None:
+        """Says of our own workers that they have ended; it needs no fence, since nobody else can know."""
+        gone = sorted(self._ours & _ended(listed))
+        if not gone:
+            return
+        for each in listed:
+            if each.name in gone and each.state == "failed":
+                log.warning("provisioner: worker %s ended: %s", each.name, each.detail)
+        self._ours.difference_update(gone)
+        if self._store is not None:
+            await _forget(self._store, gone)
 
 
 def placed(limits: Limits, rows: Iterable[LimitRow]) -> Limits:
@@ -125,7 +270,34 @@ def placed(limits: Limits, rows: Iterable[LimitRow]) -> Limits:
     return limits if given else msgspec.structs.replace(limits, placement="pack")
 
 
-def _said(error: Exception, what: str) -> str:
+def _stored(row: AskedWorker, ahead: int) -> Stored:
+    """`ahead`: how far our own clock is before the store's."""
+    try:
+        ask = _decode(row.body)
+    except msgspec.DecodeError:
+        # Written by another version: it counts as a head all the same.
+        ask = None
+    return Stored(row.name, row.expires_at + ahead, row.joined_at > 0, ask)
+
+
+async def _forget(store: Store, names: list[str]) -> None:
+    try:
+        await store.forget_asked(names)
+    except StoreError:
+        # Whoever opened it has closed it: workers may take longer to end than the engine does.
+        again = store.twin()
+        await again.open()
+        try:
+            await again.forget_asked(names)
+        finally:
+            await again.close()
+
+
+def _ended(listed: Iterable[Provisioned]) -> set[str]:
+    return {each.name for each in listed if each.state in ("ended", "failed")}
+
+
+def _words(error: Exception, what: str) -> str:
     if isinstance(error, TimeoutError):
         return f"{what}: it did not answer in time"
     return f"{what}: {error or type(error).__name__}"

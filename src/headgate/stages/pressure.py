@@ -7,6 +7,10 @@ The coordinator learns the claim with each beat. A claim that changed in kind,
 because pressure set in or ended, must not wait for the next one: `claim` says
 so. It does not say so more than ten times a second: a worker that fills and
 empties quickly would otherwise write more beats than ends of tasks.
+
+What any beat says is what was last told, and not what is felt by then: a beat
+that said on its own that the worker is full would never be taken back by one
+that believes nobody has heard of it, and the worker would stand idle.
 """
 
 from __future__ import annotations
@@ -49,6 +53,8 @@ class Pressure:
         self.standing: int = settings.claim_batch
         """What the row should say; the whole batch until it was asked for the first time."""
         self.share: int = 100
+        self.full: tuple[str, ...] = ()
+        """Executors that the row should name as nearly full."""
         self.memory: float = 0.0
         self.p99_us: int = 0
         """0: no task has ended within the last minute."""
@@ -65,9 +71,12 @@ class Pressure:
             self.p99_us = self._durations.quantile(P99, now) or 0
         load = Load(permits, in_flight, self._total, self.memory, self.p99_us or None)
         claim = claim_size(load, self._policy, self.felt)
-        self.felt, self.size, self.standing = claim.felt, claim.size, claim.standing
-        self.share = claim.share
-        return Asked(claim.size, claim.standing, self._urgent(now))
+        self.felt, self.size = claim.felt, claim.size
+        urgent = self._urgent(now)
+        if self.felt == self._told:
+            self.standing, self.share = claim.standing, claim.share
+            self.full = tuple(sorted(claim.felt.nearly_full))
+        return Asked(claim.size, claim.standing, urgent)
 
     def _urgent(self, now: int) -> bool:
         # A claim is nothing only under pressure: permits in use are counted by the coordinator itself.

@@ -137,7 +137,7 @@ class Worker:
             permits=self._permits,
             total=self._settings.total_permits,
             claim=claim,
-            full=() if claim < 0 else tuple(sorted(self.pressure.felt.nearly_full)),
+            full=() if claim < 0 else self.pressure.full,
             share=self.pressure.share,
             free=self.pressure.size,
             labels=self._settings.worker_labels,
@@ -270,15 +270,13 @@ class Worker:
 
     def _never_began(self, launch: Launch, reason: StopReason) -> None:
         """It was told to stop while its arguments were fetched: its body never runs."""
-        if reason in ("drain", "kill"):
-            self._tell(End(launch.task, launch.token, TaskState.HANDED_BACK, reason=reason))
-        else:
-            self._tell(End(launch.task, launch.token, TaskState.CANCELLED, reason=reason))
+        state = TaskState.HANDED_BACK if reason in ("drain", "kill") else TaskState.CANCELLED
+        self._tell(launch.task, launch.token, state, reason=reason)
 
     def refuse(self, task: int, token: int, message: str) -> None:
         """An accepted attempt that cannot be begun here fails."""
         error = _dump(Failure("internal", f"internal: {message}"))
-        self._tell(End(task, token, TaskState.FAILED, error=error))
+        self._tell(task, token, TaskState.FAILED, error=error)
 
     def _executor(self, kind: str) -> Executor:
         executor = self._executors.get(kind)
@@ -351,20 +349,28 @@ class Worker:
             self._chore(self._put_blob_and_deliver(job, output))
             return
         error = None if outcome.failure is None else _dump(outcome.failure)
-        self._tell(End(job.task, job.token, state, output, error, outcome.reason or ""))
+        self._tell(job.task, job.token, state, output, error, outcome.reason or "")
 
     async def _put_blob_and_deliver(self, job: Job, output: bytes) -> None:
         try:
             ref = await self._carrier.put(output)
         except HeadgateError as error:
             failure = Failure("internal", f"internal: the result cannot be kept: {error}")
-            self._tell(End(job.task, job.token, TaskState.FAILED, error=_dump(failure)))
+            self._tell(job.task, job.token, TaskState.FAILED, error=_dump(failure))
             return
-        self._tell(End(job.task, job.token, TaskState.COMPLETED, ref))
+        self._tell(job.task, job.token, TaskState.COMPLETED, ref)
 
-    def _tell(self, end: End) -> None:
+    def _tell(
+        self,
+        task: int,
+        token: int,
+        state: str,
+        output: bytes | None = None,
+        error: bytes | None = None,
+        reason: str = "",
+    ) -> None:
         if not self._silent:
-            self._deliver(end._replace(worker=self.id))
+            self._deliver(End(task, token, state, output, error, reason, self.id))
 
     def _chore(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -393,6 +399,11 @@ class Worker:
         while self._chores:  # keeping a log may be followed by putting a blob away
             await asyncio.wait(self._chores)
         return [token for tokens in left for token in tokens]
+
+    def unfinished(self) -> list[tuple[int, int]]:
+        """(task, token) of what was told to stop and still runs."""
+        several = self._executors.values()
+        return [(each.task, each.token) for executor in several for each in executor.stopping()]
 
     def outlives(self) -> bool:
         """After `close`: whether a body has outlived it. Asked from any thread, also when the loop is gone."""

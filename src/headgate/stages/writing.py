@@ -13,7 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from headgate.base.changes import Commit
-from headgate.base.errors import NotLeader, StoreError
+from headgate.base.errors import NotLeader, OutOfOrder, StoreError
 from headgate.kernel.conductor import Cycle
 from headgate.observe.metrics import Metrics
 from headgate.stages.worker import End
@@ -33,6 +33,8 @@ class Writing:
         metrics: Metrics,
     ) -> None:
         self.written: int = 0
+        self.answered: int = -1
+        """The last cycle that the store has answered for."""
         self._store = store
         self._act = act
         self._changed = changed
@@ -113,9 +115,17 @@ class Writing:
             except NotLeader:
                 raise
             except StoreError as error:
+                if isinstance(error, OutOfOrder) and commit.previous <= self.answered:
+                    raise lost_cycle(self.answered) from error
                 log.error("the cycle cannot be written, trying again: %s", error)  # noqa: TRY400
                 if self._closing:
                     raise NotLeader("closed while the store could not be written") from error
                 await asyncio.sleep(RETRY_SECONDS)
             else:
+                self.answered = max(self.answered, commit.cycle)
                 return
+
+
+def lost_cycle(cycle: int) -> NotLeader:
+    """The store died with what it had answered and not flushed yet: what was decided on it is void."""
+    return NotLeader(f"the store has lost cycle {cycle}: what is there is read again")

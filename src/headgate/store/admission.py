@@ -10,7 +10,7 @@ the rows.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import ceil
 from typing import NamedTuple
@@ -18,6 +18,7 @@ from typing import NamedTuple
 from headgate.base.clock import SECOND
 from headgate.base.limits import Limits, TagRule
 from headgate.base.names import UNLIMITED
+from headgate.store.protocol import Submitted
 
 TOTAL = ""
 MAX_ACTIVE = "max_active"
@@ -40,9 +41,26 @@ class Full:
     """The ceiling that refused a run."""
 
     ceiling: str
+    rule: str
+    """What sets it: `max_active`, or a tag rule's name."""
     active: int
     limit: int
     retry_after_us: int
+    wanted: int = 1
+    """How many of one submission count under it, all or none."""
+
+    @property
+    def never(self) -> bool:
+        """However long they wait: together they are more than it allows."""
+        return self.wanted > self.limit
+
+
+class _Ceiling(NamedTuple):
+    name: str
+    """Of its counter."""
+    spoken: str
+    rule: str
+    limit: int
 
 
 def capped(limits: Limits) -> list[TagRule]:
@@ -71,29 +89,50 @@ class Ceilings:
         self, limits: Limits, active: Mapping[str, int], drained: Callable[[], Drained]
     ) -> None:
         self.added: Counter[str] = Counter()
-        self.refused: Counter[str] = Counter()
-        """Of one submission: who is refused behind others needs more room than they do."""
+        self._refused: Counter[str] = Counter()
+        self._turned_away: Counter[_Ceiling] = Counter()
+        self._before: Counter[str] = Counter()
         self._limits = limits
         self._rules = capped(limits)
         self._active = active
         self._drained = drained
 
+    def open(self) -> None:
+        """Another submission: who is refused behind others of it needs more room than they do."""
+        self._refused.clear()
+        self._turned_away.clear()
+        self._before = Counter(self.added)
+
     def admit(self, tags: Mapping[str, str], now: int) -> Full | None:
         """Takes a place under every ceiling that concerns `tags`, or says which one is full."""
         names = [TOTAL]
         if self._full(TOTAL, self._limits.max_active):
-            return self._refusal(TOTAL, MAX_ACTIVE, self._limits.max_active, now)
+            return self._refuse(TOTAL, tags, now)
         for rule in self._rules:
             name = rule.counter(tags)
             if name is None:
                 continue
             if self._full(name, rule.max_active):
-                spoken = f"{rule.key}={tags[rule.key]}" if rule.per_value else rule.name
-                return self._refusal(name, spoken, rule.max_active, now)
+                return self._refuse(name, tags, now)
             names.append(name)
         for name in names:
             self.added[name] += 1
         return None
+
+    def hardest(self, now: int) -> Full | None:
+        """The ceiling that keeps this submission out for the longest, where all or none of it is to be let in.
+
+        Whoever is refused at one ceiling has asked nobody at the others; here all are asked, for all.
+        """
+        found: list[Full] = []
+        for ceiling, turned_away in self._turned_away.items():
+            name = ceiling.name
+            active = self._active.get(name, 0) + self._before[name]
+            wanted = self.added[name] - self._before[name] + turned_away
+            room = ceiling.limit - active
+            if ceiling.limit != UNLIMITED and wanted > room:
+                found.append(self._told(ceiling, active, wanted, wanted - room, now))
+        return max(found, key=lambda full: (full.never, full.retry_after_us), default=None)
 
     def _now_active(self, name: str) -> int:
         return self._active.get(name, 0) + self.added[name]
@@ -101,14 +140,46 @@ class Ceilings:
     def _full(self, name: str, limit: int) -> bool:
         return limit != UNLIMITED and self._now_active(name) >= limit
 
-    def _refusal(self, name: str, ceiling: str, limit: int, now: int) -> Full:
+    def _refuse(self, name: str, tags: Mapping[str, str], now: int) -> Full:
+        concerned = {each.name: each for each in self._concerning(tags)}
+        self._turned_away.update(concerned.values())
+        self._refused[name] += 1
         active = self._now_active(name)
-        self.refused[name] += 1
-        # All of `added` are to be let in too; what is counted closes at its share of the pace.
-        wanted = active - limit + self.refused[name]
+        # All of `added` are to be let in too.
+        closing = active - concerned[name].limit + self._refused[name]
+        return self._told(concerned[name], active, 1, closing, now)
+
+    def _concerning(self, tags: Mapping[str, str]) -> Iterator[_Ceiling]:
+        yield _Ceiling(TOTAL, MAX_ACTIVE, MAX_ACTIVE, self._limits.max_active)
+        for rule in self._rules:
+            name = rule.counter(tags)
+            if name is not None:
+                spoken = f"{rule.key}={tags[rule.key]}" if rule.per_value else rule.name
+                yield _Ceiling(name, spoken, rule.name, rule.max_active)
+
+    def _told(self, ceiling: _Ceiling, active: int, wanted: int, closing: int, now: int) -> Full:
+        """`closing`: how many have to close first. What is counted closes at its share of the pace."""
         total = self._active.get(TOTAL, 0)
-        share = self._active.get(name, 0) / total if total else 1.0
-        return Full(ceiling, active, limit, retry_after(self._drained(), now, share, wanted))
+        share = self._active.get(ceiling.name, 0) / total if total else 1.0
+        never = wanted > ceiling.limit
+        wait = 0 if never else retry_after(self._drained(), now, share, closing)
+        return Full(ceiling.spoken, ceiling.rule, active, ceiling.limit, wait, wanted)
+
+
+def rejected(run_id: str, seq: int, full: Full, as_of: int) -> Submitted:
+    """The answer to a run that `full` keeps out."""
+    return Submitted(
+        id=run_id,
+        seq=seq,
+        outcome="rejected",
+        ceiling=full.ceiling,
+        rule=full.rule,
+        active=full.active,
+        limit=full.limit,
+        wanted=full.wanted,
+        retry_after_us=full.retry_after_us,
+        as_of=as_of,
+    )
 
 
 def closing(limits: Limits, ended: Iterable[Mapping[str, str]]) -> Counter[str]:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from headgate.base.model import Request, RunRow, StoredRequest, WorkerRow
+from headgate.base.provisioning import AskedWorker, Said
 
 Row = Sequence[Any]
 
@@ -16,6 +17,7 @@ _TAGS = 6
 decode_tags: Callable[[bytes | str], dict[str, str]] = msgspec.json.Decoder(dict[str, str]).decode
 encode: Callable[[object], bytes] = msgspec.json.Encoder().encode
 decode_worker: Callable[[bytes | str], WorkerRow] = msgspec.json.Decoder(WorkerRow).decode
+decode_said: Callable[[bytes | str], Said] = msgspec.json.Decoder(Said).decode
 _request = msgspec.json.Decoder(Request).decode
 
 
@@ -44,3 +46,7 @@ def workers(rows: Iterable[Row]) -> list[WorkerRow]:
 
 def requests(rows: Iterable[Row]) -> list[StoredRequest]:
     return [StoredRequest(seq, _request(body)) for seq, body in rows]
+
+
+def asked_workers(rows: Iterable[Row]) -> list[AskedWorker]:
+    return [AskedWorker(*row) for row in rows]

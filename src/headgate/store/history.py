@@ -35,7 +35,14 @@ def event_rows(
     now: int, actor: str, changes: Iterable[RunChanges], *, term: int = 0, cycle: int = 0
 ) -> list[NewEvent]:
     """(run, its changes) pairs as rows to store."""
-    return [(now, term, cycle, actor, run, pack(several)) for run, several in changes]
+    packed = ((run, pack(several)) for run, several in changes)
+    return packed_rows(now, actor, packed, term=term, cycle=cycle)
+
+
+def packed_rows(
+    now: int, actor: str, packed: Iterable[tuple[int, bytes]], *, term: int = 0, cycle: int = 0
+) -> list[NewEvent]:
+    return [(now, term, cycle, actor, run, body) for run, body in packed]
 
 
 def by_run(changes: Iterable[Change]) -> Mapping[int, list[Change]]:

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from headgate.base.limits import Limits
 from headgate.kernel import lanes
 
-_HOLD = "\x1fhold"
-
 
 def lane_name(
     limits: Limits,
@@ -25,5 +23,5 @@ def lane_name(
     """
     waiting_key = None if waits_for is None else key
     if kind == "hold":
-        return _HOLD + lanes.signature(Limits(), {}, waiting_key)
+        return lanes.HOLD + lanes.signature(Limits(), {}, waiting_key)
     return lanes.signature(limits, tags, waiting_key)

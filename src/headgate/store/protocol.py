@@ -3,7 +3,7 @@
 Who calls what, and what they race for:
 
     clients       submit, retry, ask, set_limit and the reads
-    the leader    elect, load, gather, heads, commit, withdraw, expire, recut
+    the leader    elect, load, gather, heads, commit, withdraw, expire, recut, provision
     workers       beat, orders, accept, finish, leave
 
 Every verb of the leader carries its term and changes nothing if the term has
@@ -21,6 +21,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import msgspec
+
 from headgate.base.changes import Bucket, Commit, Linger, Order, Reservation, TaskRow
 from headgate.base.events import EventRow
 from headgate.base.limits import Limits
@@ -35,6 +37,7 @@ from headgate.base.model import (
     StoredRequest,
     WorkerRow,
 )
+from headgate.store.provisioning import Provisioning
 from headgate.store.pruning import Forgetting
 
 
@@ -47,16 +50,23 @@ class Submit:
     """False: all or none. True: what fits is admitted, the rest is rejected."""
 
 
-@dataclass(frozen=True, slots=True)
-class Submitted:
+class Submitted(msgspec.Struct, frozen=True, gc=False):
+    """The answer to one run of a submission."""
+
     id: str
     """The run the caller now has: its own, or the one it attached to."""
     seq: int
     outcome: Outcome
     ceiling: str = ""
     """On rejection: which ceiling (`max_active`, `tenant=acme` …)."""
+    rule: str = ""
+    """On rejection: what sets that ceiling (`max_active`, `tenant=*` …)."""
     active: int = 0
     limit: int = 0
+    wanted: int = 1
+    """On rejection: how many of the submission count under that ceiling, all or none.
+
+    More than `limit` of them can never be taken together: `retry_after_us` is 0 then."""
     retry_after_us: int = 0
     as_of: int = 0
     """On rejection: the history's last seq when it was decided, so that the checker can verify it.
@@ -83,6 +93,8 @@ class Leadership:
     owner: str
     expires_at: int
     now: int
+    cycle: int = -1
+    """The last one written in this term, as a renewal finds it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,10 +315,35 @@ class QueueEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class LineGroup:
+    """Queued runs of one lane and one priority that one of them is asked about with."""
+
+    lane: str
+    """Its signature, as `kernel.lanes` makes and reads it."""
+    rank: int
+    """The first part of their rank: smaller goes first."""
+    waiting: int
+    older: int
+    """How many of them stand before the run in question by rank and age."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLine:
+    """All queued runs but those of lower priority than one of them, counted by lane."""
+
+    rank: int
+    groups: list[LineGroup]
+    cut: bool = False
+    """There are more than were asked for: some are not counted here. Its own lane is counted first."""
+
+
+@dataclass(frozen=True, slots=True)
 class EventFilter:
     run: int | None = None
     after: int = 0
     limit: int = 10_000
+    newest: bool = False
+    """Of all runs: the last `limit`, and not the first. In their order either way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,7 +363,7 @@ class Counts:
     executing: int
 
 
-class Store(Forgetting, Protocol):
+class Store(Forgetting, Provisioning, Protocol):
     """One durable place for runs. Both back ends pass `headgate.testing.conformance`."""
 
     async def open(self) -> None:
@@ -413,8 +450,11 @@ class Store(Forgetting, Protocol):
         """Queued runs in their global order (priority, then age)."""
         ...
 
-    async def position(self, run: int, *, own_lane: bool = False) -> int | None:
-        """How many queued runs stand before it (of its own lane only), plus one; None if it is not queued."""
+    async def line(self, run: int, most: int) -> QueueLine | None:
+        """Who waits beside it, by lane and priority; None if it is not queued.
+
+        At most `most` of its own lane are counted, and as many of all others.
+        """
         ...
 
     async def workers(self) -> list[WorkerRow]: ...

@@ -9,7 +9,7 @@ from headgate.base.errors import NotFound
 from headgate.base.ids import RunId
 from headgate.base.model import NewRun
 from headgate.base.states import RunState
-from headgate.store.admission import Ceilings
+from headgate.store.admission import Ceilings, rejected
 from headgate.store.decode import Row, decode_tags
 from headgate.store.protocol import Submitted
 
@@ -77,16 +77,7 @@ def _answer(
     if run.kind != "hold":
         full = ceilings.admit(run.tags, now)
         if full is not None:
-            return Submitted(
-                id=run.id,
-                seq=seq,
-                outcome="rejected",
-                ceiling=full.ceiling,
-                active=full.active,
-                limit=full.limit,
-                retry_after_us=full.retry_after_us,
-                as_of=as_of,
-            )
+            return rejected(run.id, seq, full, as_of)
     return Submitted(run.id, seq, "created")
 
 

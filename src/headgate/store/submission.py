@@ -9,22 +9,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import msgspec
 
 from headgate.base.errors import InvalidInput
-from headgate.base.events import Change
+from headgate.base.events import Change, pack
 from headgate.base.limits import Limits
 from headgate.base.model import NewRun, Request
 from headgate.base.states import NEW, RunState
 from headgate.kernel.lanes import rank
-from headgate.store.admission import Ceilings
+from headgate.store.admission import Ceilings, Full, rejected
 from headgate.store.decode import encode_tags
-from headgate.store.history import CLIENT, RunChanges
+from headgate.store.history import CLIENT
 from headgate.store.lanes import lane_name
 from headgate.store.protocol import Submit, Submitted
+
+REFUSED = frozenset({"rejected", "duplicate"})
 
 
 class Holder(NamedTuple):
@@ -61,6 +63,14 @@ class Admitted(NamedTuple):
     waits_for: int | None
 
 
+class _Alike(NamedTuple):
+    """What is stored of all runs of a batch that differ only in their values."""
+
+    place: tuple[int, int]
+    tags: str
+    event: bytes
+
+
 @dataclass(slots=True)
 class Plan:
     """Rows to write for what was admitted."""
@@ -68,7 +78,8 @@ class Plan:
     runs: list[tuple[Any, ...]] = field(default_factory=list[tuple[Any, ...]])
     """In the order of `submit_run`'s columns."""
     queued: list[tuple[int, int, int, int]] = field(default_factory=list[tuple[int, int, int, int]])
-    events: list[RunChanges] = field(default_factory=list[RunChanges])
+    events: list[tuple[int, bytes]] = field(default_factory=list[tuple[int, bytes]])
+    """A run and its changes, packed."""
     keys: dict[str, int] = field(default_factory=dict[str, int])
 
 
@@ -85,6 +96,7 @@ class Desk:
         self.ceilings: Ceilings = facts.ceilings
         self.new: list[Admitted] = []
         self.replaced: list[Request] = []
+        self._refused_keys: dict[str, Full] = {}
 
     @property
     def as_read(self) -> tuple[int, int]:
@@ -99,17 +111,20 @@ class Desk:
         before = self._mark()
         # Behind others of one commit, no end of the history there is yet says why it is refused.
         self._as_of = 0 if self.new else self._facts.as_of
-        self.ceilings.refused.clear()
+        self._refused_keys.clear()
+        self.ceilings.open()
         results = [self._one(run) for run in submit.runs]
         missing = {each.run.graph for each in self.new[before[1] :]}
         missing -= submit.graphs.keys()
         missing -= set(graphs)
-        refused = _hardest(results)
-        if refused is not None and not submit.partial:
+        if not submit.partial and any(each.outcome in REFUSED for each in results):
+            full = self.ceilings.hardest(self._facts.now)
             self._undo(before)
             return [
-                result if result.id in self._facts.stored else _with_the_rest(result, refused)
-                for result in results
+                result
+                if result.id in self._facts.stored or result.outcome == "duplicate"
+                else self._refusal(submit.runs[index].id, full)
+                for index, result in enumerate(results)
             ]
         if missing:
             self._undo(before)
@@ -148,19 +163,21 @@ class Desk:
                     return _meet(run, holder)
                 waits_for = holder.seq
         if run.kind != "hold":
-            full = self.ceilings.admit(run.tags, facts.now)
+            # A key that was refused a moment ago would have been attached to: it asks for no place more.
+            full = self._refused_keys.get(run.key or "")
+            if full is None:
+                full = self.ceilings.admit(run.tags, facts.now)
             if full is not None:
-                return Submitted(
-                    id=run.id,
-                    seq=0,
-                    outcome="rejected",
-                    ceiling=full.ceiling,
-                    active=full.active,
-                    limit=full.limit,
-                    retry_after_us=full.retry_after_us,
-                    as_of=self._as_of,
-                )
+                if run.key is not None and run.on_duplicate != "replace":
+                    self._refused_keys[run.key] = full
+                return self._refusal(run.id, full)
         return self._admit(run, waits_for)
+
+    def _refusal(self, run_id: str, full: Full | None) -> Submitted:
+        """`full` None: it is refused only because another of its submission is a duplicate."""
+        if full is None:
+            return Submitted(run_id, 0, "rejected", ceiling="duplicate")
+        return rejected(run_id, 0, full, self._as_of)
 
     def _admit(self, run: NewRun, waits_for: int | None) -> Submitted:
         self._next += 1
@@ -182,25 +199,39 @@ class Desk:
     def signatures(self) -> list[str]:
         """The lane of every admitted run, by name."""
         limits = self._facts.limits
+        known: dict[object, str] = {}
         return [
-            lane_name(limits, kind=run.kind, tags=run.tags, key=run.key, waits_for=waits_for)
+            _lane_of(limits, run, known)
+            if waits_for is None
+            else lane_name(limits, kind=run.kind, tags=run.tags, key=run.key, waits_for=waits_for)
             for _, run, waits_for in self.new
         ]
 
     def plan(self, signatures: Sequence[str], lanes: Mapping[str, int]) -> Plan:
         plan = Plan()
+        known: dict[object, _Alike] = {}
         for (seq, run, waits_for), sign in zip(self.new, signatures, strict=True):
             lane = lanes[sign]
-            place = rank(self._facts.limits, run.priority, self._facts.now)
-            plan.runs.append(self._row(seq, run, lane, place, waits_for))
-            plan.queued.append((lane, *place, seq))
-            plan.events.append((seq, [queued_event(run, lane, place, waits_for)]))
-            if run.key is not None:
+            if run.key is None:
+                kind = (lane, run.kind, run.flow, run.graph, run.priority, *run.tags.items())
+                alike = known.get(kind)
+                if alike is None:
+                    alike = known[kind] = self._alike(run, lane, None)
+            else:
+                alike = self._alike(run, lane, waits_for)
                 plan.keys[run.key] = seq
+            plan.runs.append(self._row(seq, run, lane, alike, waits_for))
+            plan.queued.append((lane, *alike.place, seq))
+            plan.events.append((seq, alike.event))
         return plan
 
+    def _alike(self, run: NewRun, lane: int, waits_for: int | None) -> _Alike:
+        place = rank(self._facts.limits, run.priority, self._facts.now)
+        event = pack([queued_event(run, lane, place, waits_for)])
+        return _Alike(place, encode_tags(run.tags), event)
+
     def _row(
-        self, seq: int, run: NewRun, lane: int, place: tuple[int, int], waits_for: int | None
+        self, seq: int, run: NewRun, lane: int, alike: _Alike, waits_for: int | None
     ) -> tuple[Any, ...]:
         now = self._facts.now
         return (
@@ -209,11 +240,11 @@ class Desk:
             run.kind,
             run.flow,
             run.graph,
-            encode_tags(run.tags),
+            alike.tags,
             run.priority,
             run.key,
             lane,
-            *place,
+            *alike.place,
             waits_for,
             now,
             run.deadline_us,
@@ -226,34 +257,27 @@ class Desk:
         )
 
 
+def likely_lanes(limits: Limits, runs: Iterable[NewRun]) -> set[str]:
+    """Lanes of runs that replace none; the others are looked up when it is known whom they wait for."""
+    known: dict[object, str] = {}
+    for run in runs:
+        _lane_of(limits, run, known)
+    return set(known.values())
+
+
+def _lane_of(limits: Limits, run: NewRun, known: dict[object, str]) -> str:
+    """The lane of a run that waits for no other: by its kind and tags alone, so once for all that share them."""
+    kind = (run.kind, *run.tags.items())
+    found = known.get(kind)
+    if found is None:
+        found = known[kind] = lane_name(limits, kind=run.kind, tags=run.tags, key=None)
+    return found
+
+
 def keys_of(runs: Iterable[NewRun]) -> tuple[set[str], set[str]]:
     """Keys to look up, and those of them whose finished runs matter."""
     keyed = [(run.key, run.on_duplicate) for run in runs if run.key is not None]
     return {key for key, _ in keyed}, {key for key, how in keyed if how == "skip_if_finished"}
-
-
-def _hardest(results: Iterable[Submitted]) -> Submitted | None:
-    """What was refused for the longest: all or none wait for that."""
-    refused = [each for each in results if each.outcome in {"rejected", "duplicate"}]
-    return max(refused, key=lambda each: each.retry_after_us, default=None)
-
-
-def _with_the_rest(result: Submitted, refused: Submitted) -> Submitted:
-    """All or none: what one submission was refused for, its companions are refused for."""
-    if result.outcome == "duplicate":
-        return result
-    if result.outcome == "rejected":
-        return replace(result, retry_after_us=refused.retry_after_us)
-    return Submitted(
-        id=result.id,
-        seq=0,
-        outcome="rejected",
-        ceiling=refused.ceiling or "duplicate",
-        active=refused.active,
-        limit=refused.limit,
-        retry_after_us=refused.retry_after_us,
-        as_of=refused.as_of,
-    )
 
 
 def _meet(run: NewRun, holder: Holder) -> Submitted:

@@ -88,7 +88,8 @@ class Engines:
 
     def __call__(self, **settings: Any) -> Client:
         """A new engine in this process, with these settings over the fixture's."""
-        given = {**self._settings, **settings}
+        # A project's own setting is for its servers: a test starts no processes unless it says so.
+        given: dict[str, Any] = {"max_workers": 0, **self._settings, **settings}
         if self._clock is not None:
             given = {"worker_lease": LONG_LEASE, "leader_lease": LONG_LEASE, **given}
         return self._add(embedded(self.path, **given))

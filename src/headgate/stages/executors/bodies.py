@@ -6,12 +6,15 @@ import asyncio
 from types import CoroutineType
 from typing import Any
 
+from headgate.base.clock import SystemClock
 from headgate.base.errors import InvalidResult
 from headgate.base.secrets import MARK
 from headgate.observe import tracing
 from headgate.stages.executors import failures
 from headgate.stages.executors.protocol import CURRENT, Job, Outcome
 from headgate.stages.executors.redaction import reveal
+
+_clock = SystemClock()
 
 
 def perform(job: Job, max_result: int | None) -> Outcome:
@@ -27,8 +30,10 @@ def perform(job: Job, max_result: int | None) -> Outcome:
         if isinstance(value, CoroutineType):
             value = asyncio.run(_awaited(value))  # pyright: ignore[reportUnknownArgumentType]
     except BaseException as error:  # noqa: BLE001 — a body must not end the worker
+        if is_late(job):
+            return too_late(job)
         return Outcome("failed", failure=failures.of_exception(error, step.retry_on))
-    return encoded(job, value, max_result)
+    return too_late(job) if is_late(job) else encoded(job, value, max_result)
 
 
 def enter(job: Job) -> None:
@@ -44,6 +49,17 @@ def opened(job: Job) -> bytes:
         return job.call
     call, job.redact = reveal(job.call)
     return call
+
+
+def is_late(job: Job) -> bool:
+    """Whether its body ended after its timeout. The timer on the loop may be late, or even come after the
+    end, while something holds the loop: asked where the body has ended, at that moment."""
+    return job.deadline_us is not None and _clock.monotonic() >= job.deadline_us
+
+
+def too_late(job: Job) -> Outcome:
+    failure = failures.timed_out(job.timeout_us, job.step.retry_on)
+    return Outcome("timed_out", failure=failure, reason="timeout")
 
 
 def encoded(job: Job, value: object, max_result: int | None) -> Outcome:

@@ -211,7 +211,7 @@ def _perform(job: Job, trace: str | None, max_result: int | None) -> Outcome:
 
 
 def _report(work: Work, outcome: Outcome) -> Report:
-    state = "completed" if outcome.state == "completed" else "failed"
+    state = "failed" if outcome.state == "cancelled" else outcome.state
     return Report(work.token, state, outcome.output, outcome.failure)
 
 

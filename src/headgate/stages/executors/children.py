@@ -21,7 +21,7 @@ import msgspec
 
 from headgate.stages.executors.flights import Flight
 from headgate.stages.executors.frames import READY, Frames, Hello, Report, decode_report, frame
-from headgate.stages.executors.guard import Guard, end_tree
+from headgate.stages.executors.guard import Guard, end_tree, marked_environment, new_mark
 
 BOOT_SECONDS = 60.0
 """How long a child may take to import what it needs before it is given up."""
@@ -58,6 +58,8 @@ class Child:
         """Killed, or broken: nothing it still says counts."""
         self.fault: str = ""
         """What it was killed for, if nobody asked for its end."""
+        self.mark: str = new_mark()
+        """In the environment of everything it starts, and of nobody else."""
         self._line, theirs = socket.socketpair()
         with theirs:
             self._line.setblocking(False)
@@ -67,6 +69,7 @@ class Child:
                     stdin=subprocess.DEVNULL,
                     pass_fds=(theirs.fileno(), deadline_fd, *keep_fds),
                     start_new_session=True,
+                    env=marked_environment(self.mark),
                 )
             except BaseException:
                 self._line.close()

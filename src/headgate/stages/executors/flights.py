@@ -8,8 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 from headgate.base.clock import Clock
+from headgate.base.model import Failure
 from headgate.observe import tracing
-from headgate.stages.executors import capture, failures
+from headgate.stages.executors import bodies, capture, failures
 from headgate.stages.executors.protocol import Done, Job, Outcome, Stopping, StopReason
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -64,6 +65,7 @@ class Flights:
             self.loop.call_soon(_tell, done, job, outcome)
             return None
         flight = Flight(job, done)
+        job.home = self
         job.span = tracing.start(job)
         self._by_token[job.token] = flight
         return flight
@@ -86,6 +88,14 @@ class Flights:
         flight.since_us = self._clock.monotonic()
         return flight
 
+    def fail(self, job: Job, failure: Failure) -> bool:
+        """Something that the body started has raised what ends a program: it fails, and is told to stop."""
+        if job.stop_reason is not None or job.token not in self._by_token:
+            return False  # it ends as it was told
+        job.raised = failure  # at once: the body may end before it can be told
+        self.loop.call_soon_threadsafe(self._stop, job.token, "error")
+        return True
+
     def end(self, flight: Flight, outcome: Outcome) -> None:
         """Free the permit, then tell. A flight that was told to stop ends as it was told."""
         job = flight.job
@@ -93,14 +103,16 @@ class Flights:
             return
         if flight.timer is not None:
             flight.timer.cancel()
-        if job.stop_reason is not None:
+        if job.raised is not None:
+            outcome = Outcome("failed", failure=job.raised)
+        elif job.stop_reason is not None:
             outcome = _as_asked(job, job.stop_reason)
         _tell(flight.done, job, _with_notes(job, outcome))
         self.wake()
 
     def stopping(self) -> list[Stopping]:
         return [
-            Stopping(token, flight.job.stop_reason, flight.since_us)
+            Stopping(token, flight.job.stop_reason, flight.since_us, flight.job.task)
             for token, flight in self._by_token.items()
             if flight.job.stop_reason is not None
         ]
@@ -142,13 +154,7 @@ def _with_notes(job: Job, outcome: Outcome) -> Outcome:
 
 
 def _as_asked(job: Job, reason: StopReason) -> Outcome:
-    if reason == "timeout":
-        return Outcome(
-            "timed_out",
-            failure=failures.timed_out(job.timeout_us, job.step.retry_on),
-            reason=reason,
-        )
-    return Outcome("cancelled", reason=reason)
+    return bodies.too_late(job) if reason == "timeout" else Outcome("cancelled", reason=reason)
 
 
 def _tell(done: Done, job: Job, outcome: Outcome) -> None:

@@ -51,7 +51,7 @@ class Work(msgspec.Struct, frozen=True, array_like=True):
 
 class Report(msgspec.Struct, frozen=True, array_like=True):
     token: int
-    state: Literal["completed", "failed", "note"] = "completed"
+    state: Literal["completed", "failed", "timed_out", "note"] = "completed"
     output: bytes | None = None
     failure: Failure | None = None
     log: AttemptLog | None = None

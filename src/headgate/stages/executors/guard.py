@@ -11,8 +11,15 @@ worker does, however it dies.
 It is the second net: children also end by themselves (`child`). A guard that
 was killed is replaced when the next child starts.
 
-The worker writes `+group` when a child has started, and `-group` before the
+The worker writes `+group mark` when a child has started, and `-group` before the
 child is reaped, so that a number is forgotten before it can be used again.
+
+A process in a session of its own is found by its parents, while these live. Where
+a child was killed by another hand (out of memory) or with its worker, nobody is
+left to be found by: so every child has a mark in its environment, which whatever
+it starts inherits, and which the kernel keeps readable however the process changes
+its name or its parents. Only what was started with an environment made from nothing
+has none.
 Only the standard library is imported here: it starts with `-I -S`.
 """
 
@@ -26,11 +33,14 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 
 LOOK_SECONDS = 0.2
 ROUNDS = 100
 """How often `end_tree` looks for processes that were just started."""
+SETTLE_SECONDS = 0.01
+MARK = "__HEADGATE_CHILD"
+"""No setting: those begin with HEADGATE_."""
 _BOOTTIME: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
@@ -45,14 +55,14 @@ class Guard:
     def pid(self) -> int | None:
         return None if self._process is None else self._process.pid
 
-    def watch(self, group: int, others: Iterable[int]) -> None:
-        """Take `group` in; a new guard must also hear of the `others`."""
+    def watch(self, group: int, mark: str, others: Mapping[int, str]) -> None:
+        """Take `group` in; a new guard must also hear of the `others`: group → mark."""
         if self._process is None or self._process.poll() is not None:
             self.close()
             self._process = self._start()
-            for each in others:
-                self._say(f"+{each}\n")
-        self._say(f"+{group}\n")
+            for each, its_mark in others.items():
+                self._say(f"+{each} {its_mark}\n")
+        self._say(f"+{group} {mark}\n")
 
     def forget(self, group: int) -> None:
         self._say(f"-{group}\n")
@@ -93,7 +103,7 @@ def main(deadline_fd: int) -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # it ends with its line, and only then
     deadline = mmap.mmap(deadline_fd, mmap.PAGESIZE, prot=mmap.PROT_READ)
-    groups: set[int] = set()
+    groups: dict[int, str] = {}
     rest = b""
     while True:
         if select.select([0], [], [], LOOK_SECONDS)[0]:
@@ -103,16 +113,22 @@ def main(deadline_fd: int) -> None:
                 return
             *lines, rest = (rest + data).split(b"\n")
             for line in lines:
-                take = groups.add if line.startswith(b"+") else groups.discard
-                take(int(line[1:]))
+                group, _, mark = line[1:].decode().partition(" ")
+                if line.startswith(b"+"):
+                    groups[int(group)] = mark
+                else:
+                    groups.pop(int(group), None)
         (instant,) = struct.unpack_from("<q", deadline, 0)
         if 0 < instant <= time.clock_gettime_ns(_BOOTTIME) // 1000:
             kill(groups)
 
 
-def kill(groups: set[int]) -> None:
-    while groups:
-        end_tree(groups.pop())
+def kill(groups: dict[int, str]) -> None:
+    marks = list(groups.values())
+    for group in groups:
+        end_tree(group)
+    groups.clear()
+    end_marked(marks)
 
 
 def end_tree(group: int) -> None:
@@ -120,7 +136,7 @@ def end_tree(group: int) -> None:
 
     Those are found by their parents, so all are stopped first: what is stopped starts nothing and reaps
     nobody, and the list is complete when a look finds nobody new. (Where a child has died before, its
-    descendants have other parents already and cannot be found; other systems than Linux keep no such list.)
+    descendants have other parents already: `end_marked` finds them. Other systems than Linux keep no such list.)
     """
     _signal(os.killpg, group, signal.SIGSTOP)
     found: set[int] = set()
@@ -134,6 +150,53 @@ def end_tree(group: int) -> None:
     for pid in found:
         _signal(os.kill, pid, signal.SIGKILL)
     _signal(os.killpg, group, signal.SIGKILL)
+
+
+def new_mark() -> str:
+    return os.urandom(12).hex()
+
+
+def marked_environment(mark: str) -> dict[str, str]:
+    """Ours with the mark; those of the children we are within ourselves stay in it."""
+    return {**os.environ, MARK: f"{os.environ.get(MARK, '')}/{mark}"}
+
+
+def end_marked(marks: list[str]) -> None:
+    """Kill every process that a child with one of these marks has started. Returns when they are gone."""
+    wanted = [f"/{mark}".encode() for mark in marks]
+    for _ in range(ROUNDS):
+        found = False
+        for pid in _everybody():
+            found = _end_if_marked(pid, wanted) or found
+        if not found:
+            return
+        time.sleep(SETTLE_SECONDS)  # what was killed takes a moment to be gone, or has just forked
+
+
+def _end_if_marked(pid: int, wanted: list[bytes]) -> bool:
+    fd = -1
+    try:
+        # The descriptor first: what is read then is of the process it names, or the signal finds nobody.
+        fd = os.pidfd_open(pid)
+        with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123
+            environment = file.read()
+        if not any(mark in environment for mark in wanted):
+            return False
+        signal.pidfd_send_signal(fd, signal.SIGKILL)
+    except OSError:
+        return False  # it is gone, or somebody else's
+    else:
+        return True
+    finally:
+        if fd >= 0:
+            os.close(fd)
+
+
+def _everybody() -> list[int]:
+    try:
+        return [int(name) for name in os.listdir("/proc") if name.isdecimal()]  # noqa: PTH208
+    except OSError:
+        return []  # not Linux
 
 
 def descendants(pid: int) -> set[int]:

@@ -5,8 +5,8 @@ only the task it ran. Children are started when first needed, stay warm, and
 are handed one body at a time over a socket. To stop a body its child is killed
 with everything it started, and the outcome is told only when the child is gone:
 so a freed permit always means that nothing of the attempt runs any more. (What
-a body has put into a session of its own is beyond our reach only where its child
-dies by another hand, or with its worker.)
+a body has put into a session of its own *and* given an environment made from
+nothing is beyond our reach where its child dies by another hand, or with its worker.)
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from headgate.stages.executors.children import NONSENSE, Child
 from headgate.stages.executors.deadline import SharedDeadline
 from headgate.stages.executors.flights import Flight, Flights
 from headgate.stages.executors.frames import READY, Hello, Report, Work, frame
-from headgate.stages.executors.guard import Guard
+from headgate.stages.executors.guard import Guard, end_marked
 from headgate.stages.executors.protocol import (
     MAX_RESULT_BYTES,
     Done,
@@ -161,7 +161,9 @@ class ProcessExecutor:
             hello, self._deadline.fd, self._keep_fds, self._guard, self._heard, self._gone
         )
         try:
-            self._guard.watch(child.pid, self.pids)
+            self._guard.watch(
+                child.pid, child.mark, {each.pid: each.mark for each in self._children}
+            )
         except OSError as error:
             # The children's own nets hold without it; what their bodies start is less safe.
             log.warning("the guard of child processes cannot be started: %s", error)
@@ -197,7 +199,8 @@ class ProcessExecutor:
         child.flight = None
         self._idle.append(child)
         _note(flight.job, report)
-        self._flights.end(flight, Outcome(report.state, report.output, report.failure))
+        late = "timeout" if report.state == "timed_out" else None
+        self._flights.end(flight, Outcome(report.state, report.output, report.failure, late))
 
     def _gone(self, child: Child, returncode: int) -> None:
         self._children.discard(child)
@@ -205,21 +208,18 @@ class ProcessExecutor:
             self._idle.remove(child)
         flight, child.flight = child.flight, None
         if flight is not None:
-            self._cleared(
-                flight, Outcome("failed", failure=failures.crashed(returncode, child.fault))
-            )
+            outcome = Outcome("failed", failure=failures.crashed(returncode, child.fault))
+            clearing = self._loop.run_in_executor(None, _clear, flight.job, child.mark)
+            clearing.add_done_callback(lambda _: self._flights.end(flight, outcome))
         self._flights.wake()
 
-    def _cleared(self, flight: Flight, outcome: Outcome) -> None:
-        """End a flight whose child can no longer remove the work directory itself."""
-        job = flight.job
-        if job.work_root is None or not workdirs.exists(job.work_root, job.task, job.token):
-            self._flights.end(flight, outcome)
-            return
-        removal = self._loop.run_in_executor(
-            None, workdirs.remove, job.work_root, job.task, job.token
-        )
-        removal.add_done_callback(lambda _: self._flights.end(flight, outcome))
+
+def _clear(job: Job, mark: str) -> None:
+    """What a child that was killed could not do itself: end what its body started, remove its directory.
+    Both may take a while: not on the loop. The permit is kept until it is done."""
+    end_marked([mark])
+    if job.work_root is not None and workdirs.exists(job.work_root, job.task, job.token):
+        workdirs.remove(job.work_root, job.task, job.token)
 
 
 def _note(job: Job, report: Report) -> None:

@@ -8,7 +8,7 @@ from functools import partial
 
 from headgate.base.clock import Clock
 from headgate.stages.executors import failures, workdirs
-from headgate.stages.executors.bodies import encoded, enter, opened
+from headgate.stages.executors.bodies import encoded, enter, is_late, opened, too_late
 from headgate.stages.executors.flights import Flight, Flights
 from headgate.stages.executors.protocol import (
     CURRENT,
@@ -104,7 +104,11 @@ class AsyncExecutor:
             except GeneratorExit:
                 raise  # the loop is being torn down: a coroutine must not go on after this
             except BaseException as error:  # noqa: BLE001
+                if is_late(job):
+                    return too_late(job)
                 return Outcome("failed", failure=failures.of_exception(error, step.retry_on))
+            if job.deadline_us is not None and is_late(job):
+                return too_late(job)
             return encoded(job, value, self._max_result)
         except GeneratorExit:
             raise

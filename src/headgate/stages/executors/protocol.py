@@ -8,6 +8,7 @@ the body does after it was told to stop, the outcome is the one that was asked f
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -25,9 +26,10 @@ if TYPE_CHECKING:
     from headgate.stages.executors.capture import Lines
 
 EndState = Literal["completed", "failed", "timed_out", "cancelled"]
-StopReason = Literal["cancel", "timeout", "lease_lost", "drain", "kill"]
-"""Why an attempt is told to end. Only `timeout` ends it timed_out; all others end it cancelled, and
-the worker decides by the outcome's `reason` what to write (a drained attempt is handed back)."""
+StopReason = Literal["cancel", "timeout", "lease_lost", "drain", "kill", "error"]
+"""Why an attempt is told to end. `timeout` ends it timed_out, `error` failed (with `Job.raised`); all others
+end it cancelled, and the worker decides by the outcome's `reason` what to write (a drained attempt is handed
+back)."""
 
 MAX_RESULT_BYTES: Final = 2 * 1024 * 1024
 
@@ -81,6 +83,10 @@ class Job:
     """In a child process: who tells the worker of new lines."""
     span: Any = None
     """Its span, where somebody collects traces."""
+    home: Home | None = None
+    """Who carries it in this process."""
+    raised: Failure | None = None
+    """What something that its body started has raised: it fails with it, whatever the body does."""
 
     @property
     def workdir(self) -> Path:
@@ -90,6 +96,14 @@ class Job:
         # Set first: a directory half made when the body is stopped must be removed too.
         self.has_workdir = True
         return workdirs.create(self.work_root, self.task, self.token)
+
+
+class Home(Protocol):
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop: ...
+    def fail(self, job: Job, failure: Failure) -> bool:
+        """End an attempt with what it has started raised; False: it has ended. From any thread."""
+        ...
 
 
 class Telling(Protocol):
@@ -114,6 +128,7 @@ class Stopping(NamedTuple):
     token: int
     reason: StopReason
     since_us: int
+    task: int = 0
 
 
 Done = Callable[[Job, Outcome], None]

@@ -1,5 +1,11 @@
 """The leader's commit: everything a cycle decided, in one statement with its fence.
 
+A commit that only prepares (`Commit.preparing`) does not wait for the disk. A worker
+that accepts what it offers does, and the log is flushed in order, so the offer is
+durable before a body begins. If the server dies before that, the offer was never
+made: the leader finds its last cycle missing, from its next commit or its next
+renewal, and rebuilds what it knows.
+
 The fence is the update of the leader's row: it passes only in the right term,
 after the right cycle, and it holds the row, so that a successor, who takes it
 FOR UPDATE, waits for what is in flight. A leader that was paused and woke up
@@ -22,7 +28,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from headgate.base.changes import Commit, Order, RunEnd
-from headgate.base.errors import NotLeader, StoreBusy, StoreError
+from headgate.base.errors import NotLeader, OutOfOrder, StoreBusy
 from headgate.base.events import pack
 from headgate.base.limits import Limits
 from headgate.kernel.lanes import rank
@@ -69,7 +75,7 @@ async def commit(tx: Session, commit: Commit) -> Committed:
             return Committed(seq, now)
         if commit.previous and commit.previous != cycle:
             # The one before it failed and is being tried again: this one must wait for it.
-            raise StoreError(
+            raise OutOfOrder(
                 f"cycle {commit.cycle} follows cycle {commit.previous}, which is not written yet.",
                 field="previous",
                 got=commit.previous,
@@ -139,7 +145,10 @@ async def _at_once(tx: Session, commit: Commit, folded: Folded, version: int) ->
         parts.add(name, *params)
     if commit.events:
         _tell(parts, commit)
-    _answer(parts, tx, commit)
+    if commit.preparing:
+        parts.add("commit_answer_unflushed", *tx.hint(notices.of_commit(commit.orders)))
+    else:
+        _answer(parts, tx, commit)
     rows = await tx.compose(parts)
     return rows[0] if rows else None
 

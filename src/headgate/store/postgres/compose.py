@@ -88,3 +88,8 @@ def columns(rows: Sequence[Sequence[Any]], width: int) -> list[list[Any]]:
     if not rows:
         return [[] for _ in range(width)]
     return [list(column) for column in zip(*rows, strict=True)]
+
+
+def sparse(column: list[Any]) -> list[Any]:
+    """An array of nothing but NULLs as an empty one: beside longer ones, `unnest` fills it up again."""
+    return column if any(each is not None for each in column) else []

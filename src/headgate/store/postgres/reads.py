@@ -27,7 +27,9 @@ from headgate.store.protocol import (
     Gather,
     Gathered,
     Heads,
+    LineGroup,
     QueueEntry,
+    QueueLine,
     RunFilter,
     Snapshot,
 )
@@ -140,7 +142,9 @@ async def events(tx: Session, where: EventFilter) -> list[EventRow]:
         if (await tx.row("held_back"))[0] is None:
             break
         await asyncio.sleep(_SETTLE_SECONDS * (attempt > 0))
-    if where.run is None:
+    if where.newest:
+        rows = (await tx.all("events_newest", where.after, where.limit))[::-1]
+    elif where.run is None:
         rows = await tx.all("events_all", where.after, where.limit)
     else:
         rows = await tx.all("events_of_run", where.run, where.after, where.limit)
@@ -152,12 +156,13 @@ async def queue(tx: Session, limit: int) -> list[QueueEntry]:
     return [QueueEntry(run, place) for place, run in enumerate(rows, 1)]
 
 
-async def position(tx: Session, run: int, *, own_lane: bool = False) -> int | None:
+async def line(tx: Session, run: int, most: int) -> QueueLine | None:
     place = await tx.one("queue_place", run)
     if place is None:
         return None
-    name, first = ("lane_before", place[:1]) if own_lane else ("queue_before", ())
-    return (await tx.row(name, *first, *place[1:], run))[0] + 1
+    groups = [LineGroup(*row) for row in await tx.all("queue_line", *place, run, most)]
+    counted = sum(group.waiting for group in groups)
+    return QueueLine(place[1], groups, cut=counted >= most)
 
 
 async def workers(tx: Session) -> list[WorkerRow]:

@@ -90,7 +90,7 @@ class Session:
     async def copy(self, table: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         self._about_to_send(stores=not self.inside)
         await self.conn.copy_records_to_table(
-            table, schema_name=self.options.schema, columns=list(columns), records=list(rows)
+            table, schema_name=self.options.schema, columns=list(columns), records=rows
         )
 
     def _about_to_send(self, *, stores: bool) -> None:

@@ -33,6 +33,7 @@ from headgate.store.postgres import (
     limiting,
     numbering,
     opening,
+    provisioning,
     pruning,
     reads,
     recovery,
@@ -65,6 +66,7 @@ from headgate.store.protocol import (
     Leadership,
     Lost,
     QueueEntry,
+    QueueLine,
     Recut,
     RunFilter,
     SetLimit,
@@ -76,6 +78,7 @@ from headgate.store.protocol import (
     Tidy,
     Withdraw,
 )
+from headgate.store.provisioning import Provision, Provisioned
 from headgate.store.pruning import Discard, Discarded, Kept, Mentions, Prune, Pruned
 
 T = TypeVar("T")
@@ -342,8 +345,8 @@ class PostgresStore(Store):
     async def queue(self, limit: int) -> list[QueueEntry]:
         return await self._look(lambda tx: reads.queue(tx, limit))
 
-    async def position(self, run: int, *, own_lane: bool = False) -> int | None:
-        return await self._look(lambda tx: reads.position(tx, run, own_lane=own_lane))
+    async def line(self, run: int, most: int) -> QueueLine | None:
+        return await self._look(lambda tx: reads.line(tx, run, most))
 
     async def workers(self) -> list[WorkerRow]:
         return await self._read(reads.workers)
@@ -367,6 +370,17 @@ class PostgresStore(Store):
     def listener_replaced(self) -> int:
         """How often the connection that listens was lost and made anew."""
         return 0 if self._state is None else self._state.listener.replaced
+
+    # -- workers that are asked for
+
+    async def provision(self, provision: Provision) -> None:
+        await self._write(lambda tx: provisioning.provision(tx, provision))
+
+    async def forget_asked(self, names: list[str]) -> None:
+        await self._write(lambda tx: provisioning.forget(tx, names))
+
+    async def provisioned(self) -> Provisioned:
+        return await self._look(provisioning.provisioned)
 
     # -- upkeep
 

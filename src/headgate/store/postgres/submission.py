@@ -18,15 +18,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from headgate.base.limits import Limits
-from headgate.base.model import NewRun
 from headgate.store.admission import WINDOW_SECONDS, Ceilings, Drained, counter_names
 from headgate.store.decode import encode
-from headgate.store.history import CLIENT, event_rows
-from headgate.store.lanes import lane_name
+from headgate.store.history import CLIENT
 from headgate.store.postgres.compose import Parts, columns
 from headgate.store.postgres.session import SUBMITTERS, Row, Session, pairs
 from headgate.store.protocol import Submit, Submitted
-from headgate.store.submission import Desk, Facts, Holder, Plan, keys_of
+from headgate.store.submission import Desk, Facts, Holder, Plan, keys_of, likely_lanes
 
 COPY_OVER = 1_000
 """More runs than this are copied in."""
@@ -105,7 +103,7 @@ async def _read(tx: Session, submits: Sequence[Submit]) -> tuple[Desk, dict[str,
             ("drain_recent", (WINDOW_SECONDS,)),
             ("runs_by_key", (sorted(keys),)),
             ("runs_finished_by_key", (sorted(skipping),)),
-            ("lanes_by_signature", (_likely_lanes(limits, runs),)),
+            ("lanes_by_signature", (sorted(likely_lanes(limits, runs)),)),
             ("graph_known", (sorted(unsent),)),
         )
         if found == version:
@@ -126,11 +124,6 @@ async def _read(tx: Session, submits: Sequence[Submit]) -> tuple[Desk, dict[str,
         finished={key: (seq, run_id) for key, seq, run_id in finished},
     )
     return Desk(facts), pairs(lanes), {row[0] for row in graphs}
-
-
-def _likely_lanes(limits: Limits, runs: Sequence[NewRun]) -> list[str]:
-    """Lanes of runs that replace none; the others are looked up when it is known whom they wait for."""
-    return sorted({lane_name(limits, kind=run.kind, tags=run.tags, key=run.key) for run in runs})
 
 
 def ceilings(limits: Limits, counted: Iterable[Row], drained: Row) -> Ceilings:
@@ -183,10 +176,7 @@ def _rows(parts: Parts, desk: Desk, plan: Plan, submits: Sequence[Submit]) -> No
     if len(plan.runs) <= COPY_OVER:
         parts.add("submit_run", *columns(plan.runs, len(_RUN)))
         parts.add("queue_add", *columns(plan.queued, 4))
-        bodies = event_rows(desk.now, CLIENT, plan.events)
-        parts.add(
-            "told_given", [row[4] for row in bodies], [row[5] for row in bodies], alias="told"
-        )
+        parts.add("told_given", *columns(plan.events, 2), alias="told")
         parts.add("event_add", desk.now, 0, 0, CLIENT)
     if plan.keys:
         parts.add("key_take", *columns(sorted(plan.keys.items()), 2))
@@ -198,8 +188,11 @@ async def _copy(tx: Session, plan: Plan, now: int) -> None:
     await tx.copy("run", _RUN, plan.runs)
     await tx.copy("queue", _QUEUE, plan.queued)
     [base] = await tx.row("event_base")
-    events = event_rows(now, CLIENT, plan.events)
-    await tx.copy("event", _EVENT, ((base + n, *event) for n, event in enumerate(events)))
+    await tx.copy(
+        "event",
+        _EVENT,
+        ((base + n, now, 0, 0, CLIENT, run, body) for n, (run, body) in enumerate(plan.events)),
+    )
 
 
 async def lanes_for(

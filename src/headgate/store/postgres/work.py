@@ -16,7 +16,7 @@ from headgate.base.changes import Order, TaskRow
 from headgate.base.events import NOBODY, Change, pack
 from headgate.base.states import TaskState
 from headgate.store.decode import decode_worker, encode
-from headgate.store.postgres.compose import Parts, columns
+from headgate.store.postgres.compose import Parts, columns, sparse
 from headgate.store.postgres.session import Row, Session
 from headgate.store.protocol import Accept, Beat, Beaten, Ended, Finish, Started
 from headgate.store.working import changed, end_of, is_news, joined, left
@@ -38,6 +38,8 @@ async def beat(tx: Session, beat: Beat) -> Beaten:
     parts = Parts()
     parts.add("now", alias="clock")
     parts.add("worker_save", worker.id, beat.lease_us, encode(worker), alias="fence")
+    if before is None and worker.provision:
+        parts.add("asked_joined", worker.provision)
     # A renewal alone is no news: nobody is woken for it.
     if before is None or is_news(before, worker):
         parts.add("workers_changed")
@@ -156,7 +158,7 @@ async def _finish(tx: Session, worker: str, ended: list[Ended]) -> set[Ended]:
     parts = Parts()
     parts.add("now", alias="clock")
     parts.add("open_fence", alias="fence")
-    parts.add("ended_owned", *columns(rows, 7), alias="tasks_owned")
+    parts.add("ended_owned", *map(sparse, columns(rows, 7)), alias="tasks_owned")
     parts.add("task_finish", alias="effect")
     parts.add("idle_moved", alias="idle")
     parts.add("order_remove")

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from headgate.base.changes import RunEnd
 from headgate.base.clock import SECOND
-from headgate.base.errors import NotLeader, StoreError
+from headgate.base.errors import NotLeader, OutOfOrder
 from headgate.base.events import NOBODY, Change
 from headgate.base.states import HOLDING
 from headgate.kernel.lanes import rank
@@ -24,13 +24,13 @@ from headgate.store.waiting_keys import heirs, let_go
 
 
 def elect(tx: Session, elect: Elect, dead: Callable[[str], bool]) -> Leadership:
-    term, owner, expires_at, _, _, now = tx.row("leader")
+    term, owner, expires_at, cycle, _, now = tx.row("leader")
     until = now + elect.lease_us
     if elect.term:
         if (term, owner) != (elect.term, elect.owner):
             return Leadership(0, owner, expires_at, now)
         tx.run("leader_renew", until)
-        return Leadership(term, owner, until, now)
+        return Leadership(term, owner, until, now, cycle)
     # An owner that stands again has lost its memory: it needs a new term, because tokens
     # are counted within one.
     if owner != elect.owner and expires_at > now and not dead(owner):
@@ -65,7 +65,7 @@ def commit(tx: Session, commit: Commit) -> Committed:
         return Committed(seq, now)
     if commit.previous and commit.previous != cycle:
         # The one before it failed and is being tried again: this one must wait for it.
-        raise StoreError(
+        raise OutOfOrder(
             f"cycle {commit.cycle} follows cycle {commit.previous}, which is not written yet.",
             field="previous",
             got=commit.previous,

@@ -20,7 +20,9 @@ from headgate.store.protocol import (
     Gather,
     Gathered,
     Heads,
+    LineGroup,
     QueueEntry,
+    QueueLine,
     RunFilter,
     Snapshot,
 )
@@ -119,7 +121,9 @@ def logs(tx: Session, where: LogFilter) -> list[LogRow]:
 
 
 def events(tx: Session, where: EventFilter) -> list[EventRow]:
-    if where.run is None:
+    if where.newest:
+        rows = (tx.all("events_newest", where.after, where.limit))[::-1]
+    elif where.run is None:
         rows = tx.all("events_all", where.after, where.limit)
     else:
         rows = tx.all("events_of_run", where.run, where.after, where.limit)
@@ -131,12 +135,13 @@ def queue(tx: Session, limit: int) -> list[QueueEntry]:
     return [QueueEntry(run, place) for place, run in enumerate(rows, 1)]
 
 
-def position(tx: Session, run: int, *, own_lane: bool = False) -> int | None:
+def line(tx: Session, run: int, most: int) -> QueueLine | None:
     place = tx.one("queue_place", run)
     if place is None:
         return None
-    name, first = ("lane_before", place[:1]) if own_lane else ("queue_before", ())
-    return tx.row(name, *first, *place[1:], run)[0] + 1
+    groups = [LineGroup(*row) for row in tx.all("queue_line", *place, run, most)]
+    counted = sum(group.waiting for group in groups)
+    return QueueLine(place[1], groups, cut=counted >= most)
 
 
 def workers(tx: Session) -> list[WorkerRow]:

@@ -42,6 +42,7 @@ from headgate.store.protocol import (
     Leadership,
     Lost,
     QueueEntry,
+    QueueLine,
     Recut,
     RunFilter,
     SetLimit,
@@ -53,11 +54,13 @@ from headgate.store.protocol import (
     Tidy,
     Withdraw,
 )
+from headgate.store.provisioning import Provision, Provisioned
 from headgate.store.pruning import Discard, Discarded, Kept, Mentions, Prune, Pruned
 from headgate.store.sqlite import (
     commits,
     faults,
     limiting,
+    provisioning,
     pruning,
     reads,
     recovery,
@@ -324,8 +327,8 @@ class SqliteStore(Store):
     async def queue(self, limit: int) -> list[QueueEntry]:
         return await self._look(lambda tx: reads.queue(tx, limit))
 
-    async def position(self, run: int, *, own_lane: bool = False) -> int | None:
-        return await self._look(lambda tx: reads.position(tx, run, own_lane=own_lane))
+    async def line(self, run: int, most: int) -> QueueLine | None:
+        return await self._look(lambda tx: reads.line(tx, run, most))
 
     async def workers(self) -> list[WorkerRow]:
         return await self._read(reads.workers)
@@ -345,6 +348,17 @@ class SqliteStore(Store):
 
     async def stale_writes(self) -> int:
         return self._stale
+
+    # -- workers that are asked for
+
+    async def provision(self, provision: Provision) -> None:
+        await self._write(lambda tx: provisioning.provision(tx, provision))
+
+    async def forget_asked(self, names: list[str]) -> None:
+        await self._write(lambda tx: provisioning.forget(tx, names))
+
+    async def provisioned(self) -> Provisioned:
+        return await self._look(provisioning.provisioned)
 
     # -- upkeep
 

@@ -9,9 +9,8 @@ from headgate.base.limits import Limits
 from headgate.base.model import Request
 from headgate.store.admission import WINDOW_SECONDS, Ceilings, Drained, counter_names
 from headgate.store.decode import encode
-from headgate.store.history import CLIENT
+from headgate.store.history import CLIENT, packed_rows
 from headgate.store.protocol import Submit, Submitted
-from headgate.store.sqlite.history import record
 from headgate.store.sqlite.session import Session, listed
 from headgate.store.submission import Desk, Facts, Holder, keys_of
 
@@ -86,7 +85,7 @@ def _write(tx: Session, desk: Desk, graphs: Mapping[str, bytes]) -> None:
         tx.each("key_take", list(plan.keys.items()))
     if desk.replaced:
         ask(tx, desk.replaced)
-    record(tx, desk.now, CLIENT, plan.events)
+    tx.each("event_add", packed_rows(desk.now, CLIENT, plan.events))
 
 
 def lanes_for(tx: Session, signatures: Sequence[str]) -> dict[str, int]:

@@ -33,6 +33,8 @@ def beat(tx: Session, beat: Beat) -> Beaten:
         if tx.one("worker_lost", worker.id) is not None:
             return Beaten(0, now)
         _save(tx, worker, now, until)
+        if worker.provision:
+            tx.run("asked_joined", now, worker.provision)
         tx.run("workers_changed")
         _tell(tx, now, worker.id, joined(worker))
         return Beaten(until, now)

@@ -15,12 +15,14 @@ A test module of an implementation imports the suites and gives them a fixture:
 as the protocol can tell. Time moves only by `world.clock`.
 """
 
+from headgate.testing.conformance.ceilings import TestCeilings
 from headgate.testing.conformance.committing import TestCommitting
 from headgate.testing.conformance.gathering import TestGathering
 from headgate.testing.conformance.keys import TestKeys
 from headgate.testing.conformance.leading import TestLeading
 from headgate.testing.conformance.limiting import TestLimiting
 from headgate.testing.conformance.looking import TestLooking
+from headgate.testing.conformance.provisioning import TestProvisioning
 from headgate.testing.conformance.pruning import TestPruning, TestSweeping
 from headgate.testing.conformance.queueing import TestQueueing
 from headgate.testing.conformance.racing import TestRacing
@@ -33,12 +35,14 @@ from headgate.testing.conformance.world import Leader, World, new_run
 
 __all__ = [
     "Leader",
+    "TestCeilings",
     "TestCommitting",
     "TestGathering",
     "TestKeys",
     "TestLeading",
     "TestLimiting",
     "TestLooking",
+    "TestProvisioning",
     "TestPruning",
     "TestQueueing",
     "TestRacing",

@@ -118,7 +118,7 @@ class TestCommitting:
         run = await submitted(store)
         await leader.end(run.seq, "cancelled", "queued")
         assert await store.queue(10) == []
-        assert await store.position(run.seq) is None
+        assert await store.line(run.seq, 10) is None
 
     async def test_a_task_made_started_and_completed_in_one_commit(self, world: World) -> None:
         store = await world.open()

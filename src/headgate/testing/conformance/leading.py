@@ -65,6 +65,13 @@ class TestLeading:
         world.clock.advance(LEASE - SECOND)
         assert (await other.elect(Elect("b", LEASE))).term == 0
 
+    async def test_renewal_tells_the_last_cycle_that_is_written(self, world: World) -> None:
+        leader = await Leader.stand(await world.open())
+        await leader.start((await submitted(leader.store)).seq)
+        await leader.commit()
+        renewed = await leader.store.elect(Elect(leader.owner, LEASE, leader.term))
+        assert renewed.cycle == leader.cycle
+
     async def test_take_over_after_the_lease(self, world: World) -> None:
         store, other = await world.open(), await world.open()
         first = await store.elect(Elect("a", LEASE))

@@ -8,7 +8,7 @@ import pytest
 from headgate.base.changes import Bucket
 from headgate.base.errors import NotLeader
 from headgate.base.limits import TagRule
-from headgate.store.protocol import Heads, Recut, Store, Tidy
+from headgate.store.protocol import EventFilter, Heads, Recut, Store, Tidy
 from headgate.testing.conformance.world import (
     Leader,
     World,
@@ -35,12 +35,53 @@ class TestQueueing:
         assert [entry.position for entry in await store.queue(3)] == [1, 2, 3]
         assert len(await store.queue(3)) == 3
 
-    async def test_position_counts_over_all_lanes(self, world: World) -> None:
+    async def test_a_line_counts_who_waits_beside_a_run_by_lane_and_priority(
+        self, world: World
+    ) -> None:
         store = await world.open()
         await set_tag(store, TagRule("team", per_value=True, limit=1))
-        runs = await submit(store, *(new_run(tags={"team": str(n % 3)}) for n in range(9)))
-        assert [await store.position(run.seq) for run in runs] == list(range(1, 10))
-        assert await store.position(10**9) is None
+        urgent = [new_run(tags={"team": "0"}, priority=9) for _ in range(2)]
+        runs = await submit(store, *(new_run(tags={"team": str(n % 3)}) for n in range(9)), *urgent)
+        for number, run in enumerate(runs[:9]):
+            line = await store.line(run.seq, 100)
+            assert line is not None
+            assert (line.rank, line.cut) == (0, False)
+            level = {each.lane: each for each in line.groups if each.rank == 0}
+            assert {lane: each.waiting for lane, each in level.items()} == {
+                "t:team=*0": 3,
+                "t:team=*1": 3,
+                "t:team=*2": 3,
+            }
+            assert sum(each.older for each in level.values()) == number
+            [higher] = [each for each in line.groups if each.rank < 0]
+            assert (higher.lane, higher.rank, higher.waiting) == ("t:team=*0", -9, 2)
+        # Of lower priority nobody is counted.
+        line = await store.line(runs[-1].seq, 100)
+        assert line is not None
+        assert [(each.waiting, each.older) for each in line.groups] == [(2, 1)]
+        assert await store.line(10**9, 100) is None
+
+    async def test_a_line_is_cut_where_too_many_wait_and_its_own_lane_comes_first(
+        self, world: World
+    ) -> None:
+        store = await world.open()
+        await set_tag(store, TagRule("team", per_value=True, limit=1))
+        runs = await submit(
+            store, *(new_run(tags={"team": "a" if n < 20 else "b"}) for n in range(25))
+        )
+        line = await store.line(runs[-1].seq, 10)
+        assert line is not None
+        assert line.cut
+        counted = {each.lane: each.waiting for each in line.groups}
+        assert counted == {"t:team=*a": 10, "t:team=*b": 5}
+
+    async def test_the_end_of_the_history_in_its_order(self, world: World) -> None:
+        store = await world.open()
+        await submit(store, *(new_run() for _ in range(5)))
+        await submit(store, *(new_run() for _ in range(5)))
+        every = await store.events(EventFilter())
+        assert await store.events(EventFilter(limit=4, newest=True)) == every[-4:]
+        assert await store.events(EventFilter(newest=True)) == every
 
     async def test_heads_are_the_first_of_each_lane(self, world: World) -> None:
         store = await world.open()

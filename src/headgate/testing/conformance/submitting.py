@@ -56,6 +56,54 @@ class TestSubmitting:
         assert event.data["lane"] == stored.lane
         assert event.data["rank"] == [-5, world.clock.now()]
 
+    @pytest.mark.parametrize("size", [60, 1_200])  # more than a thousand may be written another way
+    async def test_runs_of_one_batch_keep_what_is_their_own(self, world: World, size: int) -> None:
+        store = await world.open()
+        await set_tag(store, TagRule("team", limit=5, per_value=True))
+        runs = [
+            new_run(
+                flow=f"demo-{n % 2}",
+                params={"n": n},
+                tags={"team": f"t{n % 3}", "n": str(n // 30 % 2)} if n % 4 else {},
+                priority=n % 5,
+                key=f"k{n}" if n % 7 == 0 else None,
+                deadline_us=SECOND if n % 2 else None,
+            )
+            for n in range(size)
+        ]
+        results = await submit(store, *runs)
+        assert [each.outcome for each in results] == ["created"] * size
+        for run, result in zip(runs, results, strict=True):
+            if result.seq % (size // 60):
+                continue
+            stored = await store.run(run.id)
+            assert stored is not None
+            assert (stored.seq, stored.flow, stored.params, stored.tags, stored.priority) == (
+                result.seq,
+                run.flow,
+                run.params,
+                run.tags,
+                run.priority,
+            )
+            assert (stored.key, stored.queued_at) == (run.key, world.clock.now())
+            [event] = await history(store, result.seq)
+            assert event.data == {
+                "flow": run.flow,
+                "graph": run.graph,
+                "tags": run.tags,
+                "priority": run.priority,
+                "generation": 0,
+                "lane": stored.lane,
+                "rank": [-run.priority, world.clock.now()],
+                "kind": "flow",
+            } | ({"key": run.key} if run.key is not None else {})
+        lanes = {
+            run.tags.get("team"): stored.lane
+            for run in runs[:12]
+            if (stored := await store.run(run.id)) is not None
+        }
+        assert len(set(lanes.values())) == 4  # one for each team, one for those without
+
     async def test_a_repeated_submission_is_the_same_run(self, world: World) -> None:
         store = await world.open()
         run = new_run()

@@ -14,7 +14,11 @@ from headgate.base.graph import AnyTemplate, Const, Graph, Item, Node, PoolNeed
 from headgate.base.ids import RunId, run_of
 from headgate.base.model import RunRow, WorkerRow
 from headgate.base.states import TERMINAL_RUNS, RunState, TaskState
+from headgate.kernel import lanes
+from headgate.kernel.conductor import Conductor
+from headgate.kernel.entries import QueuedRun
 from headgate.kernel.lives import Defaults
+from headgate.kernel.sharing import Group, Line
 from headgate.testing.sim.scenarios import violations
 from headgate.testing.sim.world import Behaviour, Body, World
 
@@ -136,6 +140,18 @@ def settle(world: World, *, steps: int = 200_000) -> World:
     assert not open_runs, f"seed {world.seed}: runs {open_runs} have not ended"  # noqa: S101
     assert not found, f"seed {world.seed}: {'; '.join(map(str, found[:5]))}"  # noqa: S101
     return world
+
+
+def line_before(lead: Conductor, head: QueuedRun) -> Line:
+    """Who goes before a queued run, of those the conductor has at hand, by its own clocks."""
+    limits, turns = lead.ledger.limits, lead.ledger.queue.turns
+    groups: list[Group] = []
+    for other in lead.ledger.heads.values():
+        counters, value = lanes.read(lanes.signature(limits, other.row.tags))
+        older = int((other.rank, other.id) < (head.rank, head.id))
+        groups.append(Group(value, other.rank[0], 1, older, counters))
+    own = "" if limits.fair is None else head.row.tags.get(limits.fair.key, "")
+    return Line(turns, own, head.rank[0], groups)
 
 
 def of(name: str) -> Callable[[Body], int]:

@@ -408,7 +408,14 @@ class World:
             return
         row = self.model.tasks[event.task]
         conductor.ended(
-            event.task, event.token, event.after, self.now, row.output, row.error, local=False
+            event.task,
+            event.token,
+            event.after,
+            self.now,
+            row.output,
+            row.error,
+            local=False,
+            at=event.at,
         )
 
     def _act(self, conductor: Conductor, cycle: Cycle) -> None:

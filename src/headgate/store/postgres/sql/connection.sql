@@ -133,6 +133,11 @@ WHERE w.id = $1 AND w.lease_until >= clock.now FOR KEY SHARE OF w
 -- What a leader's commit comes to; no row: the fence was shut. One notification per commit.
 SELECT fence.seq, clock.now, pg_notify($1, $2) FROM fence, clock
 
+-- name: commit_answer_unflushed
+-- As `commit_answer`, without waiting for the disk: the next commit that does brings it along.
+SELECT fence.seq, clock.now, pg_notify($1, $2), set_config('synchronous_commit', 'off', true)
+FROM fence, clock
+
 -- name: wake
 -- One notification per commit, where something was written.
 SELECT pg_notify($1, $2) FROM fence
@@ -350,6 +355,10 @@ UPDATE headgate.meta SET value = $1 WHERE name = 'last_run' AND EXISTS (SELECT 1
 -- name: tasks_known
 -- Which of these tasks exist, before they are copied in.
 SELECT id FROM headgate.task WHERE id = ANY($1::bigint[])
+
+-- name: fence_answer
+-- Whether the verb was let through.
+SELECT count(*) FROM fence
 
 -- name: beat_answer
 -- The lease; no row: it was lost.

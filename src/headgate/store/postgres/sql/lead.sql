@@ -17,7 +17,7 @@ UPDATE headgate.leader SET
     backend = $4,
     backend_since = (SELECT backend_start FROM pg_stat_activity WHERE pid = $4)
 WHERE term = $1 AND owner = $2
-RETURNING term, owner, expires_at, expires_at - $3
+RETURNING term, owner, expires_at, expires_at - $3, cycle
 
 -- name: leader_resign
 -- Give the lease back; the term stays, so that the next one is higher.

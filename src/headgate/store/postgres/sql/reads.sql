@@ -160,6 +160,11 @@ WHERE seq > $1 AND seq < headgate.event_horizon() AND actor <> $2 ORDER BY seq L
 SELECT seq, at, term, cycle, actor, run, body FROM headgate.event
 WHERE seq > $1 AND seq < headgate.event_horizon() ORDER BY seq LIMIT $2
 
+-- name: events_newest
+-- The end of the history, the last first.
+SELECT seq, at, term, cycle, actor, run, body FROM headgate.event
+WHERE seq > $1 AND seq < headgate.event_horizon() ORDER BY seq DESC LIMIT $2
+
 -- name: events_of_run
 -- The history of one run.
 SELECT seq, at, term, cycle, actor, run, body FROM headgate.event
@@ -197,15 +202,21 @@ ORDER BY q.rank1, q.rank2, q.run
 -- Where a queued run stands in its lane.
 SELECT lane, rank1, rank2 FROM headgate.run WHERE seq = $1 AND state = 'queued'
 
--- name: queue_before
--- How many queued runs stand before a place.
-SELECT count(*) FROM headgate.queue
-WHERE (rank1, rank2, run) < ($1::bigint, $2::bigint, $3::bigint)
-
--- name: lane_before
--- How many queued runs of one lane stand before a place.
-SELECT count(*) FROM headgate.queue
-WHERE lane = $1::bigint AND (rank1, rank2, run) < ($2::bigint, $3::bigint, $4::bigint)
+-- name: queue_line
+-- Queued runs but those of lower priority than one of them, by lane: how many, and how many before its place.
+SELECT l.signature, g.rank1, g.waiting, g.older
+FROM (
+    SELECT q.lane, q.rank1, count(*) AS waiting,
+        count(*) FILTER (WHERE (q.rank1, q.rank2, q.run) < ($2::bigint, $3::bigint, $4::bigint)) AS older
+    FROM (
+        (SELECT lane, rank1, rank2, run FROM headgate.queue
+        WHERE lane = $1::bigint AND rank1 <= $2::bigint LIMIT $5)
+        UNION ALL
+        (SELECT lane, rank1, rank2, run FROM headgate.queue
+        WHERE lane <> $1::bigint AND rank1 <= $2::bigint LIMIT $5)
+    ) q
+    GROUP BY q.lane, q.rank1
+) g JOIN headgate.lane l ON l.id = g.lane
 
 -- name: counter_list
 -- All counters.

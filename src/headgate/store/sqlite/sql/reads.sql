@@ -170,6 +170,11 @@ WHERE seq > ? AND actor <> ? ORDER BY seq LIMIT ?
 -- The history.
 SELECT seq, at, term, cycle, actor, run, body FROM event WHERE seq > ? ORDER BY seq LIMIT ?
 
+-- name: events_newest
+-- The end of the history, the last first.
+SELECT seq, at, term, cycle, actor, run, body FROM event
+WHERE seq > ? ORDER BY seq DESC LIMIT ?
+
 -- name: events_of_run
 -- The history of one run.
 SELECT seq, at, term, cycle, actor, run, body FROM event
@@ -206,13 +211,23 @@ ORDER BY q.rank1, q.rank2, q.run
 -- Where a queued run stands in its lane.
 SELECT lane, rank1, rank2 FROM run WHERE seq = ? AND state = 'queued'
 
--- name: queue_before
--- How many queued runs stand before a place.
-SELECT count(*) FROM queue WHERE (rank1, rank2, run) < (?, ?, ?)
-
--- name: lane_before
--- How many queued runs of one lane stand before a place.
-SELECT count(*) FROM queue WHERE lane = ? AND (rank1, rank2, run) < (?, ?, ?)
+-- name: queue_line
+-- Queued runs but those of lower priority than one of them, by lane: how many, and how many before its place.
+SELECT l.signature, g.rank1, g.waiting, g.older
+FROM (
+    SELECT q.lane, q.rank1, count(*) AS waiting,
+        sum((q.rank1, q.rank2, q.run) < (?2, ?3, ?4)) AS older
+    FROM (
+        SELECT * FROM (
+            SELECT lane, rank1, rank2, run FROM queue WHERE lane = ?1 AND rank1 <= ?2 LIMIT ?5
+        )
+        UNION ALL
+        SELECT * FROM (
+            SELECT lane, rank1, rank2, run FROM queue WHERE lane <> ?1 AND rank1 <= ?2 LIMIT ?5
+        )
+    ) q
+    GROUP BY q.lane, q.rank1
+) g JOIN lane l ON l.id = g.lane
 
 -- name: counter_list
 -- All counters.

@@ -1,0 +1,25 @@
+-- name: asked_add
+-- Names of workers that are about to be asked for; a repetition changes nothing.
+INSERT INTO asked_worker (name, asked_at, expires_at, joined_at, body) VALUES /*rows*/ (?, ?, ?, 0, ?)
+ON CONFLICT (name) DO NOTHING
+
+-- name: asked_joined
+-- The worker of this name is there.
+UPDATE asked_worker SET joined_at = ? WHERE name = ? AND joined_at = 0
+
+-- name: asked_remove
+-- Workers that are gone, or that nobody waits for any longer.
+DELETE FROM asked_worker WHERE name IN (SELECT value FROM json_each(?))
+
+-- name: asked_list
+-- Everybody who was asked for and is not known to be gone.
+SELECT name, asked_at, expires_at, joined_at, body FROM asked_worker ORDER BY name
+
+-- name: provisioner_say
+-- What the leader's provisioner is doing.
+INSERT INTO provisioner (one, term, said) VALUES (1, ?, ?)
+ON CONFLICT (one) DO UPDATE SET term = excluded.term, said = excluded.said
+
+-- name: provisioner_said
+-- What it is doing, if it is still the leader's.
+SELECT p.said FROM provisioner p JOIN leader l ON l.term = p.term

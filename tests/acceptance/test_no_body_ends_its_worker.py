@@ -1,0 +1,172 @@
+"""What a body starts may raise SystemExit or KeyboardInterrupt: its own task fails, the worker goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headgate import Client, RunFailed
+from headgate.stages.executors.sources import load
+from headgate.stages.lasting_loop import LastingLoop, run
+from headgate.testing import Engines, Overlap
+from headgate.testing.cluster import Cluster
+from headgate.testing.processes import source
+
+pytest_plugins = ["headgate.testing.plugin"]
+FILE = Path(__file__).parents[1] / "exit_steps.py"
+steps: Any = load(source(FILE))
+TIMEOUT = "20s"
+
+
+def failure(hg: Client, flow: Any, *args: object) -> Any:
+    with pytest.raises(RunFailed):
+        (run := hg.submit(flow, *args)).result(TIMEOUT)
+    [task] = [each for each in run.tasks() if each.error is not None]
+    assert task.attempt == 1
+    return task.error
+
+
+@pytest.mark.parametrize("way", list(steps.WAYS))
+def test_only_its_own_task_fails(
+    way: str, make_hg: Engines, caplog: pytest.LogCaptureFixture
+) -> None:
+    hg = make_hg()
+    beside = hg.submit(steps.working, 7)
+
+    error = failure(hg, steps.exiting, way)
+
+    if way == "interrupted":
+        assert (error.type, error.message) == ("KeyboardInterrupt", "not by a key")
+    else:
+        assert (error.type, error.message) == ("SystemExit", "enough")
+    assert "base_events.py" not in error.traceback
+    assert beside.result(TIMEOUT) == 7
+    assert hg.submit(steps.working, 8).result(TIMEOUT) == 8
+    said = [each for each in caplog.records if "something its body started raised" in each.msg]
+    assert len(said) == 1
+    assert "exits" in said[0].getMessage()
+    gc.collect()  # a task whose error nobody has asked for says so now, and not in another test
+
+
+def test_a_thread_that_ends_the_loop_fails_when_it_ends(make_hg: Engines) -> None:
+    hg = make_hg()
+
+    error = failure(hg, steps.exiting_in_a_thread)
+
+    assert (error.type, error.message) == ("SystemExit", "enough")
+    assert hg.submit(steps.working, 8).result(TIMEOUT) == 8
+
+
+def test_a_generator_that_exits_when_it_is_closed_is_logged(
+    make_hg: Engines, caplog: pytest.LogCaptureFixture
+) -> None:
+    hg = make_hg()
+
+    assert hg.submit(steps.generating).result(TIMEOUT) == "done"
+
+    assert hg.submit(steps.working, 8).result(TIMEOUT) == 8
+    [said] = [each for each in caplog.records if "it is not known which step" in each.msg]
+    assert said.levelno == logging.ERROR
+    assert said.exc_info is not None
+    assert said.exc_info[0] is SystemExit
+    gc.collect()
+
+
+def test_a_body_cannot_stop_the_loop(make_hg: Engines) -> None:
+    hg = make_hg()
+
+    error = failure(hg, steps.stopping)
+
+    assert "would stop the loop of its worker" in error.message
+    assert hg.submit(steps.working, 8).result(TIMEOUT) == 8
+
+
+def test_a_worker_process_goes_on(tmp_path: Path, overlap: Overlap) -> None:
+    cluster = Cluster(str(tmp_path / "headgate.db"), tmp_path, overlap, grace="5s")
+    worker = cluster.worker(FILE, lead=True).ready()
+    try:
+        hg = cluster.client()
+        for way in ("in_a_task", "later", "interrupted"):
+            assert failure(hg, steps.exiting, way).type in ("SystemExit", "KeyboardInterrupt")
+        assert hg.submit(steps.working, 8).result(TIMEOUT) == 8
+        assert [each.pid for each in hg.workers.list()] == [worker.pid]
+        assert worker.close() == 0  # by SIGTERM, as ever
+    finally:
+        cluster.end()
+
+
+# -- the loop itself -------------------------------------------------------------------------------
+
+
+def test_the_end_of_the_main_task_leaves() -> None:
+    async def leave() -> None:
+        await asyncio.sleep(0)
+        sys.exit(3)
+
+    with pytest.raises(SystemExit) as ended:
+        run(leave())
+    assert ended.value.code == 3
+
+
+def test_what_is_ready_stays_ready_and_a_stop_is_not_forgotten() -> None:
+    loop = LastingLoop()
+    heard: list[int] = []
+    try:
+        loop.call_soon(heard.append, 1)
+        loop.call_soon(sys.exit, "nobody's")
+        loop.call_soon(heard.append, 2)
+        loop.call_soon(loop.stop)
+        loop.call_soon(sys.exit, "after the stop, in the same turn")
+
+        loop.run_forever()
+
+        assert heard == [1, 2]
+    finally:
+        loop.close()
+
+
+INTERRUPTED = """
+import asyncio, signal, sys
+from headgate.stages.lasting_loop import run
+
+async def main():
+    async def held():
+        print("held", flush=True)
+        try:
+            while True:
+                pass
+        finally:
+            print("out", flush=True)
+    await asyncio.create_task(held())
+
+try:
+    run(main())
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+
+
+def test_a_ctrl_c_is_no_bodys() -> None:
+    """The first is asyncio's to cancel the main task with; the second strikes where the code is."""
+    with subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline() == "held\n"
+            while process.poll() is None:
+                process.send_signal(2)
+                try:
+                    process.wait(0.2)
+                except subprocess.TimeoutExpired:
+                    continue
+            assert process.stdout.read() == "out\ninterrupted\n"
+        finally:
+            process.kill()

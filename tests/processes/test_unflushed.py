@@ -1,0 +1,73 @@
+"""The database dies with what the leader wrote and nobody has flushed: it is decided again, nothing is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.processes.database import Database, own_database
+from tests.processes.scenes import STEPS_FILE, patiently, query, recorded_once, steps
+
+from headgate.testing import Overlap, eventually
+from headgate.testing.cluster import Cluster
+
+pytest_plugins = ["headgate.testing.plugin", "headgate.testing.postgres"]
+STATES = "SELECT state FROM headgate.run"
+LOST = "the store has lost cycle"
+
+
+@pytest.fixture
+def database() -> Iterator[Database]:
+    """One that leaves it to those who commit to flush what they wrote."""
+    with own_database() as database:
+        query(database.url, "ALTER SYSTEM SET wal_writer_delay = '10s'")
+        query(database.url, "SELECT pg_reload_conf()")
+        yield database
+
+
+def test_a_run_that_was_started_and_not_flushed_is_started_again(
+    database: Database, overlap: Overlap, tmp_path: Path
+):
+    # given a leader whose renewals flush nothing meanwhile, and a run for which there is no worker yet
+    cluster = Cluster(database.url, tmp_path, overlap, leader_lease="300s", leader_renew="100s")
+    try:
+        client = cluster.client()
+        cluster.server().ready()
+        run = client.submit(steps.many, [1, 2, 3], 0.0)
+        eventually(lambda: str(run.status()) == "running")
+        # when the database dies and forgets that it was started
+        database.kill()
+        database.start()
+        assert patiently(lambda: query(database.url, STATES)) == [("queued",)]
+        # then it is started again
+        cluster.worker(STEPS_FILE).ready()
+        assert patiently(lambda: client.runs.get(run.id).result("30s")) == [2, 4, 6]
+        recorded_once(cluster.url)
+    except BaseException:
+        cluster.end()
+        raise
+    cluster.close()
+
+
+@pytest.mark.parametrize("store", ["postgres"], indirect=True)
+@pytest.mark.parametrize(
+    "settings",
+    [{"leader_renew": "100ms"}, {"leader_lease": "300s", "leader_renew": "100s"}],
+    ids=["by its renewal", "by its commit"],
+)
+def test_a_leader_whose_last_cycle_is_missing_reads_everything_again(
+    settings: dict[str, Any], cluster: Cluster
+):
+    client = cluster.client()
+    server = cluster.server(**settings).ready()
+    run = client.submit(steps.many, [1, 2, 3], 0.0)
+    eventually(lambda: str(run.status()) == "running")
+    # as if the server had died in between, and come back before anybody noticed
+    query(cluster.url, "UPDATE headgate.leader SET cycle = cycle - 1")
+    if settings["leader_renew"] == "100ms":
+        eventually(lambda: LOST in server.log)  # it has nothing to commit
+    cluster.worker(STEPS_FILE).ready()
+    assert run.result("30s") == [2, 4, 6]
+    eventually(lambda: LOST in server.log)

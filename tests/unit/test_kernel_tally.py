@@ -1,0 +1,96 @@
+"""D4: how much each worker has had, and when the leader's own is ahead of an equal one."""
+
+from __future__ import annotations
+
+import pytest
+
+from headgate.base.clock import MILLISECOND
+from headgate.kernel.tally import SLACK, Tally
+
+
+def tally(**given: int) -> Tally:
+    """Counts as if all had been there from the beginning; the second starts where the first is, at one."""
+    made = Tally()
+    for turn in range(max(given.values())):
+        for worker, count in given.items():
+            if turn < count:
+                made.gave(worker)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "ahead"),
+    [
+        (1, 1, False),
+        (SLACK + 1, 1, False),  # a handful is no imbalance
+        (SLACK + 2, 1, True),
+        (120 + SLACK, 90, False),
+        (121 + SLACK, 90, True),
+        (90, 120, False),
+    ],
+)
+def test_d4_ahead_is_a_third_more_than_an_equal_worker(own: int, other: int, ahead: bool):
+    counted = tally(own=own, other=other)
+    assert counted.ahead("own", "other") is ahead
+
+
+@pytest.mark.parametrize(
+    ("own_ms", "other_ms", "slower"),
+    [
+        (20, 20, False),
+        (20, 35, False),  # a busy loop explains as much
+        (20, 60, True),
+        (200, 290, False),
+        (200, 320, True),
+        (200, 100, False),
+    ],
+)
+def test_d4_a_slower_worker_is_no_equal_and_rightly_gets_fewer(
+    own_ms: int, other_ms: int, slower: bool
+):
+    counted = Tally()
+    counted.lasted("own", own_ms * MILLISECOND)
+    counted.lasted("other", other_ms * MILLISECOND)
+    assert counted.slower("other", "own") is slower
+
+
+def test_d4_one_slow_task_does_not_make_a_slow_worker():
+    counted = Tally()
+    for worker in ("own", "other"):
+        for _ in range(10):
+            counted.lasted(worker, 20 * MILLISECOND)
+    counted.lasted("other", 1_000 * MILLISECOND)
+    assert not counted.slower("other", "own")
+
+
+def test_d4_who_comes_later_starts_at_the_present():
+    counted = tally(own=500, other=400)
+    assert not counted.ahead("own", "late")
+    counted.gave("late")
+    assert counted.ahead("own", "late") is counted.ahead("own", "other") is False
+
+
+@pytest.mark.parametrize(("permits", "others"), [(10, 10), (10, 5), (100, 10)])
+def test_d4_shares_are_compared_by_permit(permits: int, others: int):
+    counted = tally(own=10 * permits, other=10 * others)
+    assert not counted.ahead("own", "other", permits, others)
+    for _ in range(4 * permits + SLACK):
+        counted.gave("own")
+    assert counted.ahead("own", "other", permits, others)
+
+
+def test_d4_who_was_gone_on_without_has_nothing_to_catch_up():
+    counted = tally(own=1_000, other=100)
+    counted.excuse("own", "other")
+    assert not counted.ahead("own", "other")
+    taken = 0
+    while not counted.ahead("own", "other"):
+        counted.gave("own")
+        taken += 1
+    assert taken <= SLACK + 3
+
+
+def test_d4_a_worker_that_left_is_forgotten():
+    counted = tally(own=100, other=10)
+    counted.forget("other")
+    assert not counted.ahead("own", "other")
