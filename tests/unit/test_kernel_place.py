@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from headgate.base.clock import SECOND
 from headgate.base.limits import Placement
 from headgate.kernel.place import PATIENCE_US, Floor, Skill
-from headgate.kernel.tally import SLACK
+from headgate.kernel.tally import FEW, SLACK
 from headgate.testing.sim.build import worker_row
 
 ASYNC = Skill("async", "download", "v1", ())
@@ -264,8 +264,9 @@ def test_d4_nobody_waits_for_one_that_will_not_come(change: str):
         elif change == "unfit":
             on.put(msgspec.structs.replace(worker.row, steps={}))
         else:
-            on.station(ASYNC).tally.lasted("own", 50_000)
-            on.station(ASYNC).tally.lasted(name, 100_000)
+            for _ in range(FEW):
+                on.station(ASYNC).tally.lasted("own", 50_000)
+                on.station(ASYNC).tally.lasted(name, 100_000)
     picked = on.pick(ASYNC)
     assert picked is not None
     assert picked.id == "own"
@@ -302,7 +303,7 @@ def test_d4_who_joins_late_is_not_given_all_that_comes_one_at_a_time():
 
 
 @given(
-    permits=st.sampled_from([4, 16, 100, -1]),
+    permits=st.sampled_from([16, 100, -1]),
     swifter=st.integers(1, 10),
     seed=st.integers(0, 1_000),
 )

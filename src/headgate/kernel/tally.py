@@ -18,17 +18,20 @@ from __future__ import annotations
 SLACK = 8
 """Tasks that one may be ahead of another whatever the proportion: a handful is no imbalance."""
 SMOOTHING = 128
-"""A duration counts for one part in so many of the mean."""
+"""A duration counts for one part in so many of the mean, once there are as many."""
+FEW = 32
+"""With fewer durations than these nobody is called slow: the first bodies of a process take longest."""
 UNTOLD_US = 10_000
 """Of a difference in duration so much is nobody's fault: a loop that was busy, a commit that was awaited."""
 
 
 class Tally:
-    __slots__ = ("_given", "_mean_us")
+    __slots__ = ("_given", "_lasted")
 
     def __init__(self) -> None:
         self._given: dict[str, int] = {}
-        self._mean_us: dict[str, int] = {}
+        self._lasted: dict[str, tuple[int, int]] = {}
+        """How many durations were told, and their mean."""
 
     def gave(self, worker: str) -> None:
         given = self._given
@@ -40,12 +43,13 @@ class Tally:
 
     def lasted(self, worker: str, took_us: int) -> None:
         """An attempt ran there for so long."""
-        mean = self._mean_us.get(worker)
-        self._mean_us[worker] = took_us if mean is None else mean + (took_us - mean) // SMOOTHING
+        told, mean = self._lasted.get(worker, (0, 0))
+        told = min(told + 1, SMOOTHING)
+        self._lasted[worker] = told, mean + (took_us - mean) // told
 
     def forget(self, worker: str) -> None:
         self._given.pop(worker, None)
-        self._mean_us.pop(worker, None)
+        self._lasted.pop(worker, None)
 
     def ahead(self, worker: str, other: str, permits: int = 1, others_permits: int = 1) -> bool:
         """With one more, `worker` would have had over a third more than `other` for each of its permits."""
@@ -54,8 +58,10 @@ class Tally:
         return theirs is not None and 3 * mine * others_permits > 4 * theirs * permits
 
     def slower(self, worker: str, than: str) -> bool:
-        mean = self._mean_us
-        return 2 * (mean.get(worker, 0) - UNTOLD_US) > 3 * mean.get(than, 0) > 0
+        """Its bodies take half as long again, and longer."""
+        told, mean = self._lasted.get(worker, (0, 0))
+        others_told, others_mean = self._lasted.get(than, (0, 0))
+        return min(told, others_told) >= FEW and 2 * (mean - UNTOLD_US) > 3 * others_mean
 
     def excuse(self, worker: str, other: str, permits: int = 1, others_permits: int = 1) -> None:
         """`worker` goes on without `other`, which has nothing to catch up from here on."""
