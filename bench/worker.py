@@ -101,7 +101,7 @@ class Cost(NamedTuple):
 
 
 @asynccontextmanager
-async def engine(**settings: object) -> AsyncGenerator[AsyncClient]:
+async def engine(**settings: Any) -> AsyncGenerator[AsyncClient]:
     with tempfile.TemporaryDirectory() as folder:
         async with embedded_async(Path(folder) / "bench.db", **settings) as hg:
             yield hg
@@ -208,7 +208,7 @@ async def shares(count: int, seconds: float, permits: int) -> Counter[int]:
     """How many tasks each of three workers got: the leader's own and two processes. 0: unlimited permits."""
     with tempfile.TemporaryDirectory() as folder:
         url = str(Path(folder) / "bench.db")
-        settings = {"async_permits": permits, "placement": "spread"}
+        settings: dict[str, Any] = {"async_permits": permits, "placement": "spread"}
         few = ("--set", f"async_permits={permits}")
         async with embedded_async(url, **settings) as hg:
             with worker_process(url, *few), worker_process(url, *few):

@@ -55,7 +55,7 @@ def test_c2_the_answer_of_a_verb_is_lost(
         cluster.worker(STEPS_FILE, url=ways["worker"], **QUICK).ready()
         with Load(client) as load:
             cut(proxy, 5, 0.2)
-            eventually(lambda: len(load.runs) >= 6)
+            eventually(lambda: len(load.runs) >= 6, "60s")
         load.check(overlap)
         works(client)
     recorded_once(cluster.url)
@@ -70,7 +70,7 @@ def test_c2_answers_of_a_leader_that_works_too_are_lost(
         cluster.worker(STEPS_FILE, lead=True, url=proxy.url, **QUICK).ready()
         with Load(client) as load:
             cut(proxy, 16, 0.1)
-            eventually(lambda: len(load.runs) >= 6)
+            eventually(lambda: len(load.runs) >= 6, "60s")
         load.check(overlap)
         works(client)
     recorded_once(cluster.url)

@@ -19,6 +19,7 @@ END_LISTENERS = (
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
     " WHERE datname = current_database() AND query LIKE 'LISTEN%'"
 )
+LISTENERS = END_LISTENERS.replace("pg_terminate_backend", "")
 POLL_SECONDS = 1.0
 
 
@@ -53,13 +54,12 @@ def test_d8_listeners_are_killed_in_the_middle(cluster: Cluster, overlap: Overla
     ended = 0
     with Load(client) as load:
         for number in range(4):
-            eventually(lambda n=number: len(load.runs) > 5 * (n + 1))
+            eventually(lambda n=number: len(load.runs) > 5 * (n + 1), "60s")
+            eventually(lambda: len(query(cluster.url, LISTENERS)) >= 2, "60s")
             ended += len(query(cluster.url, END_LISTENERS))
     load.check(overlap)
     assert ended >= 8
-    eventually(
-        lambda: len(query(cluster.url, END_LISTENERS.replace("pg_terminate_backend", ""))) >= 2
-    )
+    eventually(lambda: len(query(cluster.url, LISTENERS)) >= 2)
     recorded_once(cluster.url)
     fastest = min(_seconds(client) for _ in range(5))
     assert fastest < POLL_SECONDS / 2
