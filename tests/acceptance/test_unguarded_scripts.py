@@ -37,14 +37,10 @@ WAYS = {
 FIX = "if __name__ == '__main__':"
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_a_child_does_not_run_the_script_again(way: str, tmp_path: Path):
-    script = tmp_path / "flows.py"
-    script.write_text(STEPS + WAYS[way])
-
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        cwd=tmp_path,
+def _run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
+        cwd=folder,
         env=environment(),
         capture_output=True,
         text=True,
@@ -52,8 +48,16 @@ def test_a_child_does_not_run_the_script_again(way: str, tmp_path: Path):
         check=False,
     )
 
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_child_does_not_run_the_script_again(way: str, tmp_path: Path):
+    script = tmp_path / "flows.py"
+    script.write_text(STEPS + WAYS[way])
+
+    done = _run(tmp_path, sys.executable, str(script))
+
     assert done.returncode != 0
-    assert f"{script} opens headgate while a worker imports it for its steps" in done.stderr
+    assert f"{script} starts an engine while a worker imports it for its steps" in done.stderr
     assert FIX in done.stderr
 
 
@@ -61,18 +65,47 @@ def test_a_child_does_not_run_the_script_again(way: str, tmp_path: Path):
 def test_a_worker_refuses_the_file(way: str, tmp_path: Path):
     (tmp_path / "flows.py").write_text(STEPS + WAYS[way])
 
-    done = subprocess.run(
-        [*PROGRAM, "worker", "flows.py"],
-        cwd=tmp_path,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = _run(tmp_path, *PROGRAM, "worker", "flows.py")
 
     assert done.returncode == 2
-    assert "flows.py opens headgate while a worker imports it for its steps" in done.stderr
+    assert "flows.py starts an engine while a worker imports it for its steps" in done.stderr
+    assert FIX in done.stderr
+
+
+def test_a_client_of_a_module_is_its_own_and_submits_nothing_meanwhile(tmp_path: Path):
+    (tmp_path / "shared.py").write_text(STEPS + "hg = connect()\n")
+    (tmp_path / "flows.py").write_text(
+        "from shared import doubled\n\nif __name__ == '__main__':\n    print(doubled.run(4))\n"
+    )
+    (tmp_path / "hasty.py").write_text(STEPS + "connect().submit(doubled, 4)\n")
+
+    assert _run(tmp_path, sys.executable, "flows.py").stdout == "8\n"
+    refused = _run(tmp_path, *PROGRAM, "worker", "hasty.py")
+    assert refused.returncode == 2
+    assert "hasty.py submits a run while a worker imports it for its steps" in refused.stderr
+
+
+def test_a_script_that_starts_itself_in_a_thread_is_stopped(tmp_path: Path):
+    (tmp_path / "flows.py").write_text(
+        STEPS
+        + """
+import threading
+
+def work():
+    with embedded(grace="0s") as hg:
+        hg.submit(doubled, 4).wait("20s")
+
+
+print("imported", flush=True)
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+"""
+    )
+
+    done = _run(tmp_path, sys.executable, "flows.py")
+
+    assert "3 deep" in done.stderr
     assert FIX in done.stderr
 
 
@@ -97,14 +130,6 @@ if __name__ == "__main__":
 """
     )
 
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        cwd=tmp_path,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = _run(tmp_path, sys.executable, str(script))
 
     assert done.stdout == "1\n", done.stderr

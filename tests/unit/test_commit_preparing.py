@@ -19,8 +19,8 @@ from headgate.base.changes import (
 )
 
 
-def _saved(state: str) -> TaskSave:
-    return TaskSave(1, state, 1, 1, 0, 1, 7, "w", None, None, 0, 0, 0, 0, 0, 0)
+def _saved(state: str, eligible_at: int = 0) -> TaskSave:
+    return TaskSave(1, state, 1, 1, 0, 1, 7, "w", None, None, 0, 0, 0, 0, 0, eligible_at)
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def _saved(state: str) -> TaskSave:
     [
         {"runs_started": [RunStart(1, 1)], "tasks_new": [TaskRow(1, 0, -1, "requested")]},
         {"tasks_new": [TaskRow(1, 0, -1, "scheduled")], "orders": [Order("w", 1, 7, "offer")]},
-        {"tasks_saved": [_saved("scheduled")], "buckets": [Bucket("api", 5)]},
+        {"tasks_saved": [_saved("scheduled", eligible_at=5)], "buckets": [Bucket("api", 5)]},
         {"tasks_saved": [_saved("requested")], "reservations": []},
     ],
 )
@@ -52,6 +52,8 @@ def test_what_begins_here_or_ends_does_not(state: str):
         {"requests_done": [3]},
         {"reprioritised": [(1, 5)]},
         {"lingers": []},
+        {"own_ends": True},
+        {"tasks_saved": [_saved("requested", eligible_at=5)]},
     ],
 )
 def test_what_somebody_was_promised_does_not(parts: dict[str, Any]):

@@ -149,6 +149,7 @@ class RunEvents(NamedTuple):
     changes: list[Change]
 
 
+_REQUESTED = TaskState.REQUESTED
 _WAITING = frozenset({TaskState.REQUESTED, TaskState.SCHEDULED})
 
 
@@ -180,6 +181,8 @@ class Commit:
     reprioritised: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     """(queued run, new priority)"""
     events: list[RunEvents] = field(default_factory=list[RunEvents])
+    own_ends: bool = False
+    """Attempts of the leader's own process end with it: nobody else has written how."""
 
     @property
     def preparing(self) -> bool:
@@ -188,7 +191,8 @@ class Commit:
         Nobody acts on it before a write of their own (an acceptance) is durable, and with that this one.
         """
         return not (
-            self.runs_marked
+            self.own_ends
+            or self.runs_marked
             or self.runs_ended
             or self.tasks_ended
             or self.lingers is not None
@@ -196,7 +200,11 @@ class Commit:
             or self.reprioritised
             or any(order.kind != "offer" for order in self.orders)
             or any(task.state not in _WAITING for task in self.tasks_new)
-            or any(task.state not in _WAITING for task in self.tasks_saved)
+            or any(
+                # When it began to lack only a worker is counted from: it survives.
+                task.state not in _WAITING or (task.eligible_at and task.state == _REQUESTED)
+                for task in self.tasks_saved
+            )
         )
 
     @property

@@ -2,7 +2,8 @@
 
 A script that does its work outside `if __name__ == "__main__":` does it again wherever it
 is imported. A child that needs a step of it would start an engine, whose children import
-it too, and so on until the machine stands still: so nothing may be opened meanwhile.
+it too, and so on until the machine stands still: so no engine may start meanwhile, and
+no run be submitted. A client may be made: it is often a module's own.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ def importing(source: str) -> Generator[None]:
         _thread.source = before
 
 
-def refuse_while_importing() -> None:
-    """Raises where a file that is imported for its steps opens an engine or a client."""
+def refuse_while_importing(what: str) -> None:
+    """Raises where a file that is imported for its steps does `what`."""
     source: str | None = getattr(_thread, "source", None)
     if source is not None:
         raise InvalidInput(
-            f"{source} opens headgate while a worker imports it for its steps.",
+            f"{source} {what} while a worker imports it for its steps.",
             field="file",
             got=source,
             hint="Put what the script does under: if __name__ == '__main__':",

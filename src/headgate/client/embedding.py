@@ -7,12 +7,14 @@ from types import TracebackType
 from typing import Any
 
 from headgate.base.config import Settings
+from headgate.base.importing import refuse_while_importing
 from headgate.client.client import Client
 from headgate.client.client_async import AsyncClient
 from headgate.client.core import Core
 from headgate.client.more_workers import MoreWorkers, more_workers
 from headgate.client.opening import Url, settings_for
 from headgate.client.provisioners import GivenProvisioner
+from headgate.stages.executors.sources import refuse_too_deep
 
 Prepared = tuple[Settings, MoreWorkers | None]
 
@@ -85,5 +87,7 @@ def connect_async(url: Url | None = None) -> Opening:
 def _prepared(
     url: Url | None, provisioner: GivenProvisioner | None, overrides: dict[str, Any]
 ) -> Prepared:
+    refuse_while_importing("starts an engine")
+    refuse_too_deep()
     settings = settings_for(url, overrides)
     return settings, more_workers(settings, provisioner)

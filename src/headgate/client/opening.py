@@ -12,7 +12,6 @@ import msgspec
 from headgate.base import config
 from headgate.base.config import Settings
 from headgate.base.errors import InvalidInput
-from headgate.base.importing import refuse_while_importing
 from headgate.base.store_urls import check_path
 from headgate.store.protocol import Store
 from headgate.store.sqlite.store import SqliteStore
@@ -23,7 +22,6 @@ _SUPPORTED = "Use the path of a SQLite file, e.g. .headgate/headgate.db, or post
 
 def settings_for(url: Url | None, overrides: Mapping[str, object]) -> Settings:
     """Settings from file, environment and arguments; `url` is one of the arguments."""
-    refuse_while_importing()
     if url is not None and not isinstance(url, str | os.PathLike):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidInput("url must be text or a path.", field="url", got=url, hint=_SUPPORTED)
     given = dict(overrides)

@@ -17,6 +17,7 @@ from headgate.base.durations import Duration, microseconds
 from headgate.base.errors import InvalidInput
 from headgate.base.graph import Graph, PoolNeed, Tag
 from headgate.base.ids import ENTROPY, RunId, run_ids
+from headgate.base.importing import refuse_while_importing
 from headgate.base.model import NewRun, OnDuplicate
 from headgate.client.submission import (
     Prepared,
@@ -50,6 +51,7 @@ class Preparing:
     """Calls of one flow, handed in together or one alone."""
 
     def __init__(self, flow: object, settings: Settings, clock: Clock) -> None:
+        refuse_while_importing("submits a run")
         self._flow = definition_of(flow)
         self._settings = settings
         self._ids = _ids(clock)

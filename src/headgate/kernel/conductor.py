@@ -352,6 +352,7 @@ class Conductor:
             self.ledger.ran(entry, at or now)
         self.ledger.release(entry)
         if local:
+            self.journal.commit.own_ends = True
             self._tell_end(entry, before, state, error, reason)
         if state == TaskState.COMPLETED:
             if local:

@@ -17,6 +17,8 @@ from headgate.kernel.entries import RunEntry, TaskEntry
 from headgate.kernel.lives import Lives, failure_of
 from headgate.kernel.steps import PLAIN, Existing
 
+LEADER_CHANGED = "its leader changed"
+
 
 def restore_run(lives: Lives, row: RunRow, graph: Graph, rows: list[TaskRow], now: int) -> None:
     """Take up a run where its rows stand."""
@@ -76,5 +78,12 @@ def _pick_up(lives: Lives, entry: TaskEntry, row: TaskRow, now: int) -> None:
                 lives.timers.set(now + ttl, "offer", entry.id, entry.token)
         case TaskState.FAILED | TaskState.TIMED_OUT:
             lives.judge(entry, failure_of(row.error), now)
+        case TaskState.ABANDONED:
+            # Its leader died before it could write for how long the slots stay taken.
+            lives.ledger.hold(entry)
+            for until in lives.ledger.release_lost(entry, row.ended_at, now):
+                lives.timers.set(until, "linger", entry.id)
+            lives.ask_again(entry, row.state, now, LEADER_CHANGED)
         case _:
-            lives.ask_again(entry, row.state, now, "its leader changed")
+            declined = row.started_at < row.scheduled_at
+            lives.ask_again(entry, row.state, now, LEADER_CHANGED, declined=declined)

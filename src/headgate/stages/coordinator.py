@@ -41,7 +41,16 @@ from headgate.stages.steady import Steady
 from headgate.stages.worker import End, Launch, Worker
 from headgate.stages.writing import Writing, lost_cycle
 from headgate.store import values
-from headgate.store.protocol import Elect, Expire, Recut, Store, Tidy, Withdraw
+from headgate.store.protocol import (
+    Elect,
+    Expire,
+    Gathered,
+    Lost,
+    Recut,
+    Store,
+    Tidy,
+    Withdraw,
+)
 
 log: logging.Logger = logging.getLogger(__name__)
 _graph = msgspec.json.Decoder(Graph).decode
@@ -108,8 +117,14 @@ class Coordinator:
     def describe_local(self) -> None:
         """The worker in this process has changed (new steps, draining)."""
         if self._conductor is not None and self._local is not None:
-            self._conductor.put_worker(self._local.describe(), local=True)
+            self._put_local(self._conductor, self._local)
             self._wake.set()
+
+    def _put_local(self, conductor: Conductor, local: Worker) -> None:
+        known = conductor.ledger.floor.workers.get(local.id)
+        if known is not None:  # else it was declared lost, and joins again under another name
+            row = local.describe_own(known.given, self._writing.unstarted())
+            conductor.put_worker(row, local=True)
 
     def close(self) -> None:
         self._closing = True
@@ -172,6 +187,8 @@ class Coordinator:
         conductor.restore(
             runs, tasks, workers, snapshot.buckets, snapshot.now, local, snapshot.lingers
         )
+        if self._local is not None:
+            self._put_local(conductor, self._local)  # again: what it runs already is counted now
         self._feed.lanes(snapshot.lanes)
         self._news.begin(snapshot.seq)
         self._conductor = conductor
@@ -186,16 +203,25 @@ class Coordinator:
         if self._foreign or self._sweep_due or self._feed.hungry:
             # What is read from the store must not be older than what was decided here.
             await self._writing.drain()
+        idle = self._writing.idle
+        sweeps = idle and self._sweep_due
+        news: list[Gathered] = []
+        lost: list[Lost] = []
+        # Before the ends that wait here are taken: if our own worker is declared lost now, its rows say
+        # so, and what it ended since is stale.
+        if idle and self._foreign:
+            self._foreign = False
+            news.append(await self._gather(conductor))
+        if sweeps:
+            self._sweep_due = False
+            lost = await self._expire(conductor)
+            # A store that was away meanwhile has let others go on: what was read before that is old.
+            news.append(await self._gather(conductor))
         now = await self._store.now()
-        if idle := self._writing.idle:
-            # Before the ends that wait here are taken: if our own worker is declared lost now, its rows
-            # say so, and what it ended since is stale.
-            if self._foreign:
-                self._foreign = False
-                await self._gather(conductor, now)
-            if self._sweep_due:
-                self._sweep_due = False
-                await self._sweep(conductor, now)
+        for gathered in news:
+            await self._hear(conductor, gathered, lost, now)
+        if sweeps:
+            await self._sweep(conductor, lost, now)
         self._taken, self._ends = self._ends, []
         for end in self._taken:
             conductor.ended(
@@ -225,7 +251,8 @@ class Coordinator:
         conductor = self._conductor
         if conductor is None:
             return
-        if self._local is not None:
+        if self._local is not None and cycle.starts:
+            self._metrics.claimed()
             self._local.launch(
                 [
                     Launch(
@@ -241,6 +268,7 @@ class Coordinator:
                     for entry in cycle.starts
                 ]
             )
+        if self._local is not None:
             for _, token, _ in cycle.stops:
                 self._local.stop(token, "cancel")
         for to in (TaskState.REQUESTED, TaskState.CANCELLED):
@@ -289,14 +317,20 @@ class Coordinator:
 
     # -- what changed ------------------------------------------------------------------------------
 
-    async def _gather(self, conductor: Conductor, now: int) -> None:
+    async def _gather(self, conductor: Conductor) -> Gathered:
         before = self._clock.monotonic()
         gathered = await self._news.gather(conductor)
         self._steady.saw(gathered.now, before, self._clock.monotonic())
+        self._foreign = self._foreign or self._news.more
+        return gathered
+
+    async def _hear(
+        self, conductor: Conductor, gathered: Gathered, lost: list[Lost], now: int
+    ) -> None:
         if gathered.limits_changed:
             await self._new_limits(conductor, now)
-        await self._news.tell(conductor, gathered, now)
-        self._foreign = self._foreign or self._news.more
+        # Who is lost is told after what it did: here it has not left.
+        await self._news.tell(conductor, gathered, now, {each.worker for each in lost})
 
     async def _new_limits(self, conductor: Conductor, now: int) -> None:
         before = conductor.ledger.limits
@@ -366,11 +400,16 @@ class Coordinator:
             await asyncio.sleep(SWEEP_SECONDS)
             # The net under every lost wake-up: look at everything once a second.
             self._sweep_due = self._foreign = True
+            self.describe_local()
             self._wake.set()
 
-    async def _sweep(self, conductor: Conductor, now: int) -> None:
-        if self._steady.trusted(self._clock.monotonic()):
-            await self._expire(conductor, now)
+    async def _sweep(self, conductor: Conductor, lost: list[Lost], now: int) -> None:
+        for each in lost:
+            log.warning("worker %s is lost (%s)", each.worker, each.reason)
+            self._metrics.offer_answered("withdrawn", len(each.withdrawn))
+            conductor.worker_lost(
+                each.worker, each.reason, each.abandoned, each.withdrawn, now, each.lease_until
+            )
         for row in await self._store.overdue(MOST_OVERDUE):
             conductor.end_queued(row, RunState.TIMED_OUT, still_queued(row, now), now)
             self._feed.left(row.seq)
@@ -385,12 +424,8 @@ class Coordinator:
             workers = [worker.row for worker in conductor.ledger.floor.workers.values()]
             self._overflow.sees(self.demand, workers, self._store, conductor.term)
 
-    async def _expire(self, conductor: Conductor, now: int) -> None:
+    async def _expire(self, conductor: Conductor) -> list[Lost]:
+        if not self._steady.trusted(self._clock.monotonic()):
+            return []
         journal = conductor.journal
-        expire = Expire(conductor.term, journal.next_cycle(), journal.actor)
-        for lost in await self._store.expire(expire):
-            log.warning("worker %s is lost (%s)", lost.worker, lost.reason)
-            self._metrics.offer_answered("withdrawn", len(lost.withdrawn))
-            conductor.worker_lost(
-                lost.worker, lost.reason, lost.abandoned, lost.withdrawn, now, lost.lease_until
-            )
+        return await self._store.expire(Expire(conductor.term, journal.next_cycle(), journal.actor))

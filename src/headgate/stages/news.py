@@ -7,6 +7,8 @@ the leader wrote itself is left out.
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 from headgate.base.events import unpack
 from headgate.base.model import Failure, StoredRequest
 from headgate.base.states import EXECUTING_RUNS, RunState, TaskState
@@ -40,11 +42,14 @@ class News:
         self.more = len(gathered.events) >= PAGE
         return gathered
 
-    async def tell(self, conductor: Conductor, gathered: Gathered, now: int) -> None:
+    async def tell(
+        self, conductor: Conductor, gathered: Gathered, now: int, lost: Set[str] = frozenset()
+    ) -> None:
+        """`lost`: workers without a row that did not leave."""
         self._feed.brought(gathered.queued)
         await self._learn(conductor, gathered, now)
         if gathered.workers is not None:
-            self._meet(conductor, gathered)
+            self._meet(conductor, gathered, lost)
         await self.requests(conductor, gathered.requests, now)
 
     async def _learn(self, conductor: Conductor, gathered: Gathered, now: int) -> None:
@@ -76,9 +81,9 @@ class News:
                         at=event.at,
                     )
 
-    def _meet(self, conductor: Conductor, gathered: Gathered) -> None:
+    def _meet(self, conductor: Conductor, gathered: Gathered, lost: Set[str]) -> None:
         local = None if self._local is None else self._local.id
-        present = {local}
+        present = {local, *lost}
         for row in gathered.workers or ():
             present.add(row.id)
             if row.id != local:

@@ -15,10 +15,14 @@ import msgspec
 
 from headgate.base.errors import InvalidInput
 from headgate.base.importing import importing
+from headgate.stages.executors.guard import MARK
 
 MAIN_ALIAS = "__mp_main__"
 """The name a script runs under in a child: `if __name__ == "__main__":` must not start it again.
 multiprocessing uses the same, and libraries that look for it treat both alike."""
+
+MOST_NESTED = 3
+"""Engines within process steps of engines."""
 
 
 class Source(msgspec.Struct, frozen=True, array_like=True):
@@ -116,3 +120,15 @@ def _same_file(one: str | None, other: str | None) -> bool:
     if one is None or other is None:
         return other is None
     return os.path.realpath(one) == os.path.realpath(other)
+
+
+def refuse_too_deep() -> None:
+    """Raises where an engine would start within children within children: a script that starts itself again."""
+    depth = os.environ.get(MARK, "").count("/")
+    if depth >= MOST_NESTED:
+        raise InvalidInput(
+            f"this is a process step of a process step, {depth} deep: no further engine starts here.",
+            field="executor",
+            got="process",
+            hint="Put what the script does under: if __name__ == '__main__':",
+        )
