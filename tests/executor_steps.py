@@ -290,3 +290,38 @@ def grow(size: int) -> str:
 @body()
 def length(text: str) -> int:
     return len(text)
+
+
+@body()
+def leave_something(what: str) -> int:
+    """Leaves in its process what would be the next body's; returns its pid."""
+    leave_a_file()
+    match what:
+        case "alarm":
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+        case "handler":
+            signal.signal(signal.SIGUSR1, signal.default_int_handler)
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        case "folder":
+            os.chdir(here().workdir)
+        case "variable":
+            os.environ["LEFT_BY_A_BODY"] = "1"
+            del os.environ["PATH"]
+        case "thread that ends":
+            threading.Thread(target=time.sleep, args=(0.01,)).start()
+        case _:
+            daemon = what == "daemon thread"
+            threading.Thread(target=time.sleep, args=(3600,), daemon=daemon).start()
+    return os.getpid()
+
+
+@body()
+def look_around(seconds: float) -> list[Any]:
+    time.sleep(seconds)
+    return [
+        os.getpid(),
+        str(Path.cwd()),
+        sorted(os.environ),
+        [str(signal.getsignal(number)) for number in (signal.SIGUSR1, signal.SIGTERM)],
+        threading.active_count(),
+    ]

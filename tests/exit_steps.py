@@ -1,13 +1,16 @@
-"""Bodies whose inner parts raise what ends a program, one per way it can reach the loop."""
+"""Bodies that would end their worker: whose inner parts raise what ends a program, one per way it can reach
+the loop, and who cancel every task there is."""
 
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 
-from headgate import flow, step
+from headgate import Client, flow, step
 
 FOREVER = 60.0
 
@@ -165,6 +168,164 @@ def exits_from_a_thread() -> str:
 @flow
 def exiting_in_a_thread() -> str:
     return exits_from_a_thread.with_options(after=[notes_its_loop()])()
+
+
+def others() -> list[asyncio.Task[object]]:
+    return [each for each in asyncio.all_tasks() if each is not asyncio.current_task()]
+
+
+async def as_programs_do_at_their_end() -> None:
+    tasks = others()
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def and_itself() -> None:
+    for task in asyncio.all_tasks():
+        task.cancel()
+
+
+async def in_an_inner_task() -> None:
+    await asyncio.create_task(as_programs_do_at_their_end())
+
+
+async def what_a_body_started() -> None:
+    tasks = [each for each in others() if each.get_name() == "inner"]
+    assert tasks
+    for task in tasks:
+        task.cancel()
+
+
+CANCELLINGS: dict[str, Body] = {
+    fn.__name__: fn
+    for fn in (as_programs_do_at_their_end, and_itself, in_an_inner_task, what_a_body_started)
+}
+
+
+@step
+async def cancels(way: str) -> None:
+    await CANCELLINGS[way]()
+
+
+@flow
+def cancelling(way: str) -> None:
+    cancels(way)
+
+
+@step
+async def waits_for_an_inner_task(path: str) -> str:
+    """Ends when the file is there."""
+
+    async def look() -> str:
+        while not Path(path).exists():  # noqa: ASYNC110, ASYNC240 — a test makes it
+            await asyncio.sleep(0.005)
+        return "seen"
+
+    return await asyncio.create_task(look(), name="inner")
+
+
+@flow
+def waiting(path: str) -> str:
+    return waits_for_an_inner_task(path)
+
+
+@step(timeout="300ms")
+async def waits_for_everything(way: str) -> None:
+    if way == "together":
+        await asyncio.gather(*others())
+    for task in others():
+        if way == "one by one" or task.get_name() == "inner":
+            await task
+
+
+@flow
+def waiting_for_everything(way: str) -> None:
+    waits_for_everything(way)
+
+
+@step
+async def cancels_its_own() -> str:
+    mine = [asyncio.create_task(asyncio.sleep(FOREVER)) for _ in range(3)]
+    await asyncio.sleep(0)
+    for task in mine:
+        task.cancel()
+    ends = await asyncio.gather(*mine, return_exceptions=True)
+    try:
+        async with asyncio.timeout(0.01):
+            await asyncio.create_task(asyncio.sleep(FOREVER))
+    except TimeoutError:
+        return ",".join(type(each).__name__ for each in ends)
+    return "never"
+
+
+@flow
+def cancelling_its_own() -> str:
+    return cancels_its_own()
+
+
+LEFT: list[asyncio.Task[None]] = []
+
+
+@step
+async def leaves_a_task() -> None:
+    LEFT.append(asyncio.create_task(asyncio.sleep(FOREVER)))
+
+
+@step
+async def cancels_what_was_left() -> bool:
+    task = LEFT.pop()
+    task.cancel()
+    await asyncio.wait([task])
+    return task.cancelled()
+
+
+@flow
+def leaving_and_cancelling() -> bool:
+    return cancels_what_was_left.with_options(after=[leaves_a_task()])()
+
+
+CLIENTS: list[Client] = []
+CLOSED = threading.Event()
+
+
+@step
+def closes_its_engine() -> None:
+    CLIENTS.pop().close()
+    CLOSED.set()
+
+
+@flow
+def closing() -> None:
+    closes_its_engine()
+
+
+@step
+async def alarms(what: str) -> str:
+    """Its handler raises when nobody's code runs: the loop is asleep."""
+    heard = threading.Event()
+
+    def hear(*_: object) -> None:
+        heard.set()
+        if what == "exit":
+            sys.exit("alarm")
+        raise TimeoutError("alarm")
+
+    before = signal.signal(signal.SIGALRM, hear)
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    try:
+        for _ in range(100):
+            await asyncio.sleep(0.2)
+            if heard.is_set():
+                return "went on"
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    return "never"
+
+
+@flow
+def alarming(what: str) -> str:
+    return alarms(what)
 
 
 @step

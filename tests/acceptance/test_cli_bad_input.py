@@ -22,9 +22,32 @@ BAD: dict[str, tuple[list[str], str]] = {
     "runs 0": (["limits", "set", "max_concurrent_runs", "0"], "use pause"),
     "unknown limit": (["limits", "set", "max_concurent_runs", "4"], "'max_concurrent_runs'"),
     "tag without number": (["limits", "set", "tag", "tenant=*"], "limit=N"),
+    "tag and too much": (["limits", "set", "tenant=acme", "3", "5"], "--max-active N"),
+    "time in two words": (["limits", "set", "age_boost", "5", "minutes"], "age_boost 5m"),
+    "negative time": (["limits", "set", "age_boost", "-5m"], "age_boost is not a duration"),
+    "two values": (["limits", "set", "max_active", "15", "20"], "'20' stands behind it"),
+    "ceiling of no tag": (
+        ["limits", "set", "placement", "pack", "--max-active", "3"],
+        "placement does not take it",
+    ),
+    "weight of no turns": (
+        ["limits", "set", "max_active", "15", "--weight", "a=3"],
+        "max_active does not take it",
+    ),
+    "weight of a tag": (["limits", "set", "tag", "t", "3", "--weight", "a=3"], "goes with fair"),
+    "fair and a number": (["limits", "set", "fair", "tenant", "3"], "--weight acme=3"),
+    "fair and a ceiling": (
+        ["limits", "set", "fair", "tenant", "--max-active", "3"],
+        "fair does not take it",
+    ),
+    "unknown and too much": (["limits", "set", "max_activ", "1", "2"], "'2' stands behind it"),
     "bad lease": (["pools", "set", "db", "2", "--lease", "soon"], '"90s"'),
     "bad rate": (["pools", "set", "db", "2", "--rate", "fast"], "count/duration"),
     "burst alone": (["pools", "set", "db", "2", "--burst", "5"], "burst needs a rate"),
+    "burst of no rate": (
+        ["pools", "set", "api", "5", "--burst", "20", "--rate", "none"],
+        "takes the rate away",
+    ),
     "name with path": (["pools", "set", "../db", "2"], "looks like a path"),
     "unknown pool": (["pools", "info", "dbb"], "Did you mean 'db'?"),
     # running
@@ -40,6 +63,11 @@ BAD: dict[str, tuple[list[str], str]] = {
     "a step": (["run", "flows.py:fetch"], "is a step"),
     "which flow": (["run", "flows.py"], "flows.py:build"),
     "no module": (["run", "no.such.module:flow"], "no module 'no.such.module'"),
+    "a folder": (["run", "folder"], "folder is a directory"),
+    "a folder's flow": (["run", "folder:build"], "folder is a directory"),
+    "app is a file": (["worker", "--app", "flows.py"], "headgate worker flows.py"),
+    "no app": (["worker", "--app", "no_such"], "no module 'no_such'"),
+    "app is a folder": (["worker", "--app", "folder"], "folder is a directory"),
     "wrong argument": (["run", "flows.py:build", "--arg", "m=1"], "build(n: int = 4"),
     "wrong type": (["run", "flows.py:build", "--arg", "n=many"], "asks for int"),
     "args not json": (["run", "flows.py:build", "--args", "{"], "--args is not JSON"),
@@ -175,6 +203,8 @@ def test_nothing_was_stored(folder: Path, said: dict[str, Said]) -> None:
     assert said
     pools = headgate("pools", "list", "--json", cwd=folder).data
     assert [(pool["name"], pool["limit"]) for pool in pools] == [("db", 4)]
+    limits = headgate("limits", "list", "--json", cwd=folder).data
+    assert [limit["name"] for limit in limits if limit["live"] is not None] == []
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

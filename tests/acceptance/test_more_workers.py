@@ -323,6 +323,14 @@ BAD = {
         ["server", "--provisioner", "mine:Hafl", "--max-workers", "2"],
         ["Did you mean 'Half'?"],
     ),
+    "a flow for a provisioner": (
+        ["server", "--port", "0", "--provisioner", "flows.py:plain", "--max-workers", "2"],
+        ["flow flows:plain is no provisioner"],
+    ),
+    "a step for a provisioner": (
+        ["server", "--port", "0", "--provisioner", "flows.py:work", "--max-workers", "2"],
+        ["step flows:work is no provisioner"],
+    ),
     "half a provisioner": (
         ["server", "--port", "0", "--provisioner", "mine:half", "--max-workers", "2"],
         ["Half is no provisioner: it has no request, list, release, close"],

@@ -1,4 +1,5 @@
-"""What a body starts may raise SystemExit or KeyboardInterrupt: its own task fails, the worker goes on."""
+"""What a body starts may raise SystemExit or KeyboardInterrupt, or cancel every task there is: its own task
+fails, the worker goes on."""
 
 from __future__ import annotations
 
@@ -7,12 +8,18 @@ import gc
 import logging
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from headgate import Client, RunFailed
+from headgate import Client, RunFailed, embedded
+from headgate.base.clock import SystemClock
+from headgate.stages.executors.on_loop import AsyncExecutor
+from headgate.stages.executors.protocol import Job
 from headgate.stages.executors.sources import load
 from headgate.stages.lasting_loop import LastingLoop, run
 from headgate.testing import Engines, Overlap
@@ -23,6 +30,13 @@ pytest_plugins = ["headgate.testing.plugin"]
 FILE = Path(__file__).parents[1] / "exit_steps.py"
 steps: Any = load(source(FILE))
 TIMEOUT = "20s"
+
+
+def until(condition: Callable[[], object]) -> None:
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.005)
 
 
 def failure(hg: Client, flow: Any, *args: object) -> Any:
@@ -88,6 +102,60 @@ def test_a_body_cannot_stop_the_loop(make_hg: Engines) -> None:
     assert hg.submit(steps.working, 8).result(TIMEOUT) == 8
 
 
+@pytest.mark.parametrize("way", list(steps.CANCELLINGS))
+def test_who_cancels_what_is_not_its_own_fails_alone(
+    way: str, make_hg: Engines, tmp_path: Path
+) -> None:
+    hg = make_hg()
+    beside = hg.submit(steps.waiting, str(tmp_path / "go"))
+    until(lambda: [each for each in beside.tasks() if each.state == "running"])
+
+    error = failure(hg, steps.cancelling, way)
+
+    if error.type != "CancelledError" or way != "and_itself":  # whichever it came to first
+        assert error.type == "HeadgateError"
+        assert "cancels would cancel a task of " in error.message
+    (tmp_path / "go").touch()
+    assert beside.result(TIMEOUT) == "seen"
+    assert hg.submit(steps.working, 8).result(TIMEOUT) == 8
+
+
+@pytest.mark.parametrize("way", ["together", "one by one", "of a body"])
+def test_who_waits_for_tasks_of_others_is_timed_out_alone(
+    way: str, make_hg: Engines, tmp_path: Path
+) -> None:
+    """asyncio cancels what a cancelled task waits for, too."""
+    hg = make_hg()
+    beside = hg.submit(steps.waiting, str(tmp_path / "go"))
+    until(lambda: [each for each in beside.tasks() if each.state == "running"])
+
+    assert failure(hg, steps.waiting_for_everything, way).type == "timeout"
+
+    (tmp_path / "go").touch()
+    assert beside.result(TIMEOUT) == "seen"
+    assert hg.submit(steps.working, 8).result(TIMEOUT) == 8
+
+
+def test_a_body_cancels_its_own_tasks_and_what_an_ended_one_left(make_hg: Engines) -> None:
+    hg = make_hg()
+
+    assert hg.submit(steps.cancelling_its_own).result(TIMEOUT) == ",".join(["CancelledError"] * 3)
+    assert hg.submit(steps.leaving_and_cancelling).result(TIMEOUT) is True
+
+
+def test_a_body_may_close_the_engine_it_runs_in(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All of it ends then, whoever has asked: it waits for its own body no longer than the grace."""
+    with embedded(tmp_path / "headgate.db", grace="100ms") as hg:
+        steps.CLIENTS.append(hg)
+        hg.submit(steps.closing)
+
+        assert steps.CLOSED.wait(20)
+
+    assert [each.name for each in caplog.records if "store is not open" in each.getMessage()] == []
+
+
 def test_a_worker_process_goes_on(tmp_path: Path, overlap: Overlap) -> None:
     cluster = Cluster(str(tmp_path / "headgate.db"), tmp_path, overlap, grace="5s")
     worker = cluster.worker(FILE, lead=True).ready()
@@ -95,6 +163,11 @@ def test_a_worker_process_goes_on(tmp_path: Path, overlap: Overlap) -> None:
         hg = cluster.client()
         for way in ("in_a_task", "later", "interrupted"):
             assert failure(hg, steps.exiting, way).type in ("SystemExit", "KeyboardInterrupt")
+        for way in steps.CANCELLINGS.keys() - {"what_a_body_started"}:
+            assert failure(hg, steps.cancelling, way).type in ("HeadgateError", "CancelledError")
+        for what in ("exit", "timeout"):
+            assert hg.submit(steps.alarming, what).result(TIMEOUT) == "went on"
+            assert "the handler of a signal raised" in worker.log
         assert hg.submit(steps.working, 8).result(TIMEOUT) == 8
         assert [each.pid for each in hg.workers.list()] == [worker.pid]
         assert worker.close() == 0  # by SIGTERM, as ever
@@ -130,6 +203,57 @@ def test_what_is_ready_stays_ready_and_a_stop_is_not_forgotten() -> None:
         assert heard == [1, 2]
     finally:
         loop.close()
+
+
+def test_what_the_loop_cannot_do_leaves() -> None:
+    """It would be raised for ever."""
+    loop = LastingLoop()
+    try:
+        loop._scheduled.append("no timer")  # pyright: ignore
+        with pytest.raises(AttributeError):
+            loop.run_forever()
+    finally:
+        loop._scheduled.clear()  # pyright: ignore
+        loop.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        loop.run_forever()
+
+
+def test_a_factory_of_tasks_is_for_what_bodies_make() -> None:
+    loop = LastingLoop()
+    made: list[asyncio.Task[Any]] = []
+
+    def make(loop: Any, coro: Any, **more: Any) -> asyncio.Task[Any]:
+        made.append(asyncio.Task(coro, loop=loop, **more))
+        return made[-1]
+
+    try:
+        loop.set_task_factory(make)  # pyright: ignore
+        loop.run_until_complete(asyncio.sleep(0))
+        assert made == []
+    finally:
+        loop.close()
+
+
+def test_a_ctrl_c_while_a_body_runs_cancels_the_main_task() -> None:
+    """Its handler runs in the context of whatever it has interrupted."""
+
+    async def main() -> None:
+        executor = AsyncExecutor(1, clock=SystemClock())
+        task: Any = asyncio.current_task()
+        runner: Any = SimpleNamespace(_interrupt_count=0, _loop=asyncio.get_running_loop())
+
+        async def interrupted() -> None:
+            asyncio.Runner._on_sigint(runner, 2, None, task)  # pyright: ignore
+
+        step: Any = SimpleNamespace(
+            name="app:body", fn=interrupted, retry_on=None, decode_call=lambda _: ([], {})
+        )
+        executor.start(Job(1, 1, "run", step, b""), lambda *_: None)
+        await asyncio.sleep(60)
+
+    with pytest.raises(asyncio.CancelledError):
+        run(main())
 
 
 INTERRUPTED = """

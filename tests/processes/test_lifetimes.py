@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from headgate import embedded
 from headgate.stages.executors.sources import load
 from headgate.testing import Overlap, eventually
 from headgate.testing.cluster import Cluster
@@ -61,6 +62,76 @@ def test_b15_a_worker_recycles_itself_and_loses_nothing(
     assert {task.attempt for task in run.tasks()} == {1}
     if most := setting.get("max_tasks"):
         assert sum(span.pid == first.pid for span in overlap.spans("work")) == most
+
+
+@pytest.mark.parametrize("hold", [steps.hold, steps.hold_in_thread, steps.hold_in_process])
+@pytest.mark.parametrize("setting", [{"max_tasks": 1}, {"max_lifetime": "1s"}])
+@pytest.mark.parametrize("lead", [True, False], ids=["leads", "beside a leader"])
+@pytest.mark.parametrize("store", ["sqlite"], indirect=True)
+def test_b15_what_a_worker_runs_when_it_ends_itself_outlasts_the_grace(
+    cluster: Cluster, overlap: Overlap, tmp_path: Path, hold: Any, setting: Any, *, lead: bool
+):
+    """Otherwise a long task is handed from one recycled worker to the next, and never ends."""
+    latch = tmp_path / "latch"
+    client = cluster.client()
+    if not lead:
+        cluster.server().ready()
+    worker = cluster.worker(STEPS_FILE, lead=lead, grace="0s", **setting).ready()
+    run = client.submit(hold, str(latch), 7)
+    eventually(lambda: "held" in overlap.names())
+    pids = [span.pid for span in overlap.spans("held")]
+    eventually(lambda: "1 tasks may finish" in worker.log)
+    # Its successor takes a while to come, and would be given what is handed back.
+    cluster.worker(STEPS_FILE, lead=lead).ready()
+    assert worker.returncode is None
+    latch.touch()
+
+    assert run.result(TIMEOUT) == 7
+    assert worker.wait() == 0
+    assert [span.pid for span in overlap.spans("held")] == pids
+
+
+@pytest.mark.parametrize("store", ["sqlite"], indirect=True)
+def test_b15_a_signal_begins_the_grace_of_a_worker_that_ends_itself(
+    cluster: Cluster, overlap: Overlap, tmp_path: Path
+):
+    latch = tmp_path / "latch"
+    client = cluster.client()
+    cluster.server().ready()
+    worker = cluster.worker(STEPS_FILE, grace="0s", max_tasks=1).ready()
+    run = client.submit(steps.hold, str(latch), 7)
+    eventually(lambda: "held" in overlap.names())
+    eventually(lambda: "1 tasks may finish" in worker.log)
+
+    worker.terminate()
+    assert worker.wait() == 0
+    assert "SIGTERM" in worker.log
+    latch.touch()
+    cluster.worker(STEPS_FILE).ready()
+    assert run.result(TIMEOUT) == 7
+
+
+@pytest.mark.parametrize("store", ["sqlite", "postgres"], indirect=True)
+def test_b15_a_worker_that_leads_runs_as_many_tasks_as_it_may_and_no_more(
+    cluster: Cluster, overlap: Overlap
+):
+    client = cluster.client()
+    run = client.submit(steps.many, list(range(60)), 0.01)
+    workers = [cluster.worker(STEPS_FILE, lead=True, max_tasks=most).ready() for most in (5, 25)]
+
+    assert [worker.wait() for worker in workers] == [0, 0]
+    assert [
+        sum(span.pid == worker.pid for span in overlap.spans("work")) for worker in workers
+    ] == [5, 25]
+    cluster.worker(STEPS_FILE, lead=True).ready()
+    assert run.result(TIMEOUT) == [2 * n for n in range(60)]
+    assert {task.attempt for task in run.tasks()} == {1}
+
+
+def test_b15_nobody_ends_a_worker_in_a_program_of_the_users(tmp_path: Path):
+    """So it does not count its tasks either: it would take no more, for ever."""
+    with embedded(str(tmp_path / "headgate.db"), max_tasks=5, work_dir=str(tmp_path)) as hg:
+        assert hg.submit(steps.many, list(range(20)), 0.0).result(TIMEOUT)[-1] == 38
 
 
 @pytest.mark.parametrize("store", ["postgres"], indirect=True)

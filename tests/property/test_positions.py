@@ -11,7 +11,7 @@ from headgate.base.clock import MILLISECOND, SECOND
 from headgate.base.model import RunRow
 from headgate.base.states import RunState
 from headgate.kernel.explain import Reason, Typical
-from headgate.kernel.explain_runs import explain_queued
+from headgate.kernel.explain_runs import explain_queued, place_told
 from headgate.kernel.lanes import rank
 from headgate.kernel.sharing import Line
 from headgate.kernel.turns import Turns
@@ -106,6 +106,35 @@ def test_e7_the_place_told_is_the_place_that_comes(seed: int):
     told = {run: line.ahead + 1 for run, line in lines.items()}
     assert told == {run: place for place, run in enumerate(came, 1)}
     assert {line.told for line in lines.values()} <= {"exact"}
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_e7_a_place_told_as_exact_is_the_place_that_comes_under_tag_limits_too(seed: int):
+    # Given several that execute at once, so that a tag may be full while others go on
+    chance = random.Random(seed)
+    rules = random_rules(chance) | {("runs", ""): {"limit": chance.choice((2, 3, 5))}}
+    if chance.random() < 0.2:
+        rules["tag", "team=x"] = {"key": "team", "value": "x", "limit": 5, "paused": True}
+    sim = world(seed=seed, took=TOOK, rules=rules)
+    some_runs(sim, chance, chance.randrange(5, 20))
+    sim.run(until=sim.now + 10 * MILLISECOND)
+    lead, before = sim.conductor, set(begun(sim))
+    assert lead is not None
+    told: dict[int, int] = {}
+    for row in sim.model.queued():
+        line = line_of(sim, row)
+        if place_told(lead.ledger, lead.ledger.heads[row.seq], line) == "exact":
+            told[row.seq] = line.ahead
+    sim.run(until=sim.now + 60 * TOOK)
+    started = {
+        run: row.started_at
+        for run, row in sim.model.runs.items()
+        if row.started_at and run not in before
+    }
+    for run, ahead in told.items():
+        earlier = sum(at < started[run] for at in started.values())
+        no_later = sum(at <= started[run] for at in started.values())
+        assert earlier <= ahead < no_later
 
 
 @pytest.mark.parametrize("seed", range(40))

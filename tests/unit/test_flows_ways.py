@@ -197,7 +197,8 @@ def test_a_mutable_default_is_read_anew_for_every_run():
     first, second = trace(shape, (1,)), trace(shape, (2,))
 
     assert first.graph is second.graph
-    assert first.graph.nodes[0].args == (Param("n"), Param("seen"))
+    assert first.graph.nodes[0].args == (Param("n"), Const(0))
+    assert (first.consts, second.consts) == (b"[[1]]", b"[[1,2]]")
     # A flow's parameters are kept as they were when its body began.
     assert (first.params, second.params) == (b'{"n":1,"seen":[]}', b'{"n":2,"seen":[1]}')
 

@@ -296,6 +296,7 @@ def test_e7_at_the_run_gate_nobody_is_waited_for_who_is_held_up_elsewhere():
         stage.submit(tags=tags)
     gate = stage.why_queued(5)["runs:max_concurrent_runs"]
     assert (gate.ahead, gate.estimate_us) == (2, 100)
+    assert gate.ahead_is == "about", "the second of a is overtaken"
     # The second of a: both places come free at once, but at its tag there is only one.
     found = stage.why_queued(3)
     gate = found["runs:max_concurrent_runs"]

@@ -197,6 +197,20 @@ async def test_what_is_no_step_is_told_by_its_line(
     assert watched.blocks == []
 
 
+async def test_a_line_that_is_nobodys_blames_no_user(
+    watched: Watched, caplog: pytest.LogCaptureFixture
+):
+    """As an import of ours: no frame of it is a user's."""
+    with caplog.at_level(logging.INFO):
+        asyncio.get_running_loop().call_soon(watched.watch.found.wait, PATIENCE)
+        await until(lambda: watched.watch.worst_us() >= 0.9 * THRESHOLD_US)
+
+    [said] = [each for each in caplog.records if each.name == "headgate.stages.loop_watch"]
+    assert said.levelno == logging.INFO
+    assert "the worker holds its own loop for more than 200 ms, at " in said.getMessage()
+    assert warnings(caplog) == []
+
+
 async def test_it_is_said_once_a_minute_and_counted_every_time(
     watched: Watched, caplog: pytest.LogCaptureFixture
 ):

@@ -138,6 +138,17 @@ def test_a_worker_tells_nothing_of_leading_and_a_server_nothing_of_working():
 # -- fed by engines --------------------------------------------------------------------------------
 
 
+async def test_d7_a_worker_that_leads_counts_what_it_takes(tmp_path: Path):
+    """What it gives itself is offered to nobody, and taken with the leader's commits."""
+    url = tmp_path / "headgate.db"
+    async with process(url, lead=True, work=True) as (_, engine), connect_async(url) as client:
+        opened.set()
+        run = await client.submit(holds, 3)
+        assert await run.result(PATIENCE) == [0, 1, 2]
+        await until(lambda: read(engine)("worker_claim_size") > 0, "a look at its permits")
+        assert 1 <= read(engine)("worker_claims_total") <= 3
+
+
 async def test_what_a_server_and_a_worker_do_is_counted_by_each(tmp_path: Path):
     # given a server, and tasks of which one at a time may run
     url = tmp_path / "headgate.db"

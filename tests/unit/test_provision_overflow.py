@@ -307,6 +307,46 @@ async def test_who_leads_no_longer_still_sees_its_workers_end(
     assert await first.names() == set(others)
 
 
+async def test_who_leads_again_says_nothing_of_who_came_and_went_meanwhile(
+    posts: Posts, caplog: pytest.LogCaptureFixture
+):
+    first = await posts.stand()
+    await first.sees()
+    names = list(first.foreign.names)
+    for name in names:
+        await first.joins(name)
+    # Another leads, sees them leave, and takes away their names.
+    second = await posts.stand()
+    await second.store.forget_asked(names)
+    first.foreign.running = []
+    first.foreign.ended = [Provisioned(name, "ended", 0, "exit code 0: idle") for name in names]
+    first.clock.advance(MILLISECOND)
+    first.term = (await first.store.elect(Elect("again", 1))).term or 0
+    with caplog.at_level(logging.WARNING, "headgate"):
+        await first.sees(after=6)
+    assert caplog.text == ""
+    assert first.overflow.policy.failures == 0
+    assert len(first.foreign.asked) == 2
+
+
+async def test_who_ended_while_another_led_is_told_once(
+    posts: Posts, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(overflow_module, "MIND_SECONDS", 0.01)
+    monkeypatch.setattr(overflow_module, "UNSEEN_SECONDS", 0.05)
+    first = await posts.stand()
+    await first.sees()
+    gone, *others = first.foreign.names
+    first.foreign.running = others
+    first.foreign.ended = [Provisioned(gone, "failed", 0, "exit code 3")]
+    with caplog.at_level(logging.WARNING, "headgate"):
+        await until(lambda: f"worker {gone} ended: exit code 3" in caplog.text)
+        await until(lambda: not first.overflow.policy.knows(gone))
+        await first.sees(after=0.001)
+    assert caplog.text.count("exit code 3") == 1
+    assert first.overflow.policy.failures == 0
+
+
 @pytest.mark.parametrize("closed", [False, True], ids=["store open", "store closed"])
 async def test_who_ends_with_this_process_is_not_waited_for_by_the_next(posts: Posts, closed: bool):
     first = await posts.stand()

@@ -10,8 +10,9 @@ from headgate.base.config import Settings, load
 from headgate.base.errors import InvalidSettings
 from headgate.base.model import WorkerRow
 from headgate.kernel.demand import Demand, Want
-from headgate.provision.policy import LONGEST_COOLDOWN_US, Plan, Policy, Rules, Sight, Stored
+from headgate.provision.policy import LONGEST_COOLDOWN_US, Policy, Rules
 from headgate.provision.protocol import Capacity, Provisioned
+from headgate.provision.sight import Plan, Sight, Stored
 from headgate.testing.sim.build import worker_row
 
 SECOND = 1_000_000
@@ -238,7 +239,8 @@ def test_a_worker_that_dies_at_its_start_is_a_failure_with_its_last_words():
     desk = Desk()
     assert desk.asked(want(6)) == 3
     dead = (failed("n0", "exit code 3: ModuleNotFoundError"), failed("n1"), alive("n2"))
-    assert desk.asked(want(6), after=6, listed=dead) == 0
+    books = tuple(Stored(name, desk.now + 60 * SECOND) for name in ("n0", "n1", "n2"))
+    assert desk.asked(want(6), after=6, listed=dead, stored=books) == 0
     assert "n0 ended before it had joined: exit code 3: ModuleNotFound" in desk.policy.last_error
     assert desk.policy.failures == 1  # together they are one
     assert "; cools down " in desk.policy.describe(desk.now)
@@ -297,7 +299,8 @@ def test_a_worker_that_ends_well_and_never_joins_is_a_failure():
     assert desk.asked(want(1), after=4, listed=again) == 0
     assert desk.asked(want(1), after=6, listed=again) == 1
     # each that follows takes twice as long
-    assert desk.asked(want(1), after=6, listed=(ended("n1"),)) == 0
+    asked = Stored("n1", desk.now + 60 * SECOND)
+    assert desk.asked(want(1), after=6, listed=(ended("n1"),), stored=(asked,)) == 0
     assert desk.policy.failures == 2
 
 
@@ -413,6 +416,95 @@ def test_it_says_how_it_stands(most: int, tasks: int, present: int, says: str):
     desk = Desk(Rules(max_workers=most))
     desk.look(seen(*([want(tasks)] if tasks else []), present=("a", "b", "c")[:present]))
     assert desk.policy.describe(desk.now) == says
+
+
+def test_who_was_given_up_and_lives_on_is_not_said_to_be_there():
+    desk = Desk(Rules(max_workers=2))
+    desk.asked(want(4))
+    desk.look(seen(want(4), present=("n0",), listed=(alive("n0"), alive("n1"))), after=60)
+    words = desk.policy.describe(desk.now)
+    assert words.startswith(
+        "1 of at most 2 workers is there, none is on its way; 1 told to end and not gone yet; cools"
+    )
+    desk.look(seen(want(4), present=("n0",), listed=(alive("n0"), ended("n1"))), after=1)
+    assert "told to end" not in desk.policy.describe(desk.now)
+
+
+# -- a provisioner that is wrong -------------------------------------------------------------------
+
+
+def test_workers_count_although_they_share_a_name():
+    """As where every machine is made with the same variable."""
+    desk = Desk(Rules(max_workers=3))
+    assert desk.asked(want(100), present=("pool", "pool")) == 1
+    assert Desk().asked(want(100), present=("pool", "pool", "pool")) == 0
+    assert Desk().asked(want(100), listed=(alive("pool"), alive("pool"))) == 1
+    # the same worker, joined and listed, is one
+    assert Desk().asked(want(100), present=("a", "b"), listed=(alive("a"), alive("b"))) == 1
+    words = (
+        "2 of at most 3 workers are there, none is on its way; more than one worker is called pool"
+    )
+    desk = Desk()
+    desk.look(seen(present=("pool", "pool")))
+    assert desk.policy.describe(desk.now) == words
+
+
+def test_who_was_granted_beyond_what_was_asked_for_counts_until_it_has_ended():
+    desk = Desk(Rules(max_workers=5))
+    [ask] = desk.look(seen(want(4)), grant=False).asks
+    desk.policy.asked(ask, ["a", "b"], desk.now, ["x", "y"], "it granted 2 workers too many")
+    assert desk.policy.failures == 1
+    assert desk.asked(want(100), after=11) == 1
+    books = (Stored("x", desk.now + SECOND), Stored("y", desk.now + SECOND))
+    assert desk.asked(want(100), after=11, listed=(ended("x"), alive("y")), stored=books) == 1
+    assert desk.policy.failures == 1  # they were told to end
+    assert "1 told to end and not gone yet" in desk.policy.describe(desk.now)
+
+
+# -- a leader that comes back ----------------------------------------------------------------------
+
+
+def came_back(desk: Desk, *listed: Provisioned) -> Plan:
+    """It led, asked for n0, did not lead for a while, and leads again."""
+    desk.look(seen(want(2))._replace(term=1))
+    return desk.look(seen(want(2), listed=listed)._replace(term=3), after=30)
+
+
+def test_who_came_and_went_under_another_leader_is_no_failure():
+    for listed in [(), (ended("n0", "exit code 0: idle for 3s"),), (failed("n0"),)]:
+        desk = Desk(Rules(max_workers=1))
+        assert sum(ask.n for ask in came_back(desk, *listed).asks) == 1
+        assert (desk.policy.failures, desk.policy.last_error) == (0, "")
+
+
+def test_nor_is_one_whose_name_somebody_took_away():
+    desk = Desk(Rules(max_workers=1))
+    desk.asked(want(1))
+    assert desk.asked(want(1), after=6, listed=(ended("n0", "exit code 0: idle for 3s"),)) == 1
+    assert desk.policy.failures == 0
+
+
+def test_who_lives_on_counts_for_a_leader_that_comes_back():
+    desk = Desk(Rules(max_workers=1))
+    assert came_back(desk, alive("n0")).asks == ()
+
+
+def test_who_ended_while_another_led_was_told_then():
+    desk = Desk(Rules(max_workers=1))
+    desk.asked(want(1))
+    desk.policy.ended(["n0"])
+    assert desk.asked(want(1), after=6, listed=(failed("n0"),)) == 1
+    assert desk.policy.failures == 0
+
+
+def test_a_worker_that_stands_still_counts_as_long_as_it_is_listed():
+    """Its lease has passed and its row is gone, and it may wake up: its process is there."""
+    desk = Desk(Rules(max_workers=1))
+    desk.asked(want(1))
+    desk.look(seen(present=("n0",), listed=(alive("n0"),)), after=1)
+    for _ in range(200):
+        assert desk.asked(want(1), after=7, listed=(alive("n0"),)) == 0
+    assert desk.asked(want(1), after=7, listed=(ended("n0"),)) == 1
 
 
 def test_what_a_lost_answer_asked_for_is_found_in_the_list():

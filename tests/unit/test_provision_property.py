@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from headgate.kernel.demand import Demand, Want
 from headgate.provision.dealing import Ask
-from headgate.provision.policy import Policy, Rules, Sight, Stored
+from headgate.provision.policy import Policy, Rules
 from headgate.provision.protocol import Capacity, Provisioned
+from headgate.provision.sight import Sight, Stored
 from headgate.testing.sim.build import worker_row
 
 SECOND = 1_000_000

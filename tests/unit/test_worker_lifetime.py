@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from headgate.base.clock import SECOND, ManualClock
 from headgate.base.config import Settings
-from headgate.stages.lifetime import Bounds, Life, Lifetime, ending, next_look
+from headgate.stages.lifetime import NO_END, Bounds, Life, Lifetime, ending, next_look
 
 MINUTE = 60 * SECOND
 HOUR = 60 * MINUTE
@@ -77,11 +79,14 @@ def test_b15_looking_when_told_to_misses_nothing_and_is_never_early(bounds: Boun
     assert ending(life, bounds, at - 1) is None
 
 
-def test_b15_a_worker_counts_its_own_life():
+async def test_b15_a_worker_counts_its_own_life():
     clock = ManualClock()
     settings = Settings(idle_exit_us=5 * MINUTE, max_lifetime_us=HOUR, max_tasks=3)
     life = Lifetime(settings, clock)
     assert life.bounded
+    assert life.room == NO_END  # nobody would end it
+    ended = asyncio.create_task(life.passed(lambda: 0))
+    await asyncio.sleep(0)
 
     clock.advance(4 * MINUTE)
     life.began()
@@ -97,6 +102,7 @@ def test_b15_a_worker_counts_its_own_life():
     assert life.room == 0
     assert life.over(clock.monotonic(), in_flight=0) == "ran 3 tasks"
     assert life.next_look(clock.monotonic(), in_flight=0) == clock.monotonic() + 5 * MINUTE
+    assert await ended == "ran 3 tasks"
 
 
 def test_b15_by_default_nothing_ends_a_worker():

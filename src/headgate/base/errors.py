@@ -81,9 +81,16 @@ class AdmissionRejected(HeadgateError):
     `retry_after` is `math.inf` where trying again never helps: more runs were
     handed in together, all or none, than the ceiling allows in all. As JSON it
     is null then.
+
+    Where several runs were to be tried again, those that fit are queued all the
+    same: `retried` and `refused` say which.
     """
 
     code = "admission_rejected"
+    retried: tuple[str, ...] = ()
+    """Ids of the runs that are queued again."""
+    refused: tuple[str, ...] = ()
+    """Ids of those that are not."""
 
     def __init__(self, message: str, *, retry_after: float, **details: Any) -> None:
         super().__init__(message, **details)
@@ -95,13 +102,20 @@ class AdmissionRejected(HeadgateError):
         return math.isinf(self.retry_after)
 
     def as_dict(self) -> dict[str, Any]:
-        return {**super().as_dict(), "retry_after": None if self.never else self.retry_after}
+        shown = {**super().as_dict(), "retry_after": None if self.never else self.retry_after}
+        if self.refused:
+            shown |= {"retried": list(self.retried), "refused": list(self.refused)}
+        return shown
 
 
 class DuplicateKey(HeadgateError):
     """An active run holds this key and the submission may not attach to it."""
 
     code = "duplicate_key"
+    retried: tuple[str, ...] = ()
+    """Where several runs were to be tried again: those that are queued again."""
+    refused: tuple[str, ...] = ()
+    """And those that are not."""
 
 
 class RunFailed(HeadgateError):

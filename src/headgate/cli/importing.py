@@ -55,8 +55,11 @@ def check_file(path: Path) -> None:
 def check_module(name: str) -> None:
     """Refuses a module of which not even the top is there. Nothing is run: a parent package would be."""
     top = name.partition(".")[0]
-    if importlib.machinery.PathFinder.find_spec(top, [str(Path.cwd()), *sys.path]) is None:
+    spec = importlib.machinery.PathFinder.find_spec(top, [str(Path.cwd()), *sys.path])
+    if spec is None:
         raise _no_module(name)
+    if name == top:
+        _refuse_folder(spec)
 
 
 def load_module(name: str) -> ModuleType:
@@ -65,18 +68,25 @@ def load_module(name: str) -> ModuleType:
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        found = importlib.util.find_spec(name) is not None
+        spec = importlib.util.find_spec(name)
     except (ModuleNotFoundError, ValueError):
-        found = False
+        spec = None
     except BaseException as error:  # a parent package is run to find its parts
         raise _users_fault(error, name) from error
-    if not found:
+    if spec is None:
         raise _no_module(name)
+    _refuse_folder(spec)
     try:
         with importing(name):
             return importlib.import_module(name)
     except BaseException as error:
         raise _users_fault(error, name) from error
+
+
+def _refuse_folder(spec: importlib.machinery.ModuleSpec) -> None:
+    """A folder without `__init__.py` can be imported, and nothing is defined by that."""
+    if spec.origin is None and spec.submodule_search_locations is not None:
+        raise _no_file(Path(*spec.name.split(".")))
 
 
 def _no_module(name: str) -> NotFound:

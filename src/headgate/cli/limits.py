@@ -91,6 +91,7 @@ def set_(
         raise InvalidInput(
             f"say what to set {name} to.", field="value", hint=f"e.g. {_example(name)}"
         )
+    _refuse_unfit(name, value, limit, max_active, weight)
     if name == "fair":
         shown = f"fair {value}"
     elif name == "tag":
@@ -121,6 +122,47 @@ def _set_tag(hg: Client, rule: str, limit: str | None, max_active: str | None) -
     if max_active is not None:
         given["max_active"] = number(max_active)
     hg.limits.set_tag(key, value if equals and not each else None, per_value=each, **given)
+
+
+def _refuse_unfit(
+    name: str, value: str, limit: str | None, max_active: str | None, weight: list[str] | None
+) -> None:
+    """What `name` does not take is refused: dropped in silence, it would seem to be in force."""
+    from headgate.base.errors import InvalidInput
+
+    is_tag = name == "tag" or "=" in name
+    if limit is not None and name != "tag":
+        raise InvalidInput(
+            f"{name} takes one value, and {limit!r} stands behind it.",
+            field="limit",
+            got=f"{value} {limit}",
+            hint=_one_value(name, value),
+        )
+    if max_active is not None and not is_tag:
+        raise InvalidInput(
+            f"--max-active bounds runs with a tag; {name} does not take it.",
+            field="max_active",
+            got=max_active,
+            hint="For all runs: headgate limits set max_active N;"
+            " for a tag: headgate limits set tag tenant=acme --max-active N",
+        )
+    if weight and name != "fair":
+        raise InvalidInput(
+            f"--weight shares turns; {name} does not take it.",
+            field="weight",
+            got=" ".join(weight),
+            hint="It goes with fair: headgate limits set fair tenant --weight acme=3",
+        )
+
+
+def _one_value(name: str, value: str) -> str:
+    if name == "fair":
+        return f"Turns are weighted by value: headgate limits set fair {value} --weight acme=3"
+    if name == "age_boost":
+        return "Write the time as one word: headgate limits set age_boost 5m"
+    if "=" in name:
+        return f"headgate limits set tag {name} {value} --max-active N bounds its queued and running runs, too."
+    return f"headgate limits set {name} {value}"
 
 
 def _check_known(name: str) -> None:

@@ -1,4 +1,4 @@
-"""Numbers on the command line: `-1` is a number, not an option; and what is no number is said kindly."""
+"""Numbers on the command line: `-1` and `-5m` are no options; and what is no number is said kindly."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from typer.core import TyperCommand
 
-_NEGATIVE = re.compile(r"-\d[\d.,_]*")
+_NEGATIVE = re.compile(r"-\d\S*")
 _HELD = "\u2212"
 """A minus sign that option parsers do not know."""
 

@@ -3,14 +3,16 @@
 The first SIGTERM or SIGINT drains: no new tasks, what runs may finish within
 `grace`, the rest is handed back and no attempt is charged. The second does not
 wait. With `--with-parent` the end of standard input counts as the first: a
-process that somebody started must not outlive them unknown. A signal that the
+process that somebody started must not outlive them unknown. A worker that ends
+by itself has no such hurry: what it runs may finish, and `grace` begins only if
+a signal comes meanwhile. A signal that the
 loop does not hear, because a step holds it, ends the process hard (`last_resort`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import gc
+import logging
 import os
 import signal
 from collections.abc import Awaitable, Callable
@@ -24,15 +26,7 @@ from headgate.client.core import Core
 from headgate.client.more_workers import MoreWorkers
 from headgate.stages.chores import end_tasks
 
-
-def collect_rarely() -> None:
-    """What was imported stays, and is not searched for garbage again and again; the rest less often.
-
-    In a process of our own only: a tenth of what a no-op task cost was the search.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(10_000, 20, 50)
+log: logging.Logger = logging.getLogger(__name__)
 
 
 class Told:
@@ -52,7 +46,6 @@ class Told:
             signal.signal(number, self._signalled)
             signal.siginterrupt(number, False)
         self.last_resort.start()
-        collect_rarely()
         if with_parent:
             try:
                 loop.add_reader(0, self._read)
@@ -121,7 +114,11 @@ async def _hurry(core: Core, told: Told) -> None:
 
 
 async def _outlive(core: Core, told: Told) -> None:
-    """A worker that was idle for too long, is too old, or ran enough tasks ends itself."""
+    """A worker that was idle for too long, is too old, or ran enough tasks ends itself, when nothing runs."""
     member = None if core.engine is None else core.engine.member
     if member is not None and member.lifetime.bounded:
-        told.by_itself(await member.lifetime.passed(lambda: member.worker.in_flight))
+        why = await member.lifetime.passed(lambda: member.worker.in_flight)
+        log.info("%s: it ends when nothing runs any more", why)
+        # First: a task that outlasts the grace would be handed back by every worker it comes to.
+        await member.retire()
+        told.by_itself(why)

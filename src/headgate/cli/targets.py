@@ -23,7 +23,9 @@ class Target(NamedTuple):
 
     @property
     def is_file(self) -> bool:
-        return self.where.endswith(".py") or "/" in self.where or Path(self.where).exists()
+        """A folder is none: `shop` may be a package of that name. What is no module's name can only be a file."""
+        is_name = all(part.isidentifier() for part in self.where.split("."))
+        return self.where.endswith(".py") or not is_name or Path(self.where).is_file()
 
 
 def parse(text: str) -> Target:
@@ -45,6 +47,18 @@ def load(text: str) -> AnyFlow:
 
 def load_source(target: Target) -> ModuleType:
     return load_file(Path(target.where)) if target.is_file else load_module(target.where)
+
+
+def load_app(name: str) -> ModuleType:
+    """What `--app` names: a module, also where a file or a folder of that name lies here."""
+    if name.endswith(".py") or "/" in name:
+        raise InvalidInput(
+            "--app takes a module, and this is a file.",
+            field="app",
+            got=name,
+            hint=f"Name it without --app: headgate worker {name}",
+        )
+    return load_module(name)
 
 
 def flows_of(module: ModuleType) -> dict[str, AnyFlow]:

@@ -103,7 +103,7 @@ def worker(
         for text in files or ():
             targets.load_source(targets.parse(text)._replace(flow=""))
         for name in app or ():
-            targets.load_source(targets.Target(name, ""))
+            targets.load_app(name)
     overrides: dict[str, Any] = {"exit_when_stuck": True, **arguments.settings(set_ or ())}
     if overrides.get("max_workers"):
         raise InvalidInput(

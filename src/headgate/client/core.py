@@ -7,6 +7,7 @@ import getpass
 import socket
 from collections.abc import Coroutine
 from contextlib import suppress
+from contextvars import Context
 from functools import cached_property
 from typing import Any
 
@@ -91,6 +92,10 @@ class Core:
             return
         self.guard.closed = True
         self._more = self._more or more
+        # In no attempt's context: a body may close a client, but may not cancel what others have started.
+        await asyncio.get_running_loop().create_task(self._close(grace_us), context=Context())
+
+    async def _close(self, grace_us: int | None) -> None:
         try:
             await self.waiting.close()
             await self.holders.close()

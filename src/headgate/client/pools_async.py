@@ -164,6 +164,13 @@ def _rate_patch(rate: Any, burst: Any) -> dict[str, Any]:
     if isinstance(rate, Unset):
         # The store refuses a burst where the pool has no rate.
         return {} if isinstance(burst, Unset) else {"rate": {"burst": count(burst, "burst")}}
+    if rate is None and not isinstance(burst, Unset):
+        raise InvalidInput(
+            "a burst needs a rate, and this takes the rate away.",
+            field="burst",
+            got=burst,
+            hint="Leave out the burst, or give a rate: 100/1m.",
+        )
     if rate is None:
         return {"rate": None}
     new = parse_rate(rate, None if isinstance(burst, Unset) else burst)

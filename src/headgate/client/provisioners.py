@@ -8,6 +8,8 @@ from typing import Any, cast
 
 from headgate.base.config import Settings
 from headgate.base.errors import InvalidInput
+from headgate.flows.flows import Flow
+from headgate.flows.steps import Step
 from headgate.provision.protocol import Provisioner
 
 GivenProvisioner = Provisioner | Callable[[Settings], Provisioner]
@@ -21,6 +23,8 @@ _HINT = "See headgate.Provisioner, and docs/provisioning.md for an example."
 def made(given: GivenProvisioner, settings: Settings) -> Provisioner:
     """The provisioner that was given, or that a class or function makes when called with the settings."""
     found: Any = given
+    if isinstance(given, Flow | Step):  # both can be called, and neither is meant to be here
+        raise _refused(cast("object", given), "it is work, not who starts workers for it")
     if isinstance(given, type) or not _has_verbs(given):
         if not callable(given):
             raise _refused(given, f"it has no {', '.join(_missing(given))}")
@@ -66,4 +70,7 @@ def _refused(given: object, why: str) -> InvalidInput:
     kind = given.__name__ if isinstance(given, type) else type(given).__name__
     if inspect.isfunction(given):
         kind = given.__name__
+    elif isinstance(given, Flow | Step):
+        named = cast("Flow[..., Any] | Step[..., Any]", given)
+        kind = f"{'flow' if isinstance(given, Flow) else 'step'} {named.name}"
     return InvalidInput(f"{kind} is no provisioner: {why}.", field="provisioner", hint=_HINT)

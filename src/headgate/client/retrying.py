@@ -5,15 +5,40 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from headgate.base.errors import AdmissionRejected, DuplicateKey, HeadgateError, InvalidInput
+from headgate.base.states import RunState
 from headgate.client.core import Core
 from headgate.client.repeating import repeated
 from headgate.client.submission import wait_at, way_in
 from headgate.store.protocol import Submitted
 
+PAGE = 500
+"""Runs that are queued in one transaction."""
+MOST_SHOWN = 5
+
 
 async def retry_runs(core: Core, ids: Sequence[str]) -> None:
-    """Raises the first refusal; the others of `ids` are queued all the same."""
-    before = {each: (await core.row(each)).generation for each in ids}
+    """Queues all of `ids` that may be; raises the first refusal, which tells of all of them.
+
+    A run that succeeded is refused before any of the others is queued.
+    """
+    before: dict[str, int] = {}
+    for each in ids:
+        row = await core.row(each)
+        if row.state == RunState.SUCCEEDED:
+            raise _finished(each)
+        before[each] = row.generation
+    refused: dict[str, HeadgateError] = {}
+    several = list(before)
+    for start in range(0, len(several), PAGE):
+        page = {each: before[each] for each in several[start : start + PAGE]}
+        refused |= await _retry_page(core, page)
+    core.changed()
+    if refused:
+        raise _told(several, refused)
+
+
+async def _retry_page(core: Core, before: Mapping[str, int]) -> dict[str, HeadgateError]:
+    """Those of one transaction that were refused, and why."""
     tried = False
 
     async def queue() -> dict[str, Submitted]:
@@ -24,11 +49,8 @@ async def retry_runs(core: Core, ids: Sequence[str]) -> None:
         return dict(zip(left, answers, strict=True))
 
     answers = await repeated(core, queue, "a retry of runs")
-    core.changed()
-    for run_id, answer in answers.items():
-        error = _refusal(run_id, answer)
-        if error is not None:
-            raise error
+    errors = {run_id: _refusal(run_id, answer) for run_id, answer in answers.items()}
+    return {run_id: error for run_id, error in errors.items() if error is not None}
 
 
 async def _untouched(core: Core, before: Mapping[str, int]) -> list[str]:
@@ -36,15 +58,34 @@ async def _untouched(core: Core, before: Mapping[str, int]) -> list[str]:
     return [each for each, was in before.items() if (await core.row(each)).generation == was]
 
 
+def _told(several: Sequence[str], refused: Mapping[str, HeadgateError]) -> HeadgateError:
+    """The first refusal; of several runs, with how many were queued and which were not."""
+    error = next(iter(refused.values()))
+    if len(several) == 1:
+        return error
+    retried = tuple(each for each in several if each not in refused)
+    shown = ", ".join(list(refused)[:MOST_SHOWN]) + (", …" if len(refused) > MOST_SHOWN else "")
+    queued = "1 run is" if len(retried) == 1 else f"{len(retried):,} runs are"
+    error.message = f"{queued} queued again, {len(refused):,} not ({shown}): {error.message}"
+    error.args = (error.message,)
+    if isinstance(error, AdmissionRejected | DuplicateKey):
+        error.retried, error.refused = retried, tuple(refused)
+    return error
+
+
+def _finished(run_id: str) -> InvalidInput:
+    return InvalidInput(
+        f"run {run_id} succeeded: there is nothing to try again.",
+        field="run",
+        got=run_id,
+        hint="Submit the flow again for another run.",
+    )
+
+
 def _refusal(run_id: str, answer: Submitted) -> HeadgateError | None:
     match answer.outcome:
         case "finished":
-            return InvalidInput(
-                f"run {run_id} succeeded: there is nothing to try again.",
-                field="run",
-                got=run_id,
-                hint="Submit the flow again for another run.",
-            )
+            return _finished(run_id)
         case "duplicate":
             return DuplicateKey(
                 f"run {run_id} cannot be tried again: its key belongs to the active run {answer.id}.",

@@ -62,7 +62,11 @@ class Runs:
         tags: TagValues | None = None,
         flow: str | None = None,
     ) -> list[Run[Any]]:
-        """Queues ended runs again, past the ceiling like submissions: one, several, or all that match."""
+        """Queues ended runs again, past the ceiling like submissions: one, several, or all that match.
+
+        Where not all of several can be queued, those that can are: the error raised then
+        says which (`AdmissionRejected.retried`, `.refused`).
+        """
         again = self._bridge.call(self._runs.retry(_ids(run), status=status, tags=tags, flow=flow))
         return [Run(self._bridge, each) for each in again]
 

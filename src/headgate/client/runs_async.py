@@ -80,7 +80,11 @@ class AsyncRuns:
         tags: TagValues | None = None,
         flow: str | None = None,
     ) -> list[AsyncRun[Any]]:
-        """Queues ended runs again, past the ceiling like submissions: one, several, or all that match."""
+        """Queues ended runs again, past the ceiling like submissions: one, several, or all that match.
+
+        Where not all of several can be queued, those that can are: the error raised then
+        says which (`AdmissionRejected.retried`, `.refused`).
+        """
         core = self._core
         core.guard.check()
         if run is None:
@@ -90,8 +94,7 @@ class AsyncRuns:
             ids = [row.id for row in rows if row.state in _AGAIN]
         else:
             ids = await _resolved(core, run)
-        for start in range(0, len(ids), PAGE):
-            await retry_runs(core, ids[start : start + PAGE])
+        await retry_runs(core, ids)
         return [AsyncRun(core, each) for each in ids]
 
 

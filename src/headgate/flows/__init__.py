@@ -14,6 +14,8 @@ parts        fields and elements of a result, by its annotation
 handles      handles and the conditions made from them
 templates    values as parameters, results or hoisted constants
 tracer       the recorder behind a body
+ways         ways that traces of one flow have taken
+known_graphs graphs that were found sound, within a bound of bytes
 steps        `@step`
 flows        `@flow`
 trace        a flow and its arguments → graph, parameters, constants

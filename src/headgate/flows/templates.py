@@ -16,19 +16,25 @@ from headgate.base.names import MAX_ITEMS
 from headgate.flows.handles import Handle, Test, output_of
 
 _SCALARS = (str, int, float, bytes, type(None))
+_FIXED: frozenset[type] = frozenset({str, int, float, bytes})
+"""No value of exactly these types can change while a body runs."""
 
 
 class Templates:
     """The parameters and constants of one trace."""
 
-    def __init__(self, params: Mapping[str, Any]) -> None:
+    def __init__(self, params: Mapping[str, Any], given: Mapping[str, bytes]) -> None:
+        """`params` by name, and each as JSON, as the run stores it."""
         # A parameter is known by being the same object. None, True and False are one object everywhere,
         # so that for them it would say nothing.
         self._params = params
         self._param_of: dict[int, Param] = {}
+        self._changeable: dict[int, tuple[Param, bytes]] = {}
         for name, value in params.items():
-            if value is not None and value is not True and value is not False:
+            if type(value) in _FIXED:
                 self._param_of.setdefault(id(value), Param(name))
+            elif value is not None and value is not True and value is not False:
+                self._changeable.setdefault(id(value), (Param(name), given[name]))
         self._consts: list[bytes] = []
         self._const_of: dict[object, int] = {}
         self._alive: list[object] = []
@@ -60,9 +66,7 @@ class Templates:
                 got=len(listed),
                 hint="Hand over batches: lists of items, one list per task.",
             )
-        if id(several) in self._param_of:
-            return self._param_of[id(several)]
-        return self._template(listed, where, 1)
+        return self._unchanged(several) or self._template(listed, where, 1)
 
     def _template(self, value: object, where: str, depth: int) -> AnyTemplate:
         if isinstance(value, Handle):
@@ -75,6 +79,8 @@ class Templates:
                 hint="Conditions serve when=; to hand on a truth, compute it in a step.",
             )
         if (param := self._param_of.get(id(value))) is not None:
+            return param
+        if id(value) in self._changeable and (param := self._unchanged(value)) is not None:
             return param
         if isinstance(value, list | tuple) and _holds_handle(cast("object", value), where):
             parts = cast("list[object]", value)
@@ -93,6 +99,21 @@ class Templates:
                 }
             )
         return self._const(cast("object", value), where)
+
+    def _unchanged(self, value: object) -> Param | None:
+        """The parameter that `value` is, while it still says what the run stores under that name.
+
+        A step takes what its argument is when it is called: a list that the body has
+        changed since it was given is a value of its own.
+        """
+        found = self._changeable.get(id(value))
+        if found is None:
+            return None
+        param, given = found
+        try:
+            return param if codec.encode(value) == given else None
+        except Unserialisable:  # by now it holds a step's result, or what cannot be kept
+            return None
 
     def _const(self, value: object, where: str) -> Const:
         # Scalars are told apart by identity. A container may have changed since the last call that

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import inspect
 import linecache
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from headgate.base import codec, graph_check
+from headgate.base import codec
 from headgate.base.errors import HeadgateError, InvalidFlow, Unserialisable
 from headgate.base.graph import AnyTemplate, Graph
 from headgate.flows.definitions import FlowDef
 from headgate.flows.flows import Flow
+from headgate.flows.known_graphs import known_graphs
 from headgate.flows.tracer import Tracer, recording
-from headgate.flows.ways import Checked
-
-_KNOWN_GRAPHS = 1_000
 
 
 class Traced(NamedTuple):
@@ -43,8 +40,9 @@ def trace(
     bound = definition.bind(args, named)
     if len(bound.arguments) < len(definition.parameters.parameters):
         bound.apply_defaults()
-    tracer = Tracer(definition, bound.arguments)
+    # Before the body: what it does to its arguments is not what was submitted.
     params = _encode_params(definition, bound)
+    tracer = Tracer(definition, bound.arguments, params)
     try:
         with recording(tracer):
             result = definition.fn(*args, **named)
@@ -57,12 +55,13 @@ def trace(
     except Exception as error:
         raise _located(error, definition, tracer.files) from error
     place = tracer.place
-    known = None if place is None else place.end(output)
+    digest = None if place is None else place.end(output)
+    known = None if digest is None else known_graphs.get(digest)
     if known is None:
-        known = _checked(_graph(definition, tracer, output))
-        if place is not None:
-            place.ended(output, known)
-    return Traced(*known, params, tracer.values.consts())
+        known = known_graphs.checked(_graph(definition, tracer, output))
+        if place is not None and digest is None:
+            place.ended(output, known.digest)
+    return Traced(*known, codec.join_object(params), tracer.values.consts())
 
 
 def _graph(flow: FlowDef, tracer: Tracer, result: AnyTemplate | None) -> Graph:
@@ -79,22 +78,7 @@ def _graph(flow: FlowDef, tracer: Tracer, result: AnyTemplate | None) -> Graph:
     )
 
 
-_valid: OrderedDict[str, Checked] = OrderedDict()
-
-
-def _checked(graph: Graph) -> Checked:
-    """A graph seen before was sound before: runs that come to it by unknown ways check it, and keep it, once."""
-    digest, body = graph_check.digest(graph)
-    known = _valid.get(digest)
-    if known is None:
-        graph_check.validate(graph)
-        known = _valid[digest] = Checked(graph, digest, body)
-        if len(_valid) > _KNOWN_GRAPHS:
-            _valid.popitem(last=False)
-    return known
-
-
-def _encode_params(flow: FlowDef, bound: inspect.BoundArguments) -> bytes:
+def _encode_params(flow: FlowDef, bound: inspect.BoundArguments) -> dict[str, bytes]:
     try:
         fields = {name: codec.encode(value, name) for name, value in bound.arguments.items()}
     except Unserialisable as error:
@@ -105,7 +89,7 @@ def _encode_params(flow: FlowDef, bound: inspect.BoundArguments) -> bytes:
             hint=error.hint,
         ) from error
     flow.check_arguments(fields, bound)
-    return codec.join_object(fields)
+    return fields
 
 
 def _located(error: Exception, flow: FlowDef, files: set[str]) -> HeadgateError:

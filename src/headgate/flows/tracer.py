@@ -76,9 +76,11 @@ class Scope:
 class Tracer:
     """Nodes in the order of calls, each with the templates of its arguments."""
 
-    def __init__(self, flow: FlowDef, params: Mapping[str, Any]) -> None:
+    def __init__(
+        self, flow: FlowDef, params: Mapping[str, Any], given: Mapping[str, bytes]
+    ) -> None:
         self.nodes: list[Node] = []
-        self.values: Templates = Templates(params)
+        self.values: Templates = Templates(params, given)
         self.files: set[str] = {flow.file}
         self.place: Place | None = flow.ways.start
         """Where this trace is on a way that others took; None once it has left all that are known."""

@@ -3,8 +3,8 @@
 A flow's body is called for every run, whatever is known of the runs before it.
 Mostly it takes a way another run has taken: the same steps, called in the same
 order with the same templates. Then each node is the one made then, and at the
-end so is the graph, with its hash and its JSON. A run that turns off goes on
-as if it were the first.
+end so is the graph, with its hash and its JSON, while it is still known
+(`known_graphs`). A run that turns off goes on as if it were the first.
 
 No value of a run is kept here: templates hold none. Several threads may trace
 one flow at a time: two may add the same place twice, which costs a little room
@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from headgate.base.graph import AnyTemplate, Graph, Node, OnError, Output
+from headgate.base.graph import AnyTemplate, Node, OnError, Output
 
 MOST_PLACES = 2_000
 """Of one flow. A longer way is known up to there."""
@@ -46,14 +46,6 @@ class Taken(NamedTuple):
     over: Over | None
 
 
-class Checked(NamedTuple):
-    """A graph that was found sound, as it is stored."""
-
-    graph: Graph
-    digest: str
-    body: bytes
-
-
 class Place:
     """Behind one node, and behind all those before it on the way there."""
 
@@ -69,7 +61,8 @@ class Place:
         self.returns: Any = returns
         self._ways = ways
         self._next: list[Place] = []
-        self._ends: list[tuple[AnyTemplate | None, Checked]] = []
+        # Digests: a way of a thousand places may end at each, and its graphs be a million nodes.
+        self._ends: list[tuple[AnyTemplate | None, str]] = []
 
     def by_call(self, call: object, args: Args, kwargs: Kwargs, over: Over | None) -> Place | None:
         """Where this call leads, if another run has made it here."""
@@ -98,16 +91,16 @@ class Place:
         self._next.append(place)
         return place
 
-    def end(self, result: AnyTemplate | None) -> Checked | None:
-        """The graph of a run that ended here with this result."""
-        for known, checked in self._ends:
+    def end(self, result: AnyTemplate | None) -> str | None:
+        """The digest of the graph of a run that ended here with this result."""
+        for known, digest in self._ends:
             if known == result:
-                return checked
+                return digest
         return None
 
-    def ended(self, result: AnyTemplate | None, checked: Checked) -> None:
+    def ended(self, result: AnyTemplate | None, digest: str) -> None:
         if len(self._ends) < MOST_BRANCHES:
-            self._ends.append((result, checked))
+            self._ends.append((result, digest))
 
 
 class Ways:

@@ -91,4 +91,4 @@ def _room(worker: Worker, executor: str) -> int:
     if worker.silent or executor in row.full:
         return 0
     vacant = worker.vacant(executor)
-    return max(0, min(vacant, row.claim) if row.claim >= 0 else vacant)
+    return max(0, min(vacant, row.claim - worker.given) if row.claim >= 0 else vacant)

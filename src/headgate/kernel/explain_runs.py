@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Set
+
+import msgspec
+
+from headgate.base.limits import Limits
 from headgate.kernel.conductor import Conductor
 from headgate.kernel.entries import QueuedRun
 from headgate.kernel.explain import MOST_HOLDERS, Holder, Reason, Typical, turn_reason, wait_for
-from headgate.kernel.gates import Gate
+from headgate.kernel.gates import UNBOUNDED, Gate
 from headgate.kernel.ledger import Ledger
-from headgate.kernel.sharing import Line
+from headgate.kernel.sharing import Line, Told
 
 
 def explain_queued(
@@ -40,12 +45,53 @@ def explain_queued(
             text = f"{_run_gate(gate)} is paused"
             reasons.append(Reason(f"paused:{gate.name}", text, gate.used, gate.limit))
         elif gate.used >= gate.cap:
-            reasons.append(_full(conductor, gate, gates, typical, line, now))
-    return reasons + turn_reason(line) if reasons else []
+            reasons.append(_full(conductor, head, gate, gates, typical, line, now))
+    if not reasons:
+        return []
+    told = place_told(ledger, head, line)
+    return reasons + [msgspec.structs.replace(each, ahead_is=told) for each in turn_reason(line)]
+
+
+def place_told(ledger: Ledger, head: QueuedRun, line: Line) -> Told:
+    """How a run's place in `line` is meant: whoever is held up at a tag is overtaken by those behind."""
+    waits_for_another = head.row.waits_for is not None and head.lane is None
+    return _told(line.told, waits_for_another or bool(_held_up(ledger, head, line)))
+
+
+def _told(told: Told, unsure: bool) -> Told:
+    return "about" if told == "exact" and unsure else told
+
+
+def _held_up(ledger: Ledger, head: QueuedRun, line: Line) -> Set[str]:
+    """Tags' counters that may be full for the run, or for one before it, while the run gate has room."""
+    limit = ledger.run_gate.limit
+    places = UNBOUNDED if limit < 0 else limit
+    tags: Mapping[str, str] = head.row.tags
+    own = {rule.counter(tags) for rule in ledger.limits.tags}
+    found: set[str] = set()
+    for counter in line.counters.keys() | {each for each in own if each is not None}:
+        cap = _tag_cap(ledger.limits, counter)
+        # As many of a tag as may execute at all: where it is full, so is the run gate.
+        if cap >= places:
+            continue
+        gate = ledger.tag_gates.get(counter)
+        used = 0 if gate is None else gate.used
+        if used + line.counters[counter] + (counter in own) > cap:
+            found.add(counter)
+    return found
+
+
+def _tag_cap(limits: Limits, counter: str) -> int:
+    """How many runs may execute under one of the tags' counters."""
+    for rule in limits.tags:
+        if counter == rule.name or (rule.per_value and counter.startswith(rule.name)):
+            return 0 if rule.paused else UNBOUNDED if rule.limit < 0 else rule.limit
+    return UNBOUNDED
 
 
 def _full(
     conductor: Conductor,
+    head: QueuedRun,
     gate: Gate,
     gates: tuple[Gate, ...],
     typical: Typical,
@@ -59,10 +105,12 @@ def _full(
         if gate in run.gates
     ]
     if gate is ledger.run_gate:
-        ahead, told = line.ahead, line.told
+        ahead, told = line.ahead, place_told(ledger, head, line)
         turns = _turns(ledger, gates, line)
     else:
         ahead, told = line.ahead_with(gate.name)
+        beside = line.beside(gate.name) | {each.name for each in gates}
+        told = _told(told, bool((_held_up(ledger, head, line) & beside) - {gate.name}))
         turns = ahead
     elapsed = [now - holder.since for holder in holders]
     estimate = wait_for(elapsed, typical.run_us, turns, (gate.used, gate.limit))

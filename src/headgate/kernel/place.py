@@ -19,6 +19,8 @@ from headgate.base.model import WorkerRow
 from headgate.kernel.gates import UNBOUNDED, Gate
 from headgate.kernel.tally import Tally
 
+A_SIP = 4
+"""With fewer offers at a time than these, a worker's share is what its answers allow, and nobody waits for it."""
 HOLD = "hold"
 """The kind of permit of a process that only holds slots for code of its own."""
 PATIENCE_US = 1_000_000
@@ -41,6 +43,7 @@ class Worker:
         "_fits",
         "assigned",
         "by",
+        "given",
         "heard_at",
         "local",
         "offered",
@@ -59,6 +62,8 @@ class Worker:
         self.used_by: dict[str, int] = {}
         self.offered: int = 0
         """Offers it has not answered yet: `claim` bounds these."""
+        self.given: int = 0
+        """Of the leader's own worker, which is offered nothing: what it was given in all. `claim` bounds it."""
         self.heard_at: int = 0
         """When it last answered an offer, or when the first of those it has not answered was made."""
         self.silent: bool = False
@@ -95,7 +100,7 @@ class Worker:
         free = self.vacant(executor)
         if row.share < 100:
             free = min(free, self._pressed(executor))
-        return min(free, row.claim - self.offered) if row.claim >= 0 else free
+        return min(free, row.claim - self.offered - self.given) if row.claim >= 0 else free
 
     def _pressed(self, executor: str) -> int:
         """Under pressure it uses a part of its permits, and at least one: else it might stop for good."""
@@ -117,6 +122,11 @@ class Worker:
         permits = row.permits.get(executor, 0)
         vacant = UNBOUNDED - self.used if permits < 0 else permits - self.used_by.get(executor, 0)
         return min(vacant, row.total - self.used) if row.total >= 0 else vacant
+
+    def sips(self, executor: str) -> bool:
+        """It has permits for more than the few tasks it takes at a time: answers bound it, not bodies."""
+        row = self.row
+        return executor not in row.full and 0 < row.claim < min(A_SIP, self.size(executor))
 
 
 class Station(Gate):
@@ -245,6 +255,7 @@ class Floor:
             if (
                 other.silent
                 or other.row.draining
+                or other.sips(skill.executor)
                 or self.now >= until
                 or tally.slower(other.id, own.id)
             ):
@@ -263,6 +274,8 @@ class Floor:
             if worker.offered == 0:
                 worker.heard_at = self.now
             worker.offered += 1
+        elif worker.local:
+            worker.given += 1
 
     def give_back(self, worker_id: str, executor: str, *, offered: bool) -> list[Station]:
         """A permit is free again: the stations where somebody may now be served."""
@@ -281,6 +294,7 @@ class Floor:
         if worker is None:
             return []
         worker.offered -= 1
+        worker.given += worker.local
         worker.silent = False
         worker.heard_at = max(worker.heard_at, at)
         return self.waiting_for(worker, None)

@@ -113,6 +113,26 @@ class Line:
             told = "about"
         return found, told
 
+    @cached_property
+    def counters(self) -> Counter[str]:
+        """The tags' counters that concern those before it → how many of them at most."""
+        found: Counter[str] = Counter()
+        for group, first in self._first:
+            if self.fair is not None and group.rank == self._rank and group.value in self._split:
+                first = min(group.waiting, self._served[group.value])
+            if first:
+                found.update(dict.fromkeys(group.counters, first))
+        return found
+
+    def beside(self, counter: str) -> set[str]:
+        """The counters that concern those before it which `counter` concerns."""
+        return {
+            each
+            for group, first in self._first
+            if first and counter in group.counters
+            for each in group.counters
+        }
+
     def has(self, counter: str) -> bool:
         """Anybody before it is concerned by this counter."""
         return any(first and counter in group.counters for group, first in self._first)

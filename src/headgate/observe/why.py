@@ -19,7 +19,7 @@ from headgate.kernel import explain, lanes
 from headgate.kernel.conductor import Conductor
 from headgate.kernel.entries import QueuedRun, TaskEntry
 from headgate.kernel.explain import Reason, Typical, waiting_nodes
-from headgate.kernel.explain_runs import explain_queued
+from headgate.kernel.explain_runs import explain_queued, place_told
 from headgate.kernel.lives import Defaults
 from headgate.kernel.patience import UNKNOWN_US, Until, patience
 from headgate.kernel.sharing import Told
@@ -60,7 +60,8 @@ class Why(msgspec.Struct, frozen=True, omit_defaults=True):
     Whoever is held up at a limit of its own is overtaken, and counted all the same.
     """
     position_is: Told = "exact"
-    """How `position` is meant: fair turns may not be known for certain, a long queue not counted to its end."""
+    """How `position` is meant: exact, unless fair turns are not known for certain, a tag's limit holds it or
+    one before it up (about), or a long queue was not counted to its end (at least)."""
     priority: int = 0
     tags: dict[str, str] = {}
     waiting: tuple[Waiting, ...] = ()
@@ -229,7 +230,8 @@ async def _queued(store: Store, row: RunRow) -> Why:
     )
     note = await (_nobody_leads(store) if reasons else _turn_note(store))
     why = _why(row, snapshot.now, row.queued_at, tuple(reasons), note=note)
-    return msgspec.structs.replace(why, position=line.ahead + 1, position_is=line.told)
+    told = place_told(conductor.ledger, head, line)
+    return msgspec.structs.replace(why, position=line.ahead + 1, position_is=told)
 
 
 async def _replaced(store: Store, row: RunRow) -> str | None:

@@ -25,22 +25,25 @@ the store a moment before its process is gone.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from headgate.base.config import Settings
 from headgate.base.durations import spoken
 from headgate.base.model import WorkerRow
 from headgate.base.provisioning import Said
 from headgate.kernel.demand import Demand
-from headgate.kernel.naming import counted
 from headgate.kernel.place import Skill
+from headgate.provision.answers import WrongAnswer, capacity_of, named
 from headgate.provision.dealing import Ask, Bag, Draft, Needs, fits, spoken_skill
-from headgate.provision.protocol import Capacity, Provisioned, Provisioner
+from headgate.provision.protocol import Capacity, ProvisionedState, Provisioner
+from headgate.provision.sight import Known, Plan, Sight, Stored
+from headgate.provision.standing import Standing
 
 PARTING_US = 5_000_000
 """How long one that has left and is listed nowhere still counts: its process may not be gone yet."""
+ALIVE: tuple[ProvisionedState, ...] = ("starting", "running")
 LONGEST_COOLDOWN_US = 300_000_000
 MOST_REMEMBERED = 1_000
 """Skills set aside, and needs that somebody came for."""
@@ -67,58 +70,6 @@ class Rules:
         )
 
 
-class Stored(NamedTuple):
-    """A worker that was asked for, by this leader or by another, as the store has it."""
-
-    name: str
-    until: int
-    """If it has not joined by then, nobody waits for it any longer."""
-    joined: bool = False
-    """It has been there, and may be gone again."""
-    ask: Ask | None = None
-    """What it was asked for with; None: nobody here can read it."""
-
-
-class Sight(NamedTuple):
-    """What a leader sees at one instant; the stored names are read after the list."""
-
-    demand: Demand
-    workers: Sequence[WorkerRow]
-    listed: Sequence[Provisioned]
-    stored: Sequence[Stored] = ()
-
-
-class Plan(NamedTuple):
-    asks: tuple[Ask, ...] = ()
-    give_up: tuple[str, ...] = ()
-    """To be released: they have not joined in time."""
-    gone: tuple[str, ...] = ()
-    """Stored names that count no longer."""
-
-
-@dataclass(slots=True)
-class Known:
-    """A worker that was asked for."""
-
-    until: int
-    """Then it is given up, unless it is there."""
-    ask: Ask | None = None
-    """None: it was found listed, and nobody here knows who asked for it."""
-    ours: bool = False
-    """This process asked for it, and knows how it ends."""
-    joined: bool = False
-    """It was seen."""
-    came: bool = False
-    """It has joined by the store's word, seen or not."""
-    given_up: bool = False
-    left_at: int | None = None
-    """Since when nobody has seen or listed it; None: it is there, or has not come yet."""
-
-    @property
-    def awaited(self) -> bool:
-        return not (self.joined or self.came or self.given_up)
-
-
 class Policy:
     def __init__(self, rules: Rules, provisioner: Provisioner, seed: int = 0) -> None:
         self.rules: Rules = rules
@@ -140,20 +91,32 @@ class Policy:
         """Skills for which a worker came and did not fit, and until when nobody asks for one again."""
         self._met: dict[Needs, Capacity] = {}
         """What the worker that joined last had, by the needs it was asked for with."""
-        self._impossible: str = ""
-        self._there = 0
-        """At the last look: those that count and are not on their way."""
+        self.standing: Standing = Standing()
+        self._term = 0
 
     # -- facts -------------------------------------------------------------------------------------
 
-    def asked(self, ask: Ask, names: Iterable[str], now: int) -> None:
-        """The provisioner has answered `ask`."""
+    def asked(
+        self,
+        ask: Ask,
+        names: Iterable[str],
+        now: int,
+        surplus: Collection[str] = (),
+        wrong: str = "",
+    ) -> None:
+        """The provisioner has answered `ask`.
+
+        surplus    granted beyond what was asked for, and told to end: they count until they have
+        wrong      what cannot be right about the answer: a failure like any other
+        """
         self._answered(ask)
         granted = list(names)
-        self._expect(ask, granted, now)
-        self.requested += len(granted)
-        if not granted:
-            self.failed("the provisioner granted no worker", now)
+        self._expect(ask, (*granted, *surplus), now)
+        for name in surplus:
+            self._known[name].surplus = True
+        self.requested += len(granted) + len(surplus)
+        if wrong or not granted:
+            self.failed(wrong or "the provisioner granted no worker", now)
 
     def failed(
         self, why: str, now: int, ask: Ask | None = None, perhaps: Iterable[str] = ()
@@ -169,9 +132,29 @@ class Policy:
         self.last_error = why
         self.cooling_until = now + self._cooldown()
 
+    def blind(self, why: str, now: int) -> None:
+        """It cannot be seen who is there, so nothing is asked for.
+
+        That is one failure per cool-down, however often it is looked: else a few seconds without a
+        list would cost the longest of them.
+        """
+        if not self.failures or now >= self.cooling_until:
+            self.failed(why, now)
+        self.last_error = why
+        self.standing.blind = True
+
     def withdrawn(self, ask: Ask) -> None:
         """It was not asked for after all."""
         self._answered(ask)
+
+    def ended(self, names: Iterable[str]) -> None:
+        """They ended while another process led, and that was told then."""
+        for name in names:
+            self._known.pop(name, None)
+
+    def knows(self, name: str) -> bool:
+        """Whether a worker of that name was asked for, listed or seen before."""
+        return name in self._known
 
     def _expect(self, ask: Ask, names: Iterable[str], now: int) -> None:
         for name in names:
@@ -194,15 +177,21 @@ class Policy:
 
     def plan(self, sight: Sight, now: int) -> Plan:
         """What to do about what is seen."""
-        rows = {row.provision: row for row in sight.workers if row.provision}
-        present = set(rows)
-        alive = {each.name for each in sight.listed if each.state in ("starting", "running")}
+        self.standing.blind = False
+        rows: defaultdict[str, list[WorkerRow]] = defaultdict(list)
+        for row in sight.workers:
+            if row.provision:
+                rows[row.provision].append(row)
+        # By number, and not by name: a provisioner may give one name to several.
+        rowed = Counter({name: len(several) for name, several in rows.items()})
+        living = Counter(each.name for each in sight.listed if each.state in ALIVE)
+        present, alive = set(rowed), set(living)
+        self._return(sight, present | alive)
         self._recall(sight.stored)
         self._meet(rows, alive, now)
         self._part(sight, present, alive, now)
         give_up = self._overdue(present, now)
-        heads = self._heads(present, alive)
-        self._there = heads - self._waiting()
+        heads = self._heads(rowed, living)
         asks = self._asks(sight.demand, self.rules.max_workers - heads, now)
         if asks:
             self._not_before = now + self.rules.interval_us
@@ -211,6 +200,12 @@ class Policy:
         stored = {each.name for each in sight.stored}
         gone = sorted(stored - self._known.keys() - present - alive)
         return Plan(tuple(asks), tuple(give_up), tuple(gone))
+
+    def _return(self, sight: Sight, here: set[str]) -> None:
+        """Forget whose name was taken away while another process led: it came and went, and that leader knew."""
+        if sight.term != self._term:
+            self._term = sight.term
+            self.ended(self._known.keys() - here - {each.name for each in sight.stored})
 
     def _recall(self, stored: Sequence[Stored]) -> None:
         """Who was asked for, by whomever: they are on their way for this leader too."""
@@ -223,7 +218,7 @@ class Policy:
                 if known.ours:
                     self.failures = 0
 
-    def _meet(self, rows: Mapping[str, WorkerRow], alive: set[str], now: int) -> None:
+    def _meet(self, rows: Mapping[str, Sequence[WorkerRow]], alive: set[str], now: int) -> None:
         for name in alive - rows.keys() - self._known.keys():
             # The provisioner lists it and the store does not: it may still join.
             self._known[name] = Known(now + self.rules.start_timeout_us)
@@ -235,8 +230,9 @@ class Policy:
             self.failures = 0
             # One that drains already may have the code of before: it says nothing about the next.
             # Nor does one that another process started: it may run other code than ours would.
-            if known.ask is not None and known.ours and not rows[name].draining:
-                self._judge(name, known.ask, rows[name], now)
+            [row, *_] = rows[name]
+            if known.ask is not None and known.ours and not row.draining:
+                self._judge(name, known.ask, row, now)
         for memory in (self._set_aside, self._met):
             if len(memory) > MOST_REMEMBERED:
                 memory.clear()
@@ -255,16 +251,17 @@ class Policy:
         """Forget who has ended. Any number that failed at once are one failure.
 
         Who ended well has failed too if it never joined, unless it was let go, or was another process's:
-        those end with whoever started them.
+        those end with whoever started them. If its name is no longer stored, nobody knows whether it joined.
         """
-        words: list[str] = []
+        words = [sight.wrong] if sight.wrong else []
+        stored = {each.name for each in sight.stored}
         for each in sight.listed:
             if each.name in alive or each.name not in self._known:
                 continue
             known = self._known.pop(each.name)
-            unseen = not (known.joined or known.came)
+            unseen = each.name in stored and not (known.joined or known.came)
             idle = each.state == "ended" and unseen and known.ours and not each.released
-            if not known.given_up and (each.state == "failed" or idle):
+            if not known.told_to_end and (each.state == "failed" or idle):
                 before = " before it had joined" if unseen else ""
                 words.append(f"worker {each.name} ended{before}: {each.detail or 'it failed'}")
         gone: list[str] = []
@@ -299,14 +296,30 @@ class Policy:
             self.failed(f"{names} did not join within start_timeout ({spoken(limit)})", now)
         return late
 
-    def _heads(self, present: set[str], alive: set[str]) -> int:
-        expected = {name for name, known in self._known.items() if not known.given_up}
-        return len(present | alive | expected) + sum(ask.n for ask in self._on_the_way)
+    def _heads(self, rows: Counter[str], alive: Counter[str]) -> int:
+        """How many there are or may be: of each name the most that its rows, the list or the books tell."""
+        expected = Counter(name for name, known in self._known.items() if not known.given_up)
+        everybody = rows | alive | expected
+        heads = everybody.total() + sum(ask.n for ask in self._on_the_way)
+        told = {name for name, known in self._known.items() if known.told_to_end}
+        lingering = sum(everybody[name] for name in told - rows.keys())
+        doubled = sorted(name for name, n in (rows | alive).items() if n > 1)
+        self.standing.there = heads - self._waiting() - lingering
+        self.standing.lingering = lingering
+        self.standing.doubled = (
+            f"more than one worker is called {named(doubled)}" if doubled else ""
+        )
+        return heads
 
     def _asks(self, demand: Demand, room: int, now: int) -> list[Ask]:
-        self._impossible = ""
+        self.standing.impossible = ""
         self._set_aside = {skill: until for skill, until in self._set_aside.items() if until > now}
         if not demand.total or now < max(self._not_before, self.cooling_until):
+            return []
+        try:
+            brings = self._brings(demand)
+        except WrongAnswer as error:
+            self.failed(str(error), now)
             return []
         bags = self._coming()
         drafts: dict[Needs, Draft] = {}
@@ -315,9 +328,11 @@ class Policy:
             # Before any bag is opened: what nobody comes for must not take the permits of what can run.
             if left <= 0 or skill in self._set_aside:
                 continue
-            capacity = self._provisioner.capacity(dict(want.needs))
+            capacity = brings[want.needs]
             if capacity is None or not fits(capacity, skill):
-                self._impossible = f"the provisioner has no worker for {spoken_skill(skill)}"
+                self.standing.impossible = (
+                    f"the provisioner has no worker for {spoken_skill(skill)}"
+                )
                 continue
             if capacity.steps is None and not self._proven(skill):
                 if want.needs in drafts:
@@ -339,6 +354,11 @@ class Policy:
                 room -= 1
         return [draft.ask(needs) for needs, draft in drafts.items()]
 
+    def _brings(self, demand: Demand) -> dict[Needs, Capacity | None]:
+        """What a worker would bring, by what it is needed with."""
+        wanted = {want.needs for want in demand.wants if want.tasks > want.room}
+        return {needs: capacity_of(self._provisioner, dict(needs)) for needs in sorted(wanted)}
+
     def _proven(self, skill: Skill) -> bool:
         """Whether a worker that was asked for with these needs has come and fits."""
         met = self._met.get(skill.needs)
@@ -353,7 +373,7 @@ class Policy:
         return [
             known.ask
             for known in self._known.values()
-            if known.ask is not None and not known.joined and not known.given_up
+            if known.ask is not None and not known.joined and not known.told_to_end
         ]
 
     def _coming(self) -> list[Bag]:
@@ -364,24 +384,13 @@ class Policy:
 
     def said(self) -> Said:
         """How it stands, for whoever asks why a task still waits for a worker. Instants are this process's."""
-        text = self._standing()
-        if self._impossible:
-            text = f"{text}; {self._impossible}"
+        text = self.standing.words(self.rules.max_workers, self._waiting())
         cools = bool(self.failures) and bool(self.cooling_until)
-        after = cools or (self._set_aside and not self._impossible)
+        after = cools or (self._set_aside and not self.standing.impossible)
         return Said(text, self.cooling_until if cools else 0, self.last_error if after else "")
 
     def describe(self, now: int) -> str:
         return self.said().words(now)
-
-    def _standing(self) -> str:
-        of = f"of at most {counted(self.rules.max_workers, 'worker')}"
-        if waiting := self._waiting():
-            return f"{waiting:,} {of} {'is on its way' if waiting == 1 else 'are on their way'}"
-        if not self._there:
-            return f"none {of} is on its way"
-        are = "is" if self._there == 1 else "are"
-        return f"{self._there:,} {of} {are} there, none is on its way"
 
     def _waiting(self) -> int:
         awaited = sum(known.awaited for known in self._known.values())

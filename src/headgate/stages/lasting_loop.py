@@ -6,10 +6,13 @@ with a plain loop, one body whose inner task exits would end worker after worker
 each time as if the worker had been lost. Here such an exception ends only the
 attempt whose code raised it, and the loop goes on where it was: what was ready
 stays ready. Whose it is stands in the context of the handle that ran, as for
-`loop_watch`; where nobody's attempt is found there it is logged.
+`loop_watch`; where nobody's attempt is found there it is logged. So is what the
+handler of a signal raises while the loop waits, whatever it is: a body has set it,
+and it strikes where nobody's code runs.
 
-What is not a body's leaves as ever: an error of the task the loop was run for, and
-a Ctrl-C. Nothing is paid for it until something is raised.
+What is not a body's leaves as ever: an error of the task the loop was run for, a
+Ctrl-C, and what the loop itself cannot do. Nothing is paid for it until something is
+raised. Its tasks know whose they are: `executors/owned_tasks`.
 """
 
 from __future__ import annotations
@@ -19,11 +22,13 @@ import logging
 import signal
 import threading
 from collections.abc import Awaitable, Coroutine, Generator
+from contextvars import Context
 from types import CodeType, TracebackType
 from typing import Any, TypeVar
 
 from headgate.base.errors import HeadgateError
 from headgate.stages.executors import failures
+from headgate.stages.executors.owned_tasks import OwnedTask
 from headgate.stages.executors.protocol import CURRENT, Job
 from headgate.stages.loop_watch import context_of, is_run_frame, running_handle
 
@@ -41,7 +46,7 @@ class LastingLoop(asyncio.SelectorEventLoop):
         while True:
             try:
                 super().run_forever()
-            except (SystemExit, KeyboardInterrupt) as error:
+            except BaseException as error:
                 if self._leaves(error) or not _blame(error):
                     raise
             else:
@@ -57,6 +62,27 @@ class LastingLoop(asyncio.SelectorEventLoop):
             return super().run_until_complete(main)  # pyright: ignore
         finally:
             self._main = before
+
+    def create_task(  # pyright: ignore[reportIncompatibleMethodOverride] — it differs between versions
+        self,
+        coro: Coroutine[Any, Any, T],
+        *,
+        name: str | None = None,
+        context: Context | None = None,
+        eager_start: bool | None = None,
+    ) -> asyncio.Task[T]:
+        if self.is_closed():
+            return super().create_task(coro)  # says so
+        job = CURRENT.get(None)
+        if job is None:
+            return OwnedTask(coro, loop=self, name=name, context=context)
+        # A factory is a body's: it makes that body's tasks, never the engine's.
+        if eager_start is not None or self.get_task_factory() is not None:
+            more: Any = {} if eager_start is None else {"eager_start": eager_start}
+            return super().create_task(coro, name=name, context=context, **more)
+        task = OwnedTask(coro, loop=self, name=name, context=context)
+        task.job = job
+        return task
 
     def stop(self) -> None:
         job = CURRENT.get(None)
@@ -82,11 +108,21 @@ def run(main: Coroutine[Any, Any, T]) -> T:
         return runner.run(main)
 
 
-def _blame(error: SystemExit | KeyboardInterrupt) -> bool:
+def _blame(error: BaseException) -> bool:
     """Ends the attempt whose code raised it, or says that nobody is known. False: it is no code's at all."""
     handle, trace = _raiser(error.__traceback__)
-    if handle is None or _is_interrupt(error):
+    if _is_interrupt(error):
         return False
+    if handle is None:
+        if not _is_handlers(error.__traceback__):
+            return False
+        log.error(
+            "the handler of a signal raised %s outside any step: the worker goes on. Whichever step has"
+            " set it: let it raise only while its body runs, or give the step executor='process'",
+            failures.name_of(error),
+            exc_info=error,
+        )
+        return True
     # The frames before are the loop's own; kept with the error, they would keep everything alive.
     error.with_traceback(trace)
     context = context_of(handle)
@@ -125,6 +161,17 @@ def _raiser(trace: TracebackType | None) -> tuple[asyncio.Handle | None, Traceba
             return running_handle(trace.tb_frame), trace.tb_next
         trace = trace.tb_next
     return None, None
+
+
+def _is_handlers(trace: TracebackType | None) -> bool:
+    """Whether code that is not the loop's own was called in the middle of the loop: only the handler of a
+    signal is. What the loop raises itself (it is closed, its selector is broken) it would raise for ever."""
+    while trace is not None:
+        module = str(trace.tb_frame.f_globals.get("__name__"))
+        if module not in (__name__, "selectors") and not module.startswith("asyncio."):
+            return True
+        trace = trace.tb_next
+    return False
 
 
 def _is_finaliser(handle: asyncio.Handle) -> bool:

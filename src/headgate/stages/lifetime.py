@@ -1,8 +1,8 @@
 """When a worker has lived long enough: idle for too long, too old, or enough tasks run.
 
-It only decides. Whoever runs the worker drains it then, so that what is in
-flight finishes, and ends its process with success: a worker that recycles
-itself is no failure.
+It only decides. Whoever runs the worker drains it then, lets what is in flight
+finish however long that takes, and ends its process with success: a worker that
+recycles itself is no failure, and nobody has asked it to hurry.
 """
 
 from __future__ import annotations
@@ -75,6 +75,7 @@ class Lifetime:
         self._life = Life(now, now)
         self._busy_at = now
         self._tasks = 0
+        self._awaited = False
 
     @property
     def bounded(self) -> bool:
@@ -85,7 +86,10 @@ class Lifetime:
     def room(self) -> int:
         """How many more tasks it may begin."""
         most = self._bounds.tasks
-        return NO_END if most is None else max(0, most - self._tasks)
+        # Where nobody ends the worker (it is embedded in a program), it would refuse work for ever.
+        if most is None or not self._awaited:
+            return NO_END
+        return max(0, most - self._tasks)
 
     def began(self) -> None:
         """A task was begun: it is wanted."""
@@ -105,7 +109,8 @@ class Lifetime:
         return next_look(self._so_far(in_flight), self._bounds, now)
 
     async def passed(self, in_flight: Callable[[], int]) -> str:
-        """Returns why, when it is over; never where nothing bounds it."""
+        """Returns why, when it is over; never where nothing bounds it. Whoever asks ends the worker then."""
+        self._awaited = True
         while True:
             now, flying = self._clock.monotonic(), in_flight()
             if (why := self.over(now, flying)) is not None:

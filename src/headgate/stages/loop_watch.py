@@ -55,6 +55,8 @@ class Sight(NamedTuple):
     """The attempt's token; what is no step's is told apart by the handle that runs."""
     step: str | None
     place: str
+    is_users: bool
+    """Whether that line is of a user's own code."""
 
 
 class LoopWatch:
@@ -159,9 +161,9 @@ class LoopWatch:
         holder = self._holder()
         frame = frame_of(self._loop_thread)
         if holder is not None:
-            return Sight(holder.token, holder.step.name, _place(frame))
+            return Sight(holder.token, holder.step.name, *_place(frame))
         handle = running_handle(frame)
-        return None if handle is None else Sight(handle, None, _place(frame))
+        return None if handle is None else Sight(handle, None, *_place(frame))
 
     def _say(self, sight: Sight) -> None:
         now = self._clock.monotonic()
@@ -172,10 +174,16 @@ class LoopWatch:
             self._said.clear()
         self._said[subject] = now
         threshold_ms = self._threshold_us // MILLISECOND
+        if not sight.is_users and sight.step is None:
+            # Our own code, or an import of ours, is nothing that its user can change.
+            log.info(
+                "the worker holds its own loop for more than %d ms, at %s",
+                threshold_ms,
+                sight.place,
+            )
+            return
         if sight.step is None:
-            # Our own code is nothing that its user can change.
-            log.log(
-                logging.INFO if sight.place.startswith(_OURS) else logging.WARNING,
+            log.warning(
                 "something that is no step holds the worker's loop for more than %d ms, at %s: nothing"
                 " else of this worker goes on meanwhile. Await what blocks, or give it a thread.",
                 threshold_ms,
@@ -217,14 +225,14 @@ def context_of(handle: asyncio.Handle) -> Context:
     return handle._context  # pyright: ignore[reportPrivateUsage, reportUnknownMemberType, reportUnknownVariableType, reportAttributeAccessIssue]
 
 
-def _place(frame: FrameType | None) -> str:
-    """The innermost line of the user's own code; where there is none, the innermost of all."""
+def _place(frame: FrameType | None) -> tuple[str, bool]:
+    """The innermost line of the user's own code; where there is none, the innermost of all, and False."""
     innermost = ""
     while frame is not None and frame.f_code is not _RUN:  # beyond it is who started the loop
         file = frame.f_code.co_filename
         place = f"{file}:{frame.f_lineno} ({frame.f_code.co_qualname})"
         if not file.startswith((_OURS, *_LIBRARIES, "<frozen")):
-            return place
+            return place, True
         innermost = innermost or place
         frame = frame.f_back
-    return innermost or "an unknown line"
+    return innermost or "an unknown line", False

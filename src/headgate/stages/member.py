@@ -109,18 +109,34 @@ class Member:
             coordinator.describe_local()
         await self._keeper.beat()
 
+    async def retire(self) -> None:
+        """Take no more tasks. Returns when all that runs has finished, however long it takes.
+
+        What was told to stop and does not is not waited for: it might never end.
+        """
+        await self._take_no_more()
+        if (coordinator := self._leading()) is not None:
+            await coordinator.settle()  # what its commits on their way begin here
+        while self.worker.in_flight > len(self.worker.unfinished()):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FEEL_SECONDS):
+                    await self.worker.emptied()
+
     async def finish(self, grace_us: int) -> list[int]:
         """What runs may end within the grace, the rest is handed back. Returns what cannot be ended."""
         self._closing = True
+        await self._take_no_more()
+        left = await self.worker.close(grace_us)
+        await self._flush()
+        return left
+
+    async def _take_no_more(self) -> None:
         # A store that does not answer does not keep anybody: its lease ends by itself.
         with suppress(HeadgateError, TimeoutError):
             async with asyncio.timeout(ANSWER_SECONDS):
                 await self.drain()
         # What is being accepted right now is ours when the answer comes: it is begun, and may finish.
         await self.orders.settled(ANSWER_SECONDS)
-        left = await self.worker.close(grace_us)
-        await self._flush()
-        return left
 
     async def leave(self, left: list[int]) -> None:
         await end_tasks([*self._tasks, *self._chores])

@@ -3,8 +3,9 @@
 Who runs this: a process that may lead and has a provisioner, one `Overflow` for
 all of its terms, so that what one term asked for is known to the next. The
 leader tells it after every sweep what it sees; asking goes on in a task of its
-own, one at a time and each with a limit of time. If the provisioner fails or
-hangs, that is logged, the policy cools down, and tasks stay queued.
+own, one at a time and each with a limit of time. If the provisioner fails, hangs
+or answers what cannot be right, that is logged, told by `why`, the policy cools
+down, and tasks stay queued; what such an answer may mean in workers is counted.
 
 Leaders of several processes race for room below `max_workers`. So each name is
 stored under the leader's term before its worker is asked for: a leader whose
@@ -30,9 +31,12 @@ from headgate.base.model import LimitRow, WorkerRow
 from headgate.base.provisioning import AskedWorker, Said
 from headgate.kernel.demand import Demand
 from headgate.kernel.naming import counted
+from headgate.provision.answers import WrongAnswer, odd_states, spoken_error
+from headgate.provision.arms_length import ArmsLength
 from headgate.provision.dealing import Ask
-from headgate.provision.policy import Plan, Policy, Rules, Sight, Stored
+from headgate.provision.policy import ALIVE, Policy, Rules
 from headgate.provision.protocol import Provisioned, Provisioner
+from headgate.provision.sight import Plan, Sight, Stored
 from headgate.stages.chores import end_tasks
 from headgate.store import provisioning
 from headgate.store.protocol import Store
@@ -77,10 +81,9 @@ class Overflow:
         seed: int = 0,
     ) -> None:
         self.policy: Policy = policy or Policy(Rules.of(settings), provisioner, seed)
-        self._provisioner = provisioner
+        self._provisioner = ArmsLength(provisioner, settings.start_timeout_us / SECOND)
         self._clock = clock or SystemClock()
         self._patience_us = settings.start_timeout_us
-        self._patience = settings.start_timeout_us / SECOND
         self._turn: asyncio.Task[None] | None = None
         self._minding: asyncio.Task[None] | None = None
         self._store: Store | None = None
@@ -89,6 +92,9 @@ class Overflow:
         """Granted to this process, and not known to have ended."""
         self._closed = False
         self._told_error = ""
+        self._told_doubled = ""
+        self._odd: set[str] = set()
+        """Listed last in a state that nobody knows, and told so."""
         self._told: tuple[int, Said] = 0, Said("")
         """What was stored last, and in which term."""
         self._cooling = 0, 0
@@ -132,15 +138,15 @@ class Overflow:
         await self._provisioner.close()
         try:
             # Whoever leads next need not wait for those who ended with us.
-            await self._part(await self._list())
+            await self._part((await self._provisioner.list()).workers)
         except Exception as error:  # noqa: BLE001 — a provisioner is foreign code: it may raise anything
-            log.warning("provisioner: %s", _words(error, "the end of workers is not noted"))
+            log.warning("provisioner: %s", spoken_error(error, "the end of workers is not noted"))
 
     # -- one sight ---------------------------------------------------------------------------------
 
     async def _act(self, demand: Demand, workers: Sequence[WorkerRow], books: _Term) -> None:
         try:
-            await self._plan(demand, workers, books)
+            await self._safely_plan(demand, workers, books)
             said = await self._said(books)
             new = said if (books.number, said) != self._told else None
             await books.close(new)
@@ -152,34 +158,44 @@ class Overflow:
         if self.policy.last_error != self._told_error:
             self._told_error = self.policy.last_error
             log.warning("provisioner: %s; tasks stay queued", self._told_error)
+        doubled, self._told_doubled = self._told_doubled, self.policy.standing.doubled
+        if self._told_doubled not in ("", doubled):
+            log.warning("provisioner: %s; each counts", self._told_doubled)
+
+    async def _safely_plan(
+        self, demand: Demand, workers: Sequence[WorkerRow], books: _Term
+    ) -> None:
+        try:
+            await self._plan(demand, workers, books)
+        except (NotLeader, StoreError):
+            raise
+        except Exception as error:  # noqa: BLE001 — whoever is wrong, the next second is another try
+            why = spoken_error(error, f"cannot be asked ({type(error).__name__})")
+            self.policy.blind(why, self._clock.monotonic())
 
     async def _plan(self, demand: Demand, workers: Sequence[WorkerRow], books: _Term) -> None:
         policy = self.policy
         try:
-            listed = await self._list()
+            listed, odd = await self._provisioner.list()
         except Exception as error:  # noqa: BLE001 — a provisioner is foreign code: it may raise anything
-            policy.failed(_words(error, "cannot list its workers"), self._clock.monotonic())
+            why = spoken_error(error, "cannot list its workers")
+            policy.blind(why, self._clock.monotonic())
             return
+        # Told once of each: it counts meanwhile, so asking may go on.
+        news = {name: state for name, state in odd.items() if name not in self._odd}
+        self._odd = set(odd)
         # After the list: of whoever has ended by then, the store knows whether it had joined.
         found = await books.store.provisioned()
         now = self._clock.monotonic()
         stored = [_stored(each, now - found.now) for each in found.asked]
-        plan = policy.plan(Sight(demand, workers, listed, stored), now)
+        wrong = odd_states(news) if news else ""
+        plan = policy.plan(Sight(demand, workers, listed, stored, books.number, wrong), now)
         books.gone += plan.gone
         self._ours -= _ended(listed)
         await self._carry_out(plan, books)
 
-    async def _list(self) -> list[Provisioned]:
-        async with asyncio.timeout(self._patience):
-            return await self._provisioner.list()
-
     async def _carry_out(self, plan: Plan, books: _Term) -> None:
-        for name in plan.give_up:
-            try:
-                async with asyncio.timeout(self._patience):
-                    await self._provisioner.release(name)
-            except Exception as error:  # noqa: BLE001 — as above
-                log.warning("provisioner: %s", _words(error, f"cannot release {name}"))
+        await self._release(plan.give_up)
         waiting = list(plan.asks)
         try:
             while waiting:
@@ -188,6 +204,13 @@ class Overflow:
         finally:
             for ask in waiting:
                 self.policy.withdrawn(ask)
+
+    async def _release(self, names: Iterable[str]) -> None:
+        for name in names:
+            try:
+                await self._provisioner.release(name)
+            except Exception as error:  # noqa: BLE001 — as above
+                log.warning("provisioner: %s", spoken_error(error, f"cannot release {name}"))
 
     async def _request(self, ask: Ask, books: _Term) -> None:
         names = [f"hg-{os.urandom(5).hex()}" for _ in range(ask.n)]
@@ -199,24 +222,31 @@ class Overflow:
             self.policy.withdrawn(ask)
             return
         try:
-            async with asyncio.timeout(self._patience):
-                granted = await self._provisioner.request(ask.n, dict(ask.needs), ask.reason, names)
+            grant = await self._provisioner.request(
+                dict(ask.needs), ask.reason, names, self.policy.knows
+            )
         except Exception as error:  # noqa: BLE001 — as above
-            # Without an answer they may come all the same, and count until they are given up.
-            perhaps = names if isinstance(error, TimeoutError) else []
-            why = _words(error, f"cannot start {counted(ask.n, 'worker')}")
+            # Without an answer that can be read they may come all the same, and count until they are given up.
+            perhaps = names if isinstance(error, TimeoutError | WrongAnswer) else []
+            why = spoken_error(error, f"cannot start {counted(ask.n, 'worker')}")
             self.policy.failed(why, self._clock.monotonic(), ask, perhaps)
             books.gone += [name for name in names if name not in perhaps]
             self._ours.update(perhaps)
             return
-        told = ", ".join(granted) or "none"
+        # Who was given the name of another cannot be told from it: the name it was to have counts for it.
+        free = [name for name in names if name not in grant.names]
+        coming = grant.names + free[: grant.nameless]
+        told = ", ".join(coming) or "none"
         log.info("asked for %s %s: %s", counted(ask.n, "worker"), ask.reason, told)
-        self.policy.asked(ask, granted, self._clock.monotonic())
-        self._ours.update(granted)
-        books.gone += [name for name in names if name not in granted]
-        if others := set(granted) - set(names):
+        self.policy.asked(ask, coming, self._clock.monotonic(), grant.surplus, grant.wrong)
+        self._ours.update(coming, grant.surplus)
+        books.gone += free[grant.nameless :]
+        if others := {*coming, *grant.surplus} - set(names):
             # It gives names of its own: they count from here on.
-            await books.note(ask, sorted(others))
+            try:
+                await books.note(ask, sorted(others))
+            finally:
+                await self._release(grant.surplus)
 
     async def _said(self, books: _Term) -> Said:
         """How it stands, with its instants in the store's time."""
@@ -232,17 +262,21 @@ class Overflow:
 
     async def _mind(self) -> None:
         """Whoever leads no longer is told nothing more, and its workers end all the same."""
+        told = ""
         while True:
             await asyncio.sleep(MIND_SECONDS)
             unseen = asyncio.get_running_loop().time() - self._seen_at
             if self._busy or unseen < UNSEEN_SECONDS or not self._ours:
                 continue
             try:
-                await self._part(await self._list())
+                await self._part((await self._provisioner.list()).workers)
             except StoreError as error:
                 log.warning("the end of workers is not noted: %s", error)
             except Exception as error:  # noqa: BLE001 — as above
-                log.warning("provisioner: %s", _words(error, "cannot list its workers"))
+                words = spoken_error(error, "cannot list its workers")
+                if words != told:
+                    log.warning("provisioner: %s", words)
+                told = words
 
     async def _part(self, listed: Sequence[Provisioned]) -> None:
         """Says of our own workers that they have ended; it needs no fence, since nobody else can know."""
@@ -253,6 +287,7 @@ class Overflow:
             if each.name in gone and each.state == "failed":
                 log.warning("provisioner: worker %s ended: %s", each.name, each.detail)
         self._ours.difference_update(gone)
+        self.policy.ended(gone)
         if self._store is not None:
             await _forget(self._store, gone)
 
@@ -293,11 +328,7 @@ async def _forget(store: Store, names: list[str]) -> None:
             await again.close()
 
 
-def _ended(listed: Iterable[Provisioned]) -> set[str]:
-    return {each.name for each in listed if each.state in ("ended", "failed")}
-
-
-def _words(error: Exception, what: str) -> str:
-    if isinstance(error, TimeoutError):
-        return f"{what}: it did not answer in time"
-    return f"{what}: {error or type(error).__name__}"
+def _ended(listed: Sequence[Provisioned]) -> set[str]:
+    """Of one name there may be several: it has ended when none of them lives."""
+    ended = {each.name for each in listed if each.state not in ALIVE}
+    return ended - {each.name for each in listed if each.state in ALIVE}

@@ -32,7 +32,7 @@ from headgate.stages.executors.in_threads import ThreadExecutor
 from headgate.stages.executors.on_loop import AsyncExecutor
 from headgate.stages.executors.protocol import Executor, Job, Outcome, StopReason
 from headgate.stages.executors.workdirs import WorkRoot
-from headgate.stages.lifetime import Lifetime
+from headgate.stages.lifetime import NO_END, Lifetime
 from headgate.stages.log_keeper import LogKeeper
 from headgate.stages.loop_watch import LoopWatch
 from headgate.stages.pressure import Asked, Pressure
@@ -153,6 +153,18 @@ class Worker:
             provision=self._settings.provision,
             since=self.since,
         )
+
+    def describe_own(self, given: int, coming: Iterable[tuple[int, int]]) -> WorkerRow:
+        """For the leader of this process, which starts tasks here without asking.
+
+        `given`: how many it has given in its term; `coming`: (task, token) of those it has not launched
+        yet. The claim is for its whole term: with it no more are begun than `max_tasks` allows.
+        """
+        row, room = self.describe(), self.room
+        if room == NO_END:
+            return row
+        unbegun = sum(token not in self._begun for _, token in coming)
+        return msgspec.structs.replace(row, claim=max(0, given + room - unbegun))
 
     @property
     def in_flight(self) -> int:

@@ -113,12 +113,23 @@ class Cluster:
         """As `check_history` has it; a leader that hears nothing knows of what others did a poll later."""
 
     def server(
-        self, *, spawn: Path | None = None, max_workers: int = 1, **settings: object
+        self,
+        *,
+        spawn: Path | None = None,
+        provisioner: str | None = None,
+        max_workers: int = 1,
+        **settings: object,
     ) -> Node:
-        """A server on a port of its own choice (`said["port"]`). `spawn`: with workers for what overflows."""
+        """A server on a port of its own choice (`said["port"]`).
+
+        spawn          with workers for what overflows
+        provisioner    with workers that somebody else starts, as the command line names it
+        """
         command = ["server", "--port", "0"]
         if spawn is not None:
             command += ["--spawn", str(spawn), "--max-workers", str(max_workers)]
+        if provisioner is not None:
+            command += ["--provisioner", provisioner, "--max-workers", str(max_workers)]
         return self._start(command, settings)
 
     def worker(

@@ -34,7 +34,7 @@ from headgate.base.clock import SystemClock
 from headgate.base.model import Failure
 from headgate.base.names import did_you_mean
 from headgate.observe import tracing
-from headgate.stages.executors import capture, failures, leftovers, workdirs
+from headgate.stages.executors import capture, failures, leftovers, restoring, workdirs
 from headgate.stages.executors.bodies import perform
 from headgate.stages.executors.deadline import SharedDeadline
 from headgate.stages.executors.frames import (
@@ -147,11 +147,11 @@ def prepare(hello: Hello) -> None:
 def run(work: Work, hello: Hello, teller: Teller) -> Report:
     root = None if work.work_root is None else Path(work.work_root)
     job: Job | None = None
-    before = leftovers.running()
+    before = restoring.look()
     try:
         found = find(work, hello.steps)
-        # What a module starts when it is imported is there for every body.
-        before = leftovers.running()
+        # What a module starts and sets when it is imported is there for every body.
+        before = restoring.look()
         if isinstance(found, Failure):
             return Report(work.token, "failed", failure=found)
         job = Job(
@@ -177,7 +177,8 @@ def run(work: Work, hello: Hello, teller: Teller) -> Report:
     except BaseException as error:  # noqa: BLE001 — an error of our own: the task fails, the child goes on
         return Report(work.token, "failed", failure=failures.internal(error))
     finally:
-        leftovers.end(before)
+        if not restoring.restore(before):
+            teller.spent = True
         if job is not None and job.has_workdir and root is not None:
             workdirs.remove(root, work.task, work.token)
         _flush()

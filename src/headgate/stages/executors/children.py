@@ -22,6 +22,7 @@ import msgspec
 from headgate.stages.executors.flights import Flight
 from headgate.stages.executors.frames import READY, Frames, Hello, Report, decode_report, frame
 from headgate.stages.executors.guard import Guard, end_tree, marked_environment, new_mark
+from headgate.stages.executors.protocol import Outcome
 
 BOOT_SECONDS = 60.0
 """How long a child may take to import what it needs before it is given up."""
@@ -53,6 +54,8 @@ class Child:
         self._unsent = bytearray()
         self._alive = True
         self.flight: Flight | None = None
+        self.outcome: Outcome | None = None
+        """How its last body ended, told when the child is gone: something of that body still runs in it."""
         self.ready: bool = False
         self.doomed: bool = False
         """Killed, or broken: nothing it still says counts."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from headgate.base.clock import Clock
@@ -14,6 +15,9 @@ from headgate.stages.executors import bodies, capture, failures
 from headgate.stages.executors.protocol import Done, Job, Outcome, Stopping, StopReason
 
 log: logging.Logger = logging.getLogger(__name__)
+
+MOST_CLEARING = 4
+"""How many attempts of an executor are cleared up after at once."""
 
 
 class Flight:
@@ -39,6 +43,7 @@ class Flights:
         self._stop = stop
         self._by_token: dict[int, Flight] = {}
         self._changed: asyncio.Event | None = None
+        self._clearing: ThreadPoolExecutor | None = None
 
     def __len__(self) -> int:
         return len(self._by_token)
@@ -69,6 +74,11 @@ class Flights:
         job.span = tracing.start(job)
         self._by_token[job.token] = flight
         return flight
+
+    def carries(self, job: Job) -> bool:
+        """Whether its attempt is still in flight."""
+        flight = self._by_token.get(job.token)
+        return flight is not None and flight.job is job
 
     def arm(self, flight: Flight) -> None:
         """The body starts now: so does its timeout."""
@@ -110,6 +120,28 @@ class Flights:
         _tell(flight.done, job, _with_notes(job, outcome))
         self.wake()
 
+    def end_after(self, clear: Callable[[], None], flight: Flight, outcome: Outcome) -> None:
+        """Clear up after a body, which may take long, then end: the permit is kept until then.
+
+        In threads of our own: the loop's default executor is the bodies', who may fill it
+        (`asyncio.to_thread`) or shut it down. Where no thread can be had it is done here: an
+        end that is never told would keep the task running for ever.
+        """
+        try:
+            if self._clearing is None:
+                self._clearing = ThreadPoolExecutor(MOST_CLEARING, "headgate-clearing")
+            cleared = self.loop.run_in_executor(self._clearing, _clear, clear, flight.job)
+        except RuntimeError:  # no thread left to give; or closed, while a body went on
+            _clear(clear, flight.job)
+            self.end(flight, outcome)
+        else:
+            cleared.add_done_callback(lambda _: self.end(flight, outcome))
+
+    def close(self) -> None:
+        """Whatever is cleared up after later is so on the loop."""
+        if self._clearing is not None:
+            self._clearing.shutdown(wait=False)
+
     def stopping(self) -> list[Stopping]:
         return [
             Stopping(token, flight.job.stop_reason, flight.since_us, flight.job.task)
@@ -136,6 +168,13 @@ class Flights:
     def wake(self) -> None:
         if self._changed is not None:
             self._changed.set()
+
+
+def _clear(clear: Callable[[], None], job: Job) -> None:
+    try:
+        clear()
+    except Exception:
+        log.exception("what task %s (token %s) left behind is not cleared up", job.task, job.token)
 
 
 def _with_notes(job: Job, outcome: Outcome) -> Outcome:

@@ -57,6 +57,8 @@ class Report(msgspec.Struct, frozen=True, array_like=True):
     log: AttemptLog | None = None
     """Lines since the last note."""
     progress: Progress | None = None
+    spent: bool = False
+    """The child must not be used again: its body left something that cannot be ended without it."""
 
 
 _encode = msgspec.msgpack.Encoder().encode

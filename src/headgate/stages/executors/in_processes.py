@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 from headgate.base.clock import Clock
 from headgate.base.errors import InvalidInput
@@ -134,6 +135,7 @@ class ProcessExecutor:
         last_call.cancel()
         self.kill()
         self._guard.close()
+        self._flights.close()
         self._closed = True
         self._deadline.close()
         return self._flights.tokens()
@@ -196,11 +198,23 @@ class ProcessExecutor:
         if flight is None or report.token != flight.job.token:
             child.kill(NONSENSE)  # a body wrote on our line: nothing from it can be believed
             return
-        child.flight = None
-        self._idle.append(child)
         _note(flight.job, report)
         late = "timeout" if report.state == "timed_out" else None
-        self._flights.end(flight, Outcome(report.state, report.output, report.failure, late))
+        outcome = Outcome(report.state, report.output, report.failure, late)
+        if report.spent:
+            self._retire(child, flight, outcome)
+            return
+        child.flight = None
+        self._idle.append(child)
+        self._flights.end(flight, outcome)
+
+    def _retire(self, child: Child, flight: Flight, outcome: Outcome) -> None:
+        """A thread of the body still runs in this child: the permit is free when the child is gone."""
+        child.outcome = outcome
+        if flight.timer is not None:
+            flight.timer.cancel()  # it ended in time
+        child.hang_up()
+        self._loop.call_later(FAREWELL_SECONDS, child.kill)
 
     def _gone(self, child: Child, returncode: int) -> None:
         self._children.discard(child)
@@ -208,15 +222,17 @@ class ProcessExecutor:
             self._idle.remove(child)
         flight, child.flight = child.flight, None
         if flight is not None:
-            outcome = Outcome("failed", failure=failures.crashed(returncode, child.fault))
-            clearing = self._loop.run_in_executor(None, _clear, flight.job, child.mark)
-            clearing.add_done_callback(lambda _: self._flights.end(flight, outcome))
+            crash = Outcome("failed", failure=failures.crashed(returncode, child.fault))
+            outcome = child.outcome or crash
+            if child.outcome is not None:
+                flight.job.stop_reason = None  # its body had ended before anybody told it to
+            self._flights.end_after(partial(_clear, flight.job, child.mark), flight, outcome)
         self._flights.wake()
 
 
 def _clear(job: Job, mark: str) -> None:
     """What a child that was killed could not do itself: end what its body started, remove its directory.
-    Both may take a while: not on the loop. The permit is kept until it is done."""
+    Both may take a while."""
     end_marked([mark])
     if job.work_root is not None and workdirs.exists(job.work_root, job.task, job.token):
         workdirs.remove(job.work_root, job.task, job.token)

@@ -12,6 +12,8 @@ from __future__ import annotations
 import contextvars
 import threading
 from collections import deque
+from contextlib import suppress
+from itertools import islice
 from queue import SimpleQueue
 
 from headgate.base.clock import Clock
@@ -29,6 +31,17 @@ from headgate.stages.executors.protocol import (
 
 PATIENCE_US = 200_000
 """How long bodies may take at close to see that they were told to stop."""
+
+
+class _Seat:
+    """What a thread of ours has in hand."""
+
+    __slots__ = ("begun", "taken")
+
+    def __init__(self) -> None:
+        self.taken: list[Flight] = []
+        """The one flight, from its arrival until its end was told."""
+        self.begun = False
 
 
 class ThreadExecutor:
@@ -98,24 +111,76 @@ class ThreadExecutor:
 
     def _add_thread(self) -> None:
         number = len(self._threads) + 1
-        thread = threading.Thread(target=self._work, name=f"headgate-{number}", daemon=True)
+        seat = _Seat()
+        thread = threading.Thread(
+            target=self._work, args=(seat,), name=f"headgate-{number}", daemon=True
+        )
         thread.start()
         self._threads.append(thread)
 
-    def _work(self) -> None:
-        while (flight := self._inbox.get()) is not None:
-            outcome = self._carry(flight)
-            self._ended.append((flight, outcome))
-            # An idle thread must not keep the last job's values alive.
-            del flight, outcome
-            # Append, then look: `_deliver` clears the flag before it empties the queue, so either
-            # it still sees this end or this thread sees the flag down and wakes it again.
-            if not self._woken:
-                self._woken = True
-                try:
-                    self._loop.call_soon_threadsafe(self._deliver)
-                except RuntimeError:
-                    return  # the loop is closed: nobody is left to hear of it
+    def _work(self, seat: _Seat) -> None:
+        try:
+            while self._serve(seat):
+                pass
+        except BaseException:  # noqa: BLE001 — struck where it looked away: another takes its place
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._replace, threading.current_thread(), seat)
+
+    def _serve(self, seat: _Seat) -> bool:
+        """One body after the other; True if it was struck and is to be called again.
+
+        An exception that is set from outside (PyThreadState_SetAsyncExc, by which libraries end a thread's
+        work) may come late, and strike between any two lines here, or when the next flight arrives. So
+        what was taken stands in the seat, and what is to be done about it is found there.
+        """
+        try:
+            if seat.begun:
+                self._give_up(seat)
+            arrivals = iter(self._inbox.get, None)
+            while True:
+                if not seat.taken:
+                    # Taken and kept in one call, all of it in C: nothing strikes between.
+                    seat.taken.extend(islice(arrivals, 1))
+                if not seat.taken:
+                    return False
+                seat.begun = True
+                self._tell(seat.taken[0], self._carry(seat.taken[0]))
+                # An idle thread must not keep the last job's values alive.
+                seat.taken.clear()
+                seat.begun = False
+        except BaseException:  # noqa: BLE001 — whatever it is, this thread goes on
+            return not self._loop.is_closed()
+
+    def _give_up(self, seat: _Seat) -> None:
+        """It was struck while it had a flight, maybe after its end was told: only the first end counts."""
+        error = RuntimeError("its thread was ended from outside, beside the body")
+        for flight in seat.taken:
+            self._ended.append((flight, Outcome("failed", failure=failures.internal(error))))
+        self._loop.call_soon_threadsafe(self._deliver)  # whatever the flag says
+        seat.taken.clear()
+        seat.begun = False
+
+    def _replace(self, thread: threading.Thread, seat: _Seat) -> None:
+        self._threads.remove(thread)
+        if seat.begun:
+            self._give_up(seat)
+        try:
+            if len(self._threads) < len(self._flights):
+                self._add_thread()
+        except RuntimeError as error:
+            for flight in seat.taken:
+                self._flights.end(flight, Outcome("failed", failure=failures.internal(error)))
+            return
+        for flight in seat.taken:
+            self._inbox.put(flight)
+
+    def _tell(self, flight: Flight, outcome: Outcome) -> None:
+        self._ended.append((flight, outcome))
+        # Append, then look: `_deliver` clears the flag before it empties the queue, so either
+        # it still sees this end or this thread sees the flag down and wakes it again.
+        if not self._woken:
+            self._woken = True
+            self._loop.call_soon_threadsafe(self._deliver)
 
     def _carry(self, flight: Flight) -> Outcome:
         job = flight.job

@@ -10,6 +10,7 @@ from headgate.base.clock import Clock
 from headgate.stages.executors import failures, workdirs
 from headgate.stages.executors.bodies import encoded, enter, is_late, opened, too_late
 from headgate.stages.executors.flights import Flight, Flights
+from headgate.stages.executors.owned_tasks import OwnedTask
 from headgate.stages.executors.protocol import (
     CURRENT,
     MAX_RESULT_BYTES,
@@ -50,6 +51,8 @@ class AsyncExecutor:
             return
         self._flights.arm(flight)
         task = self._loop.create_task(self._perform(job))
+        if isinstance(task, OwnedTask):
+            task.job = job
         flight.vehicle = task
         # The task's own end, not the end of our coroutine: a task that is cancelled before its
         # first step never enters the coroutine at all.
@@ -72,6 +75,7 @@ class AsyncExecutor:
             for token in self._flights.tokens():
                 self.stop(token, "drain")
             await self._flights.drained(PATIENCE_US)
+        self._flights.close()
         return self._flights.tokens()
 
     def holder(self) -> Job | None:
@@ -118,14 +122,17 @@ class AsyncExecutor:
     def _ended(self, flight: Flight, task: asyncio.Task[Outcome]) -> None:
         try:
             outcome = task.result()
-        except BaseException as error:  # noqa: BLE001 — cancelled before its first step, or our own error
+        except asyncio.CancelledError:
+            # Before its first step, or by the last line of its body; what that said may be a secret.
+            error = asyncio.CancelledError()
+            retry_on = flight.job.step.retry_on
+            outcome = Outcome("failed", failure=failures.of_exception(error, retry_on))
+        except BaseException as error:  # noqa: BLE001
             outcome = Outcome("failed", failure=failures.internal(error))
         job = flight.job
         if job.has_workdir and job.work_root is not None and not self._loop.is_closed():
-            # A large tree takes long to remove: not on the loop. The permit is kept until it is gone.
-            removal = self._loop.run_in_executor(
-                None, workdirs.remove, job.work_root, job.task, job.token
-            )
-            removal.add_done_callback(lambda _: self._flights.end(flight, outcome))
+            # A large tree takes long to remove.
+            remove = partial(workdirs.remove, job.work_root, job.task, job.token)
+            self._flights.end_after(remove, flight, outcome)
         else:
             self._flights.end(flight, outcome)

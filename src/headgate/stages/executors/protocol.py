@@ -105,6 +105,10 @@ class Home(Protocol):
         """End an attempt with what it has started raised; False: it has ended. From any thread."""
         ...
 
+    def carries(self, job: Job) -> bool:
+        """Whether its attempt is still in flight."""
+        ...
+
 
 class Telling(Protocol):
     def wake(self) -> None:

@@ -29,6 +29,8 @@ class Teller:
     def __init__(self, line: socket.socket) -> None:
         self._line = line
         self._pid = os.getpid()
+        self.spent: bool = False
+        """What the last body left behind makes this process unfit for another: told with its end."""
         self._lock = threading.Lock()
         # Not an event: a signal handler that logs may come into the middle of `put`, and only this
         # kind of queue is made for that.
@@ -52,6 +54,8 @@ class Teller:
             job, self._job = self._job, None
             if job is not None and job.lines is not None:
                 report = msgspec.structs.replace(report, log=job.lines.take(last=True))
+            if self.spent:
+                report = msgspec.structs.replace(report, spent=True)
             self._line.sendall(frame(report))
 
     def put(self, progress: Progress) -> None:

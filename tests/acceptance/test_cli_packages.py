@@ -1,0 +1,93 @@
+"""Flows in a package's own `__init__.py`, named as Python names it, from the folder that the package lies in."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.acceptance.cli_harness import environment, headgate, output_of, started, until
+
+PACKAGE = """
+import os
+import time
+
+from headgate import flow, step
+
+
+@step
+def work(x: int) -> int:
+    time.sleep(0.3)
+    return os.getpid()
+
+
+@flow
+def many(n: int = 2):
+    return work.map(range(n))
+"""
+MAIN = """
+import json
+
+from shop import many
+
+from headgate import embedded
+
+OPTIONS = {"thread_permits": 1, "provision_interval": "100ms", "provisioned_idle_exit": "1s"}
+
+if __name__ == "__main__":
+    with embedded("headgate.db", max_workers=1, **OPTIONS) as hg:
+        print(json.dumps(hg.submit(many, 12).result("30s")))
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A folder with a package, which has the name of the folder's one directory."""
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / "__init__.py").write_text(PACKAGE)
+    (tmp_path / "shop" / "main.py").write_text(MAIN)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["shop:many", "shop"])
+def test_run_takes_a_package_by_its_name(project: Path, name: str):
+    done = headgate("run", name, "--json", cwd=project)
+
+    assert done.code == 0, done.err
+
+
+def test_a_worker_serves_a_package(project: Path):
+    with started("worker", "--app", "shop", "--lead", "--json", cwd=project) as worker:
+        said = until(lambda: output_of(worker), "the worker's first words")
+
+        assert json.loads(said.splitlines()[0])["steps"] == ["shop:work"]
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(20) == 0
+
+
+def test_a_module_is_meant_where_a_file_has_its_name(project: Path):
+    (project / "stall").write_text("no Python at all(")
+    (project / "stall.py").write_text(PACKAGE)
+
+    with started("worker", "--app", "stall", "--lead", "--json", cwd=project) as worker:
+        said = until(lambda: output_of(worker), "the worker's first words")
+
+        assert json.loads(said.splitlines()[0])["steps"] == ["stall:work"]
+
+
+def test_a_program_starts_workers_for_the_steps_of_its_package(project: Path):
+    done = subprocess.run(
+        [sys.executable, "-m", "shop.main"],
+        cwd=project,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert len(set(json.loads(done.stdout))) == 2
