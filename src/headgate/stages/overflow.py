@@ -90,6 +90,8 @@ class Overflow:
         self._seen_at = 0.0
         self._ours: set[str] = set()
         """Granted to this process, and not known to have ended."""
+        self._one_at_a_time = asyncio.Lock()
+        """A sight must not find stored whom the other is just taking away."""
         self._closed = False
         self._told_error = ""
         self._told_doubled = ""
@@ -145,6 +147,10 @@ class Overflow:
     # -- one sight ---------------------------------------------------------------------------------
 
     async def _act(self, demand: Demand, workers: Sequence[WorkerRow], books: _Term) -> None:
+        async with self._one_at_a_time:
+            await self._act_alone(demand, workers, books)
+
+    async def _act_alone(self, demand: Demand, workers: Sequence[WorkerRow], books: _Term) -> None:
         try:
             await self._safely_plan(demand, workers, books)
             said = await self._said(books)
@@ -269,7 +275,8 @@ class Overflow:
             if self._busy or unseen < UNSEEN_SECONDS or not self._ours:
                 continue
             try:
-                await self._part((await self._provisioner.list()).workers)
+                async with self._one_at_a_time:
+                    await self._part((await self._provisioner.list()).workers)
             except StoreError as error:
                 log.warning("the end of workers is not noted: %s", error)
             except Exception as error:  # noqa: BLE001 — as above
