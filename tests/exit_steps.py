@@ -4,7 +4,6 @@ the loop, and who cancel every task there is."""
 from __future__ import annotations
 
 import asyncio
-import signal
 import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -298,34 +297,6 @@ def closes_its_engine() -> None:
 @flow
 def closing() -> None:
     closes_its_engine()
-
-
-@step
-async def alarms(what: str) -> str:
-    """Its handler raises when nobody's code runs: the loop is asleep."""
-    heard = threading.Event()
-
-    def hear(*_: object) -> None:
-        heard.set()
-        if what == "exit":
-            sys.exit("alarm")
-        raise TimeoutError("alarm")
-
-    before = signal.signal(signal.SIGALRM, hear)
-    signal.setitimer(signal.ITIMER_REAL, 0.05)
-    try:
-        for _ in range(100):
-            await asyncio.sleep(0.2)
-            if heard.is_set():
-                return "went on"
-    finally:
-        signal.signal(signal.SIGALRM, before)
-    return "never"
-
-
-@flow
-def alarming(what: str) -> str:
-    return alarms(what)
 
 
 @step

@@ -36,12 +36,12 @@ async def every_kind_of_work(url: str, tmp_path: Path) -> dict[str, str]:
         await large.result(timeout="30s")
         await hg.limits.set_tag("tenant", limit=1, per_value=True, max_active=50)
         held = await hg.submit(waiting, str(tmp_path / "gate"), tags={"tenant": "a"})
+        while await held.status() != "running":  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
         queued = [
             await hg.submit(build, n=4, tags={"tenant": name}, key=f"k-{name}", priority=n)
             for n, name in enumerate("bcd")
         ]
-        while await held.status() != "running":  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
         await hg.close(grace=0)
     return {"large": large.id, "held": held.id, **{f"q{n}": run.id for n, run in enumerate(queued)}}
 

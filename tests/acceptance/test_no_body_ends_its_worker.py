@@ -6,8 +6,11 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -165,9 +168,6 @@ def test_a_worker_process_goes_on(tmp_path: Path, overlap: Overlap) -> None:
             assert failure(hg, steps.exiting, way).type in ("SystemExit", "KeyboardInterrupt")
         for way in steps.CANCELLINGS.keys() - {"what_a_body_started"}:
             assert failure(hg, steps.cancelling, way).type in ("HeadgateError", "CancelledError")
-        for what in ("exit", "timeout"):
-            assert hg.submit(steps.alarming, what).result(TIMEOUT) == "went on"
-            assert "the handler of a signal raised" in worker.log
         assert hg.submit(steps.working, 8).result(TIMEOUT) == 8
         assert [each.pid for each in hg.workers.list()] == [worker.pid]
         assert worker.close() == 0  # by SIGTERM, as ever
@@ -176,6 +176,26 @@ def test_a_worker_process_goes_on(tmp_path: Path, overlap: Overlap) -> None:
 
 
 # -- the loop itself -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [SystemExit("alarm"), TimeoutError("alarm")])
+def test_what_the_handler_of_a_signal_raises_while_the_loop_waits_is_told(
+    error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    def hear(*_: object) -> None:
+        raise error
+
+    async def wait() -> str:
+        threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+        await asyncio.sleep(0.3)
+        return "went on"
+
+    before = signal.signal(signal.SIGUSR1, hear)
+    try:
+        assert run(wait()) == "went on"
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert "the handler of a signal raised" in caplog.text
 
 
 def test_the_end_of_the_main_task_leaves() -> None:
