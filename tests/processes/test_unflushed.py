@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,10 @@ import pytest
 from tests.processes.database import Database, own_database
 from tests.processes.scenes import STEPS_FILE, patiently, query, recorded_once, steps
 
+from headgate.store.postgres import PostgresStore
 from headgate.testing import Overlap, eventually
 from headgate.testing.cluster import Cluster
+from headgate.testing.conformance.world import Leader, submitted
 
 pytest_plugins = ["headgate.testing.plugin", "headgate.testing.postgres"]
 LOST = "the store has lost cycle"
@@ -24,6 +27,23 @@ def database() -> Iterator[Database]:
         query(database.url, "ALTER SYSTEM SET wal_writer_delay = '10s'")
         query(database.url, "SELECT pg_reload_conf()")
         yield database
+
+
+@pytest.mark.parametrize("ended", [False, True], ids=["it prepares", "it ends a run"])
+async def test_what_only_prepares_is_not_flushed_and_what_ends_is(ended: bool, database: Database):
+    store = PostgresStore(database.url)
+    await store.open()
+    leader = await Leader.stand(store)
+    run = (await submitted(store)).seq
+    await leader.start(run)
+    if ended:
+        await leader.end(run)
+    database.kill()
+    database.start()
+    await store.close()
+
+    [[state]] = await asyncio.to_thread(query, database.url, "SELECT state FROM headgate.run")
+    assert state == ("succeeded" if ended else "queued")
 
 
 def test_a_run_that_was_started_and_not_flushed_is_started_again(

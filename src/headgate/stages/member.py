@@ -40,7 +40,7 @@ FINISH_BATCH = 500
 JOIN_AGAIN_SECONDS = 0.5
 FEEL_SECONDS = 0.25
 FEEL_SOON_SECONDS = 0.005
-"""After an attempt began or ended. With each turn of the loop it would cost a no-op task a tenth of its time."""
+"""After an attempt began or ended: many begin and end in that time, and one look serves them all."""
 ANSWER_SECONDS = 5.0
 """How long a worker that ends waits for the answer to its last acceptance."""
 
