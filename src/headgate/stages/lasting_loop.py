@@ -23,18 +23,17 @@ import signal
 import threading
 from collections.abc import Awaitable, Coroutine, Generator
 from contextvars import Context
-from types import CodeType, TracebackType
+from types import TracebackType
 from typing import Any, TypeVar
 
 from headgate.base.errors import HeadgateError
 from headgate.stages.executors import failures
-from headgate.stages.executors.owned_tasks import OwnedTask
+from headgate.stages.executors.owned_tasks import ON_SIGINT, OwnedTask
 from headgate.stages.executors.protocol import CURRENT, Job
 from headgate.stages.loop_watch import context_of, is_run_frame, running_handle
 
 log: logging.Logger = logging.getLogger(__name__)
 T = TypeVar("T")
-_ON_SIGINT: CodeType = asyncio.Runner._on_sigint.__code__  # pyright: ignore
 
 
 class LastingLoop(asyncio.SelectorEventLoop):
@@ -193,5 +192,5 @@ def _is_interrupt(error: BaseException) -> bool:
     handler = signal.getsignal(signal.SIGINT)
     function = getattr(handler, "func", handler)  # asyncio's is a partial
     return (
-        handler is signal.default_int_handler or getattr(function, "__code__", None) is _ON_SIGINT
+        handler is signal.default_int_handler or getattr(function, "__code__", None) is ON_SIGINT
     )

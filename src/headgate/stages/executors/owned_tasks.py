@@ -24,7 +24,8 @@ from typing import Any
 from headgate.base.errors import HeadgateError
 from headgate.stages.executors.protocol import CURRENT, Job
 
-_ON_SIGINT: CodeType = asyncio.Runner._on_sigint.__code__  # pyright: ignore
+ON_SIGINT: CodeType = asyncio.Runner._on_sigint.__code__  # pyright: ignore
+"""Where asyncio carries out a Ctrl-C."""
 
 
 class _Taking:
@@ -69,7 +70,7 @@ class OwnedTask(asyncio.Task[Any]):
             return
         if _is_over(owner):
             return
-        if sys._getframe(2).f_code is _ON_SIGINT:  # pyright: ignore[reportPrivateUsage]
+        if sys._getframe(2).f_code is ON_SIGINT:  # pyright: ignore[reportPrivateUsage]
             return  # a Ctrl-C strikes in whatever code is running: it is not the body's
         whose = "of the worker itself" if owner is None else f"of step {owner.step.name}"
         raise HeadgateError(
