@@ -191,6 +191,4 @@ def _is_interrupt(error: BaseException) -> bool:
         return False
     handler = signal.getsignal(signal.SIGINT)
     function = getattr(handler, "func", handler)  # asyncio's is a partial
-    return (
-        handler is signal.default_int_handler or getattr(function, "__code__", None) is ON_SIGINT
-    )
+    return handler is signal.default_int_handler or getattr(function, "__code__", None) is ON_SIGINT
