@@ -75,3 +75,16 @@ def test_d4_in_waves_that_fill_and_empty_every_worker(cluster: Cluster, measured
         had = shares(client, 0.15, 900)
         measured("wave", sorted(had.values()))
         assert ratio(had, workers) <= 1.5
+
+
+@pytest.mark.parametrize(("permits", "tasks"), [(100, 900), (16, 60)], ids=["default", "few"])
+def test_d4_in_jobs_that_are_soon_over(
+    cluster: Cluster, permits: int, tasks: int, measured: Measured
+):
+    """Each by itself: what a worker had of the last one gives it no claim to more of the next."""
+    workers = three(cluster, beside_the_leader=True, permits=permits)
+    client = cluster.client()
+    for _ in range(6):
+        had = shares(client, BODY_SECONDS, tasks)
+        measured("job", [had[worker.pid] for worker in workers])
+        assert ratio(had, workers) <= 1.5

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headgate.base.clock import MILLISECOND
-from headgate.kernel.tally import FEW, SLACK, Tally
+from headgate.kernel.tally import A_WHILE_US, FEW, MOST_WHILE_US, SLACK, SPAN, Tally
 
 
 def tally(**given: int) -> Tally:
@@ -22,7 +22,8 @@ def tally(**given: int) -> Tally:
     ("own", "other", "ahead"),
     [
         (1, 1, False),
-        (SLACK + 1, 1, False),  # a handful is no imbalance
+        (SLACK, 1, False),  # so few are no imbalance
+        (SLACK + 1, 1, False),
         (SLACK + 2, 1, True),
         (120 + SLACK, 90, False),
         (121 + SLACK, 90, True),
@@ -90,6 +91,43 @@ def test_d4_who_was_gone_on_without_has_nothing_to_catch_up():
         counted.gave("own")
         taken += 1
     assert taken <= SLACK + 3
+
+
+def test_d4_what_was_long_ago_does_not_count():
+    """One that was busy with other work for an hour is not to be given all that comes in the next."""
+    counted = tally(own=10, other=10 * SPAN)
+    more = 0
+    while not counted.ahead("own", "other"):
+        counted.gave("own")
+        more += 1
+    assert more <= 2 * SPAN
+
+
+def test_d4_who_is_busy_with_this_work():
+    counted = tally(own=2)
+    assert counted.busy("own")
+    for _ in range(3):  # one of them was given before anybody counted
+        counted.left("own")
+    assert not counted.busy("own")
+    assert not counted.busy("other")
+    counted.gave("own")
+    counted.forget("own")
+    assert not counted.busy("own")
+
+
+@pytest.mark.parametrize(
+    ("mean_us", "expected"),
+    [
+        (None, MOST_WHILE_US),
+        (20_000, A_WHILE_US + 40_000),
+        (60_000_000, MOST_WHILE_US),
+    ],
+)
+def test_d4_how_soon_a_worker_is_heard_of_again(mean_us: int | None, expected: int):
+    counted = Tally()
+    if mean_us is not None:
+        counted.lasted("own", mean_us)
+    assert counted.a_while("own") == expected
 
 
 def test_d4_a_worker_that_left_is_forgotten():

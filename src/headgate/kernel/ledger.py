@@ -23,7 +23,6 @@ from headgate.kernel.board import Board
 from headgate.kernel.entries import QueuedRun, RunEntry, TaskEntry
 from headgate.kernel.gates import Gate, Key, Lane, PoolGate
 from headgate.kernel.place import Floor, Skill, Station, Worker
-from headgate.kernel.tally import Tally
 
 MOST_POOLS = 10_000
 
@@ -281,17 +280,16 @@ class Ledger:
             assert isinstance(worker, Worker)  # noqa: S101
             self.floor.take(worker, task.spec.executor, offered=not worker.local)
             if self.floor.unequal and task.lane is not None:
-                self._tally(task.lane).gave(worker.id)
+                self._station(task.lane).tally.gave(worker.id)
             if task.spec.affinity is not None:
                 task.run.last_worker[task.spec.affinity] = worker.id
             yield task, worker
+        self.floor.decided()
 
     def _place(self, lane: Lane[TaskEntry], task: TaskEntry) -> Worker | None:
-        station = lane.station
-        assert isinstance(station, Station)  # noqa: S101
         affinity = task.spec.affinity
         prefer = None if affinity is None else task.run.last_worker.get(affinity)
-        return self.floor.pick(station.skill, prefer)
+        return self.floor.pick(self._station(lane).skill, prefer)
 
     def hold(self, task: TaskEntry) -> None:
         """A task found in flight at a rebuild: charge what its row says it holds, whatever the limits are now."""
@@ -304,6 +302,8 @@ class Ledger:
         worker = self.floor.workers.get(task.worker or "")
         if worker is not None:
             self.floor.take(worker, task.spec.executor, offered=task.state == TaskState.SCHEDULED)
+            if self.floor.unequal:
+                self._station(task.lane).tally.gave(worker.id)
 
     def accepted(self, task: TaskEntry, at: int) -> None:
         for station in self.floor.answered(task.worker or "", at):
@@ -311,12 +311,14 @@ class Ledger:
 
     def ran(self, task: TaskEntry, until: int) -> None:
         """`task` has run until then: how fast its worker is at this, where that is compared."""
-        if self.floor.unequal and task.lane is not None and task.worker in self.floor.workers:
-            self._tally(task.lane).lasted(task.worker, until - task.started_at)
+        worker = self.floor.workers.get(task.worker or "") if self.floor.unequal else None
+        if worker is not None and task.lane is not None:
+            self._station(task.lane).tally.lasted(worker.id, until - task.started_at)
+            worker.heard_at = max(worker.heard_at, until)
 
-    def _tally(self, lane: Lane[TaskEntry]) -> Tally:
+    def _station(self, lane: Lane[TaskEntry]) -> Station:
         assert isinstance(lane.station, Station)  # noqa: S101
-        return lane.station.tally
+        return lane.station
 
     def release(self, task: TaskEntry) -> None:
         """`task` is no longer in flight: everything it held is free, exactly once."""
@@ -348,6 +350,8 @@ class Ledger:
     ) -> None:
         self.board.release(lane.gates, pools)
         if task.worker is not None:
+            if self.floor.unequal:
+                self.floor.left(self._station(lane), task.worker)
             offered = task.state == TaskState.SCHEDULED
             for station in self.floor.give_back(task.worker, task.spec.executor, offered=offered):
                 self.board.opened(station)

@@ -5,8 +5,8 @@ in a stable order, so that the last ones drain, go idle and can end themselves.
 Affinity is a preference, never a queue.
 
 One exception to *the most free permits first*: the leader's own worker, which is
-quicker to hand work to than any other, waits a moment for those that are about
-to answer while it is well ahead of them (`tally.py`).
+quicker to hand work to than any other, waits a moment for those that have work of
+the same kind in hand while it is well ahead of them (`tally.py`).
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ class Worker:
         self.given: int = 0
         """Of the leader's own worker, which is offered nothing: what it was given in all. `claim` bounds it."""
         self.heard_at: int = 0
-        """When it last answered an offer, or when the first of those it has not answered was made."""
+        """When it last answered an offer or ended an attempt, or when the first offer it has not answered
+        was made."""
         self.silent: bool = False
         """An offer to it ran out unanswered, and it has answered none since."""
         self.assigned: int = 0
@@ -158,6 +159,8 @@ class Floor:
         """When whoever waits for an answer that does not come is to be looked at again."""
         self.unequal: bool = False
         """The leader's own worker is one of several: shares are counted."""
+        self._ended: dict[Station, None] = {}
+        """Stations of which the last task in flight has ended since the last decision."""
         self._ordered: list[Worker] = []
 
     def station(self, skill: Skill) -> Station:
@@ -241,17 +244,18 @@ class Floor:
         return best or silent
 
     def _awaits(self, own: Worker, skill: Skill) -> bool:
-        """Whether the leader's own worker is to wait: it is ahead of an equal one that is about to answer."""
+        """Whether the leader's own worker is to wait: it is ahead of an equal one that is about to be heard of."""
         tally = self.station(skill).tally
         size = own.size(skill.executor)
         for other in self._ordered:
-            if other.offered <= 0 or other is own or not other.fits(skill):
+            if other is own or not tally.busy(other.id) or not other.fits(skill):
                 continue
             # One with fewer permits rightly gets fewer; against one without bound, as if it had as many.
             sizes = (size, min(size, other.size(skill.executor)))
             if not tally.ahead(own.id, other.id, *sizes):
                 continue
-            until = other.heard_at + PATIENCE_US
+            patience = PATIENCE_US if other.offered > 0 else tally.a_while(own.id)
+            until = other.heard_at + patience
             if (
                 other.silent
                 or other.row.draining
@@ -298,6 +302,19 @@ class Floor:
         worker.silent = False
         worker.heard_at = max(worker.heard_at, at)
         return self.waiting_for(worker, None)
+
+    def left(self, station: Station, worker: str) -> None:
+        """A task given at `station` is no longer in flight."""
+        station.tally.left(worker)
+        if station.tally.in_flight == 0:
+            self._ended[station] = None
+
+    def decided(self) -> None:
+        """Whatever could be given was: where there was nothing, a piece of work is done."""
+        for station in self._ended:
+            if station.tally.in_flight == 0 and not station.parked:
+                station.tally.begin_anew()
+        self._ended.clear()
 
     def patience_ends(self) -> list[Station]:
         """Stations where somebody waits although an answer, awaited until now, has not come."""
