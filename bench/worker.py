@@ -232,7 +232,7 @@ from headgate import embedded_async
 
 async def main():
     with tempfile.TemporaryDirectory() as folder:
-        async with embedded_async(Path(folder) / "b.db", async_permits=0, max_starts_per_cycle=10000) as hg:
+        async with embedded_async(Path(folder) / "b.db", async_permits=0) as hg:
             start = time.perf_counter()
             run = await hg.submit(whereabouts, [1.0] * 10_000)
             await run.wait()

@@ -274,6 +274,8 @@ def join_list(items: Iterable[bytes]) -> bytes:
 
 
 def join_object(fields: Mapping[str, bytes]) -> bytes:
+    if not fields:
+        return b"{}"
     return b"{" + b",".join([_label(name) + raw for name, raw in fields.items()]) + b"}"
 
 

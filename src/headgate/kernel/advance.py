@@ -25,7 +25,17 @@ from headgate.base.names import MAX_ITEMS
 from headgate.base.states import TaskState
 from headgate.kernel import render
 from headgate.kernel.render import NULL, Scope
-from headgate.kernel.steps import PLAIN, TAINTED, Advance, Asked, Existing, Phase, Skipped, Step
+from headgate.kernel.steps import (
+    NOTHING,
+    PLAIN,
+    TAINTED,
+    Advance,
+    Asked,
+    Existing,
+    Phase,
+    Skipped,
+    Step,
+)
 
 
 def _whole_needs(node: Node, source: int | None) -> frozenset[int]:
@@ -169,6 +179,8 @@ class Progress:
             step = self.steps[heappop(self._work)]
             if step.phase is Phase.WAITING and step.waits == 0:
                 self._start(step)
+        if self._out.nothing:
+            return NOTHING
         out, self._out = self._out, Advance()
         return out
 

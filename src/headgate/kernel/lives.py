@@ -23,7 +23,7 @@ from headgate.kernel.advance import Progress
 from headgate.kernel.entries import RunEntry, TaskEntry
 from headgate.kernel.journal import Journal
 from headgate.kernel.ledger import Ledger
-from headgate.kernel.steps import TAINTED, Advance, Asked, Skipped
+from headgate.kernel.steps import NOTHING, TAINTED, Advance, Asked, Skipped
 from headgate.kernel.timers import Timers
 
 _dump = msgspec.json.Encoder().encode
@@ -82,6 +82,9 @@ class Lives:
 
         `before`: rows of a retried run that are asked for once more.
         """
+        if advance is NOTHING:
+            self.close_if_finished(run, now)
+            return
         for node, common in advance.shared:
             self.journal.commit.node_inputs.append(NodeInput(run.seq, node, common))
         for skipped in advance.skips:
@@ -141,15 +144,14 @@ class Lives:
             self.timers.set(at, "dispatch_deadline", entry.id, entry.eligible_at)
 
     def queue_timeout_of(self, entry: TaskEntry) -> int | None:
+        # Asked for every task: without a loop.
+        if (value := entry.spec.queue_timeout_us) is not None:
+            return value
         run = entry.run
-        for value in (
-            entry.spec.queue_timeout_us,
-            run.row.queue_timeout_us,
-            run.graph.queue_timeout_us,
-        ):
-            if value is not None:
-                return value
-        return self.defaults.queue_timeout_us
+        if (value := run.row.queue_timeout_us) is not None:
+            return value
+        value = run.graph.queue_timeout_us
+        return self.defaults.queue_timeout_us if value is None else value
 
     def dispatch_deadline_of(self, entry: TaskEntry) -> int:
         run = entry.run

@@ -80,6 +80,10 @@ def render(template: AnyTemplate, scope: Scope, item: bytes | None = None) -> by
             return _dump(scope.tags.get(key))
 
 
+_NOTHING = Scope({}, (), {}, lambda _: NULL)
+"""What an item is rendered in: it looks at nothing else."""
+
+
 def call(node: Node, scope: Scope, item: bytes | None = None) -> bytes:
     """The whole call of a step as stored in its task's input."""
     return codec.render_call(
@@ -97,16 +101,15 @@ def shared(node: Node, scope: Scope) -> bytes | None:
 
 def merge(node: Node, common: bytes | None, item: bytes) -> bytes:
     """The call of one item: the shared part with the item put in its places."""
-    scope = Scope({}, (), {}, lambda _: NULL)
     if common is None:
-        return codec.render_call([render(node.args[0], scope, item)], {})
+        return codec.render_call((render(node.args[0], _NOTHING, item),), {})
     args, kwargs = codec.read_call(common)
     for index, template in enumerate(node.args):
         if isinstance(template, Item):
-            args[index] = render(template, scope, item)
+            args[index] = render(template, _NOTHING, item)
     for name, template in node.kwargs.items():
         if isinstance(template, Item):
-            kwargs[name] = render(template, scope, item)
+            kwargs[name] = render(template, _NOTHING, item)
     return codec.render_call(args, kwargs)
 
 
@@ -147,6 +150,8 @@ def _compare(op: str, left: Any, right: Any) -> bool:
 
 def pool_needs(node: Node, scope: Scope, item: bytes | None = None) -> tuple[tuple[str, int], ...]:
     """The slots a task needs, by pool, with keys rendered; sorted, so that equal needs are equal."""
+    if not node.pools:
+        return ()
     needs = [(need.name if not need.key else _keyed(need.name, need.key, scope, item), need.slots)
              for need in node.pools]  # fmt: skip
     return tuple(sorted(needs))

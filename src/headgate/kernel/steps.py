@@ -109,3 +109,11 @@ class Advance:
     """Maps of which no further item may start."""
     stop: bool = False
     """The flow fails fast, or its own logic is broken: end what is in flight."""
+
+    @property
+    def nothing(self) -> bool:
+        return not (self.requests or self.skips or self.shared or self.closing or self.stop)
+
+
+NOTHING: Advance = Advance()
+"""What follows from most ends: items of a map that wait for each other. Never added to."""

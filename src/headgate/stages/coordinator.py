@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from headgate.base import codec
 from headgate.base.clock import SECOND, SystemClock
 from headgate.base.config import Settings
 from headgate.base.errors import HeadgateError, NotLeader, StoreError
@@ -223,18 +224,11 @@ class Coordinator:
         if sweeps:
             await self._sweep(conductor, lost, now)
         self._taken, self._ends = self._ends, []
-        for end in self._taken:
-            conductor.ended(
-                end.task,
-                end.token,
-                end.state,
-                now,
-                end.output,
-                end.error,
-                end.reason,
-                local=True,
-                value=await self._feed.value_of(conductor, end.task, end.output),
-            )
+        for task, token, state, output, error, reason, _ in self._taken:
+            value = None
+            if output is not None and codec.is_blob(output):
+                value = await self._feed.value_of(conductor, task, output)
+            conductor.ended(task, token, state, now, output, error, reason, local=True, value=value)
         if idle:
             await self._feed.fill(conductor)
         self._wake.clear()

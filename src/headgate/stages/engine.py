@@ -18,6 +18,7 @@ from headgate.flows.registry import Registry, registry
 from headgate.observe.metrics import Metrics
 from headgate.stages.candidate import Candidate
 from headgate.stages.chores import end_tasks
+from headgate.stages.collecting import collecting
 from headgate.stages.coordinator import Coordinator
 from headgate.stages.declaring import declared_limits
 from headgate.stages.member import Member
@@ -113,6 +114,7 @@ class Engine:
             await self.store.set_limit(changes)
         if self.member is not None:
             await self.member.start()
+        collecting.begin(self)
         if self.candidate is not None:
             self._tasks = [
                 asyncio.create_task(self.candidate.watch(), name="headgate-watch"),
@@ -127,6 +129,7 @@ class Engine:
             left = await self.member.finish(grace)
         # It leads until its worker's last ends are written: they go with its commits.
         await end_tasks(self._tasks)
+        collecting.end(self)
         if self.member is not None:
             await self.member.leave(left)
 

@@ -239,10 +239,7 @@ class Member:
                     self._unwritten = [end for end in self._unwritten if end.token not in done]
 
     async def _written(self, batch: list[End]) -> bool:
-        ended = [
-            Ended(end.task, end.token, end.state, end.output, end.error, end.reason)
-            for end in batch
-        ]
+        ended = [Ended._make(end[: len(Ended._fields)]) for end in batch]
         try:
             stale = await self._store.finish(Finish(self.worker.id, ended))
         except StoreError as error:

@@ -130,27 +130,36 @@ class Orders:
         if accepted:
             started = await self._store.accept(Accept(worker.id, accepted))
             self._metrics.claimed()
+            await self._know([each.graph for each in started])
             for each in started:
-                await self._launch(worker, each)
+                self._launch(worker, each)
 
-    async def _launch(self, worker: Worker, started: Started) -> None:
+    async def _know(self, graphs: list[str]) -> None:
+        """Fetch the graphs of what was accepted; a worker mostly has them already."""
+        if len(self._graphs) > MOST_GRAPHS:
+            self._graphs.clear()
+        for digest in graphs:
+            if digest not in self._graphs:
+                body = await self._store.graph(digest)
+                try:
+                    self._graphs[digest] = _graph(body)
+                except msgspec.MsgspecError:
+                    log.exception("graph %s cannot be read", digest)
+
+    def _launch(self, worker: Worker, started: Started) -> None:
         row = started.task
         try:
-            worker.launch([await self._launch_of(started)])
-        except StoreError:
-            raise
+            worker.launch([self._launch_of(started)])
         except Exception as error:
             # One attempt that cannot be begun must not keep the others from it.
             log.exception("task %s cannot be begun", row.id)
             worker.refuse(row.id, row.token, f"it cannot be begun: {error!r}")
 
-    async def _launch_of(self, started: Started) -> Launch:
+    def _launch_of(self, started: Started) -> Launch:
         row = started.task
         graph = self._graphs.get(started.graph)
         if graph is None:
-            if len(self._graphs) > MOST_GRAPHS:
-                self._graphs.clear()
-            graph = self._graphs[started.graph] = _graph(await self._store.graph(started.graph))
+            raise LookupError(f"its graph {started.graph} cannot be read")
         node = graph.nodes[row.node]
         call = row.input or render.NULL
         if row.idx != PLAIN:

@@ -19,7 +19,7 @@ Every verb may be repeated with the same ids after an answer was lost.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -247,8 +247,7 @@ class Accept:
     """(task, token)"""
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
+class Started(NamedTuple):
     """An accepted task with all it needs to run."""
 
     task: TaskRow
@@ -260,8 +259,7 @@ class Started:
     """The submitter's (W3C `traceparent`)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(NamedTuple):
     """How an attempt ended, by the worker that accepted it (handed_back also before acceptance: a decline)."""
 
     task: int
