@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.store.sql import MAX_ROWS, Statements, chunks, parse
+from headgate.store.sql import FEW_ROWS, MAX_ROWS, Statements, chunks, parse
 from headgate.store.sqlite.opening import MIGRATIONS, split
 from headgate.store.sqlite.session import SQL
 
@@ -66,12 +66,14 @@ def test_statements_are_read_from_a_folder(tmp_path: Path) -> None:
     assert Statements.read(tmp_path).names == ["first", "many"]
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, 3, 200, 255, 256, 257, 1000])
-def test_chunks_are_powers_of_two_and_few(count: int) -> None:
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 15, 16, 17, 31, 33, 200, 255, 256, 257, 1000])
+def test_chunks_are_few_and_of_few_sizes(count: int) -> None:
     pieces = list(chunks(list(range(count))))
     assert [n for piece in pieces for n in piece] == list(range(count))
-    assert all(len(piece) & (len(piece) - 1) == 0 for piece in pieces)
-    assert len(pieces) <= count // MAX_ROWS + 8
+    sizes = [len(piece) for piece in pieces]
+    assert all(size <= FEW_ROWS or size & (size - 1) == 0 for size in sizes)
+    assert sum(size < FEW_ROWS for size in sizes) <= 1
+    assert len(pieces) <= count // MAX_ROWS + 5
 
 
 @pytest.mark.parametrize("name", SQL.names)

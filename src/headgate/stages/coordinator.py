@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -305,9 +304,12 @@ class Coordinator:
         seconds = SWEEP_SECONDS
         if next_wake is not None:
             seconds = min(seconds, max(0.0, (next_wake - await self._store.now()) / SECOND))
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._wake.wait()
+        # Cheaper than `asyncio.timeout`: this stands between any two cycles.
+        timer = asyncio.get_running_loop().call_later(seconds, self._wake.set)
+        try:
+            await self._wake.wait()
+        finally:
+            timer.cancel()
 
     # -- what changed ------------------------------------------------------------------------------
 

@@ -8,10 +8,11 @@ A file holds statements of this form:
     UPDATE task SET state = v.state FROM v WHERE task.id = v.id
 
 `/*rows*/` marks the tuple that is repeated once per row. A list is written in
-chunks of 256, 128, … 1 rows, so that one step of the database handles many
-rows: a step hands the interpreter's lock over, and beside a busy event loop
-each such hand-over may cost 5 ms. Powers of two keep the number of distinct
-texts small enough for every connection's statement cache.
+chunks of 256, 128, … 32 rows and a rest of up to 16, so that one step of the
+database handles many rows: a step hands the interpreter's lock over, and beside
+a busy event loop each such hand-over may cost 5 ms. Powers of two keep the number
+of distinct texts small enough for every connection's statement cache; a few rows,
+which most commits are, go in one step.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from typing import TypeVar
 T = TypeVar("T")
 
 MAX_ROWS = 256
+FEW_ROWS = 16
+"""Up to so many are written in one step."""
 
 _NAME = re.compile(r"^-- name: *(\w+) *$", re.MULTILINE)
 _ROWS = re.compile(r"/\*rows\*/\s*(\([^()]*\))")
@@ -93,9 +96,12 @@ def parse(text: str) -> Iterator[Statement]:
 
 
 def chunks(rows: Sequence[T]) -> Iterator[Sequence[T]]:
-    """`rows` in pieces of 256, then of falling powers of two."""
+    """`rows` in pieces of 256, then of falling powers of two, and the last few together."""
     start, left, size = 0, len(rows), MAX_ROWS
     while left:
+        if left <= FEW_ROWS:
+            yield rows[start:] if start else rows
+            return
         while size > left:
             size >>= 1
         yield rows[start : start + size]

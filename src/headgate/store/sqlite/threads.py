@@ -101,11 +101,9 @@ class _Thread:
         if first is None:
             return None
         jobs = [first]
-        while len(jobs) < MAX_GROUP:
-            try:
-                job = self._queue.get_nowait()
-            except queue.Empty:
-                break
+        # Nobody else takes from it: what is there is there a moment later.
+        while len(jobs) < MAX_GROUP and not self._queue.empty():
+            job = self._queue.get()
             if job is None:
                 # Closing: serve what came before, then end.
                 self._queue.put(None)

@@ -1,7 +1,7 @@
 """Processes on one machine wake each other: a byte to every other store that has the file open.
 
-Each open store binds a datagram socket in `<file>-wake/`. After a commit its
-process sends one byte to the others. A byte only says *look*: rows are the
+A store that waits for others binds a datagram socket in `<file>-wake/`. After a commit
+its process sends one byte to all of them. A byte only says *look*: rows are the
 truth, and a process that got none finds out by `PRAGMA data_version`, polled
 while it waits. So every failure here (a full buffer, a path too long for a
 socket, a dead neighbour) costs at most one poll.
@@ -27,24 +27,28 @@ class Wake:
         self._folder = folder
         self._clock = clock
         self._name = f"{os.getpid()}-{os.urandom(6).hex()}.sock"
-        self._others: list[str] = []
+        self._others: list[tuple[str, str]] = []
+        """(name, address) of those who wait."""
         self._listed_at: int | None = None
         self._waiting: set[asyncio.Future[None]] = set()
         self.mark: int = 0
         """Rises with every sign of a foreign commit."""
         folder.mkdir(parents=True, exist_ok=True)
         self._dir = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        self._socket = self._bind()
+        self._socket: socket.socket | None = socket.socket(
+            socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK
+        )
+        self._bound = False
 
-    def _bind(self) -> socket.socket | None:
-        """None where the platform has no address short enough: polling does it all then."""
-        bound = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-        try:
-            bound.bind(self._address(self._name))
-        except OSError:
-            bound.close()
-            return None
-        return bound
+    def _bind(self) -> None:
+        """Whoever never waits is never sent anything: a lease has a store that only writes."""
+        self._bound = True
+        if self._socket is None:
+            return
+        # Where the platform has no address short enough polling does it all.
+        with contextlib.suppress(OSError):
+            self._socket.bind(self._address(self._name))
+        self.notice()  # of what was committed so far nobody has told us
 
     def _address(self, name: str) -> str:
         # A socket's path may have 108 bytes; through the open folder it is always short.
@@ -61,25 +65,30 @@ class Wake:
         if self._listed_at is None or not 0 <= now - self._listed_at < LIST_EVERY_US:
             self._listed_at = now
             self._others = self._list()
-        for name in tuple(self._others):
+        for other in tuple(self._others):
+            name, address = other
             try:
-                self._socket.sendto(b"!", self._address(name))
+                self._socket.sendto(b"!", address)
             except BlockingIOError:
                 # Its buffer is full of bytes that say the same.
                 continue
             except (ConnectionRefusedError, FileNotFoundError):
-                self._others.remove(name)
+                self._others.remove(other)
                 with contextlib.suppress(OSError):
                     os.unlink(name, dir_fd=self._dir)
             except OSError:
                 continue
 
-    def _list(self) -> list[str]:
+    def _list(self) -> list[tuple[str, str]]:
         try:
             names = os.listdir(self._dir)  # noqa: PTH208
         except OSError:
             return []
-        return [name for name in names if name.endswith(".sock") and name != self._name]
+        return [
+            (name, self._address(name))
+            for name in names
+            if name.endswith(".sock") and name != self._name
+        ]
 
     def notice(self) -> None:
         """Something foreign was committed: whoever waits looks."""
@@ -90,6 +99,8 @@ class Wake:
 
     def drain(self) -> None:
         """Takes in the bytes that have arrived."""
+        if not self._bound:
+            self._bind()
         if self._socket is None:
             return
         arrived = False
