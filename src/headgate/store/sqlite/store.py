@@ -391,6 +391,8 @@ class SqliteStore(Store):
         state = self._opened
         wake = state.wake
         seen = self._looked_at if since < 0 else since
+        if wake.listen():
+            await self._notice_foreign(state)
         wake.drain()
         # Real time, not the store's: a test's clock does not make anybody wait longer.
         loop = asyncio.get_running_loop()
@@ -398,9 +400,13 @@ class SqliteStore(Store):
         while wake.mark <= seen and (left := until - loop.time()) > 0:
             await wake.wait(min(left, POLL_SECONDS))
             if wake.mark <= seen:
-                version = await state.writer.call(_data_version, outside=True)
-                if version != state.data_version:
-                    state.data_version = version
-                    wake.notice()
+                await self._notice_foreign(state)
         self._looked_at = wake.mark
         return wake.mark
+
+    async def _notice_foreign(self, state: _Open) -> None:
+        """The poll: whether another connection has written since the last one."""
+        version = await state.writer.call(_data_version, outside=True)
+        if version != state.data_version:
+            state.data_version = version
+            state.wake.notice()

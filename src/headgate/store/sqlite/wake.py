@@ -40,15 +40,18 @@ class Wake:
         )
         self._bound = False
 
-    def _bind(self) -> None:
-        """Whoever never waits is never sent anything: a lease has a store that only writes."""
+    def listen(self) -> bool:
+        """From here on others tell us. True: only from here on, and not of what they did before.
+
+        Whoever never waits is never sent anything: the store that keeps a lease only writes.
+        """
+        if self._bound or self._socket is None:
+            return False
         self._bound = True
-        if self._socket is None:
-            return
         # Where the platform has no address short enough polling does it all.
         with contextlib.suppress(OSError):
             self._socket.bind(self._address(self._name))
-        self.notice()  # of what was committed so far nobody has told us
+        return True
 
     def _address(self, name: str) -> str:
         # A socket's path may have 108 bytes; through the open folder it is always short.
@@ -99,8 +102,6 @@ class Wake:
 
     def drain(self) -> None:
         """Takes in the bytes that have arrived."""
-        if not self._bound:
-            self._bind()
         if self._socket is None:
             return
         arrived = False
