@@ -20,7 +20,9 @@ from headgate.stages.worker import End
 from headgate.store.protocol import Store
 
 log: logging.Logger = logging.getLogger(__name__)
-MOST_IN_FLIGHT = 4
+MOST_IN_FLIGHT = 1
+"""Beside the next, which is on its way too by then. With more of them each brings less: thread steps with
+8 permits came to 4,000 a second with four, and to 4,700 with one."""
 RETRY_SECONDS = 0.2
 
 
