@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
-from headgate.base.clock import MILLISECOND
-from headgate.kernel.tally import A_WHILE_US, FEW, MOST_WHILE_US, SLACK, SPAN, Tally
+from headgate.base.clock import MILLISECOND, SECOND
+from headgate.kernel.tally import A_WHILE_US, FEW, SLACK, SPAN, Tally
+
+tasks = itertools.count(1)
 
 
 def tally(**given: int) -> Tally:
@@ -14,8 +18,13 @@ def tally(**given: int) -> Tally:
     for turn in range(max(given.values())):
         for worker, count in given.items():
             if turn < count:
-                made.gave(worker)
+                give(made, worker)
     return made
+
+
+def give(counted: Tally, worker: str) -> int:
+    counted.gave(worker, task := next(tasks), 0, offered=False)
+    return task
 
 
 @pytest.mark.parametrize(
@@ -69,7 +78,7 @@ def test_d4_one_slow_task_does_not_make_a_slow_worker():
 def test_d4_who_comes_later_starts_at_the_present():
     counted = tally(own=500, other=400)
     assert not counted.ahead("own", "late")
-    counted.gave("late")
+    give(counted, "late")
     assert counted.ahead("own", "late") is counted.ahead("own", "other") is False
 
 
@@ -78,7 +87,7 @@ def test_d4_shares_are_compared_by_permit(permits: int, others: int):
     counted = tally(own=10 * permits, other=10 * others)
     assert not counted.ahead("own", "other", permits, others)
     for _ in range(4 * permits + SLACK):
-        counted.gave("own")
+        give(counted, "own")
     assert counted.ahead("own", "other", permits, others)
 
 
@@ -88,7 +97,7 @@ def test_d4_who_was_gone_on_without_has_nothing_to_catch_up():
     assert not counted.ahead("own", "other")
     taken = 0
     while not counted.ahead("own", "other"):
-        counted.gave("own")
+        give(counted, "own")
         taken += 1
     assert taken <= SLACK + 3
 
@@ -98,39 +107,56 @@ def test_d4_what_was_long_ago_does_not_count():
     counted = tally(own=10, other=10 * SPAN)
     more = 0
     while not counted.ahead("own", "other"):
-        counted.gave("own")
+        give(counted, "own")
         more += 1
     assert more <= 2 * SPAN
 
 
-def test_d4_who_is_busy_with_this_work():
-    counted = tally(own=2)
-    assert counted.busy("own")
-    for _ in range(3):  # one of them was given before anybody counted
-        counted.left("own")
-    assert not counted.busy("own")
-    assert not counted.busy("other")
-    counted.gave("own")
-    counted.forget("own")
-    assert not counted.busy("own")
-
-
-@pytest.mark.parametrize(
-    ("mean_us", "expected"),
-    [
-        (None, MOST_WHILE_US),
-        (20_000, A_WHILE_US + 40_000),
-        (60_000_000, MOST_WHILE_US),
-    ],
-)
-def test_d4_how_soon_a_worker_is_heard_of_again(mean_us: int | None, expected: int):
+def test_d4_what_is_in_hand_is_waited_for():
     counted = Tally()
-    if mean_us is not None:
-        counted.lasted("own", mean_us)
-    assert counted.a_while("own") == expected
+    assert counted.awaited_until("other", "own", SECOND) is None
+    counted.gave("other", 1, 100, offered=True)
+    counted.gave("other", 2, 200, offered=True)
+    assert counted.awaited_until("other", "own", SECOND) == 100 + SECOND  # since the first of them
+    counted.answered("other", 1, 300)
+    counted.answered("other", 2, 400)
+    assert counted.awaited_until("other", "own", SECOND) == 0  # nobody knows how long bodies take
+    counted.lasted("own", 20 * MILLISECOND)
+    expected = 400 + A_WHILE_US + 40 * MILLISECOND  # since the last
+    assert counted.awaited_until("other", "own", SECOND) == expected
+    counted.lasted("own", 2 * SECOND)
+    assert counted.awaited_until("other", "own", SECOND) == 0
+    counted.left("other", 1)
+    counted.left("other", 2)
+    counted.left("other", 3)  # given before anybody counted
+    assert counted.awaited_until("other", "own", SECOND) is None
+    assert counted.in_flight == 0
+
+
+def test_d4_bodies_that_take_longer_than_here_are_stuck():
+    counted = Tally()
+    counted.lasted("own", 20 * MILLISECOND)
+    for task, since in ((1, 0), (2, SECOND), (3, 2 * SECOND)):
+        counted.gave("other", task, since, offered=False)
+    assert counted.stuck("other", "own", 2 * SECOND) == 2
+    assert counted.stuck("nobody", "own", 2 * SECOND) == 0
+
+
+def test_d4_no_more_than_a_round_is_to_be_caught_up():
+    counted = tally(own=400, other=10)
+    counted.forgive("own", "other", 1, 1, 8)
+    assert counted.ahead("own", "other")
+    for _ in range(9):
+        give(counted, "other")
+    assert not counted.ahead("own", "other")
+    counted.forgive("own", "nobody", 1, 1, 8)
+    assert not counted.ahead("own", "nobody")
 
 
 def test_d4_a_worker_that_left_is_forgotten():
     counted = tally(own=100, other=10)
     counted.forget("other")
     assert not counted.ahead("own", "other")
+    assert counted.in_flight == 100
+    counted.clear()
+    assert counted.in_flight == 0

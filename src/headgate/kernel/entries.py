@@ -32,7 +32,6 @@ class RunEntry:
         "gates",
         "graph",
         "lanes",
-        "last_worker",
         "parallel",
         "row",
         "seq",
@@ -63,7 +62,6 @@ class RunEntry:
         self.files: dict[int, list[int]] = {}
         """Of a sequential flow: items of each map that are not terminal, by node, as a heap of their ids."""
         self.lanes: dict[tuple[int, tuple[tuple[str, int], ...]], Lane[TaskEntry]] = {}
-        self.last_worker: dict[str, str] = {}
 
     @property
     def own_gates(self) -> bool:

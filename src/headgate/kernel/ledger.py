@@ -280,15 +280,16 @@ class Ledger:
             assert isinstance(worker, Worker)  # noqa: S101
             self.floor.take(worker, task.spec.executor, offered=not worker.local)
             if self.floor.unequal and task.lane is not None:
-                self._station(task.lane).tally.gave(worker.id)
+                tally = self._station(task.lane).tally
+                tally.gave(worker.id, task.id, now, offered=not worker.local)
             if task.spec.affinity is not None:
-                task.run.last_worker[task.spec.affinity] = worker.id
+                self.floor.likes(task.spec.affinity, worker.id)
             yield task, worker
         self.floor.decided()
 
     def _place(self, lane: Lane[TaskEntry], task: TaskEntry) -> Worker | None:
         affinity = task.spec.affinity
-        prefer = None if affinity is None else task.run.last_worker.get(affinity)
+        prefer = None if affinity is None else self.floor.liked(affinity)
         return self.floor.pick(self._station(lane).skill, prefer)
 
     def hold(self, task: TaskEntry) -> None:
@@ -302,19 +303,25 @@ class Ledger:
         worker = self.floor.workers.get(task.worker or "")
         if worker is not None:
             self.floor.take(worker, task.spec.executor, offered=task.state == TaskState.SCHEDULED)
+            if task.spec.affinity is not None:
+                self.floor.likes(task.spec.affinity, worker.id)
             if self.floor.unequal:
-                self._station(task.lane).tally.gave(worker.id)
+                since, offered = task.started_at, task.state == TaskState.SCHEDULED
+                tally = self._station(task.lane).tally
+                tally.gave(
+                    worker.id, task.id, task.scheduled_at if offered else since, offered=offered
+                )
 
     def accepted(self, task: TaskEntry, at: int) -> None:
-        for station in self.floor.answered(task.worker or "", at):
+        if self.floor.unequal and task.lane is not None:
+            self._station(task.lane).tally.answered(task.worker or "", task.id, at)
+        for station in self.floor.answered(task.worker or ""):
             self.board.opened(station)
 
     def ran(self, task: TaskEntry, until: int) -> None:
         """`task` has run until then: how fast its worker is at this, where that is compared."""
-        worker = self.floor.workers.get(task.worker or "") if self.floor.unequal else None
-        if worker is not None and task.lane is not None:
-            self._station(task.lane).tally.lasted(worker.id, until - task.started_at)
-            worker.heard_at = max(worker.heard_at, until)
+        if self.floor.unequal and task.lane is not None and task.worker in self.floor.workers:
+            self._station(task.lane).tally.lasted(task.worker, until - task.started_at)
 
     def _station(self, lane: Lane[TaskEntry]) -> Station:
         assert isinstance(lane.station, Station)  # noqa: S101
@@ -351,7 +358,7 @@ class Ledger:
         self.board.release(lane.gates, pools)
         if task.worker is not None:
             if self.floor.unequal:
-                self.floor.left(self._station(lane), task.worker)
+                self.floor.left(self._station(lane), task.worker, task.id)
             offered = task.state == TaskState.SCHEDULED
             for station in self.floor.give_back(task.worker, task.spec.executor, offered=offered):
                 self.board.opened(station)

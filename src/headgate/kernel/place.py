@@ -21,10 +21,14 @@ from headgate.kernel.tally import Tally
 
 A_SIP = 4
 """With fewer offers at a time than these, a worker's share is what its answers allow, and nobody waits for it."""
+A_ROUND = 50
+"""What an equal worker is behind beyond so many, or one task for each permit, it need not catch up."""
 HOLD = "hold"
 """The kind of permit of a process that only holds slots for code of its own."""
+MOST_LIKINGS = 10_000
+"""Texts of `affinity` whose worker is remembered."""
 PATIENCE_US = 1_000_000
-"""How long after its last sign of life a worker's answer is waited for: a poll, if it heard of no offer."""
+"""How long an answer is waited for: a poll, if the worker did not hear of the offer."""
 
 
 class Skill(NamedTuple):
@@ -44,7 +48,6 @@ class Worker:
         "assigned",
         "by",
         "given",
-        "heard_at",
         "local",
         "offered",
         "row",
@@ -64,9 +67,6 @@ class Worker:
         """Offers it has not answered yet: `claim` bounds these."""
         self.given: int = 0
         """Of the leader's own worker, which is offered nothing: what it was given in all. `claim` bounds it."""
-        self.heard_at: int = 0
-        """When it last answered an offer or ended an attempt, or when the first offer it has not answered
-        was made."""
         self.silent: bool = False
         """An offer to it ran out unanswered, and it has answered none since."""
         self.assigned: int = 0
@@ -111,11 +111,19 @@ class Worker:
             return UNBOUNDED
         return max(1, permits * row.share // 100) - self.used_by.get(executor, 0)
 
+    def pressed_out(self, executor: str) -> bool:
+        """It has permits left, and uses none of them under the pressure it feels."""
+        return self.row.share < 100 and self._pressed(executor) <= 0
+
     def size(self, executor: str) -> int:
         """Permits in all."""
         permits, total = self.row.permits.get(executor, 0), self.row.total
         size = UNBOUNDED if permits < 0 else permits
         return max(1, size if total < 0 else min(size, total))
+
+    def usable(self, executor: str) -> int:
+        """Permits in all, under the pressure it feels."""
+        return max(1, self.size(executor) * self.row.share // 100)
 
     def vacant(self, executor: str) -> int:
         """Permits not in use, whatever it claims at the moment: how busy it is."""
@@ -162,6 +170,8 @@ class Floor:
         self._ended: dict[Station, None] = {}
         """Stations of which the last task in flight has ended since the last decision."""
         self._ordered: list[Worker] = []
+        self._liked: dict[str, str] = {}
+        """Text of `affinity` → the worker that last had a task with it; who was asked for last stands last."""
 
     def station(self, skill: Skill) -> Station:
         station = self.stations.get(skill)
@@ -194,6 +204,21 @@ class Floor:
 
     def _compare(self) -> None:
         self.unequal = len(self._ordered) > 1 and any(each.local for each in self._ordered)
+        if not self.unequal:
+            # What is in flight now ends while nobody counts.
+            for station in self.stations.values():
+                station.tally.clear()
+
+    def liked(self, affinity: str) -> str | None:
+        """The worker that last had a task with this text, of whatever run."""
+        return self._liked.get(affinity)
+
+    def likes(self, affinity: str, worker: str) -> None:
+        """A task with this text goes to `worker`: what it has warm is there from now on."""
+        self._liked.pop(affinity, None)
+        self._liked[affinity] = worker
+        if len(self._liked) > MOST_LIKINGS:
+            del self._liked[next(iter(self._liked))]
 
     def pick(self, skill: Skill, prefer: str | None = None) -> Worker | None:
         executor = skill.executor
@@ -245,25 +270,31 @@ class Floor:
 
     def _awaits(self, own: Worker, skill: Skill) -> bool:
         """Whether the leader's own worker is to wait: it is ahead of an equal one that is about to be heard of."""
-        tally = self.station(skill).tally
-        size = own.size(skill.executor)
+        tally, executor = self.station(skill).tally, skill.executor
+        size = own.usable(executor)
         for other in self._ordered:
-            if other is own or not tally.busy(other.id) or not other.fits(skill):
+            if other is own:
                 continue
+            until = tally.awaited_until(other.id, own.id, PATIENCE_US)
             # One with fewer permits rightly gets fewer; against one without bound, as if it had as many.
-            sizes = (size, min(size, other.size(skill.executor)))
-            if not tally.ahead(own.id, other.id, *sizes):
+            others = min(size, other.usable(executor))
+            if until is None or not tally.ahead(own.id, other.id, size, others):
                 continue
-            patience = PATIENCE_US if other.offered > 0 else tally.a_while(own.id)
-            until = other.heard_at + patience
+            if not other.fits(skill):
+                continue
+            others = max(1, others - tally.stuck(other.id, own.id, self.now))
+            tally.forgive(own.id, other.id, size, others, min(others, A_ROUND))
+            if not tally.ahead(own.id, other.id, size, others):
+                continue
             if (
                 other.silent
                 or other.row.draining
-                or other.sips(skill.executor)
-                or self.now >= until
+                or other.sips(executor)
+                # Later than patience allows only where a clock was set back.
+                or not self.now < until <= self.now + PATIENCE_US
                 or tally.slower(other.id, own.id)
             ):
-                tally.excuse(own.id, other.id, *sizes)
+                tally.excuse(own.id, other.id, size, others)
                 continue
             held = self.held_until
             self.held_until = until if held is None else min(held, until)
@@ -275,8 +306,6 @@ class Floor:
         worker.used_by[executor] = worker.used_by.get(executor, 0) + 1
         worker.assigned += 1
         if offered:
-            if worker.offered == 0:
-                worker.heard_at = self.now
             worker.offered += 1
         elif worker.local:
             worker.given += 1
@@ -292,7 +321,7 @@ class Floor:
             worker.offered -= 1
         return self.waiting_for(worker, executor)
 
-    def answered(self, worker_id: str, at: int = 0) -> list[Station]:
+    def answered(self, worker_id: str) -> list[Station]:
         """An offer was accepted: it no longer counts against the worker's claim."""
         worker = self.workers.get(worker_id)
         if worker is None:
@@ -300,12 +329,11 @@ class Floor:
         worker.offered -= 1
         worker.given += worker.local
         worker.silent = False
-        worker.heard_at = max(worker.heard_at, at)
         return self.waiting_for(worker, None)
 
-    def left(self, station: Station, worker: str) -> None:
+    def left(self, station: Station, worker: str, task: int) -> None:
         """A task given at `station` is no longer in flight."""
-        station.tally.left(worker)
+        station.tally.left(worker, task)
         if station.tally.in_flight == 0:
             self._ended[station] = None
 
