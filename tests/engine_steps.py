@@ -225,6 +225,12 @@ def many(items: list[int], seconds: float) -> list[int]:
     return on_loop.map(items, seconds=seconds)
 
 
+@flow
+def of_each_kind(items: list[int], seconds: float) -> list[list[int]]:
+    """Waits behind no other step: all of it may be offered at once."""
+    return [each.map(items, seconds=seconds) for each in (on_loop, in_thread, in_process)]
+
+
 BLOCKING: dict[str, Callable[..., Any]] = {
     "async": hold,
     "thread": hold_in_thread,

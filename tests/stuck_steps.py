@@ -1,4 +1,4 @@
-"""A body in a thread that hears nothing, and says again and again that it runs."""
+"""Bodies that hear nothing, in a thread, on the loop and in a child, and say again and again that they run."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from pathlib import Path
 from headgate import flow, step
 
 
-@step(pools={"lone": 1})
-def stuck(folder: str) -> int:
+def _run_until_open(folder: str) -> int:
     with (Path(folder) / f"beats-{os.getpid()}").open("ab", buffering=0) as beats:
         while not (Path(folder) / "open").exists():
             beats.write(b"%d\n" % time.clock_gettime_ns(time.CLOCK_BOOTTIME))
@@ -18,6 +17,32 @@ def stuck(folder: str) -> int:
     return os.getpid()
 
 
+@step(pools={"lone": 1})
+def stuck(folder: str) -> int:
+    return _run_until_open(folder)
+
+
+@step(pools={"lone": 1})
+async def holding(folder: str) -> int:
+    """It holds the loop: nothing else of its worker is heard or done meanwhile."""
+    return _run_until_open(folder)
+
+
+@step(executor="process")
+def apart(folder: str) -> int:
+    return _run_until_open(folder)
+
+
 @flow
 def sticking(folder: str) -> int:
     return stuck(folder)
+
+
+@flow
+def hogging(folder: str) -> int:
+    return holding(folder)
+
+
+@flow
+def parting(folder: str) -> int:
+    return apart(folder)

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
         QueueInfo,
         Requested,
         RunInfo,
+        StubbornInfo,
         TaskInfo,
         WorkerInfo,
     )
@@ -102,6 +103,7 @@ _HOMES = {
         "QueueInfo",
         "Requested",
         "RunInfo",
+        "StubbornInfo",
         "TaskInfo",
         "WorkerInfo",
     ),
@@ -157,6 +159,7 @@ __all__ = [
     "StepError",
     "StoreBusy",
     "StoreError",
+    "StubbornInfo",
     "Submission",
     "TaskInfo",
     "TaskState",

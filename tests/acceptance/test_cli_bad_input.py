@@ -53,6 +53,10 @@ BAD: dict[str, tuple[list[str], str]] = {
     # running
     "pool 0": (["run", "flows.py:build", "--pool", "db=0"], "pools pause"),
     "slots > limit": (["run", "flows.py:needs_five", "--pool", "db=2"], "could never start"),
+    "two values of a label": (
+        ["worker", "flows.py", "--label", "gpu=a", "--label", "gpu=b"],
+        "--label gpu is given twice",
+    ),
     "window 0": (["run", "flows.py:windowless"], "window must be 1 or more"),
     "bad deadline": (["run", "flows.py:build", "--deadline", "-5x"], '"90s"'),
     "no file": (["run", "flow.py:build"], "Did you mean 'flows.py'?"),

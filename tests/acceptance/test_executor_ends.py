@@ -91,7 +91,7 @@ class World:
 
     def left(self) -> list[str]:
         """Work directories of attempts that are still there."""
-        return [str(each) for each in (self._folder / "work").glob("[0-9]*/*")]
+        return [str(each) for each in (self._folder / "work").glob("headgate-*/*")]
 
 
 def _had(lock: Path) -> bool:

@@ -59,6 +59,23 @@ def test_d8_tasks_of_one_affinity_go_where_the_first_of_them_went() -> None:
     assert violations(world) == []
 
 
+def test_d8_affinity_reaches_over_runs() -> None:
+    """What is warm in a worker is warm for whoever comes next, and not only for the rest of its run."""
+    world = World(1, QUICK)
+    for name in ("w0", "w1", "w2"):
+        world.add_worker(name, {"async": 10})
+    world.lead()
+    for text in ("x", "y", "x", "y", "x", "y", "x"):
+        world.submit(Graph(text, (Node(text, "s", executor="async", affinity=text),)))
+        world.run(world.now + SECOND)
+    where: dict[str, set[str]] = {}
+    for body in world.bodies:
+        where.setdefault(body.node.name, set()).add(body.worker)
+    assert len(where) == 2
+    assert {len(each) for each in where.values()} == {1}
+    assert violations(world) == []
+
+
 def test_demand_counts_only_what_every_other_gate_would_let_go() -> None:
     world = World(1, QUICK)
     world.set_rule("pool", "db", {"limit": 2})

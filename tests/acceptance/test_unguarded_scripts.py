@@ -49,6 +49,39 @@ def _run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def test_a_process_step_under_the_guard_is_told_that_it_stands_there(tmp_path: Path):
+    """Where a child imports the file, it is not there."""
+    steps, _, _ = STEPS.partition("async def main()")
+    head, _, step = steps.partition("@step")
+    under = "".join(f"    {line}\n" for line in f"@step{step}print(doubled.run(4))".splitlines())
+    script = tmp_path / "flows.py"
+    script.write_text(f"{head}\nif __name__ == '__main__':\n{under}")
+
+    done = _run(tmp_path, sys.executable, str(script))
+
+    assert done.returncode != 0
+    assert "what stands under if __name__ == '__main__': is not there then" in done.stderr
+    assert "Move the step out of it." in done.stderr
+
+
+def test_a_process_step_that_is_in_no_file_says_so(tmp_path: Path):
+    script = STEPS + WAYS["flow.run"]
+
+    for command, given in (["-c", script], None), (["-"], script):
+        done = subprocess.run(
+            [sys.executable, *command],
+            input=given,
+            cwd=tmp_path,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert "was defined in no file, so no other process can import it" in done.stderr
+        assert "Put it in a file" in done.stderr
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_a_child_does_not_run_the_script_again(way: str, tmp_path: Path):
     script = tmp_path / "flows.py"

@@ -128,6 +128,29 @@ def test_b15_a_worker_that_leads_runs_as_many_tasks_as_it_may_and_no_more(
     assert {task.attempt for task in run.tasks()} == {1}
 
 
+@pytest.mark.parametrize("store", ["sqlite", "postgres"], indirect=True)
+def test_b15_a_worker_is_offered_no_more_tasks_than_it_may_begin(
+    cluster: Cluster, overlap: Overlap
+):
+    """It would refuse the rest, and be offered them again, for as long as it takes to end."""
+    client = cluster.client()
+    cluster.server().ready()
+    run = client.submit(steps.of_each_kind, list(range(8)), 0.3)
+    most = [5, 9]
+    workers = [cluster.worker(STEPS_FILE, max_tasks=each).ready() for each in most]
+
+    assert [worker.wait() for worker in workers] == [0, 0]
+    pids = [span.pid for span in overlap.spans("work")]
+    assert [pids.count(worker.pid) for worker in workers] == most
+    declined = [event.data for event in run.events() if event.after == "handed_back"]
+    # None, but for a beat that was on its way at the wrong moment.
+    assert len(declined) <= max(most), declined
+    assert not any("stale" in worker.log or "too late" in worker.log for worker in workers)
+    cluster.worker(STEPS_FILE).ready()
+    assert run.result(TIMEOUT) == [[2 * n for n in range(8)]] * 3
+    assert {task.attempt for task in run.tasks()} == {1}
+
+
 def test_b15_nobody_ends_a_worker_in_a_program_of_the_users(tmp_path: Path):
     """So it does not count its tasks either: it would take no more, for ever."""
     with embedded(str(tmp_path / "headgate.db"), max_tasks=5, work_dir=str(tmp_path)) as hg:

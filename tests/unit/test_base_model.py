@@ -148,6 +148,40 @@ def test_errors_show_as_plain_data():
     assert len(errors.InvalidInput("x", got="y" * 1000).as_dict()["got"]) == 200
 
 
+@pytest.mark.parametrize(
+    ("message", "got", "hint", "said"),
+    [
+        ("timeout is not a duration.", "soon", "Write 90s.", "timeout is not a duration. Got 'soon'. Write 90s."),
+        ("timeout is not a duration.", "soon", None, "timeout is not a duration. Got 'soon'."),
+        ("count must be 10 or more.", 1, None, "count must be 10 or more. Got 1."),
+        ("there is no pool 'db'.", "db", None, "there is no pool 'db'."),
+        ("it is bad", 3, "Use 4.", "it is bad. Got 3. Use 4."),
+        ("the name must not be empty.", "", None, "the name must not be empty. Got ''."),
+        ("a (2s) is above b (1s).", {"a": "2s", "b": "1s"}, None, "a (2s) is above b (1s)."),
+        # Cut, it could be half a secret, which nobody would recognise.
+        ("it is too long.", "y" * 200, "Use less.", "it is too long. Use less."),
+        ("it is nothing.", None, "Use more.", "it is nothing. Use more."),
+    ],
+)  # fmt: skip
+def test_an_error_says_what_it_was_given(message: str, got: object, hint: str | None, said: str):
+    assert str(errors.InvalidInput(message, got=got, hint=hint)) == said
+
+
+def test_a_value_that_cannot_be_shown_is_left_out():
+    class Shy:
+        def __repr__(self) -> str:
+            raise RuntimeError
+
+    assert str(errors.InvalidInput("it is wrong.", got=Shy())) == "it is wrong."
+
+
+def test_a_message_of_somebody_elses_ends_before_the_hint_begins():
+    assert str(errors.RunFailed("run 1 failed: bad", hint="See: why.")) == (
+        "run 1 failed: bad. See: why."
+    )
+    assert str(errors.RunFailed("run 1 failed: bad")) == "run 1 failed: bad"
+
+
 def test_what_was_got_can_always_be_encoded():
     shown = errors.InvalidInput("bad name.", got="\ud800\0").as_dict()
 

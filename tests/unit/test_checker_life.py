@@ -72,6 +72,53 @@ def test_a_change_by_somebody_else_is_found():
     assert found(story) == ["legal_edge"]
 
 
+def test_a_hand_back_in_place_of_a_lost_worker_keeps_every_promise():
+    story = tell(PLAIN)
+    a = story.request(1)
+    story.grant(a)
+    story.accept(a)
+    with story.cycle():
+        story.worker("w", "lost", reason="lease expired")
+        story.task(a, "handed_back", actor="leader:a", reason="drain, lease expired")
+    story.worker("v")
+    story.task(a, "requested")
+    story.perform(a, worker="v")
+    story.run(1, "succeeded")
+    assert check(story.history(complete=True)) == []
+
+
+def test_a_hand_back_before_its_worker_is_lost_is_found():
+    story = tell(PLAIN)
+    a = story.request(1)
+    story.grant(a)
+    story.accept(a)
+    story.worker("v")
+    story.worker("v", "lost", reason="lease expired")  # another one
+    story.task(a, "handed_back", actor="leader:a", reason="drain, lease expired")
+    story.worker("w", "lost", reason="lease expired")
+    assert found(story) == ["legal_edge"]
+
+
+def test_a_hand_back_in_place_of_a_lost_worker_with_another_token_is_found():
+    story = tell(PLAIN)
+    a = story.request(1)
+    story.grant(a)
+    story.accept(a)
+    story.worker("w", "lost", reason="lease expired")
+    story.task(a, "handed_back", actor="leader:a", token=1, reason="drain, lease expired")
+    assert found(story) == ["fencing"]
+
+
+def test_what_a_lost_worker_did_is_not_the_leaders_to_end():
+    story = tell(PLAIN)
+    a = story.request(1)
+    story.grant(a)
+    story.accept(a)
+    story.worker("w", "lost", reason="lease expired")
+    story.task(a, "completed", actor="leader:a")
+    assert "legal_edge" in found(story)
+
+
 def test_a_gap_between_two_changes_is_found():
     story = tell(PLAIN)
     a = story.request(1)

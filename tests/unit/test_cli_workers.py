@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from headgate.base.clock import SECOND
-from headgate.base.model import WorkerRow
+from headgate.base.model import Stubborn, WorkerRow
 from headgate.cli import workers
 from headgate.cli.shell import Shell
 from headgate.client.opening import settings_for, store_for
@@ -28,6 +28,7 @@ ROW = WorkerRow(
     claim=25,
     full=("async",),
     share=35,
+    pressed={"memory": 0.8, "latency": 1.0},
     free=17,
     labels={"gpu": "a100", "zone": "eu"},
     steps={"shop.fetch": "3f9c0000"},
@@ -36,12 +37,14 @@ ROW = WorkerRow(
     memory=0.834,
     p99_us=1_500_000,
     lag_us=40_000,
+    stubborn=[Stubborn(5, 1048576, "shop.fetch", "timeout", 10**15)],
     provision="vm-7",
 )
 EVERYTHING = (
     "build-machine-17.example", "4711", "9.8.7", "async 100", "thread 8", "process ∞", "total 64",
     "92", "17", "35%", "25", "nearly full", "83%", "1.5s", "40ms", "gpu=a100", "zone=eu", "vm-7",
     "shop.fetch", "3f9c0000", "shop.build", "77aa0000", "joined", "lease ends", "alive",
+    "memory 83.4 % (over 80 %)", "1.5s (over 1s)", "task 1048576 (shop.fetch) told to stop", "ago: timeout",
 )  # fmt: skip
 
 
@@ -88,12 +91,23 @@ def test_json_has_all_of_the_row(shell: Shell, capsys: pytest.CaptureFixture[str
     [found] = json.loads(capsys.readouterr().out)
     row = json.loads(msgspec.json.encode(ROW))
     renamed = {"total": "total_permits", "p99_us": "p99", "lag_us": "loop_lag"}
-    left_out = {"since", "lease_until", "progress"}
+    left_out = {"since", "lease_until", "progress", "leaves", "stubborn"}
     for name, value in row.items():
         if name not in left_out:
             wanted = value / SECOND if name.endswith("_us") else value
             assert found[renamed.get(name, name)] == wanted, name
     assert {"alive", "since", "lease_until"} <= found.keys()
+    [told] = found["stubborn"]
+    assert (told["task"], told["step"], told["reason"]) == (1048576, "shop.fetch", "timeout")
+
+
+def test_drain_names_the_worker(shell: Shell, capsys: pytest.CaptureFixture[str]):
+    workers.drain(shell, ID[:20])
+    out = " ".join(capsys.readouterr().out.split())
+    assert (
+        out
+        == f"worker {ID} is asked to drain; no engine runs now: it is carried out when one starts"
+    )
 
 
 def test_who_drains_or_is_lost_would_take_nothing():

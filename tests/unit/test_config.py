@@ -242,7 +242,7 @@ def test_variables_of_others_and_empty_ones_are_left_alone(tmp_path: Path):
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("async_permits", -1),
+        ("async_permits", -2),
         ("thread_permits", -1),
         ("process_permits", -2),
         ("total_permits", 0),
@@ -412,6 +412,28 @@ def test_a_file_that_is_no_file_is_named(tmp_path: Path):
     (tmp_path / "headgate.toml").mkdir()
 
     assert "headgate.toml cannot be read" in refused(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        ("async_permits", -2, "or -1 for unlimited. Got -2. e.g. 100; 0 is unlimited too."),
+        ("thread_permits", -1, "0: this worker runs no such steps."),
+        ("total_permits", 0, "headgate workers drain"),
+    ],
+)
+def test_what_a_worker_may_have_is_said_in_its_own_words(
+    tmp_path: Path, key: str, value: int, says: str
+):
+    with pytest.raises(InvalidSettings) as caught:
+        load(tmp_path, {}, {key: value})
+    assert says in str(caught.value)
+    assert "pause" not in str(caught.value)
+
+
+def test_unlimited_permits_are_written_as_everywhere_else(tmp_path: Path):
+    assert load(tmp_path, {}, {"async_permits": -1}).permits()["async"] == -1
+    assert load(tmp_path, {"HEADGATE_ASYNC_PERMITS": "-1"}).permits()["async"] == -1
 
 
 def test_permits_as_announced(tmp_path: Path):

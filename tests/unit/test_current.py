@@ -29,6 +29,7 @@ from headgate.stages.executors.in_processes import ProcessExecutor
 from headgate.stages.executors.in_threads import ThreadExecutor
 from headgate.stages.executors.on_loop import AsyncExecutor
 from headgate.stages.executors.protocol import Job, Outcome
+from headgate.stages.executors.redaction import HIDDEN, Redactor
 from headgate.stages.executors.sources import load
 from headgate.stages.progress import MAX_MESSAGE, ProgressBoard, progress_of
 from headgate.testing.processes import source
@@ -478,6 +479,30 @@ async def test_half_a_secret_is_not_left_where_a_message_is_cut(
 
     assert outcome.failure is not None
     assert "s3cr3t" not in outcome.failure.message + (outcome.failure.traceback or "")
+
+
+@pytest.mark.parametrize("value", ['pa"ss\\wörd<é>', "tab\there", "smile 😀 x", 'it\'s "both"'])
+@pytest.mark.parametrize(
+    "written",
+    [
+        json.dumps,
+        lambda text: json.dumps(text, ensure_ascii=False),
+        lambda text: json.dumps({"inner": json.dumps({"token": text})}),
+        lambda text: repr(json.dumps([text])),
+        repr,
+        ascii,
+        str,
+    ],
+)
+def test_a_secret_is_found_however_it_was_written_out(value: str, written: Callable[[str], str]):
+    text = written(f"a {value} b")
+
+    hidden = Redactor({"env:X": value})(text)
+
+    assert HIDDEN in hidden
+    assert written(value).strip("'\"") not in hidden
+    assert "wör" not in hidden
+    assert "here" not in hidden
 
 
 @pytest.mark.parametrize("wrong", ["", "hunter2", "env:", "env:A B", "vault:x", None, 3])

@@ -4,16 +4,44 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from headgate.base.errors import NotFound
+from headgate.base.errors import InvalidSettings, NotFound
 from headgate.stages.executors import sources, workdirs
 from headgate.stages.executors.protocol import Job
 from headgate.stages.executors.workdirs import WorkRoot
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from headgate.stages.executors import workdirs
+root = workdirs.WorkRoot(Path(sys.argv[1]))
+workdirs.create(root.path, 1, 2)
+print(root.path, flush=True)
+os._exit(0)
+"""
+
+
+def killed_worker(base: Path) -> Path:
+    """The root of a worker that ended in the middle of a body."""
+    command = [sys.executable, "-c", KILLED, str(base)]
+    return Path(subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip())
+
+
+def everything_in(folder: Path) -> dict[str, str]:
+    """Each entry with what it is and holds, no link followed."""
+
+    def told(path: Path) -> str:
+        if path.is_symlink():
+            return f"link to {path.readlink()}"
+        return "directory" if path.is_dir() else path.read_text()
+
+    return {str(path.relative_to(folder)): told(path) for path in folder.rglob("*")}
 
 
 def test_made_on_first_use_and_removed_with_its_task(tmp_path: Path):
@@ -78,6 +106,49 @@ def test_links_are_never_followed(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     assert "not removed" in caplog.text
 
 
+MOUNTS = ["unshare", "--map-root-user", "--mount", "--"]
+"""A process that may mount, and whose mounts nobody else sees."""
+MOUNTED = """
+set -e
+mkdir -p "$1/1/1/disk" "$1/1/1/deep/precious"
+touch "$1/1/1/own"
+mount -t tmpfs none "$1/1/1/disk"
+mount --bind "$2" "$1/1/1/deep/precious"
+touch "$1/1/1/disk/file"
+"$3" -c 'import sys; from pathlib import Path; from headgate.stages.executors import workdirs
+workdirs.remove(Path(sys.argv[1]), 1, 1)' "$1"
+ls "$1/1/1" "$1/1/1/disk"
+"""
+
+
+@pytest.mark.skipif(
+    shutil.which("unshare") is None
+    or subprocess.run([*MOUNTS, "true"], capture_output=True, check=False).returncode != 0,
+    reason="nothing can be mounted here",
+)
+def test_what_is_mounted_inside_is_not_ours(tmp_path: Path):
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "precious").write_text("x")
+
+    command = [
+        *MOUNTS,
+        "sh",
+        "-c",
+        MOUNTED,
+        "sh",
+        str(tmp_path / "root"),
+        str(mine),
+        sys.executable,
+    ]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True)
+
+    assert (mine / "precious").read_text() == "x"
+    assert "something is mounted there" in ended.stderr
+    assert "file" in ended.stdout.split()
+    assert "own" not in ended.stdout.split()
+
+
 def test_each_worker_has_a_root_of_its_own(tmp_path: Path):
     with WorkRoot(tmp_path) as one, WorkRoot(tmp_path) as other:
         assert one.path != other.path
@@ -89,23 +160,80 @@ def test_each_worker_has_a_root_of_its_own(tmp_path: Path):
 
 
 def test_leftovers_of_dead_owners_are_swept_at_start(tmp_path: Path):
-    code = """
-import os, sys
-from pathlib import Path
-from headgate.stages.executors import workdirs
-root = workdirs.WorkRoot(Path(sys.argv[1]))
-workdirs.create(root.path, 1, 2)
-os._exit(0)
-"""
-    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
-    assert workdirs.exists(tmp_path / "0", 1, 2)
-    (tmp_path / "notes").mkdir()
-    (tmp_path / "12x").mkdir()
+    left = killed_worker(tmp_path)
+    assert workdirs.exists(left, 1, 2)
 
     with WorkRoot(tmp_path) as root:
         assert list(root.path.iterdir()) == []
+        assert not left.exists()
 
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["12x", "notes"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_somebody_else_made_is_never_removed(tmp_path: Path):
+    """Whatever it is called: only what lies beside a lock that we wrote is ours."""
+    work, outside = tmp_path / "work", tmp_path / "outside"
+    outside.mkdir()
+    (outside / "precious").write_text("x")
+    work.mkdir()
+    hexes = "0123456789abcdef"
+    for folder in ("2024", "0", "12x", "notes", "headgate-7", f"headgate-{hexes}"):
+        (work / folder).mkdir()
+        (work / folder / "report.txt").write_text("precious")
+    for file in ("7", "0.lock", "8.lock", "headgate-7.lock", f"headgate-{hexes}.lock"):
+        (work / file).write_text("precious")
+    (work / "headgate-1111111111111111").mkdir()
+    (work / "headgate-1111111111111111.lock").touch()
+    (work / "9").symlink_to(outside)
+    (work / "headgate-2222222222222222").symlink_to(outside)
+    (work / "headgate-2222222222222222.lock").symlink_to(outside / "precious")
+    before = everything_in(tmp_path)
+
+    for _ in range(2):
+        with WorkRoot(work) as root:
+            workdirs.create(root.path, 1, 1)
+        killed_worker(work)
+    with WorkRoot(work):
+        pass
+
+    assert everything_in(tmp_path) == before
+
+
+def test_a_link_in_place_of_a_dead_owners_tree_is_left(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    outside = tmp_path / "outside"
+    (outside / "1").mkdir(parents=True)
+    left = killed_worker(tmp_path / "work")
+    shutil.rmtree(left)
+    left.symlink_to(outside)
+
+    with caplog.at_level(logging.WARNING), WorkRoot(tmp_path / "work"):
+        pass
+
+    assert (outside / "1").exists()
+    assert left.is_symlink()
+    assert "not removed" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("host", "boot", "swept"),
+    [
+        ("elsewhere", "another", False),  # where its locks may be none that we see
+        ("elsewhere", None, True),  # another container of this machine
+        (None, "another", True),  # this machine before it was started again
+    ],
+)
+def test_only_this_machines_leftovers_are_swept(
+    tmp_path: Path, host: str | None, boot: str | None, swept: bool
+):
+    left = killed_worker(tmp_path)
+    lock = left.with_name(f"{left.name}.lock")
+    kind, *ours = lock.read_text().splitlines()
+    lock.write_text("\n".join([kind, host or ours[0], boot or ours[1]]) + "\n")
+
+    with WorkRoot(tmp_path):
+        assert left.exists() != swept
 
 
 def test_a_child_that_still_lives_keeps_the_tree(tmp_path: Path):
@@ -118,10 +246,72 @@ def test_a_child_that_still_lives_keeps_the_tree(tmp_path: Path):
     with WorkRoot(tmp_path) as other:
         assert other.path != kept
         assert workdirs.exists(kept, 1, 1)
+    assert not workdirs.inherit(kept)
+    assert workdirs.exists(kept, 1, 1)
 
     os.close(inherited)
     with WorkRoot(tmp_path):
         assert not workdirs.exists(kept, 1, 1)
+
+
+def test_what_a_child_makes_after_its_worker_has_closed_is_swept(tmp_path: Path):
+    root = WorkRoot(tmp_path)
+    inherited = os.dup(root.lock_fd)
+    root.close()
+    workdirs.create(root.path, 1, 1)
+    os.close(inherited)
+
+    with WorkRoot(tmp_path):
+        assert not root.path.exists()
+
+
+def test_an_heir_removes_the_tree_with_its_lock(tmp_path: Path):
+    left = killed_worker(tmp_path)
+    (tmp_path / "notes").mkdir()
+
+    assert workdirs.inherit(left)
+    assert workdirs.inherit(left)  # somebody was faster
+
+    assert [each.name for each in tmp_path.iterdir()] == ["notes"]
+
+
+def test_what_is_emptied_at_the_very_end_is_still_held(tmp_path: Path):
+    root = WorkRoot(tmp_path)
+    workdirs.create(root.path, 1, 1)
+    root.empty(5.0)
+    assert not root.path.exists()
+
+    late = workdirs.create(root.path, 1, 2)  # a body that goes on until the process is gone
+    with WorkRoot(tmp_path):
+        assert late.exists()
+    os.close(root.lock_fd)
+    with WorkRoot(tmp_path):
+        assert not late.exists()
+
+
+def test_a_work_dir_that_cannot_be_one_is_named(tmp_path: Path):
+    (tmp_path / "afile").touch()
+
+    for path, words in [
+        (tmp_path / "afile", "is no directory"),
+        (tmp_path / "afile" / "sub", "cannot be used: Not a directory"),
+        (Path("/proc/nope"), "cannot be used: No such file or directory"),
+    ]:
+        with pytest.raises(InvalidSettings, match=words) as caught:
+            WorkRoot(path)
+        assert caught.value.field == "work_dir"
+        assert caught.value.message.startswith(f"work_dir {path} ")
+        assert caught.value.hint is not None
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is closed to root")
+def test_a_work_dir_without_rights_is_named(tmp_path: Path):
+    tmp_path.chmod(0o500)
+    try:
+        with pytest.raises(InvalidSettings, match="cannot be used: Permission denied"):
+            WorkRoot(tmp_path)
+    finally:
+        tmp_path.chmod(0o700)
 
 
 def test_a_job_makes_its_directory_only_when_asked(tmp_path: Path):

@@ -134,6 +134,9 @@ def test_the_executor_follows_the_function():
         ({"executor": "async"}, "executor", "block the event loop"),
         ({"executor": "process"}, "executor", "cannot import"),
         ({"needs": {"a": "\x00"}}, "needs.a", "control character"),
+        ({"needs": {"g pu=": "a"}}, "needs", "a label's name must not contain '='"),
+        ({"needs": {"gpu": "*"}}, "needs.gpu", "a label's value must not begin"),
+        ({"needs": "gpu=a100"}, "needs", "must be a mapping"),
         ({"max_abandons": 0}, "max_abandons", "1 or more"),
         ({"name": "a/b"}, "name", "path"),
         ({"retrys": 1}, "retrys", "no option"),
@@ -185,6 +188,24 @@ def test_what_is_no_plain_function_cannot_be_a_step():
         with pytest.raises(InvalidFlow) as caught:
             step(bad)  # type: ignore[arg-type]
         assert says in caught.value.message
+
+
+def test_a_lambda_is_told_what_would_help_it():
+    with pytest.raises(InvalidFlow, match=r"or give it name="):
+        step(lambda: 1)
+    with pytest.raises(InvalidFlow) as caught:
+        step(executor="process")(lambda: 1)  # a name would not help: nobody can import it
+    assert "name=" not in str(caught.value)
+
+
+def test_words_that_are_known_are_listed_once():
+    with pytest.raises(InvalidFlow) as caught:
+        step(executor="fibre")(double.fn)  # type: ignore[call-overload]
+    assert str(caught.value) == (
+        "executor must be one of auto, async, thread, process. Got 'fibre'."
+    )
+    with pytest.raises(InvalidFlow, match="Did you mean 'process'"):
+        step(executor="proces")(double.fn)  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize(

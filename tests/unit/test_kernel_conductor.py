@@ -248,6 +248,58 @@ def test_e5_slots_of_a_lost_worker_are_free_when_the_pools_lease_has_passed():
     assert entry.state == "scheduled"
 
 
+def drain(stage: Stage, *entries: TaskEntry) -> None:
+    left = [(each.id, each.token) for each in entries]
+    stage.lead.worker_lost("w", "gone", [], [], stage.now, handed_back=left)
+
+
+def test_what_a_drained_worker_left_behind_is_asked_for_again_and_costs_nothing():
+    stage = Stage(graph(step(pools=needs(db=1), max_abandons=1)), local=False)
+    stage.submit()
+    entry = stage.entry("a")
+    for attempt in range(5):
+        stage.accept(entry)
+        drain(stage, entry)
+        drain(stage, entry)  # told twice
+        assert stage.lead.ledger.pool("db").used == 0
+        stage.lead.put_worker(worker_row("w", since=attempt, lease_until=NOW + 100))
+        cycle = stage.cycle()
+        assert cycle.ended == []
+    assert (entry.state, entry.attempt, entry.abandons, entry.tries) == ("scheduled", 5, 0, 0)
+    again = [
+        change
+        for _, changes in stage.commits[-1].events
+        for change in changes
+        if change.before == "handed_back"
+    ]
+    assert [change.after for change in again] == ["requested"]
+
+
+def test_a_drained_workers_word_about_an_older_attempt_changes_nothing():
+    stage = Stage(graph(step()), local=False)
+    stage.submit()
+    entry = stage.entry("a")
+    stage.accept(entry)
+    stage.lead.worker_lost("v", "gone", [], [], NOW, handed_back=[(entry.id, entry.token - 1)])
+    assert (entry.state, entry.worker) == ("running", "w")
+
+
+def test_e5_slots_of_a_drained_worker_are_free_when_the_pools_lease_has_passed():
+    limits = Limits(pools={"db": PoolRule(1, lease_us=60)})
+    stage = Stage(graph(step(pools=needs(db=1))), limits, local=False)
+    stage.submit()
+    entry = stage.entry("a")
+    stage.accept(entry)
+    stage.now = NOW + 110  # its lease ended at +100
+    drain(stage, entry)
+    stage.lead.put_worker(worker_row("w2", lease_until=NOW + 999))
+    cycle = stage.cycle()
+    assert (entry.state, cycle.next_wake) == ("requested", NOW + 160)
+    stage.now = NOW + 160
+    stage.cycle()
+    assert entry.state == "scheduled"
+
+
 # -- cancel ----------------------------------------------------------------------------------------
 
 

@@ -14,6 +14,7 @@ from headgate.base.limits import Limits, PoolRule
 from headgate.base.model import Failure, RunRow
 from headgate.base.states import RunState
 from headgate.kernel.conductor import Conductor
+from headgate.store import working
 from headgate.testing.sim.build import graph, needs, run_row, step, worker_row
 
 NOW = 10**15
@@ -50,6 +51,25 @@ def test_e5_slots_of_an_abandoned_attempt_stay_taken_though_its_leader_died_with
     assert first.commit.lingers
     after = lead.cycle(died + LEASE)
     assert [order.task for order in after.commit.orders] == [TASK]
+
+
+@pytest.mark.parametrize("lost", [True, False], ids=["by the leader", "by its worker"])
+def test_e5_slots_of_what_was_handed_back_stay_taken_only_where_its_worker_was_lost(lost: bool):
+    """A worker hands back what has ended; for a lost one nobody knows it but the pool's lease."""
+    died = NOW + 5
+    row = TaskRow(
+        TASK, 0, -1, "handed_back", 1, 1, 0, token=7, worker="w1",
+        requested_at=NOW, scheduled_at=NOW, started_at=NOW, ended_at=died,
+        error=working.LEFT_BEHIND if lost else None,
+    )  # fmt: skip
+    lead = _taken_up(row, died + 10)
+
+    assert lead.ledger.lingering == ({(TASK, 7, "db"): (1, died + LEASE, "w1")} if lost else {})
+    first = lead.cycle(died + 10)
+    assert [order.task for order in first.commit.orders] == ([] if lost else [TASK])
+    later = lead.cycle(died + LEASE)
+    assert [order.task for order in later.commit.orders] == ([TASK] if lost else [])
+    assert lead.lives.tasks[TASK].abandons == 0
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,16 @@ from contextlib import contextmanager
 
 import pytest
 
+from headgate.cli import last_resort
+
 SCRIPT = """
 import asyncio, sys, time
 from headgate.base.clock import SystemClock
 from headgate.cli import last_resort
 from headgate.cli.serving import Told
 
-last_resort.FIRST_US, last_resort.AGAIN_US, held, grace_us = map(int, sys.argv[1:])
+last_resort.FIRST_US, last_resort.AGAIN_US, held, grace_us, again = map(int, sys.argv[1:])
+last_resort.HELD_US = 1_000_000
 
 async def main():
     told = Told()
@@ -27,9 +30,15 @@ async def main():
         time.sleep(held)
     await told.once()
     print("heard", told.why, flush=True)
+    if again:
+        await asyncio.sleep(1.5)  # longer than a loop may be silent: it is not
+        print("left", told.last_resort.grace_left(), flush=True)
+        time.sleep(again)
     await told.twice()
     print("twice", flush=True)
-    await asyncio.sleep(1)  # longer than the signals' time: they were heard
+    await asyncio.sleep(1.5)  # longer than the signals' time: they were heard
+    told.last_resort.over()
+    time.sleep(1.5)
 
 asyncio.run(main())
 """
@@ -39,9 +48,9 @@ SHORT = 300_000
 
 @contextmanager
 def told(
-    first_us: int, again_us: int, held: int, grace_us: int = 0
+    first_us: int, again_us: int, held: int, grace_us: int = 0, again: int = 0
 ) -> Generator[subprocess.Popen[str]]:
-    arguments = [str(each) for each in (first_us, again_us, held, grace_us)]
+    arguments = [str(each) for each in (first_us, again_us, held, grace_us, again)]
     with subprocess.Popen(
         [sys.executable, "-c", SCRIPT, *arguments],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -62,6 +71,52 @@ def test_a_loop_that_is_held_does_not_keep_the_process(number: signal.Signals):
         assert process.wait(20) == 75
         assert process.stderr is not None
         assert "the loop is held and hears no signal" in process.stderr.read()
+
+
+WORDS = """
+import os, time
+from headgate.cli import last_resort
+
+last_resort.UNHEARD_US, last_resort.ENDING_SECONDS = 100_000, 0.2
+
+def unheard():
+    os.write(1, b"unheard\\n")
+
+def ending():
+    os.write(1, b"ending\\n")
+    time.sleep(3600)  # nobody answers
+
+made = last_resort.LastResort.__init__
+
+def make(self, clock):
+    made(self, clock)
+    self.unheard, self.ending = unheard, ending
+
+last_resort.LastResort.__init__ = make
+"""
+
+
+def test_the_last_words_are_said_and_do_not_keep_the_process(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(f"{__name__}.SCRIPT", WORDS + SCRIPT)
+    with told(SHORT, LONG, held=60) as process:
+        process.send_signal(signal.SIGTERM)
+
+        assert process.stdout is not None
+        assert process.stdout.readline() == "unheard\n"
+        assert process.stdout.readline() == "ending\n"
+        assert process.wait(20) == 75
+
+
+def test_nothing_is_said_where_the_loop_hears(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(f"{__name__}.SCRIPT", WORDS + SCRIPT)
+    with told(SHORT, SHORT, held=0) as process:
+        assert process.stdout is not None
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout.readline() == "heard SIGTERM\n"
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.5)
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout.read() == "twice\n"
 
 
 def test_the_second_signal_does_not_wait_for_grace():
@@ -85,3 +140,32 @@ def test_signals_that_are_heard_end_nothing_by_themselves():
         assert process.stdout.readline() == "twice\n"
 
         assert process.wait(20) == 0
+
+
+def test_a_loop_that_has_heard_and_is_held_again_does_not_keep_the_process():
+    with told(SHORT, LONG, held=0, again=60) as process:
+        assert process.stdout is not None
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout.readline() == "heard SIGTERM\n"
+        assert process.stdout.readline() == "left 0\n"
+
+        assert process.wait(20) == 75
+
+
+def test_a_loop_that_is_held_again_has_what_was_promised():
+    with told(SHORT, SHORT, held=0, grace_us=LONG, again=60) as process:
+        assert process.stdout is not None
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout.readline() == "heard SIGTERM\n"
+        left = int(process.stdout.readline().removeprefix("left "))
+        assert LONG - 10_000_000 < left <= LONG - 1_500_000  # it began with the signal
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(1.5)
+        process.send_signal(signal.SIGTERM)
+
+        assert process.wait(20) == 75
+
+
+def test_what_is_promised_is_kept_within_about_a_second():
+    assert last_resort.FIRST_US == last_resort.AGAIN_US == 1_000_000
+    assert last_resort.UNHEARD_US <= last_resort.FIRST_US

@@ -105,6 +105,36 @@ async def test_b15_a_worker_counts_its_own_life():
     assert await ended == "ran 3 tasks"
 
 
+async def test_b15_that_enough_tasks_were_begun_is_noticed_at_once():
+    life = Lifetime(Settings(max_tasks=2), ManualClock())
+    ended = asyncio.create_task(life.passed(lambda: 2))
+    await asyncio.sleep(0)
+    life.began()
+    life.began()
+    for _ in range(3):  # not by looking every now and then: the clock stands still
+        await asyncio.sleep(0)
+
+    assert ended.done()
+    assert await ended == "ran 2 tasks"
+
+
+async def test_b15_what_is_being_accepted_is_no_longer_to_be_offered():
+    life = Lifetime(Settings(max_tasks=3), ManualClock())
+    assert life.offerable == NO_END  # nobody would end it
+    ended = asyncio.create_task(life.passed(lambda: 0))
+    await asyncio.sleep(0)
+
+    life.accepting(2)
+    assert (life.room, life.offerable) == (3, 1)
+    life.began()
+    assert (life.room, life.offerable) == (2, 1)
+    life.accepting(0)  # the other was withdrawn in time
+    assert (life.room, life.offerable) == (2, 2)
+    life.accepting(9)
+    assert life.offerable == 0
+    ended.cancel()
+
+
 def test_b15_by_default_nothing_ends_a_worker():
     clock = ManualClock()
     life = Lifetime(Settings(), clock)

@@ -9,7 +9,7 @@ import pytest
 from headgate.base.clock import MILLISECOND, SECOND
 from headgate.base.config import Settings
 from headgate.stages.memory import READ_EVERY_US, MemoryGauge
-from headgate.stages.pressure import TELL_EVERY_US, Asked, Pressure
+from headgate.stages.pressure import LOG_EVERY_US, TELL_EVERY_US, Asked, Pressure
 
 GB = 1 << 30
 NONE = "9223372036854771712"
@@ -259,3 +259,39 @@ def test_d6_readings_are_taken_at_most_every_quarter_of_a_second(tmp_path: Path)
 
     assert felt.ask(READ_EVERY_US - 1).size == 50
     assert felt.ask(1).size == 25
+
+
+def test_d6_what_presses_is_told_with_its_threshold_and_logged_once_per_change(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level("INFO")
+    felt = Felt(tmp_path, latency_threshold_us=100 * MILLISECOND)
+    felt.ask()
+    felt.used = 85
+    for _ in range(20):
+        felt.ask()
+    assert felt.pressure.pressed == {"memory": 0.8}
+    felt.pressure.finished(SECOND)
+    felt.ask(LOG_EVERY_US)
+    assert felt.pressure.pressed == {"memory": 0.8, "latency": 0.1}
+    felt.used = 10
+    felt.ask(60 * SECOND)
+
+    assert felt.pressure.pressed == {}
+    first, second, last = [record.getMessage() for record in caplog.records]
+    assert first == "this worker holds itself back to 50 % of its permits: memory 85 % (over 80 %)"
+    assert "to 35 % of its permits: memory 85 % (over 80 %), p99 of its tasks 1" in second
+    assert last == "this worker uses all its permits again: the pressure has ended"
+
+
+def test_d6_pressure_that_comes_and_goes_does_not_flood_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level("INFO")
+    felt = Felt(tmp_path)
+
+    for turn in range(200):
+        felt.used = 90 if turn % 2 else 10
+        felt.ask(READ_EVERY_US)
+
+    assert 2 <= len(caplog.records) <= 1 + 200 * READ_EVERY_US // LOG_EVERY_US

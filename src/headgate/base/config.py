@@ -56,7 +56,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     # the worker
     async_permits: int = 100
-    """0 is unlimited."""
+    """−1 is unlimited, and so is 0."""
     thread_permits: int = 8
     process_permits: int = msgspec.field(default_factory=cores)
     total_permits: int = UNLIMITED

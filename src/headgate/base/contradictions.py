@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from headgate.base.durations import spoken
-from headgate.base.names import did_you_mean
+from headgate.base.labels import undeclared
 
 if TYPE_CHECKING:
     from headgate.base.config import Settings
@@ -104,15 +104,10 @@ def _out_of_order(settings: Settings, order: Order) -> Contradiction | None:
 def _unknown_labels(settings: Settings) -> list[Contradiction]:
     found: list[Contradiction] = []
     for label, value in settings.worker_labels.items() if settings.labels is not None else ():
-        known = settings.labels or {}
-        allowed = known.get(label)
-        got = {f"worker_labels.{label}": value}
-        if allowed is None:
-            hint = did_you_mean(label, known) or "The set is empty."
-            message = f"worker_labels has {label!r}, which [labels] does not know."
-            found.append(Contradiction(message, hint, got))
-        elif allowed and value not in allowed:
-            hint = did_you_mean(value, allowed) or ""
-            message = f"worker_labels has {label}={value}, a value [labels] does not know."
-            found.append(Contradiction(message, hint, got))
+        unknown = undeclared(label, value, settings.labels or {})
+        if unknown is not None:
+            message = (
+                f"worker_labels has {label}={value}, and [labels] does not know {unknown.what}."
+            )
+            found.append(Contradiction(message, unknown.hint, {f"worker_labels.{label}": value}))
     return found

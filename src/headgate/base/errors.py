@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+import re
+from typing import Any, ClassVar, Final, cast
+
+MOST_SHOWN: Final = 100
+"""Characters of a wrong value that are worth showing in a line of text."""
+_ENDS = (".", "!", "?", "…", ":")
 
 
 class HeadgateError(Exception):
@@ -26,7 +31,26 @@ class HeadgateError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
-        return f"{self.message} {self.hint}" if self.hint else self.message
+        """In one line: a message that is somebody else's may end without a full stop."""
+        if not self.hint:
+            return self.message
+        stop = "" if self.message.endswith(_ENDS) else "."
+        return f"{self.message}{stop} {self.hint}"
+
+    def shown_got(self) -> str:
+        """What was given, where there is something and the message does not say it already; else ''."""
+        if self.got is None:
+            return ""
+        try:
+            shown, plain = repr(self.got), str(self.got)
+        except Exception:  # noqa: BLE001 — a user's object may do anything when it is shown
+            return ""
+        several: dict[object, object] = {}
+        if issubclass(type(self.got), dict):  # each of them may be named by itself
+            several = cast("dict[object, object]", self.got)
+        told = [str(each) for each in several.values()] or [plain]
+        said = [all(_stands_in(each, self.message) for each in forms) for forms in ([shown], told)]
+        return "" if any(said) else shown
 
     def as_dict(self) -> dict[str, Any]:
         """The form the CLI (`--json`) and the API show."""
@@ -39,10 +63,25 @@ class HeadgateError(Exception):
         }
 
 
+def _stands_in(text: str, message: str) -> bool:
+    """As a word of its own: the 1 in 100 says nothing of a 1 that was given."""
+    return bool(text) and re.search(rf"(?<!\w){re.escape(text)}(?!\w)", message) is not None
+
+
 class InvalidInput(HeadgateError):
     """A value that can never be right; nothing was stored."""
 
     code = "invalid_input"
+
+    def __str__(self) -> str:
+        """With the value, if it is short: of a long one the beginning says little, and half a secret
+        would not be found by whoever hides it."""
+        got = self.shown_got()
+        if not got or len(got) > MOST_SHOWN:
+            return super().__str__()
+        stop = "" if self.message.endswith(_ENDS) else "."
+        said = f"{self.message}{stop} Got {got}."
+        return f"{said} {self.hint}" if self.hint else said
 
 
 class InvalidFlow(InvalidInput):

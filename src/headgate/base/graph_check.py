@@ -109,7 +109,7 @@ def _one_of(value: object, known: tuple[str, ...], field: str) -> None:
             f"{field} must be one of {', '.join(known)}.",
             field=field,
             got=value,
-            hint=names.did_you_mean(str(value), known),
+            hint=names.nearest(value, known),
         )
 
 
@@ -157,8 +157,8 @@ def _check_node(node: Node, field: str, size: int) -> None:
     _check_retry(node, f"{field}.retry")
     _checked(f"{field}.max_abandons", names.count, node.max_abandons)
     for key, value in node.needs.items():
-        _checked(f"{field}.needs", names.tag_key, key)
-        _checked(f"{field}.needs.{key}", names.tag_value, value)
+        _checked(f"{field}.needs", names.label_key, key)
+        _checked(f"{field}.needs.{key}", names.label_value, value)
 
 
 def _check_retry(node: Node, field: str) -> None:

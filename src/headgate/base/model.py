@@ -92,6 +92,18 @@ class Progress(msgspec.Struct, frozen=True, array_like=True):
     message: str = ""
 
 
+class Stubborn(msgspec.Struct, frozen=True, array_like=True):
+    """A running attempt that was told to stop and has not."""
+
+    token: int
+    task: int
+    step: str
+    reason: str
+    """`timeout`, `cancel`, `drain` …"""
+    since: int
+    """When it was told, about: the store's time by the worker's own clock since it joined."""
+
+
 class WorkerRow(msgspec.Struct, frozen=True):
     """A worker as it last described itself. Its lease covers all its tasks and slots."""
 
@@ -109,6 +121,8 @@ class WorkerRow(msgspec.Struct, frozen=True):
     """Executors that are nearly full: it takes none of theirs until there is room again."""
     share: int = 100
     """Percent of its permits it uses under the pressure it feels."""
+    pressed: dict[str, float] = {}
+    """What presses it, and above what: `memory` (a share, 0 to 1), `latency` (seconds)."""
     free: int = 0
     """How many tasks it would have taken at the moment of the beat: for people."""
     labels: dict[str, str] = {}
@@ -128,6 +142,10 @@ class WorkerRow(msgspec.Struct, frozen=True):
     """What a provisioner calls it; empty: somebody started it by hand."""
     progress: list[Progress] = []
     """What its attempts said last; bounded, the latest are kept."""
+    stubborn: list[Stubborn] = []
+    """Attempts that were told to stop a while ago and still run; bounded, the oldest are kept."""
+    leaves: tuple[tuple[int, int], ...] = ()
+    """(task, token) of what it has in hand while it is told to end: charged to nobody if it goes without them."""
     since: int = 0
     lease_until: int = 0
 

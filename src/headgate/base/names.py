@@ -59,14 +59,7 @@ def tags(value: object, field: str = "tags") -> dict[str, str]:
     """Tags as text to text, at most 64 of them. Numbers and booleans are written out."""
     if value is None:
         return {}
-    if not isinstance(value, Mapping):
-        raise InvalidInput(
-            f"{field} must be a mapping of names to values.",
-            field=field,
-            got=value,
-            hint='e.g. {"tenant": "acme"}.',
-        )
-    pairs: list[tuple[object, object]] = list(value.items())  # pyright: ignore[reportUnknownArgumentType]
+    pairs = _pairs(value, field, 'e.g. {"tenant": "acme"}.')
     if len(pairs) > MAX_TAGS:
         raise InvalidInput(
             f"at most {MAX_TAGS} tags are allowed.",
@@ -75,6 +68,24 @@ def tags(value: object, field: str = "tags") -> dict[str, str]:
             hint="Tag what limits and searches go by; hand other data over as arguments.",
         )
     return {tag_key(key, field): tag_value(item, f"{field}.{key}") for key, item in pairs}
+
+
+def labels(value: object, field: str = "labels") -> dict[str, str]:
+    """Labels of a worker, or that a step needs of one: as tags, in their own words."""
+    if value is None:
+        return {}
+    pairs = _pairs(value, field, 'e.g. {"gpu": "a100"}.')
+    if len(pairs) > MAX_TAGS:
+        raise InvalidInput(f"at most {MAX_TAGS} labels are allowed.", field=field, got=len(pairs))
+    return {label_key(key, field): label_value(item, f"{field}.{key}") for key, item in pairs}
+
+
+def _pairs(value: object, field: str, hint: str) -> list[tuple[object, object]]:
+    if not isinstance(value, Mapping):
+        raise InvalidInput(
+            f"{field} must be a mapping of names to values.", field=field, got=value, hint=hint
+        )
+    return list(value.items())  # pyright: ignore[reportUnknownArgumentType]
 
 
 def tag_key(value: object, field: str = "tag") -> str:
@@ -89,11 +100,33 @@ def tag_key(value: object, field: str = "tag") -> str:
     return key
 
 
+def label_key(value: object, field: str = "label") -> str:
+    key = name(value, field)
+    if "=" in key or "*" in key:
+        raise InvalidInput(
+            "a label's name must not contain '=' or '*'.",
+            field=field,
+            got=value,
+            hint='Name and value are given apart: {"gpu": "a100"}.',
+        )
+    return key
+
+
+def label_value(value: object, field: str = "label") -> str:
+    value = _written_out(value)
+    result = name(value, field)
+    if result.startswith("*"):
+        raise InvalidInput(
+            "a label's value must not begin with '*'.",
+            field=field,
+            got=value,
+            hint='Name one value: {"gpu": "a100"}.',
+        )
+    return result
+
+
 def tag_value(value: object, field: str = "tag") -> str:
-    if isinstance(value, bool):
-        value = "true" if value else "false"
-    elif isinstance(value, int):
-        value = str(value)
+    value = _written_out(value)
     result = name(value, field)
     # A rule per value counts under "key=*value": a value with a star of its own could meet that name.
     if result.startswith("*"):
@@ -104,6 +137,12 @@ def tag_value(value: object, field: str = "tag") -> str:
             hint="For a rule of each value, use per_value=True.",
         )
     return result
+
+
+def _written_out(value: object) -> object:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if isinstance(value, int) else value
 
 
 def limit(value: object, field: str, *, zero_hint: str | None = None) -> int:
@@ -154,7 +193,10 @@ def priority(value: object, field: str = "priority") -> int:
 def did_you_mean(got: str, known: Iterable[str]) -> str | None:
     """A hint naming the nearest known word, for every 'no such …' message."""
     known = sorted(known)
-    near = difflib.get_close_matches(got, known, n=1, cutoff=0.5)
-    if near:
-        return f"Did you mean {near[0]!r}?"
-    return f"Known: {', '.join(known[:10])}." if known else None
+    return nearest(got, known) or (f"Known: {', '.join(known[:10])}." if known else None)
+
+
+def nearest(got: object, known: Iterable[str]) -> str | None:
+    """The same where the message itself lists what is known."""
+    near = difflib.get_close_matches(str(got), sorted(known), n=1, cutoff=0.5)
+    return f"Did you mean {near[0]!r}?" if near else None

@@ -84,6 +84,37 @@ def _max_workers(value: object) -> int:
     return names.count(value, "max_workers", minimum=0, maximum=MOST_WORKERS)
 
 
+def _async_permits(value: object) -> int:
+    """0 has always been unlimited here, as it costs a loop nothing; −1 is, as everywhere else."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < names.UNLIMITED:
+        raise InvalidInput(
+            "async_permits must be a whole number, or -1 for unlimited.",
+            field="async_permits",
+            got=value,
+            hint="e.g. 100; 0 is unlimited too.",
+        )
+    return names.count(value, "async_permits", minimum=names.UNLIMITED)
+
+
+def _permits(key: str) -> Callable[[object], int]:
+    def read(value: object) -> int:
+        if isinstance(value, int) and value < 0:
+            raise InvalidInput(
+                f"{key} must be 0 or more.",
+                field=key,
+                got=value,
+                hint="0: this worker runs no such steps. Only async_permits may be unlimited.",
+            )
+        return names.count(value, key, minimum=0)
+
+    return read
+
+
+def _total_permits(value: object) -> int:
+    hint = "To stop work from starting on a worker, drain it: headgate workers drain WORKER."
+    return names.limit(value, "total_permits", zero_hint=hint)
+
+
 def _limit(key: str) -> Callable[[object], int]:
     return lambda value: names.limit(value, key)
 
@@ -125,7 +156,7 @@ def _one_of(key: str, words: tuple[str, ...]) -> Callable[[object], str]:
                 f"{key} must be one of {', '.join(words)}.",
                 field=key,
                 got=value,
-                hint=names.did_you_mean(value, words) if isinstance(value, str) else None,
+                hint=names.nearest(value, words),
             )
         return value.lower()
 
@@ -260,14 +291,14 @@ def _labels(value: object) -> dict[str, tuple[str, ...]]:
     found: dict[str, tuple[str, ...]] = {}
     for label, allowed in _entries(value, "labels"):
         several = cast("list[object]", allowed) if isinstance(allowed, list | tuple) else [allowed]
-        found[names.tag_key(label, "labels")] = tuple(
-            names.tag_value(each, f"labels.{label}") for each in several if each != "*"
+        found[names.label_key(label, "labels")] = tuple(
+            names.label_value(each, f"labels.{label}") for each in several if each != "*"
         )
     return found
 
 
 def _worker_labels(value: object) -> dict[str, str]:
-    return names.tags(value, "worker_labels")
+    return names.labels(value, "worker_labels")
 
 
 def _keys() -> dict[str, Key]:
@@ -275,10 +306,10 @@ def _keys() -> dict[str, Key]:
         Key("url", "url", _text("url")),
         Key("work_dir", "work_dir", _text("work_dir")),
         Key("log_level", "log_level", _one_of("log_level", LOG_LEVELS)),
-        Key("async_permits", "async_permits", _count("async_permits", 0), int),
-        Key("thread_permits", "thread_permits", _count("thread_permits", 0), int),
-        Key("process_permits", "process_permits", _count("process_permits", 0), int),
-        Key("total_permits", "total_permits", _limit("total_permits"), int),
+        Key("async_permits", "async_permits", _async_permits, int),
+        Key("thread_permits", "thread_permits", _permits("thread_permits"), int),
+        Key("process_permits", "process_permits", _permits("process_permits"), int),
+        Key("total_permits", "total_permits", _total_permits, int),
         Key("claim_batch", "claim_batch", _count("claim_batch", 1), int),
         Key("memory_high", "memory_high", _fraction("memory_high"), float),
         Key("max_tasks", "max_tasks", _or_none(_count("max_tasks", 1)), int),

@@ -77,7 +77,18 @@ def tags(given: Iterable[str]) -> dict[str, str]:
 
 
 def labels(given: Iterable[str]) -> dict[str, str]:
-    return _pairs(given, "label")
+    """A worker has one value of each: of two, the task that needs the other would wait for ever."""
+    several = list(given)
+    found = _pairs(several, "label")
+    if len(found) < len(set(several)):
+        twice = next(key for key in found if len({*_of(several, key)}) > 1)
+        raise InvalidInput(
+            f"--label {twice} is given twice, and a worker has one value of each label.",
+            field="label",
+            got=[f"{twice}={value}" for value in _of(several, twice)],
+            hint="Start a worker for each.",
+        )
+    return found
 
 
 def pools(given: Iterable[str]) -> dict[str, Any]:
@@ -94,6 +105,11 @@ def settings(given: Iterable[str]) -> dict[str, Any]:
     for key in pairs:
         known_key(key, f"--set {key}")
     return {key: number(value) for key, value in pairs.items()}
+
+
+def _of(given: Iterable[str], name: str) -> list[str]:
+    pairs = (each.partition("=") for each in given)
+    return [value for key, _, value in pairs if key.strip() == name]
 
 
 def _pairs(given: Iterable[str], option: str) -> dict[str, str]:

@@ -105,6 +105,8 @@ def counts(step: StepView) -> str:
         if number:
             parts.append(f"{number} {word}")
     text = ", ".join(parts)
+    if step.running and step.told:
+        text += f"; {step.told}"
     return f"{text} ({'; '.join(step.notes)})" if step.waiting and step.notes else text
 
 
@@ -164,7 +166,8 @@ def _moving(step: StepView) -> str:
     if step.skipped:
         parts.append(f"[dim]{step.skipped} skipped[/]")
     if step.running:
-        parts.append(f"[cyan]{step.running} running[/]")
+        told = f"; [red]{escape(step.told)}[/]" if step.told else ""
+        parts.append(f"[cyan]{step.running} running[/]{told}")
     if step.waiting:
         parts.append(f"[yellow]{step.waiting} waiting[/]")
     elif step.notes and not step.running and not step.over:

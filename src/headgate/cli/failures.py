@@ -14,6 +14,7 @@ from typing import Any
 from rich.markup import escape
 
 from headgate.base.errors import (
+    MOST_SHOWN,
     HeadgateError,
     InvalidInput,
     NotFound,
@@ -77,12 +78,10 @@ def show(error: HeadgateError, shell: Shell) -> None:
 
 def _got(error: HeadgateError) -> str:
     """What was given, where the message does not say it already."""
-    if error.got is None or isinstance(error, RunFailed):
+    if isinstance(error, RunFailed):
         return ""
-    shown = repr(error.got)[:100]
-    if shown in error.message or str(error.got) in error.message:
-        return ""
-    return f" Got {shown}."
+    shown = error.shown_got()[:MOST_SHOWN]
+    return f" Got {shown}." if shown else ""
 
 
 def _workers_trace(error: HeadgateError) -> str:

@@ -10,6 +10,8 @@ from headgate.cli.plain_text import shown
 from headgate.cli.shell import Shell, command, group
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from headgate.client.views import RunInfo, TaskInfo
 
 RunName = Annotated[
@@ -152,7 +154,7 @@ def _show_tasks(shell: Shell, tasks: list[TaskInfo]) -> None:
             state(task.state),
             str(task.attempt),
             lasted(task.started_at, task.ended_at, since),
-            shown(_said_of(task)),
+            shown(_said_of(task, since)),
         ]
         for task in tasks
     ]
@@ -163,9 +165,14 @@ def _show_tasks(shell: Shell, tasks: list[TaskInfo]) -> None:
     )
 
 
-def _said_of(task: TaskInfo) -> str:
-    if task.progress is not None:
-        return str(task.progress)
+def _said_of(task: TaskInfo, now: datetime) -> str:
+    from headgate.cli.tables import told
+
+    # First that it does not stop: progress may be long, and is cut.
+    said = [told(task.stubborn, now)] if task.stubborn is not None else []
+    said += [str(task.progress)] if task.progress is not None else []
+    if said:
+        return "; ".join(said)
     return task.wait_reason or (task.error.message if task.error else "")
 
 

@@ -98,14 +98,19 @@ async def serve(
 ) -> None:
     """Open, say so with `ready`, serve until told, drain."""
     told.last_resort.grace_us = settings.grace_us
-    core = await Core.open(settings, engine=True, lead=lead, work=work, more=more)
+    core = await Core.open(settings, engine=True, lead=lead, work=work, more=more, ends_itself=True)
+    if core.engine is not None and (member := core.engine.member) is not None:
+        told.last_resort.unheard, told.last_resort.ending = member.told_to_end, member.ends_hard
     beside = [asyncio.create_task(_hurry(core, told)), asyncio.create_task(_outlive(core, told))]
     try:
         await ready(core)
         await told.once()
     finally:
-        await core.close()
-        await end_tasks(beside)
+        try:
+            await core.close(told.last_resort.grace_left())
+            await end_tasks(beside)
+        finally:
+            told.last_resort.over()
 
 
 async def _hurry(core: Core, told: Told) -> None:

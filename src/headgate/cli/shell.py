@@ -19,7 +19,7 @@ import typer
 from rich.console import Console
 
 from headgate.cli.numbers import NumberCommand
-from headgate.cli.plain_text import PlainConsole, PlainLines
+from headgate.cli.plain_text import PlainConsole
 
 if TYPE_CHECKING:
     from headgate.base.config import Settings
@@ -128,10 +128,18 @@ def start_logging(shell: Shell, level: str = "warning") -> None:
     root.propagate = False
 
 
-def log_lines(shell: Shell, level: str) -> None:
-    """For a process that serves: its log as lines with their time, on stderr."""
+def log_lines(shell: Shell, level: str, *, bodies: bool = False) -> None:
+    """For a process that serves: its log as lines with their time, on stderr.
+
+    `bodies`: it runs steps, whose files are imported by now. What they log is printed and kept from the
+    same level up, unless they set logging up themselves.
+    """
+    from headgate.stages.executors.printing import LogLines, print_all
+
+    if bodies:
+        print_all(logging.getLevelNamesMapping()[level.upper()])
     handler = logging.StreamHandler()
-    handler.setFormatter(PlainLines("%(asctime)s %(levelname)s %(message)s"))
+    handler.setFormatter(LogLines())
     root = logging.getLogger("headgate")
     root.handlers[:] = [handler]
     root.setLevel("DEBUG" if shell.debug else level.upper())

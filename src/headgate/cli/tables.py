@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Console
@@ -13,6 +14,9 @@ from rich.text import Text
 from headgate.base.clock import SystemClock
 from headgate.base.durations import spoken
 from headgate.cli.plain_text import shown
+
+if TYPE_CHECKING:
+    from headgate.client.views import StubbornInfo
 
 SHORTEST = 12
 """Characters of a run's id: its millisecond and a little chance."""
@@ -63,6 +67,11 @@ def took(passed: timedelta) -> str:
 
 def lasted(start: datetime | None, end: datetime | None, since: datetime) -> str:
     return "-" if start is None else took((end or since) - start)
+
+
+def told(stubborn: StubbornInfo, since: datetime) -> str:
+    """Of an attempt that was told to stop and still runs."""
+    return f"told to stop {ago(stubborn.since, since)}: {stubborn.reason}"
 
 
 def shorten(ids: Iterable[str]) -> dict[str, str]:

@@ -35,6 +35,8 @@ class StepView:
     waiting: int
     notes: tuple[str, ...]
     """What the waiting ones wait for."""
+    told: str = ""
+    """Of running ones that were told to stop and have not."""
 
     @property
     def over(self) -> bool:
@@ -89,7 +91,7 @@ class Watcher(Reading):
         rows = await store.tasks(row.seq)
         why = None
         if row.state not in TERMINAL_RUNS:
-            why = await explain_run(store, run_id)
+            why = await explain_run(store, run_id, self.core.settings.labels)
         return view_of(row, graph, rows, why, await store.now())
 
 
@@ -137,7 +139,13 @@ def _step(name: str, total: int | None, states: Counter[str], why: Why | None) -
         running=running,
         waiting=sum(states.values()) - over - running,
         notes=_notes(name, why),
+        told=_told(name, running, why),
     )
+
+
+def _told(name: str, running: int, why: Why | None) -> str:
+    stubborn = None if why is None else why.stubborn.get(name)
+    return "" if why is None or stubborn is None else stubborn.text(why.now, running)
 
 
 def _notes(name: str, why: Why | None) -> tuple[str, ...]:

@@ -117,7 +117,7 @@ def worker(
     if pool:
         overrides["pools"] = arguments.pools(pool)
     settings = shell.settings(**overrides)
-    log_lines(shell, settings.log_level)
+    log_lines(shell, settings.log_level, bodies=True)
     at = None if metrics_port is None else (metrics_host, metrics_port)
     lasting_loop.run(_work(shell, settings, at, lead=lead, with_parent=with_parent))
     return 0

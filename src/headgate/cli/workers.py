@@ -77,10 +77,17 @@ def show(shell: Shell, worker: Id) -> None:
 
 
 def _facts(worker: WorkerInfo) -> list[tuple[str, str]]:
-    from headgate.cli.tables import ago, now, tags
+    from headgate.base.clock import SECOND
+    from headgate.cli.tables import ago, now, tags, told
+    from headgate.kernel.no_room import pressures
 
     since = now()
     held_back = "" if worker.share == 100 else f", at {worker.share}% of its permits"
+    why = ", ".join(pressures(worker.pressed, worker.memory, round(worker.p99 * SECOND)))
+    stubborn = [
+        ("", f"[red]task {each.task} ({escape(each.step)}) {escape(told(each, since))}[/]")
+        for each in worker.stubborn
+    ]
     return [
         ("worker", escape(worker.id)),
         ("state", _state(worker)),
@@ -89,7 +96,9 @@ def _facts(worker: WorkerInfo) -> list[tuple[str, str]]:
         ("joined", ago(worker.since, since)),
         ("lease ends", ago(worker.lease_until, since)),
         ("tasks", str(worker.in_flight)),
+        *stubborn,
         ("free", f"{worker.free}{held_back}"),
+        *([("held back by", escape(why))] if why else []),
         ("claim", "no bound" if worker.claim < 0 else f"up to {worker.claim} until its next beat"),
         ("permits", _permits(worker)),
         ("nearly full", escape(", ".join(worker.full)) or "nothing"),
@@ -127,4 +136,7 @@ def drain(shell: Shell, worker: Id) -> None:
     """Ask a worker to take no more tasks; what it runs may finish."""
     with shell.connect() as hg:
         asked = hg.workers.drain(worker)
-    shell.done(f"drain {asked}", asked)
+    text = f"worker {asked.ids[0]} is asked to drain"
+    if not asked.leader:
+        text += "; no engine runs now: it is carried out when one starts"
+    shell.done(text, asked)

@@ -111,7 +111,7 @@ class AsyncClient(AsyncSubmitting):
         """What a run (by id) or a task (by number) waits for now."""
         self._core.guard.check()
         if isinstance(subject, int):
-            return await explain_task(self._core.store, subject)
+            return await explain_task(self._core.store, subject, self._core.settings.labels)
         return await (await self.runs.get(subject)).why()
 
     def slots(

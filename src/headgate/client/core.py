@@ -59,10 +59,11 @@ class Core:
         work: bool = True,
         overflow: Overflow | None = None,
         more: MoreWorkers | None = None,
+        ends_itself: bool = False,
     ) -> Core:
         """A store that is open and, if asked for, an engine that has its lease.
 
-        `more` is closed with it; whoever made `overflow` closes that.
+        `more` is closed with it; whoever made `overflow` closes that. `ends_itself`: as `Engine` has it.
         """
         if more is not None:
             overflow = more.overflow
@@ -71,7 +72,14 @@ class Core:
         running: Engine | None = None
         try:
             if engine:
-                running = Engine(store, settings, lead=lead, work=work, overflow=overflow)
+                running = Engine(
+                    store,
+                    settings,
+                    lead=lead,
+                    work=work,
+                    overflow=overflow,
+                    ends_itself=ends_itself,
+                )
                 await running.start()
         except BaseException:
             if running is not None:

@@ -10,11 +10,11 @@ from headgate.base.changes import TaskRow
 from headgate.base.durations import spoken
 from headgate.base.events import Event, unpack
 from headgate.base.graph import Graph, Node
-from headgate.base.model import Progress
+from headgate.base.model import Progress, Stubborn
 from headgate.base.states import TaskState
 from headgate.client.core import Core
 from headgate.client.results import failure_of
-from headgate.client.views import EventInfo, ProgressInfo, TaskInfo, instant, moment
+from headgate.client.views import EventInfo, ProgressInfo, StubbornInfo, TaskInfo, instant, moment
 from headgate.store.protocol import EventFilter
 
 _graph = msgspec.json.Decoder(Graph).decode
@@ -31,10 +31,12 @@ async def tasks(core: Core, run_id: str) -> list[TaskInfo]:
         waits = _Waits(await _history(core, row.seq), rows)
     now = await core.store.now()
     said: dict[int, Progress] = {}
+    told: dict[int, Stubborn] = {}
     if any(task.state == TaskState.RUNNING for task in rows):
         workers = await core.store.workers()
         said = {each.token: each for worker in workers for each in worker.progress}
-    return [_task(task, nodes[task.node], waits.reason(task, now), said) for task in rows]
+        told = {each.token: each for worker in workers for each in worker.stubborn}
+    return [_task(task, nodes[task.node], waits.reason(task, now), said, told) for task in rows]
 
 
 async def events(core: Core, run_id: str) -> list[EventInfo]:
@@ -77,9 +79,17 @@ class _Waits:
         return self._by_task.get(task.id) or self._by_node.get(task.node)
 
 
-def _task(task: TaskRow, node: Node, reason: str | None, said: Mapping[int, Progress]) -> TaskInfo:
+def _task(
+    task: TaskRow,
+    node: Node,
+    reason: str | None,
+    said: Mapping[int, Progress],
+    told: Mapping[int, Stubborn],
+) -> TaskInfo:
     # By token and only while it runs: a beat may be older than the attempt's end.
-    progress = said.get(task.token) if task.state == TaskState.RUNNING else None
+    runs = task.state == TaskState.RUNNING
+    progress = said.get(task.token) if runs else None
+    stubborn = told.get(task.token) if runs else None
     return TaskInfo(
         id=task.id,
         name=node.name,
@@ -99,6 +109,7 @@ def _task(task: TaskRow, node: Node, reason: str | None, said: Mapping[int, Prog
         progress=None
         if progress is None
         else ProgressInfo(progress.done, progress.total, progress.message),
+        stubborn=None if stubborn is None else StubbornInfo.of(stubborn),
     )
 
 

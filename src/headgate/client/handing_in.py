@@ -1,4 +1,4 @@
-"""Handing prepared runs to the store: pools checked, large values put away, one transaction."""
+"""Handing prepared runs to the store: pools and labels checked, large values put away, one transaction."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import msgspec
 from headgate.base import codec, graph_check
 from headgate.base.errors import InvalidFlow, InvalidInput
 from headgate.base.graph import Graph
+from headgate.base.labels import check_labels
 from headgate.base.limits import Limits
 from headgate.client.core import Core
 from headgate.client.repeating import repeated
@@ -30,7 +31,11 @@ async def hand_in(core: Core, prepared: Sequence[Prepared], *, partial: bool) ->
             got=len(prepared),
             hint="Use partial=True, or several calls.",
         )
-    await check_pools(core, {each.run.graph: each.graph for each in prepared}.values())
+    graphs = {each.run.graph: each.graph for each in prepared}.values()
+    if (declared := core.settings.labels) is not None:
+        for graph in graphs:
+            check_labels(graph, declared)
+    await check_pools(core, graphs)
     results: list[Submitted] = []
     for start in range(0, len(prepared), MOST_AT_ONCE):
         chunk = prepared[start : start + MOST_AT_ONCE]
@@ -43,8 +48,8 @@ async def hand_in(core: Core, prepared: Sequence[Prepared], *, partial: bool) ->
                     await _put_away(core, run.consts),
                 )
                 runs[index] = msgspec.structs.replace(run, params=params, consts=consts)
-        graphs = {each.run.graph: each.body for each in chunk}
-        submit = Submit(runs, graphs, partial)
+        bodies = {each.run.graph: each.body for each in chunk}
+        submit = Submit(runs, bodies, partial)
         results += await repeated(
             core, lambda submit=submit: core.store.submit(submit), "a submission"
         )

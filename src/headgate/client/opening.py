@@ -29,9 +29,9 @@ def settings_for(url: Url | None, overrides: Mapping[str, object]) -> Settings:
         given["url"] = os.fspath(url)
     settings = config.load(Path.cwd(), os.environ, given)
     if url is not None and "work_dir" not in settings.sources and "://" not in settings.url:
-        # A store of one's own has a work directory of its own, beside it.
-        beside = Path(settings.url).parent / "work"
-        settings = msgspec.structs.replace(settings, work_dir=str(beside))
+        # A store of one's own has a work directory of its own, beside it and named after it: any other
+        # name there may be the user's.
+        settings = msgspec.structs.replace(settings, work_dir=f"{Path(settings.url)}-work")
     return settings
 
 

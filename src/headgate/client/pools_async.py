@@ -17,7 +17,7 @@ from headgate.base.states import TaskState
 from headgate.client.core import Core
 from headgate.client.unset import UNSET, Unset
 from headgate.client.views import PoolInfo
-from headgate.observe.why import rebuild
+from headgate.observe.rebuilt import rebuild
 from headgate.store.protocol import SetLimit
 
 _dump = msgspec.json.Encoder().encode

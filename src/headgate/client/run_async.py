@@ -52,7 +52,7 @@ class AsyncRun(Generic[T_co]):
     async def why(self) -> Why:
         """What it waits for now, and for how long; `print` shows it as text."""
         self._core.guard.check()
-        return await explain_run(self._core.store, self._id)
+        return await explain_run(self._core.store, self._id, self._core.settings.labels)
 
     async def cancel(self, reason: str = "", *, force: bool = False) -> Requested:
         """Asks for the run to end *cancelled*; `wait()` tells when it has.

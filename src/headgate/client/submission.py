@@ -100,7 +100,7 @@ def check_duplicate(value: object, key: object) -> None:
             f"on_duplicate must be one of {', '.join(_ON_DUPLICATE)}.",
             field="on_duplicate",
             got=value,
-            hint=names.did_you_mean(str(value), _ON_DUPLICATE),
+            hint=names.nearest(value, _ON_DUPLICATE),
         )
     if key is None:
         raise InvalidInput(

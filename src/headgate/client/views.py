@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from headgate.base.clock import SECOND
-from headgate.base.model import Failure, RunRow, WorkerRow
+from headgate.base.model import Failure, RunRow, Stubborn, WorkerRow
 from headgate.base.states import RunState, TaskState
 from headgate.client.results import failure_of
 
@@ -85,6 +85,22 @@ class ProgressInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class StubbornInfo:
+    """A running attempt that was told to stop and has not: it keeps its permit and its slots until it ends."""
+
+    task: int
+    step: str
+    reason: str
+    """`timeout`, `cancel`, `drain` …"""
+    since: datetime
+    """When it was told."""
+
+    @classmethod
+    def of(cls, told: Stubborn) -> StubbornInfo:
+        return cls(told.task, told.step, told.reason, instant(told.since))
+
+
+@dataclass(frozen=True, slots=True)
 class LogInfo:
     """One line that a body logged."""
 
@@ -127,6 +143,8 @@ class TaskInfo:
     """A retry's back-off: it does not start earlier."""
     progress: ProgressInfo | None = None
     """How far the running attempt is, by its own word; as old as its worker's last beat."""
+    stubborn: StubbornInfo | None = None
+    """That the running attempt was told to stop a while ago, and has not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +229,8 @@ class WorkerInfo:
     """How many tasks it would have taken when it last described itself; none while it drains or is lost."""
     share: int
     """Percent of its permits it uses under the pressure it feels."""
+    pressed: Mapping[str, float]
+    """What presses it, and above what: `memory` (a share, 0 to 1), `latency` (seconds)."""
     claim: int
     """How many offers it takes under the pressure it feels, beside its permits; −1: no such bound."""
     full: Sequence[str]
@@ -221,6 +241,8 @@ class WorkerInfo:
     """Seconds within which 99 of 100 tasks of the last minute ended; 0: none has."""
     loop_lag: float
     """Seconds its loop was late, at worst, lately."""
+    stubborn: Sequence[StubbornInfo]
+    """Its attempts that were told to stop a while ago and still run."""
     labels: Mapping[str, str]
     provision: str
     """What a provisioner calls it; empty: somebody started it by hand."""
@@ -246,11 +268,13 @@ class WorkerInfo:
             in_flight=row.in_flight,
             free=row.free if alive and not row.draining else 0,
             share=row.share,
+            pressed=row.pressed,
             claim=row.claim,
             full=row.full,
             memory=row.memory,
             p99=row.p99_us / SECOND,
             loop_lag=row.lag_us / SECOND,
+            stubborn=[StubbornInfo.of(each) for each in row.stubborn],
             labels=row.labels,
             provision=row.provision,
             draining=row.draining,

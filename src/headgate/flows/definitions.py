@@ -26,7 +26,12 @@ class StepDef(Function):
 
     def __init__(self, fn: Callable[..., Any], given: Mapping[str, Any]) -> None:
         options.refuse_unknown(given, options.StepSettings, "@step")
-        super().__init__(fn, given.get("name"), given.get("version"))
+        super().__init__(
+            fn,
+            given.get("name"),
+            given.get("version"),
+            importable=given.get("executor") == "process",
+        )
         self.is_async: bool = inspect.iscoroutinefunction(fn)
         self.retry_on: tuple[type[Exception], ...] | None = options.retry_on(given.get("retry_on"))
         start = options.StepOptions(executor="async" if self.is_async else "thread")

@@ -39,7 +39,10 @@ class Function:
 
     kind: typing.ClassVar[str] = "function"
 
-    def __init__(self, fn: Callable[..., Any], name: object, version: object) -> None:
+    def __init__(
+        self, fn: Callable[..., Any], name: object, version: object, *, importable: bool = False
+    ) -> None:
+        """`importable`: another process must find it by its place in its module, and not by a name."""
         _check_function(fn, self.kind)
         inner = inspect.unwrap(fn)
         self.fn = fn
@@ -48,11 +51,12 @@ class Function:
         self.file: str = inner.__code__.co_filename
         self.is_local: bool = "<" in self.qualname
         if name is None and "<lambda>" in self.qualname:
+            named = "" if importable else ", or give it name=..."
             raise InvalidFlow(
                 f"a lambda has no name to find it by, so it cannot be a {self.kind}.",
                 field="name",
                 got=self.qualname,
-                hint="Define it with def, or give it name=...",
+                hint=f"Define it with def{named or '.'}",
             )
         self.short: str = fn.__name__ if name is None else names.name(name, "name")
         self.name: str = self._default_name() if name is None else self.short

@@ -40,9 +40,9 @@ class SharedSettings(TypedDict, total=False):
     """How long it may wait for a worker once every other gate is open."""
     executor: StepExecutor
     needs: Mapping[str, str] | None
-    """Labels a worker must have."""
+    """Labels a worker must have: `{"gpu": "a100"}`."""
     affinity: str | None
-    """A preference for the worker that last ran a task with the same text."""
+    """A preference for the worker that last had a task with the same text, of whatever run."""
     max_abandons: int
     """Fails with `worker_lost` after this many workers died with it."""
 
@@ -133,7 +133,7 @@ def merged(
     if "executor" in given:
         changes["executor"] = choose_executor(given["executor"], is_async=is_async, local=local)
     if "needs" in given:
-        changes["needs"] = names.tags(given["needs"], "needs")
+        changes["needs"] = names.labels(given["needs"], "needs")
     if "affinity" in given:
         wanted = given["affinity"]
         changes["affinity"] = None if wanted is None else names.name(wanted, "affinity")
@@ -188,7 +188,7 @@ def choose_executor(value: object, *, is_async: bool, local: str) -> Executor:
             f"executor must be one of {', '.join(known)}.",
             field="executor",
             got=value,
-            hint=names.did_you_mean(str(value), known),
+            hint=names.nearest(value, known),
         )
     if value == "auto":
         return "async" if is_async else "thread"
@@ -222,7 +222,7 @@ def one_of(value: object, known: tuple[str, ...], what: str) -> Any:
             f"{what} must be one of {', '.join(known)}.",
             field=what,
             got=value,
-            hint=names.did_you_mean(str(value), known),
+            hint=names.nearest(value, known),
         )
     return value
 

@@ -8,7 +8,7 @@ feeds it the same facts under a virtual clock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -203,9 +203,12 @@ class Conductor:
         withdrawn: Iterable[tuple[int, int]],
         now: int,
         lease_until: int | None = None,
+        handed_back: Iterable[tuple[int, int]] = (),
     ) -> None:
         """The store declared a worker dead: its rows are written already, what follows from them is not.
 
+        `handed_back`: what it was told to leave behind. It counts against nobody, but its slots come free
+        no earlier than those of what was abandoned: its bodies ended with the worker, not before.
         `lease_until`: as its row had it in the end. What is known here may be as old as the worker.
         """
         if lease_until is None:
@@ -213,16 +216,24 @@ class Conductor:
             lease_until = now if known is None else known.row.lease_until
         # A process that died is known to be dead before its lease has passed.
         dead_since = min(lease_until, now)
-        for task, token in abandoned:
-            entry = self.lives.tasks.get(task)
-            if entry is not None and entry.token == token and entry.state in HOLDING:
-                self._release_lost(entry, dead_since, now)
-                entry.abandons += 1
-                self.lives.ask_again(entry, TaskState.ABANDONED, now, f"worker {worker} was lost")
+        for entry in self._held(abandoned):
+            self._release_lost(entry, dead_since, now)
+            entry.abandons += 1
+            self.lives.ask_again(entry, TaskState.ABANDONED, now, f"worker {worker} was lost")
+        for entry in self._held(handed_back):
+            self._release_lost(entry, dead_since, now)
+            self.lives.ask_again(entry, TaskState.HANDED_BACK, now, f"worker {worker} was drained")
         self.withdrawn(withdrawn, TaskState.REQUESTED, now)
         self.ledger.floor.drop(worker)
         data = {"worker": worker, "reason": reason}
         self.journal.tell(NOBODY, Change("worker", 0, "", "lost", 0, data))
+
+    def _held(self, attempts: Iterable[tuple[int, int]]) -> Iterator[TaskEntry]:
+        """Those of them that hold their task still: they are told once."""
+        for task, token in attempts:
+            entry = self.lives.tasks.get(task)
+            if entry is not None and entry.token == token and entry.state in HOLDING:
+                yield entry
 
     def _release_lost(self, entry: TaskEntry, dead_since: int, now: int) -> None:
         """Slots of a pool with a lease of its own stay taken until that has passed as well."""

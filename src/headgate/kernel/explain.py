@@ -15,6 +15,7 @@ import msgspec
 from headgate.base.durations import spoken
 from headgate.base.ids import run_of
 from headgate.base.limits import Rate
+from headgate.base.model import Stubborn
 from headgate.base.states import HOLDING, TaskState
 from headgate.kernel.advance import Progress
 from headgate.kernel.conductor import Conductor
@@ -22,6 +23,7 @@ from headgate.kernel.entries import TaskEntry
 from headgate.kernel.gates import Gate, Lane, PoolGate
 from headgate.kernel.misfit import misfit
 from headgate.kernel.naming import counted, gate_name
+from headgate.kernel.no_room import no_room, seats
 from headgate.kernel.place import HOLD, Station, Worker
 from headgate.kernel.sharing import Group, Line, Told
 from headgate.kernel.steps import Phase
@@ -40,6 +42,9 @@ class Holder(msgspec.Struct, frozen=True, omit_defaults=True):
     worker: str = ""
     dead: bool = False
     """Its worker is gone; the slots are kept until the pool's own lease has passed."""
+    told: str = ""
+    """Why it was told to stop, where it was and still runs: `timeout`, `cancel` …"""
+    told_at: int = 0
 
 
 class Reason(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -211,17 +216,8 @@ def _full(
         if task.state in HOLDING and _uses(task, gate)
     ]
     tasks.sort(key=lambda task: task.started_at or task.scheduled_at)
-    holders = [
-        Holder(
-            task.run.row.id,
-            task.id,
-            task.spec.name,
-            _uses(task, gate),
-            task.started_at or task.scheduled_at,
-            task.worker or "",
-        )
-        for task in tasks
-    ]
+    stubborn = stubborn_by_token(conductor)
+    holders = [_holder(task, gate, stubborn.get(task.token)) for task in tasks]
     dead = [
         Holder(_run_id(conductor, run_of(task)), task, "", slots, until, worker, dead=True)
         for (task, _, pool), (slots, until, worker) in conductor.ledger.lingering.items()
@@ -242,6 +238,19 @@ def _full(
         wait_for(
             [now - each.since for each in holders], usual, line.ahead, (gate.used, gate.limit), need
         ),
+    )
+
+
+def _holder(task: TaskEntry, gate: Gate, stubborn: Stubborn | None) -> Holder:
+    return Holder(
+        task.run.row.id,
+        task.id,
+        task.spec.name,
+        _uses(task, gate),
+        task.started_at or task.scheduled_at,
+        task.worker or "",
+        told="" if stubborn is None else stubborn.reason,
+        told_at=0 if stubborn is None else stubborn.since,
     )
 
 
@@ -287,35 +296,38 @@ def _worker(
         for worker in conductor.ledger.floor.workers.values()
         if skill.executor in worker.row.permits or HOLD not in worker.row.permits
     ]
-    matching = [worker for worker in workers if worker.fits(skill)]
-    offers = f"; {counted(entry.offers, 'offer')} so far" if entry.offers else ""
-    line = _line_for_worker(conductor, entry, station, matching, now)
+    matching = {worker.id: worker for worker in workers if worker.fits(skill)}
+    several = list(matching.values())
+    # Whoever is in its way: on the same workers, in the same kind of permit or within the same total.
+    running = [
+        task
+        for run in conductor.ledger.runs.values()
+        for task in run.tasks.values()
+        if task.state == TaskState.RUNNING
+        and (worker := matching.get(task.worker or "")) is not None
+        and (task.spec.executor == skill.executor or worker.row.total >= 0)
+    ]
     if not workers:
         text = "no worker is connected"
     elif not matching:
         text = misfit(workers, skill)
-    elif all(worker.row.draining for worker in matching):
-        text = "the only worker that could take it is draining"
-        if len(matching) > 1:
-            text = f"all {len(matching):,} workers that could take it are draining"
     else:
-        busy = sum(worker.used_by.get(skill.executor, 0) for worker in matching)
-        text = (
-            f"all {skill.executor} permits of {counted(len(matching), 'worker')} are in use"
-            f" ({counted(busy, 'task')})"
-        )
-    permits = sum(max(0, worker.row.permits.get(skill.executor, 0)) for worker in matching)
-    elapsed = [
-        now - task.started_at
-        for run in conductor.ledger.runs.values()
-        for task in run.tasks.values()
-        if task.state == TaskState.RUNNING and task.spec.executor == skill.executor
-    ]
-    busy = len(elapsed)
+        told = stubborn_by_token(conductor)
+        text = no_room(several, skill.executor, sum(task.token in told for task in running))
+    offers = f"; {counted(entry.offers, 'offer')} so far" if entry.offers else ""
+    line = _line_for_worker(conductor, entry, station, several, now)
+    permits, busy = sum(seats(worker, skill.executor) for worker in several), len(running)
+    elapsed = [now - task.started_at for task in running]
     estimate = wait_for(elapsed, usual, line.ahead, (busy, permits)) if matching else None
     return Reason(
         "worker", text + offers, busy, permits, 1, line.ahead, line.told, estimate_us=estimate
     )
+
+
+def stubborn_by_token(conductor: Conductor) -> dict[int, Stubborn]:
+    """Attempts that were told to stop and still run, as their workers said last."""
+    workers = conductor.ledger.floor.workers.values()
+    return {each.token: each for worker in workers for each in worker.row.stubborn}
 
 
 def _line_for_worker(

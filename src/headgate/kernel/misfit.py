@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 
 from headgate.kernel.place import Skill, Worker
@@ -32,7 +33,11 @@ def misfit(workers: Sequence[Worker], skill: Skill) -> str:
         if all(worker.row.labels.get(label) == value for label, value in skill.needs)
     ]
     if not labelled:
-        return f"{text} with {wanted}; {_know(able, only=only)} it without that label"
+        asked = " ".join(f"--label {shlex.quote(f'{key}={value}')}" for key, value in skill.needs)
+        return (
+            f"{text} with {wanted}; {_know(able, only=only)} it without that label."
+            f" Start one that has it: headgate worker … {asked}"
+        )
     return f"{text}: {_know(labelled, only=only)} it without {skill.executor} permits"
 
 

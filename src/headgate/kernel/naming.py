@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from headgate.base.clock import SECOND
+from headgate.base.durations import spoken
 from headgate.kernel.gates import Gate, PoolGate
 from headgate.kernel.place import Station
 
@@ -19,3 +21,8 @@ def gate_name(gate: Gate | None, reason: str = "full") -> str:
 def counted(count: int, noun: str) -> str:
     """`1 worker`, `3 workers`."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def told_to_stop(reason: str, since: int, now: int) -> str:
+    """Of an attempt that was and still runs; in whole seconds, for its instant is not known better."""
+    return f"told to stop {spoken(max(0, now - since) // SECOND * SECOND)} ago: {reason}"

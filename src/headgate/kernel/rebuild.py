@@ -78,7 +78,7 @@ def _pick_up(lives: Lives, entry: TaskEntry, row: TaskRow, now: int) -> None:
                 lives.timers.set(now + ttl, "offer", entry.id, entry.token)
         case TaskState.FAILED | TaskState.TIMED_OUT:
             lives.judge(entry, failure_of(row.error), now)
-        case TaskState.ABANDONED:
+        case TaskState.ABANDONED | TaskState.HANDED_BACK if _with_its_worker(row):
             # Its leader died before it could write for how long the slots stay taken.
             lives.ledger.hold(entry)
             for until in lives.ledger.release_lost(entry, row.ended_at, now):
@@ -87,3 +87,8 @@ def _pick_up(lives: Lives, entry: TaskEntry, row: TaskRow, now: int) -> None:
         case _:
             declined = row.started_at < row.scheduled_at
             lives.ask_again(entry, row.state, now, LEADER_CHANGED, declined=declined)
+
+
+def _with_its_worker(row: TaskRow) -> bool:
+    """Whether the attempt ended because its worker was declared lost; what a worker hands back has no error."""
+    return row.state == TaskState.ABANDONED or row.error is not None

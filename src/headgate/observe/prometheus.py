@@ -120,7 +120,7 @@ def _of_worker(metrics: Metrics, row: WorkerRow) -> Iterator[Metric]:
     if row.lag_us:
         yield Gauge(
             "headgate_worker_loop_lag_seconds",
-            "How late its loop was at worst since it last said so.",
+            "How late its loop was at worst in the last five to ten seconds.",
             row.lag_us / SECOND,
         )
     yield _counters(

@@ -8,27 +8,27 @@ from __future__ import annotations
 
 import msgspec
 
-from headgate.base.changes import TaskRow
 from headgate.base.durations import spoken
 from headgate.base.errors import NotFound
 from headgate.base.graph import Graph
 from headgate.base.ids import run_of
-from headgate.base.model import RunRow
+from headgate.base.labels import Declared
+from headgate.base.labels import never as never_by_label
+from headgate.base.model import RunRow, Stubborn
 from headgate.base.states import EXECUTING_RUNS, RunState, TaskState
 from headgate.kernel import explain, lanes
 from headgate.kernel.conductor import Conductor
 from headgate.kernel.entries import QueuedRun, TaskEntry
 from headgate.kernel.explain import Reason, Typical, waiting_nodes
 from headgate.kernel.explain_runs import explain_queued, place_told
-from headgate.kernel.lives import Defaults
-from headgate.kernel.patience import UNKNOWN_US, Until, patience
+from headgate.kernel.naming import told_to_stop
+from headgate.kernel.patience import Until, patience
 from headgate.kernel.sharing import Told
-from headgate.observe.provisioning import provisioner_note
+from headgate.observe.provisioning import WORKER_GATE, provisioner_note
+from headgate.observe.rebuilt import rebuild, typical
 from headgate.observe.standing import line_of
-from headgate.store import values
-from headgate.store.protocol import RunFilter, Snapshot, Store
+from headgate.store.protocol import RunFilter, Store
 
-_graph = msgspec.json.Decoder(Graph).decode
 SAMPLE = 50
 MOST_GROUPS = 50
 
@@ -41,6 +41,20 @@ class Waiting(msgspec.Struct, frozen=True, omit_defaults=True):
     reasons: tuple[Reason, ...]
     until: tuple[Until, ...] = ()
     """When the first of them fails if nothing lets it go."""
+
+
+class StubbornStep(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Tasks of one step of a run that were told to stop and still run."""
+
+    count: int
+    reason: str
+    since: int
+    """Of the one that was told first."""
+
+    def text(self, now: int, of: int) -> str:
+        """`of`: how many of the step run in all."""
+        count = "" if self.count == of else f"{self.count} of them "
+        return count + told_to_stop(self.reason, self.since, now)
 
 
 class Why(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -68,6 +82,8 @@ class Why(msgspec.Struct, frozen=True, omit_defaults=True):
     pending: dict[str, list[str]] = {}
     """Steps not asked for yet, and the steps they wait for."""
     running: dict[str, int] = {}
+    stubborn: dict[str, StubbornStep] = {}
+    """Steps with tasks that were told to stop and still run: they keep what they hold until they end."""
     note: str = ""
     ended_at: int = 0
     until: tuple[Until, ...] = ()
@@ -88,14 +104,18 @@ class Why(msgspec.Struct, frozen=True, omit_defaults=True):
         if self.position is not None:
             head += f", position {_told(self.position, self.position_is)} in the queue"
         lines = [head + "."]
-        lines += _lines(self.reasons, "  ")
+        lines += _lines(self.reasons, "  ", self.now)
         if self.estimate_us is not None:
             lines.append(f"  Expected wait: about {spoken(self.estimate_us)}.")
         lines += [f"  It {each.text(self.now)}." for each in self.until]
-        lines += [f"  {count} × {step} running" for step, count in self.running.items()]
+        for step, count in self.running.items():
+            told = self.stubborn.get(step)
+            lines.append(
+                f"  {count} × {step} running{f'; {told.text(self.now, count)}' if told else ''}"
+            )
         for group in self.waiting:
             lines.append(f"  {group.count} × {group.step} waiting:")
-            lines += _lines(group.reasons, "    ") or [
+            lines += _lines(group.reasons, "    ", self.now) or [
                 "    for its turn in the leader's next cycle"
             ]
             first = "" if group.count == 1 else "the first of them "
@@ -114,7 +134,7 @@ def _told(count: int, meant: Told) -> str:
     return f"{count:,}" if meant == "exact" else f"{meant} {count:,}"
 
 
-def _lines(reasons: tuple[Reason, ...], indent: str) -> list[str]:
+def _lines(reasons: tuple[Reason, ...], indent: str, now: int) -> list[str]:
     lines: list[str] = []
     for reason in reasons:
         ahead = f"; {_told(reason.ahead, reason.ahead_is)} ahead" if reason.ahead else ""
@@ -123,28 +143,29 @@ def _lines(reasons: tuple[Reason, ...], indent: str) -> list[str]:
             what = f"task {holder.task} ({holder.node})" if holder.task else f"run {holder.run}"
             slots = f", {holder.slots} slots" if holder.slots > 1 else ""
             dead = f", held for dead worker {holder.worker}" if holder.dead else ""
-            lines.append(f"{indent}    held by {what}{slots}{dead}")
+            told = f", {told_to_stop(holder.told, holder.told_at, now)}" if holder.told else ""
+            lines.append(f"{indent}    held by {what}{slots}{dead}{told}")
         rest = len(reason.holders) - 3 + reason.more_holders
         if rest > 0:
             lines.append(f"{indent}    and {rest} more")
     return lines
 
 
-async def explain_run(store: Store, run_id: str) -> Why:
-    """Why this run does not start, or what its tasks wait for."""
+async def explain_run(store: Store, run_id: str, labels: Declared | None = None) -> Why:
+    """Why this run does not start, or what its tasks wait for. `labels`: those that settings declare."""
     row = await store.run(run_id)
     if row is None:
         raise NotFound(f"there is no run {run_id}.", field="run", got=run_id)
     if row.state == RunState.QUEUED:
         return await _queued(store, row)
     if row.state in EXECUTING_RUNS:
-        return await _executing(store, row)
+        return await _executing(store, row, labels)
     now = await store.now()
     return msgspec.structs.replace(_why(row, now, row.queued_at), ended_at=row.ended_at, until=())
 
 
-async def explain_task(store: Store, task: int) -> Why:
-    """Why this task does not start: every gate that blocks it now."""
+async def explain_task(store: Store, task: int, labels: Declared | None = None) -> Why:
+    """Why this task does not start: every gate that blocks it now. `labels`: those that settings declare."""
     conductor, snapshot = await rebuild(store)
     entry = conductor.lives.tasks.get(task)
     row = next((each for each in snapshot.tasks if each.id == task), None)
@@ -155,7 +176,8 @@ async def explain_task(store: Store, task: int) -> Why:
     if entry is None:
         node, note = f"node {row.node}", f"It is {row.state} and waits for nothing."
         return Why("task", str(task), node, row.state, row.requested_at, snapshot.now, note=note)
-    reasons = explain_task_entry(conductor, entry, snapshot)
+    usual = typical(snapshot, conductor, [])
+    reasons = _reasons(conductor, entry, usual, snapshot.now, labels)
     note = ""
     waits = entry.state == TaskState.REQUESTED
     if waits and not reasons:
@@ -163,7 +185,7 @@ async def explain_task(store: Store, task: int) -> Why:
     elif waits:
         note = await provisioner_note(store, [reasons])
     else:
-        note = f"Worker {entry.worker} has it: it waits for nothing."
+        note = _held_note(conductor, entry, snapshot.now)
     return Why(
         "task",
         str(task),
@@ -179,32 +201,29 @@ async def explain_task(store: Store, task: int) -> Why:
     )
 
 
-def explain_task_entry(conductor: Conductor, entry: TaskEntry, snapshot: Snapshot) -> list[Reason]:
-    return explain.explain_task(conductor, entry, typical(snapshot, conductor, []), snapshot.now)
+def _held_note(conductor: Conductor, entry: TaskEntry, now: int) -> str:
+    stubborn = explain.stubborn_by_token(conductor).get(entry.token)
+    if stubborn is None:
+        return f"Worker {entry.worker} has it: it waits for nothing."
+    told = told_to_stop(stubborn.reason, stubborn.since, now)
+    return f"Worker {entry.worker} has it: {told}. It keeps what it holds until its body ends."
 
 
-async def rebuild(store: Store) -> tuple[Conductor, Snapshot]:
-    """A ledger of all active work as the rows have it now. It decides nothing and writes nothing."""
-    snapshot = await store.load()
-    conductor = Conductor(snapshot.limits, 0, "why", Defaults(dispatch_deadline_us=UNKNOWN_US))
-    conductor.graphs.update({key: _graph(body) for key, body in snapshot.graphs.items()})
-    # As the leader does: what is mapped over, or decides a condition, may have been put away.
-    runs = [await values.open_values(store, row) for row in snapshot.runs]
-    graphs = {row.seq: conductor.graphs[row.graph] for row in runs}
-    tasks = [await values.open_output(store, graphs[run_of(row.id)], row) for row in snapshot.tasks]
-    conductor.restore(
-        runs,
-        tasks,
-        snapshot.workers,
-        snapshot.buckets,
-        snapshot.now,
-        lingers=snapshot.lingers,
-    )
-    for kept in snapshot.reservations:
-        entry = conductor.lives.tasks.get(kept.task)
-        if entry is not None and entry.lane is not None:
-            conductor.ledger.board.reserve(entry.lane, entry)
-    return conductor, snapshot
+def _reasons(
+    conductor: Conductor, entry: TaskEntry, usual: Typical, now: int, labels: Declared | None
+) -> list[Reason]:
+    """What blocks it; where no worker may ever have the labels it needs, never is said in place of not now."""
+    found = explain.explain_task(conductor, entry, usual, now)
+    needs = entry.spec.needs
+    never = never_by_label(needs, labels) if needs else None
+    workers = conductor.ledger.floor.workers.values()
+    # Others may have other settings: a worker that has them all the same is only busy.
+    if never is None or any(needs.items() <= worker.row.labels.items() for worker in workers):
+        return found
+    return [
+        Reason(WORKER_GATE, never, never=True) if reason.gate == WORKER_GATE else reason
+        for reason in found
+    ]
 
 
 async def _queued(store: Store, row: RunRow) -> Why:
@@ -242,7 +261,7 @@ async def _replaced(store: Store, row: RunRow) -> str | None:
     return next((each.id for each in found if each.seq == row.waits_for), None)
 
 
-async def _executing(store: Store, row: RunRow) -> Why:
+async def _executing(store: Store, row: RunRow, labels: Declared | None) -> Why:
     conductor, snapshot = await rebuild(store)
     run = conductor.ledger.runs.get(row.seq)
     progress = conductor.lives.progress.get(row.seq)
@@ -251,15 +270,20 @@ async def _executing(store: Store, row: RunRow) -> Why:
     usual = typical(snapshot, conductor, [])
     groups: dict[tuple[str, tuple[str, ...]], Waiting] = {}
     running: dict[str, int] = {}
+    told: dict[str, StubbornStep] = {}
+    by_token = explain.stubborn_by_token(conductor)
     seen: dict[tuple[int, int], tuple[Reason, ...]] = {}
     for entry in run.tasks.values():
         if entry.state != TaskState.REQUESTED:
-            running[entry.spec.name] = running.get(entry.spec.name, 0) + 1
+            name = entry.spec.name
+            running[name] = running.get(name, 0) + 1
+            if (each := by_token.get(entry.token)) is not None:
+                told[name] = _one_more(told.get(name), each)
             continue
         # Tasks of one lane wait for the same; only the first of them is asked in full.
         lane = (entry.node, 0 if entry.lane is None else id(entry.lane))
         if lane not in seen or entry.not_before > snapshot.now:
-            seen[lane] = tuple(explain.explain_task(conductor, entry, usual, snapshot.now))
+            seen[lane] = tuple(_reasons(conductor, entry, usual, snapshot.now, labels))
         key = (entry.spec.name, tuple(reason.gate for reason in seen[lane]))
         group = groups.get(key) or Waiting(entry.spec.name, 0, seen[lane])
         until = _earliest(group.until, patience(conductor.lives, entry))
@@ -271,8 +295,16 @@ async def _executing(store: Store, row: RunRow) -> Why:
         waiting=tuple(groups.values())[:MOST_GROUPS],
         pending=dict(waiting_nodes(progress)),
         running=running,
+        stubborn=told,
         note=" ".join(note for note in notes if note),
     )
+
+
+def _one_more(known: StubbornStep | None, stubborn: Stubborn) -> StubbornStep:
+    if known is None:
+        return StubbornStep(1, stubborn.reason, stubborn.since)
+    first = known if known.since <= stubborn.since else stubborn
+    return StubbornStep(known.count + 1, first.reason, first.since)
 
 
 def _earliest(known: tuple[Until, ...], more: list[Until]) -> tuple[Until, ...]:
@@ -317,25 +349,3 @@ async def _turn_note(store: Store) -> str:
     if await store.leader() is None:
         return "Nothing blocks it, but no process leads: start an engine on this store."
     return "Nothing blocks it: it starts with the leader's next cycle."
-
-
-def typical(snapshot: Snapshot, conductor: Conductor, recent: list[RunRow]) -> Typical:
-    """Usual durations, from what has ended lately."""
-    by_step: dict[str, list[int]] = {}
-    for row in snapshot.tasks:
-        if row.state == TaskState.COMPLETED and row.started_at:
-            by_step.setdefault(_step(conductor, row), []).append(row.ended_at - row.started_at)
-    runs = [row.ended_at - row.started_at for row in recent if row.started_at and row.ended_at]
-    return Typical(
-        {step: _median(times) for step, times in by_step.items() if step},
-        _median(runs) if runs else None,
-    )
-
-
-def _step(conductor: Conductor, row: TaskRow) -> str:
-    run = conductor.ledger.runs.get(run_of(row.id))
-    return "" if run is None else run.graph.nodes[row.node].step
-
-
-def _median(values: list[int]) -> int:
-    return sorted(values)[len(values) // 2]

@@ -14,7 +14,7 @@ import msgspec
 from headgate.client.views import instant
 from headgate.kernel.demand import Demand
 from headgate.observe.provisioning import provisioner_words
-from headgate.observe.why import rebuild
+from headgate.observe.rebuilt import rebuild
 from headgate.server.fresh import Fresh
 from headgate.stages.engine import Engine
 

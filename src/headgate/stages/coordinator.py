@@ -404,7 +404,13 @@ class Coordinator:
             log.warning("worker %s is lost (%s)", each.worker, each.reason)
             self._metrics.offer_answered("withdrawn", len(each.withdrawn))
             conductor.worker_lost(
-                each.worker, each.reason, each.abandoned, each.withdrawn, now, each.lease_until
+                each.worker,
+                each.reason,
+                each.abandoned,
+                each.withdrawn,
+                now,
+                each.lease_until,
+                each.handed_back,
             )
         for row in await self._store.overdue(MOST_OVERDUE):
             conductor.end_queued(row, RunState.TIMED_OUT, still_queued(row, now), now)

@@ -38,8 +38,12 @@ class Engine:
         lead: bool = True,
         work: bool = True,
         overflow: Overflow | None = None,
+        ends_itself: bool = False,
     ) -> None:
-        """`overflow` is told of demand while this process leads; whoever made it closes it."""
+        """`overflow` is told of demand while this process leads; whoever made it closes it.
+
+        `ends_itself`: somebody ends the worker when its lifetime is over, so that it joins with that in mind.
+        """
         self.store = store
         self.settings = settings
         self.overflow = overflow
@@ -50,7 +54,13 @@ class Engine:
         self._tasks: list[asyncio.Task[None]] = []
         if work:
             self.member = Member(
-                store, settings, clock or SystemClock(), known, self._coordinator, self.metrics
+                store,
+                settings,
+                clock or SystemClock(),
+                known,
+                self._coordinator,
+                self.metrics,
+                ends_itself=ends_itself,
             )
             self.metrics.describe = self.member.describe
         if lead:

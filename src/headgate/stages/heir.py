@@ -7,9 +7,11 @@ task back neither before (another would begin beside it: between the commit and 
 end lies whatever the machine, or a body that holds the interpreter's lock, makes of
 it) nor after. So it leaves a will to somebody who waits until it is gone and acts in
 its name: no limit is exceeded, no attempt is charged, and nobody waits for the lease.
+It also removes the work directories: no body uses them any more.
 
 It is a courtesy: where it cannot run (a worker that is process 1 of its container
-takes everybody along) or the store does not answer, the lease ends by itself.
+takes everybody along) or the store does not answer, the lease ends by itself, and
+by what the worker's row says (`WorkerRow.leaves`) no attempt is charged then either.
 On SQLite a lock that the kernel lets go of says the same, in milliseconds.
 """
 
@@ -23,17 +25,21 @@ import sys
 import time
 from collections.abc import Iterable
 from contextlib import suppress
+from pathlib import Path
 
 import msgspec
 
 from headgate.base.config import Settings
 from headgate.base.errors import HeadgateError
 from headgate.base.states import TaskState
+from headgate.stages.executors import workdirs
 from headgate.store.protocol import Ended, Finish
 
 LOOK_SECONDS = 0.005
 MAX_WILL_BYTES = 32 * 1024
 """Less than a pipe takes without a reader: whoever ends does not wait for its heir."""
+CHILDREN_SECONDS = 5.0
+"""How long the worker's children, which end by themselves, may still be in its work directories."""
 
 
 class Will(msgspec.Struct, frozen=True):
@@ -44,16 +50,20 @@ class Will(msgspec.Struct, frozen=True):
     """(task, token) of what still runs."""
     lease_us: int
     """After that there is nothing left to hand back."""
+    work_root: str
 
 
-def appoint(settings: Settings, worker: str, tasks: Iterable[tuple[int, int]]) -> None:
-    """Start the heir. The caller's process ends right after it."""
-    if not settings.url.startswith(("postgresql://", "postgres://")):
-        return
-    will = Will(settings.url, worker, os.getpid(), list(tasks), settings.worker_lease_us)
+def appoint(
+    settings: Settings, worker: str, tasks: Iterable[tuple[int, int]], work_root: Path
+) -> bool:
+    """Start the heir; whether there is one. The caller's process ends right after it."""
+    if not settings.url.startswith(("postgresql://", "postgres://")) or os.getpid() == 1:
+        return False
+    lease_us = settings.worker_lease_us
+    will = Will(settings.url, worker, os.getpid(), list(tasks), lease_us, str(work_root))
     raw = msgspec.json.encode(will)
     if len(raw) > MAX_WILL_BYTES:
-        return
+        return False
     with suppress(OSError):  # no memory, no process: the lease has to do
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "headgate.stages.heir"],
@@ -67,13 +77,20 @@ def appoint(settings: Settings, worker: str, tasks: Iterable[tuple[int, int]]) -
             # Not an argument: everybody may read those, and the url may hold a password.
             process.stdin.write(raw)
             process.stdin.close()
+            return True
+    return False
 
 
 def main() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it may be sent to all that a service has left
     will = msgspec.json.decode(sys.stdin.buffer.read(), type=Will)
-    with suppress(HeadgateError, TimeoutError):
-        asyncio.run(_inherit(will))
+    try:
+        with suppress(HeadgateError, TimeoutError):
+            asyncio.run(_inherit(will))
+    finally:
+        with suppress(TimeoutError):
+            _await_end(will)
+            _remove_work(Path(will.work_root))
 
 
 async def _inherit(will: Will) -> None:
@@ -101,6 +118,12 @@ def _await_end(will: Will) -> None:
     while os.getppid() == will.process:
         if time.monotonic() > until:
             raise TimeoutError("the worker does not end")
+        time.sleep(LOOK_SECONDS)
+
+
+def _remove_work(root: Path) -> None:
+    until = time.monotonic() + CHILDREN_SECONDS
+    while not workdirs.inherit(root) and time.monotonic() < until:
         time.sleep(LOOK_SECONDS)
 
 

@@ -91,6 +91,13 @@ class LeaseKeeper:
         """Renew now: what the worker says of itself has changed."""
         await self._call(self._beat())
 
+    def beat_from_outside(self, seconds: float) -> None:
+        """Renew now, for a thread that has no loop: the engine's may be held. `TimeoutError`: no answer yet."""
+        loop = self._loop
+        if loop is None:
+            raise StoreError("the worker has no lease.")
+        asyncio.run_coroutine_threadsafe(self._beat(), loop).result(seconds)
+
     def keep_while(self, alive: Callable[[], bool], worker: str) -> None:
         """The engine is gone, a body is not: renew until it ends, then leave."""
         self._outlived = alive, worker

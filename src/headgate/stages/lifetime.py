@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple
 
 from headgate.base.clock import SECOND, Clock
@@ -17,7 +18,7 @@ from headgate.base.durations import spoken
 
 NO_END = 2**31
 LOOK_SECONDS = 0.1
-"""How soon it is noticed that enough tasks have been run."""
+"""How often the time is looked at; that enough tasks were begun is noticed at once."""
 
 
 class Bounds(NamedTuple):
@@ -68,14 +69,17 @@ def next_look(life: Life, bounds: Bounds, now: int) -> int | None:
 class Lifetime:
     """A worker's own count of its life. Told and asked on its loop."""
 
-    def __init__(self, settings: Settings, clock: Clock) -> None:
+    def __init__(self, settings: Settings, clock: Clock, *, awaited: bool = False) -> None:
+        """`awaited`: somebody will ask for its end (`passed`), and then end it."""
         self._clock = clock
         self._bounds = Bounds(settings.idle_exit_us, settings.max_lifetime_us, settings.max_tasks)
         now = clock.monotonic()
         self._life = Life(now, now)
         self._busy_at = now
         self._tasks = 0
-        self._awaited = False
+        self._expected = 0
+        self._enough = asyncio.Event()
+        self._awaited = awaited
 
     @property
     def bounded(self) -> bool:
@@ -91,10 +95,28 @@ class Lifetime:
             return NO_END
         return max(0, most - self._tasks)
 
+    @property
+    def offerable(self) -> int:
+        """How many more it may be offered: what is being accepted is not begun yet, and is given away.
+
+        Read from any thread. The larger of two numbers, because a sum would count a task twice, or not at
+        all, in the moment in which it begins.
+        """
+        room, most = self.room, self._bounds.tasks
+        if most is None or room == NO_END:
+            return NO_END
+        return max(0, most - max(self._tasks, self._expected))
+
+    def accepting(self, count: int) -> None:
+        """So many are about to be begun; 0: whatever was to begin has begun."""
+        self._expected = self._tasks + count
+
     def began(self) -> None:
         """A task was begun: it is wanted."""
         self._tasks += 1
         self._busy_at = self._clock.monotonic()
+        if self._bounds.tasks is not None and self._tasks >= self._bounds.tasks:
+            self._enough.set()
 
     def ended(self) -> None:
         """A task has ended."""
@@ -117,7 +139,9 @@ class Lifetime:
                 return why
             look = self.next_look(now, flying)
             seconds = LOOK_SECONDS if look is None else min(LOOK_SECONDS, (look - now) / SECOND)
-            await asyncio.sleep(max(0.01, seconds))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(0.01, seconds)):
+                    await self._enough.wait()
 
     def _so_far(self, in_flight: int) -> Life:
         return self._life._replace(busy_at=self._busy_at, in_flight=in_flight, tasks=self._tasks)

@@ -17,8 +17,11 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from typing import Any
+
+import msgspec
 
 from headgate.base.clock import Clock
 from headgate.base.config import Settings
@@ -43,6 +46,10 @@ FEEL_SOON_SECONDS = 0.005
 """After an attempt began or ended: many begin and end in that time, and one look serves them all."""
 ANSWER_SECONDS = 5.0
 """How long a worker that ends waits for the answer to its last acceptance."""
+LAST_WORD_SECONDS = 3.0
+"""How long a process that ends hard waits for its row to say what it leaves behind."""
+MOST_LEFT = 1_000
+"""How many attempts it says that of: with them a beat stays below 64 kB."""
 
 
 class Member:
@@ -54,6 +61,8 @@ class Member:
         known: Registry,
         leading: Callable[[], Coordinator | None],
         metrics: Metrics,
+        *,
+        ends_itself: bool = False,
     ) -> None:
         """`leading` is this process's own coordinator, while it leads."""
         self.lost: asyncio.Event = asyncio.Event()
@@ -72,7 +81,8 @@ class Member:
         self._announced = 0
         self._closing = False
         self._told_to_drain = False
-        self.lifetime: Lifetime = Lifetime(settings, clock)
+        self._told_to_end = False
+        self.lifetime: Lifetime = Lifetime(settings, clock, awaited=ends_itself)
         """Of the process's worker, under whatever name it has joined."""
         self.worker: Worker = self._new_worker()
         self._keeper = self._new_keeper()
@@ -84,13 +94,14 @@ class Member:
             lambda: leading() is not None,
             self.lost.is_set,
             self.drain,
+            lambda: self._keeper.beat(),  # noqa: PLW0108 — it has another keeper when it has joined again
         )
 
     # -- life --------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Join. Returns when the worker has its lease."""
-        self.worker.since = await self._store.now()
+        self.worker.joins(await self._store.now())
         await self._keeper.start()
         self.worker.watch_loop()
         self._tasks = [
@@ -124,7 +135,7 @@ class Member:
 
     async def finish(self, grace_us: int) -> list[int]:
         """What runs may end within the grace, the rest is handed back. Returns what cannot be ended."""
-        self._closing = True
+        self._closing = self._told_to_end = True
         await self._take_no_more()
         left = await self.worker.close(grace_us)
         await self._flush()
@@ -145,7 +156,10 @@ class Member:
             log.critical(
                 "%s bodies do not end when told to: this process ends with them", len(left)
             )
-            heir.appoint(self._settings, self.worker.id, self.worker.unfinished())
+            with suppress(HeadgateError, TimeoutError):
+                async with asyncio.timeout(LAST_WORD_SECONDS):
+                    await self._keeper.beat()
+            self._appoint_heir()
             os._exit(75)
         if left:
             # Bodies in threads, or that ignore being cancelled. The lease is kept until they end, so that
@@ -155,6 +169,34 @@ class Member:
             return
         await self._keeper.close(self.worker.id)
         self.worker.forget()
+
+    def told_to_end(self) -> None:
+        """This process is told to end, and its loop may never hear of it: its row says what it leaves behind.
+
+        From any thread but the loop's. Without an answer of the store its next beat tries again.
+        """
+        # Draining too: what is handed back for it must not be offered to it again.
+        self._told_to_end = self.worker.draining = True
+        with suppress(HeadgateError, TimeoutError, CancelledError):
+            self._keeper.beat_from_outside(LAST_WORD_SECONDS)
+
+    def ends_hard(self) -> None:
+        """The process ends right after this, whatever runs. From any thread but the loop's."""
+        self.told_to_end()
+        self._appoint_heir()
+
+    def _appoint_heir(self) -> None:
+        # A body in a child ends a moment after us: nobody but the lease knows when.
+        worker = self.worker
+        if worker.has_children or not heir.appoint(
+            self._settings, worker.id, self._left_behind(), worker.work_root
+        ):
+            worker.empty_work_root()  # as nobody does it when we are gone
+
+    def _left_behind(self) -> tuple[tuple[int, int], ...]:
+        """What nobody is charged for if this process goes without it. An end that nobody wrote is lost with it."""
+        unwritten = [(end.task, end.token) for end in list(self._unwritten)]
+        return tuple([*self.worker.in_hand(), *unwritten][:MOST_LEFT])
 
     def announce(self) -> None:
         """Steps and flows may have been defined since the worker described itself."""
@@ -176,6 +218,8 @@ class Member:
     async def _feel_regularly(self) -> None:
         while True:
             self._feel()
+            if self.worker.find_stubborn() and not self.lost.is_set():
+                self._chore(self._beat())
             await asyncio.sleep(FEEL_SECONDS)
 
     def _feel_soon(self) -> None:
@@ -283,7 +327,10 @@ class Member:
     def describe(self) -> WorkerRow:
         """The worker as its row says, or will say with the next beat."""
         leads = self._leading() is not None
-        return self.worker.describe(-1 if leads else self.worker.pressure.standing)
+        row = self.worker.describe(-1 if leads else self.worker.pressure.standing)
+        if not self._told_to_end:
+            return row
+        return msgspec.structs.replace(row, leaves=self._left_behind())
 
     def _lose(self, why: str) -> None:
         """Stop everything before somebody else may start it again."""
@@ -312,7 +359,7 @@ class Member:
             self.worker.draining = draining
             self._keeper = self._new_keeper()
             try:
-                self.worker.since = await self._store.now()
+                self.worker.joins(await self._store.now())
                 await self._keeper.start()
             except HeadgateError as error:
                 log.warning("cannot join again yet: %s", error)

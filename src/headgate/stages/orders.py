@@ -4,6 +4,10 @@ Offers are accepted or declined, attempts stopped, the worker drained. An offer
 whose acceptance got no answer is *doubtful*: the store may say that we run it.
 It is asked for again until there is an answer, because accepted and forgotten it
 would run for ever.
+
+A worker that may begin only so many tasks (`max_tasks`) says how many are left
+before it accepts, and one that declines says why it would: the leader hears of
+the answer and of that together, and offers nothing more that would be declined.
 """
 
 from __future__ import annotations
@@ -29,6 +33,8 @@ from headgate.store.protocol import Accept, Ended, Finish, Started, Store
 log: logging.Logger = logging.getLogger(__name__)
 _graph = msgspec.json.Decoder(Graph).decode
 MOST_GRAPHS = 1_000
+MOST_DECLINED = 1_000
+"""Tokens of offers that were declined here."""
 
 Offers = list[tuple[int, int]]
 """(task, token)"""
@@ -44,8 +50,12 @@ class Orders:
         leads: Callable[[], bool],
         lost: Callable[[], bool],
         drain: Callable[[], Awaitable[None]],
+        tell: Callable[[], Awaitable[None]],
     ) -> None:
-        """`leads`: this process does; then its offers come with the leader's own commits."""
+        """`leads`: this process does; then its offers come with the leader's own commits.
+
+        `tell`: the worker's row is to say what it would take now.
+        """
         self._store = store
         self._settings = settings
         self._metrics = metrics
@@ -53,8 +63,10 @@ class Orders:
         self._leads = leads
         self._lost = lost
         self._drain = drain
+        self._tell = tell
         self._doubtful: dict[int, int] = {}
         """Token → task."""
+        self._declined: dict[int, None] = {}
         self._taking = asyncio.Lock()
         self._graphs: dict[str, Graph] = {}
 
@@ -112,27 +124,45 @@ class Orders:
 
     async def _take(self, offers: Offers) -> None:
         async with self._taking:
-            # A notification may tell of what was found among the orders, and begun, before it came.
-            new = [each for each in offers if not self._worker().begun(each[1])]
+            # A notification may tell of what was found among the orders, and answered, before it came.
+            new = [each for each in offers if not self._answered(each[1])]
             self.doubt(new)
             await self._answer(new)
             for _, token in offers:
                 self._doubtful.pop(token, None)
 
+    def _answered(self, token: int) -> bool:
+        return token in self._declined or self._worker().begun(token)
+
     async def _answer(self, offers: Offers) -> None:
         worker = self._worker()
         room = 0 if worker.draining else worker.room
         accepted, declined = offers[:room], offers[room:]
-        if declined:
-            reason = "draining" if worker.draining else "enough tasks run"
-            back = [Ended(*each, TaskState.HANDED_BACK, reason=reason) for each in declined]
-            await self._store.finish(Finish(worker.id, back))
-        if accepted:
-            started = await self._store.accept(Accept(worker.id, accepted))
-            self._metrics.claimed()
-            await self._know([each.graph for each in started])
-            for each in started:
-                self._launch(worker, each)
+        try:
+            # First: what is declined by a worker that seems to want more is offered to it again, at once.
+            if worker.accepting(len(accepted)) or declined:
+                await self._tell()
+            if declined:
+                await self._decline(worker, declined)
+            if accepted:
+                await self._accept(worker, accepted)
+        finally:
+            worker.accepting(0)
+
+    async def _decline(self, worker: Worker, offers: Offers) -> None:
+        reason = "draining" if worker.draining else "enough tasks run"
+        back = [Ended(*each, TaskState.HANDED_BACK, reason=reason) for each in offers]
+        await self._store.finish(Finish(worker.id, back))
+        self._declined |= dict.fromkeys(token for _, token in offers)
+        if len(self._declined) > MOST_DECLINED:
+            self._declined = dict.fromkeys(list(self._declined)[-MOST_DECLINED // 2 :])
+
+    async def _accept(self, worker: Worker, offers: Offers) -> None:
+        started = await self._store.accept(Accept(worker.id, offers))
+        self._metrics.claimed()
+        await self._know([each.graph for each in started])
+        for each in started:
+            self._launch(worker, each)
 
     async def _know(self, graphs: list[str]) -> None:
         """Fetch the graphs of what was accepted; a worker mostly has them already."""

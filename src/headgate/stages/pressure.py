@@ -11,18 +11,27 @@ empties quickly would otherwise write more beats than ends of tasks.
 What any beat says is what was last told, and not what is felt by then: a beat
 that said on its own that the worker is full would never be taken back by one
 that believes nobody has heard of it, and the worker would stand idle.
+
+That memory or latency presses is logged when it sets in and when it ends, and
+not more than once in ten seconds: the thresholds have some play, but a body
+that fills and frees memory may go through all of it every second.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from headgate.base.clock import SECOND
 from headgate.base.config import Settings
 from headgate.kernel.claim import ClaimPolicy, Felt, Load, claim_size
+from headgate.kernel.no_room import pressures
 from headgate.kernel.sketch import MinuteSketch
 from headgate.stages.memory import READ_EVERY_US, MemoryGauge
 
+log: logging.Logger = logging.getLogger(__name__)
+LOG_EVERY_US: int = 10 * SECOND
 TELL_EVERY_US = 100_000
 P99 = 0.99
 
@@ -48,11 +57,15 @@ class Pressure:
         self._read_at: int | None = None
         self._told = Felt()
         self._told_at: int | None = None
+        self._logged: frozenset[str] = frozenset()
+        self._logged_at: int | None = None
         self.felt: Felt = Felt()
         self.size: int = 0
         self.standing: int = settings.claim_batch
         """What the row should say; the whole batch until it was asked for the first time."""
         self.share: int = 100
+        self.pressed: dict[str, float] = {}
+        """What makes the share less than all, and the threshold it is above (`WorkerRow.pressed`)."""
         self.full: tuple[str, ...] = ()
         """Executors that the row should name as nearly full."""
         self.memory: float = 0.0
@@ -75,8 +88,31 @@ class Pressure:
         urgent = self._urgent(now)
         if self.felt == self._told:
             self.standing, self.share = claim.standing, claim.share
+            self.pressed = self._thresholds()
             self.full = tuple(sorted(claim.felt.nearly_full))
+        self._log(now, claim.share)
         return Asked(claim.size, claim.standing, urgent)
+
+    def _thresholds(self) -> dict[str, float]:
+        found: dict[str, float] = {}
+        if self.felt.memory:
+            found["memory"] = self._policy.memory_high
+        if self.felt.latency:
+            found["latency"] = (self._policy.latency_threshold_us or 0) / SECOND
+        return found
+
+    def _log(self, now: int, share: int) -> None:
+        pressed = self._thresholds()
+        if pressed.keys() == self._logged:
+            return
+        if self._logged_at is not None and now - self._logged_at < LOG_EVERY_US:
+            return  # whatever holds by then is told
+        self._logged, self._logged_at = frozenset(pressed), now
+        if pressed:
+            why = ", ".join(pressures(pressed, self.memory, self.p99_us))
+            log.warning("this worker holds itself back to %s %% of its permits: %s", share, why)
+        else:
+            log.info("this worker uses all its permits again: the pressure has ended")
 
     def _urgent(self, now: int) -> bool:
         # A claim is nothing only under pressure: permits in use are counted by the coordinator itself.

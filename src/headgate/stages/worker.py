@@ -37,12 +37,15 @@ from headgate.stages.log_keeper import LogKeeper
 from headgate.stages.loop_watch import LoopWatch
 from headgate.stages.pressure import Asked, Pressure
 from headgate.stages.progress import ProgressBoard
+from headgate.stages.stubborn import StubbornBoard
 from headgate.store.protocol import Store
 
 log: logging.Logger = logging.getLogger(__name__)
 _dump = msgspec.json.Encoder().encode
 MOST_REMEMBERED = 20_000
 """Tokens of attempts that were begun here."""
+LAST_ACT_SECONDS = 1.0
+"""How long a process that must end may take to remove its work directories."""
 
 
 class Launch(NamedTuple):
@@ -103,6 +106,8 @@ class Worker:
         self._metrics = metrics or Metrics()
         self.pressure: Pressure = Pressure(settings, clock.monotonic())
         self._lifetime = lifetime or Lifetime(settings, clock)
+        self._left_told = settings.claim_batch
+        """How many tasks it may still be offered in its life, as far as that was told."""
         self.on_change: Callable[[], None] = _nobody
         """Told whenever attempts begin or end."""
         self._kinds: frozenset[str] = frozenset()
@@ -111,12 +116,15 @@ class Worker:
         self._permits = settings.permits()
         self._executors: dict[str, Executor] = {}
         self._progress = ProgressBoard()
+        self._stubborn = StubbornBoard()
         self._logs = LogKeeper(store)
         self._loop_watch: LoopWatch | None = None
         self._where: dict[int, Executor] = {}
         self._carrier = Carrier(store, lambda: self._silent or self.expired())
         self._fetching: dict[int, StopReason | None] = {}
         """Token → what it was told to stop for, before its body could begin."""
+        self._in_hand: dict[int, int] = {}
+        """Token → task of what was begun here and has not been told to have ended."""
         self._begun: dict[int, None] = {}
         self._held_back: list[Launch] = []
         self._since: dict[int, int] = {}
@@ -127,8 +135,13 @@ class Worker:
         self._empty = asyncio.Event()
         self._empty.set()
 
+    def joins(self, at: int) -> None:
+        """It is `at` by the store's time now."""
+        self.since = at
+        self._stubborn.joined(at, self._clock.monotonic())
+
     def describe(self, claim: int = -1) -> WorkerRow:
-        """What it can do, as it joins and beats."""
+        """What it can do, as it joins and beats. A `claim` is never for more than it may still begin."""
         return WorkerRow(
             id=self.id,
             host=socket.gethostname(),
@@ -136,9 +149,10 @@ class Worker:
             version=version.installed(),
             permits=self._permits,
             total=self._settings.total_permits,
-            claim=claim,
+            claim=min(claim, self._lifetime.offerable),
             full=() if claim < 0 else self.pressure.full,
             share=self.pressure.share,
+            pressed=self.pressure.pressed,
             free=self.pressure.size,
             labels=self._settings.worker_labels,
             # Copied first: steps may be defined while this is asked from the lease's thread.
@@ -150,6 +164,7 @@ class Worker:
             p99_us=self.pressure.p99_us,
             lag_us=0 if self._loop_watch is None else self._loop_watch.worst_us(),
             progress=self._progress.notes(),
+            stubborn=self._stubborn.notes,
             provision=self._settings.provision,
             since=self.since,
         )
@@ -176,6 +191,22 @@ class Worker:
         """How many more tasks it may begin in its life."""
         return self._lifetime.room
 
+    def accepting(self, count: int) -> bool:
+        """So many are about to be begun (0: they have). Whether whoever offers must hear of it before.
+
+        Towards the end of its life what was told allows for more than is left: each acceptance makes
+        room for another offer, which would be refused, and come again, until the worker is gone.
+        """
+        self._lifetime.accepting(count)
+        return count > 0 and self._less_is_left()
+
+    def _less_is_left(self) -> bool:
+        """Whether less may be offered from here on than was told. Asked once, it is told."""
+        left = self._lifetime.offerable
+        less = left < self._left_told
+        self._left_told = left if less else self._left_told
+        return less
+
     def ask(self) -> Asked:
         """What it would take now, under the pressure it feels."""
         steps = self._registry.steps
@@ -185,7 +216,8 @@ class Worker:
         flying = {kind: each.in_flight for kind, each in self._executors.items()}
         used = self._kinds | flying.keys()
         permits = {kind: n for kind, n in self._permits.items() if kind in used}
-        return self.pressure.claim(self._clock.monotonic(), flying, permits)
+        asked = self.pressure.claim(self._clock.monotonic(), flying, permits)
+        return asked._replace(urgent=True) if self._less_is_left() else asked
 
     def watch_loop(self) -> None:
         """From here on it is noticed when something holds the loop."""
@@ -215,6 +247,7 @@ class Worker:
                 # Its acceptance was repeated: an answer was lost, or it was offered in two ways at once.
                 continue
             self._remember(launch.token)
+            self._in_hand[launch.token] = launch.task
             self._lifetime.began()
             self.on_change()
             if has_blob(launch.call):
@@ -381,6 +414,7 @@ class Worker:
         error: bytes | None = None,
         reason: str = "",
     ) -> None:
+        self._in_hand.pop(token, None)
         if not self._silent:
             self._deliver(End(task, token, state, output, error, reason, self.id))
 
@@ -410,6 +444,7 @@ class Worker:
         left = await asyncio.gather(*(each.close(grace_us) for each in self._executors.values()))
         while self._chores:  # keeping a log may be followed by putting a blob away
             await asyncio.wait(self._chores)
+        self.find_stubborn()
         return [token for tokens in left for token in tokens]
 
     def unfinished(self) -> list[tuple[int, int]]:
@@ -417,12 +452,35 @@ class Worker:
         several = self._executors.values()
         return [(each.task, each.token) for executor in several for each in executor.stopping()]
 
+    def in_hand(self) -> list[tuple[int, int]]:
+        """(task, token) of all that was begun here and has not ended. Asked from any thread."""
+        return [(task, token) for token, task in list(self._in_hand.items())]
+
+    @property
+    def has_children(self) -> bool:
+        """Whether a body runs in a process of its own, which may outlive this one by a moment."""
+        executor = self._executors.get("process")
+        return executor is not None and executor.in_flight > 0
+
+    def find_stubborn(self) -> bool:
+        """Look for attempts that do not stop; whether there are some that nobody has heard of yet."""
+        told = [(kind, each) for kind, of in self._executors.items() for each in of.stopping()]
+        return self._stubborn.look(self._clock.monotonic(), told)
+
     def outlives(self) -> bool:
         """After `close`: whether a body has outlived it. Asked from any thread, also when the loop is gone."""
         threads, on_loop = self._executors.get("thread"), self._executors.get("async")
         if isinstance(threads, ThreadExecutor) and threads.alive:
             return True
         return on_loop is not None and on_loop.in_flight > 0 and self._loop.is_running()
+
+    @property
+    def work_root(self) -> Path:
+        return self._work_root.path
+
+    def empty_work_root(self) -> None:
+        """Remove what bodies have in their work directories: the process ends right after it. From any thread."""
+        self._work_root.empty(LAST_ACT_SECONDS)
 
     def forget(self) -> None:
         """Give up the work directories: nothing runs any more."""

@@ -177,7 +177,10 @@ class Withdraw:
 
 @dataclass(frozen=True, slots=True)
 class Expire:
-    """Declare workers whose lease has passed lost: their running tasks are abandoned, their offers withdrawn."""
+    """Declare workers whose lease has passed lost: their running tasks are abandoned, their offers withdrawn.
+
+    What a worker's row names as left behind (`WorkerRow.leaves`) is handed back instead: it was told to end.
+    """
 
     term: int
     cycle: int
@@ -192,6 +195,8 @@ class Lost:
     withdrawn: list[tuple[int, int]]
     lease_until: int | None = None
     """Until when it was presumed alive; for a process that died, maybe later than now."""
+    handed_back: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    """Running attempts that it was told to leave behind."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Container
+from typing import Any, Final
 
 import msgspec
 
 from headgate.base.events import Change
 from headgate.base.model import Failure, WorkerRow
 from headgate.base.states import TaskState
-from headgate.store.protocol import Ended
+from headgate.store.protocol import Ended, Lost
 
+LEFT_BEHIND: Final[bytes] = msgspec.json.encode(
+    Failure("drained", "its worker was told to end, and ended before it")
+)
+"""The error of a row that was handed back for a lost worker: whoever takes it up knows that it was not the
+worker that did it, and how long its slots stay taken."""
 _failure = msgspec.json.Decoder(Failure).decode
 _REPORTED = ("full", "share", "permits", "total", "claim", "labels", "steps", "draining")
 """What of a worker the leader decides by; the rest may change unnoticed."""
@@ -42,6 +48,26 @@ def left(worker: str) -> Change:
 
 def lost(worker: str, reason: str) -> Change:
     return Change("worker", 0, "joined", "lost", 0, {"worker": worker, "reason": reason})
+
+
+def take_back(
+    lost: Lost, left: Container[tuple[int, int]], task: int, token: int, state: str
+) -> Change:
+    """What becomes of something a lost worker had in hand. `left`: what its own last word says it leaves behind.
+
+    Not by the task alone: its word may be older than its next attempt at the same task.
+    """
+    attempt, reason = (task, token), lost.reason
+    if state != TaskState.RUNNING:
+        lost.withdrawn.append(attempt)
+        after = TaskState.REQUESTED
+    elif attempt in left:
+        lost.handed_back.append(attempt)
+        after, reason = TaskState.HANDED_BACK, f"drain, {reason}"
+    else:
+        lost.abandoned.append(attempt)
+        after = TaskState.ABANDONED
+    return Change("task", task, state, after, token, {"reason": reason})
 
 
 def describe(worker: WorkerRow, before: str, after: str) -> Change:

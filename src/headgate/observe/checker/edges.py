@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headgate.base.events import Event
-from headgate.base.states import NEW, RUN_CHANGES, TASK_CHANGES, Owner
+from headgate.base.states import NEW, RUN_CHANGES, TASK_CHANGES, Owner, TaskState
 from headgate.observe.checker.rule import Rule, Watch
 from headgate.observe.checker.subjects import RUN_ENDS, Run, Task
 
@@ -38,10 +38,23 @@ class LegalEdge(Rule):
         if task.state == NEW and run.state in RUN_ENDS:
             # Tasks of a succeeded run are forgotten; that it had ended is reported by `terminal`.
             return
-        self._change(event, f"task {task.id}", task.state, _TASK_CHANGES)
+        deputy = Owner.COORDINATOR if self._hands_back_for_the_lost(event, task) else None
+        self._change(event, f"task {task.id}", task.state, _TASK_CHANGES, deputy)
+
+    def _hands_back_for_the_lost(self, event: Event, task: Task) -> bool:
+        """What a worker was told to leave behind is handed back for it, once it is gone and not before."""
+        if (event.before, event.after) != (TaskState.RUNNING, TaskState.HANDED_BACK):
+            return False
+        worker = self.world.workers.get(task.worker)
+        return worker is not None and (worker.leaving or worker.gone)
 
     def _change(
-        self, event: Event, who: str, believed: str, legal: dict[tuple[str, str], Owner]
+        self,
+        event: Event,
+        who: str,
+        believed: str,
+        legal: dict[tuple[str, str], Owner],
+        deputy: Owner | None = None,
     ) -> None:
         before, after = event.before, event.after
         if before != believed:
@@ -54,7 +67,7 @@ class LegalEdge(Rule):
         if "by" in event.data and actor.startswith("leader:"):
             actor = str(event.data["by"])
         made_by = _OWNERS.get(actor.partition(":")[0])
-        if made_by is not owner:
+        if made_by is not owner and (deputy is None or made_by is not deputy):
             self.report(
                 event, f"{who} goes {before} → {after} by {actor!r}; that change is the {owner}'s."
             )

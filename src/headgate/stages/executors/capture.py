@@ -139,7 +139,7 @@ def keep(job: Job, record: logging.LogRecord) -> None:
 
 def _line(job: Job, record: logging.LogRecord) -> Line:
     """Only plain values of bounded size: whatever is in it must pass every encoder."""
-    text = _clean(job, _text(record))
+    text = _clean(job, text_of(record))
     if len(text) > MAX_LINE:
         text = f"{text[:MAX_LINE]}… ({len(text) - MAX_LINE:,} characters more)"
     name = _clean(job, _shown(record.name))[:MAX_NAME]
@@ -151,7 +151,8 @@ def _line(job: Job, record: logging.LogRecord) -> Line:
     return Line(min(max(at, 0), MAX_AT), level, name, text)
 
 
-def _text(record: logging.LogRecord) -> str:
+def text_of(record: logging.LogRecord) -> str:
+    """What it says, with its traceback. What cannot be formatted is said as it was given, without arguments."""
     try:
         text = record.getMessage()
         if record.exc_info and record.exc_info[0] is not None:

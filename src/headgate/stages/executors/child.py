@@ -34,7 +34,7 @@ from headgate.base.clock import SystemClock
 from headgate.base.model import Failure
 from headgate.base.names import did_you_mean
 from headgate.observe import tracing
-from headgate.stages.executors import capture, failures, leftovers, restoring, workdirs
+from headgate.stages.executors import capture, failures, leftovers, printing, restoring, workdirs
 from headgate.stages.executors.bodies import perform
 from headgate.stages.executors.deadline import SharedDeadline
 from headgate.stages.executors.frames import (
@@ -48,7 +48,7 @@ from headgate.stages.executors.frames import (
 )
 from headgate.stages.executors.guard import descendants
 from headgate.stages.executors.protocol import Job, Outcome, Step
-from headgate.stages.executors.sources import MAIN_ALIAS, load
+from headgate.stages.executors.sources import MAIN_ALIAS, guarded, load
 from headgate.stages.executors.telling import Teller
 
 WATCH_SECONDS = 0.1
@@ -138,10 +138,13 @@ def prepare(hello: Hello) -> None:
     sys.path[:] = hello.sys_path
     if hello.log_level:
         logging.getLogger().setLevel(hello.log_level)
+        logging.getLogger(capture.STEP_LOGGER).setLevel(hello.step_level)
     for source in hello.sources:
         # An import that fails is told with the work that needs it, where a user sees it.
         with suppress(BaseException):
             load(source)
+    if hello.prints:
+        printing.print_all(hello.log_level)
 
 
 def run(work: Work, hello: Hello, teller: Teller) -> Report:
@@ -198,11 +201,20 @@ def find(work: Work, steps: str) -> Step | Failure:
         step = known.get(f"{MAIN_ALIAS}:{work.step.partition(':')[2]}")
     if step is None:
         where = work.source.path or work.source.module
-        hint = did_you_mean(work.step, known) or "It defines no step at all."
         return Failure(
-            type="unknown_step", message=f"{where} defines no step {work.step!r}. {hint}"
+            type="unknown_step",
+            message=f"{where} defines no step {work.step!r}{_why_not(work, known)}",
         )
     return step
+
+
+def _why_not(work: Work, known: Mapping[str, Step]) -> str:
+    if guarded(work.source):
+        return (
+            " where another process imports it: what stands under if __name__ == '__main__': is not"
+            " there then. Move the step out of it."
+        )
+    return f". {did_you_mean(work.step, known) or 'It defines no step at all.'}"
 
 
 def _perform(job: Job, trace: str | None, max_result: int | None) -> Outcome:

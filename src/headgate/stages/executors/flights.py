@@ -42,6 +42,8 @@ class Flights:
         self._clock = clock
         self._stop = stop
         self._by_token: dict[int, Flight] = {}
+        self._told: dict[int, Flight] = {}
+        """Those that were told to stop: few, and asked for often."""
         self._changed: asyncio.Event | None = None
         self._clearing: ThreadPoolExecutor | None = None
 
@@ -96,6 +98,7 @@ class Flights:
             return None
         flight.job.stop_reason = reason
         flight.since_us = self._clock.monotonic()
+        self._told[token] = flight
         return flight
 
     def fail(self, job: Job, failure: Failure) -> bool:
@@ -111,6 +114,7 @@ class Flights:
         job = flight.job
         if self._by_token.pop(job.token, None) is None:
             return
+        self._told.pop(job.token, None)
         if flight.timer is not None:
             flight.timer.cancel()
         if job.raised is not None:
@@ -144,9 +148,9 @@ class Flights:
 
     def stopping(self) -> list[Stopping]:
         return [
-            Stopping(token, flight.job.stop_reason, flight.since_us, flight.job.task)
-            for token, flight in self._by_token.items()
-            if flight.job.stop_reason is not None
+            Stopping(token, job.stop_reason, flight.since_us, job.task, job.step.name)
+            for token, flight in self._told.items()
+            if (job := flight.job).stop_reason is not None
         ]
 
     async def drained(self, patience_us: int) -> bool:

@@ -32,6 +32,10 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
     """What to import before it says that it is ready."""
     log_level: int = 0
     """Of the worker's root logger, so that a body's lines pass or do not as they would there."""
+    step_level: int = 0
+    """Of what `current().log` writes to; the worker's own loggers may have another."""
+    prints: bool = False
+    """The worker prints what bodies log: so does the child."""
 
 
 class Work(msgspec.Struct, frozen=True, array_like=True):

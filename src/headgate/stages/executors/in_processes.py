@@ -21,12 +21,13 @@ from headgate.base.errors import InvalidInput
 from headgate.base.model import Failure
 from headgate.observe import tracing
 from headgate.stages.executors import failures, workdirs
-from headgate.stages.executors.capture import Lines
+from headgate.stages.executors.capture import STEP_LOGGER, Lines
 from headgate.stages.executors.children import NONSENSE, Child
 from headgate.stages.executors.deadline import SharedDeadline
 from headgate.stages.executors.flights import Flight, Flights
 from headgate.stages.executors.frames import READY, Hello, Report, Work, frame
 from headgate.stages.executors.guard import Guard, end_marked
+from headgate.stages.executors.printing import prints_all
 from headgate.stages.executors.protocol import (
     MAX_RESULT_BYTES,
     Done,
@@ -158,6 +159,8 @@ class ProcessExecutor:
             self._max_result,
             [*self._always, source],
             logging.getLogger().getEffectiveLevel(),
+            logging.getLogger(STEP_LOGGER).getEffectiveLevel(),
+            prints_all(),
         )
         child = Child(
             hello, self._deadline.fd, self._keep_fds, self._guard, self._heard, self._gone

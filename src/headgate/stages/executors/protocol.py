@@ -133,6 +133,7 @@ class Stopping(NamedTuple):
     reason: StopReason
     since_us: int
     task: int = 0
+    step: str = ""
 
 
 Done = Callable[[Job, Outcome], None]

@@ -6,6 +6,7 @@ before anything is cut to size, because half a secret would not be found again.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterable
@@ -52,14 +53,18 @@ def reveal(call: bytes) -> tuple[bytes, Redactor]:
 
 
 def _forms(value: str) -> Iterable[str]:
-    """A value as itself, inside JSON, inside a repr, inside a URL; and its lines."""
+    """A value as itself, inside JSON, inside a repr, inside a URL; and its lines.
+
+    JSON is written in two ways, and is itself what a repr or other JSON may hold.
+    """
     text = value.encode("utf-8", "replace").decode()
     parts = [text, *(line for line in text.splitlines() if len(line) >= MIN_PART)]
     for part in parts:
-        yield from (
-            part,
-            _json(part).decode()[1:-1],
-            repr(part)[1:-1],
-            quote(part),
-            quote(part, ""),
-        )
+        yield from (quote(part), quote(part, ""))
+        for form in {part, *_as_json(part)}:
+            yield from (form, repr(form)[1:-1], ascii(form)[1:-1], *_as_json(form))
+
+
+def _as_json(text: str) -> tuple[str, str]:
+    """As most write it, and as Python's own module does: `ö` is `\\u00f6` there."""
+    return _json(text).decode()[1:-1], json.dumps(text)[1:-1]

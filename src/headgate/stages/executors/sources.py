@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import os
 import runpy
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -39,7 +41,8 @@ def source_of(fn: Callable[..., Any]) -> Source:
     name: str = getattr(fn, "__module__", None) or "__main__"
     module = sys.modules.get(name)
     file: str | None = getattr(module, "__file__", None)
-    path = None if file is None else os.path.abspath(file)  # noqa: PTH100
+    # What is read from standard input has a file of that name, which is nowhere.
+    path = None if file is None or file == "<stdin>" else os.path.abspath(file)  # noqa: PTH100
     if name != "__main__":
         return Source(name, path)
     # `python -m package.module`: relative imports work only if it is run by that name again.
@@ -53,6 +56,23 @@ def source_of(fn: Callable[..., Any]) -> Source:
             hint="Put it in a file, or use executor='thread'.",
         )
     return Source("" if spec is None else spec.name, path, main=True)
+
+
+def guarded(source: Source) -> bool:
+    """Whether functions of the script stand where only the script itself comes, and nobody who imports it."""
+    if not source.main or source.path is None:
+        return False
+    try:
+        tree = ast.parse(Path(source.path).read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return False
+    guards = [each for each in tree.body if isinstance(each, ast.If) and _asks_name(each.test)]
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return any(isinstance(each, functions) for guard in guards for each in ast.walk(guard))
+
+
+def _asks_name(test: ast.expr) -> bool:
+    return any(isinstance(each, ast.Name) and each.id == "__name__" for each in ast.walk(test))
 
 
 def load(source: Source) -> ModuleType:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from headgate.base.clock import SECOND
 from headgate.base.errors import StoreBusy
 from headgate.base.events import NOBODY, Change, pack
-from headgate.base.states import TaskState
 from headgate.kernel.lanes import rank
 from headgate.store import working
-from headgate.store.decode import decode_tags
+from headgate.store.decode import decode_tags, decode_worker
 from headgate.store.history import by_run
 from headgate.store.lanes import lane_name
 from headgate.store.postgres.commits import move, not_leader, step
@@ -77,19 +76,14 @@ async def _bury(tx: Session, expire: Expire) -> list[Lost] | None:
         await fence(tx, expire.term)
         # Their acceptances in flight end first; those that come later find no lease.
         rows = await tx.all("lost_lock")
-        lost = {worker: Lost(worker, LEASE_PASSED, [], [], until) for worker, until in rows}
+        lost = {worker: Lost(worker, LEASE_PASSED, [], [], until) for worker, until, _ in rows}
         if not lost:
             return []
-        changes: list[Change] = []
-        for task, token, state, worker in await tx.all("worker_tasks", sorted(lost)):
-            entry = lost[worker]
-            if state == TaskState.RUNNING:
-                entry.abandoned.append((task, token))
-                after = TaskState.ABANDONED
-            else:
-                entry.withdrawn.append((task, token))
-                after = TaskState.REQUESTED
-            changes.append(Change("task", task, state, after, token, {"reason": entry.reason}))
+        left = {worker: frozenset(decode_worker(body).leaves) for worker, _, body in rows}
+        changes = [
+            working.take_back(lost[worker], left[worker], task, token, state)
+            for task, token, state, worker in await tx.all("worker_tasks", sorted(lost))
+        ]
         # Our transaction's number was given before we waited for them: an acceptance with a higher
         # one would stand behind the loss of what it accepted.
         [late] = await tx.row("later_events", [f"worker:{worker}" for worker in lost], -1)
@@ -97,10 +91,12 @@ async def _bury(tx: Session, expire: Expire) -> list[Lost] | None:
             return None
         [now] = await tx.row("now")
         abandoned = sorted(task for entry in lost.values() for task, _ in entry.abandoned)
+        handed_back = sorted(task for entry in lost.values() for task, _ in entry.handed_back)
         withdrawn = sorted(task for entry in lost.values() for task, _ in entry.withdrawn)
         await tx.run("task_abandon", now, abandoned)
+        await tx.run("task_hand_back", now, working.LEFT_BEHIND, handed_back)
         await tx.run("task_release", withdrawn)
-        await step(tx, "order_remove", idle=sorted(abandoned + withdrawn))
+        await step(tx, "order_remove", idle=sorted(abandoned + handed_back + withdrawn))
         for worker in sorted(lost):
             await tx.run("worker_remove", worker)
         await tx.run("lost_add", sorted(lost), now)

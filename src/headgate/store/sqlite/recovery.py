@@ -9,7 +9,7 @@ from headgate.base.events import NOBODY, Change
 from headgate.base.states import TaskState
 from headgate.kernel.lanes import rank
 from headgate.store import working
-from headgate.store.decode import decode_tags
+from headgate.store.decode import decode_tags, decode_worker
 from headgate.store.history import by_run
 from headgate.store.lanes import lane_name
 from headgate.store.protocol import Expire, Lost, Recut, Tidy, Withdraw
@@ -63,26 +63,28 @@ def expire(tx: Session, expire: Expire, dead: Callable[[str], bool]) -> list[Los
             lost[worker] = Lost(worker, PROCESS_DIED, [], [], lease_until)
     if not lost:
         return []
-    changes: list[Change] = []
-    for task, token, state, worker in tx.all("worker_tasks", listed(lost)):
-        entry = lost[worker]
-        if state == TaskState.RUNNING:
-            entry.abandoned.append((task, token))
-            after = TaskState.ABANDONED
-        else:
-            entry.withdrawn.append((task, token))
-            after = TaskState.REQUESTED
-        changes.append(Change("task", task, state, after, token, {"reason": entry.reason}))
+    left = {worker: _left_by(tx, worker) for worker in lost}
+    changes = [
+        working.take_back(lost[worker], left[worker], task, token, state)
+        for task, token, state, worker in tx.all("worker_tasks", listed(lost))
+    ]
     abandoned = [task for entry in lost.values() for task, _ in entry.abandoned]
+    handed_back = [task for entry in lost.values() for task, _ in entry.handed_back]
     withdrawn = [task for entry in lost.values() for task, _ in entry.withdrawn]
     tx.run("task_abandon", now, listed(abandoned))
+    tx.run("task_hand_back", now, working.LEFT_BEHIND, listed(handed_back))
     tx.run("task_release", listed(withdrawn))
-    tx.run("order_remove", listed(abandoned + withdrawn))
+    tx.run("order_remove", listed(abandoned + handed_back + withdrawn))
     _bury(tx, list(lost), now)
     gone = [working.lost(entry.worker, entry.reason) for entry in lost.values()]
     events = {NOBODY: gone, **by_run(changes)}
     record(tx, now, expire.actor, events.items(), term=expire.term, cycle=expire.cycle)
     return list(lost.values())
+
+
+def _left_by(tx: Session, worker: str) -> frozenset[tuple[int, int]]:
+    row = tx.one("worker_get", worker)
+    return frozenset() if row is None else frozenset(decode_worker(row[2]).leaves)
 
 
 def _bury(tx: Session, workers: list[str], now: int) -> None:

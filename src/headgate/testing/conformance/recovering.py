@@ -113,6 +113,64 @@ class TestRecovering:
         assert [event.data["worker"] for event in told] == ["w1"]
         assert await expire(leader) == []
 
+    async def test_what_a_worker_was_told_to_leave_is_handed_back(self, world: World) -> None:
+        """Seed 003: a shutdown spends no attempts. By (task, token), and all else as ever."""
+        store = await world.open()
+        leader, run, pairs = await offered(store, tasks=4)
+        await store.accept(Accept("w1", pairs[:3]))
+        left, (other, token), killed, offer = pairs
+        await join(store, "w1", draining=True, leaves=(left, (other, token + 1), offer))
+        world.clock.advance(LEASE + 1)
+        [lost] = await expire(leader)
+        assert lost.handed_back == [left]
+        assert (lost.abandoned, lost.withdrawn) == ([(other, token), killed], [offer])
+        back, abandoned, *_ = rows = await store.tasks(run)
+        assert [row.state for row in rows] == [
+            "handed_back",
+            "abandoned",
+            "abandoned",
+            "requested",
+        ]
+        assert (back.abandons, back.attempt, back.token, back.held) == (0, 1, left[1], None)
+        assert back.ended_at == abandoned.ended_at == world.clock.now()
+        # Not the same as handed back by the worker itself: its slots may have to stay taken.
+        assert back.error is not None
+        events = await history(store)
+        gone = next(each for each in events if each.after == "lost")
+        told = next(each for each in events if each.after == "handed_back")
+        assert (told.before, told.token, told.actor) == ("running", left[1], leader.actor)
+        assert "drain" in told.data["reason"]
+        assert (told.term, told.cycle) == (gone.term, gone.cycle)
+        # Whoever reads the history in order must know first that the worker is gone.
+        assert events.index(gone) < events.index(told)
+        assert await store.finish(Finish("w1", [Ended(*left, "completed", b"1")])) == [left]
+
+    async def test_what_a_worker_says_it_leaves_is_its_own_while_its_lease_lives(
+        self, world: World
+    ) -> None:
+        store = await world.open()
+        leader, run, pairs = await offered(store, tasks=2)
+        await store.accept(Accept("w1", pairs))
+        await join(store, "w1", leaves=tuple(pairs))
+        world.clock.advance(LEASE)
+        assert await expire(leader) == []
+        assert {row.state for row in await store.tasks(run)} == {"running"}
+        assert await store.finish(Finish("w1", [Ended(*pairs[0], "completed", b"1")])) == []
+        world.clock.advance(1)
+        [lost] = await expire(leader)
+        assert (lost.abandoned, lost.handed_back) == ([], [pairs[1]])
+        assert [row.state for row in await store.tasks(run)] == ["completed", "handed_back"]
+
+    async def test_the_last_word_of_a_worker_counts(self, world: World) -> None:
+        store = await world.open()
+        leader, _, pairs = await offered(store, tasks=2)
+        await store.accept(Accept("w1", pairs))
+        await join(store, "w1", leaves=tuple(pairs))
+        await join(store, "w1", leaves=(pairs[1],))
+        world.clock.advance(LEASE + 1)
+        [lost] = await expire(leader)
+        assert (lost.abandoned, lost.handed_back) == ([pairs[0]], [pairs[1]])
+
     async def test_several_lost_at_once(self, world: World) -> None:
         store = await world.open()
         leader, run, pairs = await offered(store, "w1", tasks=2)

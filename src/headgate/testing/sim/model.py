@@ -8,13 +8,15 @@ import msgspec
 
 from headgate.base import ids
 from headgate.base.changes import Bucket, Commit, Linger, Order, RunEvents, TaskRow
-from headgate.base.events import Change, Event
+from headgate.base.events import NOBODY, Change, Event
 from headgate.base.graph import Graph
 from headgate.base.limits import Limits
 from headgate.base.model import LimitRow, RunRow, WorkerRow
 from headgate.base.states import HOLDING, TERMINAL_RUNS, RunState, TaskState
 from headgate.kernel import lanes
+from headgate.store import working
 from headgate.store.limit_rows import compose
+from headgate.store.protocol import Lost
 
 _dump = msgspec.json.Encoder().encode
 
@@ -173,28 +175,30 @@ class Model:
                 done.append((task, token))
         return done
 
-    def expire(
-        self, now: int, actor: str, term: int, cycle: int
-    ) -> list[tuple[str, list[tuple[int, int]], list[tuple[int, int]]]]:
-        lost: list[tuple[str, list[tuple[int, int]], list[tuple[int, int]]]] = []
+    def expire(self, now: int, actor: str, term: int, cycle: int) -> list[Lost]:
+        several: list[Lost] = []
         for worker in [each for each in self.workers.values() if each.lease_until < now]:
             del self.workers[worker.id]
-            abandoned: list[tuple[int, int]] = []
-            withdrawn: list[tuple[int, int]] = []
+            lost = Lost(worker.id, "lease expired", [], [])
+            gone = RunEvents(NOBODY, [working.lost(lost.worker, lost.reason)])
+            self.log(now, actor, [gone], term, cycle)
             for row in list(self.tasks.values()):
                 if row.worker != worker.id or row.state not in HOLDING:
                     continue
-                running = row.state == TaskState.RUNNING
-                to = TaskState.ABANDONED if running else TaskState.REQUESTED
-                (abandoned if running else withdrawn).append((row.id, row.token))
-                change = Change("task", row.id, row.state, to, row.token, {"reason": "worker lost"})
+                change = working.take_back(lost, worker.leaves, row.id, row.token, row.state)
                 self.log(now, actor, [RunEvents(ids.run_of(row.id), [change])], term, cycle)
+                abandoned = change.after == TaskState.ABANDONED
+                handed_back = change.after == TaskState.HANDED_BACK
                 self.tasks[row.id] = row._replace(
-                    state=to, held=None, abandons=row.abandons + running
+                    state=change.after,
+                    held=None,
+                    abandons=row.abandons + abandoned,
+                    error=working.LEFT_BEHIND if handed_back else row.error,
+                    ended_at=now if abandoned or handed_back else row.ended_at,
                 )
                 self._clear_orders(row.id)
-            lost.append((worker.id, abandoned, withdrawn))
-        return lost
+            several.append(lost)
+        return several
 
     # -- workers -----------------------------------------------------------------------------------
 

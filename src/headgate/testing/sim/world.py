@@ -236,6 +236,14 @@ class World:
             self.kill_leader()
         self.at(LEASE + SECOND, self.poke)
 
+    def drain_worker(self, name: str) -> None:
+        """SIGTERM, and bodies that outlast the grace: it says what it leaves behind, and is gone."""
+        row = self.model.workers.get(name)
+        if row is not None:
+            leaves = tuple((body.task, token) for token, body in self.workers[name].running.items())
+            self.model.workers[name] = msgspec.structs.replace(row, leaves=leaves)
+        self.kill_worker(name)
+
     def _start(self, worker: SimWorker, row: TaskRow) -> None:
         node = self.model.graphs[self.model.runs[run_of(row.id)].graph].nodes[row.node]
         pools = msgspec.json.decode(row.held or b"{}", type=dict[str, int])
@@ -356,8 +364,15 @@ class World:
     def _expire(self, conductor: Conductor) -> None:
         journal = conductor.journal
         lost = self.model.expire(self.now, journal.actor, self.model.term, journal.next_cycle())
-        for worker, abandoned, withdrawn in lost:
-            conductor.worker_lost(worker, "its lease has passed", abandoned, withdrawn, self.now)
+        for each in lost:
+            conductor.worker_lost(
+                each.worker,
+                each.reason,
+                each.abandoned,
+                each.withdrawn,
+                self.now,
+                handed_back=each.handed_back,
+            )
 
     def _cycle(self, conductor: Conductor, when: int) -> None:
         if self.conductor is not conductor or self._due != when:

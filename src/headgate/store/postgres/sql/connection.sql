@@ -215,7 +215,7 @@ SELECT id, 0, '', true FROM effect
 
 -- name: lost_lock
 -- Workers whose lease has passed, in order; their own verbs wait from here on.
-SELECT id, lease_until FROM headgate.worker
+SELECT id, lease_until, body FROM headgate.worker
 WHERE lease_until < headgate.headgate_now() ORDER BY id FOR UPDATE
 
 -- name: worker_lock

@@ -54,6 +54,11 @@ ORDER BY t.id FOR NO KEY UPDATE OF t
 UPDATE headgate.task SET state = 'abandoned', abandons = abandons + 1, held = NULL, ended_at = $1
 WHERE id = ANY($2::bigint[])
 
+-- name: task_hand_back
+-- Running tasks that lost workers were told to leave behind: nothing charged.
+UPDATE headgate.task SET state = 'handed_back', held = NULL, ended_at = $1, error = $2
+WHERE id = ANY($3::bigint[])
+
 -- name: task_release
 -- Offers to lost workers: ready again, nothing charged.
 UPDATE headgate.task SET state = 'requested', token = 0, worker = NULL, held = NULL

@@ -49,6 +49,11 @@ ORDER BY t.id
 UPDATE task SET state = 'abandoned', abandons = abandons + 1, held = NULL, ended_at = ?
 WHERE id IN (SELECT value FROM json_each(?))
 
+-- name: task_hand_back
+-- Running tasks that lost workers were told to leave behind: nothing charged.
+UPDATE task SET state = 'handed_back', held = NULL, ended_at = ?, error = ?
+WHERE id IN (SELECT value FROM json_each(?))
+
 -- name: task_release
 -- Offers to lost workers: ready again, nothing charged.
 UPDATE task SET state = 'requested', token = 0, worker = NULL, held = NULL

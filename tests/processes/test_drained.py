@@ -1,0 +1,178 @@
+"""A worker that is told to end charges nobody: however it ends, what it ran goes on elsewhere."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headgate.client.runs import Run
+from headgate.stages.executors.sources import load
+from headgate.testing import eventually
+from headgate.testing.cluster import Cluster, Node
+from headgate.testing.processes import source
+
+pytest_plugins = ["headgate.testing.plugin", "headgate.testing.postgres"]
+FILE = Path(__file__).parents[1] / "stuck_steps.py"
+steps: Any = load(source(FILE))
+LEASE: dict[str, Any] = {"worker_lease": "120s", "heartbeat": "1s"}
+"""Nobody waits for it to pass."""
+SHORT_LEASE: dict[str, Any] = {"worker_lease": "3s", "heartbeat": "500ms"}
+MAX_ABANDONS = 3
+
+_MAIN = "import sys; from headgate.cli.main import main; sys.exit(main())"
+ALONE = ("-c", f"from headgate.stages import heir; heir.appoint = lambda *_: None; {_MAIN}")
+"""As process 1 of a container, whose heir ends with it."""
+IMPATIENT = (
+    "-c",
+    f"from headgate.cli import last_resort; last_resort.FIRST_US = last_resort.AGAIN_US = 1_500_000; {_MAIN}",
+)
+"""It waits less long for its loop to hear a signal."""
+
+
+def beats(folder: Path, node: Node) -> list[int]:
+    """When its body said that it runs."""
+    file = folder / f"beats-{node.pid}"
+    return [int(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def ends(run: Run[Any]) -> list[str]:
+    """How the attempts at its task ended."""
+    told = (each for each in run.events() if each.subject == "task")
+    return [each.after for each in told if each.before == "running"]
+
+
+def one_after_the_other(folder: Path, nodes: list[Node]) -> bool:
+    """Whether no body ran beside another: the pool has one slot."""
+    ran = [beats(folder, node) for node in nodes]
+    return all(before[-1] < after[0] for before, after in pairwise(ran))
+
+
+@pytest.mark.parametrize("flow", ["sticking", "hogging"], ids=["in a thread", "on the loop"])
+def test_restarts_do_not_fail_a_task_that_outlasts_them(
+    cluster: Cluster, tmp_path: Path, flow: str
+) -> None:
+    cluster.server().ready()
+    hg = cluster.client()
+    hg.pools.set("lone", limit=1)
+    run = hg.submit(getattr(steps, flow), str(tmp_path))
+    workers: list[Node] = []
+    for _ in range(MAX_ABANDONS):
+        worker = cluster.worker(FILE, program=IMPATIENT, grace="300ms", **LEASE).ready()
+        workers.append(worker)
+        eventually(lambda last=worker: beats(tmp_path, last))
+
+        worker.terminate()
+
+        assert worker.wait() == 75
+    last = cluster.worker(FILE, **LEASE).ready()
+    eventually(lambda: beats(tmp_path, last))  # long before a lease of 120 s would end
+    (tmp_path / "open").touch()
+
+    assert run.result("30s") == last.pid
+    assert ends(run) == ["handed_back"] * MAX_ABANDONS + ["completed"]
+    assert one_after_the_other(tmp_path, [*workers, last])
+
+
+@pytest.mark.parametrize("store", ["postgres"], indirect=True)
+def test_without_an_heir_its_lease_passes_and_nothing_is_charged(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    cluster.server().ready()
+    hg = cluster.client()
+    hg.pools.set("lone", limit=1)
+    run = hg.submit(steps.sticking, str(tmp_path))
+    workers: list[Node] = []
+    for _ in range(MAX_ABANDONS):
+        worker = cluster.worker(FILE, program=ALONE, grace="100ms", **SHORT_LEASE).ready()
+        workers.append(worker)
+        eventually(lambda last=worker: beats(tmp_path, last))
+
+        worker.terminate()
+
+        assert worker.wait() == 75
+    last = cluster.worker(FILE, **LEASE).ready()
+    eventually(lambda: beats(tmp_path, last))
+    (tmp_path / "open").touch()
+
+    assert run.result("30s") == last.pid
+    assert ends(run) == ["handed_back"] * MAX_ABANDONS + ["completed"]
+    assert one_after_the_other(tmp_path, [*workers, last])
+
+
+@pytest.mark.parametrize("store", ["postgres"], indirect=True)
+def test_what_a_child_runs_waits_for_the_lease_where_nobody_could_end_it(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """The heir knows when the worker is gone, and not when its child is, which ends a moment later."""
+    cluster.server().ready()
+    hg = cluster.client()
+    worker = cluster.worker(FILE, program=IMPATIENT, grace="300ms", **SHORT_LEASE).ready()
+    apart = hg.submit(steps.parting, str(tmp_path))
+    eventually(lambda: list(tmp_path.glob("beats-*")))
+    held = hg.submit(steps.hogging, str(tmp_path))
+    eventually(lambda: beats(tmp_path, worker))
+
+    worker.terminate()
+
+    assert worker.wait() == 75
+    for run in (apart, held):
+        eventually(lambda each=run: ends(each))
+        [back] = [each for each in run.events() if each.after == "handed_back"]
+        assert back.data["reason"] == "drain, lease expired"
+        run.cancel()
+
+
+def test_a_worker_killed_in_its_grace_was_told_to_end(cluster: Cluster, tmp_path: Path) -> None:
+    """A service manager's patience may be shorter than ours."""
+    cluster.server().ready()
+    hg = cluster.client()
+    hg.pools.set("lone", limit=1)
+    first = cluster.worker(FILE, grace="120s", **SHORT_LEASE).ready()
+    run = hg.submit(steps.sticking, str(tmp_path))
+    eventually(lambda: beats(tmp_path, first))
+
+    first.terminate()
+    eventually(lambda: any(each.draining for each in hg.workers.list()))
+    first.kill()
+
+    eventually(lambda: ends(run))
+    assert ends(run) == ["handed_back"]
+    run.cancel()
+
+
+def test_a_worker_that_nobody_told_to_end_abandons(cluster: Cluster, tmp_path: Path) -> None:
+    """Also one that takes no more tasks because an operator said so: what it runs may finish."""
+    cluster.server().ready()
+    hg = cluster.client()
+    hg.pools.set("lone", limit=1)
+    first = cluster.worker(FILE, **SHORT_LEASE).ready()
+    run = hg.submit(steps.sticking, str(tmp_path))
+    eventually(lambda: beats(tmp_path, first))
+
+    hg.workers.drain(first.said["worker"])
+    eventually(lambda: any(each.draining for each in hg.workers.list()))
+    first.kill()
+
+    eventually(lambda: ends(run))
+    assert ends(run) == ["abandoned"]
+    run.cancel()
+
+
+def test_what_ends_within_the_grace_has_ended(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.server().ready()
+    hg = cluster.client()
+    hg.pools.set("lone", limit=1)
+    first = cluster.worker(FILE, grace="60s", **LEASE).ready()
+    run = hg.submit(steps.sticking, str(tmp_path))
+    eventually(lambda: beats(tmp_path, first))
+
+    first.terminate()
+    eventually(lambda: any(each.draining for each in hg.workers.list()))
+    (tmp_path / "open").touch()
+
+    assert run.result("30s") == first.pid
+    assert first.wait() == 0
+    assert ends(run) == ["completed"]

@@ -1,0 +1,64 @@
+"""What was told to stop and does not: named once in the log, carried by the beat, forgotten when it ends."""
+
+from __future__ import annotations
+
+import pytest
+
+from headgate.base.clock import SECOND
+from headgate.base.model import Stubborn
+from headgate.stages.executors.protocol import Stopping
+from headgate.stages.stubborn import MOST, MOST_LINES, PATIENCE_US, StubbornBoard
+
+NOW = 50 * SECOND
+
+
+def told(token: int, since: int = NOW) -> Stopping:
+    return Stopping(token, "timeout", since, task=token + 100, step="shop.fetch")
+
+
+def test_f4_what_stops_in_time_is_nobodys_business(caplog: pytest.LogCaptureFixture):
+    board = StubbornBoard()
+
+    assert not board.look(NOW + PATIENCE_US - 1, [("thread", told(1))])
+    assert not board.look(NOW + PATIENCE_US, [])
+
+    assert board.notes == []
+    assert not caplog.records
+
+
+def test_f4_what_does_not_stop_is_told_once_and_named_with_what_to_do(
+    caplog: pytest.LogCaptureFixture,
+):
+    board = StubbornBoard()
+    board.joined(at=1_000 * SECOND, now=10 * SECOND)
+    late = NOW + PATIENCE_US
+
+    assert board.look(late, [("thread", told(1))])
+    assert not board.look(late + SECOND, [("thread", told(1))])
+
+    # in the store's time: it was told forty seconds after the worker had joined
+    assert board.notes == [Stubborn(1, 101, "shop.fetch", "timeout", 1_040 * SECOND)]
+    [line] = [record.getMessage() for record in caplog.records]
+    assert line.startswith(
+        "task 101 (step shop.fetch) was told to stop 1s ago (timeout) and still runs"
+    )
+    assert "current().stop_requested" in line
+    assert 'executor="process"' in line
+
+    assert board.look(late + SECOND, [("thread", told(1)), ("async", told(2, NOW + 1))])
+    assert [each.token for each in board.notes] == [1, 2]
+    assert "CancelledError" in caplog.records[-1].getMessage()
+    assert not board.look(late + SECOND, [])
+    assert board.notes == []
+
+
+def test_f4_many_flood_neither_the_log_nor_the_beat(caplog: pytest.LogCaptureFixture):
+    board = StubbornBoard()
+    many = [("async", told(token, NOW - token)) for token in range(2 * MOST)]
+
+    assert board.look(NOW + PATIENCE_US, many)
+
+    assert len(caplog.records) == MOST_LINES + 1
+    assert f"{2 * MOST - MOST_LINES} more" in caplog.records[-1].getMessage()
+    # those that were told first
+    assert {each.token for each in board.notes} == set(range(MOST, 2 * MOST))
