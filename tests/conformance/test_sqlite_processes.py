@@ -10,7 +10,7 @@ import sqlite3
 import statistics
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -59,13 +59,6 @@ async def child(path: Path, verb: str, argument: object = "") -> AsyncIterator[C
     finally:
         await started.kill()
         process._transport.close()  # pyright: ignore
-
-
-async def until(condition: Callable[[], bool], seconds: float = 10) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not come true in time"
-        await asyncio.sleep(0.005)
 
 
 @pytest.fixture
