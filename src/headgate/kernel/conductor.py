@@ -30,24 +30,20 @@ from headgate.base.graph import Graph
 from headgate.base.limits import Limits
 from headgate.base.model import Failure, LimitRow, RunRow, WorkerRow
 from headgate.base.states import HOLDING, RunState, TaskState
-from headgate.kernel import render
+from headgate.kernel.calls import Calls
 from headgate.kernel.deadlines import QUEUED, Deadlines, still_queued
 from headgate.kernel.demand import Demand
 from headgate.kernel.entries import QueuedRun, TaskEntry
-from headgate.kernel.gates import PoolGate
+from headgate.kernel.granting import Granting, tell_waits
 from headgate.kernel.journal import Journal
 from headgate.kernel.ledger import Ledger
 from headgate.kernel.lives import Defaults, Lives, failure_of, short
-from headgate.kernel.naming import gate_name
-from headgate.kernel.place import Worker
 from headgate.kernel.rebuild import restore_run
 from headgate.kernel.steps import PLAIN, Existing
 
 _dump = msgspec.json.Encoder().encode
 FEW_RESERVATIONS = 64
 MOST_RESERVATIONS = 1_000
-SHARED_CALLS = 256
-"""How many maps' shared arguments are kept rendered; any other is rendered again."""
 
 
 @dataclass(slots=True)
@@ -87,12 +83,11 @@ class Conductor:
         self.deadlines: Deadlines = Deadlines(self.lives)
         self.graphs: dict[str, Graph] = {}
         self.stale_facts: int = 0
-        self._tokens = 0
+        self._granting = Granting(term, self.lives)
+        self.calls: Calls = Calls(self.lives)
         self._swept = False
         self._rules: dict[tuple[str, str], bytes] = {}
         self._retried: dict[int, list[TaskRow]] = {}
-        self._pools_told: dict[tuple[tuple[str, int], ...], dict[str, int]] = {}
-        self._shared_calls: dict[tuple[int, int], bytes | None] = {}
         self._ended_queued: dict[int, int | None] = {}
         """Queued runs ended by the commit to come, and what they waited for: the queue still shows them."""
         self._reprioritised: dict[int, int] = {}
@@ -130,22 +125,6 @@ class Conductor:
         for row in runs:
             graph = self.graphs[row.graph]
             restore_run(self.lives, row, graph, by_run.get(row.seq, []), now)
-
-    def call_of(self, entry: TaskEntry) -> bytes:
-        """The call of a task that starts in this process."""
-        value = entry.input or render.NULL
-        if entry.idx == PLAIN:
-            return value
-        return render.merge(entry.spec, self._shared(entry), value)
-
-    def _shared(self, entry: TaskEntry) -> bytes | None:
-        key = (entry.run.seq, entry.node)
-        if key not in self._shared_calls:
-            if len(self._shared_calls) > SHARED_CALLS:
-                self._shared_calls.clear()
-            scope = self.lives.progress[entry.run.seq].scope
-            self._shared_calls[key] = render.shared(entry.spec, scope)
-        return self._shared_calls[key]
 
     # -- facts: limits and workers -----------------------------------------------------------------
 
@@ -418,7 +397,7 @@ class Conductor:
             self._start_run(head, now)
         starts: list[TaskEntry] = []
         for entry, worker in self.ledger.decide_tasks(now, budget):
-            self._grant(entry, worker, now)
+            self._granting.grant(entry, worker, now)
             if worker.local:
                 starts.append(entry)
         return self._hand_over(starts, now)
@@ -454,43 +433,9 @@ class Conductor:
         before = {task.id: task for task in rows if task.state != TaskState.COMPLETED}
         self.lives.apply(run, progress.begin(existing), now, before)
 
-    def _grant(self, entry: TaskEntry, worker: Worker, now: int) -> None:
-        self._tokens += 1
-        token = entry.token = ids.token(self.term, self._tokens)
-        entry.worker = worker.id
-        entry.scheduled_at = now
-        entry.offers += 1
-        pools = self._pools_told.get(entry.pools)
-        if pools is None:
-            if len(self._pools_told) > SHARED_CALLS:
-                self._pools_told.clear()
-            pools = self._pools_told[entry.pools] = dict(entry.pools)
-        data = {"worker": worker.id, "pools": pools, "executor": entry.spec.executor}
-        change = Change("task", entry.id, TaskState.REQUESTED, TaskState.SCHEDULED, token, data)
-        self.journal.tell(entry.run.seq, change)
-        if entry.lane is not None:
-            for pool, _ in entry.lane.pools:
-                if pool.rate is not None:
-                    self.journal.commit.buckets.append(Bucket(pool.name, pool.stored_tat))
-        if worker.local:
-            entry.state = TaskState.RUNNING
-            entry.attempt += 1
-            entry.started_at = now
-            change = Change(
-                "task", entry.id, TaskState.SCHEDULED, TaskState.RUNNING, token, worker.by
-            )
-            self.journal.tell(entry.run.seq, change)
-        else:
-            entry.state = TaskState.SCHEDULED
-            self.journal.commit.orders.append(Order(worker.id, entry.id, token, "offer"))
-            ttl = self.lives.defaults.offer_ttl_us
-            self.lives.timers.set(now + ttl, "offer", entry.id, token)
-        self.journal.save(entry)
-        self.lives.waits_told.pop(entry.id, None)
-
     def _hand_over(self, starts: list[TaskEntry], now: int) -> Cycle:
         journal, board = self.journal, self.ledger.board
-        found = self._tell_waits()
+        found = tell_waits(self.lives)
         # Many of them are written once a second only: the set is written whole, for `why` to read.
         if board.reservations_changed and (self._swept or len(board.reserved) <= FEW_RESERVATIONS):
             board.reservations_changed = False
@@ -528,23 +473,3 @@ class Conductor:
             next_wake=min((at for at in wakes if at is not None), default=None),
             found_waiting=found,
         )
-
-    def _tell_waits(self) -> dict[str, int]:
-        """A task found waiting for a pool is told once per gate, with numbers as they are after this commit."""
-        found: dict[str, int] = {}
-        told = self.lives.waits_told
-        for lane, head, gate, reason in self.ledger.board.found_blocked:
-            name = gate_name(gate, reason)
-            found[name] = found.get(name, 0) + 1
-            if not isinstance(gate, PoolGate) or not head.in_line or told.get(head.id) == name:
-                continue
-            told[head.id] = name
-            data = {
-                "gate": name,
-                "used": gate.used,
-                "limit": gate.limit,
-                "need": next(slots for pool, slots in lane.pools if pool is gate),
-                "behind": len(lane) - 1,
-            }
-            self.journal.tell_wait(head.run.seq, Change("wait", head.id, "", name, 0, data))
-        return found

@@ -254,7 +254,7 @@ class Coordinator:
                         entry.attempt,
                         entry.run.row.id,
                         entry.spec,
-                        conductor.call_of(entry),
+                        conductor.calls.of(entry),
                         entry.run.row.flow,
                         entry.run.row.trace,
                     )
