@@ -128,3 +128,17 @@ def test_a_file_that_configures_logging_is_left_alone(cluster: Cluster, tmp_path
 
     assert lines(worker, "an order") == ["MINE an order"] * 3
     assert lines(worker, "a detail") == []
+    # What `current().log` writes is ours to print, and in one form wherever the body runs.
+    assert len([line for line in lines(worker, "our order") if re.match(FORM, line)]) == 3
+
+
+def test_a_file_that_switches_off_all_loggers_does_not_silence_ours(
+    cluster: Cluster, tmp_path: Path
+):
+    configured = "import logging.config; logging.config.dictConfig({'version': 1})"
+    worker, flows, _ = started(cluster, tmp_path, "info", configured)
+    client = cluster.client()
+    for kind in KINDS:
+        client.submit(flows.talk, kind, "plain").wait(TIMEOUT)
+
+    assert len([line for line in lines(worker, "our order") if re.match(FORM, line)]) == 3

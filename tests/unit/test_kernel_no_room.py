@@ -14,7 +14,7 @@ from headgate.base.model import Stubborn
 from headgate.kernel.conductor import Conductor
 from headgate.kernel.entries import TaskEntry
 from headgate.kernel.explain import Reason, Typical, explain_task
-from headgate.kernel.no_room import bound, no_room, pressures, seats
+from headgate.kernel.no_room import bound, bound_by_total, no_room, pressures, seats
 from headgate.kernel.place import Worker
 from headgate.testing.sim.build import graph, items, needs, numbers, run_row, step, worker_row
 
@@ -179,3 +179,12 @@ def test_e7_whoever_was_told_to_stop_and_does_not_is_pointed_at():
     assert "(1 task, 1 told to stop and still running)" in found["worker"].text
     [holder] = found["pool:db"].holders
     assert (holder.told, holder.told_at) == ("timeout", NOW + 10)
+
+
+def test_e7_who_was_told_to_stop_in_permits_of_another_kind_is_not_in_the_way():
+    """The total has room: only the one thread permit is lacking, and its body was told nothing."""
+    one = Worker(worker_row("w", permits={"async": 5, "thread": 1}, total=10))
+    one.used, one.used_by = 2, {"async": 1, "thread": 1}
+    assert not bound_by_total(one, "thread")
+    one.used = 10
+    assert bound_by_total(one, "async")

@@ -227,3 +227,14 @@ def test_d4_who_joins_late_is_not_given_all_that_comes_one_at_a_time():
         placed[name] += 1
         on.give_back(name, "async", offered=True)
     assert max(placed.values()) <= 1.5 * min(placed.values())
+
+
+@pytest.mark.parametrize(
+    ("permits", "total", "expected"),
+    [(8, -1, 4), (8, 4, 2), (-1, 10, 5), (8, 1, 1), (-1, -1, 20)],
+)
+def test_d6_under_pressure_a_part_of_the_permits_is_used_of_each_kind_and_in_total(
+    permits: int, total: int, expected: int
+):
+    on = floor("spread", ("a", {"permits": {"async": permits}, "total": total, "share": 50}))
+    assert len(fill(on, 20)) == expected

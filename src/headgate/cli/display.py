@@ -118,9 +118,9 @@ def picture(view: RunView, height: int) -> RenderableType:
         f" [dim]{_time(view)}[/]"
     )
     grid = Table.grid(padding=(0, 1))
-    grid.add_column(no_wrap=True, max_width=22, overflow="ellipsis")
+    grid.add_column(no_wrap=True, min_width=12, max_width=22, overflow="ellipsis")
     grid.add_column(width=10)
-    grid.add_column(justify="right", no_wrap=True)
+    grid.add_column(justify="right", no_wrap=True, min_width=7)
     grid.add_column(ratio=1, overflow="ellipsis", no_wrap=True)
     shown = _most_lively(view.steps, max(3, height - 4))
     for step in shown:

@@ -134,16 +134,12 @@ def log_lines(shell: Shell, level: str, *, bodies: bool = False) -> None:
     `bodies`: it runs steps, whose files are imported by now. What they log is printed and kept from the
     same level up, unless they set logging up themselves.
     """
-    from headgate.stages.executors.printing import LogLines, print_all
+    from headgate.stages.executors.printing import print_all, print_own
 
+    number = logging.getLevelNamesMapping()[level.upper()]
     if bodies:
-        print_all(logging.getLevelNamesMapping()[level.upper()])
-    handler = logging.StreamHandler()
-    handler.setFormatter(LogLines())
-    root = logging.getLogger("headgate")
-    root.handlers[:] = [handler]
-    root.setLevel("DEBUG" if shell.debug else level.upper())
-    root.propagate = False
+        print_all(number)
+    print_own(logging.DEBUG if shell.debug else number)
 
 
 Url = Annotated[

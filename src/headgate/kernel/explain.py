@@ -23,7 +23,7 @@ from headgate.kernel.entries import TaskEntry
 from headgate.kernel.gates import Gate, Lane, PoolGate
 from headgate.kernel.misfit import misfit
 from headgate.kernel.naming import counted, gate_name
-from headgate.kernel.no_room import no_room, seats
+from headgate.kernel.no_room import bound_by_total, no_room, seats
 from headgate.kernel.place import HOLD, Station, Worker
 from headgate.kernel.sharing import Group, Line, Told
 from headgate.kernel.steps import Phase
@@ -298,14 +298,15 @@ def _worker(
     ]
     matching = {worker.id: worker for worker in workers if worker.fits(skill)}
     several = list(matching.values())
-    # Whoever is in its way: on the same workers, in the same kind of permit or within the same total.
+    # Whoever is in its way: on the same workers, in the same kind of permit, or in any where the total bounds.
+    by_total = {each.id for each in several if bound_by_total(each, skill.executor)}
     running = [
         task
         for run in conductor.ledger.runs.values()
         for task in run.tasks.values()
         if task.state == TaskState.RUNNING
-        and (worker := matching.get(task.worker or "")) is not None
-        and (task.spec.executor == skill.executor or worker.row.total >= 0)
+        and task.worker in matching
+        and (task.spec.executor == skill.executor or task.worker in by_total)
     ]
     if not workers:
         text = "no worker is connected"

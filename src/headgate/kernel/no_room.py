@@ -32,6 +32,14 @@ def bound(worker: Worker, executor: str) -> Bound:
     return "offers" if worker.offered else "claim"
 
 
+def bound_by_total(worker: Worker, executor: str) -> bool:
+    """Whether tasks of any kind are in the way there, and not only those of this one."""
+    kind = bound(worker, executor)
+    return kind == "total" or (
+        kind in ("full", "pressed") and executor not in worker.row.full and worker.row.total >= 0
+    )
+
+
 def no_room(workers: Sequence[Worker], executor: str, stubborn: int = 0) -> str:
     """What is said of them. `stubborn`: how many of their tasks were told to stop and have not."""
     groups: dict[Bound, list[Worker]] = {}
@@ -57,13 +65,10 @@ def no_room(workers: Sequence[Worker], executor: str, stubborn: int = 0) -> str:
 
 
 def seats(worker: Worker, executor: str) -> int:
-    """How many tasks of this kind it can have at once as it is now; 0: no bound, or none."""
+    """How many tasks of this kind it can have at once as it is now; 0 where nothing bounds it."""
     row = worker.row
-    permits = row.permits.get(executor, 0)
-    permits = max(1, permits * row.share // 100) if permits > 0 else 0
-    if row.total < 0:
-        return permits
-    return min(permits, row.total) if permits else row.total
+    bounds = [each for each in (row.permits.get(executor, 0), row.total) if each > 0]
+    return max(1, min(bounds) * row.share // 100) if bounds else 0
 
 
 def pressures(pressed: Mapping[str, float], memory: float, p99_us: int) -> list[str]:

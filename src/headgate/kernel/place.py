@@ -104,12 +104,17 @@ class Worker:
         return min(free, row.claim - self.offered - self.given) if row.claim >= 0 else free
 
     def _pressed(self, executor: str) -> int:
-        """Under pressure it uses a part of its permits, and at least one: else it might stop for good."""
+        """Under pressure it uses a part of its permits, and at least one: else it might stop for good.
+
+        Where there is no bound there is no part of it: there only the claim is smaller.
+        """
         row = self.row
-        permits = row.permits.get(executor, 0)
-        if permits < 0:
-            return UNBOUNDED
-        return max(1, permits * row.share // 100) - self.used_by.get(executor, 0)
+        permits, room = row.permits.get(executor, 0), UNBOUNDED
+        if permits >= 0:
+            room = max(1, permits * row.share // 100) - self.used_by.get(executor, 0)
+        if row.total >= 0:
+            room = min(room, max(1, row.total * row.share // 100) - self.used)
+        return room
 
     def pressed_out(self, executor: str) -> bool:
         """It has permits left, and uses none of them under the pressure it feels."""

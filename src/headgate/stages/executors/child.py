@@ -143,8 +143,12 @@ def prepare(hello: Hello) -> None:
         # An import that fails is told with the work that needs it, where a user sees it.
         with suppress(BaseException):
             load(source)
+    # What a source sets up may switch off every logger that is there: ours is not its to silence.
+    logging.getLogger(capture.STEP_LOGGER).disabled = False
     if hello.prints:
         printing.print_all(hello.log_level)
+    if hello.own_level:
+        printing.print_own(hello.own_level)
 
 
 def run(work: Work, hello: Hello, teller: Teller) -> Report:

@@ -36,6 +36,8 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
     """Of what `current().log` writes to; the worker's own loggers may have another."""
     prints: bool = False
     """The worker prints what bodies log: so does the child."""
+    own_level: int = 0
+    """From where on the worker prints its own lines, and what `current().log` writes; 0: it does not."""
 
 
 class Work(msgspec.Struct, frozen=True, array_like=True):

@@ -27,7 +27,7 @@ from headgate.stages.executors.deadline import SharedDeadline
 from headgate.stages.executors.flights import Flight, Flights
 from headgate.stages.executors.frames import READY, Hello, Report, Work, frame
 from headgate.stages.executors.guard import Guard, end_marked
-from headgate.stages.executors.printing import prints_all
+from headgate.stages.executors.printing import prints_all, prints_own
 from headgate.stages.executors.protocol import (
     MAX_RESULT_BYTES,
     Done,
@@ -161,6 +161,7 @@ class ProcessExecutor:
             logging.getLogger().getEffectiveLevel(),
             logging.getLogger(STEP_LOGGER).getEffectiveLevel(),
             prints_all(),
+            prints_own(),
         )
         child = Child(
             hello, self._deadline.fd, self._keep_fds, self._guard, self._heard, self._gone

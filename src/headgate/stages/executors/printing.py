@@ -43,6 +43,23 @@ class OthersLines(logging.StreamHandler[TextIO]):
         self.addFilter(_printed_by_nobody)
 
 
+def print_own(level: int) -> None:
+    """Print our own lines from `level` up, and what `current().log` writes: whatever else is set up."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(LogLines())
+    ours = logging.getLogger(OURS)
+    ours.handlers[:] = [handler]
+    ours.setLevel(level)
+    ours.propagate = False
+
+
+def prints_own() -> int:
+    """From which level on this process does; 0: it does not."""
+    ours = logging.getLogger(OURS)
+    lines = any(isinstance(each.formatter, LogLines) for each in ours.handlers)
+    return ours.level if lines else 0
+
+
 def print_all(level: int) -> None:
     """Print what any logger says from `level` up, unless somebody has set logging up already."""
     root = logging.getLogger()
@@ -50,7 +67,9 @@ def print_all(level: int) -> None:
         return
     if root.level == logging.WARNING:  # else somebody has chosen it
         root.setLevel(level)
-    root.addHandler(OthersLines())
+    handler = OthersLines()
+    handler.setLevel(level)  # a logger with a lower one of its own is kept, but not printed
+    root.addHandler(handler)
 
 
 def prints_all() -> bool:

@@ -40,6 +40,8 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 _LOCK_NAME = re.compile(r"(headgate-[0-9a-f]{16})\.lock", re.ASCII)
 _KIND = "headgate work directory"
 _LONGEST_MARK = 1000
+SWEEP_SECONDS = 0.1
+"""How long a worker that starts waits for the sweep, which goes on by itself."""
 ROUNDS = 10
 """How often a directory is emptied in which a body that still runs makes files."""
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -58,7 +60,12 @@ class WorkRoot:
         self.lock_fd: int = lock
         """Give it to child processes: while one of them lives the tree is not swept."""
         self.path: Path = self._base / name
-        _sweep(self._base, os.fstat(self.lock_fd).st_uid)
+        # Nobody waits for long: what dead owners left may be a hundred thousand files.
+        sweeper = threading.Thread(
+            target=_sweep, args=(self._base, os.fstat(self.lock_fd).st_uid), daemon=True
+        )
+        sweeper.start()
+        sweeper.join(SWEEP_SECONDS)
 
     def empty(self, within: float) -> None:
         """Remove all that is in it: this process is about to end, with bodies that still run.
@@ -138,7 +145,11 @@ def _take(base: Path) -> tuple[str, int]:
             # Not refused at once: a sweep holds every lock for the moment in which it reads it.
             fcntl.flock(lock, fcntl.LOCK_EX)
             os.mkdir(name, dir_fd=base_fd)  # fails where something is: what is there is not ours
-            os.write(lock, "\n".join([_KIND, *_here(), ""]).encode())
+            try:
+                os.write(lock, "\n".join([_KIND, *_here(), ""]).encode())
+            except OSError:
+                os.rmdir(name, dir_fd=base_fd)  # without those words nobody would ever remove it
+                raise
         except OSError:
             os.unlink(f"{name}.lock", dir_fd=base_fd)
             os.close(lock)
@@ -202,10 +213,9 @@ def _here() -> tuple[str, str]:
 
 
 def _unusable(base: Path, error: OSError) -> InvalidSettings:
-    if base.exists() and not base.is_dir():
+    said = f"cannot be used: {error.strerror or error}"
+    if error.errno == errno.EEXIST:
         said = "is no directory"
-    else:
-        said = f"cannot be used: {error.strerror or error}"
     return InvalidSettings(
         f"work_dir {base} {said}.",
         field="work_dir",
