@@ -16,6 +16,7 @@ from headgate.base.model import Failure, LimitRow
 from headgate.base.states import RunState, TaskState
 from headgate.kernel.conductor import Conductor, Cycle
 from headgate.kernel.entries import TaskEntry
+from headgate.store.working import LEFT_BEHIND
 from headgate.testing.sim.build import graph, items, needs, numbers, run_row, step, worker_row
 
 NOW = 10**15
@@ -296,6 +297,31 @@ def test_e5_slots_of_a_drained_worker_are_free_when_the_pools_lease_has_passed()
     cycle = stage.cycle()
     assert (entry.state, cycle.next_wake) == ("requested", NOW + 160)
     stage.now = NOW + 160
+    stage.cycle()
+    assert entry.state == "scheduled"
+
+
+@pytest.mark.parametrize(
+    ("error", "state"),
+    [(None, "scheduled"), (LEFT_BEHIND, "requested")],
+    ids=["by its worker", "by its heir"],
+)
+def test_e5_slots_of_what_an_heir_hands_back_stay_for_the_pools_own_lease(
+    error: bytes | None, state: str
+):
+    """The body was inside to the end: what it used may still be taken, as after any death."""
+    limits = Limits(pools={"db": PoolRule(1, lease_us=60)})
+    stage = Stage(graph(step(pools=needs(db=1))), limits, local=False)
+    stage.submit()
+    entry = stage.entry("a")
+    stage.accept(entry)
+    stage.now = NOW + 10
+    stage.lead.ended(
+        entry.id, entry.token, "handed_back", stage.now, None, error, "drain", local=False
+    )
+    stage.cycle()
+    assert entry.state == state
+    stage.now = NOW + 70
     stage.cycle()
     assert entry.state == "scheduled"
 

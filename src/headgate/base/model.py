@@ -146,6 +146,8 @@ class WorkerRow(msgspec.Struct, frozen=True):
     """Attempts that were told to stop a while ago and still run; bounded, the oldest are kept."""
     leaves: tuple[tuple[int, int], ...] = ()
     """(task, token) of what it has in hand while it is told to end: charged to nobody if it goes without them."""
+    leaves_all: bool = False
+    """They are too many to name: whatever it has in hand."""
     since: int = 0
     lease_until: int = 0
 

@@ -11,7 +11,13 @@ already: whoever sent it may have less patience than we.
 
 A loop that has heard may be held again while all else ends. So it says that it
 goes on, a few times a second, and if it stops saying so after the time that was
-promised (`grace`, or at once after the second signal) the process ends as well.
+promised (`grace`, or at once after the second signal) the process ends as well. And
+after the second signal it ends in any case: a store that does not answer, however
+much the loop goes on, must not keep it.
+
+A step that holds the interpreter itself, in a call into C that does not let go of
+it or never returns to Python, keeps the handlers from running too: there SIGKILL is
+what is left.
 """
 
 from __future__ import annotations
@@ -30,14 +36,16 @@ FIRST_US: int = 1 * SECOND
 AGAIN_US: int = 1 * SECOND
 HELD_US: int = 3 * SECOND
 """How long a loop that has heard, and is ending, may be silent."""
+AT_LAST_US: int = 10 * SECOND
+"""After the second signal: whatever it waits for."""
 GOES_ON_SECONDS: float = 0.25
 UNHEARD_US: int = 1 * SECOND
 """After a signal: a loop that is merely busy has heard it by then."""
 ENDING_SECONDS: float = 5.0
 EXIT_CODE: int = 75
 LAST_LINE: str = (
-    "the loop is held and hears no signal:"
-    f" the process ends, code {EXIT_CODE}; its tasks are tried again\n"
+    "it does not end by itself (a step holds the loop, or the store does not answer):"
+    f" the process ends hard, code {EXIT_CODE}; its tasks are tried again\n"
 )
 
 
@@ -61,6 +69,7 @@ class LastResort:
         self._promised_us: int | None = None
         """When it is to have ended, once the loop has heard."""
         self._word_us: int | None = None
+        self._at_last_us: int | None = None
         # The one kind of queue that a signal handler may write to while its own thread does.
         self._signals: SimpleQueue[None] = SimpleQueue()
 
@@ -75,6 +84,8 @@ class LastResort:
         if self._count == 1:
             self._first_us = now
             self._word_us = now + UNHEARD_US
+        elif self._at_last_us is None:
+            self._at_last_us = now + AT_LAST_US
         self._end_us = end_us if self._end_us is None else min(end_us, self._end_us)
         self._signals.put(None)
 
@@ -87,7 +98,8 @@ class LastResort:
 
     def _go_on(self) -> None:
         if self._promised_us is not None:
-            self._end_us = max(self._promised_us, self._clock.monotonic() + HELD_US)
+            end_us = max(self._promised_us, self._clock.monotonic() + HELD_US)
+            self._end_us = end_us if self._at_last_us is None else min(end_us, self._at_last_us)
             asyncio.get_running_loop().call_later(GOES_ON_SECONDS, self._go_on)
 
     def grace_left(self) -> int:
@@ -98,7 +110,7 @@ class LastResort:
 
     def over(self) -> None:
         """Everything has ended: the loop may go."""
-        self._promised_us = self._end_us = self._word_us = None
+        self._promised_us = self._end_us = self._word_us = self._at_last_us = None
 
     def _watch(self) -> None:
         while True:

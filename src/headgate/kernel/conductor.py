@@ -340,7 +340,11 @@ class Conductor:
         before = entry.state
         if before == TaskState.RUNNING:
             self.ledger.ran(entry, at or now)
-        self.ledger.release(entry)
+        if state == TaskState.HANDED_BACK and error is not None:
+            # For a worker that ended with the body inside: as if it had been lost at that moment.
+            self._release_lost(entry, at or now, now)
+        else:
+            self.ledger.release(entry)
         if local:
             self.journal.commit.own_ends = True
             self._tell_end(entry, before, state, error, reason)

@@ -34,6 +34,7 @@ from headgate.base.errors import HeadgateError
 from headgate.base.states import TaskState
 from headgate.stages.executors import workdirs
 from headgate.store.protocol import Ended, Finish
+from headgate.store.working import LEFT_BEHIND
 
 LOOK_SECONDS = 0.005
 MAX_WILL_BYTES = 32 * 1024
@@ -103,7 +104,7 @@ async def _inherit(will: Will) -> None:
         try:
             _await_end(will)
             ended = [
-                Ended(task, token, TaskState.HANDED_BACK, None, None, "drain")
+                Ended(task, token, TaskState.HANDED_BACK, None, LEFT_BEHIND, "drain")
                 for task, token in will.tasks
             ]
             await store.finish(Finish(will.worker, ended))

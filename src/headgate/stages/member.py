@@ -49,7 +49,7 @@ ANSWER_SECONDS = 5.0
 LAST_WORD_SECONDS = 3.0
 """How long a process that ends hard waits for its row to say what it leaves behind."""
 MOST_LEFT = 1_000
-"""How many attempts it says that of: with them a beat stays below 64 kB."""
+"""How many attempts it names: with them a beat stays below 64 kB."""
 
 
 class Member:
@@ -195,8 +195,13 @@ class Member:
 
     def _left_behind(self) -> tuple[tuple[int, int], ...]:
         """What nobody is charged for if this process goes without it. An end that nobody wrote is lost with it."""
-        unwritten = [(end.task, end.token) for end in list(self._unwritten)]
-        return tuple([*self.worker.in_hand(), *unwritten][:MOST_LEFT])
+        ends, begun = list(self._unwritten), list(self.orders.doubtful())
+        if (coordinator := self._leading()) is not None:
+            ends += coordinator.unwritten()
+            begun += coordinator.unstarted()
+        found = dict.fromkeys([*self.worker.in_hand(), *begun])
+        found |= dict.fromkeys((end.task, end.token) for end in ends)
+        return tuple(found)
 
     def announce(self) -> None:
         """Steps and flows may have been defined since the worker described itself."""
@@ -330,7 +335,10 @@ class Member:
         row = self.worker.describe(-1 if leads else self.worker.pressure.standing)
         if not self._told_to_end:
             return row
-        return msgspec.structs.replace(row, leaves=self._left_behind())
+        left = self._left_behind()
+        if len(left) > MOST_LEFT:
+            return msgspec.structs.replace(row, leaves_all=True)
+        return msgspec.structs.replace(row, leaves=left)
 
     def _lose(self, why: str) -> None:
         """Stop everything before somebody else may start it again."""

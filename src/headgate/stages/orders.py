@@ -74,6 +74,10 @@ class Orders:
         """These may be written as accepted by us, though nobody began them: the answer was lost."""
         self._doubtful |= {token: task for task, token in attempts}
 
+    def doubtful(self) -> Offers:
+        """What may be ours without having begun. Asked from any thread."""
+        return [(task, token) for token, task in list(self._doubtful.items())]
+
     def forget(self) -> None:
         """The lease is lost: whatever it was, it is given to others."""
         self._doubtful.clear()

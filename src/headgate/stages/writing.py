@@ -79,12 +79,12 @@ class Writing:
         self._closing = True
 
     def unwritten(self) -> list[End]:
-        """Ends whose commit was not written: they have to go another way."""
-        return [end for ends, _ in self._flights.values() for end in ends]
+        """Ends whose commit was not written: they have to go another way. Asked from any thread."""
+        return [end for ends, _ in list(self._flights.values()) for end in ends]
 
     def unstarted(self) -> list[tuple[int, int]]:
         """Attempts of this process whose commit may be written, though it was not acted on."""
-        return [start for _, starts in self._flights.values() for start in starts]
+        return [start for _, starts in list(self._flights.values()) for start in starts]
 
     async def stop(self) -> None:
         for task in self._flights:

@@ -15,8 +15,8 @@ from headgate.store.protocol import Ended, Lost
 LEFT_BEHIND: Final[bytes] = msgspec.json.encode(
     Failure("drained", "its worker was told to end, and ended before it")
 )
-"""The error of a row that was handed back for a lost worker: whoever takes it up knows that it was not the
-worker that did it, and how long its slots stay taken."""
+"""The error of a row that was handed back for a worker that is gone, by the leader or its heir: whoever takes it
+up knows that the body was inside to the end, and how long its slots stay taken."""
 _failure = msgspec.json.Decoder(Failure).decode
 _REPORTED = ("full", "share", "permits", "total", "claim", "labels", "steps", "draining")
 """What of a worker the leader decides by; the rest may change unnoticed."""
@@ -48,6 +48,16 @@ def left(worker: str) -> Change:
 
 def lost(worker: str, reason: str) -> Change:
     return Change("worker", 0, "joined", "lost", 0, {"worker": worker, "reason": reason})
+
+
+class _Everything:
+    def __contains__(self, _: object) -> bool:
+        return True
+
+
+def left_by(worker: WorkerRow) -> Container[tuple[int, int]]:
+    """(task, token) of what a worker has said that it leaves behind."""
+    return _Everything() if worker.leaves_all else frozenset(worker.leaves)
 
 
 def take_back(

@@ -34,6 +34,8 @@ CONNECT_SECONDS = 10.0
 COMMAND_SECONDS = 30.0
 CACHED_STATEMENTS = 500
 MOST_WAITING = 10_000
+CLOSE_SECONDS = 5.0
+"""How long what was handed in may take when the store is closed."""
 SETTINGS = {
     "application_name": "headgate",
     "jit": "off",
@@ -115,10 +117,17 @@ class Line:
         return self._conn.get_server_pid()
 
     async def close(self) -> None:
-        """Finishes what was handed in, then hangs up."""
+        """Finishes what was handed in, then hangs up. A server that does not answer is not waited for."""
         self._closed = True
         if self._running:
-            await asyncio.wait(self._running)
+            _, left = await asyncio.wait(self._running, timeout=CLOSE_SECONDS)
+            if left:
+                # What became of these nobody learns, as if this process had died here.
+                if self._conn is not None:
+                    self._conn.terminate()
+                for task in left:
+                    task.cancel()
+                await asyncio.wait(left, timeout=1.0)
         await self._hang_up()
 
     async def _serve(self, verb: Verb[T], *, read: bool) -> T:

@@ -79,7 +79,7 @@ async def _bury(tx: Session, expire: Expire) -> list[Lost] | None:
         lost = {worker: Lost(worker, LEASE_PASSED, [], [], until) for worker, until, _ in rows}
         if not lost:
             return []
-        left = {worker: frozenset(decode_worker(body).leaves) for worker, _, body in rows}
+        left = {worker: working.left_by(decode_worker(body)) for worker, _, body in rows}
         changes = [
             working.take_back(lost[worker], left[worker], task, token, state)
             for task, token, state, worker in await tx.all("worker_tasks", sorted(lost))

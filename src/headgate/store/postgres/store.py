@@ -103,8 +103,8 @@ class _Open:
 
     async def stop(self) -> None:
         await self.listener.stop()
-        for line in (self.lead, self.write, self.work, self.look):
-            await line.close()
+        lines = (self.lead, self.write, self.work, self.look)
+        await asyncio.gather(*(line.close() for line in lines))
 
 
 class PostgresStore(Store):

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from headgate.base.clock import SECOND
 from headgate.base.events import NOBODY, Change
+from headgate.base.model import WorkerRow
 from headgate.base.states import TaskState
 from headgate.kernel.lanes import rank
 from headgate.store import working
@@ -63,7 +64,7 @@ def expire(tx: Session, expire: Expire, dead: Callable[[str], bool]) -> list[Los
             lost[worker] = Lost(worker, PROCESS_DIED, [], [], lease_until)
     if not lost:
         return []
-    left = {worker: _left_by(tx, worker) for worker in lost}
+    left = {worker: working.left_by(_row_of(tx, worker)) for worker in lost}
     changes = [
         working.take_back(lost[worker], left[worker], task, token, state)
         for task, token, state, worker in tx.all("worker_tasks", listed(lost))
@@ -82,9 +83,8 @@ def expire(tx: Session, expire: Expire, dead: Callable[[str], bool]) -> list[Los
     return list(lost.values())
 
 
-def _left_by(tx: Session, worker: str) -> frozenset[tuple[int, int]]:
-    row = tx.one("worker_get", worker)
-    return frozenset() if row is None else frozenset(decode_worker(row[2]).leaves)
+def _row_of(tx: Session, worker: str) -> WorkerRow:
+    return decode_worker(tx.row("worker_get", worker)[2])
 
 
 def _bury(tx: Session, workers: list[str], now: int) -> None:

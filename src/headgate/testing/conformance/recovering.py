@@ -171,6 +171,15 @@ class TestRecovering:
         [lost] = await expire(leader)
         assert (lost.abandoned, lost.handed_back) == ([pairs[0]], [pairs[1]])
 
+    async def test_a_worker_may_leave_more_than_it_can_name(self, world: World) -> None:
+        store = await world.open()
+        leader, _, pairs = await offered(store, tasks=3)
+        await store.accept(Accept("w1", pairs[:2]))
+        await join(store, "w1", draining=True, leaves_all=True)
+        world.clock.advance(LEASE + 1)
+        [lost] = await expire(leader)
+        assert (lost.abandoned, lost.handed_back, lost.withdrawn) == ([], pairs[:2], pairs[2:])
+
     async def test_several_lost_at_once(self, world: World) -> None:
         store = await world.open()
         leader, run, pairs = await offered(store, "w1", tasks=2)
