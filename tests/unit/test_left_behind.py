@@ -1,4 +1,4 @@
-"""What a worker that is told to end says it leaves behind: all that is its own in the store, wherever it is here."""
+"""What a worker that is told to end leaves behind: all that is its own in the store, wherever it is here."""
 
 from __future__ import annotations
 
