@@ -91,7 +91,7 @@ class Worker:
         lifetime: Lifetime | None = None,
     ) -> None:
         self.id: str = f"{socket.gethostname()}-{os.getpid()}-{os.urandom(4).hex()}"
-        self.since = 0
+        self.since: int = 0
         self.draining: bool = False
         self.live_fd: Callable[[str], int | None] | None = None
         """Where the lock is that says this worker lives; set by whoever keeps its lease."""
