@@ -27,10 +27,21 @@ def stop_outside_of_a_write(node: Node, cluster: Cluster) -> None:
         locks = [store.with_name(store.name + suffix) for suffix in ("-q.lock", "-w.lock")]
         while True:
             os.kill(node.pid, signal.SIGSTOP)
+            while not _stands(
+                node.pid
+            ):  # the signal is only on its way: a thread may still take a lock
+                time.sleep(0.001)
             if all(_free(lock) for lock in locks):
                 break
             os.kill(node.pid, signal.SIGCONT)
     node.pause()
+
+
+def _stands(pid: int) -> bool:
+    """Whether none of its threads runs any more."""
+    threads = Path(f"/proc/{pid}/task").iterdir()
+    states = [(thread / "stat").read_text().rpartition(")")[2].split()[0] for thread in threads]
+    return set(states) <= {"T", "t"}
 
 
 def _free(lock: Path) -> bool:
