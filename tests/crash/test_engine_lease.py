@@ -12,7 +12,7 @@ from headgate.testing import check_history
 
 SCRIPT = """
 import sys, time
-from headgate import embedded, flow, step
+from headgate import current, embedded, flow, step
 
 def record(word):
     with open(sys.argv[2], "a") as file:
@@ -27,6 +27,7 @@ async def blocks(seconds: float) -> float:
 
 @step(pool="p")
 def stays(seconds: float) -> float:
+    (current(required=True).workdir / "file").write_text("x")
     record("begin")
     time.sleep(seconds)
     record("end")
@@ -108,5 +109,7 @@ def test_b12_a_process_whose_thread_outlives_a_lost_lease_ends_hard(tmp_path: Pa
     )
     assert code == 75, output
     assert record == ["begin"]
+    # B13: nor does its work directory outlive it.
+    assert not list((tmp_path / "h.db-work").rglob("file"))
     with embedded(tmp_path / "h.db") as hg:
         assert hg.runs.list()[0].state == "running"

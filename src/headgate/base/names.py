@@ -89,52 +89,37 @@ def _pairs(value: object, field: str, hint: str) -> list[tuple[object, object]]:
 
 
 def tag_key(value: object, field: str = "tag") -> str:
-    key = name(value, field)
-    if "=" in key or "*" in key:
-        raise InvalidInput(
-            "a tag's key must not contain '=' or '*'.",
-            field=field,
-            got=value,
-            hint="Key and value are given apart: tenant and acme.",
-        )
-    return key
+    return _key(value, field, "a tag's key", "Key and value are given apart: tenant and acme.")
 
 
 def label_key(value: object, field: str = "label") -> str:
+    return _key(value, field, "a label's name", 'Name and value are given apart: {"gpu": "a100"}.')
+
+
+def tag_value(value: object, field: str = "tag") -> str:
+    # A rule per value counts under "key=*value": a value with a star of its own could meet that name.
+    return _value(value, field, "a tag's", "For a rule of each value, use per_value=True.")
+
+
+def label_value(value: object, field: str = "label") -> str:
+    return _value(value, field, "a label's", 'Name one value: {"gpu": "a100"}.')
+
+
+def _key(value: object, field: str, what: str, hint: str) -> str:
     key = name(value, field)
     if "=" in key or "*" in key:
         raise InvalidInput(
-            "a label's name must not contain '=' or '*'.",
-            field=field,
-            got=value,
-            hint='Name and value are given apart: {"gpu": "a100"}.',
+            f"{what} must not contain '=' or '*'.", field=field, got=value, hint=hint
         )
     return key
 
 
-def label_value(value: object, field: str = "label") -> str:
+def _value(value: object, field: str, whose: str, hint: str) -> str:
     value = _written_out(value)
     result = name(value, field)
     if result.startswith("*"):
         raise InvalidInput(
-            "a label's value must not begin with '*'.",
-            field=field,
-            got=value,
-            hint='Name one value: {"gpu": "a100"}.',
-        )
-    return result
-
-
-def tag_value(value: object, field: str = "tag") -> str:
-    value = _written_out(value)
-    result = name(value, field)
-    # A rule per value counts under "key=*value": a value with a star of its own could meet that name.
-    if result.startswith("*"):
-        raise InvalidInput(
-            "a tag's value must not begin with '*'.",
-            field=field,
-            got=value,
-            hint="For a rule of each value, use per_value=True.",
+            f"{whose} value must not begin with '*'.", field=field, got=value, hint=hint
         )
     return result
 

@@ -33,6 +33,8 @@ T = TypeVar("T")
 MARGIN_US = 1 * SECOND
 """How long before its lease ends a worker stops what it runs."""
 LAST_MOMENT_US = SECOND // 5
+LAST_ACT_SECONDS = 0.05
+"""Of that moment: whatever it is, the process is gone before the lease is."""
 LEAVE_SECONDS = 3.0
 ENDED_SECONDS = 0.002
 WOKEN_US = SECOND // 2
@@ -51,8 +53,12 @@ class LeaseKeeper:
         in_flight: Callable[[], int],
         *,
         exit_when_stuck: bool,
+        last_act: Callable[[float], None] | None = None,
     ) -> None:
-        """`renewed`, `lose` are called on the engine's loop; `describe`, `in_flight` from any thread."""
+        """`renewed`, `lose` are called on the engine's loop; `describe`, `in_flight` from any thread.
+
+        `last_act`: what is done before the process ends hard, within so many seconds.
+        """
         self._store = store.twin()
         self._settings = settings
         self._clock = clock
@@ -61,6 +67,7 @@ class LeaseKeeper:
         self._lose = lose
         self._in_flight = in_flight
         self._exit_when_stuck = exit_when_stuck
+        self._last_act = last_act
         self._engine_loop = asyncio.get_running_loop()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ends = 0
@@ -195,7 +202,11 @@ class LeaseKeeper:
             await asyncio.sleep(0.02)
         if self._in_flight():
             log.critical("work that is no longer ours cannot be stopped: this process must end")
-            os._exit(75)
+            try:
+                if self._last_act is not None:
+                    self._last_act(LAST_ACT_SECONDS)
+            finally:
+                os._exit(75)
 
     def _tell_lost(self, why: str) -> None:
         self._lost = True

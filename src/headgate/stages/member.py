@@ -323,6 +323,7 @@ class Member:
             self._lose,
             lambda: worker.in_flight,
             exit_when_stuck=self._settings.exit_when_stuck,
+            last_act=worker.empty_work_root,
         )
         worker.live_fd = keeper.live_fd
         worker.expired = keeper.expired

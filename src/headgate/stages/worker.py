@@ -478,9 +478,9 @@ class Worker:
     def work_root(self) -> Path:
         return self._work_root.path
 
-    def empty_work_root(self) -> None:
+    def empty_work_root(self, within: float = LAST_ACT_SECONDS) -> None:
         """Remove what bodies have in their work directories: the process ends right after it. From any thread."""
-        self._work_root.empty(LAST_ACT_SECONDS)
+        self._work_root.empty(within)
 
     def forget(self) -> None:
         """Give up the work directories: nothing runs any more."""
