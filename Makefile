@@ -1,13 +1,13 @@
 # Every target works on a fresh machine with Python 3.11+, pip and make alone.
 PYTHON ?= python3
 BIN := .venv/bin
-STAMP := .venv/.headgate-installed
+STAMP := .venv/.locktender-installed
 
 .PHONY: setup test check demo bench clean
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml
-	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "headgate needs Python 3.11 or newer")'
+	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "locktender needs Python 3.11 or newer")'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
 	$(BIN)/python -m pip install --quiet --editable . --group dev
@@ -28,7 +28,7 @@ check: $(STAMP)
 	$(BIN)/lint-imports
 
 demo: $(STAMP)
-	$(BIN)/headgate demo
+	$(BIN)/locktender demo
 
 bench: $(STAMP)
 	$(BIN)/python -m pip install --quiet --group bench

@@ -19,13 +19,13 @@ from pathlib import Path
 import msgspec
 
 from bench.report import Figure
-from headgate.base.graph import Graph, Node
-from headgate.base.ids import RunId
-from headgate.base.model import NewRun, WorkerRow
-from headgate.kernel.conductor import Conductor
-from headgate.stages.feed import Feed
-from headgate.store.protocol import Elect, SetLimit, Submit
-from headgate.store.sqlite.store import SqliteStore
+from locktender.base.graph import Graph, Node
+from locktender.base.ids import RunId
+from locktender.base.model import NewRun, WorkerRow
+from locktender.kernel.conductor import Conductor
+from locktender.stages.feed import Feed
+from locktender.store.protocol import Elect, SetLimit, Submit
+from locktender.store.sqlite.store import SqliteStore
 
 RUNNING = 200
 PER_CYCLE = 20

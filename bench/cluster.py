@@ -21,8 +21,8 @@ import asyncpg
 from bench import cluster_steps as steps
 from bench.postgres import BARE, BATCH, CLAIM, COMPLETE
 from bench.report import Figure
-from headgate import Client, Submission, connect
-from headgate.testing.postgres_server import connected, copy_of, server, template
+from locktender import Client, Submission, connect
+from locktender.testing.postgres_server import connected, copy_of, server, template
 
 if TYPE_CHECKING:
     from bench.peers import procrastinate
@@ -35,7 +35,7 @@ TICKS = 100
 
 
 class Fleet(NamedTuple):
-    hg: Client
+    engine: Client
     leader: subprocess.Popen[bytes]
     workers: list[subprocess.Popen[bytes]]
 
@@ -59,7 +59,7 @@ def run() -> list[Figure]:
 @contextmanager
 def fleet(url: str, workers: int, *settings: str) -> Iterator[Fleet]:
     sets = [each for setting in settings for each in ("--set", setting)]
-    base = [sys.executable, "-m", "headgate"]
+    base = [sys.executable, "-m", "locktender"]
     rest = ["--url", url, "--json", "--with-parent", "--set", "log_level=warning"]
     started: list[subprocess.Popen[bytes]] = []
 
@@ -75,14 +75,14 @@ def fleet(url: str, workers: int, *settings: str) -> Iterator[Fleet]:
     try:
         leader = start("server", "--port", "0")
         crew = [start("worker", "--app", steps.__name__, *sets) for _ in range(workers)]
-        with connect(url) as hg:
-            hg.limits.set_max_concurrent_runs(-1)
-            hg.limits.set_max_active(-1)
-            hg.pools.set("wide", limit=100_000)
-            hg.pools.set("ten", limit=10)
-            hg.pools.set("one", limit=1)
-            hg.submit(steps.many, list(range(200))).result(PATIENCE)
-            yield Fleet(hg, leader, crew)
+        with connect(url) as engine:
+            engine.limits.set_max_concurrent_runs(-1)
+            engine.limits.set_max_active(-1)
+            engine.pools.set("wide", limit=100_000)
+            engine.pools.set("ten", limit=10)
+            engine.pools.set("one", limit=1)
+            engine.submit(steps.many, list(range(200))).result(PATIENCE)
+            yield Fleet(engine, leader, crew)
     finally:
         for process in started:
             process.terminate()
@@ -96,13 +96,13 @@ def cpu_seconds(pid: int) -> float:
 
 
 def _ours(url: str, bare: float, peer: procrastinate.Peer) -> list[Figure]:
-    with fleet(url, 1, "async_permits=0", "claim_batch=1000") as (hg, *_):
-        rates = [_wide(hg) for _ in range(3)]
+    with fleet(url, 1, "async_permits=0", "claim_batch=1000") as (engine, *_):
+        rates = [_wide(engine) for _ in range(3)]
         steps_rate = max(rates)
-        runs = _singles(hg, url)
-        start_ms = _idle(hg)
-        gap_ms = _gap(hg)
-        pool = _pool(hg)
+        runs = _singles(engine, url)
+        start_ms = _idle(engine)
+        gap_ms = _gap(engine)
+        pool = _pool(engine)
     share, times = steps_rate / bare, steps_rate / peer.steps
     return [
         Figure("no-op steps, one worker", steps_rate, "/s", "≥ 10,000", steps_rate >= 10_000),
@@ -118,16 +118,16 @@ def _ours(url: str, bare: float, peer: procrastinate.Peer) -> list[Figure]:
     ]  # fmt: skip
 
 
-def _wide(hg: Client) -> float:
+def _wide(engine: Client) -> float:
     began = time.perf_counter()
-    hg.submit(steps.many, list(range(ITEMS))).result(PATIENCE)
+    engine.submit(steps.many, list(range(ITEMS))).result(PATIENCE)
     return ITEMS / (time.perf_counter() - began)
 
 
-def _singles(hg: Client, url: str) -> float:
+def _singles(engine: Client, url: str) -> float:
     before = asyncio.run(_ended(url, 0))
     began = time.perf_counter()
-    hg.submit_many(steps.single, [Submission((n,)) for n in range(RUNS)])
+    engine.submit_many(steps.single, [Submission((n,)) for n in range(RUNS)])
     asyncio.run(_ended(url, before + RUNS))
     return RUNS / (time.perf_counter() - began)
 
@@ -136,39 +136,39 @@ async def _ended(url: str, at_least: int) -> int:
     async with connected(url) as conn:
         while True:
             count: int = await conn.fetchval(
-                "SELECT count(*) FROM headgate.run WHERE state = 'succeeded'"
+                "SELECT count(*) FROM locktender.run WHERE state = 'succeeded'"
             )
             if count >= at_least:
                 return count
             await asyncio.sleep(0.02)
 
 
-def _idle(hg: Client) -> float:
+def _idle(engine: Client) -> float:
     taken: list[float] = []
     for n in range(60):
         sent = time.time()
-        taken.append(hg.submit(steps.once, n).result(PATIENCE) - sent)
+        taken.append(engine.submit(steps.once, n).result(PATIENCE) - sent)
         time.sleep(0.02)
     return statistics.median(taken[20:]) * 1e3
 
 
-def _gap(hg: Client) -> float:
-    spans = sorted(hg.submit(steps.turns, list(range(200))).result(PATIENCE))
+def _gap(engine: Client) -> float:
+    spans = sorted(engine.submit(steps.turns, list(range(200))).result(PATIENCE))
     gaps = [after[0] - before[1] for before, after in pairwise(spans)]
     return statistics.median(gaps) * 1e3
 
 
-def _pool(hg: Client) -> float:
+def _pool(engine: Client) -> float:
     began = time.perf_counter()
-    hg.submit(steps.pool_of_ten, [0.1] * 200).result(PATIENCE)
+    engine.submit(steps.pool_of_ten, [0.1] * 200).result(PATIENCE)
     return (time.perf_counter() - began) / 2.0
 
 
 def _scaling(url: str, count: int) -> list[Figure]:
-    with fleet(url, count, "async_permits=16") as (hg, leader, workers):
+    with fleet(url, count, "async_permits=16") as (engine, leader, workers):
         lead, crew = cpu_seconds(leader.pid), sum(cpu_seconds(each.pid) for each in workers)
         began = time.perf_counter()
-        hg.submit(steps.fives, list(range(FIVES))).result(PATIENCE)
+        engine.submit(steps.fives, list(range(FIVES))).result(PATIENCE)
         rate = FIVES / (time.perf_counter() - began)
         lead = cpu_seconds(leader.pid) - lead
         crew = sum(cpu_seconds(each.pid) for each in workers) - crew

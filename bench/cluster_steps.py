@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from headgate import flow, step
+from locktender import flow, step
 
 
 @step(pools={"wide": 1})

@@ -21,17 +21,17 @@ import msgspec
 
 from bench import cluster_steps as steps
 from bench.report import Figure
-from headgate import AdmissionRejected, AsyncClient, Client, connect, connect_async
-from headgate.base.clock import SystemClock
-from headgate.base.graph import Graph, Node
-from headgate.base.ids import RunId
-from headgate.base.model import NewRun, WorkerRow
-from headgate.client.preparing import Preparing
-from headgate.kernel.conductor import Conductor
-from headgate.stages.feed import Feed
-from headgate.store.protocol import Elect, SetLimit, Submit
-from headgate.store.sqlite.store import SqliteStore
-from headgate.testing.postgres_server import copy_of, server, template
+from locktender import AdmissionRejected, AsyncClient, Client, connect, connect_async
+from locktender.base.clock import SystemClock
+from locktender.base.graph import Graph, Node
+from locktender.base.ids import RunId
+from locktender.base.model import NewRun, WorkerRow
+from locktender.client.preparing import Preparing
+from locktender.kernel.conductor import Conductor
+from locktender.stages.feed import Feed
+from locktender.store.protocol import Elect, SetLimit, Submit
+from locktender.store.sqlite.store import SqliteStore
+from locktender.testing.postgres_server import copy_of, server, template
 
 MANY = 10_000
 REJECTIONS = 4_000
@@ -62,22 +62,22 @@ def _postgres() -> Generator[str]:
 
 def _admission(store: str, url: str, *, held: bool) -> list[Figure]:
     """`held`: the targets are set for this store."""
-    with connect(url) as hg:
-        hg.limits.set_max_active(-1)
-        hg.limits.set_tag("tenant", per_value=True, max_active=MANY_ACTIVE)
-        hg.submit_many(steps.single, range(FEW_ACTIVE))
-        few = _single(hg)
+    with connect(url) as engine:
+        engine.limits.set_max_active(-1)
+        engine.limits.set_tag("tenant", per_value=True, max_active=MANY_ACTIVE)
+        engine.submit_many(steps.single, range(FEW_ACTIVE))
+        few = _single(engine)
         rates: list[float] = []
         left = MANY_ACTIVE - FEW_ACTIVE - SINGLES
         while left > 0:
             began = time.perf_counter()
-            made = hg.submit_many(steps.single, range(min(MANY, left)))
+            made = engine.submit_many(steps.single, range(min(MANY, left)))
             rates.append(len(made) / (time.perf_counter() - began))
             left -= len(made)
-        many = _single(hg)
+        many = _single(engine)
     stored = asyncio.run(_stored(url))
-    with connect(url) as hg:
-        hg.limits.set_max_active(1_000)
+    with connect(url) as engine:
+        engine.limits.set_max_active(1_000)
     rejected = asyncio.run(_rejections(url))
     rate = statistics.median(rates)
     return [
@@ -92,11 +92,11 @@ def _admission(store: str, url: str, *, held: bool) -> list[Figure]:
     ]  # fmt: skip
 
 
-def _single(hg: Client) -> float:
+def _single(engine: Client) -> float:
     took: list[float] = []
     for n in range(SINGLES):
         began = time.perf_counter()
-        hg.submit(steps.single, n, tags={"tenant": f"t{n % 10}"})
+        engine.submit(steps.single, n, tags={"tenant": f"t{n % 10}"})
         took.append(time.perf_counter() - began)
     return statistics.median(took) * 1e3
 
@@ -104,28 +104,28 @@ def _single(hg: Client) -> float:
 async def _stored(url: str) -> float:
     """What is left of `submit_many` without the flow's own body and its tracing."""
     rates: list[float] = []
-    async with connect_async(url) as hg:
+    async with connect_async(url) as engine:
         for _ in range(3):
-            preparing = Preparing(steps.single, hg.settings, SystemClock())
+            preparing = Preparing(steps.single, engine.settings, SystemClock())
             prepared = [preparing.prepare(n) for n in range(MANY)]
             began = time.perf_counter()
-            await hg.submit_all_prepared(prepared, partial=False)
+            await engine.submit_all_prepared(prepared, partial=False)
             rates.append(MANY / (time.perf_counter() - began))
     return statistics.median(rates)
 
 
 async def _rejections(url: str) -> float:
-    async with connect_async(url) as hg:
+    async with connect_async(url) as engine:
         began = time.perf_counter()
         each = REJECTIONS // SUBMITTERS
-        await asyncio.gather(*(_turned_away(hg, each) for _ in range(SUBMITTERS)))
+        await asyncio.gather(*(_turned_away(engine, each) for _ in range(SUBMITTERS)))
         return REJECTIONS / (time.perf_counter() - began)
 
 
-async def _turned_away(hg: AsyncClient, times: int) -> None:
+async def _turned_away(engine: AsyncClient, times: int) -> None:
     for n in range(times):
         try:
-            await hg.submit(steps.single, n)
+            await engine.submit(steps.single, n)
         except AdmissionRejected:
             continue
         raise AssertionError("there was room")

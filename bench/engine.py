@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from bench.report import Figure
-from headgate import embedded_async, flow, step
-from headgate.base.graph import Node
-from headgate.client.client_async import AsyncClient
-from headgate.flows.trace import trace
-from headgate.testing.sim.world import Behaviour, World
+from locktender import embedded_async, flow, step
+from locktender.base.graph import Node
+from locktender.client.client_async import AsyncClient
+from locktender.flows.trace import trace
+from locktender.testing.sim.world import Behaviour, World
 
 WORKLOADS = Path(__file__).parent / "workloads"
 PARALLEL = 16
@@ -84,16 +84,16 @@ def workload(tasks: list[tuple[str, list[int]]], runtimes: list[float]) -> None:
 @asynccontextmanager
 async def engine(**settings: object) -> AsyncIterator[AsyncClient]:
     with tempfile.TemporaryDirectory() as folder:
-        async with embedded_async(Path(folder) / "bench.db", **settings) as hg:
-            yield hg
+        async with embedded_async(Path(folder) / "bench.db", **settings) as client:
+            yield client
 
 
 async def throughput(count: int) -> float:
-    async with engine() as hg:
-        run = await hg.submit(many, list(range(500)))
+    async with engine() as client:
+        run = await client.submit(many, list(range(500)))
         await run.result()
         start = time.perf_counter()
-        run = await hg.submit(many, list(range(count)))
+        run = await client.submit(many, list(range(count)))
         await run.wait()
         return count / (time.perf_counter() - start)
 
@@ -131,25 +131,25 @@ def bare_loop(count: int, batch: int = 200) -> float:
 
 async def pool_wall(count: int, seconds: float) -> tuple[float, int]:
     _overlap.update(now=0, peak=0)
-    async with engine() as hg:
-        await hg.pools.set("ten", limit=10)
-        run = await hg.submit(pool_of_ten, [0.001] * 20)
+    async with engine() as client:
+        await client.pools.set("ten", limit=10)
+        run = await client.submit(pool_of_ten, [0.001] * 20)
         await run.wait()
         _overlap.update(now=0, peak=0)
         start = time.perf_counter()
-        run = await hg.submit(pool_of_ten, [seconds] * count)
+        run = await client.submit(pool_of_ten, [seconds] * count)
         await run.wait()
         return time.perf_counter() - start, _overlap["peak"]
 
 
 async def idle_latency(samples: int) -> list[float]:
-    async with engine() as hg:
+    async with engine() as client:
         took: list[float] = []
         for _ in range(samples):
             _started.clear()
             await asyncio.sleep(0.01)
             start = time.perf_counter()
-            run = await hg.submit(once)
+            run = await client.submit(once)
             await run.wait()
             took.append(_started[0] - start)
         return took
@@ -165,9 +165,9 @@ async def real_graphs() -> list[tuple[str, float, float]]:
         scale = 3.0 / simulated(graph, runtimes)
         runtimes = [round(each * scale, 4) for each in runtimes]
         ideal = simulated(graph, runtimes)
-        async with engine() as hg:
+        async with engine() as client:
             start = time.perf_counter()
-            run = await hg.submit(workload, graph, runtimes)
+            run = await client.submit(workload, graph, runtimes)
             await run.wait()
             found.append((path.stem, time.perf_counter() - start, ideal))
     return found
@@ -214,13 +214,13 @@ IN_FLIGHT = """
 import asyncio, json, resource, tempfile, time
 from pathlib import Path
 from bench.engine import sleepers
-from headgate import embedded_async
+from locktender import embedded_async
 
 async def main():
     with tempfile.TemporaryDirectory() as folder:
-        async with embedded_async(Path(folder) / "b.db", async_permits=0, max_starts_per_cycle=10000) as hg:
+        async with embedded_async(Path(folder) / "b.db", async_permits=0, max_starts_per_cycle=10000) as client:
             start = time.perf_counter()
-            run = await hg.submit(sleepers, [1.0] * 10_000)
+            run = await client.submit(sleepers, [1.0] * 10_000)
             await run.wait()
             took = time.perf_counter() - start
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -232,14 +232,14 @@ asyncio.run(main())
 IMPORT = """
 import json, time
 start = time.perf_counter()
-import headgate
+import locktender
 print(json.dumps({"ms": (time.perf_counter() - start) * 1000}))
 """
 
 FIRST_STEP = """
 import json, tempfile, time
 from pathlib import Path
-from headgate import embedded, flow, step
+from locktender import embedded, flow, step
 
 @step
 def first() -> float:
@@ -249,8 +249,8 @@ def first() -> float:
 def one() -> float:
     return first()
 
-with tempfile.TemporaryDirectory() as folder, embedded(Path(folder) / "b.db") as hg:
-    print(json.dumps({"at": hg.submit(one).result()}))
+with tempfile.TemporaryDirectory() as folder, embedded(Path(folder) / "b.db") as client:
+    print(json.dumps({"at": client.submit(one).result()}))
 """
 
 
@@ -286,7 +286,7 @@ def run() -> list[Figure]:
             Figure(f"graph {name}, makespan / zero overhead", ratio, "x", "<= 1.08", ratio <= 1.08)
         )
     imported = statistics.median(child(IMPORT)["ms"] for _ in range(5))
-    figures.append(Figure("import headgate", imported, "ms", "<= 150", imported <= 150))
+    figures.append(Figure("import locktender", imported, "ms", "<= 150", imported <= 150))
     firsts: list[float] = []
     for _ in range(5):
         start = time.time()

@@ -20,11 +20,11 @@ import time
 from collections.abc import Callable
 
 from bench.report import Figure
-from headgate.base.graph import Graph, Item, PoolNeed
-from headgate.base.limits import Fair, Limits, PoolRule, Rate, TagRule
-from headgate.base.model import WorkerRow
-from headgate.kernel.conductor import Conductor, Cycle
-from headgate.testing.sim.build import graph, items, numbers, run_row, step
+from locktender.base.graph import Graph, Item, PoolNeed
+from locktender.base.limits import Fair, Limits, PoolRule, Rate, TagRule
+from locktender.base.model import WorkerRow
+from locktender.kernel.conductor import Conductor, Cycle
+from locktender.testing.sim.build import graph, items, numbers, run_row, step
 
 START = 10**15
 RUNS = 20

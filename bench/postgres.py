@@ -18,12 +18,12 @@ from typing import Any
 import asyncpg
 
 from bench.report import Figure
-from headgate.base.changes import Order, RunEnd, RunEvents, RunStart, TaskRow
-from headgate.base.events import Change
-from headgate.base.ids import run_id, task_id, token
-from headgate.base.model import NewRun, WorkerRow
-from headgate.store.postgres import PostgresStore
-from headgate.store.protocol import (
+from locktender.base.changes import Order, RunEnd, RunEvents, RunStart, TaskRow
+from locktender.base.events import Change
+from locktender.base.ids import run_id, task_id, token
+from locktender.base.model import NewRun, WorkerRow
+from locktender.store.postgres import PostgresStore
+from locktender.store.protocol import (
     Accept,
     Beat,
     Commit,
@@ -34,7 +34,7 @@ from headgate.store.protocol import (
     SetLimit,
     Submit,
 )
-from headgate.testing.postgres_server import connected, copy_of, server, template
+from locktender.testing.postgres_server import connected, copy_of, server, template
 
 BATCH = 200
 PER_RUN = 10

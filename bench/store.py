@@ -23,12 +23,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.report import Figure
-from headgate.base.changes import RunEvents, TaskEnd, TaskRow
-from headgate.base.events import Change, pack
-from headgate.base.ids import run_id, task_id, token
-from headgate.base.model import NewRun, WorkerRow
-from headgate.store.protocol import Accept, Beat, Commit, Elect, Ended, Finish, SetLimit, Submit
-from headgate.store.sqlite import SqliteStore
+from locktender.base.changes import RunEvents, TaskEnd, TaskRow
+from locktender.base.events import Change, pack
+from locktender.base.ids import run_id, task_id, token
+from locktender.base.model import NewRun, WorkerRow
+from locktender.store.protocol import Accept, Beat, Commit, Elect, Ended, Finish, SetLimit, Submit
+from locktender.store.sqlite import SqliteStore
 
 BATCH = 200
 PER_RUN = 10
@@ -49,7 +49,7 @@ class Result:
 
 
 def run(rounds: int = ROUNDS) -> list[Result]:
-    with tempfile.TemporaryDirectory(prefix="headgate-bench-") as folder:
+    with tempfile.TemporaryDirectory(prefix="locktender-bench-") as folder:
         return asyncio.run(_run(Path(folder), rounds))
 
 

@@ -19,16 +19,16 @@ from typing import Any, NamedTuple
 import psutil
 
 from bench.report import Figure
-from headgate import embedded_async, flow, step
-from headgate.base.clock import SystemClock
-from headgate.base.config import Settings
-from headgate.base.graph import Node
-from headgate.client.client_async import AsyncClient
-from headgate.flows.registry import registry
-from headgate.kernel.sketch import MinuteSketch
-from headgate.stages.pressure import Pressure
-from headgate.stages.worker import End, Launch, Worker
-from headgate.store.sqlite.store import SqliteStore
+from locktender import embedded_async, flow, step
+from locktender.base.clock import SystemClock
+from locktender.base.config import Settings
+from locktender.base.graph import Node
+from locktender.client.client_async import AsyncClient
+from locktender.flows.registry import registry
+from locktender.kernel.sketch import MinuteSketch
+from locktender.stages.pressure import Pressure
+from locktender.stages.worker import End, Launch, Worker
+from locktender.store.sqlite.store import SqliteStore
 
 HERE = Path(__file__)
 CALL = b'{"args": [1], "kwargs": {}}'
@@ -103,8 +103,8 @@ class Cost(NamedTuple):
 @asynccontextmanager
 async def engine(**settings: Any) -> AsyncGenerator[AsyncClient]:
     with tempfile.TemporaryDirectory() as folder:
-        async with embedded_async(Path(folder) / "bench.db", **settings) as hg:
-            yield hg
+        async with embedded_async(Path(folder) / "bench.db", **settings) as client:
+            yield client
 
 
 # -- the worker alone ------------------------------------------------------------------------------
@@ -156,18 +156,18 @@ async def alone(kind: str, count: int) -> Cost:
 
 async def through_an_engine(kind: str, count: int, permits: int) -> Cost:
     """Leader, store and worker in one process: everything a task costs, once."""
-    async with engine(**{f"{kind}_permits": permits}) as hg:
-        await (await hg.submit(many, kind, list(range(100)))).wait(PATIENCE)
+    async with engine(**{f"{kind}_permits": permits}) as client:
+        await (await client.submit(many, kind, list(range(100)))).wait(PATIENCE)
         cpu, wall = time.process_time(), time.perf_counter()
-        await (await hg.submit(many, kind, list(range(count)))).wait(PATIENCE)
+        await (await client.submit(many, kind, list(range(count)))).wait(PATIENCE)
         cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
     return Cost(count / wall, cpu / count * 1e6)
 
 
 @contextmanager
 def worker_process(url: str, *arguments: str) -> Generator[psutil.Process]:
-    """`headgate worker` on this file's steps; ends when its standard input does."""
-    command = [sys.executable, "-m", "headgate", "worker", "--app", "bench.worker", "--url", url]
+    """`locktender worker` on this file's steps; ends when its standard input does."""
+    command = [sys.executable, "-m", "locktender", "worker", "--app", "bench.worker", "--url", url]
     process = subprocess.Popen(
         [*command, "--json", "--with-parent", *arguments],
         stdin=subprocess.PIPE,
@@ -186,11 +186,11 @@ async def beside_a_leader(count: int) -> Cost:
     """A worker in a process of its own, its own reads and writes of the store included."""
     with tempfile.TemporaryDirectory() as folder:
         url = str(Path(folder) / "bench.db")
-        async with embedded_async(url) as hg:
+        async with embedded_async(url) as client:
             with worker_process(url, "--label", "place=elsewhere") as worker:
-                await (await hg.submit(many_elsewhere, list(range(200)))).wait(PATIENCE)
+                await (await client.submit(many_elsewhere, list(range(200)))).wait(PATIENCE)
                 before, wall = seconds_used(worker), time.perf_counter()
-                await (await hg.submit(many_elsewhere, list(range(count)))).wait(PATIENCE)
+                await (await client.submit(many_elsewhere, list(range(count)))).wait(PATIENCE)
                 wall = time.perf_counter() - wall
                 after = seconds_used(worker)
     loop, whole = ((b - a) / count * 1e6 for a, b in zip(before, after, strict=True))
@@ -210,17 +210,17 @@ async def shares(count: int, seconds: float, permits: int) -> Counter[int]:
         url = str(Path(folder) / "bench.db")
         settings: dict[str, Any] = {"async_permits": permits, "placement": "spread"}
         few = ("--set", f"async_permits={permits}")
-        async with embedded_async(url, **settings) as hg:
+        async with embedded_async(url, **settings) as client:
             with worker_process(url, *few), worker_process(url, *few):
-                run = await hg.submit(whereabouts, [seconds] * count)
+                run = await client.submit(whereabouts, [seconds] * count)
                 return Counter(await run.result(PATIENCE))
 
 
 async def memory_while(count: int, permits: int) -> list[float]:
     """Megabytes in use as each task saw them, in order."""
-    async with engine(async_permits=permits) as hg:
-        await (await hg.submit(memories, [0.0] * 100)).wait(PATIENCE)
-        run = await hg.submit(memories, [0.005] * count)
+    async with engine(async_permits=permits) as client:
+        await (await client.submit(memories, [0.0] * 100)).wait(PATIENCE)
+        run = await client.submit(memories, [0.005] * count)
         return await run.result(PATIENCE)
 
 
@@ -228,13 +228,13 @@ IN_FLIGHT = """
 import asyncio, json, resource, tempfile, time
 from pathlib import Path
 from bench.worker import whereabouts
-from headgate import embedded_async
+from locktender import embedded_async
 
 async def main():
     with tempfile.TemporaryDirectory() as folder:
-        async with embedded_async(Path(folder) / "b.db", async_permits=0) as hg:
+        async with embedded_async(Path(folder) / "b.db", async_permits=0) as client:
             start = time.perf_counter()
-            run = await hg.submit(whereabouts, [1.0] * 10_000)
+            run = await client.submit(whereabouts, [1.0] * 10_000)
             await run.wait()
             took = time.perf_counter() - start
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

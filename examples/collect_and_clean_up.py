@@ -1,7 +1,7 @@
 """Errors collected, and a clean-up that always runs.
 
     python examples/collect_and_clean_up.py
-    headgate run examples/collect_and_clean_up.py:ingest --arg rows=10
+    locktender run examples/collect_and_clean_up.py:ingest --arg rows=10
 
 With on_error="collect" a bad row does not fail the others: it arrives as a
 StepError in the list. The scratch folder is removed whatever happens.
@@ -11,12 +11,12 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from headgate import Fatal, StepError, flow, step
+from locktender import Fatal, StepError, flow, step
 
 
 @step
 def make_scratch() -> str:
-    return tempfile.mkdtemp(prefix="headgate-example-")
+    return tempfile.mkdtemp(prefix="locktender-example-")
 
 
 @step(retries=2, retry_delay="10ms", retry_on=OSError)

@@ -1,14 +1,14 @@
 """CPU-bound work in processes: one per core, each step in a child of its own.
 
     python examples/cpu_processes.py
-    headgate run examples/cpu_processes.py:primes --arg upto=200000
+    locktender run examples/cpu_processes.py:primes --arg upto=200000
 
 A child that is killed fails only the task it ran, which is tried again.
 """
 
 import os
 
-from headgate import flow, step
+from locktender import flow, step
 
 
 @step(executor="process", retries=2, timeout="1m")

@@ -1,7 +1,7 @@
 """Downloads with a window: a thousand files may be listed, three are fetched at a time.
 
     python examples/downloads_window.py
-    headgate run examples/downloads_window.py:mirror --arg count=12
+    locktender run examples/downloads_window.py:mirror --arg count=12
 
 Needs no network: a small server in this process stands for the world outside.
 """
@@ -12,7 +12,7 @@ import time
 import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from headgate import flow, step
+from locktender import flow, step
 
 
 class Files(BaseHTTPRequestHandler):

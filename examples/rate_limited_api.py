@@ -1,15 +1,15 @@
 """A rate-limited API: never more than 20 calls a second, however many runs want to call.
 
     python examples/rate_limited_api.py
-    headgate pools set api -1 --rate 20/1s --burst 5
-    headgate run examples/rate_limited_api.py:enrich --arg cities=15
+    locktender pools set api -1 --rate 20/1s --burst 5
+    locktender run examples/rate_limited_api.py:enrich --arg cities=15
 
 The rate is exact over grants: in any stretch of time at most burst + rate × time calls start.
 """
 
 import asyncio
 
-from headgate import Retry, embedded, flow, step
+from locktender import Retry, embedded, flow, step
 
 
 @step(pool="api", retries=5)
@@ -32,6 +32,6 @@ def enrich(cities: int = 15) -> dict[str, int]:
 
 
 if __name__ == "__main__":
-    with embedded() as hg:
-        hg.pools.set("api", limit=-1, rate="20/1s", burst=5)
-        print(hg.submit(enrich).result(timeout="1m"))
+    with embedded() as engine:
+        engine.pools.set("api", limit=-1, rate="20/1s", burst=5)
+        print(engine.submit(enrich).result(timeout="1m"))

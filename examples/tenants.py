@@ -1,15 +1,15 @@
 """Per-tenant limits: one run per tenant at once, and two calls at once to each tenant's own system.
 
     python examples/tenants.py
-    headgate limits set tag 'tenant=*' 1
-    headgate run examples/tenants.py:sync --arg customers=4 --tag tenant=acme
+    locktender limits set tag 'tenant=*' 1
+    locktender run examples/tenants.py:sync --arg customers=4 --tag tenant=acme
 
 A tenant with a hundred runs in the queue does not keep the others waiting.
 """
 
 import asyncio
 
-from headgate import embedded, flow, step
+from locktender import embedded, flow, step
 
 
 @step(pool="system[{tenant}]")  # a pool per tenant, named by the run's tag
@@ -29,11 +29,11 @@ def sync(customers: int = 4) -> int:
 
 
 if __name__ == "__main__":
-    with embedded() as hg:
-        hg.limits.set_tag("tenant", limit=1, per_value=True)
-        hg.pools.set("system[*]", limit=2)
+    with embedded() as engine:
+        engine.limits.set_tag("tenant", limit=1, per_value=True)
+        engine.pools.set("system[*]", limit=2)
         runs = [
-            hg.submit(sync, 4, tags={"tenant": tenant})
+            engine.submit(sync, 4, tags={"tenant": tenant})
             for tenant in ("acme", "acme", "acme", "globex", "initech")
         ]
         print(runs[2].why())  # waits for the other two of acme

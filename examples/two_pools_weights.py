@@ -1,7 +1,7 @@
 """Two pools and weights: big jobs take more of the memory, all of them share two disks.
 
     python examples/two_pools_weights.py
-    headgate run examples/two_pools_weights.py:convert --pool memory=8 --pool disk=2
+    locktender run examples/two_pools_weights.py:convert --pool memory=8 --pool disk=2
 
 A job gets all it needs at once or waits holding nothing, so small and big ones
 never lock each other out.
@@ -9,7 +9,7 @@ never lock each other out.
 
 import asyncio
 
-from headgate import embedded, flow, step
+from locktender import embedded, flow, step
 
 
 @step(pools={"memory": 1, "disk": 1})
@@ -37,9 +37,9 @@ def convert(pictures: int = 8, films: int = 4) -> list[str]:
 
 
 if __name__ == "__main__":
-    with embedded() as hg:
-        hg.pools.set("memory", limit=8)  # two films at once, or one and four pictures …
-        hg.pools.set("disk", limit=2)
-        run = hg.submit(convert)
+    with embedded() as engine:
+        engine.pools.set("memory", limit=8)  # two films at once, or one and four pictures …
+        engine.pools.set("disk", limit=2)
+        run = engine.submit(convert)
         print(run.why())
         print("\n".join(run.result(timeout="1m")))

@@ -12,12 +12,12 @@ import json
 import os
 from pathlib import Path
 
-from headgate import flow, step
-from headgate.testing import recording
+from locktender import flow, step
+from locktender.testing import recording
 
-LIVES = "HEADGATE_TEST_LIVES"
+LIVES = "LOCKTENDER_TEST_LIVES"
 """Names the file of records; unset in the process of the test itself."""
-PROVISION = "HEADGATE_PROVISION"
+PROVISION = "LOCKTENDER_PROVISION"
 """What a provisioner calls the worker it started; others have none."""
 
 

@@ -9,21 +9,21 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from headgate import Client, embedded
-from headgate.base.events import unpack
-from headgate.base.graph import Graph
-from headgate.observe.checker import History, check
-from headgate.store.protocol import EventFilter
-from headgate.store.sqlite.store import SqliteStore
+from locktender import Client, embedded
+from locktender.base.events import unpack
+from locktender.base.graph import Graph
+from locktender.observe.checker import History, check
+from locktender.store.protocol import EventFilter
+from locktender.store.sqlite.store import SqliteStore
 
 
 @pytest.fixture
 def url(tmp_path: Path) -> Path:
-    return tmp_path / "headgate.db"
+    return tmp_path / "locktender.db"
 
 
 @pytest.fixture
-def hg(url: Path) -> Iterator[Client]:
+def engine(url: Path) -> Iterator[Client]:
     with embedded(url, grace="2s") as client:
         yield client
     assert broken_promises(url) == []

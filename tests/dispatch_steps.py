@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from headgate import flow, step
-from headgate.testing import recording
+from locktender import flow, step
+from locktender.testing import recording
 
 GPU = {"gpu": "a100"}
 

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from headgate import Retry, current, flow, step
-from headgate.testing import recording
+from locktender import Retry, current, flow, step
+from locktender.testing import recording
 
 LOOK = 0.002
 

@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from headgate import current, flow, step
-from headgate.testing import recording
+from locktender import current, flow, step
+from locktender.testing import recording
 
 LOOK = 0.002
 APART = {"where": "apart"}

@@ -12,14 +12,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from headgate.base.clock import SystemClock
-from headgate.stages.executors import sources
-from headgate.stages.executors.in_processes import ProcessExecutor
-from headgate.stages.executors.in_threads import ThreadExecutor
-from headgate.stages.executors.on_loop import AsyncExecutor
-from headgate.stages.executors.protocol import Job, Outcome, StopReason
+from locktender.base.clock import SystemClock
+from locktender.stages.executors import sources
+from locktender.stages.executors.in_processes import ProcessExecutor
+from locktender.stages.executors.in_threads import ThreadExecutor
+from locktender.stages.executors.on_loop import AsyncExecutor
+from locktender.stages.executors.protocol import Job, Outcome, StopReason
 
-SOURCE = sources.Source("headgate_executor_steps", str(Path(__file__).parent / "executor_steps.py"))
+SOURCE = sources.Source(
+    "locktender_executor_steps", str(Path(__file__).parent / "executor_steps.py")
+)
 STEPS: dict[str, Any] = sources.load(SOURCE).STEPS
 KINDS = ("async", "thread", "process")
 PATIENCE = 20.0
@@ -58,7 +60,7 @@ class Harness:
             "process": ProcessExecutor,
         }
         if kind == "process":
-            options.setdefault("steps", "headgate_executor_steps:STEPS")
+            options.setdefault("steps", "locktender_executor_steps:STEPS")
         self.kind = kind
         self.root = root
         self.executor = make[kind](permits, clock=SystemClock(), **options)

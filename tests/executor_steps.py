@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headgate.stages.executors.protocol import CURRENT, Job
+from locktender.stages.executors.protocol import CURRENT, Job
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
-from headgate import Client, flow, step
+from locktender import Client, flow, step
 
 FOREVER = 60.0
 

@@ -10,10 +10,10 @@ import sys
 import threading
 from pathlib import Path
 
-from headgate import RunState, TaskState, connect, current, flow, step
-from headgate.stages.executors.sources import load
-from headgate.testing import recording
-from headgate.testing.processes import source
+from locktender import RunState, TaskState, connect, current, flow, step
+from locktender.stages.executors.sources import load
+from locktender.testing import recording
+from locktender.testing.processes import source
 
 steps = load(source(Path(__file__).with_name("engine_steps.py")))
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from headgate import Retry, current, flow, step
+from locktender import Retry, current, flow, step
 
 log = logging.getLogger("tests.inside")
 BODIES: dict[str, dict[str, Any]] = {}

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from headgate import Capacity, Provisioned
-from headgate.base.config import Settings
+from locktender import Capacity, Provisioned
+from locktender.base.config import Settings
 
 LIE = "TEST_LIE"
 STEPS_FILE = Path(__file__).parent / "bounded_steps.py"
@@ -35,11 +35,11 @@ class LyingMachines:
         return None if self._lie == "no names" else called
 
     def _start(self, name: str) -> subprocess.Popen[bytes]:
-        told = {"HEADGATE_URL": self._settings.url, "HEADGATE_PROVISION": name}
+        told = {"LOCKTENDER_URL": self._settings.url, "LOCKTENDER_PROVISION": name}
         given = ("idle_exit=3s", "total_permits=1", f"work_dir={self._settings.work_dir}")
         sets = [text for each in given for text in ("--set", each)]
         return subprocess.Popen(
-            [sys.executable, "-m", "headgate", "worker", str(STEPS_FILE), "--with-parent", *sets],
+            [sys.executable, "-m", "locktender", "worker", str(STEPS_FILE), "--with-parent", *sets],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -10,11 +10,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
-from headgate.client.core import Core
-from headgate.client.opening import settings_for
-from headgate.server.listening import bind, port_of
-from headgate.server.web import telling
-from headgate.stages.engine import Engine
+from locktender.client.core import Core
+from locktender.client.opening import settings_for
+from locktender.server.listening import bind, port_of
+from locktender.server.web import telling
+from locktender.stages.engine import Engine
 
 PATIENCE = 20.0
 

@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from headgate import flow, step
+from locktender import flow, step
 
 
 def say(text: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headgate import flow, step
+from locktender import flow, step
 
 
 @step(max_abandons=100)

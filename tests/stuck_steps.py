@@ -6,7 +6,7 @@ import os
 import time
 from pathlib import Path
 
-from headgate import flow, step
+from locktender import flow, step
 
 
 def _run_until_open(folder: str) -> int:

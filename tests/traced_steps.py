@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from opentelemetry import trace
 
-from headgate import flow, step
+from locktender import flow, step
 
 
 def where() -> list[str]:

@@ -6,7 +6,7 @@ import time
 from itertools import count
 from pathlib import Path
 
-from headgate import current, flow, step
+from locktender import current, flow, step
 
 
 @step

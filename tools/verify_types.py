@@ -23,9 +23,9 @@ CAUSED = "partially unknown"
 
 def installed(at: Path) -> None:
     ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(ROOT / "src" / "headgate", at / "headgate", ignore=ignored)
+    shutil.copytree(ROOT / "src" / "locktender", at / "locktender", ignore=ignored)
     for entry in Path(sysconfig.get_path("purelib")).iterdir():
-        if entry.suffix != ".pth" and entry.name not in ("headgate", "__pycache__"):
+        if entry.suffix != ".pth" and entry.name not in ("locktender", "__pycache__"):
             (at / entry.name).symlink_to(entry)
 
 
@@ -33,7 +33,7 @@ def verified(at: Path) -> tuple[int, int, list[str]]:
     """How many public names have a known type, how many there are, what is wrong with the others."""
     pyright = [sys.executable, "-m", "pyright", "--pythonpath", sys.executable, "--outputjson"]
     ran = subprocess.run(  # noqa: S603
-        [*pyright, "--verifytypes", "headgate", "--ignoreexternal"],
+        [*pyright, "--verifytypes", "locktender", "--ignoreexternal"],
         env={**os.environ, "PYTHONPATH": str(at)},
         stdout=subprocess.PIPE,
         cwd=at,

@@ -1,4 +1,4 @@
-"""The real `headgate` program in processes of its own, for the tests of the command line."""
+"""The real `locktender` program in processes of its own, for the tests of the command line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-PROGRAM = [sys.executable, "-m", "headgate.cli.main"]
+PROGRAM = [sys.executable, "-m", "locktender.cli.main"]
 PATIENCE = 30.0
 T = TypeVar("T")
 
@@ -23,7 +23,7 @@ import asyncio
 import time
 from pathlib import Path
 
-from headgate import flow, step
+from locktender import flow, step
 
 
 @step(pool="db")
@@ -152,11 +152,11 @@ class Said(NamedTuple):
 
 
 def environment() -> dict[str, str]:
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("HEADGATE_")}
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("LOCKTENDER_")}
     return {**kept, "COLUMNS": "80", "PYTHONDONTWRITEBYTECODE": "1", "TERM": "dumb"}
 
 
-def headgate(*arguments: str, cwd: Path, timeout: float = PATIENCE, **env: str) -> Said:
+def locktender(*arguments: str, cwd: Path, timeout: float = PATIENCE, **env: str) -> Said:
     done = subprocess.run(
         [*PROGRAM, *arguments],
         cwd=cwd,
@@ -171,7 +171,7 @@ def headgate(*arguments: str, cwd: Path, timeout: float = PATIENCE, **env: str) 
 
 _BATCH = """
 import contextlib, io, json, sys
-from headgate.cli.main import main
+from locktender.cli.main import main
 
 answers = []
 for arguments in json.load(sys.stdin):
@@ -203,7 +203,7 @@ def batch(commands: dict[str, list[str]], cwd: Path) -> dict[str, Said]:
 def all_of(commands: dict[str, list[str]], cwd: Path) -> dict[str, Said]:
     """Several commands beside each other, each in a process of its own."""
     with ThreadPoolExecutor(4) as several:
-        said = several.map(lambda each: headgate(*each, cwd=cwd), commands.values())
+        said = several.map(lambda each: locktender(*each, cwd=cwd), commands.values())
         return dict(zip(commands, said, strict=True))
 
 

@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from headgate import connect, embedded, flow, step
+from locktender import connect, embedded, flow, step
 
 GATE = threading.Event()
 """Bodies of `held` wait for it."""
@@ -178,14 +178,14 @@ def main(role: str, url: str, *rest: str) -> None:
             say("ready")
             sys.stdin.read()
     elif role == "submit":
-        with connect(url) as hg:
-            say(hg.submit(doubled, int(rest[0])).result(timeout="20s"))
+        with connect(url) as engine:
+            say(engine.submit(doubled, int(rest[0])).result(timeout="20s"))
     elif role == "interrupted":
-        with embedded(url, grace=rest[1]) as hg:
-            hg.submit(sleeps, rest[0], 60.0).result()
+        with embedded(url, grace=rest[1]) as engine:
+            engine.submit(sleeps, rest[0], 60.0).result()
     elif role == "forgetful":
-        hg = embedded(url)
-        run = hg.submit(sleeps, rest[0], 60.0)
+        engine = embedded(url)
+        run = engine.submit(sleeps, rest[0], 60.0)
         while not list(Path(rest[0]).iterdir()):
             time.sleep(0.01)
         say(run.id)
@@ -198,13 +198,13 @@ def hold_many(url: str, marks: str, pool: str, times: str) -> None:
 
     def work(number: int) -> None:
         for turn in range(int(times)):
-            with hg.slots(pool):
+            with engine.slots(pool):
                 begun = time.monotonic_ns()
                 time.sleep(0.003)
                 ended = time.monotonic_ns()
             Path(marks, f"{os.getpid()}-{number}-{turn}").write_text(f"{begun} {ended}")
 
-    with connect(url) as hg:
+    with connect(url) as engine:
         threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
         for thread in threads:
             thread.start()

@@ -1,15 +1,15 @@
-"""Stores of both kinds with real runs in them, for the tests of `headgate db`."""
+"""Stores of both kinds with real runs in them, for the tests of `locktender db`."""
 
 from __future__ import annotations
 
 import asyncio
 from pathlib import Path
 
-from headgate import embedded_async, flow, step
-from headgate.client.opening import settings_for, store_for
-from headgate.observe.checker import check
-from headgate.observe.checkpoint import Marks, load
-from headgate.store.protocol import Store
+from locktender import embedded_async, flow, step
+from locktender.client.opening import settings_for, store_for
+from locktender.observe.checker import check
+from locktender.observe.checkpoint import Marks, load
+from locktender.store.protocol import Store
 
 LARGE = 300_000
 """Characters: kept as a blob."""
@@ -55,9 +55,9 @@ def waiting(path: str):
 
 async def fill(url: str, runs: int, start: int = 0) -> None:
     """An engine works `runs` runs off."""
-    async with embedded_async(url, max_concurrent_runs=4) as hg:
-        await hg.pools.set("db", limit=2)
-        several = [await hg.submit(build, n=3 + n % 3) for n in range(start, start + runs)]
+    async with embedded_async(url, max_concurrent_runs=4) as engine:
+        await engine.pools.set("db", limit=2)
+        several = [await engine.submit(build, n=3 + n % 3) for n in range(start, start + runs)]
         for run in several:
             await run.result(timeout="60s")
 

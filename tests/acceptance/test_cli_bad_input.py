@@ -8,7 +8,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from tests.acceptance.cli_harness import FLOWS, Said, batch, headgate
+from tests.acceptance.cli_harness import FLOWS, Said, batch, locktender
 
 NOWHERE = "postgresql://a:secret@no-host.invalid/c"
 BAD: dict[str, tuple[list[str], str]] = {
@@ -69,7 +69,7 @@ BAD: dict[str, tuple[list[str], str]] = {
     "no module": (["run", "no.such.module:flow"], "no module 'no.such.module'"),
     "a folder": (["run", "folder"], "folder is a directory"),
     "a folder's flow": (["run", "folder:build"], "folder is a directory"),
-    "app is a file": (["worker", "--app", "flows.py"], "headgate worker flows.py"),
+    "app is a file": (["worker", "--app", "flows.py"], "locktender worker flows.py"),
     "no app": (["worker", "--app", "no_such"], "no module 'no_such'"),
     "app is a folder": (["worker", "--app", "folder"], "folder is a directory"),
     "wrong argument": (["run", "flows.py:build", "--arg", "m=1"], "build(n: int = 4"),
@@ -100,10 +100,10 @@ BAD: dict[str, tuple[list[str], str]] = {
     "unknown option": (["pools", "list", "--jsn"], "--json"),
     "missing argument": (["why"], "--help"),
     # stores
-    "no store": (["runs", "list", "--url", "none.db"], "headgate run FILE.py:flow"),
+    "no store": (["runs", "list", "--url", "none.db"], "locktender run FILE.py:flow"),
     "a directory": (["run", "flows.py:build", "--url", "folder"], "is a directory"),
     "corrupt": (["runs", "list", "--url", "corrupt.db"], "backup"),
-    "newer": (["runs", "list", "--url", "newer.db"], "Upgrade headgate"),
+    "newer": (["runs", "list", "--url", "newer.db"], "Upgrade locktender"),
     "foreign": (["runs", "list", "--url", "foreign.db"], "another program"),
     "postgres": (["runs", "list", "--url", NOWHERE], "Check the host's name in the url"),
 }
@@ -116,17 +116,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (made / "broken.py").write_text("import os\n\nimport nonexistent_thing\n")
     (made / "syntax.py").write_text("def build(:\n")
     (made / "negative.py").write_text(
-        "from headgate import step\n\n\n@step(retries=-1)\ndef build() -> None: ...\n"
+        "from locktender import step\n\n\n@step(retries=-1)\ndef build() -> None: ...\n"
     )
     (made / "sets.py").write_text(
-        "from typing import Any\nfrom headgate import flow, step\n\n\n@step\n"
+        "from typing import Any\nfrom locktender import flow, step\n\n\n@step\n"
         "def keep(x: Any) -> int:\n    return 1\n\n\n@flow\ndef take():\n"
         "    return keep(open(__file__))\n"
     )
     (made / "folder").mkdir()
     (made / "corrupt.db").write_bytes(b"not a database at all" * 1000)
-    assert headgate("pools", "set", "db", "4", cwd=made).code == 0
-    shutil.copy(made / ".headgate" / "headgate.db", made / "newer.db")
+    assert locktender("pools", "set", "db", "4", cwd=made).code == 0
+    shutil.copy(made / ".locktender" / "locktender.db", made / "newer.db")
     with sqlite3.connect(made / "newer.db") as db:
         db.execute(
             "UPDATE migration SET number = 999 WHERE number = (SELECT max(number) FROM migration)"
@@ -147,8 +147,8 @@ def said(folder: Path) -> dict[str, Said]:
 def ambiguous(folder: Path) -> None:
     """Two runs whose ids begin alike."""
     for _ in range(2):
-        assert headgate("submit", "flows.py:build", cwd=folder).code == 0
-    with sqlite3.connect(folder / ".headgate" / "headgate.db") as db:
+        assert locktender("submit", "flows.py:build", cwd=folder).code == 0
+    with sqlite3.connect(folder / ".locktender" / "locktender.db") as db:
         ids = [row[0] for row in db.execute("SELECT id FROM run")]
         for each in ids:
             db.execute("UPDATE run SET id = ? WHERE id = ?", ("0000" + each[4:], each))
@@ -175,47 +175,47 @@ def test_bad_input_comes_with_a_hint_or_with_what_is_allowed(
 
 @pytest.mark.parametrize("name", ["limit -2", "does not import", "no such flow", "unknown command"])
 def test_the_program_itself_says_the_same(folder: Path, said: dict[str, Said], name: str) -> None:
-    assert headgate(*BAD[name][0], cwd=folder) == said[name]
+    assert locktender(*BAD[name][0], cwd=folder) == said[name]
 
 
 def test_what_does_not_import_shows_the_users_part_only(said: dict[str, Said]) -> None:
     text = said["does not import"].err
     assert 'broken.py", line 3' in text
-    assert "headgate/cli" not in text
+    assert "locktender/cli" not in text
     assert "importlib" not in text
 
 
 def test_errors_as_json(folder: Path) -> None:
-    answer = headgate("pools", "set", "db", "three", "--json", cwd=folder)
+    answer = locktender("pools", "set", "db", "three", "--json", cwd=folder)
     assert answer.code == 2
     assert answer.out == ""
     assert set(answer.error) == {"code", "message", "field", "got", "hint"}
     assert answer.error["code"] == "invalid_input"
     assert answer.error["got"] == "'three'"
-    usage = headgate("pools", "lst", "--json", cwd=folder)
+    usage = locktender("pools", "lst", "--json", cwd=folder)
     assert usage.code == 2
     assert usage.error["code"] == "usage"
 
 
 def test_debug_shows_the_traceback(folder: Path) -> None:
-    answer = headgate("pools", "set", "db", "0", "--debug", cwd=folder)
+    answer = locktender("pools", "set", "db", "0", "--debug", cwd=folder)
     assert answer.code == 2
     assert "Traceback" in answer.err
 
 
 def test_nothing_was_stored(folder: Path, said: dict[str, Said]) -> None:
     assert said
-    pools = headgate("pools", "list", "--json", cwd=folder).data
+    pools = locktender("pools", "list", "--json", cwd=folder).data
     assert [(pool["name"], pool["limit"]) for pool in pools] == [("db", 4)]
-    limits = headgate("limits", "list", "--json", cwd=folder).data
+    limits = locktender("limits", "list", "--json", cwd=folder).data
     assert [limit["name"] for limit in limits if limit["live"] is not None] == []
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_read_only_store_is_refused(folder: Path) -> None:
     store = folder / "frozen.db"
-    shutil.copy(folder / ".headgate" / "headgate.db", store)
+    shutil.copy(folder / ".locktender" / "locktender.db", store)
     store.chmod(0o444)
-    answer = headgate("pools", "set", "db", "2", "--url", "frozen.db", cwd=folder)
+    answer = locktender("pools", "set", "db", "2", "--url", "frozen.db", cwd=folder)
     assert answer.code == 2
     assert "read-only" in answer.err

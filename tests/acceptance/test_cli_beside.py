@@ -10,14 +10,14 @@ import pytest
 from tests.acceptance.cli_harness import (
     FLOWS,
     batch,
-    headgate,
     interrupt,
+    locktender,
     output_of,
     started,
     until,
 )
 
-from headgate import connect
+from locktender import connect
 
 
 @pytest.fixture
@@ -31,12 +31,12 @@ def engine(folder: Path) -> Iterator[subprocess.Popen[str]]:
     """A live engine that lets one run execute at a time."""
     arguments = ("dev", "flows.py", "--plain", "--pool", "db=1", "--set", "max_concurrent_runs=1")
     with started(*arguments, cwd=folder) as process:
-        until(lambda: "headgate dev" in output_of(process), "the engine to start")
+        until(lambda: "locktender dev" in output_of(process), "the engine to start")
         yield process
 
 
 def submitted(folder: Path, flow: str, *more: str) -> str:
-    answer = headgate("submit", f"flows.py:{flow}", "--json", *more, cwd=folder)
+    answer = locktender("submit", f"flows.py:{flow}", "--json", *more, cwd=folder)
     assert answer.code == 0, answer.err
     return answer.data["id"]
 
@@ -100,29 +100,29 @@ def test_beside_a_live_engine(folder: Path, engine: subprocess.Popen[str]) -> No
                for line in said[name].out.splitlines())  # fmt: skip
 
     # and what has started is not said to have ended
-    late = headgate("queue", "cancel", first, cwd=folder)
+    late = locktender("queue", "cancel", first, cwd=folder)
     assert (late.code, "1 has started" in late.out, "ended" in late.out) == (0, True, False)
-    assert f"headgate runs cancel {first}" in late.err
-    assert "1 has started" in headgate("queue", "reprioritise", first, "3", cwd=folder).out
+    assert f"locktender runs cancel {first}" in late.err
+    assert "1 has started" in locktender("queue", "reprioritise", first, "3", cwd=folder).out
 
     # when the operator changes things
-    assert headgate("queue", "reprioritise", third[:14], "7", cwd=folder).code == 0
-    with connect(folder / ".headgate" / "headgate.db") as hg:
-        until(lambda: hg.queue.list()[0].run.id == third, "the new order")
-    assert headgate("queue", "cancel", second, cwd=folder).code == 0
-    raised = headgate("pools", "set", "db", "3", "--json", cwd=folder)
+    assert locktender("queue", "reprioritise", third[:14], "7", cwd=folder).code == 0
+    with connect(folder / ".locktender" / "locktender.db") as client:
+        until(lambda: client.queue.list()[0].run.id == third, "the new order")
+    assert locktender("queue", "cancel", second, cwd=folder).code == 0
+    raised = locktender("pools", "set", "db", "3", "--json", cwd=folder)
     assert raised.data["limit"] == 3
-    with connect(folder / ".headgate" / "headgate.db") as hg:
-        until(lambda: hg.pools.get("db").used == 3, "the raised limit to let the others in")
+    with connect(folder / ".locktender" / "locktender.db") as client:
+        until(lambda: client.pools.get("db").used == 3, "the raised limit to let the others in")
     go.touch()
 
     # then it takes effect, and the history has kept every promise
     until(lambda: f"{third[:12]}  flows:build  succeeded" in output_of(engine), "the last run")
     states = {
-        run["id"]: run["state"] for run in headgate("runs", "list", "--json", cwd=folder).data
+        run["id"]: run["state"] for run in locktender("runs", "list", "--json", cwd=folder).data
     }
     assert states == {first: "succeeded", second: "cancelled", third: "succeeded"}
-    audit = headgate("audit", "--json", cwd=folder)
+    audit = locktender("audit", "--json", cwd=folder)
     assert audit.code == 0
     assert audit.data["violations"] == []
     peaks = {each["name"]: each for each in audit.data["peaks"]}
@@ -165,7 +165,7 @@ def test_without_an_engine(folder: Path) -> None:
             "bare": [],
             "help": ["pools", "set", "--help"],
             "version": ["--version"],
-            "early": ["--url", ".headgate/headgate.db", "--json", "queue", "list"],
+            "early": ["--url", ".locktender/locktender.db", "--json", "queue", "list"],
         },
         folder,
     )
@@ -175,20 +175,20 @@ def test_without_an_engine(folder: Path) -> None:
     assert {each["kind"] for each in after["limits"].data} == {"runs", "active", "engine"}
     assert "unlimited again" in after["reset"].out
     assert "paused" in after["pause"].out
-    assert "headgate demo" in after["bare"].out
+    assert "locktender demo" in after["bare"].out
     assert "--lease" in after["help"].out
     assert after["version"].out.strip()
     assert [each["run"]["id"] for each in after["early"].data] == [run]
 
 
 def test_a_failed_run_is_retried_once_an_engine_is_there(folder: Path) -> None:
-    failed = headgate("run", "flows.py:failing", "--json", cwd=folder)
+    failed = locktender("run", "flows.py:failing", "--json", cwd=folder)
     run = failed.data["id"]
-    shown = headgate("runs", "show", run[:13], cwd=folder)
+    shown = locktender("runs", "show", run[:13], cwd=folder)
     assert "ZeroDivisionError" in shown.out
-    assert f"headgate runs retry {run[:12]}" in shown.out
-    again = headgate("runs", "retry", run[:13], cwd=folder)
+    assert f"locktender runs retry {run[:12]}" in shown.out
+    again = locktender("runs", "retry", run[:13], cwd=folder)
     assert again.code == 0
     assert "No engine runs" in again.err
-    listed = headgate("runs", "list", "--status", "queued", "--json", cwd=folder)
+    listed = locktender("runs", "list", "--status", "queued", "--json", cwd=folder)
     assert [each["id"] for each in listed.data] == [run]

@@ -1,13 +1,13 @@
-"""`headgate dev`: runs from another terminal, changes taken up, mistakes survived, a clean end."""
+"""`locktender dev`: runs from another terminal, changes taken up, mistakes survived, a clean end."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from tests.acceptance.cli_harness import headgate, interrupt, output_of, started, until
+from tests.acceptance.cli_harness import interrupt, locktender, output_of, started, until
 
 FLOW = """
-from headgate import flow, step
+from locktender import flow, step
 from words import WORD
 
 
@@ -23,7 +23,7 @@ def hello(name: str = "you"):
 
 
 def result_of(folder: Path, run: str) -> object:
-    shown = headgate("runs", "show", run, "--json", cwd=folder)
+    shown = locktender("runs", "show", run, "--json", cwd=folder)
     return shown.data["result"]
 
 
@@ -33,12 +33,12 @@ def test_dev_runs_what_is_submitted_and_takes_up_changes(tmp_path: Path) -> None
     words.write_text('WORD = "hello"\n')
 
     def submit() -> str:
-        run = headgate("submit", "greetings.py", "--json", cwd=tmp_path).data["id"]
+        run = locktender("submit", "greetings.py", "--json", cwd=tmp_path).data["id"]
         until(lambda: f"{run[:12]}  greetings:hello  succeeded" in output_of(dev), "the run to end")
         return run
 
     with started("dev", "greetings.py", "--plain", cwd=tmp_path) as dev:
-        until(lambda: "headgate dev greetings.py (hello)" in output_of(dev), "dev to start")
+        until(lambda: "locktender dev greetings.py (hello)" in output_of(dev), "dev to start")
         assert result_of(tmp_path, submit()) == "hello you"
 
         # a sibling changes
@@ -57,4 +57,4 @@ def test_dev_runs_what_is_submitted_and_takes_up_changes(tmp_path: Path) -> None
         interrupt(dev)
         assert dev.wait(timeout=20) == 130
         assert "Traceback" not in output_of(dev)
-    assert headgate("audit", cwd=tmp_path).code == 0
+    assert locktender("audit", cwd=tmp_path).code == 0

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.acceptance.cli_harness import batch, headgate
+from tests.acceptance.cli_harness import batch, locktender
 
-from headgate.testing.postgres_server import connected, run, with_options
+from locktender.testing.postgres_server import connected, run, with_options
 
-pytest_plugins = ["headgate.testing.postgres"]
+pytest_plugins = ["locktender.testing.postgres"]
 
 LOOKING = {
     "runs": ["runs", "list"],
@@ -36,9 +36,9 @@ def test_a_schema_that_is_not_there_is_not_made_by_looking(postgres_url: str, tm
         assert "schema typo yet" in " ".join(answer.err.split()), name
     assert run(schemas(postgres_url)) == []
     # Whoever has something to store makes it.
-    assert headgate("pools", "set", "db", "4", "--url", url, cwd=tmp_path).code == 0
+    assert locktender("pools", "set", "db", "4", "--url", url, cwd=tmp_path).code == 0
     assert run(schemas(postgres_url)) == ["typo"]
-    assert headgate("runs", "list", "--url", url, cwd=tmp_path).code == 0
+    assert locktender("runs", "list", "--url", url, cwd=tmp_path).code == 0
 
 
 @pytest.mark.parametrize(
@@ -46,8 +46,8 @@ def test_a_schema_that_is_not_there_is_not_made_by_looking(postgres_url: str, tm
     [["worker", "flows.py"], ["server", "--port", "0"], ["db", "migrate"], ["runs", "list"]],
 )
 def test_a_server_without_its_scheme_does_not_become_a_file(words: list[str], tmp_path: Path):
-    (tmp_path / "flows.py").write_text("from headgate import step\n\n\n@step\ndef one(): ...\n")
-    answer = headgate(*words, "--url", "localhost:5432/db", cwd=tmp_path)
+    (tmp_path / "flows.py").write_text("from locktender import step\n\n\n@step\ndef one(): ...\n")
+    answer = locktender(*words, "--url", "localhost:5432/db", cwd=tmp_path)
     assert answer.code == 2, answer
     assert "postgresql://" in answer.err
     assert not (tmp_path / "localhost:5432").exists()

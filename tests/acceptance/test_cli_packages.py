@@ -9,13 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.acceptance.cli_harness import environment, headgate, output_of, started, until
+from tests.acceptance.cli_harness import environment, locktender, output_of, started, until
 
 PACKAGE = """
 import os
 import time
 
-from headgate import flow, step
+from locktender import flow, step
 
 
 @step
@@ -33,13 +33,13 @@ import json
 
 from shop import many
 
-from headgate import embedded
+from locktender import embedded
 
 OPTIONS = {"thread_permits": 1, "provision_interval": "100ms", "provisioned_idle_exit": "1s"}
 
 if __name__ == "__main__":
-    with embedded("headgate.db", max_workers=1, **OPTIONS) as hg:
-        print(json.dumps(hg.submit(many, 12).result("30s")))
+    with embedded("locktender.db", max_workers=1, **OPTIONS) as engine:
+        print(json.dumps(engine.submit(many, 12).result("30s")))
 """
 
 
@@ -54,7 +54,7 @@ def project(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("name", ["shop:many", "shop"])
 def test_run_takes_a_package_by_its_name(project: Path, name: str):
-    done = headgate("run", name, "--json", cwd=project)
+    done = locktender("run", name, "--json", cwd=project)
 
     assert done.code == 0, done.err
 

@@ -1,4 +1,4 @@
-"""`headgate run` as a user sees it: the result on stdout, everything else on stderr, exact exit codes."""
+"""`locktender run` as a user sees it: the result on stdout, everything else on stderr, exact exit codes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.acceptance.cli_harness import (
     Said,
     all_of,
     environment,
-    headgate,
     interrupt,
+    locktender,
     output_of,
     started,
     until,
@@ -30,7 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (made / "shop").mkdir()
     (made / "shop" / "__init__.py").touch()
     (made / "shop" / "only.py").write_text(
-        "from headgate import flow, step\n\n\n@step\ndef one(name: str) -> str:\n"
+        "from locktender import flow, step\n\n\n@step\ndef one(name: str) -> str:\n"
         "    return name\n\n\n@flow\ndef single(name: str = '7'):\n    return one(name)\n"
     )
     return made
@@ -92,8 +92,8 @@ def test_a_failed_run_shows_the_users_line_and_exits_1(said: dict[str, Said]) ->
     assert answer.out == ""
     assert "return 1 / x" in answer.err
     assert "ZeroDivisionError" in answer.err
-    assert "headgate/stages" not in answer.err
-    assert "headgate runs show" in answer.err
+    assert "locktender/stages" not in answer.err
+    assert "locktender runs show" in answer.err
 
 
 def test_a_failed_run_as_json(said: dict[str, Said]) -> None:
@@ -163,14 +163,14 @@ def test_ctrl_c_cancels_cleanly(folder: Path) -> None:
         text = output_of(process)
     assert "Traceback" not in text
     assert "cancelled in" in text
-    listed = headgate("runs", "list", "--json", "--url", "int/h.db", cwd=folder)
+    listed = locktender("runs", "list", "--json", "--url", "int/h.db", cwd=folder)
     assert [run["state"] for run in listed.data] == ["cancelled"]
-    assert headgate("audit", "--url", "int/h.db", cwd=folder).code == 0
+    assert locktender("audit", "--url", "int/h.db", cwd=folder).code == 0
 
 
 def test_a_second_ctrl_c_ends_it_at_once(folder: Path) -> None:
     (folder / "stubborn.py").write_text(
-        "import time\nfrom headgate import flow, step\n\n\n@step\ndef spin() -> None:\n"
+        "import time\nfrom locktender import flow, step\n\n\n@step\ndef spin() -> None:\n"
         "    time.sleep(60)\n\n\n@flow\ndef stubborn():\n    spin()\n"
     )
     with started("run", "stubborn.py", "--plain", "--url", "kill/h.db", cwd=folder) as process:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.acceptance import client_flows as flows
 
-from headgate import Client, InvalidInput, NotFound, connect, connect_async, embedded
+from locktender import Client, InvalidInput, NotFound, connect, connect_async, embedded
 
 
 @pytest.fixture(autouse=True)
@@ -21,51 +21,51 @@ def _gate() -> Iterator[None]:
     flows.GATE.set()
 
 
-def test_a_pool_shows_what_was_set_and_what_is_used(hg: Client):
-    hg.pools.set("db", limit=4, lease="90s", rate="100/1m", burst=20)
-    pool = hg.pools.get("db")
+def test_a_pool_shows_what_was_set_and_what_is_used(engine: Client):
+    engine.pools.set("db", limit=4, lease="90s", rate="100/1m", burst=20)
+    pool = engine.pools.get("db")
     assert (pool.limit, pool.lease, pool.rate, pool.burst) == (4, 90.0, "100/1m00s", 20)
     assert (pool.used, pool.waiting, pool.paused, pool.source) == (0, 0, False, "live")
     # what is not given stays; None takes it away
-    hg.pools.set("db", 2)
-    hg.pools.set("db", burst=5)
-    assert (hg.pools.get("db").limit, hg.pools.get("db").burst) == (2, 5)
-    hg.pools.set("db", rate=None, lease=None, limit=-1)
-    pool = hg.pools.get("db")
+    engine.pools.set("db", 2)
+    engine.pools.set("db", burst=5)
+    assert (engine.pools.get("db").limit, engine.pools.get("db").burst) == (2, 5)
+    engine.pools.set("db", rate=None, lease=None, limit=-1)
+    pool = engine.pools.get("db")
     assert (pool.limit, pool.lease, pool.rate, pool.limit_text) == (None, None, None, "unlimited")
 
 
-def test_a_pool_nobody_set_is_unlimited_and_says_so(hg: Client):
-    hg.pools.set("db", limit=1)
-    with hg.slots("other"):
-        assert hg.pools.get("other").limit_text == "unlimited (never set)"
+def test_a_pool_nobody_set_is_unlimited_and_says_so(engine: Client):
+    engine.pools.set("db", limit=1)
+    with engine.slots("other"):
+        assert engine.pools.get("other").limit_text == "unlimited (never set)"
     with pytest.raises(NotFound, match="Did you mean 'db'"):
-        hg.pools.get("dbx")
+        engine.pools.get("dbx")
 
 
 def test_declared_and_live_settings_are_kept_apart(url: Path):
-    with embedded(url, pools={"db": 4}, max_concurrent_runs=7) as hg:
-        assert (hg.pools.get("db").limit, hg.pools.get("db").source) == (4, "declared")
-        hg.pools.set("db", limit=2)
-        hg.limits.set_max_concurrent_runs(3)
+    with embedded(url, pools={"db": 4}, max_concurrent_runs=7) as engine:
+        assert (engine.pools.get("db").limit, engine.pools.get("db").source) == (4, "declared")
+        engine.pools.set("db", limit=2)
+        engine.limits.set_max_concurrent_runs(3)
     # an operator's settings survive a restart
-    with embedded(url, pools={"db": 4}, max_concurrent_runs=7) as hg:
-        assert (hg.pools.get("db").limit, hg.pools.get("db").source) == (2, "live")
-        runs = _limit(hg, "max_concurrent_runs")
+    with embedded(url, pools={"db": 4}, max_concurrent_runs=7) as engine:
+        assert (engine.pools.get("db").limit, engine.pools.get("db").source) == (2, "live")
+        runs = _limit(engine, "max_concurrent_runs")
         assert (runs.value, runs.live, runs.declared) == ("3", "3", "7")
-        hg.pools.reset("db")
-        hg.limits.reset("max_concurrent_runs")
-        assert hg.pools.get("db").limit == 4
-        assert _limit(hg, "max_concurrent_runs").value == "7"
-        hg.pools.delete("db")
-        assert hg.pools.list() == []
+        engine.pools.reset("db")
+        engine.limits.reset("max_concurrent_runs")
+        assert engine.pools.get("db").limit == 4
+        assert _limit(engine, "max_concurrent_runs").value == "7"
+        engine.pools.delete("db")
+        assert engine.pools.list() == []
 
 
-def test_the_history_says_who_changed_what(hg: Client):
-    hg.limits.set_max_active(100)
-    hg.limits.set_tag("tenant", limit=2, per_value=True, max_active=50)
-    hg.pools.set("db", limit=1)
-    newest = hg.limits.history(limit=3)
+def test_the_history_says_who_changed_what(engine: Client):
+    engine.limits.set_max_active(100)
+    engine.limits.set_tag("tenant", limit=2, per_value=True, max_active=50)
+    engine.pools.set("db", limit=1)
+    newest = engine.limits.history(limit=3)
     assert [(change.name, change.before, change.after) for change in newest] == [
         ("db", None, "1"),
         ("tenant=*", None, "2 at once, 50 active (each value)"),
@@ -74,15 +74,15 @@ def test_the_history_says_who_changed_what(hg: Client):
     assert all("@" in change.who for change in newest)
 
 
-def test_every_kind_of_limit_is_set_listed_and_reset(hg: Client):
-    hg.limits.set_tag("tenant", "acme", 1)
-    hg.limits.set_tag("tenant", limit=5)
-    hg.limits.set_fair("tenant", weights={"acme": 3})
-    hg.limits.set_fair("team")  # there is one fair key: the last one set
+def test_every_kind_of_limit_is_set_listed_and_reset(engine: Client):
+    engine.limits.set_tag("tenant", "acme", 1)
+    engine.limits.set_tag("tenant", limit=5)
+    engine.limits.set_fair("tenant", weights={"acme": 3})
+    engine.limits.set_fair("team")  # there is one fair key: the last one set
     for name, value in {"age_boost": "10s", "max_bypass": 4, "placement": "pack"}.items():
-        hg.limits.set(name, value)
-    hg.limits.set("tenant=*", "9")
-    shown = {info.name: info.value for info in hg.limits.list()}
+        engine.limits.set(name, value)
+    engine.limits.set("tenant=*", "9")
+    shown = {info.name: info.value for info in engine.limits.list()}
     assert shown == {
         "max_concurrent_runs": "10",
         "max_active": "10,000",
@@ -97,80 +97,80 @@ def test_every_kind_of_limit_is_set_listed_and_reset(hg: Client):
         "strict_pools": "False",
     }
     for name in ("tenant", "tenant=acme", "tenant=*", "fair", "age_boost", "max_active"):
-        hg.limits.reset(name)
-    assert not any(info.kind in ("tag", "fair") for info in hg.limits.list())
+        engine.limits.reset(name)
+    assert not any(info.kind in ("tag", "fair") for info in engine.limits.list())
     with pytest.raises(NotFound, match="there is no limit 'tennant'"):
-        hg.limits.reset("tennant")
+        engine.limits.reset("tennant")
 
 
-def test_setting_one_bound_of_a_tag_keeps_the_other(hg: Client):
-    hg.limits.set_tag("tenant", limit=2)
-    hg.limits.set_tag("tenant", max_active=9)
-    assert _limit(hg, "tenant").value == "2 at once, 9 active"
+def test_setting_one_bound_of_a_tag_keeps_the_other(engine: Client):
+    engine.limits.set_tag("tenant", limit=2)
+    engine.limits.set_tag("tenant", max_active=9)
+    assert _limit(engine, "tenant").value == "2 at once, 9 active"
 
 
-def test_e1_at_most_n_runs_execute_and_a_raised_limit_is_in_force_at_once(hg: Client):
-    hg.limits.set_max_concurrent_runs(2)
-    runs = hg.submit_many(flows.waits, range(4))
-    _until(lambda: len(hg.runs.list(status="running")) == 2)
-    assert len(hg.queue.list()) == 2
+def test_e1_at_most_n_runs_execute_and_a_raised_limit_is_in_force_at_once(engine: Client):
+    engine.limits.set_max_concurrent_runs(2)
+    runs = engine.submit_many(flows.waits, range(4))
+    _until(lambda: len(engine.runs.list(status="running")) == 2)
+    assert len(engine.queue.list()) == 2
     begun = time.perf_counter()
-    hg.limits.set_max_concurrent_runs(-1)
-    _until(lambda: not hg.queue.list())
+    engine.limits.set_max_concurrent_runs(-1)
+    _until(lambda: not engine.queue.list())
     assert time.perf_counter() - begun < 1.0
     flows.GATE.set()
     assert [run.result(10) for run in runs] == [0, 1, 2, 3]
 
 
-def test_a_paused_tag_holds_back_its_runs_alone(hg: Client):
-    hg.limits.pause("tenant=acme")
-    acme = hg.submit(flows.waits, 1, tags={"tenant": "acme"})
-    other = hg.submit(flows.waits, 2, tags={"tenant": "other"})
+def test_a_paused_tag_holds_back_its_runs_alone(engine: Client):
+    engine.limits.pause("tenant=acme")
+    acme = engine.submit(flows.waits, 1, tags={"tenant": "acme"})
+    other = engine.submit(flows.waits, 2, tags={"tenant": "other"})
     flows.GATE.set()
     assert other.result(10) == 2
     assert acme.status() == "queued"
-    assert _limit(hg, "tenant=acme").paused
-    hg.limits.resume("tenant=acme")
+    assert _limit(engine, "tenant=acme").paused
+    engine.limits.resume("tenant=acme")
     assert acme.result(10) == 1
     with pytest.raises(NotFound):
-        hg.limits.resume("tenant=nobody")
+        engine.limits.resume("tenant=nobody")
 
 
-def test_a_limit_set_beside_a_live_engine_is_in_force_at_once(hg: Client, url: Path):
-    hg.pools.set("db", limit=1)
-    hg.pools.pause("db")
-    run = hg.submit(flows.pooled, 7)
+def test_a_limit_set_beside_a_live_engine_is_in_force_at_once(engine: Client, url: Path):
+    engine.pools.set("db", limit=1)
+    engine.pools.pause("db")
+    run = engine.submit(flows.pooled, 7)
     with connect(url) as other:
         assert other.pools.get("db").paused
         threading.Thread(target=other.pools.resume, args=("db",)).start()
         assert run.result(10) == 7
 
 
-def test_workers_are_listed_and_drained(hg: Client):
-    [worker] = hg.workers.list()
+def test_workers_are_listed_and_drained(engine: Client):
+    [worker] = engine.workers.list()
     assert worker.alive
     assert not worker.draining
-    with hg.slots("db"):
-        assert len(hg.workers.list()) == 1  # who only holds slots is no worker
-    hg.workers.drain(worker.id)
-    run = hg.submit(flows.doubled, 1)
-    assert hg.workers.list()[0].draining
+    with engine.slots("db"):
+        assert len(engine.workers.list()) == 1  # who only holds slots is no worker
+    engine.workers.drain(worker.id)
+    run = engine.submit(flows.doubled, 1)
+    assert engine.workers.list()[0].draining
     _until(lambda: "worker" in str(run.why()))
     run.cancel()
     run.wait(10)
     with pytest.raises(NotFound, match="there is no worker 'x'"):
-        hg.workers.drain("x")
+        engine.workers.drain("x")
 
 
 def test_two_fair_keys_contradict_where_one_is_declared(url: Path):
-    with embedded(url, fair="tenant") as hg:
-        hg.limits.set_fair("tenant", {"a": 2})
+    with embedded(url, fair="tenant") as engine:
+        engine.limits.set_fair("tenant", {"a": 2})
         with pytest.raises(InvalidInput, match="one fair key only"):
-            hg.limits.set_fair("team")
+            engine.limits.set_fair("team")
 
 
-def _limit(hg: Client, name: str):
-    return next(info for info in hg.limits.list() if info.name == name)
+def _limit(engine: Client, name: str):
+    return next(info for info in engine.limits.list() if info.name == name)
 
 
 def _until(condition, seconds: float = 10.0) -> None:
@@ -181,7 +181,7 @@ def _until(condition, seconds: float = 10.0) -> None:
 
 
 async def test_what_operators_set_at_once_is_all_kept(tmp_path: Path):
-    url = tmp_path / "headgate.db"
+    url = tmp_path / "locktender.db"
     async with connect_async(url) as a, connect_async(url) as b:
         for _ in range(10):
             await a.pools.set("db", limit=3)
@@ -208,19 +208,19 @@ async def test_what_operators_set_at_once_is_all_kept(tmp_path: Path):
             assert ("8" in tenant.value, tenant.paused) == (True, True)
 
 
-def test_one_key_that_is_set_has_a_rule_of_its_own(hg: Client):
-    hg.pools.set("api[*]", limit=2)
-    hg.pools.pause("api[*]")
-    hg.pools.set("api[acme]", limit=1)
-    hg.pools.resume("api[*]")
-    acme = hg.pools.get("api[acme]")
+def test_one_key_that_is_set_has_a_rule_of_its_own(engine: Client):
+    engine.pools.set("api[*]", limit=2)
+    engine.pools.pause("api[*]")
+    engine.pools.set("api[acme]", limit=1)
+    engine.pools.resume("api[*]")
+    acme = engine.pools.get("api[acme]")
     assert (acme.limit, acme.paused) == (1, False)
 
 
-def test_pausing_and_resuming_one_key_leaves_it_bounded_as_before(hg: Client):
-    hg.pools.set("api[*]", limit=2, rate="10/s", burst=4)
-    hg.pools.pause("api[acme]")
-    assert not hg.pools.get("api[*]").paused
-    hg.pools.resume("api[acme]")
-    acme = hg.pools.get("api[acme]")
+def test_pausing_and_resuming_one_key_leaves_it_bounded_as_before(engine: Client):
+    engine.pools.set("api[*]", limit=2, rate="10/s", burst=4)
+    engine.pools.pause("api[acme]")
+    assert not engine.pools.get("api[*]").paused
+    engine.pools.resume("api[acme]")
+    acme = engine.pools.get("api[acme]")
     assert (acme.limit, acme.rate, acme.burst, acme.paused) == (2, "10/1s", 4, False)

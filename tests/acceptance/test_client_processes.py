@@ -16,8 +16,8 @@ import pytest
 from tests.acceptance import client_flows as flows
 from tests.conftest import broken_promises
 
-from headgate import Client, HeadgateError, RunState, WaitTimeout, connect, embedded
-from headgate.client.guard import ClientClosed
+from locktender import Client, LocktenderError, RunState, WaitTimeout, connect, embedded
+from locktender.client.guard import ClientClosed
 
 
 def _start(role: str, url: Path, *rest: str) -> subprocess.Popen[str]:
@@ -49,19 +49,19 @@ def marks(tmp_path: Path) -> Path:
 
 def test_a_client_alone_submits_and_reads_beside_a_live_engine(url: Path):
     # given an engine in another process that knows this test's flows by another module's name
-    with _engine(url), connect(url) as hg:
-        assert hg.workers.list()[0].pid != os.getpid()
+    with _engine(url), connect(url) as engine:
+        assert engine.workers.list()[0].pid != os.getpid()
         # when a third process submits one of its flows
         done = _start("submit", url, "21")
         out, err = done.communicate(timeout=20)
         # then it has the result, and so has everybody who asks
         assert out == "42\n", err
-        [info] = hg.runs.list()
-        assert hg.runs.get(info.id).result(5) == 42
+        [info] = engine.runs.list()
+        assert engine.runs.get(info.id).result(5) == 42
     assert broken_promises(url) == []
 
 
-def test_waiting_beside_an_engine_is_woken_by_its_commits(hg: Client, url: Path):
+def test_waiting_beside_an_engine_is_woken_by_its_commits(engine: Client, url: Path):
     with connect(url) as other:
         begun = time.perf_counter()
         results = [other.submit(flows.doubled, n).result(10) for n in range(5)]
@@ -71,9 +71,9 @@ def test_waiting_beside_an_engine_is_woken_by_its_commits(hg: Client, url: Path)
 
 
 def test_without_an_engine_a_run_waits_and_a_cancel_is_a_request(url: Path):
-    with connect(url) as hg:
-        run = hg.submit(flows.doubled, 1)
-        other = hg.submit(flows.doubled, 2)
+    with connect(url) as engine:
+        run = engine.submit(flows.doubled, 1)
+        other = engine.submit(flows.doubled, 2)
         with pytest.raises(WaitTimeout):
             run.result("50ms")
         asked = run.cancel()
@@ -114,8 +114,8 @@ def test_after_an_interrupt_the_grace_ends_it(url: Path, marks: Path):
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=20)
     assert time.monotonic() - begun < 4
-    with connect(url) as hg:
-        assert hg.runs.list()[0].state in (RunState.RUNNING, RunState.QUEUED)
+    with connect(url) as engine:
+        assert engine.runs.list()[0].state in (RunState.RUNNING, RunState.QUEUED)
 
 
 def test_a_program_that_forgets_to_close_ends_all_the_same(url: Path, marks: Path):
@@ -123,38 +123,38 @@ def test_a_program_that_forgets_to_close_ends_all_the_same(url: Path, marks: Pat
     out, err = process.communicate(timeout=20)
     assert process.returncode == 0, err
     # and its run is not lost
-    with connect(url) as hg:
-        assert hg.runs.get(out.strip()).status() is RunState.RUNNING
+    with connect(url) as engine:
+        assert engine.runs.get(out.strip()).status() is RunState.RUNNING
 
 
 def test_a_closed_client_says_so(url: Path):
-    hg = embedded(url)
-    run = hg.submit(flows.doubled, 1)
+    engine = embedded(url)
+    run = engine.submit(flows.doubled, 1)
     run.result(10)
-    hg.close()
-    hg.close()
-    assert hg.closed
+    engine.close()
+    engine.close()
+    assert engine.closed
     for use in (
         run.status,
         run.result,
         run.why,
-        hg.runs.list,
-        hg.pools.list,
-        hg.limits.list,
-        hg.workers.list,
-        hg.queue.list,
-        lambda: hg.slots("db"),
-        lambda: hg.submit(flows.doubled, 1),
-        lambda: hg.pools.set("db", limit=1),
-        hg.__enter__,
+        engine.runs.list,
+        engine.pools.list,
+        engine.limits.list,
+        engine.workers.list,
+        engine.queue.list,
+        lambda: engine.slots("db"),
+        lambda: engine.submit(flows.doubled, 1),
+        lambda: engine.pools.set("db", limit=1),
+        engine.__enter__,
     ):
         with pytest.raises(ClientClosed, match="closed"):
             use()
 
 
 def test_who_waits_is_told_that_the_client_was_closed(url: Path):
-    hg = connect(url)
-    run = hg.submit(flows.doubled, 1)
+    engine = connect(url)
+    run = engine.submit(flows.doubled, 1)
     raised: list[BaseException] = []
 
     def wait() -> None:
@@ -165,24 +165,24 @@ def test_who_waits_is_told_that_the_client_was_closed(url: Path):
 
     waiting = threading.Thread(target=wait)
     waiting.start()
-    _until(lambda: hg._core.waiting._waiters)  # pyright: ignore[reportPrivateUsage]
-    hg.close()
+    _until(lambda: engine._core.waiting._waiters)  # pyright: ignore[reportPrivateUsage]
+    engine.close()
     waiting.join(10)
     assert len(raised) == 1
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_forked_child_cannot_use_it(hg: Client):
-    hg.submit(flows.doubled, 1).result(10)
+def test_a_forked_child_cannot_use_it(engine: Client):
+    engine.submit(flows.doubled, 1).result(10)
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
         try:
-            hg.runs.list()
+            engine.runs.list()
             said = "nothing"
-        except HeadgateError as error:
+        except LocktenderError as error:
             said = str(error)
-        hg.close()
+        engine.close()
         os.write(writer, said.encode())
         os._exit(0)
     os.close(writer)
@@ -190,7 +190,7 @@ def test_a_forked_child_cannot_use_it(hg: Client):
     said = os.read(reader, 1000).decode()
     os.close(reader)
     assert "a forked child cannot use it" in said
-    assert hg.submit(flows.doubled, 2).result(10) == 4
+    assert engine.submit(flows.doubled, 2).result(10) == 4
 
 
 def _until(condition, process: subprocess.Popen[str] | None = None, seconds: float = 15.0) -> None:

@@ -13,7 +13,7 @@ import pytest
 from tests.acceptance import client_flows as flows
 from tests.conftest import broken_promises
 
-from headgate import (
+from locktender import (
     Client,
     InvalidFlow,
     InvalidInput,
@@ -26,18 +26,18 @@ from headgate import (
 )
 
 
-def test_slots_are_held_in_the_block_and_given_back_after_it(hg: Client):
-    hg.pools.set("db", limit=3)
-    with hg.slots("db", 2) as held:
+def test_slots_are_held_in_the_block_and_given_back_after_it(engine: Client):
+    engine.pools.set("db", limit=3)
+    with engine.slots("db", 2) as held:
         assert (held.pool, held.slots) == ("db", 2)
-        assert hg.pools.get("db").used == 2
-        assert hg.runs.get(held.run_id).info().kind == "hold"
-    assert _comes_true(lambda: hg.pools.get("db").used == 0)
+        assert engine.pools.get("db").used == 2
+        assert engine.runs.get(held.run_id).info().kind == "hold"
+    assert _comes_true(lambda: engine.pools.get("db").used == 0)
 
 
-def test_e11_fifty_claimers_of_a_pool_of_one_hold_it_one_at_a_time(hg: Client, url: Path):
+def test_e11_fifty_claimers_of_a_pool_of_one_hold_it_one_at_a_time(engine: Client, url: Path):
     # given an engine's own client and one that is only connected
-    hg.pools.set("db", limit=1)
+    engine.pools.set("db", limit=1)
     lock, now, peak = threading.Lock(), 0, 0
 
     def claim(client: Client) -> None:
@@ -51,7 +51,8 @@ def test_e11_fifty_claimers_of_a_pool_of_one_hold_it_one_at_a_time(hg: Client, u
 
     with connect(url) as other:
         claimers = [
-            threading.Thread(target=claim, args=([hg, other][number % 2],)) for number in range(50)
+            threading.Thread(target=claim, args=([engine, other][number % 2],))
+            for number in range(50)
         ]
         # when fifty ask at once
         for claimer in claimers:
@@ -62,10 +63,10 @@ def test_e11_fifty_claimers_of_a_pool_of_one_hold_it_one_at_a_time(hg: Client, u
     assert peak == 1
 
 
-def test_two_processes_never_hold_more_than_the_limit(hg: Client, url: Path, tmp_path: Path):
+def test_two_processes_never_hold_more_than_the_limit(engine: Client, url: Path, tmp_path: Path):
     marks = tmp_path / "marks"
     marks.mkdir()
-    hg.pools.set("db", limit=3)
+    engine.pools.set("db", limit=3)
     script = [sys.executable, flows.__file__, "hold", str(url), str(marks), "db", "8"]
     others = [subprocess.Popen(script) for _ in range(2)]
     assert [other.wait(30) for other in others] == [0, 0]
@@ -74,84 +75,84 @@ def test_two_processes_never_hold_more_than_the_limit(hg: Client, url: Path, tmp
     assert 2 <= _peak(spans) <= 3
 
 
-def test_slots_and_steps_share_one_limit(hg: Client):
-    hg.pools.set("db", limit=1)
-    with hg.slots("db"):
-        run = hg.submit(flows.pooled, 1)
+def test_slots_and_steps_share_one_limit(engine: Client):
+    engine.pools.set("db", limit=1)
+    with engine.slots("db"):
+        run = engine.submit(flows.pooled, 1)
         assert _comes_true(lambda: any(task.wait_reason == "pool:db" for task in run.tasks()))
     assert run.result(10) == 1
 
 
-def test_slots_pass_while_hundreds_of_runs_queue(hg: Client):
-    hg.limits.pause()
-    hg.submit_many(flows.doubled, range(400))
-    with hg.slots("db", timeout="5s"):
+def test_slots_pass_while_hundreds_of_runs_queue(engine: Client):
+    engine.limits.pause()
+    engine.submit_many(flows.doubled, range(400))
+    with engine.slots("db", timeout="5s"):
         pass
-    hg.limits.resume()
+    engine.limits.resume()
 
 
-def test_patience_ends_and_the_request_is_taken_back(hg: Client):
-    hg.pools.set("db", limit=1)
-    with hg.slots("db"):
+def test_patience_ends_and_the_request_is_taken_back(engine: Client):
+    engine.pools.set("db", limit=1)
+    with engine.slots("db"):
         with (
             pytest.raises(WaitTimeout, match="no 1 slots of pool 'db' within 50ms"),
-            hg.slots("db", timeout="50ms"),
+            engine.slots("db", timeout="50ms"),
         ):
             pytest.fail("it was not free")
-        assert _comes_true(lambda: hg.pools.get("db").waiting == 0)
-    with hg.slots("db", timeout="10s"):
+        assert _comes_true(lambda: engine.pools.get("db").waiting == 0)
+    with engine.slots("db", timeout="10s"):
         pass
 
 
-def test_a_keyed_pool_has_slots_per_key(hg: Client):
-    hg.pools.set("api[*]", limit=1)
+def test_a_keyed_pool_has_slots_per_key(engine: Client):
+    engine.pools.set("api[*]", limit=1)
     with (
-        hg.slots("api[acme]"),
-        hg.slots("api[other]", timeout="5s"),
+        engine.slots("api[acme]"),
+        engine.slots("api[other]", timeout="5s"),
         pytest.raises(WaitTimeout),
-        hg.slots("api[acme]", timeout="50ms"),
+        engine.slots("api[acme]", timeout="50ms"),
     ):
         pass
 
 
-def test_an_operator_cancels_a_hold_and_its_body_is_told(hg: Client):
-    hg.pools.set("db", limit=1)
-    with pytest.raises(LeaseLost, match="cancelled"), hg.slots("db") as held:  # noqa: PT012
-        hg.runs.cancel(held.run_id, reason="maintenance")
+def test_an_operator_cancels_a_hold_and_its_body_is_told(engine: Client):
+    engine.pools.set("db", limit=1)
+    with pytest.raises(LeaseLost, match="cancelled"), engine.slots("db") as held:  # noqa: PT012
+        engine.runs.cancel(held.run_id, reason="maintenance")
         assert held.lost.wait(10)
         with pytest.raises(LeaseLost):
             held.check()
-    assert _comes_true(lambda: hg.pools.get("db").used == 0)
+    assert _comes_true(lambda: engine.pools.get("db").used == 0)
 
 
-def test_a_waiting_request_that_is_cancelled_raises(hg: Client):
-    hg.pools.set("db", limit=1)
-    with hg.slots("db"):
+def test_a_waiting_request_that_is_cancelled_raises(engine: Client):
+    engine.pools.set("db", limit=1)
+    with engine.slots("db"):
         raised: list[BaseException] = []
 
         def ask() -> None:
             try:
-                with hg.slots("db"):
+                with engine.slots("db"):
                     pass
             except RunCancelled as error:
                 raised.append(error)
 
         asking = threading.Thread(target=ask)
         asking.start()
-        assert _comes_true(lambda: hg.pools.get("db").waiting == 1)
-        holds = hg.runs.list(status="running", flow="headgate:hold")
-        [waiting] = [info for info in holds if _waits(hg, info.id)]
-        hg.runs.cancel(waiting.id)
+        assert _comes_true(lambda: engine.pools.get("db").waiting == 1)
+        holds = engine.runs.list(status="running", flow="locktender:hold")
+        [waiting] = [info for info in holds if _waits(engine, info.id)]
+        engine.runs.cancel(waiting.id)
         asking.join(10)
         assert len(raised) == 1
 
 
-def test_a_dead_holder_s_slots_come_back(hg: Client, url: Path, tmp_path: Path):
-    hg.pools.set("db", limit=1)
+def test_a_dead_holder_s_slots_come_back(engine: Client, url: Path, tmp_path: Path):
+    engine.pools.set("db", limit=1)
     script = f"""
-from headgate import connect
-hg = connect({str(url)!r})
-with hg.slots("db"):
+from locktender import connect
+engine = connect({str(url)!r})
+with engine.slots("db"):
     print("held", flush=True)
     import signal; signal.pause()
 """
@@ -161,19 +162,19 @@ with hg.slots("db"):
     other.kill()
     other.wait()
     other.stdout.close()
-    with hg.slots("db", timeout="10s"):
+    with engine.slots("db", timeout="10s"):
         pass
 
 
 async def test_a_lost_lease_cancels_an_async_body(url: Path):
-    async with embedded_async(url) as hg:
-        await hg.pools.set("db", limit=1)
+    async with embedded_async(url) as engine:
+        await engine.pools.set("db", limit=1)
         begun = asyncio.Event()
 
         async def body() -> None:
-            async with hg.slots("db") as held:
+            async with engine.slots("db") as held:
                 begun.set()
-                await hg.runs.cancel(held.run_id)
+                await engine.runs.cancel(held.run_id)
                 await asyncio.sleep(60)
 
         with pytest.raises(LeaseLost):
@@ -187,12 +188,12 @@ async def test_a_lost_lease_cancels_an_async_body(url: Path):
 
 
 async def test_the_callers_own_cancellation_stays_one(url: Path):
-    async with embedded_async(url) as hg:
-        await hg.pools.set("db", limit=1)
+    async with embedded_async(url) as engine:
+        await engine.pools.set("db", limit=1)
         held = asyncio.Event()
 
         async def body() -> None:
-            async with hg.slots("db"):
+            async with engine.slots("db"):
                 held.set()
                 await asyncio.sleep(60)
 
@@ -201,7 +202,7 @@ async def test_the_callers_own_cancellation_stays_one(url: Path):
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        async with hg.slots("db", timeout="10s"):
+        async with engine.slots("db", timeout="10s"):
             pass
 
 
@@ -219,21 +220,21 @@ async def test_the_callers_own_cancellation_stays_one(url: Path):
         (("db",), {"lease": "1ms"}, InvalidInput, "1s or more"),
     ],
 )
-def test_bad_requests_are_refused(hg: Client, arguments, options, error, said):
-    hg.pools.set("db", limit=3)
-    with pytest.raises(error, match=said.replace("[", r"\[")), hg.slots(*arguments, **options):
+def test_bad_requests_are_refused(engine: Client, arguments, options, error, said):
+    engine.pools.set("db", limit=3)
+    with pytest.raises(error, match=said.replace("[", r"\[")), engine.slots(*arguments, **options):
         pass
 
 
 def test_closing_the_client_tells_the_body(url: Path):
-    hg = embedded(url)
-    with pytest.raises(LeaseLost, match="closed"), hg.slots("db") as held:  # noqa: PT012
-        hg.close()
+    engine = embedded(url)
+    with pytest.raises(LeaseLost, match="closed"), engine.slots("db") as held:  # noqa: PT012
+        engine.close()
         assert held.lost.is_set()
 
 
-def _waits(hg: Client, run: str) -> bool:
-    return any(task.state == "requested" for task in hg.runs.get(run).tasks())
+def _waits(engine: Client, run: str) -> bool:
+    return any(task.state == "requested" for task in engine.runs.get(run).tasks())
 
 
 def _peak(spans: list[tuple[int, ...]]) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.acceptance import client_flows as flows
 
-from headgate import Client, embedded, flow, step
+from locktender import Client, embedded, flow, step
 
 LARGE = 400_000
 
@@ -52,11 +52,11 @@ def over_output() -> Any:
 def test_runs_with_large_values_are_explained(tmp_path: Path, called: Any, args: tuple[Any, ...]):
     flows.GATE.clear()
     try:
-        with embedded(tmp_path / "headgate.db", work_dir=tmp_path / "work") as hg:
-            hg.pools.set("db", limit=1)
-            run = hg.submit(called, *args)
-            _until(lambda: hg.pools.get("db").used == 1)
-            _until(lambda: hg.pools.get("db").waiting == 399)
+        with embedded(tmp_path / "locktender.db", work_dir=tmp_path / "work") as engine:
+            engine.pools.set("db", limit=1)
+            run = engine.submit(called, *args)
+            _until(lambda: engine.pools.get("db").used == 1)
+            _until(lambda: engine.pools.get("db").waiting == 399)
             why = run.why()
             assert [(group.step, group.count) for group in why.waiting] == [("hold", 399)]
             assert "pool db" in str(why)
@@ -66,13 +66,13 @@ def test_runs_with_large_values_are_explained(tmp_path: Path, called: Any, args:
         flows.GATE.set()
 
 
-def test_at_a_tag_those_of_other_values_are_not_ahead(hg: Client):
+def test_at_a_tag_those_of_other_values_are_not_ahead(engine: Client):
     flows.GATE.clear()
     try:
-        hg.limits.set_max_concurrent_runs(3)
-        hg.limits.set_tag("t", limit=1, per_value=True)
-        first = [hg.submit(flows.waits, 1, tags={"t": "a"}) for _ in range(30)]
-        second = [hg.submit(flows.waits, 1, tags={"t": "b"}) for _ in range(3)]
+        engine.limits.set_max_concurrent_runs(3)
+        engine.limits.set_tag("t", limit=1, per_value=True)
+        first = [engine.submit(flows.waits, 1, tags={"t": "a"}) for _ in range(30)]
+        second = [engine.submit(flows.waits, 1, tags={"t": "b"}) for _ in range(3)]
         _until(lambda: second[0].status() == "running")
         why = second[2].why()
         [reason] = why.reasons
@@ -82,26 +82,26 @@ def test_at_a_tag_those_of_other_values_are_not_ahead(hg: Client):
         assert why.estimate_us is None
         [reason] = first[29].why().reasons
         assert (reason.ahead, first[29].why().estimate_us) == (28, None)
-        hg.runs.cancel([run.id for run in first + second])
+        engine.runs.cancel([run.id for run in first + second])
     finally:
         flows.GATE.set()
 
 
-def test_a_run_that_replaces_another_names_it_and_every_other_gate(hg: Client):
+def test_a_run_that_replaces_another_names_it_and_every_other_gate(engine: Client):
     flows.GATE.clear()
     try:
-        hg.limits.set_max_concurrent_runs(2)
-        hg.limits.set_tag("squad", limit=1)
-        kept = hg.submit(flows.waits, 0, tags={"squad": "x"})
-        replaced = hg.submit(flows.waits, 1, key="k")
+        engine.limits.set_max_concurrent_runs(2)
+        engine.limits.set_tag("squad", limit=1)
+        kept = engine.submit(flows.waits, 0, tags={"squad": "x"})
+        replaced = engine.submit(flows.waits, 1, key="k")
         _until(lambda: replaced.status() == "running")
-        run = hg.submit(flows.waits, 2, key="k", on_duplicate="replace", tags={"squad": "y"})
+        run = engine.submit(flows.waits, 2, key="k", on_duplicate="replace", tags={"squad": "y"})
         why = run.why()
         gates = {reason.gate: reason for reason in why.reasons}
         assert set(gates) == {"key", "runs:max_concurrent_runs", "tag:squad"}
         assert replaced.id in gates["key"].text
         assert [holder.run for holder in gates["key"].holders] == [replaced.id]
-        hg.runs.cancel([kept.id, run.id])
+        engine.runs.cancel([kept.id, run.id])
     finally:
         flows.GATE.set()
 
@@ -114,17 +114,17 @@ def _until(condition: Any, seconds: float = 15.0) -> None:
 
 
 @pytest.mark.parametrize("alike", [False, True])
-def test_a_queued_run_is_estimated_from_runs_of_its_own_flow_only(hg: Client, alike: bool):
-    hg.limits.set_max_concurrent_runs(1)
+def test_a_queued_run_is_estimated_from_runs_of_its_own_flow_only(engine: Client, alike: bool):
+    engine.limits.set_max_concurrent_runs(1)
     if alike:
         flows.GATE.set()
-        hg.submit(flows.waits, 0).result(10)
-    hg.submit(flows.doubled, 1).result(10)
+        engine.submit(flows.waits, 0).result(10)
+    engine.submit(flows.doubled, 1).result(10)
     flows.GATE.clear()
     try:
-        first = hg.submit(flows.waits, 1)
+        first = engine.submit(flows.waits, 1)
         _until(lambda: first.status() == "running")
-        (reason,) = hg.submit(flows.waits, 2).why().reasons
+        (reason,) = engine.submit(flows.waits, 2).why().reasons
         assert reason.gate == "runs:max_concurrent_runs"
         assert (reason.estimate_us is not None) is alike
     finally:

@@ -1,4 +1,4 @@
-"""`headgate db status` and `db prune`: real files, real PostgreSQL, real processes."""
+"""`locktender db status` and `db prune`: real files, real PostgreSQL, real processes."""
 
 from __future__ import annotations
 
@@ -8,40 +8,40 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.acceptance.cli_harness import batch, headgate
+from tests.acceptance.cli_harness import batch, locktender
 from tests.acceptance.db_stores import big, build, fill, judged, store_at
 
-from headgate import embedded_async
-from headgate.base.clock import ManualClock
-from headgate.base.config import Settings
-from headgate.base.events import HISTORY, unpack
-from headgate.observe.checkpoint import marks, take
-from headgate.stages.retention import CHECK_EVERY_US, EVERY_US, Retention
-from headgate.store.postgres import PostgresStore
-from headgate.store.postgres.session import SUBMITTERS
-from headgate.store.protocol import EventFilter, RunFilter
-from headgate.store.pruning import Prune
-from headgate.testing.postgres_server import connected
+from locktender import embedded_async
+from locktender.base.clock import ManualClock
+from locktender.base.config import Settings
+from locktender.base.events import HISTORY, unpack
+from locktender.observe.checkpoint import marks, take
+from locktender.stages.retention import CHECK_EVERY_US, EVERY_US, Retention
+from locktender.store.postgres import PostgresStore
+from locktender.store.postgres.session import SUBMITTERS
+from locktender.store.protocol import EventFilter, RunFilter
+from locktender.store.pruning import Prune
+from locktender.testing.postgres_server import connected
 
-pytest_plugins = ["headgate.testing.postgres"]
+pytest_plugins = ["locktender.testing.postgres"]
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     if request.param == "sqlite":
-        yield str(tmp_path / "headgate.db")
+        yield str(tmp_path / "locktender.db")
     else:
         yield request.getfixturevalue("postgres_url")
 
 
 async def test_status_tells_what_there_is_beside_an_engine(url: str, tmp_path: Path) -> None:
     await fill(url, 4)
-    async with embedded_async(url) as hg:
-        await (await hg.submit(build)).result(timeout="30s")
+    async with embedded_async(url) as engine:
+        await (await engine.submit(build)).result(timeout="30s")
         said = await asyncio.to_thread(
-            headgate, "db", "status", "--json", "--url", url, cwd=tmp_path
+            locktender, "db", "status", "--json", "--url", url, cwd=tmp_path
         )
-        shown = await asyncio.to_thread(headgate, "db", "status", "--url", url, cwd=tmp_path)
+        shown = await asyncio.to_thread(locktender, "db", "status", "--url", url, cwd=tmp_path)
     assert said.code == 0, said.err
     found = said.data
     assert found["kind"] == ("postgresql" if "://" in url else "sqlite")
@@ -63,7 +63,7 @@ async def test_status_tells_what_there_is_beside_an_engine(url: str, tmp_path: P
 
 
 def test_status_does_not_make_a_store(tmp_path: Path) -> None:
-    said = headgate("db", "status", "--url", "none.db", cwd=tmp_path)
+    said = locktender("db", "status", "--url", "none.db", cwd=tmp_path)
     assert said.code == 2
     assert "no store at" in said.err
     assert not (tmp_path / "none.db").exists()
@@ -109,14 +109,14 @@ async def test_prune_forgets_old_runs_and_audit_still_judges_the_rest(
 async def test_prune_beside_an_engine_under_load(url: str, tmp_path: Path) -> None:
     """Nothing fails, nothing is lost, what is active stays."""
     pruned = 0
-    async with embedded_async(url, max_concurrent_runs=4) as hg:
-        await hg.pools.set("db", limit=2)
+    async with embedded_async(url, max_concurrent_runs=4) as engine:
+        await engine.pools.set("db", limit=2)
         for round_ in range(2):
-            several = [await hg.submit(build, n=4) for _ in range(15)]
-            several += [await hg.submit(big, round_)]
+            several = [await engine.submit(build, n=4) for _ in range(15)]
+            several += [await engine.submit(big, round_)]
             prune = asyncio.create_task(
                 asyncio.to_thread(
-                    headgate,
+                    locktender,
                     *("db", "prune", "--older-than", "0s", "--batch", "3", "--json", "--url", url),
                     cwd=tmp_path,
                 )
@@ -124,11 +124,11 @@ async def test_prune_beside_an_engine_under_load(url: str, tmp_path: Path) -> No
             for run in several:
                 await run.wait(timeout="60s")
             while not prune.done():
-                await (await hg.submit(build, n=2)).wait(timeout="60s")
+                await (await engine.submit(build, n=2)).wait(timeout="60s")
             said = await prune
             assert said.code == 0, said.err
             pruned += said.data["runs"]
-        left = [await hg.submit(build) for _ in range(3)]
+        left = [await engine.submit(build) for _ in range(3)]
         assert [await run.result(timeout="60s") for run in left] == [3, 3, 3]
     assert pruned > 5
     violations, found = await judged(url)
@@ -166,7 +166,7 @@ async def test_pruners_and_submitters_come_one_after_the_other(postgres_url: str
 
 
 async def test_a_history_that_breaks_a_promise_is_not_pruned_unless_forced(tmp_path: Path) -> None:
-    path = tmp_path / "headgate.db"
+    path = tmp_path / "locktender.db"
     await fill(str(path), 4)
     db = sqlite3.connect(path)
     with db:
@@ -197,7 +197,7 @@ async def test_a_history_that_breaks_a_promise_is_not_pruned_unless_forced(tmp_p
     assert audit.code == 0, audit.out
     assert "passed over" in audit.out.replace("\n", " ")
     await fill(str(path), 2)
-    again = headgate(*prune, cwd=tmp_path)
+    again = locktender(*prune, cwd=tmp_path)
     assert (again.code, again.data["runs"]) == (0, 2)
 
 
@@ -206,8 +206,8 @@ async def test_a_history_that_breaks_a_promise_is_not_pruned_unless_forced(tmp_p
     [["--older-than", "soon"], [], ["--older-than", "1d", "--keep", "-1"], ["--older-than", "1d", "--batch", "0"]],
 )  # fmt: skip
 def test_prune_with_what_cannot_be_right(tmp_path: Path, given: list[str]) -> None:
-    asyncio.run(fill(str(tmp_path / "headgate.db"), 1))
-    said = headgate("db", "prune", *given, "--json", "--url", "headgate.db", cwd=tmp_path)
+    asyncio.run(fill(str(tmp_path / "locktender.db"), 1))
+    said = locktender("db", "prune", *given, "--json", "--url", "locktender.db", cwd=tmp_path)
     assert said.code == 2
     assert said.error["message"]
 

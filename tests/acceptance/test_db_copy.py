@@ -1,4 +1,4 @@
-"""`headgate db copy`: from any store to any other, whole or not at all."""
+"""`locktender db copy`: from any store to any other, whole or not at all."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from tests.acceptance.cli_harness import batch, headgate, started, until
+from tests.acceptance.cli_harness import batch, locktender, started, until
 from tests.acceptance.db_stores import LARGE, big, build, fill, judged, numbers, store_at, waiting
 
-from headgate import embedded_async
-from headgate.base.errors import InvalidInput, StoreError
-from headgate.observe.checkpoint import take
-from headgate.store.copying import TABLES, check_source, copy
-from headgate.store.places import place_for
-from headgate.store.postgres.session import SQL as POSTGRES
-from headgate.store.pruning import Prune
-from headgate.store.sqlite.session import SQL
-from headgate.testing.postgres_server import connected, with_options
+from locktender import embedded_async
+from locktender.base.errors import InvalidInput, StoreError
+from locktender.observe.checkpoint import take
+from locktender.store.copying import TABLES, check_source, copy
+from locktender.store.places import place_for
+from locktender.store.postgres.session import SQL as POSTGRES
+from locktender.store.pruning import Prune
+from locktender.store.sqlite.session import SQL
+from locktender.testing.postgres_server import connected, with_options
 
-pytest_plugins = ["headgate.testing.postgres"]
+pytest_plugins = ["locktender.testing.postgres"]
 
 LEFT_OUT = {
     "meta", "leader", "migration", "frozen_clock", "closed", "blob", "asked_worker", "provisioner"
@@ -31,18 +31,18 @@ LEFT_OUT = {
 async def every_kind_of_work(url: str, tmp_path: Path) -> dict[str, str]:
     """Runs that ended, one that failed with its engine, several that wait, large values, limits; their ids."""
     await fill(url, 3)
-    async with embedded_async(url, max_concurrent_runs=1) as hg:
-        large = await hg.submit(big, 7)
+    async with embedded_async(url, max_concurrent_runs=1) as engine:
+        large = await engine.submit(big, 7)
         await large.result(timeout="30s")
-        await hg.limits.set_tag("tenant", limit=1, per_value=True, max_active=50)
-        held = await hg.submit(waiting, str(tmp_path / "gate"), tags={"tenant": "a"})
+        await engine.limits.set_tag("tenant", limit=1, per_value=True, max_active=50)
+        held = await engine.submit(waiting, str(tmp_path / "gate"), tags={"tenant": "a"})
         while await held.status() != "running":  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         queued = [
-            await hg.submit(build, n=4, tags={"tenant": name}, key=f"k-{name}", priority=n)
+            await engine.submit(build, n=4, tags={"tenant": name}, key=f"k-{name}", priority=n)
             for n, name in enumerate("bcd")
         ]
-        await hg.close(grace=0)
+        await engine.close(grace=0)
     return {"large": large.id, "held": held.id, **{f"q{n}": run.id for n, run in enumerate(queued)}}
 
 
@@ -50,15 +50,15 @@ async def finish_there(url: str, ids: dict[str, str], tmp_path: Path) -> None:
     """An engine on the copy does what was left, after what was there, above its numbers."""
     before = await numbers(url)
     (tmp_path / "gate").touch()
-    async with embedded_async(url) as hg:
-        large = await hg.runs.get(ids["large"])
+    async with embedded_async(url) as engine:
+        large = await engine.runs.get(ids["large"])
         assert await large.result(timeout="30s") == "7" * LARGE
-        assert await (await hg.runs.get(ids["held"])).result(timeout="60s") == "there"
+        assert await (await engine.runs.get(ids["held"])).result(timeout="60s") == "there"
         for n in range(3):
-            assert await (await hg.runs.get(ids[f"q{n}"])).result(timeout="60s") == 6
-        new = await hg.submit(build, n=3)
+            assert await (await engine.runs.get(ids[f"q{n}"])).result(timeout="60s") == 6
+        new = await engine.submit(build, n=3)
         assert await new.result(timeout="60s") == 3
-        limits = await hg.pools.get("db")
+        limits = await engine.pools.get("db")
         assert limits.limit == 2
     after = await numbers(url)
     assert all(new > old for new, old in zip(after, before, strict=True)), (before, after)
@@ -68,12 +68,12 @@ async def finish_there(url: str, ids: dict[str, str], tmp_path: Path) -> None:
 async def test_a_file_goes_to_postgresql_and_back(tmp_path: Path, postgres_url: str) -> None:
     source, back = str(tmp_path / "a.db"), str(tmp_path / "b.db")
     ids = await every_kind_of_work(source, tmp_path)
-    said = headgate("db", "copy", source, postgres_url, "--json", cwd=tmp_path)
+    said = locktender("db", "copy", source, postgres_url, "--json", cwd=tmp_path)
     assert said.code == 0, said.err
     assert said.data["rows"]["run"] == 8
     assert said.data["rows"]["blob"] == 1
     assert said.data["violations"] == 0
-    again = headgate("db", "copy", postgres_url, back, cwd=tmp_path)
+    again = locktender("db", "copy", postgres_url, back, cwd=tmp_path)
     assert again.code == 0, again.err
     assert "all kept" in again.out
     for each in (source, postgres_url, back):
@@ -93,11 +93,11 @@ async def test_a_file_goes_to_postgresql_and_back(tmp_path: Path, postgres_url: 
 async def test_a_pruned_history_is_still_right_in_a_copy(tmp_path: Path) -> None:
     source, target = str(tmp_path / "a.db"), str(tmp_path / "b.db")
     await fill(source, 4)
-    pruned = headgate(
+    pruned = locktender(
         "db", "prune", "--older-than", "0s", "--keep", "1", "--url", source, cwd=tmp_path
     )
     assert pruned.code == 0, pruned.err
-    assert headgate("db", "copy", source, target, cwd=tmp_path).code == 0
+    assert locktender("db", "copy", source, target, cwd=tmp_path).code == 0
     violations, marks = await judged(target)
     assert (violations, marks.runs) == ([], 3)
     await fill(target, 2)
@@ -129,7 +129,7 @@ async def test_numbers_a_young_server_would_give_again_are_given_anew(
         )
         db.execute(f"UPDATE sqlite_sequence SET seq = seq + {shift} WHERE name = 'event'")
     db.close()
-    said = headgate("db", "copy", str(source), postgres_url, "--json", cwd=tmp_path)
+    said = locktender("db", "copy", str(source), postgres_url, "--json", cwd=tmp_path)
     assert said.code == 0, said.err
     assert said.data["renumbered"]
     violations, marks = await judged(postgres_url)
@@ -173,7 +173,7 @@ async def test_a_copy_that_was_cut_short_is_refused_and_starts_over(
         assert "db copy" in refused.error["hint"]
     with pytest.raises(StoreError, match="not finished"):
         await check_source(place_for(target), force=True)
-    assert headgate("db", "copy", source, target, cwd=tmp_path).code == 0
+    assert locktender("db", "copy", source, target, cwd=tmp_path).code == 0
     await finish_there(target, ids, tmp_path)
 
 
@@ -181,7 +181,7 @@ async def test_a_store_is_not_copied_onto_itself(tmp_path: Path, postgres_url: s
     await fill(str(tmp_path / "a.db"), 1)
     (tmp_path / "b.db").symlink_to("a.db")
     for source, target in (("a.db", "./a.db"), ("a.db", "b.db"), (postgres_url, postgres_url)):
-        refused = headgate("db", "copy", source, target, "--json", cwd=tmp_path)
+        refused = locktender("db", "copy", source, target, "--json", cwd=tmp_path)
         assert refused.code == 2
         assert "the same store" in refused.error["message"]
 
@@ -193,37 +193,37 @@ async def test_a_target_that_is_used_is_refused_and_left_alone(
     await fill(source, 1)
     for target in (used, postgres_url):
         await fill(target, 2)
-        refused = headgate("db", "copy", source, target, "--json", cwd=tmp_path)
+        refused = locktender("db", "copy", source, target, "--json", cwd=tmp_path)
         assert refused.code == 2
         assert "not empty" in refused.error["message"]
         assert (await judged(target))[0] == []
     other = with_options(postgres_url, schema="second")
-    assert headgate("db", "copy", source, other, cwd=tmp_path).code == 0
+    assert locktender("db", "copy", source, other, cwd=tmp_path).code == 0
     assert (await judged(other))[0] == []
-    assert headgate("db", "copy", "none.db", other, cwd=tmp_path).code == 2
+    assert locktender("db", "copy", "none.db", other, cwd=tmp_path).code == 2
 
 
 async def test_a_store_that_is_worked_on_is_copied_only_by_force(tmp_path: Path) -> None:
     source = str(tmp_path / "a.db")
-    async with embedded_async(source) as hg:
-        await (await hg.submit(build)).result(timeout="30s")
+    async with embedded_async(source) as engine:
+        await (await engine.submit(build)).result(timeout="30s")
         asked = ("db", "copy", source, str(tmp_path / "b.db"))
-        refused = await asyncio.to_thread(headgate, *asked, "--json", cwd=tmp_path)
+        refused = await asyncio.to_thread(locktender, *asked, "--json", cwd=tmp_path)
         assert refused.code == 2
         assert "leads" in refused.error["message"]
         assert "--force" in refused.error["hint"]
         with pytest.raises(InvalidInput):
             await check_source(place_for(source), force=False)
-        forced = await asyncio.to_thread(headgate, *asked, "--force", cwd=tmp_path)
+        forced = await asyncio.to_thread(locktender, *asked, "--force", cwd=tmp_path)
         assert forced.code == 0, forced.err
-        await (await hg.submit(build)).result(timeout="30s")
+        await (await engine.submit(build)).result(timeout="30s")
     assert (await judged(str(tmp_path / "b.db")))[0] == []
     await fill(str(tmp_path / "b.db"), 1)
 
 
 async def test_every_table_and_column_is_copied(tmp_path: Path, postgres_url: str) -> None:
     """Whoever adds one adds it to the copy, in both dialects."""
-    headgate("db", "migrate", "--url", "a.db", cwd=tmp_path)
+    locktender("db", "migrate", "--url", "a.db", cwd=tmp_path)
     db = sqlite3.connect(tmp_path / "a.db")
     names = {
         row[0]
@@ -241,7 +241,7 @@ async def test_every_table_and_column_is_copied(tmp_path: Path, postgres_url: st
     async with connected(postgres_url) as conn:
         rows = await conn.fetch(
             "SELECT table_name, column_name FROM information_schema.columns"
-            " WHERE table_schema = 'headgate'"
+            " WHERE table_schema = 'locktender'"
         )
     assert {table for table, _ in rows} - LEFT_OUT == set(TABLES)
     for table, column in rows:
@@ -252,7 +252,7 @@ async def test_every_table_and_column_is_copied(tmp_path: Path, postgres_url: st
 async def test_a_copy_of_a_killed_engines_file(tmp_path: Path) -> None:
     """What its worker had in hand is taken up on the copy."""
     (tmp_path / "flows.py").write_text(
-        "import asyncio\nfrom pathlib import Path\nfrom headgate import flow, step\n\n\n"
+        "import asyncio\nfrom pathlib import Path\nfrom locktender import flow, step\n\n\n"
         "@step\nasync def once(here: str, gate: str) -> int:\n"
         "    with Path(here).open('a') as file:\n        file.write('x')\n"
         "    while not Path(gate).exists():\n        await asyncio.sleep(0.01)\n    return 1\n\n\n"
@@ -262,9 +262,9 @@ async def test_a_copy_of_a_killed_engines_file(tmp_path: Path) -> None:
     arguments = ("--arg", f"here={here}", "--arg", f"gate={gate}", "--url", "a.db")
     with started("run", "flows.py:one", *arguments, cwd=tmp_path):
         until(here.exists, "the body")
-    [run] = headgate("runs", "list", "--json", "--url", "a.db", cwd=tmp_path).data
+    [run] = locktender("runs", "list", "--json", "--url", "a.db", cwd=tmp_path).data
     assert run["state"] == "running"
-    said = headgate("db", "copy", "a.db", "b.db", cwd=tmp_path)
+    said = locktender("db", "copy", "a.db", "b.db", cwd=tmp_path)
     assert said.code == 0, said.err
     gate.touch()
     with started("dev", "flows.py", "--url", "b.db", cwd=tmp_path):
@@ -273,5 +273,5 @@ async def test_a_copy_of_a_killed_engines_file(tmp_path: Path) -> None:
 
 
 def _states(folder: Path) -> set[str]:
-    found = headgate("runs", "list", "--json", "--url", "b.db", cwd=folder).data
+    found = locktender("runs", "list", "--json", "--url", "b.db", cwd=folder).data
     return {each["state"] for each in found}

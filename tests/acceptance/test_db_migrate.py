@@ -1,4 +1,4 @@
-"""`headgate db migrate`: beside engines that work, from nothing, and what is refused."""
+"""`locktender db migrate`: beside engines that work, from nothing, and what is refused."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.acceptance.cli_harness import batch, headgate
+from tests.acceptance.cli_harness import batch, locktender
 from tests.acceptance.db_stores import build, judged, store_at
 
-from headgate import embedded_async
-from headgate.base.errors import SchemaTooNew
-from headgate.store.migrate import Migration
-from headgate.store.places import place_for
-from headgate.store.postgres import opening as postgres
-from headgate.store.sqlite import opening as sqlite
-from headgate.testing.postgres_server import connected, execute, with_options
+from locktender import embedded_async
+from locktender.base.errors import SchemaTooNew
+from locktender.store.migrate import Migration
+from locktender.store.places import place_for
+from locktender.store.postgres import opening as postgres
+from locktender.store.sqlite import opening as sqlite
+from locktender.testing.postgres_server import connected, execute, with_options
 
-pytest_plugins = ["headgate.testing.postgres"]
+pytest_plugins = ["locktender.testing.postgres"]
 
 LATER = """
 ALTER TABLE {}task ADD COLUMN later bigint;
@@ -34,14 +34,14 @@ CREATE INDEX later_event ON {}event (at);
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     if request.param == "sqlite":
-        yield str(tmp_path / "headgate.db")
+        yield str(tmp_path / "locktender.db")
     else:
         yield request.getfixturevalue("postgres_url")
 
 
 def later(url: str, monkeypatch: pytest.MonkeyPatch) -> int:
     """This code knows one migration more from here on; its number."""
-    dialect, schema = (postgres, "headgate.") if "://" in url else (sqlite, "")
+    dialect, schema = (postgres, "locktender.") if "://" in url else (sqlite, "")
     number = len(dialect.MIGRATIONS) + 1
     extra = Migration(number, "later", LATER.replace("{}", schema))
     monkeypatch.setattr(dialect, "MIGRATIONS", [*dialect.MIGRATIONS, extra])
@@ -53,21 +53,21 @@ async def test_a_migration_beside_an_engine_under_load(
 ) -> None:
     """Nothing fails, nothing is lost; who opens it with older code is refused."""
     place = place_for(url)
-    async with embedded_async(url, max_concurrent_runs=4) as hg:
-        submitted = [await hg.submit(build, n=5) for _ in range(30)]
+    async with embedded_async(url, max_concurrent_runs=4) as engine:
+        submitted = [await engine.submit(build, n=5) for _ in range(30)]
         await submitted[0].result(timeout="60s")
         with monkeypatch.context() as patch:
             number = later(url, patch)
             assert (await place.status()).pending == 1
             migrating = asyncio.create_task(place.migrate())
             while not migrating.done():
-                submitted.append(await hg.submit(build, n=5))
+                submitted.append(await engine.submit(build, n=5))
                 await submitted[-1].wait(timeout="60s")
             done = await migrating
             assert (done.before, done.after) == (number - 1, number)
             again = await place.migrate()
             assert (again.before, again.after) == (number, number)
-        submitted += [await hg.submit(build, n=5) for _ in range(5)]
+        submitted += [await engine.submit(build, n=5) for _ in range(5)]
         assert [await run.result(timeout="60s") for run in submitted] == [10] * len(submitted)
     with pytest.raises(SchemaTooNew):
         await store_at(url).open()
@@ -85,12 +85,12 @@ async def test_a_migration_waits_for_a_moment_only_and_tries_again(
     number = later(postgres_url, monkeypatch)
     slowest = 0.0
     async with connected(postgres_url) as foreign, connected(postgres_url) as reader:
-        await foreign.execute("BEGIN; LOCK TABLE headgate.task IN ACCESS SHARE MODE")
+        await foreign.execute("BEGIN; LOCK TABLE locktender.task IN ACCESS SHARE MODE")
         migrating = asyncio.create_task(place_for(postgres_url).migrate())
         end = time.monotonic() + 1.5
         while time.monotonic() < end:
             start = time.monotonic()
-            await reader.fetch("SELECT count(*) FROM headgate.task", timeout=5)
+            await reader.fetch("SELECT count(*) FROM locktender.task", timeout=5)
             slowest = max(slowest, time.monotonic() - start)
             await asyncio.sleep(0.01)
         assert not migrating.done()
@@ -129,11 +129,11 @@ async def test_migrate_makes_a_schema_and_check_says_so(postgres_url: str, tmp_p
     assert said["after"].code == 0
     last = len(postgres.MIGRATIONS)
     await execute(postgres_url, f"DELETE FROM other.migration WHERE number = {last}")
-    assert headgate(*asked, "--check", cwd=tmp_path).code == 1
+    assert locktender(*asked, "--check", cwd=tmp_path).code == 1
 
 
 def test_a_newer_store_is_looked_at_and_refused(tmp_path: Path) -> None:
-    headgate("db", "migrate", "--url", "new.db", cwd=tmp_path)
+    locktender("db", "migrate", "--url", "new.db", cwd=tmp_path)
     db = sqlite3.connect(tmp_path / "new.db")
     with db:
         db.execute("INSERT INTO migration VALUES (99, 'future', 'x', 0)")

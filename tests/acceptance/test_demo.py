@@ -1,17 +1,17 @@
-"""`headgate demo`: every claim it makes is measured, and it exits 0 only if all of them held."""
+"""`locktender demo`: every claim it makes is measured, and it exits 0 only if all of them held."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-from tests.acceptance.cli_harness import headgate
+from tests.acceptance.cli_harness import locktender
 
-from headgate.cli.demo_records import Body, peak, peak_of_pool, peak_of_window, peak_per_tenant
+from locktender.cli.demo_records import Body, peak, peak_of_pool, peak_of_window, peak_per_tenant
 
 
 def test_the_demo_holds_in_under_20_seconds(tmp_path: Path) -> None:
-    said = headgate("demo", "--keep", cwd=tmp_path, timeout=60, TMPDIR=str(tmp_path))
+    said = locktender("demo", "--keep", cwd=tmp_path, timeout=60, TMPDIR=str(tmp_path))
     assert said.code == 0, said
     assert "Everything held" in said.out
     assert "SIGKILL" in said.out
@@ -29,8 +29,8 @@ def test_the_demo_holds_in_under_20_seconds(tmp_path: Path) -> None:
     assert rows["pool db"].split() == ["2", "2", "2", "yes"]
     assert rows["runs per tenant"].split() == ["1", "1", "1", "yes"]
     # and what was kept can be looked into
-    url = next(tmp_path.glob("headgate-demo-*")) / "headgate.db"
-    audit = headgate("audit", "--json", "--url", str(url), cwd=tmp_path)
+    url = next(tmp_path.glob("locktender-demo-*")) / "locktender.db"
+    audit = locktender("audit", "--json", "--url", str(url), cwd=tmp_path)
     assert audit.code == 0
     assert audit.data["violations"] == []
 

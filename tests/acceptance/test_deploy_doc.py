@@ -19,15 +19,15 @@ from typing import Any
 import pytest
 from tests.acceptance import client_flows as flows
 
-from headgate import Client, connect, embedded
-from headgate.base.config import load
-from headgate.base.durations import microseconds
-from headgate.stages.executors import sources
-from headgate.testing import check_history, eventually
-from headgate.testing.postgres_server import connected, execute, run
-from headgate.testing.processes import source
+from locktender import Client, connect, embedded
+from locktender.base.config import load
+from locktender.base.durations import microseconds
+from locktender.stages.executors import sources
+from locktender.testing import check_history, eventually
+from locktender.testing.postgres_server import connected, execute, run
+from locktender.testing.processes import source
 
-pytest_plugins = ["headgate.testing.plugin", "headgate.testing.postgres"]
+pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "deploy.md").read_text()
@@ -71,10 +71,10 @@ class Operator:
         """What it answers. A line that fails is repeated for a while: what it asks may still be starting."""
         for port in re.findall(r"\b84\d\d\b", line):
             line = line.replace(port, self._ports.setdefault(port, free_port()))
-        if found := re.fullmatch(rf"export HEADGATE_URL=({URL})", line):
+        if found := re.fullmatch(rf"export LOCKTENDER_URL=({URL})", line):
             pooled = "pooled=true" in found[1]
             # The server of the tests listens on a socket: there is no second address to name.
-            self.env["HEADGATE_URL"] = (
+            self.env["LOCKTENDER_URL"] = (
                 f"{self._url}&pooled=true&listen=off" if pooled else self._url
             )
             return ""
@@ -133,14 +133,14 @@ def test_every_command_of_the_page(
     said: dict[str, str] = {}
     with ExitStack() as opened:
         for line in lines():
-            if line == "pip install headgate":
+            if line == "pip install locktender":
                 continue
-            if line.startswith("headgate db copy"):
-                empty = f"headgate_empty_{os.urandom(4).hex()}"
+            if line.startswith("locktender db copy"):
+                empty = f"locktender_empty_{os.urandom(4).hex()}"
                 run(execute(postgres_server, f"CREATE DATABASE {empty} TEMPLATE template0"))
                 opened.callback(_drop, postgres_server, empty)
-                operator.env["HEADGATE_URL"] = re.sub(
-                    r"/headgate_test_\w+", f"/{empty}", postgres_url
+                operator.env["LOCKTENDER_URL"] = re.sub(
+                    r"/locktender_test_\w+", f"/{empty}", postgres_url
                 )
                 _began_as_a_file(tmp_path)
             if "$WORKER" in line and "WORKER" not in operator.env:
@@ -154,10 +154,10 @@ def test_every_command_of_the_page(
     # the two of the ten lines, and the one that leads
     (url,) = [each for each in lines() if "/health" in each and "8470" in each]
     assert '"status":"ok"' in said[url].replace(" ", "")
-    assert "headgate_leader" in said["curl -fsS http://127.0.0.1:8470/metrics"]
+    assert "locktender_leader" in said["curl -fsS http://127.0.0.1:8470/metrics"]
     assert '"total"' in said["curl -fsS http://127.0.0.1:8470/api/v1/demand"]
-    assert "flows:fetch" in said['headgate workers show "$WORKER"']
-    assert (tmp_path / "headgate.sql").stat().st_size > 1_000
+    assert "flows:fetch" in said['locktender workers show "$WORKER"']
+    assert (tmp_path / "locktender.sql").stat().st_size > 1_000
     assert operator.end() == [0] * 5
     check_history(postgres_url)
 
@@ -169,14 +169,14 @@ def test_the_story_of_a_ceiling_and_of_workers_that_come_and_go(tmp_path: Path):
     typed = [re.sub(r"\s+# .*", "", line.removeprefix("$ ")) for line in story.splitlines()]
     assert len(typed) <= 15
     operator = Operator("", tmp_path)
-    operator.env.pop("HEADGATE_URL", None)
+    operator.env.pop("LOCKTENDER_URL", None)
     said: list[str] = []
     try:
         for line in typed:
             # a loop ends as its last round does, and that one is refused
             said.append(operator.type(f"{line} || true" if line.startswith("for ") else line))
             if line.endswith("&"):
-                with connect(tmp_path / ".headgate" / "headgate.db") as client:
+                with connect(tmp_path / ".locktender" / "locktender.db") as client:
                     runs = [client.runs.get(each.id) for each in client.runs.list()]
                     assert [run.result("60s") for run in runs] == [[1]] * 3
                     came = [each.provision for each in client.workers.list()]
@@ -207,8 +207,8 @@ def _alive(client: Client) -> list[str]:
 
 def _began_as_a_file(folder: Path) -> None:
 
-    with embedded(folder / ".headgate" / "headgate.db") as hg:
-        assert hg.submit(flows.doubled, 2).result(10) == 4
+    with embedded(folder / ".locktender" / "locktender.db") as engine:
+        assert engine.submit(flows.doubled, 2).result(10) == 4
 
 
 def test_the_unit_is_one_and_starts_a_worker(tmp_path: Path, postgres_url: str):
@@ -254,7 +254,7 @@ def test_settings_are_what_the_page_says():
 def test_connections_are_as_many_as_the_page_says(postgres_url: str, tmp_path: Path):
     """Each kind of process, after it has worked and was asked everything it can be asked."""
     rows = re.findall(
-        r"^\| `?(?:headgate )?([^|`]+?)`?(?: \([^|]*)? \| (\d) \|", TEXT, re.MULTILINE
+        r"^\| `?(?:locktender )?([^|`]+?)`?(?: \([^|]*)? \| (\d) \|", TEXT, re.MULTILINE
     )
     told = {name: int(most) for name, most in rows}
     used: dict[str, int] = {}
@@ -296,7 +296,7 @@ def _settled(url: str) -> int:
 
 @contextmanager
 def _node(url: str, folder: Path, *words: str) -> Generator[None]:
-    command = [sys.executable, "-m", "headgate", *words, "--url", url, "--json"]
+    command = [sys.executable, "-m", "locktender", *words, "--url", url, "--json"]
     process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE)
     assert process.stdout is not None
     try:

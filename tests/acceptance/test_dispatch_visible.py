@@ -11,24 +11,24 @@ from typing import Any
 import pytest
 from tests.acceptance import client_flows as flows
 
-from headgate import RunState
-from headgate.kernel.conductor import Conductor, Cycle
-from headgate.stages.executors.sources import load
-from headgate.testing import Engines, Overlap, eventually, load_history
-from headgate.testing.cluster import Cluster
-from headgate.testing.processes import source
+from locktender import RunState
+from locktender.kernel.conductor import Conductor, Cycle
+from locktender.stages.executors.sources import load
+from locktender.testing import Engines, Overlap, eventually, load_history
+from locktender.testing.cluster import Cluster
+from locktender.testing.processes import source
 
-pytest_plugins = ["headgate.testing.plugin"]
+pytest_plugins = ["locktender.testing.plugin"]
 
 STEPS_FILE = Path(__file__).parents[1] / "engine_steps.py"
 steps: Any = load(source(STEPS_FILE))
 
 
 def test_b11_an_error_in_one_cycle_is_logged_and_the_next_one_runs(
-    make_hg: Engines, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    make_engine: Engines, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    hg = make_hg()
-    assert hg.submit(flows.doubled, 1).result(10) == 2
+    engine = make_engine()
+    assert engine.submit(flows.doubled, 1).result(10) == 2
     real, broken = Conductor.cycle, [True]
 
     def cycle(self: Conductor, now: int) -> Cycle:
@@ -39,7 +39,7 @@ def test_b11_an_error_in_one_cycle_is_logged_and_the_next_one_runs(
 
     with caplog.at_level(logging.ERROR):
         monkeypatch.setattr(Conductor, "cycle", cycle)
-        runs = [hg.submit(flows.doubled, n) for n in range(5)]
+        runs = [engine.submit(flows.doubled, n) for n in range(5)]
 
         assert [run.result(20) for run in runs] == [0, 2, 4, 6, 8]
 
@@ -48,7 +48,7 @@ def test_b11_an_error_in_one_cycle_is_logged_and_the_next_one_runs(
 
 
 def test_b11_a_full_house_is_visible_before_anything_fails(tmp_path: Path, overlap: Overlap):
-    cluster = Cluster(str(tmp_path / "headgate.db"), tmp_path, overlap, grace="1s")
+    cluster = Cluster(str(tmp_path / "locktender.db"), tmp_path, overlap, grace="1s")
     try:
         server = cluster.server(max_concurrent_runs=-1, offer_ttl="500ms").ready()
         client = cluster.client()
@@ -56,12 +56,12 @@ def test_b11_a_full_house_is_visible_before_anything_fails(tmp_path: Path, overl
         runs = [client.submit(steps.hold, str(latch), n) for n in range(7)]
 
         # nobody works: the demand is told to whoever measures, whoever reads the log and whoever asks
-        eventually(lambda: "headgate_demand_tasks 7.0" in metrics(server.said["port"]))
+        eventually(lambda: "locktender_demand_tasks 7.0" in metrics(server.said["port"]))
         assert "no worker is connected" in str(runs[0].why())
         worker = cluster.worker(STEPS_FILE, async_permits=2).ready()
         eventually(lambda: overlap.count("held") == 2)
-        eventually(lambda: "headgate_demand_tasks 5.0" in metrics(server.said["port"]))
-        assert 'headgate_offers_total{outcome="accepted"} 2.0' in metrics(server.said["port"])
+        eventually(lambda: "locktender_demand_tasks 5.0" in metrics(server.said["port"]))
+        assert 'locktender_offers_total{outcome="accepted"} 2.0' in metrics(server.said["port"])
         assert "all async permits of 1 worker are in use" in str(runs[6].why())
         assert re.search(r"cycle \d+: \d runs and \d tasks started, .* demand \d", server.log)
 
@@ -79,16 +79,16 @@ def test_b11_a_full_house_is_visible_before_anything_fails(tmp_path: Path, overl
     cluster.close()
 
 
-def test_b10_no_cycle_starts_more_than_its_share(make_hg: Engines):
-    hg = make_hg(max_concurrent_runs=-1)
-    hg.limits.set("max_starts_per_cycle", 3)
-    hg.limits.pause()
-    runs = hg.submit_many(flows.doubled, range(20))
-    hg.limits.resume()
+def test_b10_no_cycle_starts_more_than_its_share(make_engine: Engines):
+    engine = make_engine(max_concurrent_runs=-1)
+    engine.limits.set("max_starts_per_cycle", 3)
+    engine.limits.pause()
+    runs = engine.submit_many(flows.doubled, range(20))
+    engine.limits.resume()
 
     assert [run.result(20) for run in runs] == [2 * n for n in range(20)]
     started: dict[tuple[int, int], int] = {}
-    for event in load_history(hg).events:
+    for event in load_history(engine).events:
         if event.subject == "task" and event.after == "scheduled":
             cycle = event.term, event.cycle
             started[cycle] = started.get(cycle, 0) + 1

@@ -1,4 +1,4 @@
-"""Every example, both as `python FILE` and as `headgate run FILE:flow`."""
+"""Every example, both as `python FILE` and as `locktender run FILE:flow`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from tests.acceptance.cli_harness import PROGRAM, Said, environment, headgate
+from tests.acceptance.cli_harness import PROGRAM, Said, environment, locktender
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SECONDS = 5.0
@@ -97,7 +97,7 @@ def test_an_example_runs_from_the_command_line(both: dict[str, Any], name: str) 
 
 def test_the_limits_of_the_examples_held(both: dict[str, Any]) -> None:
     for name in ("two_pools_weights", "tenants"):
-        audit = headgate("audit", "--json", cwd=both[name][2])
+        audit = locktender("audit", "--json", cwd=both[name][2])
         assert audit.code == 0, audit.data["violations"]
         peaks = {each["name"]: each["peak"] for each in audit.data["peaks"]}
         if name == "tenants":

@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from headgate import Client, Run, RunState, TaskState
-from headgate.stages.executors.sources import load
-from headgate.testing import EngineProcess, Engines, Overlap, eventually
-from headgate.testing.overlap import alive
-from headgate.testing.processes import source
+from locktender import Client, Run, RunState, TaskState
+from locktender.stages.executors.sources import load
+from locktender.testing import EngineProcess, Engines, Overlap, eventually
+from locktender.testing.overlap import alive
+from locktender.testing.processes import source
 
-pytest_plugins = ["headgate.testing.plugin"]
+pytest_plugins = ["locktender.testing.plugin"]
 
 STEPS_FILE = Path(__file__).parents[1] / "executor_end_steps.py"
 steps: Any = load(source(STEPS_FILE))
@@ -49,7 +49,7 @@ class Attempt(NamedTuple):
 
 
 @pytest.fixture
-def hg_settings(how: str) -> dict[str, Any]:
+def engine_settings(how: str) -> dict[str, Any]:
     """A drained worker does not wait for its tasks; a lease that is to be lost ends while the test looks on."""
     short = {"worker_lease": "1200ms", "heartbeat": "300ms"} if how == "lease_loss" else {}
     return {"grace": "0s", "process_permits": 1, "leader_lease": "10s", **short}
@@ -58,22 +58,22 @@ def hg_settings(how: str) -> dict[str, Any]:
 class World:
     """A leader that cannot run the step, and a worker that can."""
 
-    def __init__(self, make_hg: Engines, folder: Path) -> None:
-        self._make_hg = make_hg
+    def __init__(self, make_engine: Engines, folder: Path) -> None:
+        self._make_engine = make_engine
         self._folder = folder
         self._seen = folder / "seen"
         self.latch = folder / "latch"
-        self.hg: Client = make_hg()
-        self.hg.pools.set("slots", limit=1)
+        self.engine: Client = make_engine()
+        self.engine.pools.set("slots", limit=1)
         self.worker: EngineProcess = self.new_worker()
 
     def new_worker(self) -> EngineProcess:
-        return self._make_hg.process(
+        return self._make_engine.process(
             STEPS_FILE, worker_labels=steps.APART, work_dir=str(self._folder / "work")
         ).ready()
 
     def submit(self, executor: str, how: str) -> Run[Any]:
-        return self.hg.submit(steps.ending, executor, how, str(self._seen), str(self.latch))
+        return self.engine.submit(steps.ending, executor, how, str(self._seen), str(self.latch))
 
     def attempts(self) -> list[Attempt]:
         lines = self._seen.read_text().splitlines() if self._seen.exists() else []
@@ -82,7 +82,7 @@ class World:
 
     def pause(self) -> None:
         """Stop the worker, but not inside a write: then nobody could write, and nothing could help."""
-        locks = [self._make_hg.path.with_name(f"headgate.db-{each}.lock") for each in "qw"]
+        locks = [self._make_engine.path.with_name(f"locktender.db-{each}.lock") for each in "qw"]
         while True:
             self.worker.pause()
             if all(any(_had(lock) for _ in range(200)) for lock in locks):
@@ -91,7 +91,7 @@ class World:
 
     def left(self) -> list[str]:
         """Work directories of attempts that are still there."""
-        return [str(each) for each in (self._folder / "work").glob("headgate-*/*")]
+        return [str(each) for each in (self._folder / "work").glob("locktender-*/*")]
 
 
 def _had(lock: Path) -> bool:
@@ -107,10 +107,10 @@ def _had(lock: Path) -> bool:
 @pytest.mark.parametrize("how", ENDS)
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_b13_c3_c5_every_end_leaves_nothing_behind(
-    make_hg: Engines, overlap: Overlap, tmp_path: Path, executor: str, how: str
+    make_engine: Engines, overlap: Overlap, tmp_path: Path, executor: str, how: str
 ):
     state, task_state, ends = ENDS[how]
-    world = World(make_hg, tmp_path)
+    world = World(make_engine, tmp_path)
     run = world.submit(executor, how)
     eventually(lambda: len(world.attempts()) == 1, what="the body's first line")
     (first,) = world.attempts()
@@ -140,8 +140,8 @@ def test_b13_c3_c5_every_end_leaves_nothing_behind(
     (task,) = run.tasks()
     assert (task.state, ended(run)) == (task_state, how_it_ended(executor, how, ends))
     # The slot: nobody has it, it was given back once, and whoever asks gets it.
-    assert world.hg.pools.get("slots").used == 0
-    assert world.hg.submit(steps.probing).result(TIMEOUT)
+    assert world.engine.pools.get("slots").used == 0
+    assert world.engine.submit(steps.probing).result(TIMEOUT)
     if how != "lease_loss":  # a paused host may overlap for a moment, and says so
         assert overlap.peak("slots") == 1
     if how == "crash" and executor != "process":

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from headgate import Client, RunFailed, RunState, TaskState, current, flow, secret, step
-from headgate.base.logs import MAX_LINES
-from headgate.stages.executors.sources import load
-from headgate.testing import Engines, eventually
-from headgate.testing.processes import source
+from locktender import Client, RunFailed, RunState, TaskState, current, flow, secret, step
+from locktender.base.logs import MAX_LINES
+from locktender.stages.executors.sources import load
+from locktender.testing import Engines, eventually
+from locktender.testing.processes import source
 
-pytest_plugins = ["headgate.testing.plugin"]
+pytest_plugins = ["locktender.testing.plugin"]
 
 steps: Any = load(source(Path(__file__).parents[1] / "inside_steps.py"))
 every = pytest.mark.parametrize("kind", ["async", "thread", "process"])
@@ -28,7 +28,7 @@ VALUE = "hunter2-and-more"
 
 
 @pytest.fixture
-def hg_settings() -> dict[str, Any]:
+def engine_settings() -> dict[str, Any]:
     return {"heartbeat": "200ms"}
 
 
@@ -44,8 +44,8 @@ def stored(folder: Path) -> bytes:
 
 
 @every
-def test_a_body_knows_its_run_and_flow(hg: Client, kind: str):
-    run = hg.submit(steps.call, "ask", kind, [])
+def test_a_body_knows_its_run_and_flow(engine: Client, kind: str):
+    run = engine.submit(steps.call, "ask", kind, [])
 
     told = run.result(TIMEOUT)
 
@@ -55,8 +55,8 @@ def test_a_body_knows_its_run_and_flow(hg: Client, kind: str):
 
 
 @every
-def test_logs_outlive_their_attempts(hg: Client, kind: str):
-    run = hg.submit(steps.call, "talk", kind, ["hello"])
+def test_logs_outlive_their_attempts(engine: Client, kind: str):
+    run = engine.submit(steps.call, "talk", kind, ["hello"])
     assert run.result(TIMEOUT) == 2
 
     lines = run.logs()
@@ -75,8 +75,8 @@ def test_logs_outlive_their_attempts(hg: Client, kind: str):
     assert len(run.logs(limit=2)) == 2
 
 
-def test_what_was_dropped_is_said(hg: Client):
-    run = hg.submit(steps.call, "chatter", "thread", [MAX_LINES + 7, 2])
+def test_what_was_dropped_is_said(engine: Client):
+    run = engine.submit(steps.call, "chatter", "thread", [MAX_LINES + 7, 2])
     run.result(TIMEOUT)
 
     first, *rest = run.logs()
@@ -86,8 +86,8 @@ def test_what_was_dropped_is_said(hg: Client):
     assert rest[-1].message.startswith(f"{MAX_LINES + 6} ")
 
 
-def test_a_process_step_that_timed_out_has_its_last_words(hg: Client):
-    run = hg.submit(steps.call, "hang_after", "process", ["help"])
+def test_a_process_step_that_timed_out_has_its_last_words(engine: Client):
+    run = engine.submit(steps.call, "hang_after", "process", ["help"])
 
     assert run.wait(TIMEOUT) is RunState.FAILED
 
@@ -105,8 +105,8 @@ def many(numbers: list[int]) -> list[int]:
     return item.map(numbers)
 
 
-def test_each_item_of_a_map_has_its_own_lines(hg: Client):
-    run = hg.submit(many, list(range(300)))
+def test_each_item_of_a_map_has_its_own_lines(engine: Client):
+    run = engine.submit(many, list(range(300)))
     run.result(TIMEOUT)
 
     lines = run.logs()
@@ -117,27 +117,27 @@ def test_each_item_of_a_map_has_its_own_lines(hg: Client):
 
 
 @pytest.mark.parametrize("kind", ["thread", "process"])
-def test_progress_is_seen_while_it_runs_and_gone_after(hg: Client, kind: str, tmp_path: Path):
+def test_progress_is_seen_while_it_runs_and_gone_after(engine: Client, kind: str, tmp_path: Path):
     path = tmp_path / "go"
-    run = hg.submit(steps.call, "work_until", kind, [str(path)])
+    run = engine.submit(steps.call, "work_until", kind, [str(path)])
     path.touch()
 
     def said() -> str:
         return str(next((task.progress for task in run.tasks()), None))
 
     eventually(lambda: said() == "3/4 nearly there", what="the progress")
-    shown = headgate(hg, "runs", "show", run.id, "--tasks")
+    shown = locktender(engine, "runs", "show", run.id, "--tasks")
     assert "3/4 nearly" in shown
     path.with_name("go.end").touch()
     run.result(TIMEOUT)
     [task] = run.tasks()
     assert (task.state, task.progress) == (TaskState.COMPLETED, None)
-    eventually(lambda: all(not row.progress for row in rows(hg)), what="the beat without it")
+    eventually(lambda: all(not row.progress for row in rows(engine)), what="the beat without it")
 
 
-def rows(hg: Client) -> list[Any]:
-    core: Any = hg._core
-    return hg._bridge.call(core.store.workers())  # pyright: ignore
+def rows(engine: Client) -> list[Any]:
+    core: Any = engine._core
+    return engine._bridge.call(core.store.workers())  # pyright: ignore
 
 
 # -- secrets -----------------------------------------------------------------------------------------
@@ -150,37 +150,37 @@ def log_in(kind: str, token: str, tokens: list[str]) -> list[Any]:
 
 
 @every
-def test_a_secret_is_known_to_the_body_and_to_nobody_else(make_hg: Engines, kind: str):
-    hg = make_hg()
+def test_a_secret_is_known_to_the_body_and_to_nobody_else(make_engine: Engines, kind: str):
+    engine = make_engine()
     given = secret("env:HG_TEST_SECRET")
 
-    run = hg.submit(log_in, kind, given, [given, "plain"])
+    run = engine.submit(log_in, kind, given, [given, "plain"])
 
     size = len(VALUE)
     assert run.result(TIMEOUT) == [size, [size, 5], 2 * size]
     assert any("using ***" in line.message for line in run.logs())
-    folder = make_hg.path.parent
+    folder = make_engine.path.parent
     assert VALUE.encode() not in stored(folder)
-    assert b"$headgate.secret" in stored(folder)
-    hg.close()
+    assert b"$locktender.secret" in stored(folder)
+    engine.close()
     assert VALUE.encode() not in stored(folder)
 
 
 @every
-def test_a_secret_in_an_error_is_hidden_everywhere(make_hg: Engines, kind: str):
-    hg = make_hg()
-    run = hg.submit(steps.call, "slip", kind, [secret("env:HG_TEST_SECRET")])
+def test_a_secret_in_an_error_is_hidden_everywhere(make_engine: Engines, kind: str):
+    engine = make_engine()
+    run = engine.submit(steps.call, "slip", kind, [secret("env:HG_TEST_SECRET")])
 
     with pytest.raises(RunFailed, match=r"cannot log in with \*\*\*") as caught:
         run.result(TIMEOUT)
 
     assert VALUE not in f"{caught.value} {caught.value.traceback} {caught.value.__notes__}"
     assert VALUE not in str(run.events())
-    assert VALUE.encode() not in stored(make_hg.path.parent)
+    assert VALUE.encode() not in stored(make_engine.path.parent)
 
 
-def test_a_missing_secret_fails_once_and_names_the_variable(hg: Client):
-    run = hg.submit(steps.call, "use", "thread", [secret("env:HG_TEST_NONE")])
+def test_a_missing_secret_fails_once_and_names_the_variable(engine: Client):
+    run = engine.submit(steps.call, "use", "thread", [secret("env:HG_TEST_NONE")])
 
     with pytest.raises(RunFailed, match="'HG_TEST_NONE' of a secret argument is not set"):
         run.result(TIMEOUT)
@@ -189,21 +189,21 @@ def test_a_missing_secret_fails_once_and_names_the_variable(hg: Client):
     assert task.attempt == 1
 
 
-def test_a_result_that_holds_a_secret_is_not_stored(make_hg: Engines):
-    hg = make_hg()
-    run = hg.submit(steps.call, "leak", "async", [secret("env:HG_TEST_SECRET")])
+def test_a_result_that_holds_a_secret_is_not_stored(make_engine: Engines):
+    engine = make_engine()
+    run = engine.submit(steps.call, "leak", "async", [secret("env:HG_TEST_SECRET")])
 
     with pytest.raises(RunFailed, match="the value of a secret"):
         run.result(TIMEOUT)
 
-    assert VALUE.encode() not in stored(make_hg.path.parent)
+    assert VALUE.encode() not in stored(make_engine.path.parent)
 
 
 # -- the loop ----------------------------------------------------------------------------------------
 
 
-def test_a_step_that_holds_the_loop_is_named(hg: Client, caplog: pytest.LogCaptureFixture):
-    hg.submit(steps.call, "hold_loop", "async", []).result(TIMEOUT)
+def test_a_step_that_holds_the_loop_is_named(engine: Client, caplog: pytest.LogCaptureFixture):
+    engine.submit(steps.call, "hold_loop", "async", []).result(TIMEOUT)
 
     def named() -> list[str]:
         return [each.getMessage() for each in caplog.records if "holds the worker" in each.msg]
@@ -216,10 +216,10 @@ def test_a_step_that_holds_the_loop_is_named(hg: Client, caplog: pytest.LogCaptu
 # -- the command line and the docs -------------------------------------------------------------------
 
 
-def headgate(hg: Client, *arguments: str) -> str:
-    core: Any = hg._core
+def locktender(engine: Client, *arguments: str) -> str:
+    core: Any = engine._core
     done = subprocess.run(
-        [sys.executable, "-m", "headgate.cli.main", *arguments, "--url", core.settings.url],
+        [sys.executable, "-m", "locktender.cli.main", *arguments, "--url", core.settings.url],
         capture_output=True,
         text=True,
         timeout=60,
@@ -229,19 +229,19 @@ def headgate(hg: Client, *arguments: str) -> str:
     return done.stdout
 
 
-def test_the_command_shows_the_lines(hg: Client):
-    run = hg.submit(steps.call, "talk", "thread", ["[hello]"])
+def test_the_command_shows_the_lines(engine: Client):
+    run = engine.submit(steps.call, "talk", "thread", ["[hello]"])
     run.result(TIMEOUT)
     [task] = run.tasks()
 
-    shown = headgate(hg, "runs", "logs", run.id).splitlines()
+    shown = locktender(engine, "runs", "logs", run.id).splitlines()
     assert re.fullmatch(
         r"\d\d:\d\d:\d\d\.\d{3} INFO    talk_thread attempt 1 says \[hello\]", shown[0]
     )
     assert shown[-1].endswith("talk_thread #2 a library says [hello]")
-    found = json.loads(headgate(hg, "runs", "logs", run.id, "--task", str(task.id), "--json"))
+    found = json.loads(locktender(engine, "runs", "logs", run.id, "--task", str(task.id), "--json"))
     assert [line["level"] for line in found] == ["INFO", "WARNING", "ERROR", "INFO", "WARNING"]
-    assert json.loads(headgate(hg, "runs", "logs", run.id, "--task", "1", "--json")) == []
+    assert json.loads(locktender(engine, "runs", "logs", run.id, "--task", "1", "--json")) == []
 
 
 DOCS = (Path(__file__).parents[2] / "docs" / "steps.md").read_text()
@@ -262,10 +262,10 @@ def test_the_examples_of_the_docs_run(number: int, tmp_path: Path):
     assert done.returncode == 0, done.stderr
     expected = re.findall(r"^ *# prints: (.*)$", block, re.MULTILINE)
     assert done.stdout.splitlines() == expected
-    assert VALUE.encode() not in stored(tmp_path / ".headgate")
+    assert VALUE.encode() not in stored(tmp_path / ".locktender")
 
 
-def test_the_users_own_handlers_still_hear_everything(hg: Client):
+def test_the_users_own_handlers_still_hear_everything(engine: Client):
     heard: list[str] = []
 
     class Mine(logging.Handler):
@@ -275,7 +275,7 @@ def test_the_users_own_handlers_still_hear_everything(hg: Client):
     handler = Mine()
     logging.getLogger("tests.inside").addHandler(handler)
     try:
-        hg.submit(steps.call, "talk", "thread", ["twice"]).result(TIMEOUT)
+        engine.submit(steps.call, "talk", "thread", ["twice"]).result(TIMEOUT)
     finally:
         logging.getLogger("tests.inside").removeHandler(handler)
     assert heard == ["a library says twice"] * 2

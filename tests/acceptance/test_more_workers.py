@@ -15,18 +15,18 @@ import pytest
 from tests.acceptance.cli_harness import (
     batch,
     environment,
-    headgate,
     interrupt,
+    locktender,
     output_of,
     started,
     until,
 )
 from tests.conftest import broken_promises
 
-from headgate.base.config import Settings
-from headgate.base.durations import microseconds
+from locktender.base.config import Settings
+from locktender.base.durations import microseconds
 
-pytest_plugins = ["headgate.testing.postgres"]
+pytest_plugins = ["locktender.testing.postgres"]
 PATIENCE = 60
 PAGE = (Path(__file__).parents[2] / "docs" / "provisioning.md").read_text()
 OPTIONS = {"total_permits": 1, "provision_interval": "200ms", "grace": "3s"}
@@ -36,7 +36,7 @@ FLOWS = """
 import os
 import time
 
-from headgate import flow, step
+from locktender import flow, step
 from shop.parts import packed
 
 
@@ -69,7 +69,7 @@ PARTS = """
 import os
 import time
 
-from headgate import step
+from locktender import step
 
 
 @step
@@ -85,10 +85,10 @@ if __name__ == "__main__":
     import json
     import sys
 
-    from headgate import embedded
+    from locktender import embedded
 
-    with embedded(sys.argv[1], max_workers=2, **json.loads(sys.argv[2])) as hg:
-        print(json.dumps([os.getpid(), *hg.submit(many).result("50s")]))
+    with embedded(sys.argv[1], max_workers=2, **json.loads(sys.argv[2])) as engine:
+        print(json.dumps([os.getpid(), *engine.submit(many).result("50s")]))
 """
 )
 AWAITED = (
@@ -96,8 +96,8 @@ AWAITED = (
     + """
 
 async def main():
-    async with embedded_async(sys.argv[1], max_workers=2, **json.loads(sys.argv[2])) as hg:
-        run = await hg.submit(many)
+    async with embedded_async(sys.argv[1], max_workers=2, **json.loads(sys.argv[2])) as engine:
+        run = await engine.submit(many)
         print(json.dumps([os.getpid(), *await run.result("50s")]))
 
 
@@ -106,7 +106,7 @@ if __name__ == "__main__":
     import json
     import sys
 
-    from headgate import embedded_async
+    from locktender import embedded_async
 
     asyncio.run(main())
 """
@@ -119,10 +119,10 @@ if __name__ == "__main__":
     import json
     import sys
 
-    from headgate import embedded
+    from locktender import embedded
 
-    hg = embedded(sys.argv[1], max_workers=2, **json.loads(sys.argv[2]))
-    print(json.dumps([os.getpid(), *hg.submit(many).result("50s")]))
+    engine = embedded(sys.argv[1], max_workers=2, **json.loads(sys.argv[2]))
+    print(json.dumps([os.getpid(), *engine.submit(many).result("50s")]))
 """
 )
 
@@ -133,11 +133,11 @@ import sys
 
 from elastic_flows import many
 
-from headgate import embedded
+from locktender import embedded
 
 if __name__ == "__main__":
-    with embedded(sys.argv[1], max_workers=2, **json.loads(sys.argv[2])) as hg:
-        print(json.dumps([os.getpid(), *hg.submit(many).result("50s")]))
+    with embedded(sys.argv[1], max_workers=2, **json.loads(sys.argv[2])) as engine:
+        print(json.dumps([os.getpid(), *engine.submit(many).result("50s")]))
 """
 
 
@@ -180,7 +180,7 @@ def test_a_script_starts_workers_with_its_own_steps_and_those_it_imports(
     project: Path, tmp_path: Path, text: str
 ):
     (project / "elastic_script.py").write_text(text)
-    url = tmp_path / "headgate.db"
+    url = tmp_path / "locktender.db"
     done = python(
         str(project / "elastic_script.py"),
         str(url),
@@ -208,7 +208,7 @@ def test_on_postgres_too(project: Path, tmp_path: Path, postgres_url: str):
 
 
 TYPED = """
-from headgate import embedded, flow, step
+from locktender import embedded, flow, step
 
 @step
 def typed(x: int) -> int:
@@ -227,16 +227,16 @@ def test_steps_typed_at_a_prompt_are_refused_and_the_setting_is_only_told(tmp_pa
     assert "<stdin>:typed (it was typed at a prompt and is in no file)" in refused.stderr
     assert "Put them into a file" in refused.stderr
     # the setting may be meant for a server: what can run here runs
-    ran = python("-", cwd=tmp_path, text=TYPED + "print(one.run())\n", HEADGATE_MAX_WORKERS="2")
+    ran = python("-", cwd=tmp_path, text=TYPED + "print(one.run())\n", LOCKTENDER_MAX_WORKERS="2")
     assert ran.stdout == "7\n"
-    assert "although HEADGATE_MAX_WORKERS says so" in ran.stderr
+    assert "although LOCKTENDER_MAX_WORKERS says so" in ran.stderr
 
 
 def test_a_flow_that_is_run_directly_follows_the_setting(project: Path, tmp_path: Path):
     sets = "".join(
         f"{key} = {json.dumps(value)}\n" for key, value in {**OPTIONS, "max_workers": 2}.items()
     )
-    (tmp_path / "headgate.toml").write_text(sets)
+    (tmp_path / "locktender.toml").write_text(sets)
     (project / "elastic_script.py").write_text(
         FLOWS + "if __name__ == '__main__':\n    print(many.run())\n"
     )
@@ -256,7 +256,7 @@ def ended(run: str, cwd: Path) -> Any:
     """The result of a run, once it has succeeded."""
 
     def look() -> Any:
-        shown = headgate("runs", "show", run, "--json", cwd=cwd).data
+        shown = locktender("runs", "show", run, "--json", cwd=cwd).data
         assert shown["run"]["state"] in ("queued", "running", "succeeded"), shown
         return [shown["result"]] if shown["run"]["state"] == "succeeded" else None
 
@@ -265,7 +265,7 @@ def ended(run: str, cwd: Path) -> Any:
 
 def test_run_starts_more_workers(project: Path, tmp_path: Path):
     file = str(project / "elastic_flows.py")
-    said = headgate(
+    said = locktender(
         "run", f"{file}:many", "--max-workers", "2", *SETS, "-q", cwd=tmp_path, timeout=PATIENCE
     )
     assert said.code == 0, said.err
@@ -273,13 +273,13 @@ def test_run_starts_more_workers(project: Path, tmp_path: Path):
 
 
 def test_a_server_takes_the_maximum_from_its_settings_and_workers_have_its_labels(project: Path):
-    (project / "headgate.toml").write_text("max_workers = 1\n")
+    (project / "locktender.toml").write_text("max_workers = 1\n")
     words = ("server", "--port", "0", "--spawn", "elastic_flows", "--label", "gpu=a100", *SETS)
     with started(*words, cwd=project) as server:
         until(lambda: "server on" in output_of(server), "the server")
-        run = headgate("submit", "elastic_flows.py:drawing", "--json", cwd=project).data["id"]
+        run = locktender("submit", "elastic_flows.py:drawing", "--json", cwd=project).data["id"]
         pid = ended(run, project)
-        [worker] = headgate("workers", "list", "--json", cwd=project).data
+        [worker] = locktender("workers", "list", "--json", cwd=project).data
         assert worker["labels"] == {"gpu": "a100"}
         assert worker["pid"] == pid != server.pid
         interrupt(server)
@@ -288,7 +288,7 @@ def test_a_server_takes_the_maximum_from_its_settings_and_workers_have_its_label
 
 
 BAD = {
-    "no maximum": (["server", "--spawn", "flows.py"], ["--max-workers 3", "headgate.toml"]),
+    "no maximum": (["server", "--spawn", "flows.py"], ["--max-workers 3", "locktender.toml"]),
     "none": (["server", "--spawn", "flows.py", "--max-workers", "0"], ["--max-workers 3"]),
     "nobody": (["server", "--max-workers", "3"], ["--max-workers is about", "--spawn flows.py"]),
     "nobody by a setting": (["server", "--set", "max_workers=3"], ["it starts none"]),
@@ -400,11 +400,11 @@ def test_the_pages_provisioner_serves_a_server(machines: Path):
         patch.setenv("PATH", path)
         with started("server", "--port", "0", *words, *SETS, cwd=machines) as server:
             until(lambda: "server on" in output_of(server), "the server")
-            run = headgate("submit", "flows.py:plain", "--json", cwd=machines).data["id"]
+            run = locktender("submit", "flows.py:plain", "--json", cwd=machines).data["id"]
             pids = pids_of(ended(run, machines))
             names = [
                 each["provision"]
-                for each in headgate("workers", "list", "--json", cwd=machines).data
+                for each in locktender("workers", "list", "--json", cwd=machines).data
             ]
             assert names
             assert all(names)
@@ -419,10 +419,10 @@ def test_the_pages_provisioner_serves_a_script(machines: Path):
         "import json, os\n"
         "from flows import plain\n"
         "from machines import Machines\n"
-        "from headgate import embedded\n"
+        "from locktender import embedded\n"
         "if __name__ == '__main__':\n"
-        f"    with embedded(provisioner=Machines, max_workers=1, **{OPTIONS!r}) as hg:\n"
-        "        print(json.dumps([os.getpid(), hg.submit(plain, 8).result('50s')]))\n"
+        f"    with embedded(provisioner=Machines, max_workers=1, **{OPTIONS!r}) as engine:\n"
+        "        print(json.dumps([os.getpid(), engine.submit(plain, 8).result('50s')]))\n"
     )
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = python("elastic_script.py", cwd=machines, PATH=path)

@@ -19,17 +19,17 @@ from typing import Any
 
 import pytest
 
-from headgate import Client, RunFailed, embedded
-from headgate.base.clock import SystemClock
-from headgate.stages.executors.on_loop import AsyncExecutor
-from headgate.stages.executors.protocol import Job
-from headgate.stages.executors.sources import load
-from headgate.stages.lasting_loop import LastingLoop, run
-from headgate.testing import Engines, Overlap
-from headgate.testing.cluster import Cluster
-from headgate.testing.processes import source
+from locktender import Client, RunFailed, embedded
+from locktender.base.clock import SystemClock
+from locktender.stages.executors.on_loop import AsyncExecutor
+from locktender.stages.executors.protocol import Job
+from locktender.stages.executors.sources import load
+from locktender.stages.lasting_loop import LastingLoop, run
+from locktender.testing import Engines, Overlap
+from locktender.testing.cluster import Cluster
+from locktender.testing.processes import source
 
-pytest_plugins = ["headgate.testing.plugin"]
+pytest_plugins = ["locktender.testing.plugin"]
 FILE = Path(__file__).parents[1] / "exit_steps.py"
 steps: Any = load(source(FILE))
 TIMEOUT = "20s"
@@ -42,9 +42,9 @@ def until(condition: Callable[[], object]) -> None:
         time.sleep(0.005)
 
 
-def failure(hg: Client, flow: Any, *args: object) -> Any:
+def failure(engine: Client, flow: Any, *args: object) -> Any:
     with pytest.raises(RunFailed):
-        (run := hg.submit(flow, *args)).result(TIMEOUT)
+        (run := engine.submit(flow, *args)).result(TIMEOUT)
     [task] = [each for each in run.tasks() if each.error is not None]
     assert task.attempt == 1
     return task.error
@@ -52,12 +52,12 @@ def failure(hg: Client, flow: Any, *args: object) -> Any:
 
 @pytest.mark.parametrize("way", list(steps.WAYS))
 def test_only_its_own_task_fails(
-    way: str, make_hg: Engines, caplog: pytest.LogCaptureFixture
+    way: str, make_engine: Engines, caplog: pytest.LogCaptureFixture
 ) -> None:
-    hg = make_hg()
-    beside = hg.submit(steps.working, 7)
+    engine = make_engine()
+    beside = engine.submit(steps.working, 7)
 
-    error = failure(hg, steps.exiting, way)
+    error = failure(engine, steps.exiting, way)
 
     if way == "interrupted":
         assert (error.type, error.message) == ("KeyboardInterrupt", "not by a key")
@@ -65,30 +65,30 @@ def test_only_its_own_task_fails(
         assert (error.type, error.message) == ("SystemExit", "enough")
     assert "base_events.py" not in error.traceback
     assert beside.result(TIMEOUT) == 7
-    assert hg.submit(steps.working, 8).result(TIMEOUT) == 8
+    assert engine.submit(steps.working, 8).result(TIMEOUT) == 8
     said = [each for each in caplog.records if "something its body started raised" in each.msg]
     assert len(said) == 1
     assert "exits" in said[0].getMessage()
     gc.collect()  # a task whose error nobody has asked for says so now, and not in another test
 
 
-def test_a_thread_that_ends_the_loop_fails_when_it_ends(make_hg: Engines) -> None:
-    hg = make_hg()
+def test_a_thread_that_ends_the_loop_fails_when_it_ends(make_engine: Engines) -> None:
+    engine = make_engine()
 
-    error = failure(hg, steps.exiting_in_a_thread)
+    error = failure(engine, steps.exiting_in_a_thread)
 
     assert (error.type, error.message) == ("SystemExit", "enough")
-    assert hg.submit(steps.working, 8).result(TIMEOUT) == 8
+    assert engine.submit(steps.working, 8).result(TIMEOUT) == 8
 
 
 def test_a_generator_that_exits_when_it_is_closed_is_logged(
-    make_hg: Engines, caplog: pytest.LogCaptureFixture
+    make_engine: Engines, caplog: pytest.LogCaptureFixture
 ) -> None:
-    hg = make_hg()
+    engine = make_engine()
 
-    assert hg.submit(steps.generating).result(TIMEOUT) == "done"
+    assert engine.submit(steps.generating).result(TIMEOUT) == "done"
 
-    assert hg.submit(steps.working, 8).result(TIMEOUT) == 8
+    assert engine.submit(steps.working, 8).result(TIMEOUT) == 8
     [said] = [each for each in caplog.records if "it is not known which step" in each.msg]
     assert said.levelno == logging.ERROR
     assert said.exc_info is not None
@@ -96,63 +96,65 @@ def test_a_generator_that_exits_when_it_is_closed_is_logged(
     gc.collect()
 
 
-def test_a_body_cannot_stop_the_loop(make_hg: Engines) -> None:
-    hg = make_hg()
+def test_a_body_cannot_stop_the_loop(make_engine: Engines) -> None:
+    engine = make_engine()
 
-    error = failure(hg, steps.stopping)
+    error = failure(engine, steps.stopping)
 
     assert "would stop the loop of its worker" in error.message
-    assert hg.submit(steps.working, 8).result(TIMEOUT) == 8
+    assert engine.submit(steps.working, 8).result(TIMEOUT) == 8
 
 
 @pytest.mark.parametrize("way", list(steps.CANCELLINGS))
 def test_who_cancels_what_is_not_its_own_fails_alone(
-    way: str, make_hg: Engines, tmp_path: Path
+    way: str, make_engine: Engines, tmp_path: Path
 ) -> None:
-    hg = make_hg()
-    beside = hg.submit(steps.waiting, str(tmp_path / "go"))
+    engine = make_engine()
+    beside = engine.submit(steps.waiting, str(tmp_path / "go"))
     until(lambda: [each for each in beside.tasks() if each.state == "running"])
 
-    error = failure(hg, steps.cancelling, way)
+    error = failure(engine, steps.cancelling, way)
 
     if error.type != "CancelledError" or way != "and_itself":  # whichever it came to first
-        assert error.type == "HeadgateError"
+        assert error.type == "LocktenderError"
         assert "cancels would cancel a task of " in error.message
     (tmp_path / "go").touch()
     assert beside.result(TIMEOUT) == "seen"
-    assert hg.submit(steps.working, 8).result(TIMEOUT) == 8
+    assert engine.submit(steps.working, 8).result(TIMEOUT) == 8
 
 
 @pytest.mark.parametrize("way", ["together", "one by one", "of a body"])
 def test_who_waits_for_tasks_of_others_is_timed_out_alone(
-    way: str, make_hg: Engines, tmp_path: Path
+    way: str, make_engine: Engines, tmp_path: Path
 ) -> None:
     """asyncio cancels what a cancelled task waits for, too."""
-    hg = make_hg()
-    beside = hg.submit(steps.waiting, str(tmp_path / "go"))
+    engine = make_engine()
+    beside = engine.submit(steps.waiting, str(tmp_path / "go"))
     until(lambda: [each for each in beside.tasks() if each.state == "running"])
 
-    assert failure(hg, steps.waiting_for_everything, way).type == "timeout"
+    assert failure(engine, steps.waiting_for_everything, way).type == "timeout"
 
     (tmp_path / "go").touch()
     assert beside.result(TIMEOUT) == "seen"
-    assert hg.submit(steps.working, 8).result(TIMEOUT) == 8
+    assert engine.submit(steps.working, 8).result(TIMEOUT) == 8
 
 
-def test_a_body_cancels_its_own_tasks_and_what_an_ended_one_left(make_hg: Engines) -> None:
-    hg = make_hg()
+def test_a_body_cancels_its_own_tasks_and_what_an_ended_one_left(make_engine: Engines) -> None:
+    engine = make_engine()
 
-    assert hg.submit(steps.cancelling_its_own).result(TIMEOUT) == ",".join(["CancelledError"] * 3)
-    assert hg.submit(steps.leaving_and_cancelling).result(TIMEOUT) is True
+    assert engine.submit(steps.cancelling_its_own).result(TIMEOUT) == ",".join(
+        ["CancelledError"] * 3
+    )
+    assert engine.submit(steps.leaving_and_cancelling).result(TIMEOUT) is True
 
 
 def test_a_body_may_close_the_engine_it_runs_in(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """All of it ends then, whoever has asked: it waits for its own body no longer than the grace."""
-    with embedded(tmp_path / "headgate.db", grace="100ms") as hg:
-        steps.CLIENTS.append(hg)
-        hg.submit(steps.closing)
+    with embedded(tmp_path / "locktender.db", grace="100ms") as engine:
+        steps.CLIENTS.append(engine)
+        engine.submit(steps.closing)
 
         assert steps.CLOSED.wait(20)
 
@@ -160,16 +162,19 @@ def test_a_body_may_close_the_engine_it_runs_in(
 
 
 def test_a_worker_process_goes_on(tmp_path: Path, overlap: Overlap) -> None:
-    cluster = Cluster(str(tmp_path / "headgate.db"), tmp_path, overlap, grace="5s")
+    cluster = Cluster(str(tmp_path / "locktender.db"), tmp_path, overlap, grace="5s")
     worker = cluster.worker(FILE, lead=True).ready()
     try:
-        hg = cluster.client()
+        engine = cluster.client()
         for way in ("in_a_task", "later", "interrupted"):
-            assert failure(hg, steps.exiting, way).type in ("SystemExit", "KeyboardInterrupt")
+            assert failure(engine, steps.exiting, way).type in ("SystemExit", "KeyboardInterrupt")
         for way in steps.CANCELLINGS.keys() - {"what_a_body_started"}:
-            assert failure(hg, steps.cancelling, way).type in ("HeadgateError", "CancelledError")
-        assert hg.submit(steps.working, 8).result(TIMEOUT) == 8
-        assert [each.pid for each in hg.workers.list()] == [worker.pid]
+            assert failure(engine, steps.cancelling, way).type in (
+                "LocktenderError",
+                "CancelledError",
+            )
+        assert engine.submit(steps.working, 8).result(TIMEOUT) == 8
+        assert [each.pid for each in engine.workers.list()] == [worker.pid]
         assert worker.close() == 0  # by SIGTERM, as ever
     finally:
         cluster.end()
@@ -278,7 +283,7 @@ def test_a_ctrl_c_while_a_body_runs_cancels_the_main_task() -> None:
 
 INTERRUPTED = """
 import asyncio, signal, sys
-from headgate.stages.lasting_loop import run
+from locktender.stages.lasting_loop import run
 
 async def main():
     async def held():

@@ -1,17 +1,17 @@
-"""`headgate dev --max-workers N`: its own worker stays, more come when work overflows, and all end with it."""
+"""`locktender dev --max-workers N`: its own worker stays, more come when work overflows, and all end with it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import psutil
-from tests.acceptance.cli_harness import headgate, interrupt, output_of, started, until
+from tests.acceptance.cli_harness import interrupt, locktender, output_of, started, until
 
 FLOW = """
 import os
 import time
 
-from headgate import flow, step
+from locktender import flow, step
 
 
 @step
@@ -30,10 +30,10 @@ def test_more_workers_come_on_overflow_and_end_with_dev(tmp_path: Path) -> None:
     (tmp_path / "elastic.py").write_text(FLOW)
     flags = ["--set", "total_permits=1", "--set", "poll=200ms", "--set", "provision_interval=200ms"]
     with started("dev", "elastic.py", "--plain", "--max-workers", "2", *flags, cwd=tmp_path) as dev:
-        until(lambda: "headgate dev elastic.py (many)" in output_of(dev), "dev to start")
-        run = headgate("submit", "elastic.py", "--json", cwd=tmp_path).data["id"]
+        until(lambda: "locktender dev elastic.py (many)" in output_of(dev), "dev to start")
+        run = locktender("submit", "elastic.py", "--json", cwd=tmp_path).data["id"]
         until(lambda: f"{run[:12]}  elastic:many  succeeded" in output_of(dev), "the run to end")
-        pids = headgate("runs", "show", run, "--json", cwd=tmp_path).data["result"]
+        pids = locktender("runs", "show", run, "--json", cwd=tmp_path).data["result"]
         interrupt(dev)
         assert dev.wait(timeout=30) == 130
         assert "Traceback" not in output_of(dev)
@@ -41,11 +41,11 @@ def test_more_workers_come_on_overflow_and_end_with_dev(tmp_path: Path) -> None:
     assert dev.pid in pids
     assert 2 <= len(set(pids)) <= 3
     assert not any(psutil.pid_exists(pid) for pid in set(pids))
-    assert headgate("audit", cwd=tmp_path).code == 0
+    assert locktender("audit", cwd=tmp_path).code == 0
 
 
 def test_a_maximum_that_is_no_number_is_refused(tmp_path: Path) -> None:
     (tmp_path / "elastic.py").write_text(FLOW)
-    said = headgate("dev", "elastic.py", "--max-workers", "-1", cwd=tmp_path)
+    said = locktender("dev", "elastic.py", "--max-workers", "-1", cwd=tmp_path)
     assert said.code != 0
     assert "max_workers must be 0 or more" in said.err

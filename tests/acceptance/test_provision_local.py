@@ -15,15 +15,15 @@ from typing import TypeVar
 import psutil
 from tests.conftest import broken_promises
 
-from headgate import RunState, connect_async
-from headgate.base.config import Settings
-from headgate.base.model import WorkerRow
-from headgate.cli.targets import load
-from headgate.client.opening import settings_for, store_for
-from headgate.provision.local import LocalProvisioner, worker_command
-from headgate.provision.protocol import Provisioned
-from headgate.stages.engine import Engine
-from headgate.stages.overflow import Overflow
+from locktender import RunState, connect_async
+from locktender.base.config import Settings
+from locktender.base.model import WorkerRow
+from locktender.cli.targets import load
+from locktender.client.opening import settings_for, store_for
+from locktender.provision.local import LocalProvisioner, worker_command
+from locktender.provision.protocol import Provisioned
+from locktender.stages.engine import Engine
+from locktender.stages.overflow import Overflow
 
 PATIENCE = 40.0
 T = TypeVar("T")
@@ -32,7 +32,7 @@ FLOWS = """
 import asyncio
 import os
 
-from headgate import flow, step
+from locktender import flow, step
 
 
 def mark(path: str, text: str) -> None:
@@ -94,7 +94,7 @@ async def test_workers_start_join_and_drain_when_released(url: Path, tmp_path: P
     await store.open()
     provisioner = local(write_flows(tmp_path), settings)
     try:
-        names = ["hg-one", "hg-two"]
+        names = ["client-one", "client-two"]
         assert await provisioner.request(2, {}, "for a test", names) == names
         assert await provisioner.request(2, {}, "for a test", names) == names  # the same two
         assert {each.state for each in await provisioner.list()} == {"running"}
@@ -122,7 +122,7 @@ async def test_workers_start_join_and_drain_when_released(url: Path, tmp_path: P
     assert {each.state for each in await provisioner.list()} == {"ended"}
     assert not any(psutil.pid_exists(pid) for pid in pids)
     assert not any(path.is_file() for path in (Path(settings.work_dir) / "workers").rglob("*"))
-    assert await provisioner.request(1, {}, "after the close", ["hg-late"]) == []
+    assert await provisioner.request(1, {}, "after the close", ["client-late"]) == []
 
 
 async def test_the_last_words_of_one_that_dies_at_its_start_are_the_reason(
@@ -132,7 +132,7 @@ async def test_the_last_words_of_one_that_dies_at_its_start_are_the_reason(
     broken.write_text("import a_module_nobody_has\n")
     provisioner = local(broken, settings_of(url))
     try:
-        [name] = await provisioner.request(1, {}, "for a test", ["hg-broken"])
+        [name] = await provisioner.request(1, {}, "for a test", ["client-broken"])
 
         async def failed() -> Provisioned | None:
             found = by_name(await provisioner.list())[name]
@@ -162,13 +162,13 @@ async def test_labels_this_machine_does_not_have_are_not_provided(url: Path, tmp
 _PARENT = """
 import asyncio, sys
 from pathlib import Path
-from headgate.client.opening import settings_for
-from headgate.provision.local import LocalProvisioner, worker_command
+from locktender.client.opening import settings_for
+from locktender.provision.local import LocalProvisioner, worker_command
 
 async def main():
     settings = settings_for(sys.argv[2], {"max_workers": 1})
     provisioner = LocalProvisioner(worker_command([sys.argv[1]], settings, {"grace": "1s"}), settings)
-    await provisioner.request(1, {}, "for a test", ["hg-orphan"])
+    await provisioner.request(1, {}, "for a test", ["client-orphan"])
     [one] = await provisioner.list()
     print(one.detail.split(",")[0].removeprefix("pid "), flush=True)
     await asyncio.sleep(600)
@@ -195,8 +195,8 @@ async def test_a_worker_does_not_outlive_who_started_it(url: Path, tmp_path: Pat
         assert row.pid == pid
         # Whoever else starts workers here sees it too, and when it has gone.
         other = local(source, settings_of(url))
-        assert by_name(await other.list())["hg-orphan"].state == "running"
-        await other.release("hg-orphan")
+        assert by_name(await other.list())["client-orphan"].state == "running"
+        await other.release("client-orphan")
         await other.close()
         assert psutil.pid_exists(pid)  # what it did not start it does not end
         parent.send_signal(signal.SIGKILL)
@@ -204,7 +204,7 @@ async def test_a_worker_does_not_outlive_who_started_it(url: Path, tmp_path: Pat
 
         async def gone() -> bool:
             listed = by_name(await other.list())
-            return listed["hg-orphan"].state == "ended" and not await store.workers()
+            return listed["client-orphan"].state == "ended" and not await store.workers()
 
         await until(gone, "the worker to leave and end")
         assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
@@ -244,8 +244,8 @@ async def test_b8_what_overflows_is_done_by_at_most_so_many_workers(url: Path, t
     source, marks = write_flows(tmp_path, "elastic_story"), tmp_path / "marks"
     settings = settings_of(url, max_concurrent_runs=20)
     flow = load(str(source))
-    async with leading(settings, local(source, settings)) as overflow, connect_async(url) as hg:
-        runs = [await hg.submit(flow, str(marks), 0.8) for _ in range(9)]
+    async with leading(settings, local(source, settings)) as overflow, connect_async(url) as client:
+        runs = [await client.submit(flow, str(marks), 0.8) for _ in range(9)]
         pids = [await run.result(PATIENCE) for run in runs]
         assert overflow.policy.requested <= 3
     assert len(set(pids)) == 3
@@ -260,8 +260,8 @@ async def test_b6_a_failing_provisioner_fails_no_task(url: Path, tmp_path: Path)
     broken.write_text("raise SystemExit('no licence for this machine')\n")
     settings = settings_of(url)
     flow = load(str(source))
-    async with leading(settings, local(broken, settings)) as overflow, connect_async(url) as hg:
-        run = await hg.submit(flow, str(tmp_path / "marks"), 0.0)
+    async with leading(settings, local(broken, settings)) as overflow, connect_async(url) as client:
+        run = await client.submit(flow, str(tmp_path / "marks"), 0.0)
 
         async def told() -> bool:
             return "no licence for this machine" in overflow.policy.last_error
@@ -285,8 +285,8 @@ async def test_a_command_that_ends_well_and_never_joins_is_a_failure(url: Path, 
     command = [sys.executable, str(quits)]
     provisioner = LocalProvisioner(command, settings)
     flow = load(str(source))
-    async with leading(settings, provisioner) as overflow, connect_async(url) as hg:
-        run = await hg.submit(flow, str(tmp_path / "marks"), 0.0)
+    async with leading(settings, provisioner) as overflow, connect_async(url) as client:
+        run = await client.submit(flow, str(tmp_path / "marks"), 0.0)
 
         async def told() -> bool:
             return overflow.policy.failures > 0
@@ -307,8 +307,8 @@ async def test_why_says_that_nobody_starts_workers(url: Path, tmp_path: Path):
     engine = Engine(store, settings, work=False)
     await engine.start()
     try:
-        async with connect_async(url) as hg:
-            run = await hg.submit(flow, str(tmp_path / "marks"), 0.0)
+        async with connect_async(url) as client:
+            run = await client.submit(flow, str(tmp_path / "marks"), 0.0)
 
             note = "No provisioner: workers are started by hand."
 

@@ -35,7 +35,7 @@ def test_the_example_runs_as_shown(tmp_path: Path):
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "[3, 3]"
-    assert (tmp_path / ".headgate" / "headgate.db").exists()
+    assert (tmp_path / ".locktender" / "locktender.db").exists()
 
 
 @pytest.mark.parametrize("link", links())

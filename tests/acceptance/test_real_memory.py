@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from headgate import flow, step
-from headgate.testing import Engines, eventually
+from locktender import flow, step
+from locktender.testing import Engines, eventually
 
-pytest_plugins = ["headgate.testing.plugin"]
+pytest_plugins = ["locktender.testing.plugin"]
 
 TASKS = 10_000
 DONE: list[int] = []
@@ -32,15 +32,15 @@ def resident() -> int:
 
 
 @pytest.mark.slow
-def test_d3_memory_stays_flat_over_ten_thousand_tasks(make_hg: Engines):
+def test_d3_memory_stays_flat_over_ten_thousand_tasks(make_engine: Engines):
     """Each body measures. Once it is warm, memory must not grow with what was done."""
     DONE.clear()
-    hg = make_hg(max_active=-1)
+    engine = make_engine(max_active=-1)
 
-    runs = hg.submit_many(ticks, range(TASKS))
+    runs = engine.submit_many(ticks, range(TASKS))
 
     assert runs[-1].result("60s") == TASKS - 1
-    eventually(lambda: not hg.runs.list(status=["queued", "running"], limit=1))
+    eventually(lambda: not engine.runs.list(status=["queued", "running"], limit=1))
     assert len(DONE) == TASKS
     warm = max(DONE[: TASKS // 10])
     assert max(DONE) - warm < 32 << 20

@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from headgate import Run, RunState, flow, step
-from headgate.stages.executors.sources import load
-from headgate.testing import Engines, Overlap, eventually, recording
-from headgate.testing.processes import source
+from locktender import Run, RunState, flow, step
+from locktender.stages.executors.sources import load
+from locktender.testing import Engines, Overlap, eventually, recording
+from locktender.testing.processes import source
 
-pytest_plugins = ["headgate.testing.plugin"]
+pytest_plugins = ["locktender.testing.plugin"]
 
 STEPS_FILE = Path(__file__).parents[1] / "engine_steps.py"
 steps: Any = load(source(STEPS_FILE))
@@ -46,14 +46,14 @@ def gates(run: Run[Any]) -> set[str]:
 
 
 def test_e6_events_of_the_queue_and_of_the_slots(
-    make_hg: Engines, overlap: Overlap, tmp_path: Path
+    make_engine: Engines, overlap: Overlap, tmp_path: Path
 ):
-    hg = make_hg(max_concurrent_runs=2)
-    hg.pools.set("db", limit=2)
+    engine = make_engine(max_concurrent_runs=2)
+    engine.pools.set("db", limit=2)
     latch = tmp_path / "latch"
-    first = hg.submit(queries, str(latch), 1, priority=7)
+    first = engine.submit(queries, str(latch), 1, priority=7)
     eventually(lambda: overlap.count("db") == 1)
-    second = hg.submit(queries, str(latch), 2)
+    second = engine.submit(queries, str(latch), 2)
     eventually(lambda: "pool:db" in gates(second))
     latch.touch()
     assert first.result(TIMEOUT) + second.result(TIMEOUT) == 3
@@ -79,10 +79,12 @@ def test_e6_events_of_the_queue_and_of_the_slots(
     assert overlap.peak("db") == 2
 
 
-def test_e6_every_other_change_has_an_event_too(make_hg: Engines, overlap: Overlap, tmp_path: Path):
-    hg = make_hg()
-    hg.pools.set("db", limit=2)
-    running, waiting = (hg.submit(queries, str(tmp_path / "latch"), n) for n in (1, 2))
+def test_e6_every_other_change_has_an_event_too(
+    make_engine: Engines, overlap: Overlap, tmp_path: Path
+):
+    engine = make_engine()
+    engine.pools.set("db", limit=2)
+    running, waiting = (engine.submit(queries, str(tmp_path / "latch"), n) for n in (1, 2))
     eventually(lambda: overlap.count("db") == 1 and "pool:db" in gates(waiting))
     for run in (waiting, running):
         run.cancel("enough")
@@ -103,15 +105,15 @@ def test_e6_every_other_change_has_an_event_too(make_hg: Engines, overlap: Overl
 
 
 def test_e7_every_gate_that_blocks_now_and_none_once_it_started(
-    make_hg: Engines, overlap: Overlap, tmp_path: Path
+    make_engine: Engines, overlap: Overlap, tmp_path: Path
 ):
-    hg = make_hg(max_concurrent_runs=1)
-    hg.limits.set_tag("tenant", per_value=True, limit=1)
+    engine = make_engine(max_concurrent_runs=1)
+    engine.limits.set_tag("tenant", per_value=True, limit=1)
     latch = tmp_path / "latch"
-    first = hg.submit(queries, str(latch), 1, tags={"tenant": "a"})
+    first = engine.submit(queries, str(latch), 1, tags={"tenant": "a"})
     eventually(lambda: overlap.count("db") == 1)
-    second = hg.submit(queries, str(latch), 2, tags={"tenant": "a"})
-    third = hg.submit(queries, str(latch), 3, tags={"tenant": "b"})
+    second = engine.submit(queries, str(latch), 2, tags={"tenant": "a"})
+    third = engine.submit(queries, str(latch), 3, tags={"tenant": "b"})
 
     why = second.why()
     assert (why.state, why.position) == ("queued", 1)
@@ -122,10 +124,10 @@ def test_e7_every_gate_that_blocks_now_and_none_once_it_started(
     assert third.why().position == 2
 
     # true at the moment of asking: a gate that opens is gone
-    hg.limits.set_max_concurrent_runs(2)
+    engine.limits.set_max_concurrent_runs(2)
     eventually(lambda: third.status() == RunState.RUNNING)
     eventually(lambda: len(second.why().reasons) == 2)
-    hg.limits.set_max_concurrent_runs(-1)
+    engine.limits.set_max_concurrent_runs(-1)
     eventually(lambda: [reason.gate for reason in second.why().reasons] == ["tag:tenant=*a"])
     assert third.why().reasons == ()
 
@@ -136,29 +138,29 @@ def test_e7_every_gate_that_blocks_now_and_none_once_it_started(
 
 
 def test_e7_a_task_names_its_pools_and_their_holders(
-    make_hg: Engines, overlap: Overlap, tmp_path: Path
+    make_engine: Engines, overlap: Overlap, tmp_path: Path
 ):
-    hg = make_hg()
-    hg.pools.set("db", limit=3)
-    hg.pools.set("api", limit=1)
+    engine = make_engine()
+    engine.pools.set("db", limit=3)
+    engine.pools.set("api", limit=1)
     latch = tmp_path / "latch"
-    holder = hg.submit(queries, str(latch), 1)
+    holder = engine.submit(queries, str(latch), 1)
     eventually(lambda: overlap.count("db") == 1)
-    waiter = hg.submit(queries, str(latch), 2)
+    waiter = engine.submit(queries, str(latch), 2)
 
     eventually(lambda: gates(waiter) == {"pool:db", "pool:api"})
     (group,) = waiter.why().waiting
     numbers = {reason.gate: (reason.used, reason.limit, reason.need) for reason in group.reasons}
     assert numbers == {"pool:db": (2, 3, 2), "pool:api": (1, 1, 1)}
     task = waiter.tasks()[0]
-    asked = hg.why(task.id)
+    asked = engine.why(task.id)
     assert {reason.gate for reason in asked.reasons} == {"pool:db", "pool:api"}
     assert {h.task for reason in asked.reasons for h in reason.holders} == {holder.tasks()[0].id}
-    hg.pools.set("api", limit=2)
+    engine.pools.set("api", limit=2)
     eventually(lambda: gates(waiter) == {"pool:db"})
-    hg.pools.pause("db")
+    engine.pools.pause("db")
     eventually(lambda: gates(waiter) == {"paused:db"})
-    hg.pools.resume("db")
+    engine.pools.resume("db")
     latch.touch()
 
     assert waiter.result(TIMEOUT) == 2
@@ -169,10 +171,10 @@ def test_e7_a_task_names_its_pools_and_their_holders(
 # -- the command line beside a live engine ---------------------------------------------------------
 
 
-def headgate(path: Path, *words: str) -> Any:
+def locktender(path: Path, *words: str) -> Any:
     """One command as a user types it, in a process of its own."""
     done = subprocess.run(
-        [sys.executable, "-m", "headgate.cli.main", *words, "--url", str(path), "--json"],
+        [sys.executable, "-m", "locktender.cli.main", *words, "--url", str(path), "--json"],
         capture_output=True, text=True, timeout=30,
     )  # fmt: skip
     assert done.returncode == 0, (words, done.stdout, done.stderr)
@@ -180,27 +182,27 @@ def headgate(path: Path, *words: str) -> Any:
 
 
 def test_e8_pools_and_queue_from_the_command_line(
-    make_hg: Engines, overlap: Overlap, tmp_path: Path
+    make_engine: Engines, overlap: Overlap, tmp_path: Path
 ):
-    hg = make_hg(max_concurrent_runs=1)
+    engine = make_engine(max_concurrent_runs=1)
     latch = tmp_path / "latch"
-    running = hg.submit(queries, str(latch), 1)
+    running = engine.submit(queries, str(latch), 1)
     eventually(lambda: overlap.count("db") == 1)
-    queued = [hg.submit(queries, str(latch), n, priority=n, tags={"team": "x"}) for n in (2, 3)]
+    queued = [engine.submit(queries, str(latch), n, priority=n, tags={"team": "x"}) for n in (2, 3)]
 
-    headgate(make_hg.path, "pools", "set", "db", "4", "--lease", "90s")
-    pool = hg.pools.get("db")
+    locktender(make_engine.path, "pools", "set", "db", "4", "--lease", "90s")
+    pool = engine.pools.get("db")
     assert (pool.limit, pool.lease, pool.used) == (4, 90.0, 2)
-    listed = json.dumps(headgate(make_hg.path, "pools", "list"))
+    listed = json.dumps(locktender(make_engine.path, "pools", "list"))
     assert '"db"' in listed
-    info = json.dumps(headgate(make_hg.path, "pools", "info", "db"))
+    info = json.dumps(locktender(make_engine.path, "pools", "info", "db"))
     assert running.id in info or str(running.info().number) in info  # who holds it
 
-    line = json.dumps(headgate(make_hg.path, "queue", "list"))
+    line = json.dumps(locktender(make_engine.path, "queue", "list"))
     assert line.index(queued[1].id) < line.index(queued[0].id)  # priority first
-    why = json.dumps(headgate(make_hg.path, "queue", "why", queued[0].id))
+    why = json.dumps(locktender(make_engine.path, "queue", "why", queued[0].id))
     assert "1 of 1 runs execute" in why
-    headgate(make_hg.path, "queue", "cancel", queued[0].id)
+    locktender(make_engine.path, "queue", "cancel", queued[0].id)
     assert queued[0].wait(TIMEOUT) == RunState.CANCELLED
 
     latch.touch()

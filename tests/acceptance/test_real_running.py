@@ -9,18 +9,18 @@ from typing import Any, TypeVar
 
 import pytest
 
-from headgate import Run, RunState, TaskState, flow, step
-from headgate.base.clock import MILLISECOND, SECOND, ManualClock
-from headgate.base.model import WorkerRow
-from headgate.base.states import TASK_CHANGES, Owner
-from headgate.stages.executors.sources import load
-from headgate.store.protocol import Accept, Beat, Ended, Finish
-from headgate.store.sqlite import SqliteStore
-from headgate.testing import Engines, Overlap, eventually, recording
-from headgate.testing.overlap import alive
-from headgate.testing.processes import source
+from locktender import Run, RunState, TaskState, flow, step
+from locktender.base.clock import MILLISECOND, SECOND, ManualClock
+from locktender.base.model import WorkerRow
+from locktender.base.states import TASK_CHANGES, Owner
+from locktender.stages.executors.sources import load
+from locktender.store.protocol import Accept, Beat, Ended, Finish
+from locktender.store.sqlite import SqliteStore
+from locktender.testing import Engines, Overlap, eventually, recording
+from locktender.testing.overlap import alive
+from locktender.testing.processes import source
 
-pytest_plugins = ["headgate.testing.plugin"]
+pytest_plugins = ["locktender.testing.plugin"]
 
 STEPS_FILE = Path(__file__).parents[1] / "engine_steps.py"
 steps: Any = load(source(STEPS_FILE))
@@ -100,17 +100,17 @@ def changes(run: Run[Any], subject: str, name: str | None = None) -> list[tuple[
 # -- acceptance ------------------------------------------------------------------------------------
 
 
-def test_b5_a_task_is_running_before_its_body_begins(make_hg: Engines):
+def test_b5_a_task_is_running_before_its_body_begins(make_engine: Engines):
     """The body reads its own row: in the leader's process, and where another leads."""
-    hg = make_hg()
+    engine = make_engine()
     expected = [TaskState.RUNNING] * 3
-    assert hg.submit(steps.own_states, str(make_hg.path)).result(TIMEOUT) == expected
+    assert engine.submit(steps.own_states, str(make_engine.path)).result(TIMEOUT) == expected
 
 
-def test_b5_in_another_process_than_the_leaders(make_hg: Engines):
-    leader = make_hg(async_permits=1, thread_permits=0, process_permits=0)
-    other = make_hg.process(STEPS_FILE).ready()
-    run = leader.submit(steps.own_states, str(make_hg.path))
+def test_b5_in_another_process_than_the_leaders(make_engine: Engines):
+    leader = make_engine(async_permits=1, thread_permits=0, process_permits=0)
+    other = make_engine.process(STEPS_FILE).ready()
+    run = leader.submit(steps.own_states, str(make_engine.path))
     assert run.result(TIMEOUT) == [TaskState.RUNNING] * 3
     workers = {task.worker for task in run.tasks() if task.name != "own_state_on_loop"}
     assert [f"-{other.pid}-" in str(worker) for worker in workers] == [True]
@@ -118,9 +118,9 @@ def test_b5_in_another_process_than_the_leaders(make_hg: Engines):
 
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_b5_it_is_shown_running_while_the_body_blocks(
-    make_hg: Engines, overlap: Overlap, tmp_path: Path, executor: str
+    make_engine: Engines, overlap: Overlap, tmp_path: Path, executor: str
 ):
-    run = make_hg().submit(steps.BLOCKING[executor], str(tmp_path / "latch"))
+    run = make_engine().submit(steps.BLOCKING[executor], str(tmp_path / "latch"))
     eventually(lambda: overlap.count("held") == 1)
 
     assert [task.state for task in run.tasks()] == [TaskState.RUNNING]
@@ -128,26 +128,26 @@ def test_b5_it_is_shown_running_while_the_body_blocks(
     assert run.result(TIMEOUT) == 0
 
 
-def test_b13_attempts_never_share_a_work_directory(make_hg: Engines, overlap: Overlap):
-    hg = make_hg()
+def test_b13_attempts_never_share_a_work_directory(make_engine: Engines, overlap: Overlap):
+    engine = make_engine()
 
-    results = hg.submit(steps.workdirs, list(range(6))).result(TIMEOUT)
+    results = engine.submit(steps.workdirs, list(range(6))).result(TIMEOUT)
 
     used = overlap.labels("workdir")
     assert len(used) == len(set(used)) == 3 * (6 + 3)  # one per attempt: every second was retried
     assert {path for several in results for path in several} <= set(used)
-    assert all(Path(path).is_relative_to(hg.settings.work_dir) for path in used)
-    root = Path(hg.settings.work_dir)
+    assert all(Path(path).is_relative_to(engine.settings.work_dir) for path in used)
+    root = Path(engine.settings.work_dir)
     assert [each for each in root.rglob("*") if each.is_dir() and each.parent != root] == []
-    hg.close()
+    engine.close()
     assert [each for each in root.iterdir() if each.is_dir()] == []
 
 
 # -- one owner per state ---------------------------------------------------------------------------
 
 
-def test_c1_one_write_per_change_by_its_owner(make_hg: Engines, tmp_path: Path):
-    run = make_hg().submit(retried, str(tmp_path / "tried"))
+def test_c1_one_write_per_change_by_its_owner(make_engine: Engines, tmp_path: Path):
+    run = make_engine().submit(retried, str(tmp_path / "tried"))
     assert run.result(TIMEOUT) == 2
 
     assert changes(run, "run") == [
@@ -166,10 +166,10 @@ def test_c1_one_write_per_change_by_its_owner(make_hg: Engines, tmp_path: Path):
     ]  # fmt: skip
 
 
-def test_c1_the_owner_writes_where_another_leads(make_hg: Engines):
-    hg = make_hg(async_permits=1, thread_permits=0, process_permits=0)
-    other = make_hg.process(STEPS_FILE).ready()
-    run = hg.submit(steps.hold_in_thread, "", 3)
+def test_c1_the_owner_writes_where_another_leads(make_engine: Engines):
+    engine = make_engine(async_permits=1, thread_permits=0, process_permits=0)
+    other = make_engine.process(STEPS_FILE).ready()
+    run = engine.submit(steps.hold_in_thread, "", 3)
     assert run.result(TIMEOUT) == 3
 
     events = [event for event in run.events() if event.subject == "task"]
@@ -184,19 +184,19 @@ def test_c1_the_owner_writes_where_another_leads(make_hg: Engines):
 
 
 def test_c2_one_completion_whatever_is_delivered_again(
-    make_hg: Engines, overlap: Overlap, tmp_path: Path
+    make_engine: Engines, overlap: Overlap, tmp_path: Path
 ):
-    hg = make_hg()
+    engine = make_engine()
     latch = tmp_path / "latch"
-    run = hg.submit(held_and_more, "async", str(latch))
+    run = engine.submit(held_and_more, "async", str(latch))
     eventually(lambda: overlap.count("held") == 1)
     number = run.info().number
-    (row,) = ask(make_hg.path, lambda store: store.tasks(number))
+    (row,) = ask(make_engine.path, lambda store: store.tasks(number))
     worker = str(row.worker)
 
     def deliver(token: int, state: str, output: bytes | None = b"99") -> list[tuple[int, int]]:
         ended = Ended(row.id, token, state, output)
-        return ask(make_hg.path, lambda store: store.finish(Finish(worker, [ended])))
+        return ask(make_engine.path, lambda store: store.finish(Finish(worker, [ended])))
 
     # an older and a newer attempt's word changes nothing
     assert deliver(row.token - 1, TaskState.COMPLETED) == [(row.id, row.token - 1)]
@@ -215,12 +215,15 @@ def test_c2_one_completion_whatever_is_delivered_again(
 
 
 def test_c3_cancel_before_hand_off_and_no_worker_sees_it(
-    make_hg: Engines, overlap: Overlap, tmp_path: Path
+    make_engine: Engines, overlap: Overlap, tmp_path: Path
 ):
     """One run waits in the queue, one task waits for its run's only place."""
-    hg = make_hg(max_concurrent_runs=1)
+    engine = make_engine(max_concurrent_runs=1)
     latch = tmp_path / "latch"
-    running, queued = hg.submit(one_by_one, str(latch)), hg.submit(steps.hold, str(latch), 3)
+    running, queued = (
+        engine.submit(one_by_one, str(latch)),
+        engine.submit(steps.hold, str(latch), 3),
+    )
     eventually(lambda: overlap.count("held") == 1)
 
     queued.cancel()
@@ -237,10 +240,10 @@ def test_c3_cancel_before_hand_off_and_no_worker_sees_it(
 
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_c3_cancel_after_hand_off_stops_the_body(
-    make_hg: Engines, overlap: Overlap, tmp_path: Path, executor: str
+    make_engine: Engines, overlap: Overlap, tmp_path: Path, executor: str
 ):
-    hg = make_hg()
-    run = hg.submit(held_and_more, executor, str(tmp_path / "latch"))
+    engine = make_engine()
+    run = engine.submit(held_and_more, executor, str(tmp_path / "latch"))
     eventually(lambda: overlap.count("held") == 1)
 
     run.cancel("not needed")
@@ -261,21 +264,21 @@ def test_c3_cancel_after_hand_off_stops_the_body(
 
 
 def test_c3_a_cancelled_thread_keeps_its_place_until_it_ends(
-    make_hg: Engines, overlap: Overlap, tmp_path: Path
+    make_engine: Engines, overlap: Overlap, tmp_path: Path
 ):
     """Its capacity is not given away while the thread still runs."""
-    hg = make_hg()
-    hg.pools.set("deaf", limit=1)
+    engine = make_engine()
+    engine.pools.set("deaf", limit=1)
     latch = tmp_path / "latch"
-    stuck = hg.submit(deafly, str(latch))
+    stuck = engine.submit(deafly, str(latch))
     eventually(lambda: overlap.count("deaf") == 1)
 
     stuck.cancel()
     eventually(lambda: stuck.status() == RunState.CANCELLING)
-    waiting = hg.submit(deafly, str(latch))
+    waiting = engine.submit(deafly, str(latch))
     eventually(lambda: "pool deaf" in str(waiting.why()))
     assert overlap.count("deaf") == 1
-    assert hg.pools.get("deaf").used == 1
+    assert engine.pools.get("deaf").used == 1
     latch.touch()
 
     assert stuck.wait(TIMEOUT) == RunState.CANCELLED
@@ -296,13 +299,13 @@ def deafly(latch: str) -> None:
 
 
 def test_c3_a_cancel_before_anybody_leads_is_remembered(
-    make_hg: Engines, overlap: Overlap, tmp_path: Path
+    make_engine: Engines, overlap: Overlap, tmp_path: Path
 ):
-    client = make_hg.connect()
+    client = make_engine.connect()
     run, other = client.submit(steps.hold, "", 1), client.submit(steps.hold, "", 2)
     assert not run.cancel("changed my mind").leader
 
-    make_hg()
+    make_engine()
 
     assert run.wait(TIMEOUT) == RunState.CANCELLED
     assert other.wait(TIMEOUT) == RunState.SUCCEEDED
@@ -312,11 +315,11 @@ def test_c3_a_cancel_before_anybody_leads_is_remembered(
 # -- losing a worker -------------------------------------------------------------------------------
 
 
-def test_c4_a_worker_that_dies_after_accepting(make_hg: Engines, overlap: Overlap):
+def test_c4_a_worker_that_dies_after_accepting(make_engine: Engines, overlap: Overlap):
     """It accepts by the book and is never heard of again: its lease passes, another gets the task."""
-    hg = make_hg()
+    engine = make_engine()
     ghost = WorkerRow("ghost", "h", 1, "0", {"async": 1}, 1, 1, labels={"role": "special"})
-    run = hg.submit(specials)
+    run = engine.submit(specials)
 
     async def accept(store: SqliteStore) -> int:
         await store.beat(Beat(ghost, 400 * MILLISECOND))
@@ -325,31 +328,31 @@ def test_c4_a_worker_that_dies_after_accepting(make_hg: Engines, overlap: Overla
         (started,) = await store.accept(Accept("ghost", [(orders[0].task, orders[0].token)]))
         return started.task.token
 
-    token = ask(make_hg.path, accept)
+    token = ask(make_engine.path, accept)
     assert run.tasks()[0].worker == "ghost"
-    make_hg(worker_labels={"role": "special"})
+    make_engine(worker_labels={"role": "special"})
 
     assert run.result(TIMEOUT) == "done"
     assert overlap.count("special") == 1
     assert ("running", "abandoned") in changes(run, "task")
     task = run.tasks()[0]
     late = Ended(task.id, token, TaskState.COMPLETED, b'"ghost"')
-    stale = ask(make_hg.path, lambda store: store.finish(Finish("ghost", [late])))
+    stale = ask(make_engine.path, lambda store: store.finish(Finish("ghost", [late])))
     assert stale == [(task.id, token)]
     # nor can it come back
-    beaten = ask(make_hg.path, lambda store: store.beat(Beat(ghost, 400 * MILLISECOND)))
+    beaten = ask(make_engine.path, lambda store: store.beat(Beat(ghost, 400 * MILLISECOND)))
     assert beaten.lease_until == 0
     assert run.result(TIMEOUT) == "done"
 
 
-def test_b12_an_expired_holder_can_neither_renew_nor_accept_nor_finish(make_hg: Engines):
+def test_b12_an_expired_holder_can_neither_renew_nor_accept_nor_finish(make_engine: Engines):
     """In the moment between the end of its lease and the sweep that takes its tasks away."""
     clock = ManualClock()
     worker = WorkerRow("w", "h", 1, "0", {"async": 1}, 1, 1)
     beat = Beat(worker, 10 * SECOND)
 
     async def expire() -> None:
-        store = SqliteStore(make_hg.path, clock)
+        store = SqliteStore(make_engine.path, clock)
         await store.open()
         assert (await store.beat(beat)).lease_until == clock.now() + 10 * SECOND
         clock.advance(9 * SECOND)
@@ -368,14 +371,14 @@ def test_b12_an_expired_holder_can_neither_renew_nor_accept_nor_finish(make_hg: 
 # -- order and parallelism -------------------------------------------------------------------------
 
 
-def test_d1_a_sequential_flow_keeps_its_order(make_hg: Engines, overlap: Overlap):
+def test_d1_a_sequential_flow_keeps_its_order(make_engine: Engines, overlap: Overlap):
     """Ten tasks over two workers of one permit each, every third retried twice."""
-    hg = make_hg(async_permits=1)
-    make_hg.process(STEPS_FILE, async_permits=1).ready()
+    engine = make_engine(async_permits=1)
+    make_engine.process(STEPS_FILE, async_permits=1).ready()
     expected = [n for n in range(10) for _ in range(3 if n % 3 == 0 else 1)]
 
     for _ in range(3):
-        assert hg.submit(steps.ten_in_order).result(TIMEOUT) == list(range(10))
+        assert engine.submit(steps.ten_in_order).result(TIMEOUT) == list(range(10))
 
     assert overlap.labels("order") == [str(n) for n in expected] * 3
     assert overlap.peak("order") == 1
@@ -383,11 +386,11 @@ def test_d1_a_sequential_flow_keeps_its_order(make_hg: Engines, overlap: Overlap
 
 
 def test_d2_a_hundred_runs_in_parallel_on_one_worker(
-    make_hg: Engines, overlap: Overlap, tmp_path: Path
+    make_engine: Engines, overlap: Overlap, tmp_path: Path
 ):
-    hg = make_hg(max_concurrent_runs=100)
+    engine = make_engine(max_concurrent_runs=100)
     latch = tmp_path / "latch"
-    runs = hg.submit_many(steps.hold, [(str(latch), n) for n in range(100)])
+    runs = engine.submit_many(steps.hold, [(str(latch), n) for n in range(100)])
     eventually(lambda: overlap.count("held") == 100)
     latch.touch()
 

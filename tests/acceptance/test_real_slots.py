@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from headgate import InvalidInput, RunFailed, RunState, TaskState, flow, step
-from headgate.stages.executors.sources import load
-from headgate.testing import Clock, Engines, MaxConcurrent, Overlap, eventually, recording
-from headgate.testing.processes import source
+from locktender import InvalidInput, RunFailed, RunState, TaskState, flow, step
+from locktender.stages.executors.sources import load
+from locktender.testing import Clock, Engines, MaxConcurrent, Overlap, eventually, recording
+from locktender.testing.processes import source
 
-pytest_plugins = ["headgate.testing.plugin"]
+pytest_plugins = ["locktender.testing.plugin"]
 
 steps: Any = load(source(Path(__file__).parents[1] / "engine_steps.py"))
 TIMEOUT = "20s"
@@ -42,47 +42,47 @@ PATHS = [
 
 @pytest.mark.parametrize(("executor", "how"), PATHS)
 def test_c5_every_end_frees_its_slots_once(
-    make_hg: Engines, overlap: Overlap, tmp_path: Path, executor: str, how: str
+    make_engine: Engines, overlap: Overlap, tmp_path: Path, executor: str, how: str
 ):
     """Two tasks of two slots fill the pool, two wait; afterwards a probe needs every slot there is."""
-    hg = make_hg(process_permits=2)
-    hg.pools.set("slots", limit=4)
-    hg.pools.set("other", limit=2)
+    engine = make_engine(process_permits=2)
+    engine.pools.set("slots", limit=4)
+    engine.pools.set("other", limit=2)
     state, task_state = ENDS[how]
 
-    run = hg.submit(steps.endings, executor, how, str(tmp_path / "latch"), 4)
+    run = engine.submit(steps.endings, executor, how, str(tmp_path / "latch"), 4)
     if how == "cancel":
         eventually(lambda: overlap.count("ending") == 2)
         run.cancel()
 
     assert run.wait(TIMEOUT) == state
     assert task_state in {task.state for task in run.tasks()}
-    assert hg.pools.get("slots").used == hg.pools.get("other").used == 0
-    assert hg.submit(steps.probing).result(TIMEOUT)
+    assert engine.pools.get("slots").used == engine.pools.get("other").used == 0
+    assert engine.submit(steps.probing).result(TIMEOUT)
     assert overlap.peak("ending") <= 4
     began = {"cancel": 2, "retry": 8}.get(how, 4)
     assert overlap.count("ending") == began + 1
 
 
 def test_c5_an_error_of_our_own_frees_the_slots(
-    make_hg: Engines, overlap: Overlap, monkeypatch: pytest.MonkeyPatch
+    make_engine: Engines, overlap: Overlap, monkeypatch: pytest.MonkeyPatch
 ):
-    from headgate.stages.executors import in_threads
+    from locktender.stages.executors import in_threads
 
     def broken(*_: Any) -> Any:
         raise RuntimeError("a bug")
 
-    hg = make_hg()
-    hg.pools.set("slots", limit=4)
-    hg.pools.set("other", limit=2)
+    engine = make_engine()
+    engine.pools.set("slots", limit=4)
+    engine.pools.set("other", limit=2)
     with monkeypatch.context() as patch:
         patch.setattr(in_threads, "perform", broken)
-        run = hg.submit(steps.endings, "thread", "success", "", 4)
+        run = engine.submit(steps.endings, "thread", "success", "", 4)
         with pytest.raises(RunFailed, match="internal"):
             run.result(TIMEOUT)
 
-    assert hg.pools.get("slots").used == 0
-    assert hg.submit(steps.probing).result(TIMEOUT)
+    assert engine.pools.get("slots").used == 0
+    assert engine.submit(steps.probing).result(TIMEOUT)
 
 
 # -- parallelism -----------------------------------------------------------------------------------
@@ -128,10 +128,10 @@ def two_branches(latch: str) -> int:
     return link.with_options(after=[fast])(slow, "slow-2")
 
 
-def test_e3_max_parallel_stacks_with_a_pool(make_hg: Engines, overlap: Overlap, tmp_path: Path):
-    hg = make_hg()
-    hg.pools.set("scarce", limit=2)
-    run = hg.submit(eight_at_once, str(tmp_path / "latch"))
+def test_e3_max_parallel_stacks_with_a_pool(make_engine: Engines, overlap: Overlap, tmp_path: Path):
+    engine = make_engine()
+    engine.pools.set("scarce", limit=2)
+    run = engine.submit(eight_at_once, str(tmp_path / "latch"))
 
     eventually(lambda: overlap.count("all") == 8)
     assert (overlap.count("scarce"), overlap.count("free")) == (2, 6)
@@ -144,14 +144,14 @@ def test_e3_max_parallel_stacks_with_a_pool(make_hg: Engines, overlap: Overlap, 
     assert overlap.count("all") == 30
 
 
-def test_e3_max_parallel_per_executor(make_hg: Engines, overlap: Overlap):
-    assert make_hg().submit(by_executor).wait(TIMEOUT) == RunState.SUCCEEDED
+def test_e3_max_parallel_per_executor(make_engine: Engines, overlap: Overlap):
+    assert make_engine().submit(by_executor).wait(TIMEOUT) == RunState.SUCCEEDED
 
     assert (overlap.peak("loop"), overlap.peak("thread")) == (3, 2)
 
 
-def test_e4_no_barrier_between_levels(make_hg: Engines, overlap: Overlap, tmp_path: Path):
-    run = make_hg().submit(two_branches, str(tmp_path / "latch"))
+def test_e4_no_barrier_between_levels(make_engine: Engines, overlap: Overlap, tmp_path: Path):
+    run = make_engine().submit(two_branches, str(tmp_path / "latch"))
 
     eventually(lambda: "fast-3" in overlap.names())
     assert "slow-2" not in overlap.names()
@@ -237,12 +237,12 @@ def rights() -> int:
 
 
 def test_e5_several_pools_with_weights(
-    make_hg: Engines, overlap: Overlap, assert_max_concurrent: MaxConcurrent
+    make_engine: Engines, overlap: Overlap, assert_max_concurrent: MaxConcurrent
 ):
-    hg = make_hg(max_concurrent_runs=-1)
-    hg.pools.set("left", limit=3)
-    hg.pools.set("right", limit=5)
-    runs = [hg.submit(mixed, 6) for _ in range(4)]
+    engine = make_engine(max_concurrent_runs=-1)
+    engine.pools.set("left", limit=3)
+    engine.pools.set("right", limit=5)
+    runs = [engine.submit(mixed, 6) for _ in range(4)]
 
     assert {run.wait(TIMEOUT) for run in runs} == {RunState.SUCCEEDED}
 
@@ -251,75 +251,77 @@ def test_e5_several_pools_with_weights(
     assert overlap.count("both") == 24
 
 
-def test_e5_all_or_none(make_hg: Engines, overlap: Overlap, tmp_path: Path):
+def test_e5_all_or_none(make_engine: Engines, overlap: Overlap, tmp_path: Path):
     """A task that waits for one pool holds nothing of the other."""
-    hg = make_hg()
-    hg.pools.set("left", limit=1)
-    hg.pools.set("one", limit=1)
+    engine = make_engine()
+    engine.pools.set("left", limit=1)
+    engine.pools.set("one", limit=1)
     latch, other = tmp_path / "latch", tmp_path / "other"
-    holder = hg.submit(hold_one, str(latch))
+    holder = engine.submit(hold_one, str(latch))
     eventually(lambda: overlap.count("one") == 1)
     other.touch()
-    waiter = hg.submit(wants_both, str(other))
+    waiter = engine.submit(wants_both, str(other))
     eventually(lambda: "pool one" in str(waiter.why()))
 
-    assert hg.pools.get("left").used == 0
-    assert hg.submit(lefts, 3).result(TIMEOUT) == [0, 1, 2]  # nobody is in the way
+    assert engine.pools.get("left").used == 0
+    assert engine.submit(lefts, 3).result(TIMEOUT) == [0, 1, 2]  # nobody is in the way
     assert "left_and_one" not in overlap.names()
     latch.touch()
 
     assert waiter.wait(TIMEOUT) == holder.wait(TIMEOUT) == RunState.SUCCEEDED
 
 
-def test_e5_a_limit_is_raised_lowered_and_unset(make_hg: Engines, overlap: Overlap, tmp_path: Path):
-    hg = make_hg(max_concurrent_runs=-1)
+def test_e5_a_limit_is_raised_lowered_and_unset(
+    make_engine: Engines, overlap: Overlap, tmp_path: Path
+):
+    engine = make_engine(max_concurrent_runs=-1)
     gates = [tmp_path / str(n) for n in range(20)]
-    hg.pools.set("one", limit=1)
-    runs = [hg.submit(hold_one, str(gate), n) for n, gate in enumerate(gates)]
+    engine.pools.set("one", limit=1)
+    runs = [engine.submit(hold_one, str(gate), n) for n, gate in enumerate(gates)]
     eventually(lambda: overlap.count("one") == 1)
 
     started = time.monotonic()
-    hg.pools.set("one", limit=5)
+    engine.pools.set("one", limit=5)
     eventually(lambda: overlap.count("one") == 5)
     assert time.monotonic() - started < 1
-    hg.pools.set("one", limit=2)  # holders finish, nothing new starts above it
+    engine.pools.set("one", limit=2)  # holders finish, nothing new starts above it
     for gate in gates[:3]:
         gate.touch()
     assert {run.wait(TIMEOUT) for run in runs[:3]} == {RunState.SUCCEEDED}
     assert (overlap.count("one"), overlap.levels("one")[-1]) == (5, 2)
-    hg.pools.delete("one")
+    engine.pools.delete("one")
     eventually(lambda: overlap.count("one") == 20)
-    assert hg.pools.get("one").limit_text == "unlimited (never set)"
+    assert engine.pools.get("one").limit_text == "unlimited (never set)"
 
     for gate in gates:
         gate.touch()
     assert {run.wait(TIMEOUT) for run in runs} == {RunState.SUCCEEDED}
 
 
-def test_e5_what_can_never_be_had_is_refused(make_hg: Engines):
-    hg = make_hg()
-    hg.pools.set("right", limit=1)
+def test_e5_what_can_never_be_had_is_refused(make_engine: Engines):
+    engine = make_engine()
+    engine.pools.set("right", limit=1)
 
     with pytest.raises(InvalidInput, match="right"):
-        hg.submit(rights)
-    assert hg.runs.list() == []
+        engine.submit(rights)
+    assert engine.runs.list() == []
 
-    hg.pools.set("right", limit=2)
-    hg.pools.pause("right")
-    run = hg.submit(rights)
+    engine.pools.set("right", limit=2)
+    engine.pools.pause("right")
+    run = engine.submit(rights)
     eventually(lambda: "paused" in str(run.why()))
-    hg.pools.set("right", limit=1)
+    engine.pools.set("right", limit=1)
     eventually(lambda: "never" in str(run.why()))
-    hg.pools.set("right", limit=2)
-    hg.pools.resume("right")
+    engine.pools.set("right", limit=2)
+    engine.pools.resume("right")
     assert run.result(TIMEOUT) == 1
 
 
-def test_e5_a_key_has_slots_of_its_own(make_hg: Engines, overlap: Overlap):
-    hg = make_hg()
-    hg.pools.set("api[*]", limit=2)
-    hg.pools.set("api[big]", limit=4)
-    runs = [hg.submit(apis, 10, tenant) for tenant in ("a", "b", "big")]
+def test_e5_a_key_has_slots_of_its_own(make_engine: Engines, overlap: Overlap):
+    engine = make_engine()
+    engine.pools.set("api[*]", limit=2)
+    engine.pools.set("api[big]", limit=4)
+    runs = [engine.submit(apis, 10, tenant) for tenant in ("a", "b", "big")]
 
     assert {run.wait(TIMEOUT) for run in runs} == {RunState.SUCCEEDED}
 
@@ -327,12 +329,12 @@ def test_e5_a_key_has_slots_of_its_own(make_hg: Engines, overlap: Overlap):
 
 
 def test_e5_a_release_wakes_the_next_in_milliseconds(
-    make_hg: Engines, overlap: Overlap, tmp_path: Path
+    make_engine: Engines, overlap: Overlap, tmp_path: Path
 ):
-    hg = make_hg(max_concurrent_runs=-1)
-    hg.pools.set("one", limit=1)
+    engine = make_engine(max_concurrent_runs=-1)
+    engine.pools.set("one", limit=1)
     gates = [tmp_path / str(n) for n in range(10)]
-    runs = [hg.submit(hold_one, str(gate), n) for n, gate in enumerate(gates)]
+    runs = [engine.submit(hold_one, str(gate), n) for n, gate in enumerate(gates)]
     for number, gate in enumerate(gates):
         eventually(lambda n=number: overlap.count("one") == n + 1)
         gate.touch()
@@ -345,19 +347,19 @@ def test_e5_a_release_wakes_the_next_in_milliseconds(
 
 
 def test_e5_a_task_that_waits_too_long_fails(
-    hg_clock: Clock, make_hg: Engines, overlap: Overlap, tmp_path: Path
+    engine_clock: Clock, make_engine: Engines, overlap: Overlap, tmp_path: Path
 ):
-    hg = make_hg()
-    hg.pools.set("one", limit=1)
+    engine = make_engine()
+    engine.pools.set("one", limit=1)
     latch = tmp_path / "latch"
-    holder = hg.submit(hold_one, str(latch), 1)
+    holder = engine.submit(hold_one, str(latch), 1)
     eventually(lambda: overlap.count("one") == 1)
-    waiter = hg.submit(hold_one, str(latch), 2, queue_timeout="10m")
+    waiter = engine.submit(hold_one, str(latch), 2, queue_timeout="10m")
     eventually(lambda: "pool one" in str(waiter.why()))
 
-    hg_clock.move("9m59s")
+    engine_clock.move("9m59s")
     assert waiter.status() == RunState.RUNNING
-    hg_clock.move("2s")
+    engine_clock.move("2s")
 
     with pytest.raises(RunFailed, match="queue_timeout: pool:one"):
         waiter.result(TIMEOUT)
@@ -366,14 +368,14 @@ def test_e5_a_task_that_waits_too_long_fails(
     assert holder.result(TIMEOUT) == 1
 
 
-def test_e11_fifty_claimers_of_one_slot(make_hg: Engines, overlap: Overlap, tmp_path: Path):
-    hg = make_hg(max_concurrent_runs=-1)
-    hg.pools.set("one", limit=1)
+def test_e11_fifty_claimers_of_one_slot(make_engine: Engines, overlap: Overlap, tmp_path: Path):
+    engine = make_engine(max_concurrent_runs=-1)
+    engine.pools.set("one", limit=1)
     latch = tmp_path / "latch"
-    runs = hg.submit_many(hold_one, [(str(latch), n) for n in range(50)])
-    eventually(lambda: overlap.count("one") == 1 and hg.pools.get("one").waiting == 49)
+    runs = engine.submit_many(hold_one, [(str(latch), n) for n in range(50)])
+    eventually(lambda: overlap.count("one") == 1 and engine.pools.get("one").waiting == 49)
 
-    assert hg.pools.get("one").used == 1
+    assert engine.pools.get("one").used == 1
     states = [run.tasks()[0].state for run in runs]
     assert (states.count(TaskState.RUNNING), states.count(TaskState.REQUESTED)) == (1, 49)
     latch.touch()

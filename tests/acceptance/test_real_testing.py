@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from headgate import Client, NotFound, flow, step
-from headgate.store.sqlite import SqliteStore
-from headgate.testing import (
+from locktender import Client, NotFound, flow, step
+from locktender.store.sqlite import SqliteStore
+from locktender.testing import (
     Clock,
     Engines,
     HistoryViolated,
@@ -25,15 +25,15 @@ from headgate.testing import (
     recording,
 )
 
-pytest_plugins = ["headgate.testing.plugin"]
+pytest_plugins = ["locktender.testing.plugin"]
 
 A_USERS_TEST = """
 import asyncio
 import pytest
-from headgate import flow, step
-from headgate.testing import recording
+from locktender import flow, step
+from locktender.testing import recording
 
-pytest_plugins = ["headgate.testing.plugin"]
+pytest_plugins = ["locktender.testing.plugin"]
 
 @step(pool="db")
 async def query(item: int) -> int:
@@ -46,21 +46,21 @@ def queries(items: list[int]) -> list[int]:
     return query.map(items)
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 4])
-def test_the_limit_holds(hg, assert_max_concurrent, limit):
-    hg.pools.set("db", limit=limit)
-    assert hg.submit(queries, list(range(8))).result("20s") == list(range(8))
+def test_the_limit_holds(engine, assert_max_concurrent, limit):
+    engine.pools.set("db", limit=limit)
+    assert engine.submit(queries, list(range(8))).result("20s") == list(range(8))
     assert_max_concurrent("db", limit, exactly=True)
 
-def test_time(hg, hg_clock):
-    run = hg.submit(queries, [1], deadline="1h")
+def test_time(engine, engine_clock):
+    run = engine.submit(queries, [1], deadline="1h")
     run.result("20s")
-    hg.limits.pause()
-    late = hg.submit(queries, [1], deadline="1h")
-    hg_clock.move("61m")
+    engine.limits.pause()
+    late = engine.submit(queries, [1], deadline="1h")
+    engine_clock.move("61m")
     assert late.wait("20s") == "timed_out"
 
-def test_it_fails(hg, assert_max_concurrent):
-    hg.submit(queries, [1, 2, 3]).result("20s")
+def test_it_fails(engine, assert_max_concurrent):
+    engine.submit(queries, [1, 2, 3]).result("20s")
     assert_max_concurrent("db", 2)
 """
 
@@ -78,9 +78,9 @@ def test_the_plugin_in_a_users_tests_under_xdist(tmp_path: Path):
 
 
 @pytest.fixture
-def hg(make_hg: Engines) -> Client:
+def engine(make_engine: Engines) -> Client:
     """As the plugin's, whatever a conftest calls by that name."""
-    return make_hg()
+    return make_engine()
 
 
 @step(pool="db")
@@ -119,11 +119,11 @@ def patient(path: str) -> str:
 
 
 def test_an_isolated_engine_and_its_peak(
-    hg: Client, assert_max_concurrent: MaxConcurrent, overlap: Overlap
+    engine: Client, assert_max_concurrent: MaxConcurrent, overlap: Overlap
 ):
-    hg.pools.set("db", limit=3)
+    engine.pools.set("db", limit=3)
 
-    assert hg.submit(queries, list(range(10))).result("20s") == list(range(10))
+    assert engine.submit(queries, list(range(10))).result("20s") == list(range(10))
 
     assert assert_max_concurrent("db", 3, exactly=True) == 3
     assert sorted(overlap.labels("db"), key=int) == [str(n) for n in range(10)]
@@ -131,9 +131,9 @@ def test_an_isolated_engine_and_its_peak(
 
 
 def test_a_peak_above_the_limit_is_an_error(
-    hg: Client, assert_max_concurrent: MaxConcurrent, overlap: Overlap
+    engine: Client, assert_max_concurrent: MaxConcurrent, overlap: Overlap
 ):
-    hg.submit(queries, list(range(4))).result("20s")
+    engine.submit(queries, list(range(4))).result("20s")
 
     with pytest.raises(AssertionError, match="db: the history had 4 at once; the limit is 3"):
         assert_max_concurrent("db", 3)
@@ -153,50 +153,52 @@ def test_a_peak_above_the_limit_is_an_error(
         assert_max_concurrent("db", 4)
 
 
-def test_bodies_are_watched_without_touching_them(hg: Client, overlap: Overlap):
+def test_bodies_are_watched_without_touching_them(engine: Client, overlap: Overlap):
     with overlap.watch(plain), overlap.watch(query, "queries"):
-        hg.submit(plains, [1, 2, 3]).result("20s")
-        hg.submit(queries, [1]).result("20s")
+        engine.submit(plains, [1, 2, 3]).result("20s")
+        engine.submit(queries, [1]).result("20s")
 
     assert overlap.count("plain") == 3
     assert overlap.count("queries") == 1
-    hg.submit(plains, [1]).result("20s")
+    engine.submit(plains, [1]).result("20s")
     assert overlap.count("plain") == 3
 
 
-def test_the_clock_moves_only_when_told(hg_clock: Clock, make_hg: Engines, tmp_path: Path):
-    hg = make_hg()
-    run = hg.submit(patient, str(tmp_path / "tried"))
+def test_the_clock_moves_only_when_told(engine_clock: Clock, make_engine: Engines, tmp_path: Path):
+    engine = make_engine()
+    run = engine.submit(patient, str(tmp_path / "tried"))
     eventually(lambda: [t for t in run.tasks() if t.not_before is not None])
-    before = hg_clock.now()
+    before = engine_clock.now()
 
-    hg_clock.move("59m")
+    engine_clock.move("59m")
     assert "back-off" in str(run.why())
-    hg_clock.move("61s")
+    engine_clock.move("61s")
 
     assert run.result("20s") == "done"
-    assert hg_clock.now() - before == 3_601_000_000
+    assert engine_clock.now() - before == 3_601_000_000
 
 
 @pytest.fixture
-def hg_settings() -> dict[str, Any]:
+def engine_settings() -> dict[str, Any]:
     return {"max_active": 77}
 
 
-def test_settings_of_a_module_and_of_one_engine(make_hg: Engines):
-    assert make_hg().settings.max_active == 77
-    other = make_hg(max_active=78, thread_permits=2)
+def test_settings_of_a_module_and_of_one_engine(make_engine: Engines):
+    assert make_engine().settings.max_active == 77
+    other = make_engine(max_active=78, thread_permits=2)
     assert (other.settings.max_active, other.settings.thread_permits) == (78, 2)
-    assert Path(other.settings.work_dir).is_relative_to(make_hg.path.parent)
-    assert {each.name: each.value for each in make_hg.connect().limits.list()}["max_active"] == "78"
+    assert Path(other.settings.work_dir).is_relative_to(make_engine.path.parent)
+    assert {each.name: each.value for each in make_engine.connect().limits.list()}[
+        "max_active"
+    ] == "78"
 
 
-async def test_a_history_can_be_checked_from_async_code(make_hg: Engines):
-    hg = make_hg()
-    hg.submit(plains, [1, 2]).result("20s")
+async def test_a_history_can_be_checked_from_async_code(make_engine: Engines):
+    engine = make_engine()
+    engine.submit(plains, [1, 2]).result("20s")
 
-    assert check_history(hg).complete
-    assert check_history(make_hg.path).events
+    assert check_history(engine).complete
+    assert check_history(make_engine.path).events
 
 
 def test_a_broken_promise_is_found(tmp_path: Path, overlap: Overlap):
@@ -204,8 +206,8 @@ def test_a_broken_promise_is_found(tmp_path: Path, overlap: Overlap):
     import sqlite3
 
     engines = Engines(tmp_path, overlap, {})
-    hg = engines()
-    run = hg.submit(plains, [1])
+    engine = engines()
+    run = engine.submit(plains, [1])
     run.result("20s")
     engines.close()
 
@@ -246,7 +248,7 @@ def test_overlap_from_threads_and_processes(overlap: Overlap):
             barrier.wait(20)
 
     threads = [threading.Thread(target=body) for _ in range(4)]
-    code = "from headgate.testing import recording\nwith recording('a'): print('in'); input()"
+    code = "from locktender.testing import recording\nwith recording('a'): print('in'); input()"
     child = subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -265,7 +267,7 @@ def test_overlap_from_threads_and_processes(overlap: Overlap):
 
 
 def test_a_killed_body_counts_until_it_is_killed(overlap: Overlap):
-    code = "from headgate.testing import recording\nwith recording('a'): print('in'); input()"
+    code = "from locktender.testing import recording\nwith recording('a'): print('in'); input()"
     children: list[subprocess.Popen[str]] = []
     for _ in range(2):
         child = subprocess.Popen(
@@ -297,7 +299,7 @@ def test_an_error_of_the_body_is_recorded(overlap: Overlap):
 
 
 def test_nothing_is_recorded_outside_of_a_test(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    monkeypatch.delenv("HEADGATE_TEST_OVERLAP", raising=False)
+    monkeypatch.delenv("LOCKTENDER_TEST_OVERLAP", raising=False)
     monkeypatch.chdir(tmp_path)
     with recording("a"):
         pass
@@ -305,17 +307,15 @@ def test_nothing_is_recorded_outside_of_a_test(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_the_plugin_costs_nothing_before_it_is_used():
-    code = (
-        "import sys, headgate.testing.plugin; print([m for m in sys.modules if 'headgate.' in m])"
-    )
+    code = "import sys, locktender.testing.plugin; print([m for m in sys.modules if 'locktender.' in m])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "['headgate.testing', 'headgate.testing.plugin']"
+    assert done.stdout.strip() == "['locktender.testing', 'locktender.testing.plugin']"
 
 
-def test_sqlite_store_is_what_the_virtual_clock_replaces(hg_clock: Clock, make_hg: Engines):
+def test_sqlite_store_is_what_the_virtual_clock_replaces(engine_clock: Clock, make_engine: Engines):
     """A second client on the same file has the same time."""
-    first, second = make_hg(), make_hg.connect()
+    first, second = make_engine(), make_engine.connect()
     for client in (first, second):
         store = client._core.store
         assert isinstance(store, SqliteStore)
-        assert asyncio.run(store.now()) == hg_clock.now()
+        assert asyncio.run(store.now()) == engine_clock.now()

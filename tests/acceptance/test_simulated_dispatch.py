@@ -7,14 +7,14 @@ from collections import Counter
 import msgspec
 import pytest
 
-from headgate.base.clock import MILLISECOND, SECOND
-from headgate.base.states import TaskState
-from headgate.kernel.claim import ClaimPolicy, Felt, Load, claim_size
-from headgate.kernel.explain import Typical, explain_task
-from headgate.kernel.lives import Defaults
-from headgate.testing.sim.build import graph, items, needs, numbers, settle, step, world
-from headgate.testing.sim.scenarios import violations
-from headgate.testing.sim.world import World
+from locktender.base.clock import MILLISECOND, SECOND
+from locktender.base.states import TaskState
+from locktender.kernel.claim import ClaimPolicy, Felt, Load, claim_size
+from locktender.kernel.explain import Typical, explain_task
+from locktender.kernel.lives import Defaults
+from locktender.testing.sim.build import graph, items, needs, numbers, settle, step, world
+from locktender.testing.sim.scenarios import violations
+from locktender.testing.sim.world import World
 
 PACK = {("engine", "placement"): {"value": "pack"}}
 ONE = graph(step())

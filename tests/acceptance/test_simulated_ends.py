@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 import pytest
 
-from headgate.base.changes import TaskRow
-from headgate.base.clock import MILLISECOND, SECOND
-from headgate.base.graph import Graph, Node, RetryPolicy
-from headgate.base.states import HOLDING, TASK_CHANGES, TERMINAL_RUNS, TaskState
-from headgate.kernel.lives import Defaults
-from headgate.testing.sim.build import graph, items, needs, numbers, settle, step, world
-from headgate.testing.sim.scenarios import violations
-from headgate.testing.sim.world import World
+from locktender.base.changes import TaskRow
+from locktender.base.clock import MILLISECOND, SECOND
+from locktender.base.graph import Graph, Node, RetryPolicy
+from locktender.base.states import HOLDING, TASK_CHANGES, TERMINAL_RUNS, TaskState
+from locktender.kernel.lives import Defaults
+from locktender.testing.sim.build import graph, items, needs, numbers, settle, step, world
+from locktender.testing.sim.scenarios import violations
+from locktender.testing.sim.world import World
 
 WHERE = pytest.mark.parametrize("local", [True, False], ids=["local", "remote"])
 POOL = {("pool", "db"): {"limit": 2}}

@@ -8,11 +8,11 @@ from itertools import combinations, pairwise
 
 import pytest
 
-from headgate.base.clock import MILLISECOND, SECOND
-from headgate.base.errors import InvalidInput
-from headgate.base.graph import Item, Node, PoolNeed, Tag
-from headgate.base.ids import run_of
-from headgate.testing.sim.build import (
+from locktender.base.clock import MILLISECOND, SECOND
+from locktender.base.errors import InvalidInput
+from locktender.base.graph import Item, Node, PoolNeed, Tag
+from locktender.base.ids import run_of
+from locktender.testing.sim.build import (
     graph,
     items,
     needs,
@@ -24,7 +24,7 @@ from headgate.testing.sim.build import (
     step,
     world,
 )
-from headgate.testing.sim.world import Body, World
+from locktender.testing.sim.world import Body, World
 
 WHERE = pytest.mark.parametrize("local", [True, False], ids=["local", "remote"])
 ONE = graph(step())

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.base.clock import MILLISECOND, SECOND
-from headgate.base.states import TaskState
-from headgate.kernel.explain import Typical, explain_task
-from headgate.kernel.explain_runs import explain_queued
-from headgate.testing.sim.build import graph, items, line_before, needs, numbers, settle, world
-from headgate.testing.sim.scenarios import random_world
-from headgate.testing.sim.world import World
+from locktender.base.clock import MILLISECOND, SECOND
+from locktender.base.states import TaskState
+from locktender.kernel.explain import Typical, explain_task
+from locktender.kernel.explain_runs import explain_queued
+from locktender.testing.sim.build import graph, items, line_before, needs, numbers, settle, world
+from locktender.testing.sim.scenarios import random_world
+from locktender.testing.sim.world import World
 
 EXPLAINED = Typical(run_us=SECOND)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from headgate.base.clock import MILLISECOND, SECOND
-from headgate.base.graph import Const, Graph, Item, Node, Output, PoolNeed
-from headgate.testing.sim.scenarios import violations
-from headgate.testing.sim.world import Behaviour, World
+from locktender.base.clock import MILLISECOND, SECOND
+from locktender.base.graph import Const, Graph, Item, Node, Output, PoolNeed
+from locktender.testing.sim.scenarios import violations
+from locktender.testing.sim.world import Behaviour, World
 
 QUICK = Behaviour(lambda _draw, _node: 5 * MILLISECOND)
 ONE = Graph("one", (Node("a", "a", executor="async", needs={"gpu": "yes"}),))

@@ -8,12 +8,12 @@ from itertools import pairwise
 import msgspec
 import pytest
 
-from headgate.base.changes import TaskRow
-from headgate.base.clock import MILLISECOND, SECOND
-from headgate.base.graph import Node, Output, RetryPolicy
-from headgate.base.states import TaskState
-from headgate.testing.sim.build import graph, items, needs, numbers, of, settle, step, world
-from headgate.testing.sim.world import Body, World
+from locktender.base.changes import TaskRow
+from locktender.base.clock import MILLISECOND, SECOND
+from locktender.base.graph import Node, Output, RetryPolicy
+from locktender.base.states import TaskState
+from locktender.testing.sim.build import graph, items, needs, numbers, of, settle, step, world
+from locktender.testing.sim.world import Body, World
 
 WHERE = pytest.mark.parametrize("local", [True, False], ids=["local", "remote"])
 
@@ -134,7 +134,7 @@ def test_a4_a_failing_item_is_collected(local: bool):
     assert run.state == "succeeded"
     first, error, third, fourth = msgspec.json.decode(run.output or b"")
     assert (first, third, fourth) == (0, 2, 3)
-    assert error["$headgate.error"]["type"] == "Boom"
+    assert error["$locktender.error"]["type"] == "Boom"
     assert sim.peak(of("m")) == 2
 
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from headgate import flow, step
-from headgate.cli import looking, runs, workers
-from headgate.cli.shell import Shell
-from headgate.client.views import StubbornInfo
-from headgate.testing import Engines, eventually
+from locktender import flow, step
+from locktender.cli import looking, runs, workers
+from locktender.cli.shell import Shell
+from locktender.client.views import StubbornInfo
+from locktender.testing import Engines, eventually
 
-pytest_plugins = ["headgate.testing.plugin"]
+pytest_plugins = ["locktender.testing.plugin"]
 
 
 def is_open(latch: str) -> bool:
@@ -59,7 +59,7 @@ def latch(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def hg_settings() -> dict[str, Any]:
+def engine_settings() -> dict[str, Any]:
     # A beat of its own tells of it: the next one by the clock would come much later.
     return {"heartbeat": "60s", "worker_lease": "200s", "thread_permits": 1, "async_permits": 1}
 
@@ -76,7 +76,7 @@ def told(run: Any) -> StubbornInfo:
 
 @pytest.mark.parametrize("called", [stuck_thread, stuck_async])
 def test_f4_a_body_that_does_not_stop_is_seen_everywhere(
-    make_hg: Engines,
+    make_engine: Engines,
     latch: Path,
     called: Any,
     caplog: pytest.LogCaptureFixture,
@@ -84,11 +84,11 @@ def test_f4_a_body_that_does_not_stop_is_seen_everywhere(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setenv("COLUMNS", "120")
-    hg = make_hg()
-    hg.pools.set("db", limit=1)
+    engine = make_engine()
+    engine.pools.set("db", limit=1)
     with caplog.at_level(logging.WARNING):
-        run = hg.submit(called, str(latch))
-        behind = hg.submit(called, str(latch))
+        run = engine.submit(called, str(latch))
+        behind = engine.submit(called, str(latch))
         stubborn = told(run)
 
     # the task, with its reason and since when
@@ -106,14 +106,14 @@ def test_f4_a_body_that_does_not_stop_is_seen_everywhere(
     # why: of itself, and of whoever waits behind it
     name = task.name
     assert f"1 × {name} running; told to stop" in str(run.why())
-    assert "told to stop" in hg.why(task.id).note
+    assert "told to stop" in engine.why(task.id).note
     waiting = str(behind.why())
     assert "1 told to stop and still running" in waiting
     assert f"held by task {task.id} ({name}), told to stop" in waiting
     # the worker
-    [worker] = hg.workers.list()
+    [worker] = engine.workers.list()
     assert [each.task for each in worker.stubborn] == [task.id]
-    shell = Shell(url=str(make_hg.path))
+    shell = Shell(url=str(make_engine.path))
     for show, words in (
         (lambda: runs.show(shell, run.id, tasks=True), ["told to stop", "ago: timeout"]),
         (lambda: workers.show(shell, worker.id), [f"task {task.id}", "told to stop"]),

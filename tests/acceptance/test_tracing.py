@@ -15,12 +15,12 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
-from headgate import Client, RunFailed
-from headgate.stages.executors.sources import load
-from headgate.testing import Engines, eventually
-from headgate.testing.processes import source
+from locktender import Client, RunFailed
+from locktender.stages.executors.sources import load
+from locktender.testing import Engines, eventually
+from locktender.testing.processes import source
 
-pytest_plugins = ["headgate.testing.plugin"]
+pytest_plugins = ["locktender.testing.plugin"]
 
 steps: Any = load(source(Path(__file__).parents[1] / "traced_steps.py"))
 TIMEOUT = "30s"
@@ -45,7 +45,7 @@ def ids(span: ReadableSpan) -> list[str]:
 
 def of_steps(exported: InMemorySpanExporter, count: int) -> dict[str, ReadableSpan]:
     def found() -> list[ReadableSpan]:
-        spans = [s for s in exported.get_finished_spans() if s.name.startswith("headgate.step ")]
+        spans = [s for s in exported.get_finished_spans() if s.name.startswith("locktender.step ")]
         return spans if len(spans) >= count else []
 
     spans = eventually(found, what="the spans")
@@ -53,9 +53,9 @@ def of_steps(exported: InMemorySpanExporter, count: int) -> dict[str, ReadableSp
     return {span.name.rpartition(":")[2]: span for span in spans}
 
 
-def test_a_steps_span_is_the_submitters_child(hg: Client, exported: InMemorySpanExporter):
+def test_a_steps_span_is_the_submitters_child(engine: Client, exported: InMemorySpanExporter):
     with trace.get_tracer("caller").start_as_current_span("caller") as caller:
-        run = hg.submit(steps.everywhere)
+        run = engine.submit(steps.everywhere)
     seen = run.result(TIMEOUT)
 
     spans = of_steps(exported, 3)
@@ -68,22 +68,24 @@ def test_a_steps_span_is_the_submitters_child(hg: Client, exported: InMemorySpan
         assert inside == ids(span)
         assert inside[0] == f"{context.trace_id:032x}"
         attributes = dict(span.attributes or {})
-        step = str(attributes["headgate.step"])
+        step = str(attributes["locktender.step"])
         assert attributes == {
-            "headgate.run": run.id,
-            "headgate.flow": run.info().flow,
-            "headgate.task": tasks[step].id,
-            "headgate.attempt": 1,
-            "headgate.step": step,
-            "headgate.worker": tasks[step].worker,
-            "headgate.outcome": "completed",
+            "locktender.run": run.id,
+            "locktender.flow": run.info().flow,
+            "locktender.task": tasks[step].id,
+            "locktender.attempt": 1,
+            "locktender.step": step,
+            "locktender.worker": tasks[step].worker,
+            "locktender.outcome": "completed",
         }
         assert span.status.status_code is StatusCode.UNSET
 
 
-def test_a_worker_beside_the_leader_gets_it_too(make_hg: Engines, exported: InMemorySpanExporter):
-    leader = make_hg()
-    make_hg(worker_labels={"role": "far"})
+def test_a_worker_beside_the_leader_gets_it_too(
+    make_engine: Engines, exported: InMemorySpanExporter
+):
+    leader = make_engine()
+    make_engine(worker_labels={"role": "far"})
     with trace.get_tracer("caller").start_as_current_span("caller") as caller:
         run = leader.submit(steps.elsewhere)
 
@@ -93,20 +95,20 @@ def test_a_worker_beside_the_leader_gets_it_too(make_hg: Engines, exported: InMe
     assert seen == ids(span)
     assert span.parent is not None
     assert span.parent.span_id == caller.get_span_context().span_id
-    assert dict(span.attributes or {})["headgate.flow"] == run.info().flow
+    assert dict(span.attributes or {})["locktender.flow"] == run.info().flow
 
 
 def test_each_attempt_has_a_span_and_a_failure_is_an_error(
-    hg: Client, exported: InMemorySpanExporter
+    engine: Client, exported: InMemorySpanExporter
 ):
-    run = hg.submit(steps.failing)
+    run = engine.submit(steps.failing)
     with pytest.raises(RunFailed):
         run.result(TIMEOUT)
 
     of_steps_count = 2
     eventually(lambda: len(exported.get_finished_spans()) == of_steps_count)
     first, second = exported.get_finished_spans()
-    assert [dict(span.attributes or {})["headgate.attempt"] for span in (first, second)] == [1, 2]
+    assert [dict(span.attributes or {})["locktender.attempt"] for span in (first, second)] == [1, 2]
     for span in (first, second):
         assert span.parent is None  # nobody's context: a trace of its own
         assert span.status.status_code is StatusCode.ERROR
@@ -115,15 +117,15 @@ def test_each_attempt_has_a_span_and_a_failure_is_an_error(
         assert "traced_steps.py" in str(dict(event.attributes or {})["exception.stacktrace"])
 
 
-def test_without_a_provider_nothing_is_made(hg: Client):
+def test_without_a_provider_nothing_is_made(engine: Client):
     assert steps.where()[1] == "0" * 16
-    assert hg.submit(steps.everywhere).result(TIMEOUT) == [["0" * 32, "0" * 16]] * 3
+    assert engine.submit(steps.everywhere).result(TIMEOUT) == [["0" * 32, "0" * 16]] * 3
 
 
 def test_a_program_without_it_never_loads_it(tmp_path: Path):
     (tmp_path / "plain.py").write_text(
         "import sys\n"
-        "from headgate import flow, step\n"
+        "from locktender import flow, step\n"
         "@step\n"
         "async def one() -> int:\n"
         "    return 1\n"

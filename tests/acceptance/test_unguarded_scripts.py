@@ -11,7 +11,7 @@ from tests.acceptance.cli_harness import PROGRAM, environment
 
 STEPS = """
 import asyncio
-from headgate import connect, embedded, embedded_async, flow, step
+from locktender import connect, embedded, embedded_async, flow, step
 
 
 @step(executor="process")
@@ -25,12 +25,12 @@ def doubled(x: int) -> int:
 
 
 async def main():
-    async with embedded_async() as hg:
-        return await (await hg.submit(doubled, 4)).result("30s")
+    async with embedded_async() as engine:
+        return await (await engine.submit(doubled, 4)).result("30s")
 
 """
 WAYS = {
-    "embedded": "with embedded() as hg:\n    print(hg.submit(doubled, 4).result('30s'))\n",
+    "embedded": "with embedded() as engine:\n    print(engine.submit(doubled, 4).result('30s'))\n",
     "embedded_async": "print(asyncio.run(main()))\n",
     "flow.run": "print(doubled.run(4))\n",
 }
@@ -106,7 +106,7 @@ def test_a_worker_refuses_the_file(way: str, tmp_path: Path):
 
 
 def test_a_client_of_a_module_is_its_own_and_submits_nothing_meanwhile(tmp_path: Path):
-    (tmp_path / "shared.py").write_text(STEPS + "hg = connect()\n")
+    (tmp_path / "shared.py").write_text(STEPS + "engine = connect()\n")
     (tmp_path / "flows.py").write_text(
         "from shared import doubled\n\nif __name__ == '__main__':\n    print(doubled.run(4))\n"
     )
@@ -125,8 +125,8 @@ def test_a_script_that_starts_itself_in_a_thread_is_stopped(tmp_path: Path):
 import threading
 
 def work():
-    with embedded(grace="0s") as hg:
-        hg.submit(doubled, 4).wait("20s")
+    with embedded(grace="0s") as engine:
+        engine.submit(doubled, 4).wait("20s")
 
 
 print("imported", flush=True)
@@ -149,8 +149,8 @@ def test_a_body_may_open_what_it_likes(tmp_path: Path):
         + """
 @step(executor="process")
 def looks() -> int:
-    with connect() as hg:
-        return len(hg.runs.list())
+    with connect() as engine:
+        return len(engine.runs.list())
 
 
 @flow

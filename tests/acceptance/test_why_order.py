@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 from tests.acceptance import client_flows as flows
 
-from headgate import AdmissionRejected, Client, Submission, connect, embedded
-from headgate.observe import standing
+from locktender import AdmissionRejected, Client, Submission, connect, embedded
+from locktender.observe import standing
 
-pytest_plugins = ["headgate.testing.postgres"]
+pytest_plugins = ["locktender.testing.postgres"]
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     if request.param == "sqlite":
-        yield str(tmp_path / "headgate.db")
+        yield str(tmp_path / "locktender.db")
     else:
         yield request.getfixturevalue("postgres_url")
 
@@ -37,16 +37,16 @@ def until(condition: Callable[[], object], seconds: float = 15.0) -> None:
         time.sleep(0.02)
 
 
-def taking_turns(hg: Client, at_work: str = "a") -> list[Submission]:
+def taking_turns(engine: Client, at_work: str = "a") -> list[Submission]:
     """One at a time, after uneven turns; one runs, and those returned are to wait."""
-    hg.limits.set_max_concurrent_runs(1)
-    hg.limits.set_fair("tenant", {"b": 3})
-    hg.limits.set_tag("team", limit=1)
+    engine.limits.set_max_concurrent_runs(1)
+    engine.limits.set_fair("tenant", {"b": 3})
+    engine.limits.set_tag("team", limit=1)
     flows.GATE.set()
     for tenant in "aaab":
-        hg.submit(flows.waits, 0, tags={"tenant": tenant}).result("20s")
+        engine.submit(flows.waits, 0, tags={"tenant": tenant}).result("20s")
     flows.GATE.clear()
-    first = hg.submit(flows.waits, 0, tags={"tenant": at_work})
+    first = engine.submit(flows.waits, 0, tags={"tenant": at_work})
     until(lambda: first.status() == "running")
     tags = [{"tenant": tenant} for tenant in "aaaabbbbbbcc"]
     tags += [{"tenant": "c", "team": "x"}, {"team": "x"}, {}]
@@ -59,10 +59,10 @@ def taking_turns(hg: Client, at_work: str = "a") -> list[Submission]:
 @pytest.mark.usefixtures("shut")
 @pytest.mark.parametrize("new_leader", [False, True])
 def test_e7_the_places_told_are_those_that_come(url: str, tmp_path: Path, new_leader: bool):
-    with embedded(url, work_dir=tmp_path / "work") as hg:
-        waiting = taking_turns(hg)
+    with embedded(url, work_dir=tmp_path / "work") as engine:
+        waiting = taking_turns(engine)
         if not new_leader:
-            runs = hg.submit_many(flows.waits, waiting)
+            runs = engine.submit_many(flows.waits, waiting)
             with connect(url) as other:
                 answers = [other.why(run.id) for run in runs]
                 shown = other.queue.list()
@@ -71,23 +71,23 @@ def test_e7_the_places_told_are_those_that_come(url: str, tmp_path: Path, new_le
             assert {each.run.id: each.position for each in shown} == told
             assert {answer.position_is for answer in answers} == {"exact"}
             flows.GATE.set()
-            _compare(hg, told)
+            _compare(engine, told)
             return
-        hg.limits.pause("max_concurrent_runs")
-        runs = hg.submit_many(flows.waits, waiting)
+        engine.limits.pause("max_concurrent_runs")
+        runs = engine.submit_many(flows.waits, waiting)
         flows.GATE.set()
-        until(lambda: not hg.runs.list(status="running"))
+        until(lambda: not engine.runs.list(status="running"))
     with connect(url) as other:
         # Nobody leads: whoever does next begins anew with the turns.
         told = {run.id: other.why(run.id).position or 0 for run in runs}
-    with embedded(url, work_dir=tmp_path / "work") as hg:
-        hg.limits.resume("max_concurrent_runs")
-        _compare(hg, told)
+    with embedded(url, work_dir=tmp_path / "work") as engine:
+        engine.limits.resume("max_concurrent_runs")
+        _compare(engine, told)
 
 
-def _compare(hg: Client, told: Mapping[str, int | None]) -> None:
-    until(lambda: all(hg.runs.get(run).status() == "succeeded" for run in told), 30)
-    begun = sorted(told, key=lambda run: str(hg.runs.get(run).info().started_at))
+def _compare(engine: Client, told: Mapping[str, int | None]) -> None:
+    until(lambda: all(engine.runs.get(run).status() == "succeeded" for run in told), 30)
+    begun = sorted(told, key=lambda run: str(engine.runs.get(run).info().started_at))
     assert told == {run: place for place, run in enumerate(begun, 1)}
 
 
@@ -95,8 +95,8 @@ def _compare(hg: Client, told: Mapping[str, int | None]) -> None:
 def test_e7_where_not_all_is_read_it_is_said(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    with embedded(url, work_dir=tmp_path / "work") as hg:
-        runs = hg.submit_many(flows.waits, taking_turns(hg))
+    with embedded(url, work_dir=tmp_path / "work") as engine:
+        runs = engine.submit_many(flows.waits, taking_turns(engine))
         monkeypatch.setattr(standing, "TAILS", (1,))
         why = runs[0].why()
         assert why.position_is == "about"
@@ -108,18 +108,18 @@ def test_e7_where_not_all_is_read_it_is_said(
         assert why.position in (4, 5)
         assert why.estimate_us is None
         assert f"position at least {why.position} in the queue" in str(why)
-        hg.runs.cancel([run.id for run in runs])
+        engine.runs.cancel([run.id for run in runs])
         flows.GATE.set()
 
 
 @pytest.mark.usefixtures("shut")
 def test_b4_a_refusal_says_how_many_where_and_whether_waiting_helps(url: str, tmp_path: Path):
-    with embedded(url, work_dir=tmp_path / "work") as hg:
-        hg.limits.set_tag("tenant", max_active=3, per_value=True)
-        hg.submit_many(flows.waits, [Submission((n,), tags={"tenant": "a"}) for n in range(2)])
+    with embedded(url, work_dir=tmp_path / "work") as engine:
+        engine.limits.set_tag("tenant", max_active=3, per_value=True)
+        engine.submit_many(flows.waits, [Submission((n,), tags={"tenant": "a"}) for n in range(2)])
         several = [Submission((n,), tags={"tenant": "a"} if n % 3 else {}) for n in range(4)]
         with pytest.raises(AdmissionRejected) as caught:
-            hg.submit_many(flows.waits, several)
+            engine.submit_many(flows.waits, several)
         assert "2 runs with tenant=a handed in together do not fit" in str(caught.value)
         assert "2 of 3 are active" in str(caught.value)
         assert "limits set tag 'tenant=*' --max-active N" in str(caught.value)
@@ -127,11 +127,11 @@ def test_b4_a_refusal_says_how_many_where_and_whether_waiting_helps(url: str, tm
         assert not caught.value.never
         many = [Submission((n,), tags={"tenant": "b"}) for n in range(4)]
         with pytest.raises(AdmissionRejected, match=r"4 runs with tenant=b .* can never") as caught:
-            hg.submit_many(flows.waits, many)
+            engine.submit_many(flows.waits, many)
         assert caught.value.never
         assert caught.value.as_dict()["retry_after"] is None
         assert "Try again" not in str(caught.value)
         assert "at most 3 at a time, use partial=True" in str(caught.value)
-        taken = hg.submit_many(flows.waits, many, partial=True)
+        taken = engine.submit_many(flows.waits, many, partial=True)
         assert [isinstance(each, AdmissionRejected) for each in taken] == [False] * 3 + [True]
         flows.GATE.set()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.acceptance.cli_harness import FLOWS, headgate
+from tests.acceptance.cli_harness import FLOWS, locktender
 
-from headgate import embedded
-from headgate.client.opening import settings_for
+from locktender import embedded
+from locktender.client.opening import settings_for
 
 
 def precious(folder: Path) -> Path:
@@ -26,21 +26,21 @@ def is_untouched(folder: Path) -> bool:
 def test_beside_a_file_it_is_named_after_it(tmp_path: Path) -> None:
     work = precious(tmp_path / "work")
 
-    with embedded(tmp_path / "app.db") as hg:
-        assert hg.settings.work_dir == str(tmp_path / "app.db-work")
+    with embedded(tmp_path / "app.db") as engine:
+        assert engine.settings.work_dir == str(tmp_path / "app.db-work")
 
     assert is_untouched(work)
     assert list((tmp_path / "app.db-work").iterdir()) == []
     assert settings_for("./a/b.db", {}).work_dir == "a/b.db-work"
     assert settings_for("a.db", {"work_dir": "scratch"}).work_dir == "scratch"
-    assert settings_for("postgresql://h/d", {}).work_dir == ".headgate/work"
+    assert settings_for("postgresql://h/d", {}).work_dir == ".locktender/work"
 
 
 def test_files_of_the_users_own_in_it_stay(tmp_path: Path) -> None:
     (tmp_path / "flows.py").write_text(FLOWS)
     work = precious(tmp_path / "scratch")
 
-    answer = headgate("run", "flows.py:build", cwd=tmp_path, HEADGATE_WORK_DIR="scratch")
+    answer = locktender("run", "flows.py:build", cwd=tmp_path, LOCKTENDER_WORK_DIR="scratch")
 
     assert answer.code == 0, answer.err
     assert is_untouched(work)
@@ -57,7 +57,7 @@ def test_files_of_the_users_own_in_it_stay(tmp_path: Path) -> None:
 def test_one_that_cannot_be_used_is_named(tmp_path: Path, work_dir: str, said: str) -> None:
     (tmp_path / "flows.py").write_text(FLOWS)
 
-    answer = headgate("run", "flows.py:build", "--set", f"work_dir={work_dir}", cwd=tmp_path)
+    answer = locktender("run", "flows.py:build", "--set", f"work_dir={work_dir}", cwd=tmp_path)
 
     assert answer.code != 0
     assert f"error: {said}" in answer.err

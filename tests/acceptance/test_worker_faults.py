@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from headgate import RunCancelled, flow, step
-from headgate.base.clock import SystemClock
-from headgate.base.config import Settings
-from headgate.base.errors import StoreError
-from headgate.base.model import WorkerRow
-from headgate.stages.carrier import Carrier
-from headgate.stages.lease import LeaseKeeper
-from headgate.store.sqlite.store import SqliteStore
-from headgate.testing import Engines, Overlap, eventually, recording
+from locktender import RunCancelled, flow, step
+from locktender.base.clock import SystemClock
+from locktender.base.config import Settings
+from locktender.base.errors import StoreError
+from locktender.base.model import WorkerRow
+from locktender.stages.carrier import Carrier
+from locktender.stages.lease import LeaseKeeper
+from locktender.store.sqlite.store import SqliteStore
+from locktender.testing import Engines, Overlap, eventually, recording
 
-pytest_plugins = ["headgate.testing.plugin"]
+pytest_plugins = ["locktender.testing.plugin"]
 LARGE = "x" * 300_000
 
 
@@ -63,10 +63,10 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
 
 
 def test_c3_a_cancel_while_arguments_are_fetched_is_remembered(
-    make_hg: Engines, overlap: Overlap, slow: Slow
+    make_engine: Engines, overlap: Overlap, slow: Slow
 ):
-    hg = make_hg()
-    run = hg.submit(give)
+    engine = make_engine()
+    run = engine.submit(give)
     assert slow.asked.wait(20)
     run.cancel()
     eventually(lambda: str(run.status()) == "cancelling")
@@ -78,26 +78,26 @@ def test_c3_a_cancel_while_arguments_are_fetched_is_remembered(
 
 
 def test_a_drain_while_arguments_are_fetched_hands_back(
-    make_hg: Engines, overlap: Overlap, slow: Slow
+    make_engine: Engines, overlap: Overlap, slow: Slow
 ):
-    hg = make_hg()
-    run_id = hg.submit(give).id
+    engine = make_engine()
+    run_id = engine.submit(give).id
     assert slow.asked.wait(20)
-    closing = threading.Thread(target=lambda: hg.close("10s"))
-    worker = hg._core.engine.worker
+    closing = threading.Thread(target=lambda: engine.close("10s"))
+    worker = engine._core.engine.worker
     closing.start()
     eventually(lambda: list(worker._fetching.values()) == ["drain"])
     slow.let_go.set()
     closing.join(20)
     assert overlap.names() == []
 
-    again = make_hg()
+    again = make_engine()
     assert again.runs.get(run_id).result("20s") == len(LARGE)
     assert overlap.count("taking") == 1
 
 
 def test_a_store_that_is_away_for_a_moment_fails_no_large_result(
-    make_hg: Engines, monkeypatch: pytest.MonkeyPatch
+    make_engine: Engines, monkeypatch: pytest.MonkeyPatch
 ):
     failures = iter(range(3))
     put = SqliteStore.put_blob
@@ -108,14 +108,14 @@ def test_a_store_that_is_away_for_a_moment_fails_no_large_result(
         return await put(store, data)
 
     monkeypatch.setattr(SqliteStore, "put_blob", sometimes)
-    hg = make_hg()
+    engine = make_engine()
 
-    assert hg.submit(give).result("20s") == len(LARGE)
+    assert engine.submit(give).result("20s") == len(LARGE)
 
 
 async def test_b12_a_keeper_that_fails_gives_the_lease_up(tmp_path: Path):
     """Nobody renews any more: what runs must be stopped, and it is said why."""
-    store = SqliteStore(tmp_path / "headgate.db")
+    store = SqliteStore(tmp_path / "locktender.db")
     await store.open()
     told = asyncio.Event()
     row = WorkerRow("w", "h", 1, "0", {"async": 1}, -1, 1)

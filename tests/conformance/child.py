@@ -9,12 +9,12 @@ import subprocess
 import sys
 import time
 
-from headgate.base.clock import SECOND
-from headgate.base.ids import run_id
-from headgate.base.model import WorkerRow
-from headgate.store.protocol import Beat, Elect, SetLimit, Submit
-from headgate.store.sqlite import SqliteStore
-from headgate.testing.conformance.world import DIGEST, GRAPH, new_run
+from locktender.base.clock import SECOND
+from locktender.base.ids import run_id
+from locktender.base.model import WorkerRow
+from locktender.store.protocol import Beat, Elect, SetLimit, Submit
+from locktender.store.sqlite import SqliteStore
+from locktender.testing.conformance.world import DIGEST, GRAPH, new_run
 
 
 def say(**words: object) -> None:

@@ -2,4 +2,4 @@ from __future__ import annotations
 
 import pytest
 
-pytest.register_assert_rewrite("headgate.testing.conformance")
+pytest.register_assert_rewrite("locktender.testing.conformance")

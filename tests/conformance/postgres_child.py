@@ -9,10 +9,10 @@ import random
 import sys
 import time
 
-from headgate.base.ids import run_id
-from headgate.store.postgres import PostgresStore
-from headgate.store.protocol import Accept, Ended, Finish, Submit
-from headgate.testing.conformance.world import DIGEST, GRAPH, join, new_run
+from locktender.base.ids import run_id
+from locktender.store.postgres import PostgresStore
+from locktender.store.protocol import Accept, Ended, Finish, Submit
+from locktender.testing.conformance.world import DIGEST, GRAPH, join, new_run
 
 
 def say(**words: object) -> None:

@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from headgate.base.clock import ManualClock
-from headgate.store.postgres import PostgresStore
-from headgate.testing.conformance import *  # noqa: F403
-from headgate.testing.conformance import World
+from locktender.base.clock import ManualClock
+from locktender.store.postgres import PostgresStore
+from locktender.testing.conformance import *  # noqa: F403
+from locktender.testing.conformance import World
 
-pytest_plugins = ["headgate.testing.postgres"]
+pytest_plugins = ["locktender.testing.postgres"]
 
 
 @pytest.fixture

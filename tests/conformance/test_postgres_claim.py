@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from headgate.store.postgres import PostgresStore, submission
-from headgate.testing.conformance.world import (
+from locktender.store.postgres import PostgresStore, submission
+from locktender.testing.conformance.world import (
     Leader,
     new_run,
     set_ceiling,
@@ -17,7 +17,7 @@ from headgate.testing.conformance.world import (
     submitted,
 )
 
-pytest_plugins = ["headgate.testing.postgres"]
+pytest_plugins = ["locktender.testing.postgres"]
 Between = Callable[[Callable[[], Awaitable[object]]], None]
 
 

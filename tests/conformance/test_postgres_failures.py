@@ -12,16 +12,16 @@ from typing import Any
 import asyncpg
 import pytest
 
-from headgate.base.changes import TaskRow
-from headgate.base.clock import MILLISECOND, SECOND
-from headgate.base.errors import SchemaTooNew, StoreBusy, StoreError
-from headgate.base.ids import task_id
-from headgate.store.postgres import PostgresStore, faults, opening
-from headgate.store.postgres import store as stores
-from headgate.store.postgres.session import Session
-from headgate.store.protocol import Accept, Ended, Finish, Gather, RunFilter, Submit
-from headgate.testing.conformance.committing import saved
-from headgate.testing.conformance.world import (
+from locktender.base.changes import TaskRow
+from locktender.base.clock import MILLISECOND, SECOND
+from locktender.base.errors import SchemaTooNew, StoreBusy, StoreError
+from locktender.base.ids import task_id
+from locktender.store.postgres import PostgresStore, faults, opening
+from locktender.store.postgres import store as stores
+from locktender.store.postgres.session import Session
+from locktender.store.protocol import Accept, Ended, Finish, Gather, RunFilter, Submit
+from locktender.testing.conformance.committing import saved
+from locktender.testing.conformance.world import (
     DIGEST,
     GRAPH,
     Leader,
@@ -33,10 +33,10 @@ from headgate.testing.conformance.world import (
     submit,
     submitted,
 )
-from headgate.testing.postgres_proxy import Proxy
-from headgate.testing.postgres_server import connected, database, execute, with_options
+from locktender.testing.postgres_proxy import Proxy
+from locktender.testing.postgres_server import connected, database, execute, with_options
 
-pytest_plugins = ["headgate.testing.postgres"]
+pytest_plugins = ["locktender.testing.postgres"]
 END_ALL = (
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
     " WHERE datname = current_database() AND pid <> pg_backend_pid()"
@@ -272,7 +272,7 @@ async def test_processes_that_open_a_new_schema_together(postgres_url: str) -> N
 
 
 async def test_a_newer_schema_is_refused(postgres_url: str) -> None:
-    await execute(postgres_url, "INSERT INTO headgate.migration VALUES (99, 'later', 'x', 0)")
+    await execute(postgres_url, "INSERT INTO locktender.migration VALUES (99, 'later', 'x', 0)")
     with pytest.raises(SchemaTooNew):
         await PostgresStore(postgres_url).open()
 

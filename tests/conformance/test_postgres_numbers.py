@@ -9,17 +9,17 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from headgate.base.events import EventRow
-from headgate.store.postgres import PostgresStore
-from headgate.store.protocol import EventFilter, Gather
-from headgate.testing.conformance.world import Leader, changes_of, submitted
-from headgate.testing.postgres_server import connected, execute
+from locktender.base.events import EventRow
+from locktender.store.postgres import PostgresStore
+from locktender.store.protocol import EventFilter, Gather
+from locktender.testing.conformance.world import Leader, changes_of, submitted
+from locktender.testing.postgres_server import connected, execute
 
-pytest_plugins = ["headgate.testing.postgres"]
+pytest_plugins = ["locktender.testing.postgres"]
 ABROAD = 5_000_000
 """The transaction that wrote last, on that server."""
 RESTORED = (
-    "INSERT INTO headgate.event (seq, at, term, cycle, actor, run, body) SELECT"
+    "INSERT INTO locktender.event (seq, at, term, cycle, actor, run, body) SELECT"
     f" ({ABROAD - 10} + n)::bigint << 20, 1, 0, 0, 'client', 0, '[]' FROM generate_series(1, 10) n"
 )
 
@@ -94,8 +94,8 @@ async def test_who_writes_meanwhile_is_waited_for(postgres_url: str) -> None:
         transaction = conn.transaction()
         await transaction.start()
         await conn.execute(
-            "INSERT INTO headgate.event (seq, at, term, cycle, actor, run, body)"
-            " SELECT headgate.event_base(), 1, 0, 0, 'client', 0, '[]'"
+            "INSERT INTO locktender.event (seq, at, term, cycle, actor, run, body)"
+            " SELECT locktender.event_base(), 1, 0, 0, 'client', 0, '[]'"
         )
         store = PostgresStore(postgres_url)
         opening = asyncio.ensure_future(store.open())

@@ -8,17 +8,17 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from headgate.base.clock import MILLISECOND, SECOND
-from headgate.base.errors import HeadgateError, NotLeader
-from headgate.store.postgres import PostgresStore
-from headgate.store.postgres.recovery import fence
-from headgate.store.postgres.session import Session
-from headgate.store.protocol import Accept, Elect, EventFilter, Expire, Gather
-from headgate.testing.conformance.racing import legal
-from headgate.testing.conformance.world import Leader, history, join, offered, submitted
-from headgate.testing.postgres_server import connected
+from locktender.base.clock import MILLISECOND, SECOND
+from locktender.base.errors import LocktenderError, NotLeader
+from locktender.store.postgres import PostgresStore
+from locktender.store.postgres.recovery import fence
+from locktender.store.postgres.session import Session
+from locktender.store.protocol import Accept, Elect, EventFilter, Expire, Gather
+from locktender.testing.conformance.racing import legal
+from locktender.testing.conformance.world import Leader, history, join, offered, submitted
+from locktender.testing.postgres_server import connected
 
-pytest_plugins = ["headgate.testing.postgres"]
+pytest_plugins = ["locktender.testing.postgres"]
 
 
 @pytest.fixture
@@ -46,8 +46,8 @@ async def test_a_reader_never_passes_a_transaction_in_flight(
         # Given one that has written its event and is not committed yet, and one that is.
         await slow.execute("BEGIN")
         await slow.execute(
-            "INSERT INTO headgate.event (seq, at, term, cycle, actor, run, body)"
-            " SELECT headgate.event_base(), 1, 0, 0, 'client', 7, '[]'"
+            "INSERT INTO locktender.event (seq, at, term, cycle, actor, run, body)"
+            " SELECT locktender.event_base(), 1, 0, 0, 'client', 7, '[]'"
         )
         run = await submitted(store)
         # Then nothing is told, and the cursor stands.
@@ -145,7 +145,7 @@ async def test_take_over_waits_for_the_commit_in_flight(
             leader.start(run.seq), other.elect(Elect(f"b{n}", 1)), return_exceptions=True
         )
         broken = [result for result in results if isinstance(result, BaseException)]
-        assert all(isinstance(error, HeadgateError) for error in broken)
+        assert all(isinstance(error, LocktenderError) for error in broken)
     terms = [event.term for event in await history(store) if event.actor.startswith("leader:")]
     assert terms == sorted(terms)
 

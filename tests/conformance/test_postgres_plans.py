@@ -9,7 +9,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from headgate.base.changes import (
+from locktender.base.changes import (
     NodeInput,
     Order,
     RunEnd,
@@ -19,13 +19,13 @@ from headgate.base.changes import (
     TaskEnd,
     TaskRow,
 )
-from headgate.base.events import Change
-from headgate.base.ids import task_id
-from headgate.base.model import Request
-from headgate.store.postgres import PostgresStore
-from headgate.store.postgres.line import connect
-from headgate.store.postgres.session import Session
-from headgate.store.protocol import (
+from locktender.base.events import Change
+from locktender.base.ids import task_id
+from locktender.base.model import Request
+from locktender.store.postgres import PostgresStore
+from locktender.store.postgres.line import connect
+from locktender.store.postgres.session import Session
+from locktender.store.protocol import (
     Accept,
     Ended,
     EventFilter,
@@ -38,28 +38,28 @@ from headgate.store.protocol import (
     Tidy,
     Withdraw,
 )
-from headgate.testing.conformance.committing import saved
-from headgate.testing.conformance.world import Leader, join, new_run, submit, submitted
-from headgate.testing.postgres_server import connected
+from locktender.testing.conformance.committing import saved
+from locktender.testing.conformance.world import Leader, join, new_run, submit, submitted
+from locktender.testing.postgres_server import connected
 
-pytest_plugins = ["headgate.testing.postgres"]
+pytest_plugins = ["locktender.testing.postgres"]
 
 STOCK = """
-INSERT INTO headgate.lane (digest, signature)
+INSERT INTO locktender.lane (digest, signature)
 SELECT sha256(n::text::bytea), n::text FROM generate_series(1, 2000) n;
-INSERT INTO headgate.run (seq, id, state, kind, flow, graph, tags, priority, lane, rank1, rank2,
+INSERT INTO locktender.run (seq, id, state, kind, flow, graph, tags, priority, lane, rank1, rank2,
     queued_at, params, consts)
 SELECT n, 'old' || n, CASE WHEN n % 2 = 0 THEN 'queued' ELSE 'succeeded' END, 'flow', 'f', 'g', '{}', 0,
     n % 1000 + 1, 0, n, n, '{}', '[]' FROM generate_series(1, 30000) n;
-INSERT INTO headgate.queue SELECT lane, rank1, rank2, seq FROM headgate.run WHERE state = 'queued';
-INSERT INTO headgate.active_key SELECT 'key' || n, n FROM generate_series(1, 5000) n;
-INSERT INTO headgate.task (id, node, idx, attempt, tries, abandons, offers, token, requested_at,
+INSERT INTO locktender.queue SELECT lane, rank1, rank2, seq FROM locktender.run WHERE state = 'queued';
+INSERT INTO locktender.active_key SELECT 'key' || n, n FROM generate_series(1, 5000) n;
+INSERT INTO locktender.task (id, node, idx, attempt, tries, abandons, offers, token, requested_at,
     scheduled_at, started_at, ended_at, not_before, eligible_at, state)
 SELECT (n / 10) << 20 | n % 10, 0, 0, 1, 1, 0, 1, 1, 1, 1, 1, 1, 0, 0, 'completed'
 FROM generate_series(10::bigint, 60000) n;
-INSERT INTO headgate.orders SELECT n, 'offer', 'w' || n % 50, 1, '' FROM generate_series(1, 5000) n;
-INSERT INTO headgate.event SELECT n, 1, 0, 0, n % 30000, 'client', '[]' FROM generate_series(1, 60000) n;
-UPDATE headgate.meta SET value = 30000 WHERE name = 'last_run';
+INSERT INTO locktender.orders SELECT n, 'offer', 'w' || n % 50, 1, '' FROM generate_series(1, 5000) n;
+INSERT INTO locktender.event SELECT n, 1, 0, 0, n % 30000, 'client', '[]' FROM generate_series(1, 60000) n;
+UPDATE locktender.meta SET value = 30000 WHERE name = 'last_run';
 ANALYZE
 """
 READ = re.compile(
@@ -208,13 +208,13 @@ async def test_changes_of_a_tasks_state_touch_no_index(postgres_url: str) -> Non
     async with connected(postgres_url) as conn:
         [indexes] = await conn.fetch(
             "SELECT string_agg(pg_get_indexdef(indexrelid), ';') FROM pg_index"
-            " WHERE indrelid = 'headgate.task'::regclass"
+            " WHERE indrelid = 'locktender.task'::regclass"
         )
         assert "state" not in indexes[0]
         # A backend tells its figures when it ends.
         query = (
             "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables"
-            " WHERE schemaname = 'headgate' AND relname = 'task'"
+            " WHERE schemaname = 'locktender' AND relname = 'task'"
         )
         for _ in range(200):
             updated, hot = await conn.fetchrow(query)

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from headgate.store.postgres import PostgresStore
-from headgate.store.protocol import RunFilter, Withdraw
-from headgate.testing.conformance.racing import legal
-from headgate.testing.conformance.world import Leader, new_run, set_ceiling, submit
-from headgate.testing.postgres_server import connected
+from locktender.store.postgres import PostgresStore
+from locktender.store.protocol import RunFilter, Withdraw
+from locktender.testing.conformance.racing import legal
+from locktender.testing.conformance.world import Leader, new_run, set_ceiling, submit
+from locktender.testing.postgres_server import connected
 
-pytest_plugins = ["headgate.testing.postgres"]
+pytest_plugins = ["locktender.testing.postgres"]
 CHILD = Path(__file__).parent / "postgres_child.py"
 
 

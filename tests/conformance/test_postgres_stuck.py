@@ -11,16 +11,16 @@ from typing import Any
 import asyncpg
 import pytest
 
-from headgate.base.changes import NodeInput, Order, TaskRow
-from headgate.base.clock import SECOND
-from headgate.base.ids import task_id, token
-from headgate.store.postgres import PostgresStore, stuck, work
-from headgate.store.postgres.session import Session
-from headgate.store.protocol import Accept, Elect, Leadership, Started
-from headgate.testing.conformance.world import LEASE, Leader, join, new_run, submit, submitted
-from headgate.testing.postgres_server import connected, with_options
+from locktender.base.changes import NodeInput, Order, TaskRow
+from locktender.base.clock import SECOND
+from locktender.base.ids import task_id, token
+from locktender.store.postgres import PostgresStore, stuck, work
+from locktender.store.postgres.session import Session
+from locktender.store.protocol import Accept, Elect, Leadership, Started
+from locktender.testing.conformance.world import LEASE, Leader, join, new_run, submit, submitted
+from locktender.testing.postgres_server import connected, with_options
 
-pytest_plugins = ["headgate.testing.postgres"]
+pytest_plugins = ["locktender.testing.postgres"]
 HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 EVENT = (
     b"\0\7"
@@ -51,11 +51,11 @@ async def copying(url: str, rows: Callable[[], AsyncIterator[bytes]]) -> AsyncGe
     store = PostgresStore(url)
     await conn.execute("BEGIN")
     await conn.execute("SELECT pg_advisory_xact_lock($1, $2)", *store.options.lock(1))
-    await conn.execute("UPDATE headgate.meta SET value = value WHERE name = 'last_run'")
+    await conn.execute("UPDATE locktender.meta SET value = value WHERE name = 'last_run'")
     task = asyncio.ensure_future(
         conn.copy_to_table(
             "event",
-            schema_name="headgate",
+            schema_name="locktender",
             columns=["seq", "at", "term", "cycle", "run", "actor", "body"],
             source=rows(),
             format="binary",
@@ -102,7 +102,7 @@ async def test_a_client_that_stands_still_inside_a_copy_is_ended(
         assert time.monotonic() - began >= stuck.PATIENCE_US / SECOND - 0.5
         assert (await waiting).outcome == "created"
     [said] = [each.getMessage() for each in caplog.records if "stood still" in each.getMessage()]
-    assert 'COPY "headgate"."event"' in said
+    assert 'COPY "locktender"."event"' in said
 
 
 async def test_a_client_that_reads_no_more_of_its_answer_is_ended(
@@ -112,7 +112,7 @@ async def test_a_client_that_reads_no_more_of_its_answer_is_ended(
     leader = await Leader.stand(store)
     async with connected(postgres_url) as conn, connected(postgres_url) as other:
         statement = await conn.prepare(
-            "WITH held AS (UPDATE \"headgate\".meta SET value = value WHERE name = 'last_run'"
+            "WITH held AS (UPDATE \"locktender\".meta SET value = value WHERE name = 'last_run'"
             " RETURNING 1) SELECT repeat('x', 10000000), (SELECT count(*) FROM held)"
         )
         transport: Any = conn._transport
@@ -255,7 +255,7 @@ async def test_a_lease_is_renewed_beside_commits_that_wait(
     done.set()
     async with connected(postgres_url) as conn:
         known = await conn.fetchrow(
-            "SELECT l.backend, a.pid FROM headgate.leader l"
+            "SELECT l.backend, a.pid FROM locktender.leader l"
             " LEFT JOIN pg_stat_activity a ON a.pid = l.backend AND a.backend_start = l.backend_since"
         )
     # Whoever takes over ends the connection that commits go by, not the one that renewed.

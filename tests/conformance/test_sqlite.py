@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from headgate.base.clock import ManualClock
-from headgate.store.sqlite import SqliteStore
-from headgate.testing.conformance import *  # noqa: F403
-from headgate.testing.conformance import World
+from locktender.base.clock import ManualClock
+from locktender.store.sqlite import SqliteStore
+from locktender.testing.conformance import *  # noqa: F403
+from locktender.testing.conformance import World
 
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
     clock = ManualClock()
-    world = World(lambda: SqliteStore(tmp_path / "headgate.db", clock), clock)
+    world = World(lambda: SqliteStore(tmp_path / "locktender.db", clock), clock)
     yield world
     await world.close()

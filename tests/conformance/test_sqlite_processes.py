@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 
-from headgate.base.clock import SECOND
-from headgate.store.protocol import Elect, Expire, RunFilter, Store
-from headgate.store.sqlite import SqliteStore
-from headgate.testing.conformance import Leader, new_run
-from headgate.testing.conformance.world import join, set_ceiling, submit, submitted
+from locktender.base.clock import SECOND
+from locktender.store.protocol import Elect, Expire, RunFilter, Store
+from locktender.store.sqlite import SqliteStore
+from locktender.testing.conformance import Leader, new_run
+from locktender.testing.conformance.world import join, set_ceiling, submit, submitted
 
 CHILD = Path(__file__).parent / "child.py"
 
@@ -63,7 +63,7 @@ async def child(path: Path, verb: str, argument: object = "") -> AsyncIterator[C
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    return tmp_path / "headgate.db"
+    return tmp_path / "locktender.db"
 
 
 @pytest.fixture

@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from headgate.base.clock import SystemClock
-from headgate.stages.executors import sources
-from headgate.stages.executors.protocol import Job, Outcome
-from headgate.stages.executors.sources import Source
+from locktender.base.clock import SystemClock
+from locktender.stages.executors import sources
+from locktender.stages.executors.protocol import Job, Outcome
+from locktender.stages.executors.sources import Source
 
 _harness: Any = sources.load(
     sources.Source(
-        "headgate_executor_harness", str(Path(__file__).parents[1] / "executor_harness.py")
+        "locktender_executor_harness", str(Path(__file__).parents[1] / "executor_harness.py")
     )
 )
 Harness, STEPS, alive, group_alive, until = (
@@ -370,9 +370,9 @@ import asyncio, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 import executor_steps
-from headgate.base.clock import SystemClock
-from headgate.stages.executors.in_processes import ProcessExecutor
-from headgate.stages.executors.protocol import Job
+from locktender.base.clock import SystemClock
+from locktender.stages.executors.in_processes import ProcessExecutor
+from locktender.stages.executors.protocol import Job
 
 async def main():
     executor = ProcessExecutor(1, clock=SystemClock(), steps="executor_steps:STEPS")
@@ -477,7 +477,14 @@ def test_a_child_whose_parent_is_already_gone_ends_at_once(tmp_path: Path):
     with (tmp_path / "deadline").open("w+b") as file:
         file.truncate(65536)
         done = subprocess.run(
-            [sys.executable, "-m", "headgate.stages.executors.child", "0", str(file.fileno()), "1"],
+            [
+                sys.executable,
+                "-m",
+                "locktender.stages.executors.child",
+                "0",
+                str(file.fileno()),
+                "1",
+            ],
             pass_fds=[file.fileno()],
             start_new_session=True,
             timeout=20,
@@ -488,12 +495,12 @@ def test_a_child_whose_parent_is_already_gone_ends_at_once(tmp_path: Path):
 
 SCRIPT = """
 import asyncio
-from headgate.flows.steps import step
-from headgate.base.clock import SystemClock
-from headgate.flows.registry import registry
-from headgate.stages.executors.in_processes import ProcessExecutor
-from headgate.stages.executors.current import current
-from headgate.stages.executors.protocol import Job
+from locktender.flows.steps import step
+from locktender.base.clock import SystemClock
+from locktender.flows.registry import registry
+from locktender.stages.executors.in_processes import ProcessExecutor
+from locktender.stages.executors.current import current
+from locktender.stages.executors.protocol import Job
 
 print("imported as", __name__, flush=True)
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from headgate import Run, RunFailed, RunState, TaskState
-from headgate.stages.executors.sources import load
-from headgate.testing import EngineProcess, Engines, Overlap, eventually
-from headgate.testing.overlap import alive
-from headgate.testing.processes import source
+from locktender import Run, RunFailed, RunState, TaskState
+from locktender.stages.executors.sources import load
+from locktender.testing import EngineProcess, Engines, Overlap, eventually
+from locktender.testing.overlap import alive
+from locktender.testing.processes import source
 
-pytest_plugins = ["headgate.testing.plugin"]
+pytest_plugins = ["locktender.testing.plugin"]
 
 STEPS_FILE = Path(__file__).parents[1] / "engine_steps.py"
 steps: Any = load(source(STEPS_FILE))
@@ -45,18 +45,18 @@ def apart_tasks(run: Run[Any]) -> Counter[TaskState]:
 
 
 def test_b9_the_next_start_recovers_and_repeats_nothing_finished(
-    make_hg: Engines, overlap: Overlap, tmp_path: Path
+    make_engine: Engines, overlap: Overlap, tmp_path: Path
 ):
     latch = tmp_path / "latch"
-    engine = make_hg.process(STEPS_FILE).ready()
-    client = make_hg.connect()
+    engine = make_engine.process(STEPS_FILE).ready()
+    client = make_engine.connect()
     run = client.submit(steps.chain, str(latch))
     eventually(lambda: "held" in overlap.names())
 
     engine.kill()
     waiting = client.submit(steps.hold, "", 5)  # accepted while nobody leads
     assert client.why(waiting.id).state == "queued"
-    make_hg()
+    make_engine()
     eventually(lambda: overlap.count("held") == 3)  # both, and the lost one again
     latch.touch()
 
@@ -69,20 +69,20 @@ def test_b9_the_next_start_recovers_and_repeats_nothing_finished(
 
 @pytest.mark.parametrize("seed", range(3))
 def test_b9_killed_at_random_moments_one_engine_after_another(
-    make_hg: Engines, overlap: Overlap, seed: int
+    make_engine: Engines, overlap: Overlap, seed: int
 ):
     """Each engine is killed in the middle of its work, mostly of a commit; the last one finishes it all."""
     chance = random.Random(seed)
-    client = make_hg.connect()
+    client = make_engine.connect()
     client.pools.set("db", limit=POOLS["db"])
     client.pools.set("api", limit=POOLS["api"])
     runs = [client.submit(steps.light, list(range(12))) for _ in range(4)]
     for number in range(4):
-        engine = make_hg.process(STEPS_FILE).ready()
+        engine = make_engine.process(STEPS_FILE).ready()
         eventually(lambda n=number: overlap.count("db") > 5 * n if "db" in overlap.names() else 0)
-        kill_while_writing(engine, make_hg.path, chance)
+        kill_while_writing(engine, make_engine.path, chance)
 
-    make_hg()
+    make_engine()
 
     assert [run.result(TIMEOUT) for run in runs] == [sum(range(12)) + 12] * 4
     for name in ("db", "api"):
@@ -94,20 +94,20 @@ def test_b9_killed_at_random_moments_one_engine_after_another(
 
 
 @pytest.mark.slow
-def test_b9_three_engines_killed_at_random(make_hg: Engines, overlap: Overlap):
+def test_b9_three_engines_killed_at_random(make_engine: Engines, overlap: Overlap):
     """Limits over all engines hold through every death; each run ends with its one right result."""
     chance = random.Random(7)
-    client = make_hg.connect()
+    client = make_engine.connect()
     for name, limit in POOLS.items():
         client.pools.set(name, limit=limit)
     settings = {"max_concurrent_runs": 4}
-    engines = [make_hg.process(STEPS_FILE, **settings).ready() for _ in range(3)]
+    engines = [make_engine.process(STEPS_FILE, **settings).ready() for _ in range(3)]
     runs: list[Run[int]] = []
     for number in range(12):
         runs += [client.submit(steps.pipeline, list(range(8))) for _ in range(2)]
         victim = number % 3
-        kill_while_writing(engines[victim], make_hg.path, chance)
-        engines[victim] = make_hg.process(STEPS_FILE, **settings)
+        kill_while_writing(engines[victim], make_engine.path, chance)
+        engines[victim] = make_engine.process(STEPS_FILE, **settings)
         engines[victim].ready()
 
     assert {run.result("60s") for run in runs} == {sum((n + 1) * 2 for n in range(8))}
@@ -118,15 +118,15 @@ def test_b9_three_engines_killed_at_random(make_hg: Engines, overlap: Overlap):
 
 
 def test_b9_a_second_process_takes_over_within_seconds(
-    make_hg: Engines, overlap: Overlap, tmp_path: Path
+    make_engine: Engines, overlap: Overlap, tmp_path: Path
 ):
     """With the leases of production: the kernel tells of the death, nobody waits for a lease."""
     latch = tmp_path / "latch"
-    leader = make_hg.process(STEPS_FILE, async_permits=2).ready()
-    client = make_hg.connect()
+    leader = make_engine.process(STEPS_FILE, async_permits=2).ready()
+    client = make_engine.connect()
     mine = client.submit(steps.hold, str(latch), 1)
     eventually(lambda: overlap.count("held") == 1)
-    second = make_hg.process(STEPS_FILE).ready()
+    second = make_engine.process(STEPS_FILE).ready()
 
     began = time.monotonic()
     leader.kill()
@@ -140,14 +140,14 @@ def test_b9_a_second_process_takes_over_within_seconds(
     assert overlap.spans("held")[1].pid == second.pid
 
 
-def test_b9_healthy_work_is_not_touched(make_hg: Engines, overlap: Overlap, tmp_path: Path):
+def test_b9_healthy_work_is_not_touched(make_engine: Engines, overlap: Overlap, tmp_path: Path):
     """The leader dies; the work of a living worker goes on under the next one, and counts once."""
     latch = tmp_path / "latch"
-    leader = make_hg.process(STEPS_FILE).ready()
-    client = make_hg.connect()
+    leader = make_engine.process(STEPS_FILE).ready()
+    client = make_engine.connect()
     first = client.submit(steps.hold, "", 0)
     assert first.result(TIMEOUT) == 0
-    worker = make_hg.process(STEPS_FILE, worker_labels=APART).ready()
+    worker = make_engine.process(STEPS_FILE, worker_labels=APART).ready()
     run = client.submit(steps.apart, str(latch))
     eventually(lambda: overlap.count("apart") == 3 if "apart" in overlap.names() else 0)
 
@@ -164,22 +164,22 @@ def test_b9_healthy_work_is_not_touched(make_hg: Engines, overlap: Overlap, tmp_
 
 
 def test_d5_a_worker_killed_in_the_middle_of_its_tasks(
-    make_hg: Engines, overlap: Overlap, tmp_path: Path
+    make_engine: Engines, overlap: Overlap, tmp_path: Path
 ):
     """Async, thread and process: reclaimed, completed elsewhere, nothing of them left (B13)."""
     latch = tmp_path / "latch"
-    hg = make_hg()
-    worker = make_hg.process(STEPS_FILE, worker_labels=APART).ready()
-    run = hg.submit(steps.apart, str(latch))
+    client = make_engine()
+    worker = make_engine.process(STEPS_FILE, worker_labels=APART).ready()
+    run = client.submit(steps.apart, str(latch))
     eventually(lambda: overlap.count("apart") == 3 if "apart" in overlap.names() else 0)
     child = next(span.pid for span in overlap.spans("apart") if span.label == "process")
-    work = Path(hg.settings.work_dir)
+    work = Path(client.settings.work_dir)
     assert list(work.rglob("left"))
 
     worker.kill()
     eventually(lambda: not alive(child))
     eventually(lambda: apart_tasks(run)[TaskState.REQUESTED] == 3)
-    make_hg.process(STEPS_FILE, worker_labels=APART).ready()
+    make_engine.process(STEPS_FILE, worker_labels=APART).ready()
     eventually(lambda: overlap.count("apart") == 6)
     assert len(list(work.rglob("left"))) == 1  # the dead worker's was swept
     latch.touch()
@@ -190,13 +190,13 @@ def test_d5_a_worker_killed_in_the_middle_of_its_tasks(
     assert {task.attempt for task in run.tasks()} == {2}
 
 
-def test_d5_a_poison_task_does_not_kill_workers_for_ever(make_hg: Engines, overlap: Overlap):
-    client = make_hg.connect()
+def test_d5_a_poison_task_does_not_kill_workers_for_ever(make_engine: Engines, overlap: Overlap):
+    client = make_engine.connect()
     run = client.submit(steps.poisonous)
     for _ in range(2):
-        engine = make_hg.process(STEPS_FILE).ready()
+        engine = make_engine.process(STEPS_FILE).ready()
         eventually(lambda engine=engine: engine.returncode == -signal.SIGKILL)
-    last = make_hg.process(STEPS_FILE).ready()
+    last = make_engine.process(STEPS_FILE).ready()
 
     with pytest.raises(RunFailed, match="worker_lost"):
         run.result(TIMEOUT)
@@ -204,16 +204,18 @@ def test_d5_a_poison_task_does_not_kill_workers_for_ever(make_hg: Engines, overl
     assert last.returncode is None
 
 
-def test_e5_a_dead_holders_slots_go_to_the_next(make_hg: Engines, overlap: Overlap, tmp_path: Path):
+def test_e5_a_dead_holders_slots_go_to_the_next(
+    make_engine: Engines, overlap: Overlap, tmp_path: Path
+):
     latch = tmp_path / "latch"
-    client = make_hg.connect()
+    client = make_engine.connect()
     client.pools.set("lock", limit=1)
-    engine = make_hg.process(STEPS_FILE).ready()
+    engine = make_engine.process(STEPS_FILE).ready()
     runs = [client.submit(steps.locking, str(latch), number) for number in range(3)]
     eventually(lambda: "lock" in overlap.names())
 
     engine.kill()
-    make_hg()
+    make_engine()
     eventually(lambda: overlap.count("lock") == 2)
     assert client.pools.get("lock").used == 1
     latch.touch()
@@ -223,15 +225,15 @@ def test_e5_a_dead_holders_slots_go_to_the_next(make_hg: Engines, overlap: Overl
 
 
 def test_e5_a_pool_with_a_lease_of_its_own_outlasts_its_dead_holder(
-    make_hg: Engines, overlap: Overlap, tmp_path: Path
+    make_engine: Engines, overlap: Overlap, tmp_path: Path
 ):
     latch, other = tmp_path / "latch", tmp_path / "other"
-    hg = make_hg(async_permits=1)
-    hg.pools.set("lock", limit=1, lease="1500ms")
-    busy = hg.submit(steps.hold, str(other))  # this worker is full: the other gets the lock
+    client = make_engine(async_permits=1)
+    client.pools.set("lock", limit=1, lease="1500ms")
+    busy = client.submit(steps.hold, str(other))  # this worker is full: the other gets the lock
     eventually(lambda: "held" in overlap.names())
-    engine = make_hg.process(STEPS_FILE).ready()
-    first = hg.submit(steps.locking, str(latch), 1)
+    engine = make_engine.process(STEPS_FILE).ready()
+    first = client.submit(steps.locking, str(latch), 1)
     eventually(lambda: "lock" in overlap.names())
     other.touch()
     assert busy.result(TIMEOUT) == 0
@@ -239,7 +241,7 @@ def test_e5_a_pool_with_a_lease_of_its_own_outlasts_its_dead_holder(
     engine.kill()
     latch.touch()
     killed_us = overlap.lines()[-1].at_us
-    second = hg.submit(steps.locking, str(latch), 2)
+    second = client.submit(steps.locking, str(latch), 2)
     eventually(lambda: "dead worker" in str(second.why()))
 
     assert {first.wait(TIMEOUT), second.wait(TIMEOUT)} == {RunState.SUCCEEDED}

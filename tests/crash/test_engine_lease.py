@@ -7,12 +7,12 @@ import sys
 import textwrap
 from pathlib import Path
 
-from headgate import embedded
-from headgate.testing import check_history
+from locktender import embedded
+from locktender.testing import check_history
 
 SCRIPT = """
 import sys, time
-from headgate import current, embedded, flow, step
+from locktender import current, embedded, flow, step
 
 def record(word):
     with open(sys.argv[2], "a") as file:
@@ -62,9 +62,9 @@ def test_b12_an_async_step_that_blocks_the_loop_past_the_lease_keeps_it(tmp_path
     code, output, record = run_script(
         tmp_path,
         """
-        with embedded(sys.argv[1], **LEASE) as hg:
-            hg.pools.set("p", limit=1)
-            print(hg.submit(blocking, 3.0).result(timeout="30s"))
+        with embedded(sys.argv[1], **LEASE) as engine:
+            engine.pools.set("p", limit=1)
+            print(engine.submit(blocking, 3.0).result(timeout="30s"))
         """,
     )
     assert (code, record) == (0, ["begin", "end"]), output
@@ -97,9 +97,9 @@ def test_b12_a_process_whose_thread_outlives_a_lost_lease_ends_hard(tmp_path: Pa
         tmp_path,
         """
         import sqlite3
-        hg = embedded(sys.argv[1], exit_when_stuck=True, **LEASE)
-        run = hg.submit(staying, 30.0)
-        while not hg.workers.list()[0].in_flight:
+        engine = embedded(sys.argv[1], exit_when_stuck=True, **LEASE)
+        run = engine.submit(staying, 30.0)
+        while not engine.workers.list()[0].in_flight:
             pass
         # Nobody can write any more, so nobody can renew.
         other = sqlite3.connect(sys.argv[1], isolation_level=None)
@@ -111,5 +111,5 @@ def test_b12_a_process_whose_thread_outlives_a_lost_lease_ends_hard(tmp_path: Pa
     assert record == ["begin"]
     # B13: nor does its work directory outlive it.
     assert not list((tmp_path / "h.db-work").rglob("file"))
-    with embedded(tmp_path / "h.db") as hg:
-        assert hg.runs.list()[0].state == "running"
+    with embedded(tmp_path / "h.db") as engine:
+        assert engine.runs.list()[0].state == "running"

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from headgate.stages.executors.sources import load
-from headgate.testing import EngineProcess, Engines, Overlap, eventually
-from headgate.testing.overlap import alive
-from headgate.testing.processes import source
+from locktender.stages.executors.sources import load
+from locktender.testing import EngineProcess, Engines, Overlap, eventually
+from locktender.testing.overlap import alive
+from locktender.testing.processes import source
 
-pytest_plugins = ["headgate.testing.plugin"]
+pytest_plugins = ["locktender.testing.plugin"]
 
 STEPS_FILE = Path(__file__).parents[1] / "engine_steps.py"
 steps: Any = load(source(STEPS_FILE))
@@ -22,7 +22,7 @@ APART = {"where": "apart"}
 
 
 @pytest.fixture
-def hg_settings() -> dict[str, Any]:
+def engine_settings() -> dict[str, Any]:
     """Leases that end while a test looks on."""
     return {
         "worker_lease": "1200ms",
@@ -55,18 +55,18 @@ def _free(lock: Path) -> bool:
 
 
 def test_b12_a_paused_worker_wakes_up_without_its_tasks(
-    make_hg: Engines, overlap: Overlap, tmp_path: Path
+    make_engine: Engines, overlap: Overlap, tmp_path: Path
 ):
     latch = tmp_path / "latch"
-    hg = make_hg()
-    paused = make_hg.process(STEPS_FILE, worker_labels=APART).ready()
-    run = hg.submit(steps.apart, str(latch))
+    engine = make_engine()
+    paused = make_engine.process(STEPS_FILE, worker_labels=APART).ready()
+    run = engine.submit(steps.apart, str(latch))
     eventually(lambda: overlap.count("apart") == 3 if "apart" in overlap.names() else 0)
     child = next(span.pid for span in overlap.spans("apart") if span.label == "process")
 
-    pause(paused, make_hg.path)
+    pause(paused, make_engine.path)
     eventually(lambda: not alive(child))  # at the deadline, though its worker stands still
-    other = make_hg.process(STEPS_FILE, worker_labels=APART).ready()
+    other = make_engine.process(STEPS_FILE, worker_labels=APART).ready()
     eventually(lambda: overlap.count("apart") == 6)
     paused.resume()
 
@@ -86,16 +86,16 @@ def test_b12_a_paused_worker_wakes_up_without_its_tasks(
 
 
 def test_b12_a_paused_leader_writes_nothing_when_it_wakes_up(
-    make_hg: Engines, overlap: Overlap, tmp_path: Path
+    make_engine: Engines, overlap: Overlap, tmp_path: Path
 ):
     latch = tmp_path / "latch"
-    client = make_hg.connect()
-    leader = make_hg.process(STEPS_FILE).ready()
+    client = make_engine.connect()
+    leader = make_engine.process(STEPS_FILE).ready()
     run = client.submit(steps.chain, str(latch))
     eventually(lambda: "held" in overlap.names())
 
-    pause(leader, make_hg.path)
-    second = make_hg.process(STEPS_FILE).ready()
+    pause(leader, make_engine.path)
+    second = make_engine.process(STEPS_FILE).ready()
     eventually(lambda: overlap.count("held") == 2)  # its lease passed: taken over
     leader.resume()
     latch.touch()  # both bodies may end now; only one end counts
@@ -111,16 +111,16 @@ def test_b12_a_paused_leader_writes_nothing_when_it_wakes_up(
 
 
 def test_b12_alone_and_paused_it_goes_on_by_itself(
-    make_hg: Engines, overlap: Overlap, tmp_path: Path
+    make_engine: Engines, overlap: Overlap, tmp_path: Path
 ):
     """Ctrl-Z and fg: nobody took over, and nobody needs to start it again."""
     latch = tmp_path / "latch"
-    client = make_hg.connect()
-    engine = make_hg.process(STEPS_FILE).ready()
+    client = make_engine.connect()
+    engine = make_engine.process(STEPS_FILE).ready()
     run = client.submit(steps.hold, str(latch), 3)
     eventually(lambda: "held" in overlap.names())
 
-    pause(engine, make_hg.path)
+    pause(engine, make_engine.path)
     eventually(lambda: not client.workers.list()[0].alive)
     engine.resume()
     latch.touch()

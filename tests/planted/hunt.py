@@ -14,10 +14,10 @@ from dataclasses import replace
 
 import msgspec
 
-from headgate.base.clock import MILLISECOND, SECOND
-from headgate.testing.sim.build import graph, items, needs, numbers, step, world
-from headgate.testing.sim.scenarios import random_world, violations
-from headgate.testing.sim.world import World
+from locktender.base.clock import MILLISECOND, SECOND
+from locktender.testing.sim.build import graph, items, needs, numbers, step, world
+from locktender.testing.sim.scenarios import random_world, violations
+from locktender.testing.sim.world import World
 
 
 def eventful(seed: int) -> World:

@@ -18,11 +18,11 @@ from typing import Any
 
 import pytest
 
-import headgate
-from headgate.observe.checker import RULES
+import locktender
+from locktender.observe.checker import RULES
 
 HERE = Path(__file__).parent
-PACKAGE = Path(headgate.__file__).parent
+PACKAGE = Path(locktender.__file__).parent
 BUGS = {path.stem: path for path in sorted((HERE / "bugs").glob("*.toml"))}
 SEEDS = 60
 LAYERS = ("base", "kernel", "store", "observe", "testing")
@@ -46,7 +46,7 @@ def plant(bug: dict[str, Any], package: Path) -> None:
 
 
 def copy_of_package(folder: Path) -> Path:
-    package = folder / "headgate"
+    package = folder / "locktender"
     package.mkdir()
     # The public names import everything; a world needs the lower layers only.
     (package / "__init__.py").write_text("", encoding="utf-8")

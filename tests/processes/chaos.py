@@ -35,10 +35,10 @@ from tests.processes.scenes import (
     works,
 )
 
-from headgate.base.clock import SECOND
-from headgate.testing.cluster import Cluster, Node
-from headgate.testing.overlap import VARIABLE, Overlap
-from headgate.testing.postgres_server import copy_of, server, template
+from locktender.base.clock import SECOND
+from locktender.testing.cluster import Cluster, Node
+from locktender.testing.overlap import VARIABLE, Overlap
+from locktender.testing.postgres_server import copy_of, server, template
 
 SERVERS = 2
 WORKERS = 3
@@ -168,7 +168,7 @@ def main() -> None:
     parser.add_argument("--url")
     parser.add_argument("--folder", type=Path, help="Where logs and records are left.")
     given = parser.parse_args()
-    folder = given.folder or Path(tempfile.mkdtemp(prefix="headgate-chaos-"))
+    folder = given.folder or Path(tempfile.mkdtemp(prefix="locktender-chaos-"))
     folder.mkdir(parents=True, exist_ok=True)
     overlap = Overlap(folder / "overlap.jsonl")
     os.environ[VARIABLE] = str(overlap.path)

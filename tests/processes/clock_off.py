@@ -1,4 +1,4 @@
-"""`headgate` as a command of a machine whose clock is wrong: python clock_off.py SECONDS COMMAND …
+"""`locktender` as a command of a machine whose clock is wrong: python clock_off.py SECONDS COMMAND …
 
 The clock that tells the date is off from the start; the boot-time clock is right, as on a real machine.
 """
@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import sys
 
-from headgate.base.clock import SECOND, SystemClock
-from headgate.cli.main import main
+from locktender.base.clock import SECOND, SystemClock
+from locktender.cli.main import main
 
 _now = SystemClock.now
 

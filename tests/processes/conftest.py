@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from headgate.testing.cluster import Cluster
-from headgate.testing.overlap import Overlap
+from locktender.testing.cluster import Cluster
+from locktender.testing.overlap import Overlap
 
 STORES = ("sqlite", "postgres")
 
@@ -24,7 +24,7 @@ def store_url(store: str, request: pytest.FixtureRequest, tmp_path: Path) -> str
     if store == "postgres":
         url: str = request.getfixturevalue("postgres_url")
         return url
-    return str(tmp_path / "headgate.db")
+    return str(tmp_path / "locktender.db")
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from headgate.store.postgres import local
+from locktender.store.postgres import local
 
 END_SECONDS = 30.0
 
@@ -46,7 +46,7 @@ class Database:
 @contextmanager
 def own_database() -> Generator[Database]:
     """Durable, as PostgreSQL is by default: what it has answered survives its death."""
-    folder = Path(tempfile.mkdtemp(prefix="headgate-pg-"))
+    folder = Path(tempfile.mkdtemp(prefix="locktender-pg-"))
     database = Database(folder / "data")
     try:
         yield database

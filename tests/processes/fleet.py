@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from headgate import Client, Run
-from headgate.client.opening import settings_for, store_for
-from headgate.stages.executors.sources import load
-from headgate.store.protocol import Store
-from headgate.testing.cluster import Cluster, Node
-from headgate.testing.overlap import Overlap
-from headgate.testing.processes import source
+from locktender import Client, Run
+from locktender.client.opening import settings_for, store_for
+from locktender.stages.executors.sources import load
+from locktender.store.protocol import Store
+from locktender.testing.cluster import Cluster, Node
+from locktender.testing.overlap import Overlap
+from locktender.testing.processes import source
 
 T = TypeVar("T")
 HERE = Path(__file__).parents[1]

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import psutil
 
-from headgate.base.clock import SystemClock
-from headgate.testing.overlap import alive
+from locktender.base.clock import SystemClock
+from locktender.testing.overlap import alive
 
 LOOK_SECONDS = 0.01
 _clock = SystemClock()

@@ -8,7 +8,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from headgate.testing.postgres_proxy import Proxy
+from locktender.testing.postgres_proxy import Proxy
 
 START_SECONDS = 10.0
 

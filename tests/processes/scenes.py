@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from headgate import Client, Run
-from headgate.base.errors import StoreError, WaitTimeout
-from headgate.base.states import TERMINAL_RUNS
-from headgate.stages.executors.sources import load
-from headgate.testing import load_history
-from headgate.testing.fixtures import eventually
-from headgate.testing.overlap import Overlap
-from headgate.testing.postgres_server import connected, run
-from headgate.testing.processes import source
+from locktender import Client, Run
+from locktender.base.errors import StoreError, WaitTimeout
+from locktender.base.states import TERMINAL_RUNS
+from locktender.stages.executors.sources import load
+from locktender.testing import load_history
+from locktender.testing.fixtures import eventually
+from locktender.testing.overlap import Overlap
+from locktender.testing.postgres_server import connected, run
+from locktender.testing.processes import source
 
 T = TypeVar("T")
 STEPS_FILE = Path(__file__).parents[1] / "engine_steps.py"
@@ -158,7 +158,7 @@ def led(url: str) -> list[str]:
 
 
 def query(url: str, text: str, *args: object) -> list[Any]:
-    """Asked behind the store's back, on a connection that is not one of headgate's."""
+    """Asked behind the store's back, on a connection that is not one of locktender's."""
 
     async def ask() -> list[Any]:
         async with connected(url) as conn:
@@ -169,7 +169,7 @@ def query(url: str, text: str, *args: object) -> list[Any]:
 
 END_BACKENDS = (
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-    " WHERE datname = current_database() AND application_name = 'headgate'"
+    " WHERE datname = current_database() AND application_name = 'locktender'"
 )
 
 

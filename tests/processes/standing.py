@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from tests.processes.fleet import Fleet, start
 
-from headgate.testing.cluster import Cluster
-from headgate.testing.overlap import VARIABLE, Overlap
-from headgate.testing.postgres_server import copy_of
+from locktender.testing.cluster import Cluster
+from locktender.testing.overlap import VARIABLE, Overlap
+from locktender.testing.postgres_server import copy_of
 
 STORES = ("sqlite", "postgres")
 
@@ -27,7 +27,7 @@ def fleet_of_three(
     folder: Path = tmp_path_factory.mktemp("fleet")
     overlap = Overlap(folder / "overlap.jsonl")
     with ExitStack() as opened:
-        url = str(folder / "headgate.db")
+        url = str(folder / "locktender.db")
         if request.param == "postgres":
             server: str = request.getfixturevalue("postgres_server")
             url = opened.enter_context(

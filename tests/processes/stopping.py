@@ -9,12 +9,12 @@ import signal
 import time
 from pathlib import Path
 
-from headgate.testing.cluster import Cluster, Node
-from headgate.testing.postgres_server import connected, run
+from locktender.testing.cluster import Cluster, Node
+from locktender.testing.postgres_server import connected, run
 
 TRIES_SECONDS = 30.0
 _STATE = (
-    "SELECT a.state FROM pg_stat_activity a, headgate.leader l"
+    "SELECT a.state FROM pg_stat_activity a, locktender.leader l"
     " WHERE a.pid = l.backend AND a.backend_start = l.backend_since"
 )
 INSIDE = "idle in transaction"

@@ -14,14 +14,14 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from headgate.base.clock import SystemClock
-from headgate.base.model import NewRun
-from headgate.client.opening import settings_for, store_for
-from headgate.client.preparing import prepare
-from headgate.client.submission import Prepared, Submission
-from headgate.stages.executors.sources import load
-from headgate.store.protocol import RunFilter, Store, Submit, Submitted
-from headgate.testing.processes import source
+from locktender.base.clock import SystemClock
+from locktender.base.model import NewRun
+from locktender.client.opening import settings_for, store_for
+from locktender.client.preparing import prepare
+from locktender.client.submission import Prepared, Submission
+from locktender.stages.executors.sources import load
+from locktender.store.protocol import RunFilter, Store, Submit, Submitted
+from locktender.testing.processes import source
 
 STEPS_FILE = Path(__file__).parents[1] / "engine_steps.py"
 steps: Any = load(source(STEPS_FILE))

@@ -22,13 +22,13 @@ from tests.processes.fleet import (
     steps,
 )
 
-from headgate import Client, RunState
-from headgate.testing import Overlap, eventually
-from headgate.testing.cluster import Cluster, Node
+from locktender import Client, RunState
+from locktender.testing import Overlap, eventually
+from locktender.testing.cluster import Cluster, Node
 
 pytest_plugins = [
-    "headgate.testing.plugin",
-    "headgate.testing.postgres",
+    "locktender.testing.plugin",
+    "locktender.testing.postgres",
     "tests.processes.standing",
 ]
 
@@ -79,7 +79,7 @@ def test_b3_no_worker_at_all(cluster: Cluster, overlap: Overlap, tmp_path: Path)
     assert "no worker is connected" in str(run.why())
 
     (tmp_path / "strangers.py").write_text(
-        "from headgate import step\n\n@step\ndef odd() -> int:\n    return 1\n"
+        "from locktender import step\n\n@step\ndef odd() -> int:\n    return 1\n"
     )
     stranger = cluster.worker(tmp_path / "strangers.py").ready()
     says = "the only worker cannot run step fleet_steps:hold: it does not know it"

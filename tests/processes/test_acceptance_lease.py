@@ -9,14 +9,14 @@ import pytest
 from tests.processes.fleet import FILES, TIMEOUT, Measured, ask, joined, pids, steps
 from tests.processes.proxied import proxied
 
-from headgate import Client, RunState
-from headgate.testing import Overlap, eventually
-from headgate.testing.cluster import Cluster
-from headgate.testing.overlap import alive
+from locktender import Client, RunState
+from locktender.testing import Overlap, eventually
+from locktender.testing.cluster import Cluster
+from locktender.testing.overlap import alive
 
 pytest_plugins = [
-    "headgate.testing.plugin",
-    "headgate.testing.postgres",
+    "locktender.testing.plugin",
+    "locktender.testing.postgres",
     "tests.processes.standing",
 ]
 

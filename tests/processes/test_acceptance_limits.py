@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from tests.processes.fleet import FILES, TIMEOUT, Fleet, Measured, ended, fleet, gates, steps
 
-from headgate import InvalidInput, Run, RunState, TaskState
-from headgate.testing import eventually
+from locktender import InvalidInput, Run, RunState, TaskState
+from locktender.testing import eventually
 
 pytest_plugins = [
-    "headgate.testing.plugin",
-    "headgate.testing.postgres",
+    "locktender.testing.plugin",
+    "locktender.testing.postgres",
     "tests.processes.standing",
 ]
 

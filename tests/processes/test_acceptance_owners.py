@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 from tests.processes.fleet import TIMEOUT, Fleet, ask, changes, fleet, steps
 
-from headgate import RunState, TaskState
-from headgate.base.clock import MILLISECOND
-from headgate.base.model import WorkerRow
-from headgate.base.states import TASK_CHANGES, Owner
-from headgate.store.protocol import Accept, Beat, Ended, Finish, Store
-from headgate.testing import eventually
-from headgate.testing.overlap import alive
+from locktender import RunState, TaskState
+from locktender.base.clock import MILLISECOND
+from locktender.base.model import WorkerRow
+from locktender.base.states import TASK_CHANGES, Owner
+from locktender.store.protocol import Accept, Beat, Ended, Finish, Store
+from locktender.testing import eventually
+from locktender.testing.overlap import alive
 
 pytest_plugins = [
-    "headgate.testing.plugin",
-    "headgate.testing.postgres",
+    "locktender.testing.plugin",
+    "locktender.testing.postgres",
     "tests.processes.standing",
 ]
 

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from tests.processes.fleet import TIMEOUT, Measured
 
-from headgate import Client
-from headgate.stages.executors.sources import load
-from headgate.testing.cluster import Cluster, Node
-from headgate.testing.processes import source
+from locktender import Client
+from locktender.stages.executors.sources import load
+from locktender.testing.cluster import Cluster, Node
+from locktender.testing.processes import source
 
 pytest_plugins = [
-    "headgate.testing.plugin",
-    "headgate.testing.postgres",
+    "locktender.testing.plugin",
+    "locktender.testing.postgres",
     "tests.processes.standing",
 ]
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from tests.processes.fleet import FILES, TIMEOUT, Fleet, fleet, gates, pids, steps
 
-from headgate import RunState
-from headgate.testing import eventually
+from locktender import RunState
+from locktender.testing import eventually
 
 pytest_plugins = [
-    "headgate.testing.plugin",
-    "headgate.testing.postgres",
+    "locktender.testing.plugin",
+    "locktender.testing.postgres",
     "tests.processes.standing",
 ]
 

@@ -15,14 +15,14 @@ import pytest
 from tests.processes.lives import Lives
 from tests.processes.scenes import QUICK
 
-from headgate import AdmissionRejected
-from headgate.base.clock import SystemClock
-from headgate.stages.executors.sources import load
-from headgate.testing import Overlap, eventually, load_history
-from headgate.testing.cluster import Cluster, Node
-from headgate.testing.processes import source
+from locktender import AdmissionRejected
+from locktender.base.clock import SystemClock
+from locktender.stages.executors.sources import load
+from locktender.testing import Overlap, eventually, load_history
+from locktender.testing.cluster import Cluster, Node
+from locktender.testing.processes import source
 
-pytest_plugins = ["headgate.testing.plugin", "headgate.testing.postgres"]
+pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 
 STEPS_FILE = Path(__file__).parents[1] / "bounded_steps.py"
 steps: Any = load(source(STEPS_FILE))

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from tests.processes.chaos import torment
 
-from headgate.testing import Overlap
-from headgate.testing.cluster import Cluster
+from locktender.testing import Overlap
+from locktender.testing.cluster import Cluster
 
-pytest_plugins = ["headgate.testing.plugin", "headgate.testing.postgres"]
+pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 
 
 @pytest.mark.parametrize("store", ["postgres"], indirect=True)

@@ -19,12 +19,12 @@ from tests.processes.scenes import (
     works,
 )
 
-from headgate import RunState
-from headgate.base.clock import SECOND, SystemClock
-from headgate.testing import Overlap, eventually, load_history
-from headgate.testing.cluster import Cluster
+from locktender import RunState
+from locktender.base.clock import SECOND, SystemClock
+from locktender.testing import Overlap, eventually, load_history
+from locktender.testing.cluster import Cluster
 
-pytest_plugins = ["headgate.testing.plugin", "headgate.testing.postgres"]
+pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 # On SQLite all processes are of one machine, and have its one clock.
 pytestmark = pytest.mark.parametrize("store", ["postgres"], indirect=True)
 PROGRAM = str(Path(__file__).parent / "clock_off.py")

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from headgate import Run, RunFailed
-from headgate.stages.executors.sources import load
-from headgate.testing import Overlap, eventually
-from headgate.testing.cluster import Cluster
-from headgate.testing.processes import source
+from locktender import Run, RunFailed
+from locktender.stages.executors.sources import load
+from locktender.testing import Overlap, eventually
+from locktender.testing.cluster import Cluster
+from locktender.testing.processes import source
 
-pytest_plugins = ["headgate.testing.plugin", "headgate.testing.postgres"]
+pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 
 STEPS_FILE = Path(__file__).parents[1] / "dispatch_steps.py"
 steps: Any = load(source(STEPS_FILE))

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from headgate import DuplicateKey, RunState, Submission
-from headgate.stages.executors.sources import load
-from headgate.testing import Overlap, eventually
-from headgate.testing.cluster import Cluster
-from headgate.testing.processes import source
+from locktender import DuplicateKey, RunState, Submission
+from locktender.stages.executors.sources import load
+from locktender.testing import Overlap, eventually
+from locktender.testing.cluster import Cluster
+from locktender.testing.processes import source
 
-pytest_plugins = ["headgate.testing.plugin", "headgate.testing.postgres"]
+pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 
 HERE = Path(__file__).parents[1]
 FILES = (HERE / "dispatch_steps.py", HERE / "engine_steps.py")

@@ -15,13 +15,13 @@ from typing import Any
 
 from tests.processes.fleet import FILES, ask
 
-from headgate import Client
-from headgate.observe.checker import Rejection
-from headgate.store.protocol import Counts, Store
-from headgate.testing import check_history, eventually
-from headgate.testing.cluster import Cluster
+from locktender import Client
+from locktender.observe.checker import Rejection
+from locktender.store.protocol import Counts, Store
+from locktender.testing import check_history, eventually
+from locktender.testing.cluster import Cluster
 
-pytest_plugins = ["headgate.testing.plugin", "headgate.testing.postgres"]
+pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 
 CHILD = Path(__file__).parent / "submitter.py"
 PROCESSES = 3

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from headgate.client.runs import Run
-from headgate.stages.executors.sources import load
-from headgate.testing import eventually
-from headgate.testing.cluster import Cluster, Node
-from headgate.testing.processes import source
+from locktender.client.runs import Run
+from locktender.stages.executors.sources import load
+from locktender.testing import eventually
+from locktender.testing.cluster import Cluster, Node
+from locktender.testing.processes import source
 
-pytest_plugins = ["headgate.testing.plugin", "headgate.testing.postgres"]
+pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 FILE = Path(__file__).parents[1] / "stuck_steps.py"
 steps: Any = load(source(FILE))
 LEASE: dict[str, Any] = {"worker_lease": "120s", "heartbeat": "1s"}
@@ -22,12 +22,12 @@ LEASE: dict[str, Any] = {"worker_lease": "120s", "heartbeat": "1s"}
 SHORT_LEASE: dict[str, Any] = {"worker_lease": "3s", "heartbeat": "500ms"}
 MAX_ABANDONS = 3
 
-_MAIN = "import sys; from headgate.cli.main import main; sys.exit(main())"
-ALONE = ("-c", f"from headgate.stages import heir; heir.appoint = lambda *_: None; {_MAIN}")
+_MAIN = "import sys; from locktender.cli.main import main; sys.exit(main())"
+ALONE = ("-c", f"from locktender.stages import heir; heir.appoint = lambda *_: None; {_MAIN}")
 """As process 1 of a container, whose heir ends with it."""
 IMPATIENT = (
     "-c",
-    f"from headgate.cli import last_resort; last_resort.FIRST_US = last_resort.AGAIN_US = 1_500_000; {_MAIN}",
+    f"from locktender.cli import last_resort; last_resort.FIRST_US = last_resort.AGAIN_US = 1_500_000; {_MAIN}",
 )
 """It waits less long for its loop to hear a signal."""
 
@@ -55,9 +55,9 @@ def test_restarts_do_not_fail_a_task_that_outlasts_them(
     cluster: Cluster, tmp_path: Path, flow: str
 ) -> None:
     cluster.server().ready()
-    hg = cluster.client()
-    hg.pools.set("lone", limit=1)
-    run = hg.submit(getattr(steps, flow), str(tmp_path))
+    engine = cluster.client()
+    engine.pools.set("lone", limit=1)
+    run = engine.submit(getattr(steps, flow), str(tmp_path))
     workers: list[Node] = []
     for _ in range(MAX_ABANDONS):
         worker = cluster.worker(FILE, program=IMPATIENT, grace="300ms", **LEASE).ready()
@@ -81,9 +81,9 @@ def test_without_an_heir_its_lease_passes_and_nothing_is_charged(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     cluster.server().ready()
-    hg = cluster.client()
-    hg.pools.set("lone", limit=1)
-    run = hg.submit(steps.sticking, str(tmp_path))
+    engine = cluster.client()
+    engine.pools.set("lone", limit=1)
+    run = engine.submit(steps.sticking, str(tmp_path))
     workers: list[Node] = []
     for _ in range(MAX_ABANDONS):
         worker = cluster.worker(FILE, program=ALONE, grace="100ms", **SHORT_LEASE).ready()
@@ -108,11 +108,11 @@ def test_what_a_child_runs_waits_for_the_lease_where_nobody_could_end_it(
 ) -> None:
     """The heir knows when the worker is gone, and not when its child is, which ends a moment later."""
     cluster.server().ready()
-    hg = cluster.client()
+    engine = cluster.client()
     worker = cluster.worker(FILE, program=IMPATIENT, grace="300ms", **SHORT_LEASE).ready()
-    apart = hg.submit(steps.parting, str(tmp_path))
+    apart = engine.submit(steps.parting, str(tmp_path))
     eventually(lambda: list(tmp_path.glob("beats-*")))
-    held = hg.submit(steps.hogging, str(tmp_path))
+    held = engine.submit(steps.hogging, str(tmp_path))
     eventually(lambda: beats(tmp_path, worker))
 
     worker.terminate()
@@ -128,14 +128,14 @@ def test_what_a_child_runs_waits_for_the_lease_where_nobody_could_end_it(
 def test_a_worker_killed_in_its_grace_was_told_to_end(cluster: Cluster, tmp_path: Path) -> None:
     """A service manager's patience may be shorter than ours."""
     cluster.server().ready()
-    hg = cluster.client()
-    hg.pools.set("lone", limit=1)
+    engine = cluster.client()
+    engine.pools.set("lone", limit=1)
     first = cluster.worker(FILE, grace="120s", **SHORT_LEASE).ready()
-    run = hg.submit(steps.sticking, str(tmp_path))
+    run = engine.submit(steps.sticking, str(tmp_path))
     eventually(lambda: beats(tmp_path, first))
 
     first.terminate()
-    eventually(lambda: any(each.draining for each in hg.workers.list()))
+    eventually(lambda: any(each.draining for each in engine.workers.list()))
     first.kill()
 
     eventually(lambda: ends(run))
@@ -146,14 +146,14 @@ def test_a_worker_killed_in_its_grace_was_told_to_end(cluster: Cluster, tmp_path
 def test_a_worker_that_nobody_told_to_end_abandons(cluster: Cluster, tmp_path: Path) -> None:
     """Also one that takes no more tasks because an operator said so: what it runs may finish."""
     cluster.server().ready()
-    hg = cluster.client()
-    hg.pools.set("lone", limit=1)
+    engine = cluster.client()
+    engine.pools.set("lone", limit=1)
     first = cluster.worker(FILE, **SHORT_LEASE).ready()
-    run = hg.submit(steps.sticking, str(tmp_path))
+    run = engine.submit(steps.sticking, str(tmp_path))
     eventually(lambda: beats(tmp_path, first))
 
-    hg.workers.drain(first.said["worker"])
-    eventually(lambda: any(each.draining for each in hg.workers.list()))
+    engine.workers.drain(first.said["worker"])
+    eventually(lambda: any(each.draining for each in engine.workers.list()))
     first.kill()
 
     eventually(lambda: ends(run))
@@ -163,14 +163,14 @@ def test_a_worker_that_nobody_told_to_end_abandons(cluster: Cluster, tmp_path: P
 
 def test_what_ends_within_the_grace_has_ended(cluster: Cluster, tmp_path: Path) -> None:
     cluster.server().ready()
-    hg = cluster.client()
-    hg.pools.set("lone", limit=1)
+    engine = cluster.client()
+    engine.pools.set("lone", limit=1)
     first = cluster.worker(FILE, grace="60s", **LEASE).ready()
-    run = hg.submit(steps.sticking, str(tmp_path))
+    run = engine.submit(steps.sticking, str(tmp_path))
     eventually(lambda: beats(tmp_path, first))
 
     first.terminate()
-    eventually(lambda: any(each.draining for each in hg.workers.list()))
+    eventually(lambda: any(each.draining for each in engine.workers.list()))
     (tmp_path / "open").touch()
 
     assert run.result("30s") == first.pid

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from headgate.stages.executors.sources import load
-from headgate.testing import eventually
-from headgate.testing.cluster import Cluster, Node
-from headgate.testing.processes import source
+from locktender.stages.executors.sources import load
+from locktender.testing import eventually
+from locktender.testing.cluster import Cluster, Node
+from locktender.testing.processes import source
 
-pytest_plugins = ["headgate.testing.plugin", "headgate.testing.postgres"]
+pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 FILE = Path(__file__).parents[1] / "stuck_steps.py"
 steps: Any = load(source(FILE))
 LEASE = {"worker_lease": "120s", "heartbeat": "1s"}
@@ -29,10 +29,10 @@ def test_what_a_thread_keeps_is_handed_back_when_its_process_is_gone(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     cluster.server().ready()
-    hg = cluster.client()
-    hg.pools.set("lone", limit=1)
+    engine = cluster.client()
+    engine.pools.set("lone", limit=1)
     first = cluster.worker(FILE, grace="300ms", **LEASE).ready()
-    run = hg.submit(steps.sticking, str(tmp_path))
+    run = engine.submit(steps.sticking, str(tmp_path))
     eventually(lambda: beats(tmp_path, first))
     second = cluster.worker(FILE, **LEASE).ready()
 
@@ -47,4 +47,4 @@ def test_what_a_thread_keeps_is_handed_back_when_its_process_is_gone(
         ("running", "handed_back"),
         ("handed_back", "requested"),
     ]
-    assert first.pid not in [each.pid for each in hg.workers.list()]
+    assert first.pid not in [each.pid for each in engine.workers.list()]

@@ -20,10 +20,10 @@ from tests.processes.scenes import (
     works,
 )
 
-from headgate.testing import Overlap, eventually, load_history
-from headgate.testing.cluster import Cluster
+from locktender.testing import Overlap, eventually, load_history
+from locktender.testing.cluster import Cluster
 
-pytest_plugins = ["headgate.testing.plugin", "headgate.testing.postgres"]
+pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 STORM_SECONDS = 30.0
 
 

@@ -19,10 +19,10 @@ from tests.processes.scenes import (
     works,
 )
 
-from headgate.testing import Overlap, eventually
-from headgate.testing.cluster import Cluster
+from locktender.testing import Overlap, eventually
+from locktender.testing.cluster import Cluster
 
-pytest_plugins = ["headgate.testing.plugin", "headgate.testing.postgres"]
+pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 
 
 def test_b9_another_server_takes_over(

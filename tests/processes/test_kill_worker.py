@@ -19,11 +19,11 @@ from tests.processes.scenes import (
     works,
 )
 
-from headgate.testing import Overlap, eventually
-from headgate.testing.cluster import Cluster
-from headgate.testing.overlap import alive
+from locktender.testing import Overlap, eventually
+from locktender.testing.cluster import Cluster
+from locktender.testing.overlap import alive
 
-pytest_plugins = ["headgate.testing.plugin", "headgate.testing.postgres"]
+pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 
 
 def test_d5_killed_in_the_middle_of_its_tasks(
@@ -86,8 +86,8 @@ def test_c2_a_leader_whose_own_worker_is_declared_lost_while_it_ends_its_tasks(
     with Load(client) as load:
         for number in range(4):
             eventually(lambda n=number: len(load.runs) > 6 * (n + 1))
-            query(cluster.url, "UPDATE headgate.worker SET lease_until = 0")
-            known = {row["id"] for row in query(cluster.url, "SELECT id FROM headgate.worker")}
+            query(cluster.url, "UPDATE locktender.worker SET lease_until = 0")
+            known = {row["id"] for row in query(cluster.url, "SELECT id FROM locktender.worker")}
             eventually(lambda known=known: {w.id for w in client.workers.list()} - known)
     load.check(overlap)
     recorded_once(cluster.url)

@@ -17,13 +17,13 @@ from tests.processes.scenes import (
     works,
 )
 
-from headgate import TaskState
-from headgate.client.opening import settings_for, store_for
-from headgate.store.protocol import Ended, Finish, Store
-from headgate.testing import Overlap, eventually, load_history
-from headgate.testing.cluster import Cluster
+from locktender import TaskState
+from locktender.client.opening import settings_for, store_for
+from locktender.store.protocol import Ended, Finish, Store
+from locktender.testing import Overlap, eventually, load_history
+from locktender.testing.cluster import Cluster
 
-pytest_plugins = ["headgate.testing.plugin", "headgate.testing.postgres"]
+pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 T = TypeVar("T")
 FAILED = b'{"type":"late","message":"it failed, says somebody"}'
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from headgate import embedded
-from headgate.stages.executors.sources import load
-from headgate.testing import Overlap, eventually
-from headgate.testing.cluster import Cluster
-from headgate.testing.processes import source
+from locktender import embedded
+from locktender.stages.executors.sources import load
+from locktender.testing import Overlap, eventually
+from locktender.testing.cluster import Cluster
+from locktender.testing.processes import source
 
-pytest_plugins = ["headgate.testing.plugin", "headgate.testing.postgres"]
+pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 
 STEPS_FILE = Path(__file__).parents[1] / "engine_steps.py"
 steps: Any = load(source(STEPS_FILE))
@@ -153,8 +153,8 @@ def test_b15_a_worker_is_offered_no_more_tasks_than_it_may_begin(
 
 def test_b15_nobody_ends_a_worker_in_a_program_of_the_users(tmp_path: Path):
     """So it does not count its tasks either: it would take no more, for ever."""
-    with embedded(str(tmp_path / "headgate.db"), max_tasks=5, work_dir=str(tmp_path)) as hg:
-        assert hg.submit(steps.many, list(range(20)), 0.0).result(TIMEOUT)[-1] == 38
+    with embedded(str(tmp_path / "locktender.db"), max_tasks=5, work_dir=str(tmp_path)) as engine:
+        assert engine.submit(steps.many, list(range(20)), 0.0).result(TIMEOUT)[-1] == 38
 
 
 @pytest.mark.parametrize("store", ["postgres"], indirect=True)

@@ -9,12 +9,12 @@ import pytest
 from tests.processes.proxied import proxied
 from tests.processes.scenes import QUICK, STEPS_FILE, Load, recorded_once, steps, works
 
-from headgate import connect
-from headgate.testing import Overlap, eventually
-from headgate.testing.cluster import Cluster
-from headgate.testing.postgres_proxy import Proxy
+from locktender import connect
+from locktender.testing import Overlap, eventually
+from locktender.testing.cluster import Cluster
+from locktender.testing.postgres_proxy import Proxy
 
-pytest_plugins = ["headgate.testing.plugin", "headgate.testing.postgres"]
+pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 pytestmark = pytest.mark.parametrize("store", ["postgres"], indirect=True)
 CUT_SECONDS = 30.0
 """The longest that a number of cuts may take."""

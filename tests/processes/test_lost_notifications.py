@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from tests.processes.scenes import QUICK, STEPS_FILE, Load, query, recorded_once, result, steps
 
-from headgate.base.clock import SECOND
-from headgate.testing import Overlap, eventually
-from headgate.testing.cluster import Cluster
-from headgate.testing.postgres_server import with_options
+from locktender.base.clock import SECOND
+from locktender.testing import Overlap, eventually
+from locktender.testing.cluster import Cluster
+from locktender.testing.postgres_server import with_options
 
-pytest_plugins = ["headgate.testing.plugin", "headgate.testing.postgres"]
+pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 pytestmark = pytest.mark.parametrize("store", ["postgres"], indirect=True)
 END_LISTENERS = (
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"

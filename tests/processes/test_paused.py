@@ -22,11 +22,11 @@ from tests.processes.scenes import (
 )
 from tests.processes.stopping import stop_inside_a_transaction, stop_outside_of_a_write
 
-from headgate.testing import Overlap, eventually, load_history
-from headgate.testing.cluster import Cluster, Node
-from headgate.testing.overlap import alive
+from locktender.testing import Overlap, eventually, load_history
+from locktender.testing.cluster import Cluster, Node
+from locktender.testing.overlap import alive
 
-pytest_plugins = ["headgate.testing.plugin", "headgate.testing.postgres"]
+pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 STOPPED_SECONDS = 30.0
 NOTICED_US = 1_000_000
 

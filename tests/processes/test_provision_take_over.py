@@ -10,12 +10,12 @@ import psutil
 import pytest
 from tests.processes.fleet import ask
 
-from headgate.stages.executors.sources import load
-from headgate.testing import eventually
-from headgate.testing.cluster import Cluster, Node
-from headgate.testing.processes import source
+from locktender.stages.executors.sources import load
+from locktender.testing import eventually
+from locktender.testing.cluster import Cluster, Node
+from locktender.testing.processes import source
 
-pytest_plugins = ["headgate.testing.plugin", "headgate.testing.postgres"]
+pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 
 FILE = Path(__file__).parents[1] / "slow_start_steps.py"
 flow: Any = load(source(FILE)).slow_to_start

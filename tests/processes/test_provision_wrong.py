@@ -11,12 +11,12 @@ from tests.lying_machines import LIE
 from tests.processes.lives import Life, Lives
 from tests.processes.scenes import QUICK
 
-from headgate.stages.executors.sources import load
-from headgate.testing import eventually
-from headgate.testing.cluster import Cluster
-from headgate.testing.processes import source
+from locktender.stages.executors.sources import load
+from locktender.testing import eventually
+from locktender.testing.cluster import Cluster
+from locktender.testing.processes import source
 
-pytest_plugins = ["headgate.testing.plugin", "headgate.testing.postgres"]
+pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 
 HERE = Path(__file__).parents[1]
 steps: Any = load(source(HERE / "bounded_steps.py"))

@@ -16,13 +16,13 @@ from tests.processes.fleet import FILES, TIMEOUT, Measured, ask, ended, fleet, j
 from tests.processes.proxied import proxied
 from tests.processes.scenes import Load
 
-from headgate import Run
-from headgate.testing import Overlap, eventually, load_history
-from headgate.testing.cluster import Cluster, Node
+from locktender import Run
+from locktender.testing import Overlap, eventually, load_history
+from locktender.testing.cluster import Cluster, Node
 
 pytest_plugins = [
-    "headgate.testing.plugin",
-    "headgate.testing.postgres",
+    "locktender.testing.plugin",
+    "locktender.testing.postgres",
     "tests.processes.standing",
 ]
 
@@ -37,7 +37,7 @@ def charges(cluster: Cluster, runs: Iterable[Run[Any]]) -> set[tuple[int, int]]:
 def cli(cluster: Cluster, *words: str) -> Any:
     """What a command answers, as JSON."""
     done = subprocess.run(
-        [sys.executable, "-m", "headgate", *words, "--url", cluster.url, "--json"],
+        [sys.executable, "-m", "locktender", *words, "--url", cluster.url, "--json"],
         capture_output=True,
         timeout=60,
         check=True,
@@ -200,5 +200,5 @@ def offers(server: Node) -> dict[str, float]:
     """What became of offers, by the server's own count."""
     with urllib.request.urlopen(f"{server.said['url']}/metrics", timeout=10) as answer:
         lines = answer.read().decode().splitlines()
-    found = [line for line in lines if line.startswith("headgate_offers_total{")]
+    found = [line for line in lines if line.startswith("locktender_offers_total{")]
     return {line.split('"')[1]: float(line.rpartition(" ")[2]) for line in found}

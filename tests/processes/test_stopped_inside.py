@@ -22,14 +22,14 @@ from tests.processes.database import own_database
 from tests.processes.scenes import QUICK, STEPS_FILE, Watch, led, result, steps, works
 from tests.processes.scenes import query as ask
 
-from headgate.stages.executors.sources import load
-from headgate.store.postgres import stuck
-from headgate.testing import Overlap, eventually
-from headgate.testing.cluster import Cluster
-from headgate.testing.postgres_server import connected, run, with_options
-from headgate.testing.processes import source
+from locktender.stages.executors.sources import load
+from locktender.store.postgres import stuck
+from locktender.testing import Overlap, eventually
+from locktender.testing.cluster import Cluster
+from locktender.testing.postgres_server import connected, run, with_options
+from locktender.testing.processes import source
 
-pytest_plugins = ["headgate.testing.plugin", "headgate.testing.postgres"]
+pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 only_postgres = pytest.mark.parametrize("store", ["postgres"], indirect=True)
 
 FAT_FILE = Path(__file__).parents[1] / "stopped_steps.py"
@@ -43,16 +43,16 @@ COPYING = (
 )
 INSIDE = (
     "SELECT 1 FROM pg_stat_activity a JOIN pg_locks l ON l.pid = a.pid"
-    " AND l.relation = 'headgate.leader'::regclass AND l.mode = 'RowExclusiveLock'"
+    " AND l.relation = 'locktender.leader'::regclass AND l.mode = 'RowExclusiveLock'"
     " WHERE a.datname = current_database() AND a.state = 'idle in transaction'"
 )
 SUBMITTER = """
-import sys, headgate
-from headgate.stages.executors.sources import load
-from headgate.testing.processes import source
+import sys, locktender
+from locktender.stages.executors.sources import load
+from locktender.testing.processes import source
 from pathlib import Path
 steps = load(source(Path(sys.argv[2])))
-with headgate.connect(sys.argv[1]) as client:
+with locktender.connect(sys.argv[1]) as client:
     print("ready", flush=True)
     while True:
         client.submit_many(steps.slim, [("x" * 400,) for _ in range(5_000)])
@@ -126,7 +126,7 @@ def test_a_worker_stopped_while_it_accepts_large_arguments_holds_nobody_up(
     texts = ["x" * 200_000 + str(n) for n in range(8)]
     large = client.submit(fat.fat, texts)
     # The offers go as the acceptance is being stored.
-    eventually(lambda: ask(cluster.url, "SELECT 1 FROM headgate.orders"))
+    eventually(lambda: ask(cluster.url, "SELECT 1 FROM locktender.orders"))
     stopped.pause()
     watch = Watch()
     cluster.worker(FAT_FILE, STEPS_FILE, **QUICK).ready()
@@ -164,7 +164,7 @@ def test_a_dump_restored_into_another_server_goes_on(
 ):
     """Another server counts its transactions from the beginning; the history goes on behind what it was."""
     programs = _programs()
-    dump = tmp_path / "headgate.sql"
+    dump = tmp_path / "locktender.sql"
     with own_database() as old:
         cluster = Cluster(old.url, tmp_path, overlap, **QUICK)
         client = cluster.client()
@@ -175,8 +175,8 @@ def test_a_dump_restored_into_another_server_goes_on(
         )
         works(client)
         cluster.end()
-        [[last]] = ask(old.url, "SELECT max(seq) FROM headgate.event")
-        _call(programs / "pg_dump", "--schema=headgate", f"--file={dump}", old.url)
+        [[last]] = ask(old.url, "SELECT max(seq) FROM locktender.event")
+        _call(programs / "pg_dump", "--schema=locktender", f"--file={dump}", old.url)
     with own_database() as new:
         [[next_number]] = ask(new.url, "SELECT pg_current_xact_id()::text::bigint << 20")
         assert next_number < last
@@ -190,7 +190,7 @@ def test_a_dump_restored_into_another_server_goes_on(
         works(client)
         record_property("works", watch.until(lambda: True))
         terms = len(led(new.url))
-        [[first]] = ask(new.url, "SELECT min(seq) FROM headgate.event WHERE seq > $1", last)
+        [[first]] = ask(new.url, "SELECT min(seq) FROM locktender.event WHERE seq > $1", last)
         cluster.close()  # judges the history: the old one and what came after it
         assert terms == 2
         assert first > last

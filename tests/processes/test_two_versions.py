@@ -10,17 +10,17 @@ from typing import NamedTuple
 import pytest
 from tests.processes.fleet import TIMEOUT, ask, ended, joined, pids
 
-from headgate import Client, Run
-from headgate.testing import Overlap, eventually
-from headgate.testing.cluster import Cluster, Node
+from locktender import Client, Run
+from locktender.testing import Overlap, eventually
+from locktender.testing.cluster import Cluster, Node
 
-pytest_plugins = ["headgate.testing.plugin", "headgate.testing.postgres"]
+pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 
 SHOP = """
 import asyncio, sys
 from pathlib import Path
-from headgate import connect, flow, step
-from headgate.testing import recording
+from locktender import connect, flow, step
+from locktender.testing import recording
 
 async def opened(latch: str) -> None:
     while latch and not Path(latch).exists():
@@ -43,8 +43,8 @@ def sell(order: int, latch: str) -> str:
 
 if __name__ == "__main__":
     url, latch, *orders = sys.argv[1:]
-    with connect(url) as hg:
-        print(*[hg.submit(sell, int(order), latch).id for order in orders])
+    with connect(url) as engine:
+        print(*[engine.submit(sell, int(order), latch).id for order in orders])
 """
 
 

@@ -11,12 +11,12 @@ import pytest
 from tests.processes.database import Database, own_database
 from tests.processes.scenes import STEPS_FILE, patiently, query, recorded_once, steps
 
-from headgate.store.postgres import PostgresStore
-from headgate.testing import Overlap, eventually
-from headgate.testing.cluster import Cluster
-from headgate.testing.conformance.world import Leader, submitted
+from locktender.store.postgres import PostgresStore
+from locktender.testing import Overlap, eventually
+from locktender.testing.cluster import Cluster
+from locktender.testing.conformance.world import Leader, submitted
 
-pytest_plugins = ["headgate.testing.plugin", "headgate.testing.postgres"]
+pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 LOST = "the store has lost cycle"
 
 
@@ -42,7 +42,7 @@ async def test_what_only_prepares_is_not_flushed_and_what_ends_is(ended: bool, d
     database.start()
     await store.close()
 
-    [[state]] = await asyncio.to_thread(query, database.url, "SELECT state FROM headgate.run")
+    [[state]] = await asyncio.to_thread(query, database.url, "SELECT state FROM locktender.run")
     assert state == ("succeeded" if ended else "queued")
 
 
@@ -83,7 +83,7 @@ def test_a_leader_whose_last_cycle_is_missing_reads_everything_again(
     run = client.submit(steps.many, [1, 2, 3], 0.0)
     eventually(lambda: str(run.status()) == "running")
     # as if the server had died in between, and come back before anybody noticed
-    query(cluster.url, "UPDATE headgate.leader SET cycle = cycle - 1")
+    query(cluster.url, "UPDATE locktender.leader SET cycle = cycle - 1")
     if settings["leader_renew"] == "100ms":
         eventually(lambda: LOST in server.log)  # it has nothing to commit
     cluster.worker(STEPS_FILE).ready()

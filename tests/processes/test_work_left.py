@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from headgate.stages.executors.sources import load
-from headgate.testing import eventually
-from headgate.testing.cluster import Cluster
-from headgate.testing.processes import source
+from locktender.stages.executors.sources import load
+from locktender.testing import eventually
+from locktender.testing.cluster import Cluster
+from locktender.testing.processes import source
 
-pytest_plugins = ["headgate.testing.plugin", "headgate.testing.postgres"]
+pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 FILE = Path(__file__).parents[1] / "work_left_steps.py"
 steps: Any = load(source(FILE))
 

@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 
-from headgate import secret
-from headgate.stages.executors.sources import load
-from headgate.testing.cluster import Cluster, Node
-from headgate.testing.processes import source
+from locktender import secret
+from locktender.stages.executors.sources import load
+from locktender.testing.cluster import Cluster, Node
+from locktender.testing.processes import source
 
-pytest_plugins = ["headgate.testing.plugin"]
+pytest_plugins = ["locktender.testing.plugin"]
 pytestmark = pytest.mark.parametrize("store", ["sqlite"], indirect=True)
 
 TIMEOUT = "30s"
 STEPS = """
 import asyncio
 import logging
-from headgate import current, flow, step
+from locktender import current, flow, step
 {configured}
 log = logging.getLogger("shop")
 quiet = logging.getLogger("own")

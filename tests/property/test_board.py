@@ -8,9 +8,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from headgate.base.limits import Fair, PoolRule, Rate
-from headgate.kernel.board import Board
-from headgate.kernel.gates import Gate, Lane, PoolGate
+from locktender.base.limits import Fair, PoolRule, Rate
+from locktender.kernel.board import Board
+from locktender.kernel.gates import Gate, Lane, PoolGate
 
 POOLS = ("db", "api", "gpu")
 GATES = ("runs", "window", "parallel")

@@ -7,19 +7,19 @@ from collections import Counter
 
 import pytest
 
-from headgate.base.clock import MILLISECOND, SECOND
-from headgate.base.model import RunRow
-from headgate.base.states import RunState
-from headgate.kernel.explain import Reason, Typical
-from headgate.kernel.explain_runs import explain_queued, place_told
-from headgate.kernel.lanes import rank
-from headgate.kernel.sharing import Line
-from headgate.kernel.turns import Turns
-from headgate.observe.standing import groups_of, replayed
-from headgate.store.lanes import lane_name
-from headgate.store.protocol import LineGroup, QueueLine
-from headgate.testing.sim.build import graph, settle, step, world
-from headgate.testing.sim.world import World
+from locktender.base.clock import MILLISECOND, SECOND
+from locktender.base.model import RunRow
+from locktender.base.states import RunState
+from locktender.kernel.explain import Reason, Typical
+from locktender.kernel.explain_runs import explain_queued, place_told
+from locktender.kernel.lanes import rank
+from locktender.kernel.sharing import Line
+from locktender.kernel.turns import Turns
+from locktender.observe.standing import groups_of, replayed
+from locktender.store.lanes import lane_name
+from locktender.store.protocol import LineGroup, QueueLine
+from locktender.testing.sim.build import graph, settle, step, world
+from locktender.testing.sim.world import World
 
 TOOK = 100 * MILLISECOND
 FLOW = graph(step())

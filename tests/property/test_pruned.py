@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from headgate.base.states import TERMINAL_RUNS
-from headgate.observe.checker import History, check
-from headgate.observe.checker.reasons import TrueReason
-from headgate.testing.sim.scenarios import random_world
-from headgate.testing.sim.world import World
+from locktender.base.states import TERMINAL_RUNS
+from locktender.observe.checker import History, check
+from locktender.observe.checker.reasons import TrueReason
+from locktender.testing.sim.scenarios import random_world
+from locktender.testing.sim.world import World
 
 SEEDS = 60
 CHUNK = 20

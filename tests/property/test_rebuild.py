@@ -15,8 +15,8 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headgate.base.clock import MILLISECOND, SECOND
-from headgate.base.graph import (
+from locktender.base.clock import MILLISECOND, SECOND
+from locktender.base.graph import (
     Compare,
     Const,
     Graph,
@@ -27,11 +27,11 @@ from headgate.base.graph import (
     Tag,
     Truthy,
 )
-from headgate.base.ids import run_of
-from headgate.base.states import HOLDING
-from headgate.kernel.conductor import Conductor
-from headgate.testing.sim.scenarios import random_world
-from headgate.testing.sim.world import Behaviour, World
+from locktender.base.ids import run_of
+from locktender.base.states import HOLDING
+from locktender.kernel.conductor import Conductor
+from locktender.testing.sim.scenarios import random_world
+from locktender.testing.sim.world import Behaviour, World
 
 POOLS = ("db", "api", "gpu")
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from headgate import (
+from locktender import (
     AdmissionRejected,
     Client,
-    HeadgateError,
+    LocktenderError,
     Run,
     RunState,
     TaskState,
@@ -22,11 +22,11 @@ from headgate import (
     flow,
     step,
 )
-from headgate.stages.executors.sources import load
-from headgate.testing import Engines, Overlap, eventually, recording
-from headgate.testing.processes import source
+from locktender.stages.executors.sources import load
+from locktender.testing import Engines, Overlap, eventually, recording
+from locktender.testing.processes import source
 
-pytest_plugins = ["headgate.testing.plugin"]
+pytest_plugins = ["locktender.testing.plugin"]
 
 STEPS_FILE = Path(__file__).parents[1] / "engine_steps.py"
 steps: Any = load(source(STEPS_FILE))
@@ -71,14 +71,14 @@ def outcomes(runs: list[Run[Any]], overlap: Overlap) -> dict[RunState, int]:
     return counts
 
 
-def test_e10_cancel_against_start(make_hg: Engines, overlap: Overlap):
+def test_e10_cancel_against_start(make_engine: Engines, overlap: Overlap):
     """Each run is cancelled a moment after it was submitted: before, at, or after its start."""
-    hg = make_hg(max_concurrent_runs=4)
-    hg.pools.set("gate", limit=2)
+    engine = make_engine(max_concurrent_runs=4)
+    engine.pools.set("gate", limit=2)
     chance = random.Random(10)
     runs: list[Run[int]] = []
     for number in range(150):
-        run = hg.submit(briefs, number)
+        run = engine.submit(briefs, number)
         runs.append(run)
         for _ in range(chance.choice((0, 0, 1, 2, 4))):
             run.status()  # a moment: one read of the store
@@ -92,11 +92,13 @@ def test_e10_cancel_against_start(make_hg: Engines, overlap: Overlap):
         assert overlap.peak("brief") <= 2
 
 
-def test_e10_cancel_from_another_client_while_two_engines_work(make_hg: Engines, overlap: Overlap):
-    hg = make_hg(max_concurrent_runs=8, async_permits=2)
-    make_hg.process(STEPS_FILE, async_permits=2).ready()
-    other = make_hg.connect()
-    runs = [hg.submit(steps.many, [number], 0.002) for number in range(60)]
+def test_e10_cancel_from_another_client_while_two_engines_work(
+    make_engine: Engines, overlap: Overlap
+):
+    engine = make_engine(max_concurrent_runs=8, async_permits=2)
+    make_engine.process(STEPS_FILE, async_permits=2).ready()
+    other = make_engine.connect()
+    runs = [engine.submit(steps.many, [number], 0.002) for number in range(60)]
     chance = random.Random(11)
 
     def cancel() -> None:
@@ -116,9 +118,9 @@ def test_e10_cancel_from_another_client_while_two_engines_work(make_hg: Engines,
             assert str(number) in finished
 
 
-def test_e10_a_cancel_asked_twice_by_many(make_hg: Engines, overlap: Overlap, tmp_path: Path):
-    hg = make_hg()
-    run = hg.submit(steps.hold, str(tmp_path / "latch"))
+def test_e10_a_cancel_asked_twice_by_many(make_engine: Engines, overlap: Overlap, tmp_path: Path):
+    engine = make_engine()
+    run = engine.submit(steps.hold, str(tmp_path / "latch"))
     eventually(lambda: overlap.count("held") == 1)
     threads = [threading.Thread(target=run.cancel) for _ in range(8)]
     for thread in threads:
@@ -134,19 +136,19 @@ def test_e10_a_cancel_asked_twice_by_many(make_hg: Engines, overlap: Overlap, tm
     assert overlap.spans("held")[0].error == "CancelledError"
 
 
-def test_e11_fifty_threads_take_one_slot_in_turn(make_hg: Engines, overlap: Overlap):
+def test_e11_fifty_threads_take_one_slot_in_turn(make_engine: Engines, overlap: Overlap):
     """`slots()` from fifty threads: one holds it, the others wait their turn."""
-    hg = make_hg()
-    hg.pools.set("one", limit=1)
+    engine = make_engine()
+    engine.pools.set("one", limit=1)
     barrier = threading.Barrier(50)
-    failed: list[HeadgateError] = []
+    failed: list[LocktenderError] = []
 
     def claim(number: int) -> None:
         try:
             barrier.wait(30)
-            with hg.slots("one", timeout=TIMEOUT), overlap.body("one", label=str(number)):
+            with engine.slots("one", timeout=TIMEOUT), overlap.body("one", label=str(number)):
                 time.sleep(0.001)
-        except HeadgateError as error:
+        except LocktenderError as error:
             failed.append(error)
 
     threads = [threading.Thread(target=claim, args=(number,)) for number in range(50)]
@@ -160,24 +162,24 @@ def test_e11_fifty_threads_take_one_slot_in_turn(make_hg: Engines, overlap: Over
     assert overlap.peak("one") == 1
 
 
-def test_e11_a_claimer_that_gives_up_holds_nothing(make_hg: Engines):
-    hg = make_hg()
-    hg.pools.set("one", limit=1)
-    with hg.slots("one"):
-        with pytest.raises(WaitTimeout), hg.slots("one", timeout="30ms"):
+def test_e11_a_claimer_that_gives_up_holds_nothing(make_engine: Engines):
+    engine = make_engine()
+    engine.pools.set("one", limit=1)
+    with engine.slots("one"):
+        with pytest.raises(WaitTimeout), engine.slots("one", timeout="30ms"):
             pass
-        eventually(lambda: hg.pools.get("one").waiting == 0)
-        assert hg.pools.get("one").used == 1
-    with hg.slots("one", timeout=TIMEOUT):
+        eventually(lambda: engine.pools.get("one").waiting == 0)
+        assert engine.pools.get("one").used == 1
+    with engine.slots("one", timeout=TIMEOUT):
         pass
 
 
 def test_submissions_from_many_threads_meet_the_ceiling_exactly(
-    make_hg: Engines, overlap: Overlap, tmp_path: Path
+    make_engine: Engines, overlap: Overlap, tmp_path: Path
 ):
     """B4 under contention: of 40 at once on a ceiling of 15, 15 are taken."""
-    hg = make_hg(max_active=15, max_concurrent_runs=3)
-    second = make_hg.connect()
+    engine = make_engine(max_active=15, max_concurrent_runs=3)
+    second = make_engine.connect()
     latch = tmp_path / "latch"
     taken: list[Run[Any]] = []
     refused: list[AdmissionRejected] = []
@@ -191,7 +193,7 @@ def test_submissions_from_many_threads_meet_the_ceiling_exactly(
     threads = [
         threading.Thread(target=submit, args=(client, number))
         for number in range(20)
-        for client in (hg, second)
+        for client in (engine, second)
     ]
     for thread in threads:
         thread.start()
@@ -199,23 +201,25 @@ def test_submissions_from_many_threads_meet_the_ceiling_exactly(
         thread.join()
 
     assert (len(taken), len(refused)) == (15, 25)
-    assert len(hg.runs.list(limit=100)) == 15
+    assert len(engine.runs.list(limit=100)) == 15
     eventually(lambda: overlap.count("held") == 3)
     latch.touch()
-    assert {hg.runs.get(run.id).wait(TIMEOUT) for run in taken} == {RunState.SUCCEEDED}
+    assert {engine.runs.get(run.id).wait(TIMEOUT) for run in taken} == {RunState.SUCCEEDED}
     assert overlap.peak("held") == 3
 
 
-def test_two_engines_on_one_file_share_every_limit(make_hg: Engines, overlap: Overlap):
+def test_two_engines_on_one_file_share_every_limit(make_engine: Engines, overlap: Overlap):
     """One leads, both work: pools, windows, the run gate and tags hold over both."""
-    hg = make_hg(max_concurrent_runs=3, async_permits=3, thread_permits=1, process_permits=1)
-    hg.pools.set("db", limit=4)
-    hg.pools.set("api", limit=6)
-    hg.pools.set("cpu", limit=2)
-    others = [make_hg.process(STEPS_FILE, max_concurrent_runs=3) for _ in range(2)]
+    engine = make_engine(
+        max_concurrent_runs=3, async_permits=3, thread_permits=1, process_permits=1
+    )
+    engine.pools.set("db", limit=4)
+    engine.pools.set("api", limit=6)
+    engine.pools.set("cpu", limit=2)
+    others = [make_engine.process(STEPS_FILE, max_concurrent_runs=3) for _ in range(2)]
     for other in others:
         other.ready()
-    runs = [hg.submit(steps.pipeline, list(range(10))) for _ in range(8)]
+    runs = [engine.submit(steps.pipeline, list(range(10))) for _ in range(8)]
 
     assert {run.result(TIMEOUT) for run in runs} == {sum((n + 1) * 2 for n in range(10))}
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.base import errors, ids
-from headgate.base.clock import Clock, ManualClock, SystemClock
-from headgate.base.states import (
+from locktender.base import errors, ids
+from locktender.base.clock import Clock, ManualClock, SystemClock
+from locktender.base.states import (
     ENDS,
     HOLDING,
     NEW,
@@ -196,7 +196,7 @@ def test_a_rejection_says_when_to_come_back():
 
 
 def test_codes_are_unique():
-    classes = [errors.HeadgateError]
+    classes = [errors.LocktenderError]
     for each in classes:
         classes += each.__subclasses__()
 

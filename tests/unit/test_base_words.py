@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.base import names
-from headgate.base.durations import MAX_MICROSECONDS, microseconds, spoken
-from headgate.base.errors import InvalidInput
-from headgate.base.limits import (
+from locktender.base import names
+from locktender.base.durations import MAX_MICROSECONDS, microseconds, spoken
+from locktender.base.errors import InvalidInput
+from locktender.base.limits import (
     Limits,
     PoolRule,
     Rate,

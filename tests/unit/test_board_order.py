@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headgate.base.limits import PoolRule
-from headgate.kernel.board import Board
-from headgate.kernel.gates import Lane, PoolGate
+from locktender.base.limits import PoolRule
+from locktender.kernel.board import Board
+from locktender.kernel.gates import Lane, PoolGate
 
 
 @dataclass

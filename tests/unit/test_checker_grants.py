@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from headgate.base.graph import Graph, Node, Param, PoolNeed
-from headgate.observe.checker import Ceiling, Rejection, check
-from headgate.observe.checker.story import Story
+from locktender.base.graph import Graph, Node, Param, PoolNeed
+from locktender.observe.checker import Ceiling, Rejection, check
+from locktender.observe.checker.story import Story
 
 DB = Graph("db", (Node("a", "a", over=Param("x"), pools=(PoolNeed("db"),)),))
 FREE = Graph("free", (Node("a", "a", over=Param("x")),))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.base.graph import Const, Graph, Item, Node, Output, Param, RetryPolicy, RunIf
-from headgate.observe.checker import check
-from headgate.observe.checker.story import Story
+from locktender.base.graph import Const, Graph, Item, Node, Output, Param, RetryPolicy, RunIf
+from locktender.observe.checker import check
+from locktender.observe.checker.story import Story
 
 PLAIN = Graph("plain", (Node("a", "a"),))
 CHAIN = Graph("chain", (Node("a", "a"), Node("b", "b", args=(Output(0),))))

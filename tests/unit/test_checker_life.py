@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.base import ids
-from headgate.base.graph import Graph, Node, OnError, Output, Param, Truthy
-from headgate.observe.checker import check
-from headgate.observe.checker.story import Story
+from locktender.base import ids
+from locktender.base.graph import Graph, Node, OnError, Output, Param, Truthy
+from locktender.observe.checker import check
+from locktender.observe.checker.story import Story
 
 PLAIN = Graph("plain", (Node("a", "a"),))
 CHAIN = Graph("chain", (Node("a", "a"), Node("b", "b", args=(Output(0),))))

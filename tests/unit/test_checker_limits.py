@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.base.graph import Graph, Node, Param, PoolNeed, Tag
-from headgate.observe.checker import Peak, check, peaks
-from headgate.observe.checker.story import Story
+from locktender.base.graph import Graph, Node, Param, PoolNeed, Tag
+from locktender.observe.checker import Peak, check, peaks
+from locktender.observe.checker.story import Story
 
 DB = Graph("db", (Node("a", "a", over=Param("x"), pools=(PoolNeed("db"),)),))
 FREE = Graph("free", (Node("a", "a", over=Param("x")),))

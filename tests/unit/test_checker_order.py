@@ -6,10 +6,10 @@ import time
 
 import msgspec
 
-from headgate.base.events import Change, Event, EventRow, pack, unpack
-from headgate.base.graph import Graph, Node, Param, PoolNeed
-from headgate.observe.checker import History, check, peaks, promises
-from headgate.observe.checker.story import Story
+from locktender.base.events import Change, Event, EventRow, pack, unpack
+from locktender.base.graph import Graph, Node, Param, PoolNeed
+from locktender.observe.checker import History, check, peaks, promises
+from locktender.observe.checker.story import Story
 
 WIDE = Graph("wide", (Node("w", "w", pools=(PoolNeed("db", 2),)),))
 NARROW = Graph("narrow", (Node("t", "t", over=Param("x"), pools=(PoolNeed("db"),)),))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from headgate.base.graph import Graph, Node, PoolNeed
-from headgate.observe.checker import check
-from headgate.observe.checker.story import Story
+from locktender.base.graph import Graph, Node, PoolNeed
+from locktender.observe.checker import check
+from locktender.observe.checker.story import Story
 
 GRAPH = Graph("flow", (Node("a", "a", pools=(PoolNeed("db", 1),)),))
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.base.graph import Graph, Node, Param, PoolNeed
-from headgate.observe.checker import check
-from headgate.observe.checker.story import Story
-from headgate.observe.checker.world import DECIDED_AHEAD
+from locktender.base.graph import Graph, Node, Param, PoolNeed
+from locktender.observe.checker import check
+from locktender.observe.checker.story import Story
+from locktender.observe.checker.world import DECIDED_AHEAD
 
 NARROW = Graph("narrow", (Node("t", "t", over=Param("x"), pools=(PoolNeed("db"),)),))
 

@@ -14,22 +14,22 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.text import Text
 
-from headgate import RunFailed, embedded, flow, step
-from headgate.base.clock import SECOND
-from headgate.base.config import load
-from headgate.base.graph import Graph
-from headgate.base.ids import RunId
-from headgate.base.model import RunRow
-from headgate.cli import looking, runs
-from headgate.cli.dev_screen import DevScreen, Scene
-from headgate.cli.display import picture
-from headgate.cli.failures import show
-from headgate.cli.following import Following, summary
-from headgate.cli.plain_text import PlainConsole, shown
-from headgate.cli.shell import Shell, log_lines
-from headgate.cli.tables import lasted, tags
-from headgate.cli.watching import view_of
-from headgate.client.views import RunInfo, instant
+from locktender import RunFailed, embedded, flow, step
+from locktender.base.clock import SECOND
+from locktender.base.config import load
+from locktender.base.graph import Graph
+from locktender.base.ids import RunId
+from locktender.base.model import RunRow
+from locktender.cli import looking, runs
+from locktender.cli.dev_screen import DevScreen, Scene
+from locktender.cli.display import picture
+from locktender.cli.failures import show
+from locktender.cli.following import Following, summary
+from locktender.cli.plain_text import PlainConsole, shown
+from locktender.cli.shell import Shell, log_lines
+from locktender.cli.tables import lasted, tags
+from locktender.cli.watching import view_of
+from locktender.client.views import RunInfo, instant
 
 
 def row(seq: int, state: str, queued: int, started: int = 0, ended: int = 0) -> RunRow:
@@ -115,9 +115,9 @@ def test_a_pool_that_is_not_as_asked_is_noted_whoever_set_it(
     settings = load(tmp_path, {}, {"pools": {"db": 4}})
     text = "unlimited" if limit is None else str(limit)
     pool = SimpleNamespace(limit=limit, source=source, limit_text=text)
-    hg = cast("Any", SimpleNamespace(pools=SimpleNamespace(get=lambda _: pool)))
+    engine = cast("Any", SimpleNamespace(pools=SimpleNamespace(get=lambda _: pool)))
     following = Following(shell, settings, plain=True, quiet=False)
-    following._tell_overruled(hg, ["db"])  # pyright: ignore[reportPrivateUsage]
+    following._tell_overruled(engine, ["db"])  # pyright: ignore[reportPrivateUsage]
     assert len(told) == bool(said)
     assert said in "".join(told)
 
@@ -152,11 +152,11 @@ def test_logs_and_errors_are_shown_without_them(
         return say()
 
     monkeypatch.chdir(tmp_path)
-    with embedded(str(tmp_path / "hg.db")) as hg:
-        run = hg.submit(evil_flow)
+    with embedded(str(tmp_path / "engine.db")) as engine:
+        run = engine.submit(evil_flow)
         with pytest.raises(RunFailed):
             run.result("20s")
-    shell = Shell(url=str(tmp_path / "hg.db"))
+    shell = Shell(url=str(tmp_path / "engine.db"))
 
     runs.logs(shell, run.id)
     runs.show(shell, run.id, tasks=True)
@@ -182,13 +182,13 @@ def test_no_text_of_a_user_commands_the_terminal(
         return fail()
 
     monkeypatch.chdir(tmp_path)
-    with embedded(str(tmp_path / "hg.db")) as hg:
-        run = hg.submit(failing)
+    with embedded(str(tmp_path / "engine.db")) as engine:
+        run = engine.submit(failing)
         with pytest.raises(RunFailed) as failed:
             run.result("20s")
-        hg.limits.pause()
-        hg.runs.cancel(hg.submit(failing).id, reason=evil)
-        shell = Shell(url=str(tmp_path / "hg.db"))
+        engine.limits.pause()
+        engine.runs.cancel(engine.submit(failing).id, reason=evil)
+        shell = Shell(url=str(tmp_path / "engine.db"))
         runs.list_(shell)
         runs.show(shell, run.id, tasks=True)
         looking.events(shell)
@@ -217,12 +217,12 @@ def test_a_console_writes_only_its_own_controls(what: Any):
 
 
 def test_a_line_of_a_log_is_plain(capsys: pytest.CaptureFixture[str]):
-    headgate = logging.getLogger("headgate")
-    before = headgate.handlers[:], headgate.level, headgate.propagate
+    locktender = logging.getLogger("locktender")
+    before = locktender.handlers[:], locktender.level, locktender.propagate
     try:
         log_lines(Shell(), "info")
-        headgate.warning("step %s", "a\x1b[31mb")
+        locktender.warning("step %s", "a\x1b[31mb")
     finally:
-        headgate.handlers[:], headgate.level, headgate.propagate = before
+        locktender.handlers[:], locktender.level, locktender.propagate = before
 
     assert "WARNING step ab\n" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""What `headgate workers` shows: all that a row has, in 80 columns."""
+"""What `locktender workers` shows: all that a row has, in 80 columns."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from headgate.base.clock import SECOND
-from headgate.base.model import Stubborn, WorkerRow
-from headgate.cli import workers
-from headgate.cli.shell import Shell
-from headgate.client.opening import settings_for, store_for
-from headgate.client.views import WorkerInfo
-from headgate.store.protocol import Beat
+from locktender.base.clock import SECOND
+from locktender.base.model import Stubborn, WorkerRow
+from locktender.cli import workers
+from locktender.cli.shell import Shell
+from locktender.client.opening import settings_for, store_for
+from locktender.client.views import WorkerInfo
+from locktender.store.protocol import Beat
 
 ID = "build-machine-17.example-4711-0a1b2c3d"
 ROW = WorkerRow(

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from headgate.base.clock import SECOND, SystemClock
-from headgate.base.errors import StoreError
-from headgate.client.holders import Hold, Holder
-from headgate.store.protocol import Beat, Beaten
-from headgate.store.sqlite.store import SqliteStore
+from locktender.base.clock import SECOND, SystemClock
+from locktender.base.errors import StoreError
+from locktender.client.holders import Hold, Holder
+from locktender.store.protocol import Beat, Beaten
+from locktender.store.sqlite.store import SqliteStore
 
 LEASE_US = SECOND
 
@@ -37,7 +37,7 @@ class Failing(SqliteStore):
 async def test_a_hold_is_lost_before_its_lease_ends(tmp_path: Path, answer, why: str):
     # given a holder with something in its hands
     clock = SystemClock()
-    store = Failing(tmp_path / "headgate.db")
+    store = Failing(tmp_path / "locktender.db")
     await store.open()
     holder = Holder(store, clock, LEASE_US)
     await holder.open()

@@ -1,4 +1,4 @@
-"""`import headgate` is cheap, and every public name is there when it is needed."""
+"""`import locktender` is cheap, and every public name is there when it is needed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-import headgate
+import locktender
 
 HEAVY = ["asyncio", "sqlite3", "msgspec", "typer", "rich", "inspect"]
 
@@ -19,35 +19,35 @@ def _fresh(code: str) -> str:
 
 
 def test_importing_the_package_loads_nothing_heavy():
-    loaded = json.loads(_fresh("import headgate, sys, json; print(json.dumps([*sys.modules]))"))
+    loaded = json.loads(_fresh("import locktender, sys, json; print(json.dumps([*sys.modules]))"))
     assert not set(HEAVY) & set(loaded)
 
 
 def test_defining_flows_does_not_load_the_engine():
-    code = "from headgate import flow, step; import sys, json; print(json.dumps([*sys.modules]))"
+    code = "from locktender import flow, step; import sys, json; print(json.dumps([*sys.modules]))"
     loaded = json.loads(_fresh(code))
-    assert not {"sqlite3", "typer", "rich", "headgate.stages.engine"} & set(loaded)
+    assert not {"sqlite3", "typer", "rich", "locktender.stages.engine"} & set(loaded)
 
 
 def test_importing_takes_less_than_150_ms():
     code = (
-        "import time; begun = time.perf_counter(); import headgate;"
+        "import time; begun = time.perf_counter(); import locktender;"
         "print(time.perf_counter() - begun)"
     )
     assert min(float(_fresh(code)) for _ in range(3)) < 0.150
 
 
-@pytest.mark.parametrize("name", headgate.__all__)
+@pytest.mark.parametrize("name", locktender.__all__)
 def test_every_public_name_can_be_had(name: str):
-    assert getattr(headgate, name) is not None
-    assert name in dir(headgate)
+    assert getattr(locktender, name) is not None
+    assert name in dir(locktender)
 
 
 def test_a_name_that_is_not_there_says_so():
     with pytest.raises(AttributeError, match="no attribute 'embeded'"):
-        headgate.embeded  # noqa: B018
+        locktender.embeded  # noqa: B018
 
 
 def test_public_names_are_sorted_and_have_one_home():
-    assert sorted(headgate.__all__) == headgate.__all__
-    assert set(headgate.__all__) == set(headgate._HOME_OF)  # pyright: ignore[reportPrivateUsage]
+    assert sorted(locktender.__all__) == locktender.__all__
+    assert set(locktender.__all__) == set(locktender._HOME_OF)  # pyright: ignore[reportPrivateUsage]

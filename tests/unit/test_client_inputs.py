@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from headgate import (
+from locktender import (
     Client,
-    HeadgateError,
     InvalidFlow,
     InvalidInput,
     InvalidSettings,
+    LocktenderError,
     NotFound,
     StoreError,
     Submission,
@@ -75,146 +75,184 @@ def plain(x: int) -> int:
 
 
 @pytest.fixture(scope="module")
-def hg(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    with connect(tmp_path_factory.mktemp("client") / "headgate.db") as client:
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    with connect(tmp_path_factory.mktemp("client") / "locktender.db") as client:
         yield client
 
 
-SUBMISSIONS: list[tuple[Callable[[Client], Any], type[HeadgateError], str]] = [
-    (lambda hg: hg.submit(plain, 1), InvalidInput, "Decorate the function with @flow"),
-    (lambda hg: hg.submit(one, 1), InvalidInput, "This is a step"),
-    (lambda hg: hg.submit(None), InvalidInput, "only flows can be submitted"),
-    (lambda hg: hg.submit("no:such"), NotFound, "there is no flow 'no:such'"),
-    (lambda hg: hg.submit(simple), InvalidFlow, r"simple\(x: int, tags: str = ''\) -> int"),
-    (lambda hg: hg.submit(simple, 1, 2, 3), InvalidFlow, "too many positional arguments"),
-    (lambda hg: hg.submit(simple, 1, y=2), InvalidFlow, "unexpected keyword argument 'y'"),
-    (lambda hg: hg.submit(simple, object()), Unserialisable, "cannot take this argument"),
-    (lambda hg: hg.submit(simple, {1, object()}), Unserialisable, "x"),
-    (lambda hg: hg.submit(broken, 0), InvalidFlow, r"return one\(1 // x\)\): ZeroDivisionError"),
-    (lambda hg: hg.submit(simple, 1, tags="acme"), InvalidInput, "tags must be a mapping"),
-    (lambda hg: hg.submit(simple, 1, tags={"a=b": "c"}), InvalidInput, "must not contain '='"),
-    (lambda hg: hg.submit(simple, 1, tags={"a": "*"}), InvalidInput, r"begin with '\*'"),
-    (lambda hg: hg.submit(simple, 1, tags={"a": "b\n"}), InvalidInput, "padded|control"),
+SUBMISSIONS: list[tuple[Callable[[Client], Any], type[LocktenderError], str]] = [
+    (lambda engine: engine.submit(plain, 1), InvalidInput, "Decorate the function with @flow"),
+    (lambda engine: engine.submit(one, 1), InvalidInput, "This is a step"),
+    (lambda engine: engine.submit(None), InvalidInput, "only flows can be submitted"),
+    (lambda engine: engine.submit("no:such"), NotFound, "there is no flow 'no:such'"),
+    (lambda engine: engine.submit(simple), InvalidFlow, r"simple\(x: int, tags: str = ''\) -> int"),
+    (lambda engine: engine.submit(simple, 1, 2, 3), InvalidFlow, "too many positional arguments"),
+    (lambda engine: engine.submit(simple, 1, y=2), InvalidFlow, "unexpected keyword argument 'y'"),
+    (lambda engine: engine.submit(simple, object()), Unserialisable, "cannot take this argument"),
+    (lambda engine: engine.submit(simple, {1, object()}), Unserialisable, "x"),
     (
-        lambda hg: hg.submit(simple, 1, tags={f"k{n}": 1 for n in range(65)}),
+        lambda engine: engine.submit(broken, 0),
+        InvalidFlow,
+        r"return one\(1 // x\)\): ZeroDivisionError",
+    ),
+    (lambda engine: engine.submit(simple, 1, tags="acme"), InvalidInput, "tags must be a mapping"),
+    (
+        lambda engine: engine.submit(simple, 1, tags={"a=b": "c"}),
+        InvalidInput,
+        "must not contain '='",
+    ),
+    (lambda engine: engine.submit(simple, 1, tags={"a": "*"}), InvalidInput, r"begin with '\*'"),
+    (lambda engine: engine.submit(simple, 1, tags={"a": "b\n"}), InvalidInput, "padded|control"),
+    (
+        lambda engine: engine.submit(simple, 1, tags={f"k{n}": 1 for n in range(65)}),
         InvalidInput,
         "at most 64 tags",
     ),
-    (lambda hg: hg.submit(simple, 1, priority="high"), InvalidInput, "priority must be a whole"),
-    (lambda hg: hg.submit(simple, 1, priority=10**9), InvalidInput, "1,000,000 or less"),
-    (lambda hg: hg.submit(simple, 1, priority=True), InvalidInput, "priority must be a whole"),
-    (lambda hg: hg.submit(simple, 1, key=""), InvalidInput, "key must not be empty"),
-    (lambda hg: hg.submit(simple, 1, key=" "), InvalidInput, "key must not be empty or padded"),
-    (lambda hg: hg.submit(simple, 1, key="k" * 201), InvalidInput, "longer than 200"),
-    (lambda hg: hg.submit(simple, 1, key=7), InvalidInput, "key must be text"),
-    (lambda hg: hg.submit(simple, 1, key="a\0b"), InvalidInput, "printable"),
-    (lambda hg: hg.submit(simple, 1, key="a\u202eb"), InvalidInput, "printable"),
-    (lambda hg: hg.submit(simple, 1, tags={"a": "b\u2028c"}), InvalidInput, "printable"),
-    (lambda hg: hg.submit(simple, 1, on_duplicate="reject"), InvalidInput, "needs a key"),
     (
-        lambda hg: hg.submit_many(simple, [Submission((1,), on_duplicate="replace")]),
+        lambda engine: engine.submit(simple, 1, priority="high"),
+        InvalidInput,
+        "priority must be a whole",
+    ),
+    (lambda engine: engine.submit(simple, 1, priority=10**9), InvalidInput, "1,000,000 or less"),
+    (
+        lambda engine: engine.submit(simple, 1, priority=True),
+        InvalidInput,
+        "priority must be a whole",
+    ),
+    (lambda engine: engine.submit(simple, 1, key=""), InvalidInput, "key must not be empty"),
+    (
+        lambda engine: engine.submit(simple, 1, key=" "),
+        InvalidInput,
+        "key must not be empty or padded",
+    ),
+    (lambda engine: engine.submit(simple, 1, key="k" * 201), InvalidInput, "longer than 200"),
+    (lambda engine: engine.submit(simple, 1, key=7), InvalidInput, "key must be text"),
+    (lambda engine: engine.submit(simple, 1, key="a\0b"), InvalidInput, "printable"),
+    (lambda engine: engine.submit(simple, 1, key="a\u202eb"), InvalidInput, "printable"),
+    (lambda engine: engine.submit(simple, 1, tags={"a": "b\u2028c"}), InvalidInput, "printable"),
+    (lambda engine: engine.submit(simple, 1, on_duplicate="reject"), InvalidInput, "needs a key"),
+    (
+        lambda engine: engine.submit_many(simple, [Submission((1,), on_duplicate="replace")]),
         InvalidInput,
         "needs a key",
     ),
-    (lambda hg: one.with_options(pools={"db": 0})(1), InvalidInput, "1 or more"),
-    (lambda hg: one.with_options(pools={"db": True})(1), InvalidInput, "whole number"),
-    (lambda hg: one.with_options(pools={"db": 1.5})(1), InvalidInput, "whole number"),
-    (lambda hg: one.with_options(retries=-1)(1), InvalidInput, "retries must be 0 or more"),
-    (lambda hg: hg.submit(windowless), InvalidFlow, "window must be 1 or more"),
+    (lambda engine: one.with_options(pools={"db": 0})(1), InvalidInput, "1 or more"),
+    (lambda engine: one.with_options(pools={"db": True})(1), InvalidInput, "whole number"),
+    (lambda engine: one.with_options(pools={"db": 1.5})(1), InvalidInput, "whole number"),
+    (lambda engine: one.with_options(retries=-1)(1), InvalidInput, "retries must be 0 or more"),
+    (lambda engine: engine.submit(windowless), InvalidFlow, "window must be 1 or more"),
     (
-        lambda hg: hg.submit(simple, 1, key="k", on_duplicate="atach"),
+        lambda engine: engine.submit(simple, 1, key="k", on_duplicate="atach"),
         InvalidInput,
         "Did you mean 'attach'",
     ),
-    (lambda hg: hg.submit(simple, 1, deadline="tomorrow"), InvalidInput, '"1h30m"'),
-    (lambda hg: hg.submit(simple, 1, deadline=0), InvalidInput, "more than zero"),
-    (lambda hg: hg.submit(simple, 1, queue_timeout=-1), InvalidInput, "queue_timeout must be"),
-    (lambda hg: hg.submit(simple, 1, dispatch_deadline=True), InvalidInput, "not a duration"),
+    (lambda engine: engine.submit(simple, 1, deadline="tomorrow"), InvalidInput, '"1h30m"'),
+    (lambda engine: engine.submit(simple, 1, deadline=0), InvalidInput, "more than zero"),
     (
-        lambda hg: hg.submit_many(simple, [1, (1, "x" * 3_000_000)]),
+        lambda engine: engine.submit(simple, 1, queue_timeout=-1),
+        InvalidInput,
+        "queue_timeout must be",
+    ),
+    (
+        lambda engine: engine.submit(simple, 1, dispatch_deadline=True),
+        InvalidInput,
+        "not a duration",
+    ),
+    (
+        lambda engine: engine.submit_many(simple, [1, (1, "x" * 3_000_000)]),
         InvalidInput,
         r"\[1\].the arguments",
     ),
-    (lambda hg: hg.submit(simple, "a"), InvalidInput, "x is not int: Expected `int`, got `str`"),
-    (lambda hg: hg.submit(simple, None), InvalidInput, "x is not int"),
-    (lambda hg: hg.submit(simple, x=[1]), InvalidInput, "The annotation asks for int"),
-    (lambda hg: hg.submit(spread, 1, "b"), InvalidInput, "xs is not int"),
-    (lambda hg: hg.submit(spread, 1, named="b"), InvalidInput, "named is not int"),
-    (lambda hg: hg.submit_many(simple, [1, "b"]), InvalidInput, "x is not int"),
     (
-        lambda hg: hg.submit_many(simple, [1, Submission((2,)), Submission(kwargs={"x": "b"})]),
+        lambda engine: engine.submit(simple, "a"),
+        InvalidInput,
+        "x is not int: Expected `int`, got `str`",
+    ),
+    (lambda engine: engine.submit(simple, None), InvalidInput, "x is not int"),
+    (lambda engine: engine.submit(simple, x=[1]), InvalidInput, "The annotation asks for int"),
+    (lambda engine: engine.submit(spread, 1, "b"), InvalidInput, "xs is not int"),
+    (lambda engine: engine.submit(spread, 1, named="b"), InvalidInput, "named is not int"),
+    (lambda engine: engine.submit_many(simple, [1, "b"]), InvalidInput, "x is not int"),
+    (
+        lambda engine: engine.submit_many(
+            simple, [1, Submission((2,)), Submission(kwargs={"x": "b"})]
+        ),
         InvalidInput,
         "x is not int",
     ),
-    (lambda hg: hg.submit(keyed), InvalidInput, r"submit with tags=\{'tenant': …\}"),
-    (lambda hg: hg.submit(keyed, tags={"team": "a"}), InvalidInput, r"'api\[\{tenant\}\]'"),
-    (lambda hg: hg.submit_many(simple, [()]), InvalidFlow, "missing a required argument"),
+    (lambda engine: engine.submit(keyed), InvalidInput, r"submit with tags=\{'tenant': …\}"),
+    (lambda engine: engine.submit(keyed, tags={"team": "a"}), InvalidInput, r"'api\[\{tenant\}\]'"),
+    (lambda engine: engine.submit_many(simple, [()]), InvalidFlow, "missing a required argument"),
     (
-        lambda hg: hg.submit_many(simple, [Submission((1,), deadline="x")]),
+        lambda engine: engine.submit_many(simple, [Submission((1,), deadline="x")]),
         InvalidInput,
         "deadline is not a duration",
     ),
-    (lambda hg: hg.submit_many(simple, [1] * 10_001), InvalidInput, "at most 10,000 can"),
+    (lambda engine: engine.submit_many(simple, [1] * 10_001), InvalidInput, "at most 10,000 can"),
 ]
 
-VERBS: list[tuple[Callable[[Client], Any], type[HeadgateError], str]] = [
-    (lambda hg: hg.runs.get(""), NotFound, "not the id of a run"),
-    (lambda hg: hg.runs.get("abc"), InvalidInput, "at least 4 characters"),
-    (lambda hg: hg.runs.get("../../etc"), NotFound, "not the id of a run"),
-    (lambda hg: hg.runs.get("0" * 26), NotFound, "there is no run"),
-    (lambda hg: hg.runs.get(None), NotFound, "not the id of a run"),
-    (lambda hg: hg.runs.list(status="runing"), InvalidInput, "Did you mean 'running'"),
-    (lambda hg: hg.runs.list(limit=0), InvalidInput, "limit must be 1 or more"),
-    (lambda hg: hg.runs.list(limit=10**9), InvalidInput, "100,000 or less"),
-    (lambda hg: hg.runs.list(tags=[1]), InvalidInput, "tags must be a mapping"),
-    (lambda hg: hg.runs.cancel(), InvalidInput, "say which runs to cancel"),
-    (lambda hg: hg.runs.retry(), InvalidInput, "say which runs to retry"),
-    (lambda hg: hg.queue.cancel(), InvalidInput, "say which runs to cancel"),
-    (lambda hg: hg.queue.reprioritise("0" * 26, "x"), InvalidInput, "priority must be"),
-    (lambda hg: hg.why(1 << 40), NotFound, "there is no task"),
-    (lambda hg: hg.pools.set("db"), InvalidInput, "say what to set"),
-    (lambda hg: hg.pools.set("db", limit=0), InvalidInput, "pools pause NAME"),
-    (lambda hg: hg.pools.set("db", limit=-2), InvalidInput, r"-1 \(unlimited\)"),
-    (lambda hg: hg.pools.set("db", limit="4"), InvalidInput, "whole number"),
-    (lambda hg: hg.pools.set("db", burst=3), InvalidInput, "burst needs a rate"),
-    (lambda hg: hg.pools.set("db", rate="fast"), InvalidInput, "100/1m"),
-    (lambda hg: hg.pools.set("db", rate="5/0s"), InvalidInput, "more than zero"),
-    (lambda hg: hg.pools.set("db", lease="long"), InvalidInput, "lease is not a duration"),
-    (lambda hg: hg.pools.set("d/b", limit=1), InvalidInput, "looks like a path"),
-    (lambda hg: hg.pools.set("api[{x}", limit=1), InvalidInput, "not a pool's name"),
-    (lambda hg: hg.pools.get("nobody"), NotFound, "there is no pool"),
-    (lambda hg: hg.pools.reset("nobody"), NotFound, "never set"),
-    (lambda hg: hg.pools.resume("nobody"), NotFound, "never set"),
-    (lambda hg: hg.pools.delete("nobody"), NotFound, "never set"),
-    (lambda hg: hg.limits.set_max_concurrent_runs(0), InvalidInput, "limits pause"),
-    (lambda hg: hg.limits.set_max_concurrent_runs(2.5), InvalidInput, "whole number"),
-    (lambda hg: hg.limits.set_max_active(0), InvalidInput, "must not be 0"),
-    (lambda hg: hg.limits.set_tag("tenant"), InvalidInput, "say what to set"),
-    (lambda hg: hg.limits.set_tag("tenant", limit=0), InvalidInput, "limits pause TAG"),
+VERBS: list[tuple[Callable[[Client], Any], type[LocktenderError], str]] = [
+    (lambda engine: engine.runs.get(""), NotFound, "not the id of a run"),
+    (lambda engine: engine.runs.get("abc"), InvalidInput, "at least 4 characters"),
+    (lambda engine: engine.runs.get("../../etc"), NotFound, "not the id of a run"),
+    (lambda engine: engine.runs.get("0" * 26), NotFound, "there is no run"),
+    (lambda engine: engine.runs.get(None), NotFound, "not the id of a run"),
+    (lambda engine: engine.runs.list(status="runing"), InvalidInput, "Did you mean 'running'"),
+    (lambda engine: engine.runs.list(limit=0), InvalidInput, "limit must be 1 or more"),
+    (lambda engine: engine.runs.list(limit=10**9), InvalidInput, "100,000 or less"),
+    (lambda engine: engine.runs.list(tags=[1]), InvalidInput, "tags must be a mapping"),
+    (lambda engine: engine.runs.cancel(), InvalidInput, "say which runs to cancel"),
+    (lambda engine: engine.runs.retry(), InvalidInput, "say which runs to retry"),
+    (lambda engine: engine.queue.cancel(), InvalidInput, "say which runs to cancel"),
+    (lambda engine: engine.queue.reprioritise("0" * 26, "x"), InvalidInput, "priority must be"),
+    (lambda engine: engine.why(1 << 40), NotFound, "there is no task"),
+    (lambda engine: engine.pools.set("db"), InvalidInput, "say what to set"),
+    (lambda engine: engine.pools.set("db", limit=0), InvalidInput, "pools pause NAME"),
+    (lambda engine: engine.pools.set("db", limit=-2), InvalidInput, r"-1 \(unlimited\)"),
+    (lambda engine: engine.pools.set("db", limit="4"), InvalidInput, "whole number"),
+    (lambda engine: engine.pools.set("db", burst=3), InvalidInput, "burst needs a rate"),
+    (lambda engine: engine.pools.set("db", rate="fast"), InvalidInput, "100/1m"),
+    (lambda engine: engine.pools.set("db", rate="5/0s"), InvalidInput, "more than zero"),
+    (lambda engine: engine.pools.set("db", lease="long"), InvalidInput, "lease is not a duration"),
+    (lambda engine: engine.pools.set("d/b", limit=1), InvalidInput, "looks like a path"),
+    (lambda engine: engine.pools.set("api[{x}", limit=1), InvalidInput, "not a pool's name"),
+    (lambda engine: engine.pools.get("nobody"), NotFound, "there is no pool"),
+    (lambda engine: engine.pools.reset("nobody"), NotFound, "never set"),
+    (lambda engine: engine.pools.resume("nobody"), NotFound, "never set"),
+    (lambda engine: engine.pools.delete("nobody"), NotFound, "never set"),
+    (lambda engine: engine.limits.set_max_concurrent_runs(0), InvalidInput, "limits pause"),
+    (lambda engine: engine.limits.set_max_concurrent_runs(2.5), InvalidInput, "whole number"),
+    (lambda engine: engine.limits.set_max_active(0), InvalidInput, "must not be 0"),
+    (lambda engine: engine.limits.set_tag("tenant"), InvalidInput, "say what to set"),
+    (lambda engine: engine.limits.set_tag("tenant", limit=0), InvalidInput, "limits pause TAG"),
     (
-        lambda hg: hg.limits.set_tag("tenant", "acme", 1, per_value=True),
+        lambda engine: engine.limits.set_tag("tenant", "acme", 1, per_value=True),
         InvalidInput,
         "cannot also be per_value",
     ),
-    (lambda hg: hg.limits.set_tag("a=b", limit=1), InvalidInput, "must not contain"),
-    (lambda hg: hg.limits.set_fair("tenant", {"a": 0}), InvalidInput, "1 or more"),
-    (lambda hg: hg.limits.set_fair("tenant", ["a"]), InvalidInput, "weights must be a mapping"),
-    (lambda hg: hg.limits.set("fair", True), InvalidInput, "fair must be text"),
-    (lambda hg: hg.limits.set("fair", 7), InvalidInput, "fair must be text"),
-    (lambda hg: hg.pools.set("db", limit=2**70), InvalidInput, "or less"),
-    (lambda hg: hg.pools.set("d\u202eb", limit=1), InvalidInput, "printable"),
-    (lambda hg: hg.pools.set("", limit=1), InvalidInput, "must not be empty"),
-    (lambda hg: hg.pools.set("p" * 201, limit=1), InvalidInput, "longer than 200"),
-    (lambda hg: hg.slots("db", 0).__enter__(), InvalidInput, "slots must be 1 or more"),
-    (lambda hg: hg.slots("db", True).__enter__(), InvalidInput, "whole number"),
-    (lambda hg: hg.limits.set("placement", "scatter"), InvalidInput, "spread, pack"),
-    (lambda hg: hg.limits.set("max_bypass", "x"), InvalidInput, "whole number"),
-    (lambda hg: hg.limits.set("age_boost", "x"), InvalidInput, "not a duration"),
-    (lambda hg: hg.limits.set("tenant", "many"), InvalidInput, "whole number"),
-    (lambda hg: hg.limits.pause("max_active"), InvalidInput, "cannot be paused"),
-    (lambda hg: hg.limits.resume("tenant"), NotFound, "there is no limit"),
-    (lambda hg: hg.limits.reset("max_activ"), NotFound, "Did you mean 'max_active'"),
-    (lambda hg: hg.workers.drain("nobody"), NotFound, "there is no worker"),
+    (lambda engine: engine.limits.set_tag("a=b", limit=1), InvalidInput, "must not contain"),
+    (lambda engine: engine.limits.set_fair("tenant", {"a": 0}), InvalidInput, "1 or more"),
+    (
+        lambda engine: engine.limits.set_fair("tenant", ["a"]),
+        InvalidInput,
+        "weights must be a mapping",
+    ),
+    (lambda engine: engine.limits.set("fair", True), InvalidInput, "fair must be text"),
+    (lambda engine: engine.limits.set("fair", 7), InvalidInput, "fair must be text"),
+    (lambda engine: engine.pools.set("db", limit=2**70), InvalidInput, "or less"),
+    (lambda engine: engine.pools.set("d\u202eb", limit=1), InvalidInput, "printable"),
+    (lambda engine: engine.pools.set("", limit=1), InvalidInput, "must not be empty"),
+    (lambda engine: engine.pools.set("p" * 201, limit=1), InvalidInput, "longer than 200"),
+    (lambda engine: engine.slots("db", 0).__enter__(), InvalidInput, "slots must be 1 or more"),
+    (lambda engine: engine.slots("db", True).__enter__(), InvalidInput, "whole number"),
+    (lambda engine: engine.limits.set("placement", "scatter"), InvalidInput, "spread, pack"),
+    (lambda engine: engine.limits.set("max_bypass", "x"), InvalidInput, "whole number"),
+    (lambda engine: engine.limits.set("age_boost", "x"), InvalidInput, "not a duration"),
+    (lambda engine: engine.limits.set("tenant", "many"), InvalidInput, "whole number"),
+    (lambda engine: engine.limits.pause("max_active"), InvalidInput, "cannot be paused"),
+    (lambda engine: engine.limits.resume("tenant"), NotFound, "there is no limit"),
+    (lambda engine: engine.limits.reset("max_activ"), NotFound, "Did you mean 'max_active'"),
+    (lambda engine: engine.workers.drain("nobody"), NotFound, "there is no worker"),
 ]
 
 
@@ -228,32 +266,32 @@ HINTED = (
 
 
 @pytest.mark.parametrize(("use", "error", "said"), [*SUBMISSIONS, *VERBS])
-def test_bad_input_is_refused_with_a_hint_and_stores_nothing(hg: Client, use, error, said):
+def test_bad_input_is_refused_with_a_hint_and_stores_nothing(engine: Client, use, error, said):
     with pytest.raises(error, match=said) as caught:
-        use(hg)
+        use(engine)
     assert caught.type is error or issubclass(caught.type, error)
     assert set(caught.value.as_dict()) >= {"code", "message", "field", "got", "hint"}
     assert caught.value.hint or said not in HINTED
-    assert hg.runs.list() == []
-    assert hg.limits.history() == []
+    assert engine.runs.list() == []
+    assert engine.limits.history() == []
 
 
-def test_arguments_that_fit_their_annotations_are_taken(hg: Client):
+def test_arguments_that_fit_their_annotations_are_taken(engine: Client):
     for run in (
-        hg.submit(simple, 1),
-        hg.submit(simple, 10**30),
-        hg.submit(spread, 1, 2, named=3),
-        hg.submit(sloppy),
-        hg.submit(sloppy, 1, {"any": "thing"}, [1, 2]),
-        hg.submit(keyed, tags={"tenant": "acme"}),
-        hg.submit(keyed_by_its_own_tag),
+        engine.submit(simple, 1),
+        engine.submit(simple, 10**30),
+        engine.submit(spread, 1, 2, named=3),
+        engine.submit(sloppy),
+        engine.submit(sloppy, 1, {"any": "thing"}, [1, 2]),
+        engine.submit(keyed, tags={"tenant": "acme"}),
+        engine.submit(keyed_by_its_own_tag),
     ):
         assert run.info().state in {"queued", "running", "succeeded"}
 
 
-def test_an_option_wins_over_a_parameter_of_the_same_name(hg: Client):
+def test_an_option_wins_over_a_parameter_of_the_same_name(engine: Client):
     with pytest.raises(InvalidInput, match="tags must be a mapping"):
-        hg.submit(simple, 1, tags="meant for the flow")
+        engine.submit(simple, 1, tags="meant for the flow")
 
 
 @pytest.mark.parametrize(
@@ -283,11 +321,11 @@ def test_files_that_are_no_store_are_refused(tmp_path: Path):
     with pytest.raises(StoreError):
         connect(text)
     with pytest.raises(StoreError):
-        connect(text / "below" / "headgate.db")
+        connect(text / "below" / "locktender.db")
 
 
 def test_settings_that_contradict_or_are_unknown_are_refused(tmp_path: Path):
-    url = tmp_path / "headgate.db"
+    url = tmp_path / "locktender.db"
     with pytest.raises(
         InvalidSettings, match=r"worker_lease .* must be more than twice heartbeat"
     ) as caught:

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from headgate import RunFailed, StoreError, embedded_async, flow, step
-from headgate.base.errors import SchemaTooNew
-from headgate.client import repeating
-from headgate.client.core import Core
-from headgate.client.guard import ClientClosed
-from headgate.client.opening import settings_for
-from headgate.client.repeating import repeated
-from headgate.client.retrying import retry_runs
+from locktender import RunFailed, StoreError, embedded_async, flow, step
+from locktender.base.errors import SchemaTooNew
+from locktender.client import repeating
+from locktender.client.core import Core
+from locktender.client.guard import ClientClosed
+from locktender.client.opening import settings_for
+from locktender.client.repeating import repeated
+from locktender.client.retrying import retry_runs
 
 
 @step(retries=0)
@@ -51,11 +51,11 @@ def losing(
 async def test_a_retry_that_was_carried_out_is_not_repeated_when_the_run_has_ended_since(
     url: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    async with embedded_async(url) as hg:
-        run = await hg.submit(failing)
+    async with embedded_async(url) as engine:
+        run = await engine.submit(failing)
         with pytest.raises(RunFailed):
             await run.result(timeout="10s")
-        core = hg._core  # pyright: ignore[reportPrivateUsage]
+        core = engine._core  # pyright: ignore[reportPrivateUsage]
 
         async def ended_again() -> None:
             await core.waiting.until_ended(run.id, 10_000_000)
@@ -96,7 +96,7 @@ async def test_what_can_never_be_done_is_not_repeated(url: Path):
     async def newer() -> None:
         nonlocal tries
         tries += 1
-        raise SchemaTooNew("of a newer headgate.")
+        raise SchemaTooNew("of a newer locktender.")
 
     with pytest.raises(SchemaTooNew):
         await repeated(core, newer, "a submission")

@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.base import codec
-from headgate.base.codec import StepError
-from headgate.base.errors import InvalidInput, Unserialisable
-from headgate.base.model import Failure
+from locktender.base import codec
+from locktender.base.codec import StepError
+from locktender.base.errors import InvalidInput, Unserialisable
+from locktender.base.model import Failure
 
 
 class Colour(Enum):
@@ -67,7 +67,7 @@ class Holder(msgspec.Struct):
 
 
 class Forged(msgspec.Struct):
-    ref: dict[str, int] = msgspec.field(name="$headgate.blob")
+    ref: dict[str, int] = msgspec.field(name="$locktender.blob")
 
 
 class Id(str):
@@ -130,7 +130,7 @@ def test_without_an_annotation_values_arrive_as_plain_json():
 
 
 # Hypothesis reads constants from the source: keys that are ours would be refused, as they should be.
-keys = st.text().filter(lambda text: not text.startswith("$headgate."))
+keys = st.text().filter(lambda text: not text.startswith("$locktender."))
 json_values = st.recursive(
     st.none()
     | st.booleans()
@@ -195,10 +195,10 @@ def loop() -> list[Any]:
         (3j, "args", "complex"),
         ((n for n in [1]), "args", "generator"),
         (range(3), "args", "range"),
-        ({"a": {"$headgate.blob": 1}}, "args.a.$headgate.blob", "reserved"),
-        ([{"$headgate.error": 1, "b": 2}], "args[0].$headgate.error", "reserved"),
+        ({"a": {"$locktender.blob": 1}}, "args.a.$locktender.blob", "reserved"),
+        ([{"$locktender.error": 1, "b": 2}], "args[0].$locktender.error", "reserved"),
         ([Forged({"digest": 1})], "args", "reserved"),
-        (msgspec.Raw(b'{"$headgate.blob":{}}'), "args", "reserved"),
+        (msgspec.Raw(b'{"$locktender.blob":{}}'), "args", "reserved"),
         (ValueError("x"), "args", "ValueError"),
     ],
 )
@@ -274,7 +274,7 @@ def test_an_error_value_carries_type_message_and_node_but_no_traceback():
 def test_a_blob_reference_is_told_from_every_other_value():
     raw = codec.blob_ref("abc", 300_000)
     assert codec.is_blob(raw) == ("abc", 300_000)
-    for other in (b"{}", b'{"a":1}', b'"$headgate.blob"', b"[]", b"null"):
+    for other in (b"{}", b'{"a":1}', b'"$locktender.blob"', b"[]", b"null"):
         assert codec.is_blob(other) is None
 
 
@@ -335,6 +335,6 @@ def test_a_call_is_read_as_it_was_rendered(args: list[Any], kwargs: dict[str, An
 def test_pydantic_is_not_imported_unless_the_user_does():
     import subprocess
 
-    code = "import sys, headgate.flows.trace; print('pydantic' in sys.modules)"
+    code = "import sys, locktender.flows.trace; print('pydantic' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.strip() == "False", done.stderr

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from headgate import embedded_async
-from headgate.stages.collecting import DEFAULTS, RARER, Collecting, Thresholds
+from locktender import embedded_async
+from locktender.stages.collecting import DEFAULTS, RARER, Collecting, Thresholds
 
 
 @pytest.fixture(autouse=True)
@@ -58,6 +58,6 @@ def test_thresholds_that_somebody_sets_meanwhile_stay():
 
 async def test_while_an_engine_runs(tmp_path: Path):
     gc.set_threshold(700, 10, 10)
-    async with embedded_async(tmp_path / "hg.db"):
+    async with embedded_async(tmp_path / "engine.db"):
         assert gc.get_threshold() == RARER
     assert gc.get_threshold() == (700, 10, 10)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headgate.base.changes import (
+from locktender.base.changes import (
     Bucket,
     Commit,
     Order,

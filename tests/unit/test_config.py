@@ -9,15 +9,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from headgate.base.config import Settings, load
-from headgate.base.errors import InvalidSettings
-from headgate.base.limits import Fair, PoolRule, Rate, TagRule
-from headgate.base.settings_values import KEYS
+from locktender.base.config import Settings, load
+from locktender.base.errors import InvalidSettings
+from locktender.base.limits import Fair, PoolRule, Rate, TagRule
+from locktender.base.settings_values import KEYS
 
 SECOND = 1_000_000
 
 
-def write(directory: Path, text: str, name: str = "headgate.toml") -> Path:
+def write(directory: Path, text: str, name: str = "locktender.toml") -> Path:
     path = directory / name
     path.write_text(text)
     return path
@@ -34,7 +34,7 @@ def test_defaults_are_those_of_the_design(tmp_path: Path):
 
     assert settings == Settings()
     assert settings.sources == {}
-    assert settings.url == ".headgate/headgate.db"
+    assert settings.url == ".locktender/locktender.db"
     assert settings.worker_lease_us == 10 * SECOND
     assert settings.heartbeat_us == 2 * SECOND
     assert (settings.leader_lease_us, settings.leader_renew_us) == (5 * SECOND, SECOND)
@@ -60,7 +60,7 @@ def test_each_source_overrides_the_one_before(tmp_path: Path):
 
     settings = load(
         tmp_path,
-        {"HEADGATE_HEARTBEAT": "1.5", "HEADGATE_POLL": "2s"},
+        {"LOCKTENDER_HEARTBEAT": "1.5", "LOCKTENDER_POLL": "2s"},
         {"poll": "3s", "grace": None},
     )
 
@@ -68,8 +68,8 @@ def test_each_source_overrides_the_one_before(tmp_path: Path):
     assert settings.heartbeat_us == 1_500_000
     assert settings.poll_us == 3 * SECOND
     assert settings.sources == {
-        "grace": f"{tmp_path / 'headgate.toml'}: grace",
-        "heartbeat": "HEADGATE_HEARTBEAT",
+        "grace": f"{tmp_path / 'locktender.toml'}: grace",
+        "heartbeat": "LOCKTENDER_HEARTBEAT",
         "poll": "override poll",
     }
 
@@ -78,15 +78,15 @@ def test_the_nearest_file_upwards_is_used(tmp_path: Path):
     below = tmp_path / "a" / "b"
     below.mkdir(parents=True)
     write(tmp_path, "claim_batch = 1")
-    write(tmp_path / "a", "[project]\nname = 'headgate-user'\n", "pyproject.toml")
+    write(tmp_path / "a", "[project]\nname = 'locktender-user'\n", "pyproject.toml")
 
     assert load(below).claim_batch == 1
 
-    write(tmp_path / "a", "[tool.headgate]\nclaim_batch = 2\n", "pyproject.toml")
+    write(tmp_path / "a", "[tool.locktender]\nclaim_batch = 2\n", "pyproject.toml")
     settings = load(below)
 
     assert settings.claim_batch == 2
-    assert settings.sources["claim_batch"].endswith("pyproject.toml: tool.headgate.claim_batch")
+    assert settings.sources["claim_batch"].endswith("pyproject.toml: tool.locktender.claim_batch")
 
 
 def test_paths_of_a_file_above_belong_to_its_directory(tmp_path: Path):
@@ -95,10 +95,10 @@ def test_paths_of_a_file_above_belong_to_its_directory(tmp_path: Path):
     write(tmp_path, 'work_dir = "scratch"')
 
     settings = load(below)
-    given = load(below, {"HEADGATE_URL": "mine.db"})
+    given = load(below, {"LOCKTENDER_URL": "mine.db"})
     remote = load(below, overrides={"url": "postgresql://h/db"})
 
-    assert settings.url == str(tmp_path / ".headgate/headgate.db")
+    assert settings.url == str(tmp_path / ".locktender/locktender.db")
     assert settings.work_dir == str(tmp_path / "scratch")
     assert given.url == "mine.db"
     assert remote.url == "postgresql://h/db"
@@ -106,11 +106,11 @@ def test_paths_of_a_file_above_belong_to_its_directory(tmp_path: Path):
 
 def test_two_files_in_one_directory_are_refused(tmp_path: Path):
     write(tmp_path, "poll = 1")
-    write(tmp_path, "[tool.headgate]\npoll = 2\n", "pyproject.toml")
+    write(tmp_path, "[tool.locktender]\npoll = 2\n", "pyproject.toml")
 
     message = refused(tmp_path)
 
-    assert str(tmp_path / "headgate.toml") in message
+    assert str(tmp_path / "locktender.toml") in message
     assert str(tmp_path / "pyproject.toml") in message
 
 
@@ -210,7 +210,7 @@ def test_b14_holds_for_settings_made_directly():
 def test_unknown_keys_say_where_and_suggest(tmp_path: Path):
     write(tmp_path, "heartbeet = 1")
     message = refused(tmp_path)
-    assert f"{tmp_path / 'headgate.toml'}: heartbeet" in message
+    assert f"{tmp_path / 'locktender.toml'}: heartbeet" in message
     assert "Did you mean 'heartbeat'?" in message
 
     write(tmp_path, "[limits]\nmax_activ = 1")
@@ -225,16 +225,16 @@ def test_unknown_keys_say_where_and_suggest(tmp_path: Path):
     assert "Move it out of [limits]" in refused(tmp_path)
 
     write(tmp_path, "")
-    message = refused(tmp_path, {"HEADGATE_THREAD_PERMIT": "3"})
-    assert "HEADGATE_THREAD_PERMIT is not a setting" in message
-    assert "'HEADGATE_THREAD_PERMITS'" in message
+    message = refused(tmp_path, {"LOCKTENDER_THREAD_PERMIT": "3"})
+    assert "LOCKTENDER_THREAD_PERMIT is not a setting" in message
+    assert "'LOCKTENDER_THREAD_PERMITS'" in message
 
     message = refused(tmp_path, {}, {"pol": 3})
     assert "Did you mean 'poll'?" in message
 
 
 def test_variables_of_others_and_empty_ones_are_left_alone(tmp_path: Path):
-    environ = {"PATH": "x", "HEADGATE_TEST_POSTGRES": "dsn", "HEADGATE_GRACE": " "}
+    environ = {"PATH": "x", "LOCKTENDER_TEST_POSTGRES": "dsn", "LOCKTENDER_GRACE": " "}
 
     assert load(tmp_path, environ) == Settings()
 
@@ -310,7 +310,7 @@ def test_a_key_that_nobody_knows_is_named_as_it_was_written(tmp_path: Path):
 def test_none_unsets(tmp_path: Path):
     write(tmp_path, 'idle_exit = "5m"\nqueue_timeout = "1m"\nmax_tasks = 5\n')
 
-    settings = load(tmp_path, {"HEADGATE_IDLE_EXIT": "none", "HEADGATE_MAX_TASKS": "none"})
+    settings = load(tmp_path, {"LOCKTENDER_IDLE_EXIT": "none", "LOCKTENDER_MAX_TASKS": "none"})
 
     assert settings.idle_exit_us is None
     assert settings.max_tasks is None
@@ -357,7 +357,7 @@ def test_tables_of_a_file(tmp_path: Path):
     }
     assert settings.labels == {"gpu": ("a100", "h100"), "zone": ()}
     assert settings.worker_labels == {"gpu": "a100"}
-    assert settings.sources["pools.db"].endswith("headgate.toml: pools")
+    assert settings.sources["pools.db"].endswith("locktender.toml: pools")
 
 
 def test_a_key_twice_in_one_file_is_refused(tmp_path: Path):
@@ -372,20 +372,20 @@ def test_tables_of_variables_are_merged_by_name(tmp_path: Path):
     settings = load(
         tmp_path,
         {
-            "HEADGATE_POOLS": "db=1,gpu=3",
-            "HEADGATE_TAGS": "tenant=*=1,team=search=2",
-            "HEADGATE_WORKER_LABELS": '{"zone": "eu"}',
-            "HEADGATE_FAIR": "tenant",
-            "HEADGATE_STRICT_POOLS": "yes",
-            "HEADGATE_MEMORY_HIGH": "0.5",
+            "LOCKTENDER_POOLS": "db=1,gpu=3",
+            "LOCKTENDER_TAGS": "tenant=*=1,team=search=2",
+            "LOCKTENDER_WORKER_LABELS": '{"zone": "eu"}',
+            "LOCKTENDER_FAIR": "tenant",
+            "LOCKTENDER_STRICT_POOLS": "yes",
+            "LOCKTENDER_MEMORY_HIGH": "0.5",
         },
     )
 
     assert settings.pools == {
         "db": PoolRule(limit=1), "api": PoolRule(limit=2), "gpu": PoolRule(limit=3)
     }  # fmt: skip
-    assert settings.sources["pools.db"] == "HEADGATE_POOLS"
-    assert settings.sources["pools.api"].endswith("headgate.toml: pools")
+    assert settings.sources["pools.db"] == "LOCKTENDER_POOLS"
+    assert settings.sources["pools.api"].endswith("locktender.toml: pools")
     assert settings.tags == (
         TagRule("tenant", per_value=True, limit=1),
         TagRule("team", "search", limit=2),
@@ -398,7 +398,7 @@ def test_tables_of_variables_are_merged_by_name(tmp_path: Path):
 
 @pytest.mark.parametrize("text", ["db", "{not json", "db=four"])
 def test_a_bad_table_in_a_variable_names_the_variable(tmp_path: Path, text: str):
-    assert "HEADGATE_POOLS" in refused(tmp_path, {"HEADGATE_POOLS": text})
+    assert "LOCKTENDER_POOLS" in refused(tmp_path, {"LOCKTENDER_POOLS": text})
 
 
 @pytest.mark.parametrize("text", ["poll = ", "= 3", "[limits\n", "poll = 1\npoll = 2"])
@@ -409,9 +409,9 @@ def test_a_broken_file_is_named(tmp_path: Path, text: str):
 
 
 def test_a_file_that_is_no_file_is_named(tmp_path: Path):
-    (tmp_path / "headgate.toml").mkdir()
+    (tmp_path / "locktender.toml").mkdir()
 
-    assert "headgate.toml cannot be read" in refused(tmp_path)
+    assert "locktender.toml cannot be read" in refused(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -419,7 +419,7 @@ def test_a_file_that_is_no_file_is_named(tmp_path: Path):
     [
         ("async_permits", -2, "or -1 for unlimited. Got -2. e.g. 100; 0 is unlimited too."),
         ("thread_permits", -1, "0: this worker runs no such steps."),
-        ("total_permits", 0, "headgate workers drain"),
+        ("total_permits", 0, "locktender workers drain"),
     ],
 )
 def test_what_a_worker_may_have_is_said_in_its_own_words(
@@ -433,7 +433,7 @@ def test_what_a_worker_may_have_is_said_in_its_own_words(
 
 def test_unlimited_permits_are_written_as_everywhere_else(tmp_path: Path):
     assert load(tmp_path, {}, {"async_permits": -1}).permits()["async"] == -1
-    assert load(tmp_path, {"HEADGATE_ASYNC_PERMITS": "-1"}).permits()["async"] == -1
+    assert load(tmp_path, {"LOCKTENDER_ASYNC_PERMITS": "-1"}).permits()["async"] == -1
 
 
 def test_permits_as_announced(tmp_path: Path):
@@ -444,7 +444,7 @@ def test_permits_as_announced(tmp_path: Path):
 
 def test_without_a_file_no_toml_parser_is_imported(tmp_path: Path):
     code = (
-        "import sys; from headgate.base.config import load; load(sys.argv[1]);"
+        "import sys; from locktender.base.config import load; load(sys.argv[1]);"
         "print('tomllib' in sys.modules)"
     )
 
@@ -457,8 +457,8 @@ def test_without_a_file_no_toml_parser_is_imported(tmp_path: Path):
 
 @pytest.mark.parametrize("how", ["file", "environment", "override"])
 def test_a_setting_that_is_only_planned_is_refused(tmp_path: Path, how: str):
-    (tmp_path / "headgate.toml").write_text('blob_url = "s3://b"\n' if how == "file" else "")
-    environ = {"HEADGATE_BLOB_URL": "s3://b"} if how == "environment" else {}
+    (tmp_path / "locktender.toml").write_text('blob_url = "s3://b"\n' if how == "file" else "")
+    environ = {"LOCKTENDER_BLOB_URL": "s3://b"} if how == "environment" else {}
     overrides = {"blob_url": "s3://b"} if how == "override" else {}
     with pytest.raises(InvalidSettings, match="blob_url is not available yet in this version"):
         load(tmp_path, environ, overrides)

@@ -17,22 +17,22 @@ from typing import Any
 
 import pytest
 
-from headgate import HeadgateError, InvalidInput, current
-from headgate.base import codec
-from headgate.base.clock import SystemClock
-from headgate.base.logs import MAX_BYTES, MAX_LINE, MAX_LINES, AttemptLog, Line, decode_log
-from headgate.base.model import Progress
-from headgate.client.views import instant
-from headgate.stages.executors import capture
-from headgate.stages.executors.capture import Lines
-from headgate.stages.executors.in_processes import ProcessExecutor
-from headgate.stages.executors.in_threads import ThreadExecutor
-from headgate.stages.executors.on_loop import AsyncExecutor
-from headgate.stages.executors.protocol import Job, Outcome
-from headgate.stages.executors.redaction import HIDDEN, Redactor
-from headgate.stages.executors.sources import load
-from headgate.stages.progress import MAX_MESSAGE, ProgressBoard, progress_of
-from headgate.testing.processes import source
+from locktender import InvalidInput, LocktenderError, current
+from locktender.base import codec
+from locktender.base.clock import SystemClock
+from locktender.base.logs import MAX_BYTES, MAX_LINE, MAX_LINES, AttemptLog, Line, decode_log
+from locktender.base.model import Progress
+from locktender.client.views import instant
+from locktender.stages.executors import capture
+from locktender.stages.executors.capture import Lines
+from locktender.stages.executors.in_processes import ProcessExecutor
+from locktender.stages.executors.in_threads import ThreadExecutor
+from locktender.stages.executors.on_loop import AsyncExecutor
+from locktender.stages.executors.protocol import Job, Outcome
+from locktender.stages.executors.redaction import HIDDEN, Redactor
+from locktender.stages.executors.sources import load
+from locktender.stages.progress import MAX_MESSAGE, ProgressBoard, progress_of
+from locktender.testing.processes import source
 
 steps: Any = load(source(Path(__file__).parents[1] / "inside_steps.py"))
 every = pytest.mark.parametrize("kind", ["async", "thread", "process"])
@@ -109,13 +109,13 @@ async def test_a_body_knows_its_attempt(kind: str, tmp_path: Path):
 def test_outside_there_is_none_and_the_error_says_so():
     assert current() is None
     with pytest.raises(
-        HeadgateError, match=r"no step's body is running here\. Call it inside a step"
+        LocktenderError, match=r"no step's body is running here\. Call it inside a step"
     ):
         current(required=True)
 
 
 def test_a_step_called_as_a_function_has_none():
-    with pytest.raises(HeadgateError, match="no step's body"):
+    with pytest.raises(LocktenderError, match="no step's body"):
         steps.ask()
 
 
@@ -145,7 +145,11 @@ async def test_lines_are_kept_with_their_attempt(kind: str, tmp_path: Path):
     assert "OSError: the cause" in said[2]
     log = decode_log(first.log or b"")
     assert [line.level for line in log.lines] == [logging.INFO, logging.WARNING, logging.ERROR]
-    assert [line.logger for line in log.lines] == ["headgate.step", "tests.inside", "headgate.step"]
+    assert [line.logger for line in log.lines] == [
+        "locktender.step",
+        "tests.inside",
+        "locktender.step",
+    ]
     assert abs(log.lines[0].at / 1e6 - time.time()) < 30
 
 
@@ -194,9 +198,9 @@ async def test_a_killed_child_has_told_most_of_what_it_said(tmp_path: Path):
 
 SCRIPT = """
 import asyncio, logging
-from headgate.base.clock import SystemClock
-from headgate.stages.executors.on_loop import AsyncExecutor
-from headgate.stages.executors.protocol import Job
+from locktender.base.clock import SystemClock
+from locktender.stages.executors.on_loop import AsyncExecutor
+from locktender.stages.executors.protocol import Job
 
 async def body():
     logging.getLogger("app").warning("a warning")
@@ -400,7 +404,7 @@ def _hidden(monkeypatch: pytest.MonkeyPatch) -> None:
 @every
 @pytest.mark.usefixtures("_hidden")
 async def test_a_secret_arrives_and_is_hidden_in_all_a_body_says(kind: str, tmp_path: Path):
-    from headgate import secret
+    from locktender import secret
 
     value = os.environ["HG_SECRET"]
     async with Bench(kind, tmp_path) as bench:
@@ -428,7 +432,7 @@ async def test_a_secret_arrives_and_is_hidden_in_all_a_body_says(kind: str, tmp_
 async def test_a_secret_is_hidden_in_names_too(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    from headgate import secret
+    from locktender import secret
 
     monkeypatch.setenv("HG_SECRET", "hunter2hunter2")
     async with Bench(kind, tmp_path) as bench:
@@ -443,7 +447,7 @@ async def test_a_secret_is_hidden_in_names_too(
 @every
 @pytest.mark.usefixtures("_hidden")
 async def test_a_missing_secret_fails_by_name_and_is_not_tried_again(kind: str, tmp_path: Path):
-    from headgate import secret
+    from locktender import secret
 
     async with Bench(kind, tmp_path) as bench:
         outcome = await bench.run("use", secret("env:HG_NONE"))
@@ -457,7 +461,7 @@ async def test_a_missing_secret_fails_by_name_and_is_not_tried_again(kind: str, 
 async def test_a_value_that_does_not_fit_the_annotation_is_not_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    from headgate import secret
+    from locktender import secret
 
     monkeypatch.setenv("HG_SECRET", "not-a-number")
     async with Bench("thread", tmp_path) as bench:
@@ -471,7 +475,7 @@ async def test_a_value_that_does_not_fit_the_annotation_is_not_shown(
 async def test_half_a_secret_is_not_left_where_a_message_is_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    from headgate import secret
+    from locktender import secret
 
     monkeypatch.setenv("HG_SECRET", "s3cr3t" * 500)
     async with Bench("thread", tmp_path) as bench:
@@ -507,7 +511,7 @@ def test_a_secret_is_found_however_it_was_written_out(value: str, written: Calla
 
 @pytest.mark.parametrize("wrong", ["", "hunter2", "env:", "env:A B", "vault:x", None, 3])
 def test_a_secret_is_a_reference(wrong: Any):
-    from headgate import secret
+    from locktender import secret
 
     with pytest.raises(InvalidInput, match=r"given by reference.*secret\(\"env:NAME\"\)") as caught:
         secret(wrong)
@@ -515,12 +519,12 @@ def test_a_secret_is_a_reference(wrong: Any):
 
 
 def test_a_secret_has_no_text_where_it_is_not_known():
-    from headgate import secret
+    from locktender import secret
 
     given = secret("env:NAME")
     assert repr(given) == str(given) == "secret('env:NAME')"
     with pytest.raises(InvalidInput, match="Hand it to a step as an argument of its own"):
         f"{given}"
-    assert codec.encode({"a": [given]}) == b'{"a":[{"$headgate.secret":"env:NAME"}]}'
+    assert codec.encode({"a": [given]}) == b'{"a":[{"$locktender.secret":"env:NAME"}]}'
     with pytest.raises(InvalidInput, match="reserved"):
-        codec.encode({"$headgate.secret": "env:NAME"})
+        codec.encode({"$locktender.secret": "env:NAME"})

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from headgate.stages.executors import sources
-from headgate.stages.executors.current import current
-from headgate.stages.executors.protocol import Job, Outcome
+from locktender.stages.executors import sources
+from locktender.stages.executors.current import current
+from locktender.stages.executors.protocol import Job, Outcome
 
 _harness: Any = sources.load(
     sources.Source(
-        "headgate_executor_harness", str(Path(__file__).parents[1] / "executor_harness.py")
+        "locktender_executor_harness", str(Path(__file__).parents[1] / "executor_harness.py")
     )
 )
 Harness, KINDS, STEPS, alive, until = (
@@ -57,7 +57,7 @@ async def test_failure_carries_the_users_frames(kind: str, tmp_path: Path):
     assert outcome.failure.type == "ValueError"
     assert outcome.failure.message == "no such luck"
     assert 'raise ValueError("no such luck")' in outcome.failure.traceback
-    assert "headgate/stages" not in outcome.failure.traceback
+    assert "locktender/stages" not in outcome.failure.traceback
     assert outcome.failure.retryable is False  # retry_on=(OSError,)
 
 

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from headgate.base.clock import SystemClock
-from headgate.stages.executors import sources
-from headgate.stages.executors.flights import Flight
-from headgate.stages.executors.in_threads import ThreadExecutor, _Seat
-from headgate.stages.executors.protocol import Outcome
+from locktender.base.clock import SystemClock
+from locktender.stages.executors import sources
+from locktender.stages.executors.flights import Flight
+from locktender.stages.executors.in_threads import ThreadExecutor, _Seat
+from locktender.stages.executors.protocol import Outcome
 
 _harness: Any = sources.load(
     sources.Source(
-        "headgate_executor_harness", str(Path(__file__).parents[1] / "executor_harness.py")
+        "locktender_executor_harness", str(Path(__file__).parents[1] / "executor_harness.py")
     )
 )
 Harness, until = _harness.Harness, _harness.until

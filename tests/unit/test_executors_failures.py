@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.base.errors import Unserialisable
-from headgate.base.model import Failure
-from headgate.flows.signals import Fatal, Retry
-from headgate.stages.executors import failures
-from headgate.stages.executors.frames import MAX_FRAME, Frames, Report, decode_report, frame
+from locktender.base.errors import Unserialisable
+from locktender.base.model import Failure
+from locktender.flows.signals import Fatal, Retry
+from locktender.stages.executors import failures
+from locktender.stages.executors.frames import MAX_FRAME, Frames, Report, decode_report, frame
 
 
 def raised(error: BaseException) -> BaseException:

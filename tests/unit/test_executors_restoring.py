@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from headgate.stages.executors import restoring, sources
+from locktender.stages.executors import restoring, sources
 
 _harness: Any = sources.load(
     sources.Source(
-        "headgate_executor_harness", str(Path(__file__).parents[1] / "executor_harness.py")
+        "locktender_executor_harness", str(Path(__file__).parents[1] / "executor_harness.py")
     )
 )
 Harness, alive, until = _harness.Harness, _harness.alive, _harness.until

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from headgate.base.errors import InvalidSettings, NotFound
-from headgate.stages.executors import sources, workdirs
-from headgate.stages.executors.protocol import Job
-from headgate.stages.executors.workdirs import WorkRoot
+from locktender.base.errors import InvalidSettings, NotFound
+from locktender.stages.executors import sources, workdirs
+from locktender.stages.executors.protocol import Job
+from locktender.stages.executors.workdirs import WorkRoot
 
 KILLED = """
 import os, sys
 from pathlib import Path
-from headgate.stages.executors import workdirs
+from locktender.stages.executors import workdirs
 root = workdirs.WorkRoot(Path(sys.argv[1]))
 workdirs.create(root.path, 1, 2)
 print(root.path, flush=True)
@@ -115,7 +115,7 @@ touch "$1/1/1/own"
 mount -t tmpfs none "$1/1/1/disk"
 mount --bind "$2" "$1/1/1/deep/precious"
 touch "$1/1/1/disk/file"
-"$3" -c 'import sys; from pathlib import Path; from headgate.stages.executors import workdirs
+"$3" -c 'import sys; from pathlib import Path; from locktender.stages.executors import workdirs
 workdirs.remove(Path(sys.argv[1]), 1, 1)' "$1"
 ls "$1/1/1" "$1/1/1/disk"
 """
@@ -177,16 +177,16 @@ def test_what_somebody_else_made_is_never_removed(tmp_path: Path):
     (outside / "precious").write_text("x")
     work.mkdir()
     hexes = "0123456789abcdef"
-    for folder in ("2024", "0", "12x", "notes", "headgate-7", f"headgate-{hexes}"):
+    for folder in ("2024", "0", "12x", "notes", "locktender-7", f"locktender-{hexes}"):
         (work / folder).mkdir()
         (work / folder / "report.txt").write_text("precious")
-    for file in ("7", "0.lock", "8.lock", "headgate-7.lock", f"headgate-{hexes}.lock"):
+    for file in ("7", "0.lock", "8.lock", "locktender-7.lock", f"locktender-{hexes}.lock"):
         (work / file).write_text("precious")
-    (work / "headgate-1111111111111111").mkdir()
-    (work / "headgate-1111111111111111.lock").touch()
+    (work / "locktender-1111111111111111").mkdir()
+    (work / "locktender-1111111111111111.lock").touch()
     (work / "9").symlink_to(outside)
-    (work / "headgate-2222222222222222").symlink_to(outside)
-    (work / "headgate-2222222222222222.lock").symlink_to(outside / "precious")
+    (work / "locktender-2222222222222222").symlink_to(outside)
+    (work / "locktender-2222222222222222.lock").symlink_to(outside / "precious")
     before = everything_in(tmp_path)
 
     for _ in range(2):
@@ -328,7 +328,7 @@ def test_a_job_makes_its_directory_only_when_asked(tmp_path: Path):
 def test_sources_of_a_module_and_of_a_function_without_a_file():
     found = sources.source_of(sources.load)
 
-    assert found.module == "headgate.stages.executors.sources"
+    assert found.module == "locktender.stages.executors.sources"
     assert sources.load(found) is sys.modules[found.module]
 
 

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.base.errors import Unserialisable
-from headgate.base.graph import AnyTemplate, Const, DictOf, ListOf, Output, Param
-from headgate.flows.flows import flow
-from headgate.flows.steps import step
-from headgate.flows.trace import Traced, trace
+from locktender.base.errors import Unserialisable
+from locktender.base.graph import AnyTemplate, Const, DictOf, ListOf, Output, Param
+from locktender.flows.flows import flow
+from locktender.flows.steps import step
+from locktender.flows.trace import Traced, trace
 
 
 @step

@@ -10,23 +10,23 @@ from typing import Any, NoReturn
 
 import pytest
 
-from headgate.base import codec
-from headgate.base.errors import (
-    HeadgateError,
+from locktender.base import codec
+from locktender.base.errors import (
     InvalidFlow,
     InvalidInput,
     InvalidResult,
+    LocktenderError,
     NotFound,
     Unserialisable,
 )
-from headgate.base.graph import RetryPolicy
-from headgate.flows import running
-from headgate.flows.definitions import StepDef
-from headgate.flows.flows import flow
-from headgate.flows.pools import Placeholder, PoolText
-from headgate.flows.registry import Registry, registry
-from headgate.flows.signals import Fatal, Retry
-from headgate.flows.steps import AsyncStep, step
+from locktender.base.graph import RetryPolicy
+from locktender.flows import running
+from locktender.flows.definitions import StepDef
+from locktender.flows.flows import flow
+from locktender.flows.pools import Placeholder, PoolText
+from locktender.flows.registry import Registry, registry
+from locktender.flows.signals import Fatal, Retry
+from locktender.flows.steps import AsyncStep, step
 
 
 @step
@@ -261,7 +261,7 @@ def test_a_script_registers_under_its_files_name(tmp_path: Path):
     script = tmp_path / "pipeline.py"
     script.write_text(
         textwrap.dedent("""
-        from headgate.flows.steps import step
+        from locktender.flows.steps import step
         @step
         def work(): ...
         print(work.name)
@@ -410,7 +410,7 @@ def test_retry_and_fatal_carry_what_the_worker_needs():
 
 def test_running_a_flow_needs_a_registered_engine(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(running, "_runners", [])
-    with pytest.raises(HeadgateError, match="no engine is loaded"):
+    with pytest.raises(LocktenderError, match="no engine is loaded"):
         simple.run(3)
     # when a client registers itself, it gets the flow and the arguments as given
     running.register(lambda flow, args, kwargs: (flow.name, args, dict(kwargs)))

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from headgate.base.graph import Graph, Node
-from headgate.flows import trace as tracing
-from headgate.flows.flows import flow
-from headgate.flows.known_graphs import MOST_GRAPHS, KnownGraphs
-from headgate.flows.steps import step
-from headgate.flows.trace import trace
+from locktender.base.graph import Graph, Node
+from locktender.flows import trace as tracing
+from locktender.flows.flows import flow
+from locktender.flows.known_graphs import MOST_GRAPHS, KnownGraphs
+from locktender.flows.steps import step
+from locktender.flows.trace import trace
 
 
 @step

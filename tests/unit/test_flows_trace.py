@@ -8,9 +8,9 @@ import msgspec
 import pydantic
 import pytest
 
-from headgate.base import codec
-from headgate.base.errors import InvalidFlow, Unserialisable
-from headgate.base.graph import (
+from locktender.base import codec
+from locktender.base.errors import InvalidFlow, Unserialisable
+from locktender.base.graph import (
     AllOf,
     AnyOf,
     Compare,
@@ -27,11 +27,11 @@ from headgate.base.graph import (
     Tag,
     Truthy,
 )
-from headgate.flows.flows import flow
-from headgate.flows.handles import Handle, as_handle, not_
-from headgate.flows.steps import step
-from headgate.flows.trace import Traced, trace
-from headgate.flows.tracer import current
+from locktender.flows.flows import flow
+from locktender.flows.handles import Handle, as_handle, not_
+from locktender.flows.steps import step
+from locktender.flows.trace import Traced, trace
+from locktender.flows.tracer import current
 
 
 @dataclass
@@ -618,7 +618,7 @@ def test_an_argument_that_contains_itself_is_refused():
 
 
 def test_too_many_steps_are_refused(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("headgate.flows.tracer.MAX_NODES", 10)
+    monkeypatch.setattr("locktender.flows.tracer.MAX_NODES", 10)
 
     def build():
         for _ in range(11):

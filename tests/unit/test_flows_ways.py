@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.base.errors import HeadgateError, InvalidFlow
-from headgate.base.graph import Const, Graph, Output, Param, PoolNeed
-from headgate.flows.flows import Flow, flow
-from headgate.flows.steps import step
-from headgate.flows.trace import Traced, trace
-from headgate.flows.ways import MOST_BRANCHES, MOST_PLACES, Ways
+from locktender.base.errors import InvalidFlow, LocktenderError
+from locktender.base.graph import Const, Graph, Output, Param, PoolNeed
+from locktender.flows.flows import Flow, flow
+from locktender.flows.steps import step
+from locktender.flows.trace import Traced, trace
+from locktender.flows.ways import MOST_BRANCHES, MOST_PLACES, Ways
 
 
 @step
@@ -106,7 +106,7 @@ programs = st.lists(ops, max_size=5)
 def outcome(traced: Flow[..., Any], args: tuple[Any, ...]) -> Any:
     try:
         found = trace(traced, args)
-    except HeadgateError as error:
+    except LocktenderError as error:
         return type(error), error.message, error.field
     return found.digest, found.body, found.params, found.consts, found.graph
 

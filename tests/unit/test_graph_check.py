@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from headgate.base import graph_check
-from headgate.base.errors import InvalidFlow
-from headgate.base.graph import (
+from locktender.base import graph_check
+from locktender.base.errors import InvalidFlow
+from locktender.base.graph import (
     GRAPH_VERSION,
     AllOf,
     Compare,
@@ -26,7 +26,7 @@ from headgate.base.graph import (
     Tag,
     Truthy,
 )
-from headgate.base.limits import Limits, PoolRule
+from locktender.base.limits import Limits, PoolRule
 
 
 def node(name: str = "a", **fields: Any) -> Node:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from headgate.base.graph import (
+from locktender.base.graph import (
     AnyCondition,
     Compare,
     Const,
@@ -20,11 +20,11 @@ from headgate.base.graph import (
     Param,
     Truthy,
 )
-from headgate.base.model import Failure
-from headgate.base.names import MAX_ITEMS
-from headgate.kernel.advance import Progress
-from headgate.kernel.steps import PLAIN, Advance
-from headgate.testing.sim.build import graph, items, step
+from locktender.base.model import Failure
+from locktender.base.names import MAX_ITEMS
+from locktender.kernel.advance import Progress
+from locktender.kernel.steps import PLAIN, Advance
+from locktender.testing.sim.build import graph, items, step
 
 BOOM = Failure("Boom", "as planned")
 
@@ -292,8 +292,8 @@ def test_a4_on_error_collect_hands_errors_on_as_values():
     flow = graph(items("m", on_error="collect"), step("sum", args=(Output(0),)), result=Output(1))
     way = Journey(flow, [1, 2]).fail("m", 0).ok("m", 1, "fine")
     [[error, fine]] = args(way, "sum")
-    assert error["$headgate.error"]["type"] == "Boom"
-    assert "traceback" not in error["$headgate.error"]
+    assert error["$locktender.error"]["type"] == "Boom"
+    assert "traceback" not in error["$locktender.error"]
     assert fine == "fine"
     assert way.closing == []
     assert way.ok("sum", value=1).result == 1
@@ -302,7 +302,7 @@ def test_a4_on_error_collect_hands_errors_on_as_values():
 def test_a_collected_error_is_an_item_like_any_other():
     flow = graph(items("a", on_error="collect"), items("b", Output(0)))
     way = Journey(flow, [1]).fail("a", 0)
-    assert way.inputs["b", 0]["$headgate.error"]["message"] == "as planned"
+    assert way.inputs["b", 0]["$locktender.error"]["message"] == "as planned"
 
 
 # -- conditions ------------------------------------------------------------------------------------

@@ -6,13 +6,13 @@ import random
 
 import msgspec
 
-from headgate.base.graph import Const, Graph, Output, Truthy
-from headgate.base.model import Failure
-from headgate.base.states import TaskState
-from headgate.kernel.advance import Progress
-from headgate.kernel.steps import PLAIN, Advance, Existing
-from headgate.testing.sim.build import graph, items, step
-from headgate.testing.sim.scenarios import random_graph
+from locktender.base.graph import Const, Graph, Output, Truthy
+from locktender.base.model import Failure
+from locktender.base.states import TaskState
+from locktender.kernel.advance import Progress
+from locktender.kernel.steps import PLAIN, Advance, Existing
+from locktender.testing.sim.build import graph, items, step
+from locktender.testing.sim.scenarios import random_graph
 
 BOOM = Failure("Boom", "as planned")
 Place = tuple[int, int]

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from headgate.base.limits import Fair, PoolRule, Rate
-from headgate.kernel.board import Board
-from headgate.kernel.gates import Gate, Lane, PoolGate
+from locktender.base.limits import Fair, PoolRule, Rate
+from locktender.kernel.board import Board
+from locktender.kernel.gates import Gate, Lane, PoolGate
 
 NOW = 10**15
 

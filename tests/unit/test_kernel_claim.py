@@ -6,8 +6,8 @@ from itertools import product
 
 import pytest
 
-from headgate.base.errors import InvalidInput
-from headgate.kernel.claim import Claim, ClaimPolicy, Felt, Load, claim_size
+from locktender.base.errors import InvalidInput
+from locktender.kernel.claim import Claim, ClaimPolicy, Felt, Load, claim_size
 
 CALM = Felt()
 POLICY = ClaimPolicy(batch=50, memory_high=0.8, latency_threshold_us=1_000)

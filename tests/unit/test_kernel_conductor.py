@@ -8,16 +8,16 @@ from itertools import permutations
 import msgspec
 import pytest
 
-from headgate.base.changes import Commit
-from headgate.base.events import Change
-from headgate.base.graph import Graph, Output, RetryPolicy
-from headgate.base.limits import Limits, PoolRule
-from headgate.base.model import Failure, LimitRow
-from headgate.base.states import RunState, TaskState
-from headgate.kernel.conductor import Conductor, Cycle
-from headgate.kernel.entries import TaskEntry
-from headgate.store.working import LEFT_BEHIND
-from headgate.testing.sim.build import graph, items, needs, numbers, run_row, step, worker_row
+from locktender.base.changes import Commit
+from locktender.base.events import Change
+from locktender.base.graph import Graph, Output, RetryPolicy
+from locktender.base.limits import Limits, PoolRule
+from locktender.base.model import Failure, LimitRow
+from locktender.base.states import RunState, TaskState
+from locktender.kernel.conductor import Conductor, Cycle
+from locktender.kernel.entries import TaskEntry
+from locktender.store.working import LEFT_BEHIND
+from locktender.testing.sim.build import graph, items, needs, numbers, run_row, step, worker_row
 
 NOW = 10**15
 BOOM = msgspec.json.encode(Failure("Boom", "as planned"))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from headgate.base.model import WorkerRow
-from headgate.kernel.demand import Demand, Waiting, demand_of
-from headgate.kernel.place import Floor, Skill
-from headgate.testing.sim.build import worker_row
+from locktender.base.model import WorkerRow
+from locktender.kernel.demand import Demand, Waiting, demand_of
+from locktender.kernel.place import Floor, Skill
+from locktender.testing.sim.build import worker_row
 
 GPU = (("gpu", "a100"),)
 

@@ -7,15 +7,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from headgate.base.graph import Graph, RetryPolicy
-from headgate.base.limits import Fair, Limits, PoolRule, Rate, TagRule
-from headgate.base.model import Failure
-from headgate.kernel.conductor import Conductor
-from headgate.kernel.entries import TaskEntry
-from headgate.kernel.explain import Reason, Typical, explain_task, waiting_nodes
-from headgate.kernel.explain_runs import explain_queued
-from headgate.kernel.patience import Until, patience
-from headgate.testing.sim.build import (
+from locktender.base.graph import Graph, RetryPolicy
+from locktender.base.limits import Fair, Limits, PoolRule, Rate, TagRule
+from locktender.base.model import Failure
+from locktender.kernel.conductor import Conductor
+from locktender.kernel.entries import TaskEntry
+from locktender.kernel.explain import Reason, Typical, explain_task, waiting_nodes
+from locktender.kernel.explain_runs import explain_queued
+from locktender.kernel.patience import Until, patience
+from locktender.testing.sim.build import (
     graph,
     items,
     line_before,

@@ -7,9 +7,9 @@ from itertools import combinations
 
 import pytest
 
-from headgate.base.limits import Limits, PoolRule, Rate
-from headgate.kernel.gates import UNBOUNDED, Gate, PoolGate
-from headgate.kernel.ledger import Ledger
+from locktender.base.limits import Limits, PoolRule, Rate
+from locktender.kernel.gates import UNBOUNDED, Gate, PoolGate
+from locktender.kernel.ledger import Ledger
 
 START = 10**15
 """A real instant, in microseconds: a bucket that was never used has been full for long."""

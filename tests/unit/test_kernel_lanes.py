@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.base.limits import Fair, Limits, TagRule
-from headgate.kernel.lanes import rank, signature
+from locktender.base.limits import Fair, Limits, TagRule
+from locktender.kernel.lanes import rank, signature
 
 PER_TENANT = TagRule("tenant", per_value=True, limit=1)
 ACME = TagRule("tenant", "acme", limit=3)

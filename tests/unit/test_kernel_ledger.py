@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from headgate.base.graph import Graph
-from headgate.base.limits import Fair, Limits, PoolRule, TagRule
-from headgate.base.states import TaskState
-from headgate.kernel.entries import RunEntry, TaskEntry
-from headgate.kernel.ledger import Ledger
-from headgate.testing.sim.build import graph, items, needs, run_row, step, worker_row
+from locktender.base.graph import Graph
+from locktender.base.limits import Fair, Limits, PoolRule, TagRule
+from locktender.base.states import TaskState
+from locktender.kernel.entries import RunEntry, TaskEntry
+from locktender.kernel.ledger import Ledger
+from locktender.testing.sim.build import graph, items, needs, run_row, step, worker_row
 
 NOW = 10**15
 DB = graph(step(pools=needs(db=1)), step("b", pools=needs(db=2)))

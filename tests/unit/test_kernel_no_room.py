@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.base.clock import SECOND
-from headgate.base.limits import Limits, PoolRule
-from headgate.base.model import Stubborn
-from headgate.kernel.conductor import Conductor
-from headgate.kernel.entries import TaskEntry
-from headgate.kernel.explain import Reason, Typical, explain_task
-from headgate.kernel.no_room import bound, bound_by_total, no_room, pressures, seats
-from headgate.kernel.place import Worker
-from headgate.testing.sim.build import graph, items, needs, numbers, run_row, step, worker_row
+from locktender.base.clock import SECOND
+from locktender.base.limits import Limits, PoolRule
+from locktender.base.model import Stubborn
+from locktender.kernel.conductor import Conductor
+from locktender.kernel.entries import TaskEntry
+from locktender.kernel.explain import Reason, Typical, explain_task
+from locktender.kernel.no_room import bound, bound_by_total, no_room, pressures, seats
+from locktender.kernel.place import Worker
+from locktender.testing.sim.build import graph, items, needs, numbers, run_row, step, worker_row
 
 NOW = 10**15
 

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from headgate.base.limits import Placement
-from headgate.kernel.place import MOST_LIKINGS, Floor, Skill
-from headgate.testing.sim.build import worker_row
+from locktender.base.limits import Placement
+from locktender.kernel.place import MOST_LIKINGS, Floor, Skill
+from locktender.testing.sim.build import worker_row
 
 ASYNC = Skill("async", "download", "v1", ())
 

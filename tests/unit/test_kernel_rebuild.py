@@ -7,15 +7,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from headgate.base.changes import TaskRow
-from headgate.base.graph import RetryPolicy
-from headgate.base.ids import task_id
-from headgate.base.limits import Limits, PoolRule
-from headgate.base.model import Failure, RunRow
-from headgate.base.states import RunState
-from headgate.kernel.conductor import Conductor
-from headgate.store import working
-from headgate.testing.sim.build import graph, needs, run_row, step, worker_row
+from locktender.base.changes import TaskRow
+from locktender.base.graph import RetryPolicy
+from locktender.base.ids import task_id
+from locktender.base.limits import Limits, PoolRule
+from locktender.base.model import Failure, RunRow
+from locktender.base.states import RunState
+from locktender.kernel.conductor import Conductor
+from locktender.store import working
+from locktender.testing.sim.build import graph, needs, run_row, step, worker_row
 
 NOW = 10**15
 LEASE = 40_000_000

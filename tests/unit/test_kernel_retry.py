@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.base.graph import RetryPolicy
-from headgate.base.graph_check import MAX_BACKOFF
-from headgate.kernel.retry import delay
+from locktender.base.graph import RetryPolicy
+from locktender.base.graph_check import MAX_BACKOFF
+from locktender.kernel.retry import delay
 
 STEADY = RetryPolicy(retries=9, delay_us=1_000, backoff=2.0, jitter=False, max_delay_us=100_000)
 JITTERED = RetryPolicy(retries=9, delay_us=1_000_000)

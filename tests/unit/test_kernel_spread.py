@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.base.clock import MILLISECOND, SECOND
-from headgate.kernel.place import A_SIP, PATIENCE_US, Floor, Skill
-from headgate.kernel.tally import A_WHILE_US, FEW, SHORT_US, SLACK, Tally
-from headgate.testing.sim.build import worker_row
+from locktender.base.clock import MILLISECOND, SECOND
+from locktender.kernel.place import A_SIP, PATIENCE_US, Floor, Skill
+from locktender.kernel.tally import A_WHILE_US, FEW, SHORT_US, SLACK, Tally
+from locktender.testing.sim.build import worker_row
 
 ASYNC = Skill("async", "download", "v1", ())
 OTHER = Skill("async", "upload", "v1", ())

@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
-from headgate.base.clock import MILLISECOND, SECOND
-from headgate.kernel.tally import A_WHILE_US, FEW, SLACK, SPAN, Tally
+from locktender.base.clock import MILLISECOND, SECOND
+from locktender.kernel.tally import A_WHILE_US, FEW, SLACK, SPAN, Tally
 
 tasks = itertools.count(1)
 

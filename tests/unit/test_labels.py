@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from headgate import Client, InvalidFlow, InvalidInput, embedded, flow, step
-from headgate.base.labels import Declared, check_labels, never
-from headgate.cli import arguments
-from headgate.testing import eventually
-from headgate.testing.sim.build import graph
-from headgate.testing.sim.build import step as node
+from locktender import Client, InvalidFlow, InvalidInput, embedded, flow, step
+from locktender.base.labels import Declared, check_labels, never
+from locktender.cli import arguments
+from locktender.testing import eventually
+from locktender.testing.sim.build import graph
+from locktender.testing.sim.build import step as node
 
 GPUS: Declared = {"gpu": ("a100", "h100"), "zone": ()}
 
@@ -52,33 +52,33 @@ def test_b14_what_is_declared_passes_and_without_a_declaration_anything_does():
 
 
 def engine(folder: Path, **labels: object) -> Client:
-    return embedded(folder / "headgate.db", work_dir=folder / "work", **labels)  # pyright: ignore[reportArgumentType]
+    return embedded(folder / "locktender.db", work_dir=folder / "work", **labels)  # pyright: ignore[reportArgumentType]
 
 
 def test_b14_submission_refuses_it_and_stores_nothing(tmp_path: Path):
-    with engine(tmp_path, labels={"gpu": ["h100"]}) as hg:
+    with engine(tmp_path, labels={"gpu": ["h100"]}) as client:
         with pytest.raises(InvalidFlow, match="does not know the value 'a100'"):
-            hg.submit(training)
+            client.submit(training)
         with pytest.raises(InvalidFlow):
-            hg.submit_many(training, [(), ()])
+            client.submit_many(training, [(), ()])
 
-        assert hg.runs.list() == []
+        assert client.runs.list() == []
 
 
 def test_b14_after_a_change_of_settings_why_says_never(tmp_path: Path):
-    with engine(tmp_path) as hg:
-        run = hg.submit(training)
+    with engine(tmp_path) as client:
+        run = client.submit(training)
         [task] = eventually(run.tasks)
-        assert "Start one that has it: headgate worker … --label gpu=a100" in str(run.why())
-    with engine(tmp_path, labels={"gpu": ["h100"]}) as hg:
-        said = hg.runs.get(run.id).why()
-        [reason] = hg.why(task.id).reasons
+        assert "Start one that has it: locktender worker … --label gpu=a100" in str(run.why())
+    with engine(tmp_path, labels={"gpu": ["h100"]}) as client:
+        said = client.runs.get(run.id).why()
+        [reason] = client.why(task.id).reasons
 
         assert reason.never
         assert "it needs gpu=a100, and [labels] does not know the value 'a100': never" in str(said)
     # and again without: whoever has the label runs it
-    with engine(tmp_path, worker_labels={"gpu": "a100"}) as hg:
-        assert hg.runs.get(run.id).result("10s") == 1
+    with engine(tmp_path, worker_labels={"gpu": "a100"}) as client:
+        assert client.runs.get(run.id).result("10s") == 1
 
 
 def test_one_value_of_each_label():

@@ -10,13 +10,13 @@ from contextlib import contextmanager
 
 import pytest
 
-from headgate.cli import last_resort
+from locktender.cli import last_resort
 
 SCRIPT = """
 import asyncio, sys, time
-from headgate.base.clock import SystemClock
-from headgate.cli import last_resort
-from headgate.cli.serving import Told
+from locktender.base.clock import SystemClock
+from locktender.cli import last_resort
+from locktender.cli.serving import Told
 
 last_resort.FIRST_US, last_resort.AGAIN_US, held, grace_us, again = map(int, sys.argv[1:])
 last_resort.HELD_US = 1_000_000
@@ -75,7 +75,7 @@ def test_a_loop_that_is_held_does_not_keep_the_process(number: signal.Signals):
 
 WORDS = """
 import os, time
-from headgate.cli import last_resort
+from locktender.cli import last_resort
 
 last_resort.UNHEARD_US, last_resort.ENDING_SECONDS = 100_000, 0.2
 

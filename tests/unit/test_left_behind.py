@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from headgate.base.config import Settings
-from headgate.stages.engine import Engine
-from headgate.stages.member import MOST_LEFT
-from headgate.stages.worker import End
-from headgate.store.sqlite.store import SqliteStore
+from locktender.base.config import Settings
+from locktender.stages.engine import Engine
+from locktender.stages.member import MOST_LEFT
+from locktender.stages.worker import End
+from locktender.store.sqlite.store import SqliteStore
 
 
 async def test_what_is_on_its_way_in_either_direction_is_named(tmp_path: Path):
-    store = SqliteStore(tmp_path / "hg.db")
+    store = SqliteStore(tmp_path / "engine.db")
     await store.open()
     engine = Engine(store, Settings(work_dir=str(tmp_path / "work")), lead=False)
     try:
@@ -39,7 +39,7 @@ async def test_what_is_on_its_way_in_either_direction_is_named(tmp_path: Path):
 
 
 async def test_a_leading_worker_names_ends_that_its_commits_have_yet_to_bring(tmp_path: Path):
-    store = SqliteStore(tmp_path / "hg.db")
+    store = SqliteStore(tmp_path / "engine.db")
     await store.open()
     engine = Engine(store, Settings(work_dir=str(tmp_path / "work")))
     try:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from headgate.base.logs import LogFilter, LogRow
-from headgate.stages.log_keeper import LogKeeper
-from headgate.store.sqlite.store import SqliteStore
+from locktender.base.logs import LogFilter, LogRow
+from locktender.stages.log_keeper import LogKeeper
+from locktender.store.sqlite.store import SqliteStore
 
 
 class Counted(SqliteStore):

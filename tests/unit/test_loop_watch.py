@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from headgate.base.clock import SystemClock
-from headgate.stages.executors.on_loop import AsyncExecutor
-from headgate.stages.executors.protocol import Job, Outcome
-from headgate.stages.loop_watch import LoopWatch, Sight
+from locktender.base.clock import SystemClock
+from locktender.stages.executors.on_loop import AsyncExecutor
+from locktender.stages.executors.protocol import Job, Outcome
+from locktender.stages.loop_watch import LoopWatch, Sight
 
 THRESHOLD_US = 200_000
 """Long against what a busy machine does to a thread: nobody is blamed for that."""
@@ -205,7 +205,7 @@ async def test_a_line_that_is_nobodys_blames_no_user(
         asyncio.get_running_loop().call_soon(watched.watch.found.wait, PATIENCE)
         await until(lambda: watched.watch.worst_us() >= 0.9 * THRESHOLD_US)
 
-    [said] = [each for each in caplog.records if each.name == "headgate.stages.loop_watch"]
+    [said] = [each for each in caplog.records if each.name == "locktender.stages.loop_watch"]
     assert said.levelno == logging.INFO
     assert "the worker holds its own loop for more than 200 ms, at " in said.getMessage()
     assert warnings(caplog) == []

@@ -11,15 +11,15 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.server_harness import PATIENCE, fetch, process, served, until
 
-from headgate import connect_async, flow, step
-from headgate.base.model import WorkerRow
-from headgate.base.states import TaskState
-from headgate.observe.metrics import MOST_STEPS, Metrics
-from headgate.observe.prometheus import Exposition
-from headgate.stages.engine import Engine
-from headgate.store.protocol import Beat, Ended, Finish
+from locktender import connect_async, flow, step
+from locktender.base.model import WorkerRow
+from locktender.base.states import TaskState
+from locktender.observe.metrics import MOST_STEPS, Metrics
+from locktender.observe.prometheus import Exposition
+from locktender.stages.engine import Engine
+from locktender.store.protocol import Beat, Ended, Finish
 
-pytest_plugins = ["headgate.testing.postgres"]
+pytest_plugins = ["locktender.testing.postgres"]
 opened = asyncio.Event()
 
 
@@ -62,7 +62,7 @@ class Read:
                 self._values[sample.name, frozenset(sample.labels.items())] = sample.value
 
     def __call__(self, name: str, **labels: str) -> float:
-        return self._values.get((f"headgate_{name}", frozenset(labels.items())), 0.0)
+        return self._values.get((f"locktender_{name}", frozenset(labels.items())), 0.0)
 
     def names(self) -> set[str]:
         return {name for name, _ in self._values}
@@ -128,11 +128,11 @@ def test_a_worker_tells_nothing_of_leading_and_a_server_nothing_of_working():
     metrics = Metrics()
     server = Exposition(metrics, may_lead=True)
     server.look()
-    assert b"headgate_worker" not in server.text()
+    assert b"locktender_worker" not in server.text()
     metrics.describe = lambda: WorkerRow("w", "h", 1, "0", {}, -1, 0)
     worker = Exposition(metrics, may_lead=False)
     worker.look()
-    assert b"headgate_leader" not in worker.text()
+    assert b"locktender_leader" not in worker.text()
 
 
 # -- fed by engines --------------------------------------------------------------------------------
@@ -140,7 +140,7 @@ def test_a_worker_tells_nothing_of_leading_and_a_server_nothing_of_working():
 
 async def test_d7_a_worker_that_leads_counts_what_it_takes(tmp_path: Path):
     """What it gives itself is offered to nobody, and taken with the leader's commits."""
-    url = tmp_path / "headgate.db"
+    url = tmp_path / "locktender.db"
     async with process(url, lead=True, work=True) as (_, engine), connect_async(url) as client:
         opened.set()
         run = await client.submit(holds, 3)
@@ -151,7 +151,7 @@ async def test_d7_a_worker_that_leads_counts_what_it_takes(tmp_path: Path):
 
 async def test_what_a_server_and_a_worker_do_is_counted_by_each(tmp_path: Path):
     # given a server, and tasks of which one at a time may run
-    url = tmp_path / "headgate.db"
+    url = tmp_path / "locktender.db"
     async with (
         process(url, lead=True, work=False, pools={"db": 2}) as (_, server),
         connect_async(url) as client,
@@ -196,7 +196,7 @@ async def test_what_a_server_and_a_worker_do_is_counted_by_each(tmp_path: Path):
 
 
 async def test_in_one_process_offers_are_accepted_by_the_commit_that_makes_them(tmp_path: Path):
-    url = tmp_path / "headgate.db"
+    url = tmp_path / "locktender.db"
     opened.set()
     async with process(url, lead=True, work=True) as (_, engine), connect_async(url) as client:
         await (await client.submit(holds, 3)).result(PATIENCE)
@@ -207,7 +207,7 @@ async def test_in_one_process_offers_are_accepted_by_the_commit_that_makes_them(
 
 async def test_offers_declined(tmp_path: Path):
     """A worker that drains says so with its next beat; what it is offered before, it declines."""
-    url = tmp_path / "headgate.db"
+    url = tmp_path / "locktender.db"
     opened.set()
     async with (
         process(url, lead=True, work=False) as (_, server),
@@ -224,7 +224,7 @@ async def test_offers_declined(tmp_path: Path):
 
 async def test_offers_withdrawn(tmp_path: Path):
     """A worker that answers nothing does not keep its offers."""
-    url = tmp_path / "headgate.db"
+    url = tmp_path / "locktender.db"
     opened.set()
     async with (
         process(url, lead=True, work=False, offer_ttl="200ms") as (core, server),

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from headgate import Capacity, InvalidInput, Provisioned, Provisioner
-from headgate.base.config import Settings, load
-from headgate.client import more_workers as subject
-from headgate.client.more_workers import MoreWorkers, more_workers
-from headgate.client.provisioners import made
-from headgate.client.step_sources import step_sources
-from headgate.flows.definitions import StepDef
+from locktender import Capacity, InvalidInput, Provisioned, Provisioner
+from locktender.base.config import Settings, load
+from locktender.client import more_workers as subject
+from locktender.client.more_workers import MoreWorkers, more_workers
+from locktender.client.provisioners import made
+from locktender.client.step_sources import step_sources
+from locktender.flows.definitions import StepDef
 
 # -- where steps are -------------------------------------------------------------------------------
 
@@ -141,7 +141,7 @@ def command_of(more: MoreWorkers) -> list[str]:
 def test_what_arguments_set_a_worker_is_told_and_limits_it_is_not(tmp_path: Path):
     settings = load(
         tmp_path,
-        {"HEADGATE_CLAIM_BATCH": "7"},
+        {"LOCKTENDER_CLAIM_BATCH": "7"},
         {
             "max_workers": 2,
             "total_permits": 1,
@@ -177,7 +177,7 @@ def test_idle_exit_is_refused_where_it_would_not_be_the_one_in_force(tmp_path: P
     with pytest.raises(InvalidInput, match=r"idle_exit .* provisioned_idle_exit"):
         subject.local_workers(settings, ["flows.py"])
     # in a file it is for workers started by hand
-    by_file = load(tmp_path, {"HEADGATE_IDLE_EXIT": "5s"}, {"max_workers": 2})
+    by_file = load(tmp_path, {"LOCKTENDER_IDLE_EXIT": "5s"}, {"max_workers": 2})
     assert "idle_exit=60000000us" in command_of(subject.local_workers(by_file, ["flows.py"]))
 
 
@@ -209,16 +209,16 @@ def test_a_maximum_from_elsewhere_that_cannot_be_had_here_is_only_told(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     none_here(monkeypatch, {})
-    settings = load(tmp_path, {"HEADGATE_MAX_WORKERS": "2"})
+    settings = load(tmp_path, {"LOCKTENDER_MAX_WORKERS": "2"})
     with caplog.at_level(logging.WARNING):
         assert more_workers(settings, None) is None
-    assert "HEADGATE_MAX_WORKERS" in caplog.text
+    assert "LOCKTENDER_MAX_WORKERS" in caplog.text
     assert "no step is defined yet" in caplog.text
 
 
 def test_a_worker_that_was_started_on_overflow_starts_no_others(tmp_path: Path):
-    settings = load(tmp_path, {"HEADGATE_PROVISION": "hg-1"}, {"max_workers": 2})
-    with pytest.raises(InvalidInput, match=r"itself a worker .*hg-1.*__main__"):
+    settings = load(tmp_path, {"LOCKTENDER_PROVISION": "engine-1"}, {"max_workers": 2})
+    with pytest.raises(InvalidInput, match=r"itself a worker .*engine-1.*__main__"):
         more_workers(settings, None)
 
 
@@ -311,7 +311,7 @@ def test_what_is_no_provisioner_is_refused_before_anything_starts(given: Any, wo
 
 
 def test_a_provisioner_without_a_maximum_would_never_be_asked(tmp_path: Path):
-    with pytest.raises(InvalidInput, match=r"how many .*max_workers=3.*headgate.toml"):
+    with pytest.raises(InvalidInput, match=r"how many .*max_workers=3.*locktender.toml"):
         more_workers(load(tmp_path), Own())
     assert more_workers(load(tmp_path, {}, {"max_workers": 1}), Own()) is not None
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from headgate import connect_async, flow, step
-from headgate.base.config import Settings
-from headgate.client.opening import settings_for
-from headgate.stages.engine import Engine
-from headgate.store.protocol import Heard, Order
-from headgate.store.sqlite.store import SqliteStore
+from locktender import connect_async, flow, step
+from locktender.base.config import Settings
+from locktender.client.opening import settings_for
+from locktender.stages.engine import Engine
+from locktender.store.protocol import Heard, Order
+from locktender.store.sqlite.store import SqliteStore
 
 
 @step
@@ -43,7 +43,7 @@ class ToldLate(SqliteStore):
 
 
 async def test_an_offer_that_is_told_twice_is_declined_once(tmp_path: Path):
-    settings: Settings = settings_for(tmp_path / "headgate.db", {"work_dir": str(tmp_path)})
+    settings: Settings = settings_for(tmp_path / "locktender.db", {"work_dir": str(tmp_path)})
     lead, work = SqliteStore(settings.url), ToldLate(settings.url)
     await lead.open()
     await work.open()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from headgate.base.changes import Commit, Order, RunEnd, RunMark, TaskEnd, TaskRow, TaskSave
-from headgate.store.postgres.folding import TASK, fold
+from locktender.base.changes import Commit, Order, RunEnd, RunMark, TaskEnd, TaskRow, TaskSave
+from locktender.store.postgres.folding import TASK, fold
 
 
 def save(task: int, state: str, **fields: object) -> TaskSave:

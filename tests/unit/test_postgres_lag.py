@@ -7,8 +7,8 @@ import logging
 
 import pytest
 
-from headgate.base.clock import SECOND
-from headgate.store.postgres.lag import LONGEST_SECONDS, Lag
+from locktender.base.clock import SECOND
+from locktender.store.postgres.lag import LONGEST_SECONDS, Lag
 
 
 async def test_it_looks_again_less_and_less_often(

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-import headgate.store.postgres
-import headgate.store.sqlite
-from headgate.base.errors import InvalidInput
-from headgate.store.postgres.compose import Dialect, Parts, columns
-from headgate.store.postgres.options import parse
-from headgate.store.postgres.session import SQL
-from headgate.store.sql import Statements
-from headgate.store.sql import parse as statements
+import locktender.store.postgres
+import locktender.store.sqlite
+from locktender.base.errors import InvalidInput
+from locktender.store.postgres.compose import Dialect, Parts, columns
+from locktender.store.postgres.options import parse
+from locktender.store.postgres.session import SQL
+from locktender.store.sql import Statements
+from locktender.store.sql import parse as statements
 
 
 def shared_names(package: str) -> set[str]:
@@ -27,8 +27,8 @@ def shared_names(package: str) -> set[str]:
 
 
 def test_both_dialects_define_the_same_names() -> None:
-    ours = shared_names(headgate.store.postgres.__file__)
-    assert ours == shared_names(headgate.store.sqlite.__file__)
+    ours = shared_names(locktender.store.postgres.__file__)
+    assert ours == shared_names(locktender.store.sqlite.__file__)
     assert len(ours) > 90
 
 
@@ -40,7 +40,7 @@ def test_every_table_is_written_with_its_schema() -> None:
     """There is no search path: a pooler would not keep it."""
     dialect = Dialect(SQL, '"other"')
     for name in SQL.names:
-        assert "headgate." not in dialect.text(name)
+        assert "locktender." not in dialect.text(name)
 
 
 def test_parts_count_their_parameters_from_one() -> None:
@@ -75,7 +75,7 @@ def test_a_url_as_options() -> None:
     assert (options.schema, options.pooled) == ("gate", True)
     assert options.shown == "postgresql://ann@db:5433/jobs"
     assert options.listen_dsn == "postgresql://ann:s3cret@db2:5434/jobs?sslmode=require"
-    assert parse("postgresql://db/jobs").schema == "headgate"
+    assert parse("postgresql://db/jobs").schema == "locktender"
     assert parse("postgresql://db/jobs", schema="other").schema == "other"
     assert parse("postgresql://db/jobs?listen=off").listen == "off"
     assert options.lock(1) != parse("postgresql://db/jobs").lock(1)

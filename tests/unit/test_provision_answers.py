@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from headgate.base.clock import ManualClock
-from headgate.base.config import Settings
-from headgate.base.provisioning import Said
-from headgate.kernel.demand import Demand, Want
-from headgate.provision import arms_length
-from headgate.provision.answers import WrongAnswer, granted, listing
-from headgate.provision.protocol import Capacity, Provisioned
-from headgate.stages.overflow import Overflow
-from headgate.store.protocol import Elect
-from headgate.store.sqlite import SqliteStore
-from headgate.testing.sim.build import worker_row
+from locktender.base.clock import ManualClock
+from locktender.base.config import Settings
+from locktender.base.provisioning import Said
+from locktender.kernel.demand import Demand, Want
+from locktender.provision import arms_length
+from locktender.provision.answers import WrongAnswer, granted, listing
+from locktender.provision.protocol import Capacity, Provisioned
+from locktender.stages.overflow import Overflow
+from locktender.store.protocol import Elect
+from locktender.store.sqlite import SqliteStore
+from locktender.testing.sim.build import worker_row
 
 SECOND = 1_000_000
 MOST = 3
@@ -101,7 +101,7 @@ class Scene:
 @pytest.fixture
 async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
     clock = ManualClock()
-    store = SqliteStore(tmp_path / "headgate.db", clock)
+    store = SqliteStore(tmp_path / "locktender.db", clock)
     await store.open()
     term = (await store.elect(Elect("leader", 3_600 * SECOND))).term
     assert term
@@ -248,7 +248,7 @@ async def test_a_wrong_answer_is_told_and_never_costs_the_maximum(
     says, words = WRONG[wrong]
     cloud = Cloud(**says)
     scene.with_(cloud)
-    with caplog.at_level(logging.WARNING, "headgate"):
+    with caplog.at_level(logging.WARNING, "locktender"):
         await scene.watch(2, join=join)
     told = [record.getMessage() for record in caplog.records if words in record.getMessage()]
     assert len(told) == 1
@@ -328,7 +328,7 @@ async def test_one_that_swallows_its_cancellation_is_left_behind(
     cloud = Cloud(list=deaf)
     overflow = scene.with_(cloud)
     object.__setattr__(overflow, "_provisioner", arms_length.ArmsLength(cloud, 0.02))
-    with caplog.at_level(logging.WARNING, "headgate"):
+    with caplog.at_level(logging.WARNING, "locktender"):
         await scene.watch(5)
     assert "cannot list its workers: it did not answer in time" in caplog.text
     assert "3 calls of it did not end when cancelled" in caplog.text
@@ -345,7 +345,7 @@ async def test_an_error_of_nobodys_is_a_failure_and_the_next_second_another_try(
 
     cloud = Cloud()
     policy = scene.with_(cloud).policy
-    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, "headgate"):
+    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, "locktender"):
         patch.setattr(policy, "asked", broken)
         await scene.watch(3)
     assert "cannot be asked (KeyError): 'x'; tasks stay queued" in caplog.text

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.base.config import Settings
-from headgate.provision.local import worker_command
-from headgate.provision.worker_logs import error_in
+from locktender.base.config import Settings
+from locktender.provision.local import worker_command
+from locktender.provision.worker_logs import error_in
 
 SECRET = "postgresql://me:hunter2@db/x"
 
@@ -21,8 +21,8 @@ def test_a_url_given_by_a_flag_is_not_on_a_workers_command_line():
         "max_workers": "3",
         "grace": "2s",
     }
-    command = worker_command(["flows.py"], settings, given, program=["headgate"])
-    assert command[:4] == ["headgate", "worker", "flows.py", "--with-parent"]
+    command = worker_command(["flows.py"], settings, given, program=["locktender"])
+    assert command[:4] == ["locktender", "worker", "flows.py", "--with-parent"]
     assert command[4:] == ["--set", "grace=2s", "--set", "idle_exit=3000000us"]
 
 

@@ -10,18 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from headgate.base.clock import ManualClock
-from headgate.base.config import Settings
-from headgate.base.limits import Limits
-from headgate.base.model import LimitRow
-from headgate.base.provisioning import AskedWorker, Said
-from headgate.kernel.demand import Demand, Want
-from headgate.provision.protocol import Capacity, Provisioned
-from headgate.stages import overflow as overflow_module
-from headgate.stages.overflow import Overflow, placed
-from headgate.store.protocol import Beat, Elect
-from headgate.store.sqlite import SqliteStore
-from headgate.testing.sim.build import worker_row
+from locktender.base.clock import ManualClock
+from locktender.base.config import Settings
+from locktender.base.limits import Limits
+from locktender.base.model import LimitRow
+from locktender.base.provisioning import AskedWorker, Said
+from locktender.kernel.demand import Demand, Want
+from locktender.provision.protocol import Capacity, Provisioned
+from locktender.stages import overflow as overflow_module
+from locktender.stages.overflow import Overflow, placed
+from locktender.store.protocol import Beat, Elect
+from locktender.store.sqlite import SqliteStore
+from locktender.testing.sim.build import worker_row
 
 SECOND = 1_000_000
 MILLISECOND = 1_000
@@ -139,7 +139,7 @@ class Posts:
 
 @pytest.fixture
 async def posts(tmp_path: Path) -> AsyncIterator[Posts]:
-    made = Posts(tmp_path / "headgate.db")
+    made = Posts(tmp_path / "locktender.db")
     yield made
     await made.close()
 
@@ -171,7 +171,7 @@ async def test_a_provisioner_that_raises_is_logged_and_asked_again_after_the_coo
     post: Post, caplog: pytest.LogCaptureFixture
 ):
     post.foreign.error = PermissionError("quota exceeded")
-    with caplog.at_level(logging.WARNING, "headgate"):
+    with caplog.at_level(logging.WARNING, "locktender"):
         await post.sees()
     assert "cannot start 3 workers: quota exceeded; tasks stay queued" in caplog.text
     assert "quota exceeded" in post.overflow.describe()
@@ -322,7 +322,7 @@ async def test_who_leads_again_says_nothing_of_who_came_and_went_meanwhile(
     first.foreign.ended = [Provisioned(name, "ended", 0, "exit code 0: idle") for name in names]
     first.clock.advance(MILLISECOND)
     first.term = (await first.store.elect(Elect("again", 1))).term or 0
-    with caplog.at_level(logging.WARNING, "headgate"):
+    with caplog.at_level(logging.WARNING, "locktender"):
         await first.sees(after=6)
     assert caplog.text == ""
     assert first.overflow.policy.failures == 0
@@ -339,7 +339,7 @@ async def test_who_ended_while_another_led_is_told_once(
     gone, *others = first.foreign.names
     first.foreign.running = others
     first.foreign.ended = [Provisioned(gone, "failed", 0, "exit code 3")]
-    with caplog.at_level(logging.WARNING, "headgate"):
+    with caplog.at_level(logging.WARNING, "locktender"):
         await until(lambda: f"worker {gone} ended: exit code 3" in caplog.text)
         await until(lambda: not first.overflow.policy.knows(gone))
         await first.sees(after=0.001)

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from headgate.base.config import Settings, load
-from headgate.base.errors import InvalidSettings
-from headgate.base.model import WorkerRow
-from headgate.kernel.demand import Demand, Want
-from headgate.provision.policy import LONGEST_COOLDOWN_US, Policy, Rules
-from headgate.provision.protocol import Capacity, Provisioned
-from headgate.provision.sight import Plan, Sight, Stored
-from headgate.testing.sim.build import worker_row
+from locktender.base.config import Settings, load
+from locktender.base.errors import InvalidSettings
+from locktender.base.model import WorkerRow
+from locktender.kernel.demand import Demand, Want
+from locktender.provision.policy import LONGEST_COOLDOWN_US, Policy, Rules
+from locktender.provision.protocol import Capacity, Provisioned
+from locktender.provision.sight import Plan, Sight, Stored
+from locktender.testing.sim.build import worker_row
 
 SECOND = 1_000_000
 GPU = (("gpu", "a100"),)

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.kernel.demand import Demand, Want
-from headgate.provision.dealing import Ask
-from headgate.provision.policy import Policy, Rules
-from headgate.provision.protocol import Capacity, Provisioned
-from headgate.provision.sight import Sight, Stored
-from headgate.testing.sim.build import worker_row
+from locktender.kernel.demand import Demand, Want
+from locktender.provision.dealing import Ask
+from locktender.provision.policy import Policy, Rules
+from locktender.provision.protocol import Capacity, Provisioned
+from locktender.provision.sight import Sight, Stored
+from locktender.testing.sim.build import worker_row
 
 SECOND = 1_000_000
 PERMITS = {"async": 3, "thread": 1}

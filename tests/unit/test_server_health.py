@@ -14,12 +14,12 @@ import psutil
 import pytest
 from tests.server_harness import fetch, process, served, until
 
-from headgate import connect_async, flow, step
-from headgate.server import web
-from headgate.server.fresh import Fresh
-from headgate.server.health import KEPT_SECONDS
+from locktender import connect_async, flow, step
+from locktender.server import web
+from locktender.server.fresh import Fresh
+from locktender.server.health import KEPT_SECONDS
 
-pytest_plugins = ["headgate.testing.postgres"]
+pytest_plugins = ["locktender.testing.postgres"]
 
 
 @step
@@ -33,7 +33,7 @@ def quickly(items: int):
 
 
 async def test_a_worker_that_lost_its_lease_is_not_fit(tmp_path: Path):
-    url = tmp_path / "headgate.db"
+    url = tmp_path / "locktender.db"
     async with (
         process(url, lead=False, work=True) as (core, engine),
         served(core) as port,
@@ -54,7 +54,7 @@ async def test_a_worker_that_lost_its_lease_is_not_fit(tmp_path: Path):
 
 async def test_a_store_that_cannot_be_read(tmp_path: Path):
     async with (
-        process(tmp_path / "headgate.db", lead=False, work=False) as (core, _),
+        process(tmp_path / "locktender.db", lead=False, work=False) as (core, _),
         served(core) as port,
     ):
         await core.store.close()
@@ -111,7 +111,7 @@ async def _backends(url: str) -> list[int]:
 
 async def test_demand_from_rows_leaves_the_rows_alone(tmp_path: Path):
     """A server that does not lead decides in a copy: nothing it thinks is written."""
-    url = tmp_path / "headgate.db"
+    url = tmp_path / "locktender.db"
     async with process(url, lead=True, work=False) as (_, leader):
         await until(lambda: leader.metrics.term, "the lead")
         async with (
@@ -134,7 +134,7 @@ async def test_demand_from_rows_leaves_the_rows_alone(tmp_path: Path):
 async def test_a_connection_that_stalls_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(web, "ANSWER_SECONDS", 0.2)
     async with (
-        process(tmp_path / "headgate.db", lead=True, work=False) as (core, _),
+        process(tmp_path / "locktender.db", lead=True, work=False) as (core, _),
         served(core) as port,
     ):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)

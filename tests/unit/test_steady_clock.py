@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from headgate.base.clock import SECOND
-from headgate.stages.steady import Steady
+from locktender.base.clock import SECOND
+from locktender.stages.steady import Steady
 
 LEASE = 10 * SECOND
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from headgate.base.changes import Commit, RunEvents
-from headgate.base.clock import SystemClock
-from headgate.base.errors import StoreError
-from headgate.base.events import Change
-from headgate.store.protocol import Elect
-from headgate.store.sqlite import SqliteStore
-from headgate.store.sqlite.session import connect
+from locktender.base.changes import Commit, RunEvents
+from locktender.base.clock import SystemClock
+from locktender.base.errors import StoreError
+from locktender.base.events import Change
+from locktender.store.protocol import Elect
+from locktender.store.sqlite import SqliteStore
+from locktender.store.sqlite.session import connect
 
 
 def test_the_writer_waits_for_the_disk_at_every_commit(tmp_path: Path) -> None:

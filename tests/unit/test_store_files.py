@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from headgate.base.clock import SystemClock
-from headgate.base.errors import InvalidInput, StoreBusy, StoreError
-from headgate.store.protocol import Expire, RunFilter
-from headgate.store.sqlite import SqliteStore
-from headgate.store.sqlite.session import Session
-from headgate.store.sqlite.turnstile import Turnstile
-from headgate.testing.conformance.world import (
+from locktender.base.clock import SystemClock
+from locktender.base.errors import InvalidInput, StoreBusy, StoreError
+from locktender.store.protocol import Expire, RunFilter
+from locktender.store.sqlite import SqliteStore
+from locktender.store.sqlite.session import Session
+from locktender.store.sqlite.turnstile import Turnstile
+from locktender.testing.conformance.world import (
     Leader,
     join,
     new_run,
@@ -34,13 +34,13 @@ NOBODY = 65_534
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    return tmp_path / "headgate.db"
+    return tmp_path / "locktender.db"
 
 
 @pytest.fixture
 def shared() -> Iterator[Path]:
     """A folder that another user may enter."""
-    folder = Path(tempfile.mkdtemp(prefix="headgate-test-"))
+    folder = Path(tempfile.mkdtemp(prefix="locktender-test-"))
     folder.chmod(0o777)
     yield folder
     shutil.rmtree(folder)
@@ -56,7 +56,7 @@ async def refused(path: Path, **options: int) -> StoreError:
 
 
 async def test_the_file_and_its_folders_are_made_on_first_use(tmp_path: Path) -> None:
-    path = tmp_path / "a" / "b" / "headgate.db"
+    path = tmp_path / "a" / "b" / "locktender.db"
     store = SqliteStore(path)
     await store.open()
     await submitted(store)
@@ -116,7 +116,7 @@ async def test_a_directory(tmp_path: Path) -> None:
 
 async def test_a_folder_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    await refused(tmp_path / "file" / "headgate.db")
+    await refused(tmp_path / "file" / "locktender.db")
 
 
 async def test_a_file_that_is_no_database(path: Path) -> None:
@@ -206,7 +206,7 @@ async def _what_is_said(path: Path) -> str:
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_read_only_file(shared: Path) -> None:
-    path = shared / "headgate.db"
+    path = shared / "locktender.db"
     asyncio.run(_what_is_said(path))
     for each in shared.iterdir():
         each.chmod(0o777 if each.is_dir() else 0o666)
@@ -219,7 +219,7 @@ def test_a_read_only_file(shared: Path) -> None:
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_read_only_folder(shared: Path) -> None:
     shared.chmod(0o555)
-    said = as_nobody(shared / "headgate.db")
+    said = as_nobody(shared / "locktender.db")
     shared.chmod(0o777)
     assert "writable" in said
 
@@ -282,7 +282,7 @@ async def test_a_relative_path_survives_a_change_of_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    store = SqliteStore("headgate.db")
+    store = SqliteStore("locktender.db")
     await store.open()
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")

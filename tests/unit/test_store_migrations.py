@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from headgate.base.errors import SchemaTooNew, StoreError
-from headgate.store.migrate import Migration, pending, read_migrations
-from headgate.store.sqlite import SqliteStore, opening
-from headgate.store.sqlite.opening import MIGRATIONS, split
+from locktender.base.errors import SchemaTooNew, StoreError
+from locktender.store.migrate import Migration, pending, read_migrations
+from locktender.store.sqlite import SqliteStore, opening
+from locktender.store.sqlite.opening import MIGRATIONS, split
 
 ONE = Migration(1, "one", "CREATE TABLE a (x);")
 TWO = Migration(2, "two", "CREATE TABLE b (x);")
@@ -66,14 +66,14 @@ def _change(path: Path, statement: str, *params: object) -> None:
 
 
 async def test_each_is_applied_once(tmp_path: Path) -> None:
-    path = tmp_path / "headgate.db"
+    path = tmp_path / "locktender.db"
     await _open(path)
     await _open(path)
     assert _applied(path) == [(each.number, each.checksum) for each in MIGRATIONS]
 
 
-async def test_a_file_of_a_newer_headgate_is_refused_and_left_alone(tmp_path: Path) -> None:
-    path = tmp_path / "headgate.db"
+async def test_a_file_of_a_newer_locktender_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "locktender.db"
     await _open(path)
     _change(path, "INSERT INTO migration VALUES (?, 'future', 'x', 0)", len(MIGRATIONS) + 1)
     before = _applied(path)
@@ -84,7 +84,7 @@ async def test_a_file_of_a_newer_headgate_is_refused_and_left_alone(tmp_path: Pa
 
 
 async def test_a_file_with_other_migrations_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "headgate.db"
+    path = tmp_path / "locktender.db"
     await _open(path)
     _change(path, "UPDATE migration SET checksum = 'x' WHERE number = 1")
     with pytest.raises(StoreError, match="differs"):
@@ -94,7 +94,7 @@ async def test_a_file_with_other_migrations_is_refused(tmp_path: Path) -> None:
 async def test_an_older_file_is_brought_up_to_date(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "headgate.db"
+    path = tmp_path / "locktender.db"
     await _open(path)
     text = "CREATE TABLE later (x);\nINSERT INTO later VALUES (1);\n"
     newer = [*MIGRATIONS, Migration(len(MIGRATIONS) + 1, "later", text)]
@@ -106,7 +106,7 @@ async def test_an_older_file_is_brought_up_to_date(
 async def test_a_migration_that_fails_leaves_the_file_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "headgate.db"
+    path = tmp_path / "locktender.db"
     await _open(path)
     before = _applied(path)
     text = "CREATE TABLE later (x);\nINSERT INTO nowhere VALUES (1);\n"

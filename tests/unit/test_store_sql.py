@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from headgate.store.sql import FEW_ROWS, MAX_ROWS, Statements, chunks, parse
-from headgate.store.sqlite.opening import MIGRATIONS, split
-from headgate.store.sqlite.session import SQL
+from locktender.store.sql import FEW_ROWS, MAX_ROWS, Statements, chunks, parse
+from locktender.store.sqlite.opening import MIGRATIONS, split
+from locktender.store.sqlite.session import SQL
 
 TEXT = """
 -- A file may open with an essay.
@@ -30,7 +30,7 @@ ON CONFLICT DO NOTHING
 @pytest.fixture
 def db() -> Iterator[sqlite3.Connection]:
     db = sqlite3.connect(":memory:")
-    db.create_function("headgate_now", 0, lambda: 1)
+    db.create_function("locktender_now", 0, lambda: 1)
     for migration in MIGRATIONS:
         for statement in split(migration.text):
             db.execute(statement)

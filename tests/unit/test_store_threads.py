@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from headgate.base.clock import SystemClock
-from headgate.store.sqlite import SqliteStore
-from headgate.store.sqlite.session import Session
-from headgate.store.sqlite.turnstile import Turnstile
-from headgate.testing.conformance.world import set_ceiling, submitted
+from locktender.base.clock import SystemClock
+from locktender.store.sqlite import SqliteStore
+from locktender.store.sqlite.session import Session
+from locktender.store.sqlite.turnstile import Turnstile
+from locktender.testing.conformance.world import set_ceiling, submitted
 
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
-    store = SqliteStore(tmp_path / "headgate.db")
+    store = SqliteStore(tmp_path / "locktender.db")
     await store.open()
     yield store
     await store.close()
@@ -118,7 +118,7 @@ async def test_a_caller_that_stops_waiting_does_not_stop_the_verb(store: SqliteS
 
 def test_a_waiter_is_always_next(tmp_path: Path) -> None:
     """However fast the other comes round again, it stands behind who waits."""
-    path = tmp_path / "headgate.db"
+    path = tmp_path / "locktender.db"
     hot, waiter = (Turnstile(path, SystemClock(), 10_000_000) for _ in range(2))
     turns = 0
     stop = threading.Event()

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from headgate import InvalidInput, connect
-from headgate.base import config
-from headgate.base.store_urls import check_path
-from headgate.store.places import place_for
+from locktender import InvalidInput, connect
+from locktender.base import config
+from locktender.base.store_urls import check_path
+from locktender.store.places import place_for
 
 SERVERS = (
     "localhost:5432/db",
@@ -21,13 +21,13 @@ SERVERS = (
     "postgres:db",
 )
 PATHS = (
-    "headgate.db",
-    ".headgate/headgate.db",
+    "locktender.db",
+    ".locktender/locktender.db",
     "./localhost:5432/db",
-    "/data/a:1/headgate.db",
-    "C:\\data\\headgate.db",
-    "C:/data/headgate.db",
-    "me@home/headgate.db",
+    "/data/a:1/locktender.db",
+    "C:\\data\\locktender.db",
+    "C:/data/locktender.db",
+    "me@home/locktender.db",
     "2026-01-01T12:00.db",
     "postgresql://me:secret@db.example:5432/db",
 )
@@ -52,7 +52,7 @@ def test_a_path_is_a_path(url: str):
 
 
 def test_a_file_of_settings_above_does_not_make_a_path_of_it(tmp_path: Path):
-    (tmp_path / "headgate.toml").write_text('url = "localhost:5432/db"\n')
+    (tmp_path / "locktender.toml").write_text('url = "localhost:5432/db"\n')
     below = tmp_path / "below"
     below.mkdir()
     with pytest.raises(InvalidInput, match="has no scheme"):

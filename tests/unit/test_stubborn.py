@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.base.clock import SECOND
-from headgate.base.model import Stubborn
-from headgate.stages.executors.protocol import Stopping
-from headgate.stages.stubborn import MOST, MOST_LINES, PATIENCE_US, StubbornBoard
+from locktender.base.clock import SECOND
+from locktender.base.model import Stubborn
+from locktender.stages.executors.protocol import Stopping
+from locktender.stages.stubborn import MOST, MOST_LINES, PATIENCE_US, StubbornBoard
 
 NOW = 50 * SECOND
 

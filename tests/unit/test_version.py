@@ -6,23 +6,23 @@ import re
 from importlib.metadata import version
 from pathlib import Path
 
-import headgate
-from headgate import embedded
-from headgate.base.version import installed
+import locktender
+from locktender import embedded
+from locktender.base.version import installed
 
-SOURCES = Path(headgate.__file__).parent
+SOURCES = Path(locktender.__file__).parent
 
 
 def test_a_worker_tells_the_version_that_is_installed(url: Path, monkeypatch):
     monkeypatch.setattr("importlib.metadata.version", lambda _name: "9.8.7")
     installed.cache_clear()
     try:
-        with embedded(url) as hg:
-            assert [worker.version for worker in hg.workers.list()] == ["9.8.7"]
+        with embedded(url) as engine:
+            assert [worker.version for worker in engine.workers.list()] == ["9.8.7"]
     finally:
         installed.cache_clear()
     monkeypatch.undo()
-    assert installed() == version("headgate")
+    assert installed() == version("locktender")
 
 
 def test_nobody_else_says_it():

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from headgate.base.clock import SECOND, ManualClock
-from headgate.base.config import Settings
-from headgate.stages.lifetime import NO_END, Bounds, Life, Lifetime, ending, next_look
+from locktender.base.clock import SECOND, ManualClock
+from locktender.base.config import Settings
+from locktender.stages.lifetime import NO_END, Bounds, Life, Lifetime, ending, next_look
 
 MINUTE = 60 * SECOND
 HOUR = 60 * MINUTE

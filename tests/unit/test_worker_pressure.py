@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from headgate.base.clock import MILLISECOND, SECOND
-from headgate.base.config import Settings
-from headgate.stages.memory import READ_EVERY_US, MemoryGauge
-from headgate.stages.pressure import LOG_EVERY_US, TELL_EVERY_US, Asked, Pressure
+from locktender.base.clock import MILLISECOND, SECOND
+from locktender.base.config import Settings
+from locktender.stages.memory import READ_EVERY_US, MemoryGauge
+from locktender.stages.pressure import LOG_EVERY_US, TELL_EVERY_US, Asked, Pressure
 
 GB = 1 << 30
 NONE = "9223372036854771712"

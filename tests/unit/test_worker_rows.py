@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from headgate.base.model import WorkerRow
-from headgate.store.decode import decode_worker, encode
+from locktender.base.model import WorkerRow
+from locktender.store.decode import decode_worker, encode
 
 ROW = WorkerRow(
     id="w", host="h", pid=1, version="0", permits={"async": 1}, total=-1, claim=1, leaves=((7, 9),)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, assert_type
 
-from headgate import (
+from locktender import (
     AdmissionRejected,
     AsyncRun,
     DuplicateKey,
@@ -45,35 +45,37 @@ def weigh(weights: list[float]) -> int:
 
 
 def sync_code() -> None:
-    with embedded(max_concurrent_runs=4) as hg:
-        run = hg.submit(build, ["a"], tags={"tenant": "acme"}, priority=5, key="k", deadline="1h")
+    with embedded(max_concurrent_runs=4) as engine:
+        run = engine.submit(
+            build, ["a"], tags={"tenant": "acme"}, priority=5, key="k", deadline="1h"
+        )
         assert_type(run, Run[list[int]])
         assert_type(run.result(timeout="10m"), list[int])
         assert_type(run.status(), RunState)
-        assert_type(hg.submit(build, ["a"], 3), Run[list[int]])
-        assert_type(hg.submit(build, paths=["a"]), Run[list[int]])
-        assert_type(hg.submit(nothing), Run[int])
-        assert_type(hg.submit(weigh, [1, 2]), Run[int])
-        assert_type(hg.submit("module:build", ["a"]), Run[Any])
-        assert_type(hg.submit_many(nothing, [(), Submission(priority=1)]), list[Run[int]])
-        some = hg.submit_many(nothing, [()], partial=True)
+        assert_type(engine.submit(build, ["a"], 3), Run[list[int]])
+        assert_type(engine.submit(build, paths=["a"]), Run[list[int]])
+        assert_type(engine.submit(nothing), Run[int])
+        assert_type(engine.submit(weigh, [1, 2]), Run[int])
+        assert_type(engine.submit("module:build", ["a"]), Run[Any])
+        assert_type(engine.submit_many(nothing, [(), Submission(priority=1)]), list[Run[int]])
+        some = engine.submit_many(nothing, [()], partial=True)
         assert_type(some, list[Run[int] | AdmissionRejected | DuplicateKey])
         assert_type(build.run(["a"]), list[int])
-        hg.submit(build, [1])  # pyright: ignore[reportCallIssue, reportArgumentType]
-        hg.submit(build, ["a"], "deep")  # pyright: ignore[reportCallIssue, reportArgumentType]
-        hg.submit(nothing, 1)  # pyright: ignore[reportCallIssue, reportArgumentType]
-        hg.submit(build, ["a"], key=7)  # pyright: ignore[reportCallIssue, reportArgumentType]
-        with hg.slots("db", 2, timeout="5s") as held:
+        engine.submit(build, [1])  # pyright: ignore[reportCallIssue, reportArgumentType]
+        engine.submit(build, ["a"], "deep")  # pyright: ignore[reportCallIssue, reportArgumentType]
+        engine.submit(nothing, 1)  # pyright: ignore[reportCallIssue, reportArgumentType]
+        engine.submit(build, ["a"], key=7)  # pyright: ignore[reportCallIssue, reportArgumentType]
+        with engine.slots("db", 2, timeout="5s") as held:
             held.check()
 
 
 async def async_code() -> None:
-    async with embedded_async() as hg:
-        run = await hg.submit(build, ["a"], tags={"tenant": "acme"})
+    async with embedded_async() as engine:
+        run = await engine.submit(build, ["a"], tags={"tenant": "acme"})
         assert_type(run, AsyncRun[list[int]])
         assert_type(await run.result(), list[int])
-        await hg.submit(build, [1])  # pyright: ignore[reportCallIssue, reportArgumentType]
-        async with hg.slots("db") as held:
+        await engine.submit(build, [1])  # pyright: ignore[reportCallIssue, reportArgumentType]
+        async with engine.slots("db") as held:
             assert_type(held.slots, int)
 
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import assert_type
 
-from headgate.base.codec import StepError
-from headgate.flows.flows import flow
-from headgate.flows.handles import as_handle, not_
-from headgate.flows.steps import step
+from locktender.base.codec import StepError
+from locktender.flows.flows import flow
+from locktender.flows.handles import as_handle, not_
+from locktender.flows.steps import step
 
 
 @dataclass

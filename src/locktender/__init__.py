@@ -1,0 +1,195 @@
+"""Locktender: durable workflows for Python whose concurrency and cost are predictable.
+
+These are the public names. Each is loaded on first use, so that importing the
+package costs nothing until something of it is needed.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from locktender.base.codec import StepError
+    from locktender.base.durations import Duration
+    from locktender.base.errors import (
+        AdmissionRejected,
+        DuplicateKey,
+        InvalidFlow,
+        InvalidInput,
+        InvalidSettings,
+        LeaseLost,
+        LocktenderError,
+        NotFound,
+        RunCancelled,
+        RunFailed,
+        RunTimedOut,
+        SchemaTooNew,
+        StoreBusy,
+        StoreError,
+        Unserialisable,
+        WaitTimeout,
+    )
+    from locktender.base.secrets import secret
+    from locktender.base.states import RunState, TaskState
+    from locktender.client.client import Client
+    from locktender.client.client_async import AsyncClient
+    from locktender.client.embedding import connect, connect_async, embedded, embedded_async
+    from locktender.client.guard import ClientClosed
+    from locktender.client.run import Run
+    from locktender.client.run_async import AsyncRun
+    from locktender.client.slots_async import Held
+    from locktender.client.submission import Submission
+    from locktender.client.views import (
+        EventInfo,
+        LimitChangeInfo,
+        LimitInfo,
+        LogInfo,
+        PoolInfo,
+        ProgressInfo,
+        QueueInfo,
+        Requested,
+        RunInfo,
+        StubbornInfo,
+        TaskInfo,
+        WorkerInfo,
+    )
+    from locktender.flows.flows import Flow, flow
+    from locktender.flows.handles import as_handle, not_
+    from locktender.flows.signals import Fatal, Retry
+    from locktender.flows.steps import AsyncStep, Step, step
+    from locktender.observe.why import Why
+    from locktender.provision.protocol import Capacity, Provisioned, Provisioner
+    from locktender.stages.executors.current import Current, current
+
+_HOMES = {
+    "base.codec": ("StepError",),
+    "base.durations": ("Duration",),
+    "base.errors": (
+        "AdmissionRejected",
+        "DuplicateKey",
+        "LocktenderError",
+        "InvalidFlow",
+        "InvalidInput",
+        "InvalidSettings",
+        "LeaseLost",
+        "NotFound",
+        "RunCancelled",
+        "RunFailed",
+        "RunTimedOut",
+        "SchemaTooNew",
+        "StoreBusy",
+        "StoreError",
+        "Unserialisable",
+        "WaitTimeout",
+    ),
+    "base.secrets": ("secret",),
+    "base.states": ("RunState", "TaskState"),
+    "client.client": ("Client",),
+    "client.client_async": ("AsyncClient",),
+    "client.embedding": ("connect", "connect_async", "embedded", "embedded_async"),
+    "client.guard": ("ClientClosed",),
+    "client.run": ("Run",),
+    "client.run_async": ("AsyncRun",),
+    "client.slots_async": ("Held",),
+    "client.submission": ("Submission",),
+    "client.views": (
+        "EventInfo",
+        "LimitChangeInfo",
+        "LimitInfo",
+        "LogInfo",
+        "PoolInfo",
+        "ProgressInfo",
+        "QueueInfo",
+        "Requested",
+        "RunInfo",
+        "StubbornInfo",
+        "TaskInfo",
+        "WorkerInfo",
+    ),
+    "flows.flows": ("Flow", "flow"),
+    "flows.handles": ("as_handle", "not_"),
+    "flows.signals": ("Fatal", "Retry"),
+    "flows.steps": ("AsyncStep", "Step", "step"),
+    "observe.why": ("Why",),
+    "provision.protocol": ("Capacity", "Provisioned", "Provisioner"),
+    "stages.executors.current": ("Current", "current"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "AdmissionRejected",
+    "AsyncClient",
+    "AsyncRun",
+    "AsyncStep",
+    "Capacity",
+    "Client",
+    "ClientClosed",
+    "Current",
+    "DuplicateKey",
+    "Duration",
+    "EventInfo",
+    "Fatal",
+    "Flow",
+    "Held",
+    "InvalidFlow",
+    "InvalidInput",
+    "InvalidSettings",
+    "LeaseLost",
+    "LimitChangeInfo",
+    "LimitInfo",
+    "LocktenderError",
+    "LogInfo",
+    "NotFound",
+    "PoolInfo",
+    "ProgressInfo",
+    "Provisioned",
+    "Provisioner",
+    "QueueInfo",
+    "Requested",
+    "Retry",
+    "Run",
+    "RunCancelled",
+    "RunFailed",
+    "RunInfo",
+    "RunState",
+    "RunTimedOut",
+    "SchemaTooNew",
+    "Step",
+    "StepError",
+    "StoreBusy",
+    "StoreError",
+    "StubbornInfo",
+    "Submission",
+    "TaskInfo",
+    "TaskState",
+    "Unserialisable",
+    "WaitTimeout",
+    "Why",
+    "WorkerInfo",
+    "as_handle",
+    "connect",
+    "connect_async",
+    "current",
+    "embedded",
+    "embedded_async",
+    "flow",
+    "not_",
+    "secret",
+    "step",
+]
+
+
+def __getattr__(name: str) -> object:
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module 'locktender' has no attribute {name!r}")
+    if home == "flows.flows":
+        import_module("locktender.client.runner")  # so that flow.run(...) finds an engine
+    value: object = getattr(import_module(f"locktender.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

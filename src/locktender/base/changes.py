@@ -1,0 +1,221 @@
+"""Rows as they pass between the kernel, the store and the worker.
+
+Named tuples in the order of their columns: the hot path binds them to SQL
+as they are. The kernel makes them, the store writes them, `load` reads them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from locktender.base.events import Change
+from locktender.base.states import TaskState
+
+
+class TaskRow(NamedTuple):
+    """The whole row of a task."""
+
+    id: int
+    node: int
+    idx: int
+    """The item's index; −1 for a plain step, and for a map that was skipped before it was expanded."""
+    state: str
+    attempt: int = 0
+    """Attempts a worker accepted, ever."""
+    tries: int = 0
+    """Attempts charged against `retries` since the run was last (re)submitted."""
+    abandons: int = 0
+    offers: int = 0
+    token: int = 0
+    worker: str | None = None
+    held: bytes | None = None
+    """JSON `{pool: slots}` while scheduled or running: usage is derived from these rows."""
+    input: bytes | None = None
+    """JSON `{"args": […], "kwargs": {…}}`; of an item only what differs from its siblings."""
+    output: bytes | None = None
+    error: bytes | None = None
+    """JSON of `base.model.Failure`."""
+    requested_at: int = 0
+    scheduled_at: int = 0
+    started_at: int = 0
+    ended_at: int = 0
+    not_before: int = 0
+    eligible_at: int = 0
+    """When it first passed every gate but the worker's: the dispatch deadline's clock. 0: not yet."""
+
+
+class TaskSave(NamedTuple):
+    """A task the coordinator owns, as it is at the end of a cycle: its hot columns."""
+
+    id: int
+    state: str
+    attempt: int
+    tries: int
+    abandons: int
+    offers: int
+    token: int
+    worker: str | None
+    held: bytes | None
+    error: bytes | None
+    requested_at: int
+    scheduled_at: int
+    started_at: int
+    ended_at: int
+    not_before: int
+    eligible_at: int
+
+
+class TaskEnd(NamedTuple):
+    """A completed task of a worker in the leader's own process, written with the leader's commit."""
+
+    id: int
+    token: int
+    output: bytes | None
+    ended_at: int
+
+
+class NodeInput(NamedTuple):
+    """Arguments that all items of one mapped step share, rendered and stored once."""
+
+    run: int
+    node: int
+    input: bytes
+
+
+class RunStart(NamedTuple):
+    run: int
+    started_at: int
+
+
+class RunMark(NamedTuple):
+    """A run that is being brought to an end: `verdict` is how it will end once nothing of it is in flight."""
+
+    run: int
+    state: str
+    verdict: str
+    error: bytes | None
+
+
+class RunEnd(NamedTuple):
+    run: int
+    state: str
+    output: bytes | None
+    error: bytes | None
+    ended_at: int
+
+
+class Order(NamedTuple):
+    """What a worker in another process is to do: accept an offer, stop a task it runs, drain."""
+
+    worker: str
+    task: int
+    token: int
+    kind: str
+    """`offer`, `stop` or `drain` (then `task` only tells orders apart)."""
+    reason: str = ""
+
+
+class Bucket(NamedTuple):
+    """A rate's state: the instant from which the next grant is free (GCRA's theoretical arrival time)."""
+
+    pool: str
+    tat: int
+
+
+class Reservation(NamedTuple):
+    """Slots kept free for a waiter that was bypassed too often; stored so that every `why` can tell."""
+
+    task: int
+    pool: str
+    slots: int
+
+
+class Linger(NamedTuple):
+    """Slots of a dead worker's attempt in a pool with a longer lease: taken until that has passed too."""
+
+    task: int
+    token: int
+    pool: str
+    slots: int
+    until: int
+    worker: str
+
+
+class RunEvents(NamedTuple):
+    """Changes of one run (0: of none) in one commit, in order."""
+
+    run: int
+    changes: list[Change]
+
+
+_REQUESTED = TaskState.REQUESTED
+_WAITING = frozenset({TaskState.REQUESTED, TaskState.SCHEDULED})
+
+
+@dataclass(slots=True)
+class Commit:
+    """A leader's cycle: everything it decided, in one transaction, if its term still holds."""
+
+    term: int
+    cycle: int
+    actor: str
+    previous: int = 0
+    """The cycle of the commit before it: the store takes commits in their order only."""
+    at: int = 0
+    """The store's time when the cycle was decided: the time of its events."""
+    runs_started: list[RunStart] = field(default_factory=list[RunStart])
+    runs_marked: list[RunMark] = field(default_factory=list[RunMark])
+    runs_ended: list[RunEnd] = field(default_factory=list[RunEnd])
+    tasks_new: list[TaskRow] = field(default_factory=list[TaskRow])
+    tasks_saved: list[TaskSave] = field(default_factory=list[TaskSave])
+    tasks_ended: list[TaskEnd] = field(default_factory=list[TaskEnd])
+    node_inputs: list[NodeInput] = field(default_factory=list[NodeInput])
+    orders: list[Order] = field(default_factory=list[Order])
+    buckets: list[Bucket] = field(default_factory=list[Bucket])
+    reservations: list[Reservation] | None = None
+    """The whole set, where it changed."""
+    lingers: list[Linger] | None = None
+    """The whole set, where it changed."""
+    requests_done: list[int] = field(default_factory=list[int])
+    reprioritised: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    """(queued run, new priority)"""
+    events: list[RunEvents] = field(default_factory=list[RunEvents])
+    own_ends: bool = False
+    """Attempts of the leader's own process end with it: nobody else has written how."""
+
+    @property
+    def preparing(self) -> bool:
+        """Nothing begins or ends with it: runs are opened, tasks wait or are offered.
+
+        Nobody acts on it before a write of their own (an acceptance) is durable, and with that this one.
+        """
+        return not (
+            self.own_ends
+            or self.runs_marked
+            or self.runs_ended
+            or self.tasks_ended
+            or self.lingers is not None
+            or self.requests_done
+            or self.reprioritised
+            or any(order.kind != "offer" for order in self.orders)
+            or any(task.state not in _WAITING for task in self.tasks_new)
+            or any(
+                # When it began to lack only a worker is counted from: it survives.
+                task.state not in _WAITING or (task.eligible_at and task.state == _REQUESTED)
+                for task in self.tasks_saved
+            )
+        )
+
+    @property
+    def empty(self) -> bool:
+        return not (
+            self.events
+            or self.tasks_saved
+            or self.orders
+            or self.buckets
+            or self.requests_done
+            or self.reprioritised
+            or self.reservations is not None
+            or self.lingers is not None
+        )

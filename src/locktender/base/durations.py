@@ -1,0 +1,71 @@
+"""Durations as people write them: `"90s"`, `"1h30m"`, `1.5` (seconds); kept as integer microseconds."""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import timedelta
+
+from locktender.base.errors import InvalidInput
+
+Duration = str | int | float | timedelta
+
+_UNITS = {
+    "us": 1,
+    "ms": 1_000,
+    "s": 1_000_000,
+    "m": 60_000_000,
+    "h": 3_600_000_000,
+    "d": 86_400_000_000,
+    "w": 604_800_000_000,
+}
+_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(us|ms|s|m|h|d|w)")
+_HINT = 'Write it as "500ms", "90s", "1h30m" or a number of seconds.'
+MAX_MICROSECONDS = 100 * 366 * _UNITS["d"]
+
+
+def microseconds(value: object, field: str = "duration", *, minimum: int = 1) -> int:
+    """`value` in microseconds; `minimum` is 1 because a duration of nothing is a mistake nearly everywhere."""
+    result = _parse(value, field)
+    if result < minimum:
+        least = "zero or more" if minimum == 0 else "more than zero"
+        raise InvalidInput(f"{field} must be {least}.", field=field, got=value, hint=_HINT)
+    if result > MAX_MICROSECONDS:
+        raise InvalidInput(f"{field} must be under 100 years.", field=field, got=value, hint=_HINT)
+    return result
+
+
+def _parse(value: object, field: str) -> int:
+    if isinstance(value, timedelta):
+        return value // timedelta(microseconds=1)
+    if isinstance(value, bool):
+        raise InvalidInput(f"{field} is not a duration.", field=field, got=value, hint=_HINT)
+    if isinstance(value, int | float):
+        # An int beyond every float cannot be asked whether it is finite.
+        if isinstance(value, float) and not math.isfinite(value):
+            raise InvalidInput(f"{field} is not a duration.", field=field, got=value, hint=_HINT)
+        scaled = value * 1_000_000
+        return round(scaled) if scaled <= MAX_MICROSECONDS else MAX_MICROSECONDS + 1
+    text = value.strip() if isinstance(value, str) else ""
+    parts = _PART.findall(text)
+    if not parts or _PART.sub("", text).strip():
+        raise InvalidInput(f"{field} is not a duration.", field=field, got=value, hint=_HINT)
+    total = sum(float(number) * _UNITS[unit] for number, unit in parts)
+    return round(total) if math.isfinite(total) else MAX_MICROSECONDS + 1
+
+
+def spoken(value: int) -> str:
+    """`value` microseconds as a person would say it: `4h00m`, `2m05s`, `1.5s`, `40ms`."""
+    if value < 0:
+        return "-" + spoken(-value)
+    if value < 1_000_000:
+        return f"{value / 1000:.3g}ms"
+    seconds = value / 1_000_000
+    if seconds < 60:
+        return f"{seconds:.3g}s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    if whole < 86_400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+    return f"{whole // 86_400}d{whole % 86_400 // 3600:02d}h"

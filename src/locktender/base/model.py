@@ -1,0 +1,198 @@
+"""What passes between clients, store and workers: runs, failures, workers, requests."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from locktender.base.ids import RunId
+
+RunKind = Literal["flow", "hold"]
+OnDuplicate = Literal["attach", "reject", "replace", "skip_if_finished"]
+Outcome = Literal["created", "attached", "finished", "duplicate", "rejected"]
+
+
+class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Why an attempt, a task or a run ended badly."""
+
+    type: str
+    """The exception's class, or one of ours: `capacity`, `queue_timeout`, `worker_lost`, `internal` …"""
+    message: str
+    traceback: str | None = None
+    retryable: bool = True
+    retry_after_us: int | None = None
+    """Set by `Retry(after=…)`: overrides the back-off."""
+    node: str | None = None
+
+
+class NewRun(msgspec.Struct, frozen=True, gc=False):
+    """A run as its submitter hands it in. Durations are relative: the store's clock makes instants of them.
+
+    Nothing in it can lead back to it, so the collector need not look at ten thousand of them.
+    """
+
+    id: RunId
+    flow: str
+    graph: str
+    """Content hash of the graph."""
+    params: bytes
+    """JSON object: the flow's parameters by name."""
+    consts: bytes
+    """JSON array: values the graph's `Const` templates point to."""
+    tags: dict[str, str] = {}
+    priority: int = 0
+    key: str | None = None
+    on_duplicate: OnDuplicate = "attach"
+    deadline_us: int | None = None
+    queue_timeout_us: int | None = None
+    dispatch_deadline_us: int | None = None
+    kind: RunKind = "flow"
+    trace: str | None = None
+    """The submitter's trace (W3C `traceparent`): its steps' spans belong to it."""
+
+
+class RunRow(msgspec.Struct, frozen=True, gc=False):
+    """A stored run. Like `NewRun`, nothing in it leads back to it: a leader holds one per lane."""
+
+    seq: int
+    id: RunId
+    flow: str
+    graph: str
+    params: bytes
+    consts: bytes
+    tags: dict[str, str]
+    priority: int
+    key: str | None
+    kind: RunKind
+    generation: int
+    """0 at first; one more each time the run is retried."""
+    state: str
+    verdict: str | None
+    lane: int
+    waits_for: int | None
+    """The run with the same key that this one replaces: it starts when that one has ended."""
+    queued_at: int
+    started_at: int
+    ended_at: int
+    deadline_at: int | None
+    queue_timeout_us: int | None
+    dispatch_deadline_us: int | None
+    output: bytes | None
+    error: bytes | None
+    trace: str | None = None
+
+
+class Progress(msgspec.Struct, frozen=True, array_like=True):
+    """How far a running attempt is, by its own word."""
+
+    token: int
+    done: float
+    total: float | None = None
+    message: str = ""
+
+
+class Stubborn(msgspec.Struct, frozen=True, array_like=True):
+    """A running attempt that was told to stop and has not."""
+
+    token: int
+    task: int
+    step: str
+    reason: str
+    """`timeout`, `cancel`, `drain` …"""
+    since: int
+    """When it was told, about: the store's time by the worker's own clock since it joined."""
+
+
+class WorkerRow(msgspec.Struct, frozen=True):
+    """A worker as it last described itself. Its lease covers all its tasks and slots."""
+
+    id: str
+    host: str
+    pid: int
+    version: str
+    permits: dict[str, int]
+    """Per executor; −1 is unlimited."""
+    total: int
+    """Over all executors; −1 is unlimited."""
+    claim: int
+    """How many offers it will take now: permits free under the pressure it feels."""
+    full: tuple[str, ...] = ()
+    """Executors that are nearly full: it takes none of theirs until there is room again."""
+    share: int = 100
+    """Percent of its permits it uses under the pressure it feels."""
+    pressed: dict[str, float] = {}
+    """What presses it, and above what: `memory` (a share, 0 to 1), `latency` (seconds)."""
+    free: int = 0
+    """How many tasks it would have taken at the moment of the beat: for people."""
+    labels: dict[str, str] = {}
+    steps: dict[str, str] | None = None
+    """Step → signature. None: any step (tests, simulator)."""
+    flows: dict[str, str] = {}
+    """Flow → signature, of the flows it could trace."""
+    draining: bool = False
+    in_flight: int = 0
+    memory: float = 0.0
+    """Share of its memory in use, 0 to 1."""
+    p99_us: int = 0
+    """How long its tasks of the last minute took, all but the slowest hundredth; 0: none yet."""
+    lag_us: int = 0
+    """How late its loop was at worst in the last seconds."""
+    provision: str = ""
+    """What a provisioner calls it; empty: somebody started it by hand."""
+    progress: list[Progress] = []
+    """What its attempts said last; bounded, the latest are kept."""
+    stubborn: list[Stubborn] = []
+    """Attempts that were told to stop a while ago and still run; bounded, the oldest are kept."""
+    leaves: tuple[tuple[int, int], ...] = ()
+    """(task, token) of what it has in hand while it is told to end: charged to nobody if it goes without them."""
+    leaves_all: bool = False
+    """They are too many to name: whatever it has in hand."""
+    since: int = 0
+    lease_until: int = 0
+
+
+RequestKind = Literal["cancel", "reprioritise", "drain"]
+
+
+class Request(msgspec.Struct, frozen=True):
+    """What a client asks of the leader: a request, not a state. The owner of the moment carries it out."""
+
+    kind: RequestKind
+    subject: str
+    """A run's id, or a worker's."""
+    priority: int | None = None
+    force: bool = False
+    """A cancel that does not wait for clean-up steps."""
+    who: str = ""
+    reason: str = ""
+
+
+class StoredRequest(msgspec.Struct, frozen=True):
+    seq: int
+    request: Request
+
+
+class LimitRow(msgspec.Struct, frozen=True):
+    """One rule as stored: what code declared, what an operator set. JSON of the rule, or None."""
+
+    kind: str
+    name: str
+    declared: bytes | None
+    live: bytes | None
+
+    @property
+    def effective(self) -> bytes | None:
+        return self.declared if self.live is None else self.live
+
+
+class LimitChange(msgspec.Struct, frozen=True):
+    """An entry of the limits' history: who changed what, when, from what to what."""
+
+    at: int
+    who: str
+    kind: str
+    name: str
+    before: bytes | None
+    after: bytes | None
+    reason: str = ""

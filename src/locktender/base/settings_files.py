@@ -1,0 +1,89 @@
+"""The file that settings come from: `locktender.toml`, or `[tool.locktender]` in `pyproject.toml`.
+
+The nearest one upwards from the working directory is used, and only that one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+from locktender.base.errors import InvalidSettings
+
+OWN_FILE = "locktender.toml"
+PROJECT_FILE = "pyproject.toml"
+
+
+class SettingsFile(NamedTuple):
+    path: Path
+    prefix: str
+    """What stands before a key in messages: `tool.locktender.` in a project file."""
+    table: dict[str, Any]
+
+
+def nearest(cwd: Path) -> SettingsFile | None:
+    """The settings file of `cwd` or of the nearest directory above it that has one."""
+    for directory in _upwards(cwd):
+        own, project = _own(directory / OWN_FILE), _project(directory / PROJECT_FILE)
+        if own is not None and project is not None:
+            raise InvalidSettings(
+                f"both {own.path} and [tool.locktender] in {project.path} have settings.",
+                field="settings",
+                hint="Keep one of them.",
+            )
+        found = own if own is not None else project
+        if found is not None:
+            return found
+    return None
+
+
+def _upwards(cwd: Path) -> Iterator[Path]:
+    here = Path(cwd).absolute()
+    yield here
+    yield from here.parents
+
+
+def _own(path: Path) -> SettingsFile | None:
+    data = _read(path)
+    return None if data is None else SettingsFile(path, "", _parse(path, data))
+
+
+def _project(path: Path) -> SettingsFile | None:
+    data = _read(path)
+    # Most project files never mention us: they need no parser, which costs several milliseconds to import.
+    if data is None or b"locktender" not in data:
+        return None
+    tool: object = _parse(path, data).get("tool")
+    table: object = (
+        cast("dict[str, Any]", tool).get("locktender") if isinstance(tool, dict) else None
+    )
+    if table is None:
+        return None
+    if not isinstance(table, dict):
+        raise InvalidSettings(
+            f"{path}: tool.locktender must be a table.", field="tool.locktender", got=table
+        )
+    return SettingsFile(path, "tool.locktender.", cast("dict[str, Any]", table))
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise InvalidSettings(
+            f"{path} cannot be read: {error.strerror}.",
+            field="settings",
+            hint="Make it readable, or remove it.",
+        ) from error
+
+
+def _parse(path: Path, data: bytes) -> dict[str, Any]:
+    import tomllib  # noqa: PLC0415 — only where there is a file to read
+
+    try:
+        return tomllib.loads(data.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidSettings(f"{path} is not valid TOML: {error}.", field="settings") from error

@@ -1,0 +1,152 @@
+"""What follows FILE:flow on the command line, as values: arguments by annotation, tags, pools, settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple, cast
+
+import msgspec
+
+from locktender.base import codec
+from locktender.base.config import known_key
+from locktender.base.errors import InvalidInput
+from locktender.cli.numbers import number
+from locktender.flows.definitions import FlowDef
+
+
+class Call(NamedTuple):
+    args: list[Any]
+    kwargs: dict[str, Any]
+
+
+def read_call(flow: FlowDef, args: str | None, named: Iterable[str]) -> Call:
+    """Arguments from JSON and from name=value pairs, bound to the signature and typed by its annotations."""
+    given, kwargs = _from_json(args)
+    for key, text in _pairs(named, "arg").items():
+        if key in kwargs:
+            raise InvalidInput(
+                f"argument {key!r} is given twice.", field=key, hint="Keep --args or --arg for it."
+            )
+        kwargs[key] = _value(flow, key, text)
+    flow.bind(given, kwargs)  # says what does not fit, with the signature
+    flow.prepare()
+    raw = codec.render_call(
+        [codec.encode(each, flow.argument_name(index)) for index, each in enumerate(given)],
+        {key: codec.encode(each, key) for key, each in kwargs.items()},
+    )
+    return Call(*flow.decode_call(raw))
+
+
+def _from_json(text: str | None) -> tuple[list[Any], dict[str, Any]]:
+    if text is None:
+        return [], {}
+    try:
+        value: object = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+        raise InvalidInput(
+            f"--args is not JSON: {error}.",
+            field="args",
+            got=text,
+            hint="""Write '[1, "two"]' for arguments in order, or '{"name": "value"}' by name.""",
+        ) from error
+    if isinstance(value, list):
+        return cast("list[Any]", value), {}
+    if isinstance(value, dict):
+        return [], cast("dict[str, Any]", value)
+    raise InvalidInput(
+        "--args must be a JSON array (arguments in order) or object (by name).",
+        field="args",
+        got=text,
+        hint=f"For one argument write --args '[{text}]'.",
+    )
+
+
+def _value(flow: FlowDef, key: str, text: str) -> Any:
+    """Text where the parameter is text, else JSON, else text: `--arg n=3 --arg name=acme`."""
+    parameter = flow.parameters.parameters.get(key)
+    if parameter is not None and parameter.annotation in {str, "str", "str | None"}:
+        return text
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        return text
+
+
+def tags(given: Iterable[str]) -> dict[str, str]:
+    return _pairs(given, "tag")
+
+
+def labels(given: Iterable[str]) -> dict[str, str]:
+    """A worker has one value of each: of two, the task that needs the other would wait for ever."""
+    several = list(given)
+    found = _pairs(several, "label")
+    if len(found) < len(set(several)):
+        twice = next(key for key in found if len({*_of(several, key)}) > 1)
+        raise InvalidInput(
+            f"--label {twice} is given twice, and a worker has one value of each label.",
+            field="label",
+            got=[f"{twice}={value}" for value in _of(several, twice)],
+            hint="Start a worker for each.",
+        )
+    return found
+
+
+def pools(given: Iterable[str]) -> dict[str, Any]:
+    return {name: number(limit) for name, limit in _pairs(given, "pool").items()}
+
+
+def weights(given: Iterable[str]) -> dict[str, Any]:
+    return {name: number(weight) for name, weight in _pairs(given, "weight").items()}
+
+
+def settings(given: Iterable[str]) -> dict[str, Any]:
+    """Settings by name; numbers, true and false are read as such."""
+    pairs = _pairs(given, "set")
+    for key in pairs:
+        known_key(key, f"--set {key}")
+    return {key: number(value) for key, value in pairs.items()}
+
+
+def _of(given: Iterable[str], name: str) -> list[str]:
+    pairs = (each.partition("=") for each in given)
+    return [value for key, _, value in pairs if key.strip() == name]
+
+
+def _pairs(given: Iterable[str], option: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for each in given:
+        key, equals, value = each.partition("=")
+        if not equals or not key.strip():
+            raise InvalidInput(
+                f"--{option} takes name=value.", field=option, got=each, hint=_EXAMPLES[option]
+            )
+        found[key.strip()] = value
+    return found
+
+
+_EXAMPLES = {
+    "arg": "e.g. --arg n=3",
+    "tag": "e.g. --tag tenant=acme",
+    "label": "e.g. --label gpu=a100",
+    "pool": "e.g. --pool db=4",
+    "weight": "e.g. --weight acme=3",
+    "set": "e.g. --set grace=5s; locktender config show lists all.",
+}
+
+
+def whole(text: str | None, option: str) -> int | None:
+    """A whole number of an option, for what has no check of its own further on."""
+    if text is None:
+        return None
+    value = number(text)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidInput(f"{option} must be a whole number.", field=option, got=text)
+    return value
+
+
+def duration(text: str | None) -> str | float | None:
+    """A duration as text; a bare number is seconds, as everywhere."""
+    if text is None:
+        return None
+    value = number(text)
+    return text if isinstance(value, bool | str) else value

@@ -1,0 +1,382 @@
+"""`db`: the store itself. What it holds, its schema, forgetting what is old, moving to another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from locktender.cli.shell import Shell, command, group
+
+if TYPE_CHECKING:
+    from locktender.store.upkeep import Status
+
+NAMES = {"event": "events", "task": "tasks", "run": "runs", "graph": "graphs", "blob": "blobs"}
+
+
+def register(app: typer.Typer) -> None:
+    noun = group(app, "db", "The store: what it holds, its schema, retention, copies.")
+    command(noun, "status")(status)
+    command(noun, "migrate")(migrate)
+    command(noun, "prune")(prune)
+    command(noun, "copy")(copy)
+    command(noun, "checkpoint", hidden=True)(checkpoint)
+
+
+# -- status
+
+
+def status(shell: Shell) -> int:
+    """What the store is and holds; exit 1 if its counters disagree with its rows. Changes nothing."""
+    import asyncio
+
+    from locktender.store.places import place_for
+
+    found = asyncio.run(place_for(shell.settings().url).status())
+    if shell.json:
+        shell.data(_facts(found))
+        return 0 if found.counters_agree else 1
+    from locktender.cli.tables import table
+
+    rows = [[f"[dim]{name}[/]", text] for name, text in _lines(found)]
+    shell.out.print(table("what", "is~", rows=rows))
+    return 0 if found.counters_agree else 1
+
+
+def _facts(found: Status) -> dict[str, Any]:
+    from locktender.observe.checkpoint import add_up
+
+    marks = add_up(found.remarks)
+    last = marks.last
+    return {
+        "kind": found.kind,
+        "where": found.where,
+        "schema": found.schema,
+        "known": found.known,
+        "pending": found.pending,
+        "copying": found.copying,
+        "now": found.now,
+        "runs": found.runs,
+        "rows": found.rows,
+        "estimated": found.estimated,
+        "oldest": found.oldest,
+        "newest": found.newest,
+        "bytes": found.bytes,
+        "leader": None if found.led is None else found.led.owner,
+        "term": None if found.led is None else found.led.term,
+        "workers": [worker.id for worker in found.workers],
+        "checkpoint": None
+        if last is None
+        else {
+            "seq": last.seq,
+            "at": last.at,
+            "who": last.who,
+            "events": last.events,
+            "violations": last.violations,
+            "rules": last.rules,
+        },
+        "pruned": {"runs": marks.runs, "until": marks.until},
+        "counters_agree": found.counters_agree,
+        "server": found.server,
+    }
+
+
+def _lines(found: Status) -> list[tuple[str, str]]:
+    from locktender.cli.auditing import pruned
+    from locktender.cli.tables import STATE_COLOURS, state
+    from locktender.observe.checkpoint import add_up
+
+    lines = [("store", escape(found.where)), ("schema", _schema(found))]
+    if not found.applied:
+        return lines
+    marks = add_up(found.remarks)
+    several = sorted(found.runs, key=list(STATE_COLOURS).index)
+    runs = ", ".join(f"{found.runs[each]:,} {state(each)}" for each in several)
+    about = "about " if found.estimated else ""
+    rows = [f"{about}{found.rows[name]:,} {name}" for name in ("tasks", "events")]
+    rows += [f"{found.rows[name]:,} {name}" for name in ("graphs", "blobs")]
+    lines += [
+        ("runs", runs or "none yet"),
+        ("rows", ", ".join(rows)),
+        ("oldest run", _ago(found, found.oldest)),
+        ("newest run", _ago(found, found.newest)),
+        ("on disk", _size(found.bytes)),
+        ("leader", _leader(found)),
+        ("workers", ", ".join(escape(worker.id) for worker in found.workers) or "none"),
+        ("counters", "agree" if found.counters_agree else "[bold red]disagree with the rows[/]"),
+        ("checked", _checked(found, marks.last)),
+    ]
+    if marks.runs:
+        lines.append(("pruned", pruned(marks)))
+    if found.server is not None:
+        lines.append(("server", _server(found)))
+    return lines
+
+
+def _schema(found: Status) -> str:
+    if found.copying:
+        return "[red]a copy that was not finished[/]; repeat locktender db copy: it starts over"
+    if not found.applied:
+        return "none yet; whoever opens the store makes it, or locktender db migrate"
+    if found.pending:
+        return f"{found.schema}, [yellow]{found.pending} pending[/]; try locktender db migrate"
+    if found.schema > found.known:
+        return f"[red]{found.schema}, newer than this locktender's {found.known}[/]: upgrade locktender"
+    return f"{found.schema}, up to date"
+
+
+def _ago(found: Status, at: int | None) -> str:
+    from locktender.cli.tables import ago
+    from locktender.client.views import instant
+
+    return "-" if at is None else f"queued {ago(instant(at), instant(found.now))}"
+
+
+def _leader(found: Status) -> str:
+    if found.led is None:
+        return "nobody leads now"
+    return f"{escape(found.led.owner)}, term {found.led.term}"
+
+
+def _checked(found: Status, last: Any) -> str:
+    from locktender.cli.tables import ago
+    from locktender.client.views import instant
+
+    if last is None:
+        return "no checkpoint yet"
+    verdict = f"[red]{last.violations} broken[/]" if last.violations else "[green]all kept[/]"
+    when = ago(instant(last.at), instant(found.now))
+    return f"{last.events:,} events {when} by {escape(last.who)}: {verdict}"
+
+
+def _server(found: Status) -> str:
+    from locktender.base.durations import spoken
+
+    server = found.server
+    if server is None:
+        return ""
+    text = (
+        f"PostgreSQL {server.version // 10_000}, {server.connections} of {server.most_connections}"
+        f" connections in use, {server.ours} by locktender"
+    )
+    if server.held_back_us:
+        text += (
+            f"; [yellow]a transaction holds the history back for {spoken(server.held_back_us)}[/]"
+        )
+    return text
+
+
+def _size(number: int) -> str:
+    size = float(number)
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if size < 1_000 or unit == "GB":
+            return f"{size:,.0f} {unit}" if unit == "bytes" else f"{size:,.1f} {unit}"
+        size /= 1_000
+    raise AssertionError("unreachable")
+
+
+# -- migrate
+
+
+def migrate(
+    shell: Shell,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Change nothing; exit 1 if something is pending.", metavar=""),
+    ] = False,
+) -> int:
+    """Bring the schema up to date, beside engines that work: locks are short and given up again."""
+    import asyncio
+
+    from locktender.base.errors import NotFound
+    from locktender.store.places import place_for
+
+    place = place_for(shell.settings().url)
+    if check:
+        try:
+            found = asyncio.run(place.status())
+            applied, known = found.schema, found.known
+        except NotFound:
+            applied, known = 0, 1
+        pending = applied < known
+        text = f"schema {applied}: " + ("something is pending" if pending else "up to date")
+        shell.done(text, {"schema": applied, "known": known, "pending": pending})
+        return 1 if pending else 0
+    done = asyncio.run(place.migrate())
+    moved = done.before != done.after
+    text = f"schema {done.before} → {done.after}" if moved else f"schema {done.after}: up to date"
+    shell.done(text, {"from": done.before, "to": done.after})
+    return 0
+
+
+# -- prune
+
+
+def prune(
+    shell: Shell,
+    older_than: Annotated[
+        str | None,
+        typer.Option(
+            "--older-than", metavar="TIME", help="Runs that ended so long ago; else `retention`."
+        ),
+    ] = None,
+    keep: Annotated[
+        str, typer.Option("--keep", metavar="N", help="Leave the newest N ended runs.")
+    ] = "0",
+    batch: Annotated[
+        str, typer.Option("--batch", metavar="N", help="Runs looked at in one transaction.")
+    ] = "500",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would go.", metavar="")
+    ] = False,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Also where the history breaks a promise.", metavar=""),
+    ] = False,
+) -> None:
+    """Forget runs that ended long ago, beside a live engine. The history is checked first."""
+    from locktender.base import names
+    from locktender.base.durations import microseconds
+    from locktender.base.errors import InvalidInput
+    from locktender.cli.arguments import duration, whole
+    from locktender.observe.forgetting import Forget, Forgotten, forget
+
+    settings = shell.settings()
+    age = settings.retention_us
+    if older_than is not None:
+        age = microseconds(duration(older_than), "older-than", minimum=0)
+    if age is None:
+        raise InvalidInput(
+            "it is not said how old a run must be to be pruned.",
+            field="older-than",
+            hint="e.g. --older-than 30d, or the setting retention.",
+        )
+    kept = names.count(whole(keep, "keep"), "keep", minimum=0)
+    size = names.count(whole(batch, "batch"), "batch", maximum=10_000)
+    with shell.read() as reading:
+
+        async def work() -> Forgotten:
+            before = await reading.store.now() - age
+            wanted = Forget(before, reading.core.who, kept, size, dry_run=dry_run, force=force)
+            return await forget(reading.store, wanted)
+
+        done = reading.call(work())
+    if shell.json:
+        shell.data({**_counts(done), "dry_run": dry_run, "checkpoint": done.checkpoint})
+        return
+    if not done.runs:
+        shell.say("[dim]Nothing is that old.[/]")
+        return
+    rows = f"{done.tasks:,} tasks and {done.events:,} rows of history"
+    if dry_run:
+        shell.say(f"{done.runs:,} runs would go, with {rows}.")
+        return
+    if done.checkpoint is not None:
+        shell.say(_found(done.checkpoint))
+    left = f", {done.graphs:,} graphs and {done.blobs:,} large values nobody refers to any more"
+    shell.say(
+        f"{done.runs:,} runs are gone, with {rows}{left if done.graphs or done.blobs else ''}."
+    )
+
+
+def _counts(done: Any) -> dict[str, int]:
+    return {name: getattr(done, name) for name in ("runs", "tasks", "events", "graphs", "blobs")}
+
+
+def _found(checkpoint: Any) -> str:
+    verdict = "[bold green]all kept[/]"
+    if checkpoint.violations:
+        rules = ", ".join(f"{rule} {count}" for rule, count in checkpoint.rules.items())
+        verdict = f"[bold red]{checkpoint.violations} broken[/] ({rules})"
+    return f"checked {checkpoint.events:,} events up to seq {checkpoint.seq}: {verdict}"
+
+
+def checkpoint(shell: Shell) -> None:
+    """Check the history and write down what was found: what retention does before it prunes."""
+    from locktender.observe.checkpoint import take
+
+    with shell.read() as reading:
+        found = reading.call(take(reading.store, reading.core.who))
+    shell.done(_found(found), found)
+
+
+# -- copy
+
+
+def copy(
+    shell: Shell,
+    source: Annotated[str, typer.Argument(metavar="FROM", help="A SQLite file or postgresql://…")],
+    target: Annotated[str, typer.Argument(metavar="TO", help="An empty one.")],
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Also while FROM is being worked on.", metavar=""),
+    ] = False,
+) -> int:
+    """Copy a whole store into an empty one, then check the copy. What is cut short starts over."""
+    import asyncio
+
+    from locktender.base.errors import InvalidInput
+    from locktender.cli.shell import check_exists
+    from locktender.store.copying import Copied, check_source
+    from locktender.store.copying import copy as copy_store
+    from locktender.store.places import place_for
+
+    if _same(source, target):
+        raise InvalidInput(
+            "FROM and TO are the same store.",
+            field="to",
+            hint="A copy goes into a new file, or into a schema of its own: ?schema=NAME in the url.",
+        )
+    check_exists(source)
+    told: dict[str, int] = {}
+
+    def progress(table: str, done: int) -> None:
+        if done - told.get(table, 0) >= 100_000:
+            told[table] = done
+            shell.note(f"[dim]{done:,} {NAMES.get(table, table)}[/]")
+
+    async def work() -> Copied:
+        origin = place_for(source)
+        await check_source(origin, force=force)
+        return await copy_store(origin, place_for(target), progress)
+
+    copied = asyncio.run(work())
+    violations = _check_copy(shell, target)
+    if shell.json:
+        shell.data(
+            {
+                "rows": copied.rows,
+                "renumbered": copied.renumbered,
+                "violations": len(violations),
+            }
+        )
+        return 1 if violations else 0
+    rows = ", ".join(f"{copied.rows[table]:,} {name}" for table, name in NAMES.items())
+    shell.say(f"copied {rows}")
+    if copied.renumbered:
+        shell.say("[dim]events have numbers of their own in the copy, in the same order[/]")
+    verdict = f"[bold red]{len(violations)} broken[/]" if violations else "[bold green]all kept[/]"
+    shell.say(f"checked the copy: {verdict}")
+    for violation in violations[:5]:
+        shell.say(f"  [red]{escape(str(violation))}[/]")
+    return 1 if violations else 0
+
+
+def _same(source: str, target: str) -> bool:
+    """Whether two urls name one store, as far as their text tells; of files, as the file system knows."""
+    if "://" in source or "://" in target:
+        return source == target
+    return Path(source).resolve() == Path(target).resolve()
+
+
+def _check_copy(shell: Shell, target: str) -> list[Any]:
+    from dataclasses import replace
+
+    from locktender.observe.checker import check
+    from locktender.observe.checkpoint import load
+
+    with replace(shell, url=target).read() as reading:
+        history, _ = reading.call(load(reading.store))
+    return check(history)

@@ -1,0 +1,134 @@
+"""The program: all commands, and what an error does to the exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from locktender.base.errors import LocktenderError
+from locktender.cli import (
+    auditing,
+    db,
+    demo,
+    dev,
+    limits,
+    looking,
+    pools,
+    queue,
+    run,
+    runs,
+    server,
+    settings,
+    worker,
+    workers,
+)
+from locktender.cli.failures import BAD, INTERRUPTED, OK, USAGE, Internal, Usage, exit_code, show
+from locktender.cli.shell import Debug, Json, Shell, Url
+
+app: typer.Typer = typer.Typer(
+    name="locktender",
+    help="Durable workflows whose concurrency and cost are predictable.",
+    epilog="New here? Try: locktender demo",
+    no_args_is_help=False,
+    invoke_without_command=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+
+
+@app.callback()
+def begin(
+    context: typer.Context,
+    url: Url = None,
+    json: Json = False,
+    debug: Debug = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", show_default=False, metavar="")
+    ] = False,
+) -> None:
+    context.obj = Shell(url, json, debug)
+    if version:
+        from locktender.base.version import installed
+
+        print(installed())
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+for _part in (
+    run,
+    dev,
+    demo,
+    server,
+    worker,
+    runs,
+    queue,
+    pools,
+    limits,
+    workers,
+    looking,
+    auditing,
+    db,
+    settings,
+):
+    _part.register(app)
+
+# typer brings the parser it is built on under varying names; its errors have this shape everywhere.
+_UsageError: Any = typer.BadParameter.__mro__[1]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command line; the exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    shell = Shell(json="--json" in arguments, debug="--debug" in arguments)
+    try:
+        code = typer.main.get_command(app)(
+            args=arguments, prog_name="locktender", standalone_mode=False
+        )
+        sys.stdout.flush()
+    except (typer.Abort, KeyboardInterrupt):
+        shell.note("interrupted")
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader has gone (`| head`): nobody is left to tell, at exit neither.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except LocktenderError as error:
+        show(error, shell)
+        return exit_code(error)
+    except _UsageError as error:
+        return _usage(error, shell)
+    except OSError as error:  # a working directory that is gone, a disk that is full …
+        show(Internal(f"the system says: {error}.", hint="--debug shows where."), shell)
+        return BAD
+    except Exception as error:  # noqa: BLE001 — a fault of our own must not look like the user's
+        fault = Internal(
+            f"locktender itself failed: {type(error).__name__}: {error}",
+            hint="This is a bug. --debug shows where; please report it.",
+        )
+        fault.__cause__ = error
+        show(fault, shell)
+        return BAD
+    return code if isinstance(code, int) else OK
+
+
+def _usage(error: Any, shell: Shell) -> int:
+    context: typer.Context | None = error.ctx
+    if type(error).__name__ == "NoArgsIsHelpError":
+        sys.stderr.write(error.format_message() + "\n")
+        return USAGE
+    message, found, suggestion = str(error.format_message()).partition("Did you mean")
+    path = "locktender" if context is None else context.command_path
+    hint = f"Did you mean{suggestion}" if found else f"See: {path} --help"
+    show(Usage(message.strip(), hint=hint.strip()), shell)
+    return USAGE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

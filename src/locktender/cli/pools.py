@@ -1,0 +1,175 @@
+"""`pools`: named resources whose slots all runs share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from locktender.cli.shell import Shell, command, group
+
+if TYPE_CHECKING:
+    from locktender.client.client import Client
+    from locktender.client.views import PoolInfo
+
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="db, api[acme], or api[*] for every key.")
+]
+NONE = "[dim]No pools yet.[/] Set one: locktender pools set db 4"
+
+
+def register(app: typer.Typer) -> None:
+    noun = group(app, "pools", "Shared resources: limits, slots in use, who holds them.")
+    command(noun, "list")(list_)
+    command(noun, "info")(info)
+    command(noun, "set")(set_)
+    command(noun, "reset")(reset)
+    command(noun, "pause")(pause)
+    command(noun, "resume")(resume)
+    command(noun, "delete")(delete)
+
+
+def list_(shell: Shell) -> None:
+    """All pools that were set or that a task needs now."""
+    from locktender.cli.tables import table
+
+    with shell.connect() as client:
+        pools = client.pools.list()
+    if shell.json:
+        shell.data(pools)
+    elif not pools:
+        shell.say(NONE)
+    else:
+        columns = ("pool…", ">used", ">limit", ">waiting", "lease", "rate", "state", "set by")
+        shell.out.print(table(*columns, rows=[_row(pool) for pool in pools]))
+
+
+def _row(pool: PoolInfo) -> list[str]:
+    from locktender.base.durations import spoken
+
+    full = pool.limit is not None and pool.used >= pool.limit
+    used = f"[{'red' if full else 'green'}]{pool.used}[/]" if pool.used else "0"
+    rate = "-" if pool.rate is None else f"{pool.rate} burst {pool.burst}"
+    return [
+        escape(pool.name),
+        used,
+        "∞" if pool.limit is None else str(pool.limit),
+        f"[yellow]{pool.waiting}[/]" if pool.waiting else "0",
+        "-" if pool.lease is None else spoken(round(pool.lease * 1_000_000)),
+        rate,
+        "[magenta]paused[/]" if pool.paused else "[red]full[/]" if full else "open",
+        {"live": "operator", "declared": "code/config"}.get(pool.source, "nobody"),
+    ]
+
+
+def info(shell: Shell, name: Name) -> None:
+    """One pool, with everybody who holds slots of it."""
+    from locktender.cli.holders import holders_of
+
+    with shell.connect() as client:
+        pool = client.pools.get(name)
+    with shell.read() as reading:
+        holders, now = reading.call(holders_of(reading.store, name))
+    if shell.json:
+        import msgspec
+
+        found: dict[str, Any] = msgspec.to_builtins(pool)
+        shell.data({**found, "holders": holders})
+        return
+    from locktender.cli.holders import holders_table
+    from locktender.cli.tables import table
+
+    columns = ("pool…", ">used", ">limit", ">waiting", "lease", "rate", "state", "set by")
+    shell.out.print(table(*columns, rows=[_row(pool)]))
+    if holders:
+        shell.out.print(holders_table(holders, now))
+    else:
+        shell.say("[dim]Nobody holds a slot now.[/]")
+
+
+def set_(
+    shell: Shell,
+    name: Name,
+    limit: Annotated[
+        str | None, typer.Argument(metavar="[LIMIT]", help="Slots; -1 is unlimited.")
+    ] = None,
+    lease: Annotated[
+        str | None,
+        typer.Option(
+            "--lease", metavar="TIME", help="Keep a dead holder's slots so long; none: no longer."
+        ),
+    ] = None,
+    rate: Annotated[
+        str | None, typer.Option("--rate", metavar="N/TIME", help="Grants over time, e.g. 100/1m.")
+    ] = None,
+    burst: Annotated[
+        str | None, typer.Option("--burst", metavar="N", help="Grants at once under a rate.")
+    ] = None,
+) -> None:
+    """Set a pool's limit, lease or rate. In force at once; survives restarts."""
+    from locktender.cli.arguments import duration
+    from locktender.cli.numbers import number
+
+    given: dict[str, Any] = {}
+    if limit is not None:
+        given["limit"] = number(limit)
+    if lease is not None:
+        given["lease"] = None if lease == "none" else duration(lease)
+    if rate is not None:
+        given["rate"] = None if rate == "none" else rate
+    if burst is not None:
+        given["burst"] = number(burst)
+    with shell.connect(create=True) as client:
+        client.pools.set(name, **given)
+        _tell(shell, client, name, "is set to")
+
+
+def reset(shell: Shell, name: Name) -> None:
+    """Back to what code or configuration declares."""
+    with shell.connect() as client:
+        client.pools.reset(name)
+        _tell(shell, client, name, "is back to")
+
+
+def pause(shell: Shell, name: Name) -> None:
+    """Start nothing more that needs the pool; who holds slots finishes."""
+    with shell.connect() as client:
+        client.pools.pause(name)
+        _tell(shell, client, name, "is paused at")
+
+
+def resume(shell: Shell, name: Name) -> None:
+    """Let a paused pool go on."""
+    with shell.connect() as client:
+        client.pools.resume(name)
+        _tell(shell, client, name, "goes on with")
+
+
+def delete(shell: Shell, name: Name) -> None:
+    """Forget a pool, until code or configuration declares it again."""
+    with shell.connect() as client:
+        client.pools.delete(name)
+    shell.done(f"pool {escape(name)} is forgotten", {"deleted": name})
+
+
+def _tell(shell: Shell, client: Client, name: str, verb: str) -> None:
+    """What is in force now, and what it means for who is in it."""
+    from locktender.base.errors import NotFound
+
+    try:
+        pool = client.pools.get(name)
+    except NotFound:  # reset where nothing was declared
+        shell.done(f"pool {escape(name)} is unlimited again", {"name": name, "limit": None})
+        return
+    if shell.json:
+        shell.data(pool)
+        return
+    rate = "" if pool.rate is None else f", rate {pool.rate} burst {pool.burst}"
+    text = (
+        f"pool {escape(name)} {verb} {pool.limit_text}{rate};"
+        f" {pool.used} in use, {pool.waiting} waiting"
+    )
+    if pool.limit is not None and pool.used > pool.limit:
+        text += "; nothing new starts until use is below the limit"
+    shell.say(text)

@@ -1,0 +1,115 @@
+"""`queue`: runs that have not started, in their order, each with what it waits for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+
+from locktender.cli.runs import FlowName, Limit, RunName, Some, Tag
+from locktender.cli.shell import Shell, command, group
+
+if TYPE_CHECKING:
+    from locktender.client.client import Client
+    from locktender.observe.why import Why
+
+MOST_EXPLAINED = 50
+"""Each answer rebuilds the ledger from rows: enough for a screen."""
+
+
+def register(app: typer.Typer) -> None:
+    noun = group(app, "queue", "Runs that have not started: order, reasons, priorities.")
+    command(noun, "list")(list_)
+    command(noun, "why")(why)
+    command(noun, "cancel")(cancel)
+    command(noun, "reprioritise")(reprioritise)
+
+
+def list_(shell: Shell, limit: Limit = "20") -> None:
+    """Queued runs in their order: position, priority, tags, since when, and why."""
+    from locktender.cli.arguments import whole
+    from locktender.cli.tables import ago, now, shorten, table, tags
+
+    with shell.connect() as client:
+        entries = client.queue.list(whole(limit, "limit") or 0)
+        reasons = [_why(client, entry.run.id) for entry in entries[:MOST_EXPLAINED]]
+    reasons += [None] * (len(entries) - len(reasons))
+    if shell.json:
+        shell.data(
+            [
+                {"position": entry.position, "run": entry.run, "why": why}
+                for entry, why in zip(entries, reasons, strict=True)
+            ]
+        )
+        return
+    if not entries:
+        shell.say("[dim]No run is queued.[/] See: locktender runs list")
+        return
+    since, short = now(), shorten(entry.run.id for entry in entries)
+    rows = [
+        [
+            str(entry.position),
+            short[entry.run.id],
+            escape(entry.run.flow.rpartition(":")[2]),
+            str(entry.run.priority),
+            ago(entry.run.queued_at, since),
+            tags(entry.run.tags),
+            escape(_first(why)),
+        ]
+        for entry, why in zip(entries, reasons, strict=True)
+    ]
+    columns = (">pos", "run", "flow…", ">prio", "since", "tags…", "waits for~")
+    shell.out.print(table(*columns, rows=rows))
+
+
+def _why(client: Client, run: str) -> Why:
+    return client.why(run)
+
+
+def _first(why: Why | None) -> str:
+    if why is None:
+        return ""
+    if not why.reasons:
+        return why.note if why.state == "queued" else f"{why.state} now"
+    return "; ".join(reason.text for reason in why.reasons)
+
+
+def why(shell: Shell, run: RunName) -> None:
+    """What a queued run waits for, and for how long."""
+    from locktender.cli.looking import show_why
+
+    with shell.connect() as client:
+        show_why(shell, client.why(run))
+
+
+def cancel(
+    shell: Shell,
+    run: Some = None,
+    tag: Tag = None,
+    flow: FlowName = None,
+    reason: Annotated[
+        str, typer.Option("--reason", metavar="TEXT", help="Kept in the history.")
+    ] = "",
+) -> None:
+    """Cancel queued runs; one that has started by then is left alone."""
+    from locktender.cli.arguments import tags
+
+    with shell.connect() as client:
+        asked = client.queue.cancel(run or None, tags=tags(tag or ()), flow=flow, reason=reason)
+    shell.done(f"cancel {asked}", asked)
+    if asked.started and not shell.json:
+        shell.note(f"To end what has started: locktender runs cancel {' '.join(asked.started[:3])}")
+
+
+def reprioritise(
+    shell: Shell,
+    run: RunName,
+    priority: Annotated[str, typer.Argument(metavar="N", help="Higher goes first.")],
+) -> None:
+    """Give a queued run another priority."""
+    from locktender.cli.arguments import whole
+
+    with shell.connect() as client:
+        asked = client.queue.reprioritise(run, whole(priority, "priority") or 0)
+    shell.done(f"priority {priority} {asked}", asked)

@@ -1,0 +1,191 @@
+"""`run` and `submit`: a flow from a file, here and now, or handed to an engine elsewhere."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from locktender.cli.more_workers import MaxWorkers
+from locktender.cli.shell import Shell, command, start_logging
+
+PANEL = "Run flows"
+
+Flow = Annotated[
+    str,
+    typer.Argument(
+        metavar="FILE.py:FLOW", help="Or package.module:FLOW. One flow there? Its name is optional."
+    ),
+]
+Args = Annotated[
+    str | None,
+    typer.Option("--args", metavar="JSON", help="Arguments: an array, or an object by name."),
+]
+Arg = Annotated[
+    list[str] | None,
+    typer.Option("--arg", metavar="NAME=VALUE", help="One argument, JSON or text. Repeatable."),
+]
+Tag = Annotated[
+    list[str] | None,
+    typer.Option("--tag", metavar="KEY=VALUE", help="A tag of the run. Repeatable."),
+]
+Priority = Annotated[
+    str | None, typer.Option("--priority", metavar="N", help="Higher goes first; default 0.")
+]
+Key = Annotated[
+    str | None,
+    typer.Option("--key", metavar="TEXT", help="At most one active run has it; others attach."),
+]
+OnDuplicate = Annotated[
+    str | None,
+    typer.Option(
+        "--on-duplicate",
+        metavar="WHAT",
+        help="With --key: attach (the default), reject, replace or skip_if_finished.",
+    ),
+]
+Deadline = Annotated[
+    str | None,
+    typer.Option("--deadline", metavar="TIME", help="The run ends timed_out then, e.g. 10m."),
+]
+QueueTimeout = Annotated[
+    str | None,
+    typer.Option("--queue-timeout", metavar="TIME", help="How long a task may wait at its gates."),
+]
+DispatchDeadline = Annotated[
+    str | None,
+    typer.Option("--dispatch-deadline", metavar="TIME", help="How long one may wait for a worker."),
+]
+Pool = Annotated[
+    list[str] | None,
+    typer.Option("--pool", metavar="NAME=N", help="A pool's default limit. Repeatable."),
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Any setting, e.g. grace=5s. Repeatable."),
+]
+Plain = Annotated[
+    bool,
+    typer.Option(
+        "--plain", help="Lines instead of a moving picture.", show_default=False, metavar=""
+    ),
+]
+Quiet = Annotated[
+    bool,
+    typer.Option(
+        "--quiet", "-q", help="Only the result, and errors.", show_default=False, metavar=""
+    ),
+]
+
+
+def register(app: typer.Typer) -> None:
+    command(app, "run", panel=PANEL)(run)
+    command(app, "submit", panel=PANEL)(submit)
+
+
+def run(
+    shell: Shell,
+    flow: Flow,
+    args: Args = None,
+    arg: Arg = None,
+    tag: Tag = None,
+    priority: Priority = None,
+    key: Key = None,
+    on_duplicate: OnDuplicate = None,
+    deadline: Deadline = None,
+    queue_timeout: QueueTimeout = None,
+    dispatch_deadline: DispatchDeadline = None,
+    pool: Pool = None,
+    set_: Set = None,
+    max_workers: MaxWorkers = None,
+    plain: Plain = False,
+    quiet: Quiet = False,
+) -> int:
+    """Run a flow here, watch it, and print its result as JSON.
+
+    Ctrl-C cancels the run cleanly; a second one ends everything at once.
+    """
+    from locktender.cli import arguments, more_workers, targets
+    from locktender.cli.following import Following
+
+    start_logging(shell)
+    chosen = targets.load(flow)
+    submission = read_submission(
+        chosen, args, arg, tag, priority, key, on_duplicate, deadline, queue_timeout,
+        dispatch_deadline,
+    )  # fmt: skip
+    overrides: dict[str, Any] = arguments.settings(set_ or ())
+    if pool:
+        overrides["pools"] = arguments.pools(pool)
+    overrides |= more_workers.given(max_workers, None)
+    settings = shell.settings(**{"exit_when_stuck": True, **overrides})
+    following = Following(shell, settings, plain=plain, quiet=quiet or shell.json)
+    return following.run(chosen, submission, declared=list(overrides.get("pools", ())))
+
+
+def submit(
+    shell: Shell,
+    flow: Flow,
+    args: Args = None,
+    arg: Arg = None,
+    tag: Tag = None,
+    priority: Priority = None,
+    key: Key = None,
+    on_duplicate: OnDuplicate = None,
+    deadline: Deadline = None,
+    queue_timeout: QueueTimeout = None,
+    dispatch_deadline: DispatchDeadline = None,
+) -> None:
+    """Hand a run to an engine that runs elsewhere, and return at once.
+
+    It waits in the store until an engine that knows its steps is there.
+    """
+    from locktender.cli import targets
+
+    chosen = targets.load(flow)
+    submission = read_submission(
+        chosen, args, arg, tag, priority, key, on_duplicate, deadline, queue_timeout,
+        dispatch_deadline,
+    )  # fmt: skip
+    with shell.connect(create=True) as client:
+        made = client.submit_many(chosen, [submission])[0]
+        info = made.info()
+        alive = any(worker.alive and not worker.draining for worker in client.workers.list())
+    shell.done(f"submitted {made.id} ({info.flow})", info)
+    if not alive:
+        where = flow.rpartition(":")[0] or flow
+        shell.note(
+            f"No worker is on this store yet: locktender worker {where},"
+            f" or, with an engine in the same process, locktender dev {where}"
+        )
+
+
+def read_submission(
+    flow: Any,
+    args: str | None,
+    named: list[str] | None,
+    tag: list[str] | None,
+    priority: str | None,
+    key: str | None,
+    on_duplicate: Any,
+    deadline: str | None,
+    queue_timeout: str | None,
+    dispatch_deadline: str | None,
+) -> Any:
+    """The options of `run` and `submit` as one submission."""
+    from locktender.cli.arguments import duration, read_call, tags, whole
+    from locktender.client.submission import Submission, check_duplicate
+
+    check_duplicate(on_duplicate, key)
+    call = read_call(flow.definition, args, named or ())
+    return Submission(
+        call.args,
+        call.kwargs,
+        tags=tags(tag or ()),
+        priority=whole(priority, "priority"),
+        key=key,
+        on_duplicate=on_duplicate or "attach",
+        deadline=duration(deadline),
+        queue_timeout=duration(queue_timeout),
+        dispatch_deadline=duration(dispatch_deadline),
+    )

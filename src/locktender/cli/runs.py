@@ -1,0 +1,258 @@
+"""`runs`: what was submitted, how it goes, and how it ended."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from locktender.cli.plain_text import shown
+from locktender.cli.shell import Shell, command, group
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from locktender.client.views import RunInfo, TaskInfo
+
+RunName = Annotated[
+    str, typer.Argument(metavar="RUN", help="A run's id, or the part of it that a list shows.")
+]
+Some = Annotated[
+    list[str] | None, typer.Argument(metavar="[RUN]...", help="Ids; or give a filter.")
+]
+Status = Annotated[
+    list[str] | None, typer.Option("--status", metavar="STATE", help="queued, running, failed …")
+]
+Tag = Annotated[
+    list[str] | None, typer.Option("--tag", metavar="KEY=VALUE", help="Only with this tag.")
+]
+FlowName = Annotated[str | None, typer.Option("--flow", metavar="NAME", help="Only of this flow.")]
+Limit = Annotated[str, typer.Option("--limit", "-n", metavar="N", help="How many at most.")]
+
+
+def register(app: typer.Typer) -> None:
+    noun = group(app, "runs", "Runs: list, show, logs, cancel, retry.")
+    command(noun, "list")(list_)
+    command(noun, "show")(show)
+    command(noun, "logs")(logs)
+    command(noun, "cancel")(cancel)
+    command(noun, "retry")(retry)
+
+
+def list_(
+    shell: Shell,
+    status: Status = None,
+    tag: Tag = None,
+    flow: FlowName = None,
+    limit: Limit = "20",
+) -> None:
+    """The newest runs."""
+    from locktender.cli import arguments
+    from locktender.cli.tables import ago, lasted, now, shorten, state, table, tags
+
+    with shell.connect() as client:
+        found = client.runs.list(
+            status or None, arguments.tags(tag or ()), flow, arguments.whole(limit, "limit") or 0
+        )
+    if shell.json:
+        shell.data(found)
+        return
+    if not found:
+        filtered = status or tag or flow
+        shell.say(
+            "[dim]No run matches.[/]"
+            if filtered
+            else "[dim]No runs yet.[/] Start one: locktender run FILE.py:flow"
+        )
+        return
+    since, short = now(), shorten(run.id for run in found)
+    rows = [
+        [
+            short[run.id],
+            shown(run.flow),
+            state(run.state),
+            ago(run.queued_at, since),
+            lasted(run.started_at, run.ended_at, since),
+            tags(run.tags),
+        ]
+        for run in found
+    ]
+    shell.out.print(table("run", "flow…", "state", "submitted", "took", "tags…", rows=rows))
+
+
+def show(
+    shell: Shell,
+    run: RunName,
+    tasks: Annotated[
+        bool, typer.Option("--tasks", help="Every task, too.", show_default=False, metavar="")
+    ] = False,
+) -> None:
+    """One run: its steps, what it waits for, its result or its error."""
+    from locktender.cli.watching import Watcher
+
+    with shell.connect() as client:
+        found = client.runs.get(run)
+        info = found.info()
+        several = found.tasks() if tasks or shell.json else []
+        why = found.why()
+        result = _result(found, info)
+    with Watcher(shell.settings()) as watcher:
+        view = watcher.look(info.id)
+    if shell.json:
+        shell.data(
+            {"run": info, "steps": view.steps, "tasks": several, "why": why, "result": result}
+        )
+        return
+    from locktender.cli.display import picture
+    from locktender.cli.tables import ago, now, tags
+
+    since = now()
+    shell.out.print(picture(view, 10_000))
+    facts = [f"flow {shown(info.flow)}", f"submitted {ago(info.queued_at, since)}"]
+    facts += [f"priority {info.priority}"] if info.priority else []
+    facts += [f"key {shown(info.key)}"] if info.key else []
+    facts += [f"tags {tags(info.tags)}"] if info.tags else []
+    facts += [f"retried {info.generation} ×"] if info.generation else []
+    shell.say(f"[dim]{' · '.join(facts)}[/]")
+    shell.say(f"[dim]id {info.id}[/]")
+    _tell_end(shell, info, result)
+    if several:
+        _show_tasks(shell, several)
+
+
+def _result(run: Any, info: RunInfo) -> Any:
+    import msgspec
+
+    from locktender.base import codec
+
+    return msgspec.Raw(codec.encode(run.result(), "result")) if info.state == "succeeded" else None
+
+
+def _tell_end(shell: Shell, info: RunInfo, result: Any) -> None:
+    from locktender.cli.failures import theirs
+
+    if info.error is not None:
+        at = f" at step {shown(info.error.node)}" if info.error.node else ""
+        shell.say(f"[bold red]error[/]{at}: {shown(info.error.type)}: {shown(info.error.message)}")
+        if trace := theirs(info.error.traceback):
+            shell.out.print(shown(trace.rstrip()), style="dim", soft_wrap=True)
+        shell.say(f"[dim]Try again, finished steps kept: locktender runs retry {info.id[:12]}[/]")
+    elif result is not None:
+        text = bytes(result).decode()
+        cut = f"{text[:500]} … ({len(text):,} characters; --json has all)"
+        shell.say(f"[bold]result[/] {shown(text if len(text) <= 500 else cut)}")
+
+
+def _show_tasks(shell: Shell, tasks: list[TaskInfo]) -> None:
+    from locktender.cli.tables import lasted, now, state, table
+
+    since = now()
+    rows = [
+        [
+            str(task.id),
+            shown(task.name if task.index is None else f"{task.name}[{task.index}]"),
+            state(task.state),
+            str(task.attempt),
+            lasted(task.started_at, task.ended_at, since),
+            shown(_said_of(task, since)),
+        ]
+        for task in tasks
+    ]
+    shell.out.print(
+        table(
+            ">task", "step…", "state", ">tries", "took", "progress / waits for / error…", rows=rows
+        )
+    )
+
+
+def _said_of(task: TaskInfo, now: datetime) -> str:
+    from locktender.cli.tables import told
+
+    # First that it does not stop: progress may be long, and is cut.
+    said = [told(task.stubborn, now)] if task.stubborn is not None else []
+    said += [str(task.progress)] if task.progress is not None else []
+    if said:
+        return "; ".join(said)
+    return task.wait_reason or (task.error.message if task.error else "")
+
+
+def logs(
+    shell: Shell,
+    run: RunName,
+    task: Annotated[
+        str | None, typer.Option("--task", metavar="TASK", help="Only of this task.")
+    ] = None,
+    limit: Limit = "10000",
+) -> None:
+    """What the bodies of a run logged, of attempts that have ended."""
+    from locktender.cli import arguments
+
+    with shell.connect() as client:
+        found = client.runs.get(run)
+        lines = found.logs(
+            arguments.whole(task, "task"), limit=arguments.whole(limit, "limit") or 0
+        )
+    if shell.json:
+        shell.data(lines)
+        return
+    if not lines:
+        shell.say("[dim]Nothing was logged, or no attempt that logs has ended yet.[/]")
+        return
+    for line in lines:
+        where = line.name if line.index is None else f"{line.name}[{line.index}]"
+        tries = f" #{line.attempt}" if line.attempt > 1 else ""
+        shell.out.print(
+            f"[dim]{line.at:%H:%M:%S}.{line.at.microsecond // 1000:03d}[/] {shown(line.level):<8}"
+            f"[bold]{shown(where)}{tries}[/] {shown(line.message)}",
+            soft_wrap=True,
+        )
+
+
+def cancel(
+    shell: Shell,
+    run: Some = None,
+    status: Status = None,
+    tag: Tag = None,
+    flow: FlowName = None,
+    reason: Annotated[
+        str, typer.Option("--reason", metavar="TEXT", help="Kept in the history.")
+    ] = "",
+    force: Annotated[
+        bool, typer.Option("--force", help="Do not wait for clean-up steps.", metavar="")
+    ] = False,
+) -> None:
+    """Ask for runs to end cancelled: by id, or all active ones that match a filter."""
+    from locktender.cli import arguments
+
+    with shell.connect() as client:
+        asked = client.runs.cancel(
+            run or None,
+            status=status or None,
+            tags=arguments.tags(tag or ()),
+            flow=flow,
+            reason=reason,
+            force=force,
+        )
+    shell.done(f"cancel {asked}", asked)
+
+
+def retry(
+    shell: Shell,
+    run: Some = None,
+    status: Status = None,
+    tag: Tag = None,
+    flow: FlowName = None,
+) -> None:
+    """Queue ended runs again; steps that finished are not run again."""
+    from locktender.cli import arguments
+
+    with shell.connect() as client:
+        again = client.runs.retry(
+            run or None, status=status or None, tags=arguments.tags(tag or ()), flow=flow
+        )
+        alive = any(worker.alive for worker in client.workers.list())
+    ids = [each.id for each in again]
+    count = f"{len(ids)} run{'s' if len(ids) != 1 else ''}"
+    shell.done(f"queued again: {count}" if ids else "nothing to retry", {"ids": ids})
+    if ids and not alive:
+        shell.note("No engine runs on this store now: locktender dev FILE.py")

@@ -1,0 +1,216 @@
+"""`server`: a process that leads when nobody else does, and tells by HTTP how things stand."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import sys
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from locktender.cli.more_workers import Label, MaxWorkers, OwnProvisioner, Wanted
+from locktender.cli.numbers import NumberCommand
+from locktender.cli.run import Pool, Set
+from locktender.cli.shell import Shell, command, log_lines
+from locktender.cli.worker import PANEL, WithParent
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from locktender.cli.serving import Told
+    from locktender.client.core import Core
+    from locktender.store.postgres.local import LocalPostgres
+
+PORT = 8470
+FOLDER = ".locktender/postgres"
+_LOCAL = "--local-postgres"
+ELECTION_SECONDS = 2.0
+"""How long the first word may wait for an election."""
+
+
+class _ServerCommand(NumberCommand):
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """`--local-postgres` may stand alone."""
+        given = list(args)
+        for index, each in enumerate(given):
+            if each == _LOCAL and (index + 1 == len(given) or given[index + 1].startswith("-")):
+                given[index] = f"{_LOCAL}={FOLDER}"
+        return super().parse_args(ctx, given)
+
+
+def register(app: typer.Typer) -> None:
+    command(app, "server", panel=PANEL)(server)
+    app.registered_commands[-1].cls = _ServerCommand
+
+
+def server(
+    shell: Shell,
+    port: Annotated[
+        int,
+        typer.Option("--port", metavar="N", min=0, max=65_535, help="0 picks one that is free."),
+    ] = PORT,
+    host: Annotated[
+        str,
+        typer.Option(
+            "--host", metavar="ADDRESS", help="Who may ask: 127.0.0.1 is this machine alone."
+        ),
+    ] = "127.0.0.1",
+    local_postgres: Annotated[
+        str | None,
+        typer.Option(
+            _LOCAL,
+            metavar="[DIR]",
+            help=f"Run PostgreSQL here too, with its data in DIR ({FOLDER}), and use it as the store.",
+            show_default=False,
+        ),
+    ] = None,
+    spawn: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--spawn",
+            metavar="FILE.py",
+            help="Start workers with this file here when nobody can take what waits. Repeatable.",
+        ),
+    ] = None,
+    max_workers: MaxWorkers = None,
+    label: Label = None,
+    provisioner: OwnProvisioner = None,
+    pool: Pool = None,
+    set_: Set = None,
+    with_parent: WithParent = False,
+) -> int:
+    """Open the gates: lead when nobody else does, until SIGTERM. Workers run the tasks.
+
+    Start two on one store and the second takes over when the first dies. Each
+    serves /health, /metrics and /api/v1/demand by HTTP, whether it leads or not.
+    With --spawn it also starts workers for what overflows; they end when idle.
+    """
+    from locktender.base.errors import InvalidInput
+    from locktender.cli import arguments, more_workers
+
+    if local_postgres is not None and shell.url is not None:
+        raise InvalidInput(
+            f"{_LOCAL} is a store of its own: --url names another.",
+            field="url",
+            hint="Leave one of them out.",
+        )
+    overrides = arguments.settings(set_ or ())
+    if pool:
+        overrides["pools"] = arguments.pools(pool)
+    overrides |= more_workers.given(max_workers, label)
+    # What is wrong is said before anything is started.
+    settings = shell.settings(**overrides)
+    who = more_workers.wanted(spawn, provisioner)
+    more_workers.check_wanted(who, settings)
+    log_lines(shell, settings.log_level)
+    folder = None if local_postgres is None else Path(local_postgres)
+    asyncio.run(_serve(shell, overrides, folder, (host, port), who, with_parent=with_parent))
+    return 0
+
+
+async def _serve(
+    shell: Shell,
+    overrides: dict[str, Any],
+    folder: Path | None,
+    at: tuple[str, int],
+    who: Wanted,
+    *,
+    with_parent: bool,
+) -> None:
+    from locktender.cli.more_workers import started
+    from locktender.cli.serving import Told, serve
+    from locktender.server.listening import bind, is_loopback
+    from locktender.server.web import telling
+
+    told = Told()
+    told.listen(with_parent=with_parent)
+    async with AsyncExitStack() as opened:
+        listener = opened.enter_context(bind(*at))
+        if not is_loopback(listener):
+            shell.note("Whoever reaches this address may read what is served there.")
+        database: LocalPostgres | None = None
+        if folder is not None:
+            database = await opened.enter_async_context(_postgres(shell, folder))
+            shell = replace(shell, url=database.url)
+        settings = shell.settings(**overrides)
+
+        async def ready(core: Core) -> None:
+            await opened.enter_async_context(telling(core, listener, demand=True))
+            await _elected(core, told)
+            await _say(shell, core, listener, database)
+
+        more = started(who, settings)
+        await serve(settings, told, ready, lead=True, work=False, more=more)
+    shell.note(f"ended: {told.why or 'told to'}")
+
+
+@asynccontextmanager
+async def _postgres(shell: Shell, folder: Path) -> AsyncGenerator[LocalPostgres]:
+    """PostgreSQL on `folder`, until the last who uses it leaves."""
+    from locktender.base.errors import InvalidInput
+
+    try:
+        from locktender.store.postgres import local
+    except ImportError as error:
+        raise InvalidInput(
+            f"{_LOCAL} needs what is not installed.",
+            field="local_postgres",
+            hint="Try: pip install 'locktender[local-postgres]'",
+        ) from error
+    database = await asyncio.to_thread(local.start, folder)
+    try:
+        yield database
+    finally:
+        if not await asyncio.to_thread(database.stop):
+            shell.note(f"PostgreSQL in {folder} goes on: others use it.")
+
+
+async def _elected(core: Core, told: Told) -> None:
+    """Returns when somebody leads, this process or another: then the first word can say who."""
+    from locktender.base.errors import StoreError
+
+    engine = core.engine
+    if engine is None or engine.candidate is None:
+        return
+    until = asyncio.get_running_loop().time() + ELECTION_SECONDS
+    while asyncio.get_running_loop().time() < until and not told.why:
+        try:
+            leader = await core.store.leader()
+        except StoreError:
+            leader = None
+        if engine.metrics.term or leader not in (None, engine.candidate.owner):
+            return
+        await asyncio.sleep(0.02)
+
+
+async def _say(shell: Shell, core: Core, listener: Any, database: LocalPostgres | None) -> None:
+    from locktender.server.listening import port_of, url_of
+
+    leads = core.engine is not None and core.engine.metrics.term > 0
+    http, port = url_of(listener), port_of(listener)
+    store = core.settings.shown_url if database is None else database.url
+    if shell.json:
+        shell.data(
+            {
+                "pid": os.getpid(),
+                "url": http,
+                "port": port,
+                "store": store,
+                "leads": leads,
+                "leader": await core.store.leader(),
+            }
+        )
+        sys.stdout.flush()
+        return
+    role = "it leads" if leads else "another leads; this one stands by"
+    shell.say(f"server on {http}, store {store}: {role}")
+    shell.say(f"  {http}/health  {http}/metrics  {http}/api/v1/demand")
+    if database is not None:
+        shell.say(
+            f"  workers on this machine: locktender worker FILE.py --url {shlex.quote(store)}"
+        )

@@ -1,0 +1,182 @@
+"""`worker`: a process that runs tasks of the steps in the files it is given."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from locktender.cli.run import Pool, Set
+from locktender.cli.shell import Shell, command, log_lines
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+    from socket import socket
+
+    from locktender.base.config import Settings
+    from locktender.cli.serving import Told
+    from locktender.client.core import Core
+
+PANEL = "Run many processes"
+
+WithParent = Annotated[
+    bool,
+    typer.Option(
+        "--with-parent",
+        help="End when standard input ends: with whoever started it.",
+        show_default=False,
+        metavar="",
+    ),
+]
+
+
+def register(app: typer.Typer) -> None:
+    command(app, "worker", panel=PANEL)(worker)
+
+
+def worker(
+    shell: Shell,
+    files: Annotated[
+        list[str] | None, typer.Argument(metavar="FILE.py…", help="Files with steps and flows.")
+    ] = None,
+    app: Annotated[
+        list[str] | None,
+        typer.Option("--app", metavar="MODULE", help="A module with steps. Repeatable."),
+    ] = None,
+    lead: Annotated[
+        bool,
+        typer.Option(
+            "--lead",
+            help="Lead too, when nobody else does: then no server is needed.",
+            show_default=False,
+            metavar="",
+        ),
+    ] = False,
+    label: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--label", metavar="KEY=VALUE", help="What it has, e.g. gpu=a100. Repeatable."
+        ),
+    ] = None,
+    pool: Pool = None,
+    set_: Set = None,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            "--metrics-port",
+            metavar="N",
+            min=0,
+            max=65_535,
+            help="Serve /health and /metrics there; 0 picks a port that is free.",
+        ),
+    ] = None,
+    metrics_host: Annotated[
+        str,
+        typer.Option(
+            "--metrics-host",
+            metavar="ADDRESS",
+            help="Who may ask: 127.0.0.1 is this machine alone.",
+        ),
+    ] = "127.0.0.1",
+    with_parent: WithParent = False,
+) -> int:
+    """Run tasks that a leader offers, until SIGTERM; then finish what runs, and end.
+
+    It takes only tasks of steps it knows, in the version it has. A second SIGTERM
+    does not wait: what still runs is handed back and runs again elsewhere.
+    """
+    from locktender.base.errors import InvalidInput
+    from locktender.cli import arguments, targets
+    from locktender.cli.parents import gone_with_parent
+    from locktender.stages import lasting_loop
+
+    if not files and not app:
+        raise InvalidInput(
+            "a worker needs steps to run.",
+            field="file",
+            hint="Name a file, locktender worker flows.py, or a module, --app shop.flows.",
+        )
+    # Importing may take long, or hang: whoever started us may go meanwhile.
+    with gone_with_parent() if with_parent else nullcontext():
+        for text in files or ():
+            targets.load_source(targets.parse(text)._replace(flow=""))
+        for name in app or ():
+            targets.load_app(name)
+    overrides: dict[str, Any] = {"exit_when_stuck": True, **arguments.settings(set_ or ())}
+    if overrides.get("max_workers"):
+        raise InvalidInput(
+            "a worker starts no others: max_workers is for whoever does.",
+            field="max_workers",
+            got=overrides["max_workers"],
+            hint="e.g. locktender server --spawn flows.py --max-workers 3",
+        )
+    if label:
+        overrides["worker_labels"] = arguments.labels(label)
+    if pool:
+        overrides["pools"] = arguments.pools(pool)
+    settings = shell.settings(**overrides)
+    log_lines(shell, settings.log_level, bodies=True)
+    at = None if metrics_port is None else (metrics_host, metrics_port)
+    lasting_loop.run(_work(shell, settings, at, lead=lead, with_parent=with_parent))
+    return 0
+
+
+async def _work(
+    shell: Shell, settings: Settings, at: tuple[str, int] | None, *, lead: bool, with_parent: bool
+) -> None:
+    from locktender.cli.serving import Told, serve
+
+    told = Told()
+    told.listen(with_parent=with_parent)
+
+    async with AsyncExitStack() as opened:
+        listener = None if at is None else opened.enter_context(_listener(at))
+
+        async def ready(core: Core) -> None:
+            metrics = None
+            if listener is not None:
+                metrics = await opened.enter_async_context(_telling(core, listener))
+            _say(shell, core, metrics)
+
+        await serve(settings, told, ready, lead=lead, work=True)
+    shell.note(f"ended: {_reason(told)}")
+
+
+def _listener(at: tuple[str, int]) -> socket:
+    from locktender.server.listening import bind
+
+    host, port = at
+    return bind(host, port, option="metrics-port")
+
+
+@asynccontextmanager
+async def _telling(core: Core, listener: socket) -> AsyncGenerator[str]:
+    """Serves the worker's `/health` and `/metrics`; gives the url."""
+    from locktender.server.listening import url_of
+    from locktender.server.web import telling
+
+    async with telling(core, listener, demand=False):
+        yield url_of(listener)
+
+
+def _say(shell: Shell, core: Core, metrics: str | None) -> None:
+    if core.engine is None:
+        return
+    row = core.engine.worker.describe()
+    url = core.settings.shown_url
+    if shell.json:
+        steps = sorted(row.steps or ())
+        said = {"worker": row.id, "pid": row.pid, "url": url, "steps": steps, "metrics": metrics}
+        shell.data(said)
+        sys.stdout.flush()
+        return
+    permits = ", ".join(f"{kind} {'∞' if n < 0 else n}" for kind, n in row.permits.items())
+    shell.say(f"worker {row.id} on {url}: {len(row.steps or ())} steps; {permits}")
+    if metrics is not None:
+        shell.say(f"  {metrics}/health  {metrics}/metrics")
+
+
+def _reason(told: Told) -> str:
+    return told.why or "told to"

@@ -1,0 +1,142 @@
+"""`workers`: who can run tasks now."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+
+from locktender.cli.shell import Shell, command, group
+
+if TYPE_CHECKING:
+    from locktender.client.views import WorkerInfo
+
+Id = Annotated[str, typer.Argument(metavar="WORKER", help="A worker's id, or its beginning.")]
+
+
+def register(app: typer.Typer) -> None:
+    noun = group(app, "workers", "Processes that run tasks.")
+    command(noun, "list")(list_)
+    command(noun, "show")(show)
+    command(noun, "drain")(drain)
+
+
+def list_(shell: Shell) -> None:
+    """Workers as they last described themselves. --json: everything that `show` has."""
+    from locktender.cli.tables import ago, now, table, tags
+
+    with shell.connect() as client:
+        found = client.workers.list()
+    if shell.json:
+        shell.data(found)
+        return
+    if not found:
+        shell.say("[dim]No worker is connected.[/] Start one: locktender worker FILE.py")
+        return
+    since = now()
+    # Where nobody has labels, the ids have their room.
+    labelled = any(worker.labels for worker in found)
+    rows = [
+        [
+            escape(worker.id),
+            _state(worker),
+            str(worker.in_flight),
+            str(worker.free),
+            _share(worker.memory),
+            *([tags(worker.labels)] if labelled else []),
+            ago(worker.since, since),
+            ago(worker.lease_until, since),
+        ]
+        for worker in found
+    ]
+    # An id is not cut: it is what `show` and `drain` are called with.
+    labels = ["labels~"] if labelled else []
+    columns = ["worker~", "state", ">tasks", ">free", ">mem", *labels, "joined", "lease"]
+    shell.out.print(table(*columns, rows=rows))
+
+
+def show(shell: Shell, worker: Id) -> None:
+    """One worker: where it is, what it feels, what it can run and in which version."""
+    from locktender.cli.tables import table
+
+    with shell.connect() as client:
+        found = client.workers.get(worker)
+    if shell.json:
+        shell.data(found)
+        return
+    facts = [[f"[dim]{name}[/]", text] for name, text in _facts(found)]
+    shell.out.print(table("what", "is~", rows=facts))
+    shell.say("")
+    rows = [
+        [kind, escape(name), signature]
+        for kind, known in (("step", found.steps), ("flow", found.flows))
+        for name, signature in sorted(known.items())
+    ]
+    shell.out.print(table("knows", "name~", "signature", rows=rows))
+
+
+def _facts(worker: WorkerInfo) -> list[tuple[str, str]]:
+    from locktender.base.clock import SECOND
+    from locktender.cli.tables import ago, now, tags, told
+    from locktender.kernel.no_room import pressures
+
+    since = now()
+    held_back = "" if worker.share == 100 else f", at {worker.share}% of its permits"
+    why = ", ".join(pressures(worker.pressed, worker.memory, round(worker.p99 * SECOND)))
+    stubborn = [
+        ("", f"[red]task {each.task} ({escape(each.step)}) {escape(told(each, since))}[/]")
+        for each in worker.stubborn
+    ]
+    return [
+        ("worker", escape(worker.id)),
+        ("state", _state(worker)),
+        ("host", f"{escape(worker.host)}, process {worker.pid}"),
+        ("locktender", escape(worker.version)),
+        ("joined", ago(worker.since, since)),
+        ("lease ends", ago(worker.lease_until, since)),
+        ("tasks", str(worker.in_flight)),
+        *stubborn,
+        ("free", f"{worker.free}{held_back}"),
+        *([("held back by", escape(why))] if why else []),
+        ("claim", "no bound" if worker.claim < 0 else f"up to {worker.claim} until its next beat"),
+        ("permits", _permits(worker)),
+        ("nearly full", escape(", ".join(worker.full)) or "nothing"),
+        ("memory", _share(worker.memory)),
+        ("p99", _seconds(worker.p99)),
+        ("loop lag", _seconds(worker.loop_lag)),
+        ("labels", tags(worker.labels) or "none"),
+        ("provision", escape(worker.provision) or "started by hand"),
+    ]
+
+
+def _state(worker: WorkerInfo) -> str:
+    if not worker.alive:
+        return "[red]lost[/]"
+    return "[magenta]draining[/]" if worker.draining else "[green]alive[/]"
+
+
+def _permits(worker: WorkerInfo) -> str:
+    several = {**worker.permits, "total": worker.total_permits}
+    return ", ".join(f"{kind} {'∞' if n < 0 else n}" for kind, n in several.items())
+
+
+def _share(of_one: float) -> str:
+    return f"{of_one:.0%}" if of_one else "-"
+
+
+def _seconds(seconds: float) -> str:
+    from locktender.base.clock import SECOND
+    from locktender.base.durations import spoken
+
+    return spoken(round(seconds * SECOND)) if seconds else "-"
+
+
+def drain(shell: Shell, worker: Id) -> None:
+    """Ask a worker to take no more tasks; what it runs may finish."""
+    with shell.connect() as client:
+        asked = client.workers.drain(worker)
+    text = f"worker {asked.ids[0]} is asked to drain"
+    if not asked.leader:
+        text += "; no engine runs now: it is carried out when one starts"
+    shell.done(text, asked)

@@ -1,0 +1,169 @@
+"""The sync client: every verb of the async one, across the bridge. Thread-safe."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar, overload
+
+from locktender.base.config import Settings
+from locktender.base.durations import Duration, microseconds
+from locktender.client.bridge import Bridge
+from locktender.client.client_async import INTERRUPTED_GRACE_US, AsyncClient, Refusal
+from locktender.client.core import Core
+from locktender.client.limits import Limits, Pools
+from locktender.client.more_workers import MoreWorkers
+from locktender.client.preparing import Preparing, prepare
+from locktender.client.run import Run
+from locktender.client.run_async import AsyncRun
+from locktender.client.runs import Queue, Runs, Workers
+from locktender.client.slots import Slots
+from locktender.client.submission import Submission
+from locktender.client.submitting import Submitting
+from locktender.flows.definitions import FlowDef
+from locktender.flows.flows import Flow
+from locktender.observe.why import Why
+
+log: logging.Logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class Client(Submitting):
+    """Made by `embedded()` and `connect()`."""
+
+    def __init__(
+        self, settings: Settings, *, engine: bool, more: MoreWorkers | None = None
+    ) -> None:
+        """`more`: workers that its engine may ask for; they are closed with it."""
+        self._bridge = Bridge()
+        self._closing = threading.Lock()
+        try:
+            self._core = self._bridge.call(
+                Core.open(settings, engine=engine, guard=self._bridge.guard, more=more)
+            )
+        except BaseException:
+            self._bridge.stop()
+            raise
+        client = self._client = AsyncClient(self._core)
+        self.runs: Runs = Runs(self._bridge, client.runs)
+        self.queue: Queue = Queue(self._bridge, client.queue)
+        self.pools: Pools = Pools(self._bridge, client.pools)
+        self.limits: Limits = Limits(self._bridge, client.limits)
+        self.workers: Workers = Workers(self._bridge, client.workers)
+        atexit.register(self._at_exit)
+
+    @property
+    def settings(self) -> Settings:
+        return self._core.settings
+
+    @property
+    def closed(self) -> bool:
+        return self._core.guard.closed
+
+    def _submit(self, flow: object, submission: Submission) -> Run[Any]:
+        self._core.guard.check()
+        # Here, in the caller's thread: tracing runs the user's own code.
+        prepared = prepare(flow, submission, self._core.settings, self._core.clock)
+        return Run(self._bridge, self._bridge.call(self._client.submit_prepared(prepared)))
+
+    def submit_call(
+        self, flow: FlowDef, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Run[Any]:
+        """As `submit` without options: all of `kwargs` are the flow's, whatever their names."""
+        return self._submit(flow, Submission(args, kwargs))
+
+    @overload
+    def submit_many(
+        self, flow: Flow[..., T] | str, calls: Iterable[Any], *, partial: Literal[False] = False
+    ) -> list[Run[T]]: ...
+    @overload
+    def submit_many(
+        self, flow: Flow[..., T] | str, calls: Iterable[Any], *, partial: bool
+    ) -> list[Run[T] | Refusal]: ...
+    def submit_many(
+        self, flow: Flow[..., T] | str, calls: Iterable[Any], *, partial: bool = False
+    ) -> Any:
+        """Hands in a run of `flow` per entry of `calls`, thousands in one transaction, all or none.
+
+        A tuple is the positional arguments, `((…), {…})` has keywords too, a
+        `Submission` has options of its own; anything else is the one argument.
+        With `partial=True` what fits is taken, and the place of a run that was
+        not has the error that `submit` would have raised.
+        """
+        self._core.guard.check()
+        preparing = Preparing(flow, self._core.settings, self._core.clock)
+        prepared = [preparing.prepare(call, index) for index, call in enumerate(calls)]
+        answers = self._bridge.call(self._client.submit_all_prepared(prepared, partial=partial))
+        return [self._bridged(each) for each in answers]
+
+    def _bridged(self, answer: AsyncRun[Any] | Refusal) -> Run[Any] | Refusal:
+        return Run(self._bridge, answer) if isinstance(answer, AsyncRun) else answer
+
+    def why(self, subject: str | int) -> Why:
+        """What a run (by id) or a task (by number) waits for now."""
+        return self._bridge.call(self._client.why(subject))
+
+    def slots(
+        self,
+        pool: str,
+        n: int = 1,
+        *,
+        timeout: Duration | None = None,
+        lease: Duration | None = None,
+    ) -> Slots:
+        """Takes `n` slots of a pool for the code in the block: a semaphore that all processes share.
+
+        Waits its turn like any task, at most `timeout`. `lease` (default the
+        worker's) is how long the slots stay taken if this process dies on
+        another machine or hangs; it is renewed in the background.
+        """
+        self._core.guard.check()
+        return Slots(self._bridge, self._client.slots(pool, n, timeout=timeout, lease=lease))
+
+    def close(self, grace: Duration | None = None) -> None:
+        """Drains and lets go: what runs may finish within `grace`, the rest goes back to the queue.
+
+        An interrupt meanwhile ends what runs at once. Closing again does nothing.
+        """
+        given = None if grace is None else microseconds(grace, "grace", minimum=0)
+        self._close(given)
+
+    def _close(self, grace_us: int | None) -> None:
+        if self._core.guard.forked:
+            return
+        with self._closing:
+            if self._core.guard.closed:
+                return
+            closing = self._bridge.start(self._core.close(grace_us))
+            try:
+                closing.result()
+            except KeyboardInterrupt:
+                self._bridge.tell(self._core.hurry)
+                closing.result()
+                raise
+            finally:
+                self._bridge.stop()
+                atexit.unregister(self._at_exit)
+
+    def _at_exit(self) -> None:
+        """A program that ends without close(): its work is handed back, nobody is kept waiting."""
+        self._close(0)
+
+    def __enter__(self) -> Self:
+        self._core.guard.check()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is not None and issubclass(kind, KeyboardInterrupt):
+            log.warning("interrupted: finishing what runs; interrupt again to end it at once")
+            self._close(min(INTERRUPTED_GRACE_US, self.settings.grace_us))
+        else:
+            self._close(None)

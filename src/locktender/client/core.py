@@ -1,0 +1,173 @@
+"""What every verb shares. Lives on one event loop; whoever else wants something crosses the bridge."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import socket
+from collections.abc import Coroutine
+from contextlib import suppress
+from contextvars import Context
+from functools import cached_property
+from typing import Any
+
+from locktender.base.clock import Clock, SystemClock
+from locktender.base.config import Settings
+from locktender.base.errors import LocktenderError, NotFound
+from locktender.base.limits import Limits
+from locktender.base.model import RunRow
+from locktender.client.guard import Guard
+from locktender.client.holders import Holders
+from locktender.client.more_workers import MoreWorkers
+from locktender.client.opening import store_for
+from locktender.client.waiting import Waiting
+from locktender.stages.chores import end_tasks
+from locktender.stages.engine import Engine
+from locktender.stages.overflow import Overflow
+from locktender.store.protocol import Store
+
+
+class Core:
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        engine: Engine | None,
+        guard: Guard | None = None,
+        more: MoreWorkers | None = None,
+    ) -> None:
+        self.store = store
+        self.settings = settings
+        self.engine = engine
+        self.guard: Guard = guard or Guard()
+        self.limits_read: tuple[int, Limits] | None = None
+        """The limits as they were last read, and when: see `handing_in`."""
+        self._more = more
+        self._hurried = asyncio.Event()
+        self.clock: Clock = SystemClock()
+        self.waiting: Waiting = Waiting(store, engine, self.guard)
+        self.holders: Holders = Holders(lambda: store_for(settings), self.clock)
+
+    @classmethod
+    async def open(
+        cls,
+        settings: Settings,
+        *,
+        engine: bool,
+        guard: Guard | None = None,
+        lead: bool = True,
+        work: bool = True,
+        overflow: Overflow | None = None,
+        more: MoreWorkers | None = None,
+        ends_itself: bool = False,
+    ) -> Core:
+        """A store that is open and, if asked for, an engine that has its lease.
+
+        `more` is closed with it; whoever made `overflow` closes that. `ends_itself`: as `Engine` has it.
+        """
+        if more is not None:
+            overflow = more.overflow
+        store = store_for(settings)
+        await store.open()
+        running: Engine | None = None
+        try:
+            if engine:
+                running = Engine(
+                    store,
+                    settings,
+                    lead=lead,
+                    work=work,
+                    overflow=overflow,
+                    ends_itself=ends_itself,
+                )
+                await running.start()
+        except BaseException:
+            if running is not None:
+                with suppress(LocktenderError):
+                    await running.stop(0)
+            if more is not None:
+                await more.close(0)
+            await store.close()
+            raise
+        return cls(store, settings, running, guard, more)
+
+    async def close(self, grace_us: int | None = None, more: MoreWorkers | None = None) -> None:
+        """Drains the engine, if there is one, and lets go of the store. Again: nothing.
+
+        `more`: workers that were its engine's `overflow`, to be closed now while there is a store.
+        """
+        if self.guard.closed or self.guard.forked:
+            return
+        self.guard.closed = True
+        self._more = self._more or more
+        # In no attempt's context: a body may close a client, but may not cancel what others have started.
+        await asyncio.get_running_loop().create_task(self._close(grace_us), context=Context())
+
+    async def _close(self, grace_us: int | None) -> None:
+        try:
+            await self.waiting.close()
+            await self.holders.close()
+            # Together: theirs is the same grace.
+            await asyncio.gather(self._stop(grace_us), self._let_go(grace_us))
+        except asyncio.CancelledError:
+            if self.engine is not None:
+                await self.engine.stop(0)
+            raise
+        finally:
+            await self.store.close()
+
+    def hurry(self) -> None:
+        """Whoever closes waits no longer: what still runs is ended and handed back."""
+        self._hurried.set()
+
+    async def _stop(self, grace_us: int | None) -> None:
+        engine = self.engine
+        if engine is not None and not await self._unless_hurried(engine.stop(grace_us)):
+            await engine.stop(0)
+
+    async def _let_go(self, grace_us: int | None) -> None:
+        if self._more is not None:
+            await self._unless_hurried(self._more.close(grace_us))
+
+    async def _unless_hurried(self, work: Coroutine[Any, Any, None]) -> bool:
+        """Whether `work` was done to its end; it is cancelled when whoever closes waits no longer."""
+        doing = asyncio.create_task(work)
+        hurried = asyncio.create_task(self._hurried.wait())
+        try:
+            await asyncio.wait({doing, hurried}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            # Looked at before they are ended: whoever is cancelled is done then too.
+            done = doing.done()
+            await end_tasks([hurried] if done else [hurried, doing])
+        if done:
+            await doing
+        return done
+
+    def changed(self) -> None:
+        """Something was committed here: the leader, if it is this process, should look now."""
+        if self.engine is not None:
+            self.engine.look()
+
+    async def leader(self) -> bool:
+        """Whether anybody is there to carry out a request."""
+        return await self.store.leader() is not None
+
+    async def row(self, run_id: str) -> RunRow:
+        row = await self.store.run(run_id)
+        if row is None:
+            raise NotFound(
+                f"there is no run {run_id!r} in {self.settings.shown_url}.",
+                field="run",
+                got=run_id,
+                hint="locktender runs list shows what there is.",
+            )
+        return row
+
+    @cached_property
+    def who(self) -> str:
+        """Who is asking, for the history of limits: user@host."""
+        try:
+            user = getpass.getuser()
+        except (KeyError, OSError, ImportError):  # a container without a passwd entry
+            user = "unknown"
+        return f"{user}@{socket.gethostname()}"

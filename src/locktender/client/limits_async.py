@@ -1,0 +1,239 @@
+"""Namespace `limits`, for async code.
+
+A limit's name is the word it is set by (`max_concurrent_runs`, `max_active`,
+`fair`, a setting of the engine) or the rule of a tag: `tenant`, `tenant=acme`,
+`tenant=*` for each value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+
+import msgspec
+
+from locktender.base import names
+from locktender.base.durations import Duration, microseconds
+from locktender.base.errors import InvalidInput, NotFound
+from locktender.base.limits import Limits, TagRule, fair_rule, tag_rule
+from locktender.base.model import LimitRow
+from locktender.base.names import did_you_mean
+from locktender.client import limit_text
+from locktender.client.core import Core
+from locktender.client.limit_text import ENGINE, FIXED
+from locktender.client.views import LimitChangeInfo, LimitInfo, instant
+from locktender.store.protocol import SetLimit
+
+_dump = msgspec.json.Encoder().encode
+LimitInfos = list[LimitInfo]
+RUNS = "max_concurrent_runs"
+
+
+class AsyncLimits:
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    async def set_max_concurrent_runs(self, n: int) -> None:
+        """Runs executing at once; −1 is unlimited."""
+        limit = names.limit(n, RUNS, zero_hint="To start no run, use: limits pause.")
+        await self._patch("runs", "", {"limit": limit})
+
+    async def set_max_active(self, n: int) -> None:
+        """The admission ceiling: queued and running runs; −1 is unlimited."""
+        hint = "To start no run, use: limits pause. Use -1 for unlimited."
+        await self._put("active", "", {"limit": names.limit(n, "max_active", zero_hint=hint)})
+
+    async def set_tag(
+        self,
+        key: str,
+        value: str | int | bool | None = None,
+        limit: int | None = None,
+        *,
+        per_value: bool = False,
+        max_active: int | None = None,
+    ) -> None:
+        """Bounds runs with a tag: with `key`, with `key=value`, or each distinct value (`per_value`)."""
+        if limit is None and max_active is None:
+            raise InvalidInput(
+                f"say what to set for tag {key!r}.",
+                field="limit",
+                hint="limit=N bounds runs executing at once, max_active=N queued and running ones.",
+            )
+        wanted = tag_rule(
+            key,
+            value,
+            limit_=names.UNLIMITED if limit is None else limit,
+            per_value=per_value,
+            max_active=names.UNLIMITED if max_active is None else max_active,
+        )
+        # What is not given stays as it is.
+        patch = _identity(wanted)
+        if limit is not None:
+            patch["limit"] = wanted.limit
+        if max_active is not None:
+            patch["max_active"] = wanted.max_active
+        await self._patch("tag", wanted.name, patch)
+
+    async def set_fair(self, key: str, weights: Mapping[str, int] | None = None) -> None:
+        """Shares turns between the values of one tag, in proportion to their weights (default 1)."""
+        rule = fair_rule(key, weights)
+        _, rows = await self._in_force()
+        others = [row for row in rows if row.kind == "fair" and row.name != rule.key]
+        for row in others:
+            if row.declared is not None:
+                raise InvalidInput(
+                    f"the configuration shares turns by {row.name!r}, and there is one fair key only.",
+                    field="fair",
+                    got=key,
+                    hint="Change `fair` in the configuration, or set weights for that key.",
+                )
+        who = self._core.who
+        await self._change(
+            [
+                *(SetLimit("fair", row.name, None, who) for row in others),
+                SetLimit("fair", rule.key, _dump(rule), who),
+            ]
+        )
+
+    async def set(self, name: str, value: int | str | bool) -> None:
+        """Sets a limit by its name, as `locktender limits set` does: also settings of the engine."""
+        self._core.guard.check()
+        if name == RUNS:
+            await self.set_max_concurrent_runs(_number(value, name))
+        elif name == "max_active":
+            await self.set_max_active(_number(value, name))
+        elif name == "fair":
+            await self.set_fair(names.text(value, "fair"))
+        elif name == "age_boost":
+            boost = microseconds(_duration(value), "age_boost", minimum=0)
+            await self._put("engine", "age_boost_us", {"value": boost})
+        elif name in ENGINE:
+            await self._put("engine", ENGINE[name], {"value": value})
+        else:
+            key, equals, rest = name.partition("=")
+            known = [RUNS, "max_active", "fair", "age_boost", *ENGINE]
+            if not equals and get_close_matches(name, known, 1, 0.8):
+                raise NotFound(
+                    f"there is no limit {name!r}.",
+                    field="name",
+                    got=name,
+                    hint=did_you_mean(name, known) or f"For a tag: set_tag({name!r}, limit=…).",
+                )
+            each = rest == "*"
+            tag = None if each or not equals else rest
+            await self.set_tag(key, tag, _number(value, name), per_value=each)
+
+    async def pause(self, name: str = RUNS) -> None:
+        """Starts no more runs, or none with a tag (`tenant=acme`); what runs goes on."""
+        await self._pause(name, paused=True)
+
+    async def resume(self, name: str = RUNS) -> None:
+        await self._pause(name, paused=False)
+
+    async def reset(self, name: str) -> None:
+        """Back to what code or configuration declares."""
+        row = await self._find(name)
+        await self._change([SetLimit(row.kind, row.name, None, self._core.who)])
+
+    async def history(self, limit: int = 100) -> list[LimitChangeInfo]:
+        """Who changed what, when, from what to what; the newest first. Pools included."""
+        self._core.guard.check()
+        most = names.count(limit, "limit", maximum=100_000)
+        return [
+            LimitChangeInfo(
+                at=instant(change.at),
+                who=change.who,
+                kind=change.kind,
+                name=limit_text.name(change.kind, change.name),
+                before=limit_text.value(change.kind, change.before, change.name),
+                after=limit_text.value(change.kind, change.after, change.name),
+                reason=change.reason,
+            )
+            for change in await self._core.store.limit_history(most)
+        ]
+
+    async def list(self) -> LimitInfos:
+        """Every limit that is in force except pools; one that was never set shows its default."""
+        _, rows = await self._in_force()
+        return limit_text.infos(rows)
+
+    async def _pause(self, name: str, *, paused: bool) -> None:
+        limits, rows = await self._in_force()
+        if name == RUNS:
+            await self._patch("runs", "", {"paused": paused})
+            return
+        if name in FIXED or name in ENGINE:
+            raise InvalidInput(
+                f"{name} cannot be paused.", field="name", got=name, hint=f"Pause {RUNS} or a tag."
+            )
+        rule = _tag(limits, name)
+        if rule is None and not paused:
+            raise _unknown(name, rows)
+        wanted = rule or _tag_named(name)
+        await self._patch("tag", wanted.name, {**_identity(wanted), "paused": paused})
+
+    async def _find(self, name: str) -> LimitRow:
+        _, rows = await self._in_force()
+        for row in rows:
+            if row.kind != "pool" and limit_text.name(row.kind, row.name) == name:
+                return row
+            if row.kind == "fair" and name == "fair" and row.live is not None:
+                return row
+        if name in FIXED or name in ENGINE:
+            # Never set: it is at its default already.
+            return LimitRow(*limit_text.stored(name), None, None)
+        raise _unknown(name, rows)
+
+    async def _in_force(self) -> tuple[Limits, list[LimitRow]]:
+        self._core.guard.check()
+        return await self._core.store.limits()
+
+    async def _put(self, kind: str, name: str, rule: object) -> None:
+        self._core.guard.check()
+        await self._change([SetLimit(kind, name, _dump(rule), self._core.who)])
+
+    async def _patch(self, kind: str, name: str, fields: dict[str, object]) -> None:
+        """Changes these fields of the rule in force and leaves the others to whoever sets them."""
+        self._core.guard.check()
+        await self._change([SetLimit(kind, name, None, self._core.who, patch=_dump(fields))])
+
+    async def _change(self, changes: list[SetLimit]) -> None:
+        await self._core.store.set_limit(changes)
+        self._core.limits_read = None
+        self._core.changed()
+
+
+def _tag(limits: Limits, name: str) -> TagRule | None:
+    return next((rule for rule in limits.tags if rule.name == name), None)
+
+
+def _identity(rule: TagRule) -> dict[str, object]:
+    """The fields that make a tag rule this one and no other."""
+    return {"key": rule.key, "value": rule.value, "per_value": rule.per_value}
+
+
+def _tag_named(name: str) -> TagRule:
+    key, equals, value = name.partition("=")
+    if value == "*":
+        return tag_rule(key, per_value=True)
+    return tag_rule(key, value if equals else None)
+
+
+def _number(value: object, name: str) -> int:
+    if isinstance(value, str) and value.strip().removeprefix("-").isdecimal():
+        return int(value)
+    return names.limit(value, name)
+
+
+def _duration(value: int | str | bool) -> Duration | bool:
+    return value
+
+
+def _unknown(name: str, rows: list[LimitRow]) -> NotFound:
+    known = [limit_text.name(row.kind, row.name) for row in rows if row.kind != "pool"]
+    return NotFound(
+        f"there is no limit {name!r}.",
+        field="limit",
+        got=name,
+        hint=names.did_you_mean(name, {*known, *FIXED, *ENGINE}),
+    )

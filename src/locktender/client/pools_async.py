@@ -1,0 +1,202 @@
+"""Namespace `pools`, for async code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from locktender.base.clock import SECOND
+from locktender.base.durations import Duration, microseconds, spoken
+from locktender.base.errors import InvalidInput, NotFound
+from locktender.base.limits import PoolRule, Rate, parse_rate, pool_name
+from locktender.base.model import LimitRow
+from locktender.base.names import UNLIMITED, count, did_you_mean
+from locktender.base.names import limit as checked_limit
+from locktender.base.states import TaskState
+from locktender.client.core import Core
+from locktender.client.unset import UNSET, Unset
+from locktender.client.views import PoolInfo
+from locktender.observe.rebuilt import rebuild
+from locktender.store.protocol import SetLimit
+
+_dump = msgspec.json.Encoder().encode
+_rule = msgspec.json.Decoder(PoolRule).decode
+PoolInfos = list[PoolInfo]
+
+
+class AsyncPools:
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    async def set(
+        self,
+        name: str,
+        limit: int | Unset = UNSET,
+        *,
+        lease: Duration | Unset | None = UNSET,
+        rate: str | Rate | Unset | None = UNSET,
+        burst: int | Unset = UNSET,
+    ) -> None:
+        """Sets what is given and keeps the rest; −1 is unlimited, None takes a lease or a rate away.
+
+        One key of a pool (`api[acme]`) that is set has a rule of its own, all of it: nothing of
+        `api[*]` holds for it then.
+        """
+        pool = pool_name(name)
+        if all(isinstance(each, Unset) for each in (limit, lease, rate, burst)):
+            raise InvalidInput(
+                f"say what to set for pool {pool!r}.",
+                field="limit",
+                hint="e.g. limit=4, or limit=-1 for unlimited.",
+            )
+        self._core.guard.check()
+        patch: dict[str, Any] = {}
+        if not isinstance(limit, Unset):
+            hint = "To hold a pool shut, use: pools pause NAME."
+            patch["limit"] = checked_limit(limit, f"pool {pool}.limit", zero_hint=hint)
+        if not isinstance(lease, Unset):
+            patch["lease_us"] = None if lease is None else microseconds(lease, "lease")
+        await self._patch(pool, patch | _rate_patch(rate, burst))
+
+    async def get(self, name: str) -> PoolInfo:
+        """One pool. Raises `NotFound` where nobody set it and no active task needs it."""
+        pool = pool_name(name)
+        found = {info.name: info for info in await self.list()}
+        if pool in found:
+            return found[pool]
+        rule = await self._in_force(pool)
+        if rule is None:
+            raise NotFound(
+                f"there is no pool {pool!r}.",
+                field="pool",
+                got=name,
+                hint=did_you_mean(pool, found) or f"Set it: locktender pools set {pool} N.",
+            )
+        return _info(pool, rule, "live", 0, 0)  # one key of `api[*]` that nobody uses now
+
+    async def list(self) -> PoolInfos:
+        """Every pool that was set, or that an active task needs, with its use at this moment."""
+        self._core.guard.check()
+        conductor, snapshot = await rebuild(self._core.store)
+        used: dict[str, int] = {}
+        waiting: dict[str, int] = {}
+        for entry in conductor.lives.tasks.values():
+            if entry.state == TaskState.REQUESTED:
+                for pool, _ in entry.pools:
+                    waiting[pool] = waiting.get(pool, 0) + 1
+        for pool, gate in conductor.ledger.pools.items():
+            used[pool] = gate.used
+        sources = {row.name: _source(row) for row in snapshot.limit_rows if row.kind == "pool"}
+        names = sources.keys() | waiting.keys() | {pool for pool, n in used.items() if n}
+        return [
+            _info(
+                pool,
+                snapshot.limits.pool(pool),
+                sources.get(pool, "none"),
+                used.get(pool, 0),
+                waiting.get(pool, 0),
+            )
+            for pool in sorted(names)
+        ]
+
+    async def pause(self, name: str) -> None:
+        """Nothing more starts that needs the pool; who holds slots finishes."""
+        await self._pause(name, paused=True)
+
+    async def resume(self, name: str) -> None:
+        await self._pause(name, paused=False)
+
+    async def reset(self, name: str) -> None:
+        """Back to what code or configuration declares; unlimited where they declare nothing."""
+        self._core.guard.check()
+        pool = pool_name(name)
+        await self._known(pool)
+        await self._change([SetLimit("pool", pool, None, self._core.who)])
+
+    async def delete(self, name: str) -> None:
+        """Forgets the pool, declared default included, until code or configuration declares it again."""
+        self._core.guard.check()
+        pool = pool_name(name)
+        row = await self._known(pool)
+        who = self._core.who
+        changes = [SetLimit("pool", pool, None, who)]
+        if row.declared is not None:
+            changes.append(SetLimit("pool", pool, None, who, declared=True))
+        await self._change(changes)
+
+    async def _pause(self, name: str, *, paused: bool) -> None:
+        pool = pool_name(name)
+        rule = await self._in_force(pool)
+        if rule is None and not paused:
+            raise NotFound(f"pool {pool!r} was never set.", field="pool", got=name)
+        # One key without a rule of its own goes on with what `api[*]` bounds it by.
+        await self._patch(pool, {"paused": paused}, begin=rule)
+
+    async def _in_force(self, pool: str) -> PoolRule | None:
+        self._core.guard.check()
+        limits, _ = await self._core.store.limits()
+        return limits.pool(pool)
+
+    async def _known(self, pool: str) -> LimitRow:
+        _, rows = await self._core.store.limits()
+        pools = {row.name: row for row in rows if row.kind == "pool"}
+        if pool not in pools:
+            raise NotFound(
+                f"pool {pool!r} was never set.",
+                field="pool",
+                got=pool,
+                hint=did_you_mean(pool, pools),
+            )
+        return pools[pool]
+
+    async def _patch(self, pool: str, patch: dict[str, Any], begin: PoolRule | None = None) -> None:
+        base = None if begin is None else _dump(begin)
+        await self._change([SetLimit("pool", pool, base, self._core.who, patch=_dump(patch))])
+
+    async def _change(self, changes: list[SetLimit]) -> None:
+        await self._core.store.set_limit(changes)
+        self._core.limits_read = None
+        self._core.changed()
+
+
+def _rate_patch(rate: Any, burst: Any) -> dict[str, Any]:
+    if isinstance(rate, Unset):
+        # The store refuses a burst where the pool has no rate.
+        return {} if isinstance(burst, Unset) else {"rate": {"burst": count(burst, "burst")}}
+    if rate is None and not isinstance(burst, Unset):
+        raise InvalidInput(
+            "a burst needs a rate, and this takes the rate away.",
+            field="burst",
+            got=burst,
+            hint="Leave out the burst, or give a rate: 100/1m.",
+        )
+    if rate is None:
+        return {"rate": None}
+    new = parse_rate(rate, None if isinstance(burst, Unset) else burst)
+    return {"rate": {"count": new.count, "per_us": new.per_us, "burst": new.burst}}
+
+
+def _source(row: LimitRow) -> str:
+    return "declared" if row.live is None else "live"
+
+
+def spoken_rate(rate: Rate) -> str:
+    return f"{rate.count}/{spoken(rate.per_us)}"
+
+
+def _info(pool: str, rule: PoolRule | None, source: str, used: int, waiting: int) -> PoolInfo:
+    is_set = rule is not None
+    rule = rule or PoolRule()
+    return PoolInfo(
+        name=pool,
+        limit=None if rule.limit == UNLIMITED else rule.limit,
+        used=used,
+        waiting=waiting,
+        lease=None if rule.lease_us is None else rule.lease_us / SECOND,
+        rate=None if rule.rate is None else spoken_rate(rule.rate),
+        burst=None if rule.rate is None else rule.rate.burst,
+        paused=rule.paused,
+        is_set=is_set,
+        source=source,
+    )

@@ -1,0 +1,104 @@
+"""An ended run as its value, or as the error that says which step failed and how."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from locktender.base import codec
+from locktender.base.errors import RunCancelled, RunFailed, RunTimedOut
+from locktender.base.graph import Graph
+from locktender.base.model import Failure, RunRow
+from locktender.base.states import RunState
+from locktender.client.core import Core
+from locktender.client.result_types import returned_type
+from locktender.kernel import render
+
+_graph = msgspec.json.Decoder(Graph).decode
+_failure = msgspec.json.Decoder(Failure).decode
+_BLOB = b'"$locktender.blob"'
+_ERRORS: dict[str, type[RunFailed]] = {
+    RunState.CANCELLED: RunCancelled,
+    RunState.TIMED_OUT: RunTimedOut,
+}
+
+
+async def value_of(core: Core, row: RunRow) -> Any:
+    """The value of a run that has ended. Raises what it ended with."""
+    if row.state != RunState.SUCCEEDED:
+        raise await error_of(core, row)
+    if row.output is None:
+        return None
+    output = await open_blobs(core, row.output)
+    return codec.decode(output, await returned_type(core, row), "result")
+
+
+async def open_blobs(core: Core, value: bytes) -> bytes:
+    """`value` with every blob it refers to put in place, also inside lists and objects."""
+    if _BLOB not in value:
+        return value
+    if (ref := codec.is_blob(value)) is not None:
+        return await core.store.get_blob(ref[0])
+    if value.lstrip()[:1] == b"[":
+        return codec.join_list([await open_blobs(core, each) for each in codec.split_list(value)])
+    members = render.split_object(value)
+    return codec.join_object({key: await open_blobs(core, each) for key, each in members.items()})
+
+
+def failure_of(raw: bytes | None) -> Failure | None:
+    if raw is None:
+        return None
+    try:
+        return _failure(raw)
+    except msgspec.DecodeError:
+        return Failure("internal", raw.decode(errors="replace"))
+
+
+async def error_of(core: Core, row: RunRow) -> RunFailed:
+    """What `result()` raises for a run that ended otherwise than well."""
+    failure = failure_of(row.error)
+    kind = _ERRORS.get(row.state, RunFailed)
+    step = None if failure is None else failure.node
+    at = "" if step is None else f" at step {step!r}"
+    what = "" if failure is None else f": {_spoken(failure)}"
+    error = kind(
+        f"run {row.id} of {row.flow} {_VERBS[row.state]}{at}{what}",
+        field=step,
+        got=None if failure is None else failure.type,
+        hint=f"See: locktender runs show {row.id}.",
+    )
+    error.run_id, error.step = row.id, step
+    if failure is not None:
+        error.error_type, error.error_message = failure.type, failure.message
+        error.traceback = failure.traceback or await _traceback(core, row, failure)
+        if error.traceback:
+            # Shown below our own lines wherever Python prints the error.
+            error.add_note(f"In the worker:\n{error.traceback.rstrip()}")
+    return error
+
+
+async def _traceback(core: Core, row: RunRow, failure: Failure) -> str | None:
+    """A run keeps its error short; the task that failed has all of it."""
+    if failure.node is None:
+        return None
+    nodes = _graph(await core.store.graph(row.graph)).nodes
+    for task in await core.store.tasks(row.seq):
+        found = failure_of(task.error)
+        if found is not None and nodes[task.node].name == failure.node and found.traceback:
+            return found.traceback
+    return None
+
+
+_VERBS: dict[str, str] = {
+    RunState.FAILED: "failed",
+    RunState.CANCELLED: "was cancelled",
+    RunState.TIMED_OUT: "passed its deadline",
+}
+
+
+def _spoken(failure: Failure) -> str:
+    """Our own failures carry their type in the message already."""
+    if failure.message.startswith(failure.type):
+        return failure.message
+    return f"{failure.type}: {failure.message}"

@@ -1,0 +1,258 @@
+"""Namespaces `runs` and `queue`, for async code: one run or many, by id or by filter."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from locktender.base import names
+from locktender.base.errors import InvalidInput, NotFound
+from locktender.base.model import Request, RequestKind, RunRow
+from locktender.base.states import TERMINAL_RUNS, RunState
+from locktender.client.core import Core
+from locktender.client.retrying import retry_runs
+from locktender.client.run_async import AsyncRun
+from locktender.client.submission import TagValues
+from locktender.client.views import QueueInfo, Requested, RunInfo
+from locktender.observe.queue_order import queue_in_order
+from locktender.store.protocol import RunFilter
+
+Ids = str | AsyncRun[Any] | Iterable[str | AsyncRun[Any]]
+Status = str | Iterable[str]
+PAGE = 500
+SHORTEST_PREFIX = 4
+ID_LENGTH = 26
+_ACTIVE = (RunState.QUEUED, RunState.RUNNING, RunState.CANCELLING)
+_AGAIN = (RunState.FAILED, RunState.CANCELLED, RunState.TIMED_OUT)
+_ID = re.compile(r"[0-9a-z]+")
+
+
+class AsyncRuns:
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    async def list(
+        self,
+        status: Status | None = None,
+        tags: TagValues | None = None,
+        flow: str | None = None,
+        limit: int = 100,
+    ) -> list[RunInfo]:
+        """The newest runs that match."""
+        self._core.guard.check()
+        where = _where(status, tags, flow, names.count(limit, "limit", maximum=100_000))
+        return [RunInfo.of(row) for row in await self._core.store.runs(where)]
+
+    async def get(self, run: str) -> AsyncRun[Any]:
+        """A run by its id, or by a part of it that only one run's id begins with."""
+        self._core.guard.check()
+        return AsyncRun(self._core, await resolve(self._core, run))
+
+    async def cancel(
+        self,
+        run: Ids | None = None,
+        *,
+        status: Status | None = None,
+        tags: TagValues | None = None,
+        flow: str | None = None,
+        reason: str = "",
+        force: bool = False,
+    ) -> Requested:
+        """Asks for runs to end *cancelled*: one, several, or all active ones that match a filter.
+
+        Clean-up steps (`run_if="always"`) still run, unless by `force`.
+        """
+        core = self._core
+        core.guard.check()
+        if run is None:
+            _needs_filter(status, tags, flow, "cancel")
+            rows = await _all(core, status or _ACTIVE, tags, flow)
+        else:
+            rows = [await core.row(each) for each in await _resolved(core, run)]
+        return await ask(core, "cancel", rows, TERMINAL_RUNS, reason=reason, force=force)
+
+    async def retry(
+        self,
+        run: Ids | None = None,
+        *,
+        status: Status | None = None,
+        tags: TagValues | None = None,
+        flow: str | None = None,
+    ) -> list[AsyncRun[Any]]:
+        """Queues ended runs again, past the ceiling like submissions: one, several, or all that match.
+
+        Where not all of several can be queued, those that can are: the error raised then
+        says which (`AdmissionRejected.retried`, `.refused`).
+        """
+        core = self._core
+        core.guard.check()
+        if run is None:
+            _needs_filter(status, tags, flow, "retry")
+            rows = await _all(core, status or _AGAIN, tags, flow)
+            # Of many by filter, what cannot be retried (it succeeded, it is active) was not meant.
+            ids = [row.id for row in rows if row.state in _AGAIN]
+        else:
+            ids = await _resolved(core, run)
+        await retry_runs(core, ids)
+        return [AsyncRun(core, each) for each in ids]
+
+
+class AsyncQueue:
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    async def list(self, limit: int = 100) -> list[QueueInfo]:
+        """Queued runs in their global order: priority, then fair turn, then age."""
+        self._core.guard.check()
+        most = names.count(limit, "limit", maximum=100_000)
+        entries = await queue_in_order(self._core.store, most)
+        return [QueueInfo(entry.position, RunInfo.of(entry.run)) for entry in entries]
+
+    async def cancel(
+        self,
+        run: Ids | None = None,
+        *,
+        tags: TagValues | None = None,
+        flow: str | None = None,
+        reason: str = "",
+    ) -> Requested:
+        """Asks for queued runs to be cancelled; one that has started by then is left alone."""
+        core = self._core
+        core.guard.check()
+        if run is None:
+            _needs_filter(None, tags, flow, "cancel")
+            rows = await _all(core, (RunState.QUEUED,), tags, flow)
+        else:
+            rows = [await core.row(each) for each in await _resolved(core, run)]
+        started = frozenset(RunState) - {RunState.QUEUED}
+        return await ask(core, "cancel", rows, started, reason=reason)
+
+    async def reprioritise(self, run: Ids, priority: int) -> Requested:
+        """Gives queued runs another priority; what has started is left alone."""
+        core = self._core
+        core.guard.check()
+        wanted = names.priority(priority)
+        rows = [await core.row(each) for each in await _resolved(core, run)]
+        started = frozenset(RunState) - {RunState.QUEUED}
+        return await ask(core, "reprioritise", rows, started, priority=wanted)
+
+
+async def ask(
+    core: Core,
+    kind: RequestKind,
+    rows: Iterable[RunRow],
+    over: frozenset[RunState],
+    *,
+    priority: int | None = None,
+    reason: str = "",
+    force: bool = False,
+) -> Requested:
+    """Leaves requests for the leader, for all of `rows` that are not in a state of `over`."""
+    several = list(rows)
+    wanted = [row.id for row in several if row.state not in over]
+    requests = [
+        Request(kind, each, priority=priority, force=force, who=core.who, reason=reason)
+        for each in wanted
+    ]
+    for start in range(0, len(requests), PAGE):
+        await core.store.ask(requests[start : start + PAGE])
+    core.changed()
+    left = [row for row in several if row.state in over]
+    return Requested(
+        tuple(wanted),
+        await core.leader(),
+        over=tuple(row.id for row in left if row.state in TERMINAL_RUNS),
+        started=tuple(row.id for row in left if row.state not in TERMINAL_RUNS),
+    )
+
+
+async def resolve(core: Core, run: str) -> str:
+    """The full id that `run` is, or begins."""
+    text = run.strip().lower() if isinstance(run, str) else ""  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not _ID.fullmatch(text) or len(text) > ID_LENGTH:
+        raise NotFound(
+            "this is not the id of a run.",
+            field="run",
+            got=run,
+            hint="locktender runs list shows ids.",
+        )
+    if len(text) == ID_LENGTH:
+        return (await core.row(text)).id
+    if len(text) < SHORTEST_PREFIX:
+        raise InvalidInput(
+            f"{text!r} is too short for the beginning of an id.",
+            field="run",
+            got=run,
+            hint=f"Give at least {SHORTEST_PREFIX} characters.",
+        )
+    found = await core.store.runs(RunFilter(id_prefix=text, limit=3))
+    if len(found) == 1:
+        return found[0].id
+    if not found:
+        raise NotFound(
+            f"no run's id begins with {text!r}.",
+            field="run",
+            got=run,
+            hint="locktender runs list shows ids.",
+        )
+    shown = ", ".join(row.id for row in found[:2])
+    raise InvalidInput(
+        f"several runs begin with {text!r}: {shown}{', …' if len(found) > 2 else ''}.",
+        field="run",
+        got=run,
+        hint="Give more of the id.",
+    )
+
+
+async def _resolved(core: Core, run: Ids) -> list[str]:
+    several = [run] if isinstance(run, str | AsyncRun) else list(run)
+    return [
+        each.id if isinstance(each, AsyncRun) else await resolve(core, each) for each in several
+    ]
+
+
+def _needs_filter(
+    status: Status | None, tags: Mapping[str, Any] | None, flow: str | None, verb: str
+) -> None:
+    if status is None and not tags and flow is None:
+        raise InvalidInput(
+            f"say which runs to {verb}.",
+            field="run",
+            hint='Give an id, several, or a filter such as tags={"tenant": "acme"}.',
+        )
+
+
+def _where(
+    status: Status | None, tags: TagValues | None, flow: str | None, limit: int
+) -> RunFilter:
+    states = None
+    if status is not None:
+        states = [status] if isinstance(status, str) else list(status)
+        for each in states:
+            if each not in set(RunState):
+                known = [state.value for state in RunState]
+                raise InvalidInput(
+                    f"{each!r} is not a state of a run.",
+                    field="status",
+                    got=each,
+                    hint=names.did_you_mean(str(each), known),
+                )
+    return RunFilter(states=states, tags=names.tags(tags), flow=flow, limit=limit)
+
+
+async def _all(
+    core: Core, status: Status, tags: TagValues | None, flow: str | None
+) -> list[RunRow]:
+    """Every run that matches, page by page."""
+    found: list[RunRow] = []
+    where = _where(status, tags, flow, PAGE)
+    before: int | None = None
+    while True:
+        page = await core.store.runs(
+            RunFilter(states=where.states, tags=where.tags, flow=flow, limit=PAGE, before=before)
+        )
+        found += page
+        if len(page) < PAGE:
+            return found
+        before = page[-1].seq

@@ -1,0 +1,310 @@
+"""What the reading verbs show: small frozen values, true at the moment of reading."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from locktender.base.clock import SECOND
+from locktender.base.model import Failure, RunRow, Stubborn, WorkerRow
+from locktender.base.states import RunState, TaskState
+from locktender.client.results import failure_of
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def instant(at: int) -> datetime:
+    """Microseconds since the epoch as a UTC datetime, exactly."""
+    return _EPOCH + timedelta(microseconds=at)
+
+
+def moment(at: int | None) -> datetime | None:
+    """The same where 0 means: not yet."""
+    return instant(at) if at else None
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    id: str
+    flow: str
+    state: RunState
+    tags: Mapping[str, str]
+    priority: int
+    key: str | None
+    kind: str
+    """`flow`, or `hold` for slots held by `slots()`."""
+    generation: int
+    """How often it was retried."""
+    queued_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+    deadline_at: datetime | None
+    error: Failure | None
+    number: int
+    """The store's own number of the run: what events and tasks refer to."""
+
+    @classmethod
+    def of(cls, row: RunRow) -> RunInfo:
+        return cls(
+            id=row.id,
+            flow=row.flow,
+            state=RunState(row.state),
+            tags=row.tags,
+            priority=row.priority,
+            key=row.key,
+            kind=row.kind,
+            generation=row.generation,
+            queued_at=instant(row.queued_at),
+            started_at=moment(row.started_at),
+            ended_at=moment(row.ended_at),
+            deadline_at=moment(row.deadline_at),
+            error=failure_of(row.error),
+            number=row.seq,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class QueueInfo:
+    position: int
+    run: RunInfo
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressInfo:
+    """What a body said last with `current().progress(...)`."""
+
+    done: float
+    total: float | None
+    message: str
+
+    def __str__(self) -> str:
+        of = "" if self.total is None else f"/{self.total:g}"
+        return f"{self.done:g}{of} {self.message}".rstrip()
+
+
+@dataclass(frozen=True, slots=True)
+class StubbornInfo:
+    """A running attempt that was told to stop and has not: it keeps its permit and its slots until it ends."""
+
+    task: int
+    step: str
+    reason: str
+    """`timeout`, `cancel`, `drain` …"""
+    since: datetime
+    """When it was told."""
+
+    @classmethod
+    def of(cls, told: Stubborn) -> StubbornInfo:
+        return cls(told.task, told.step, told.reason, instant(told.since))
+
+
+@dataclass(frozen=True, slots=True)
+class LogInfo:
+    """One line that a body logged."""
+
+    at: datetime
+    """By the clock of the process that ran it."""
+    level: str
+    logger: str
+    message: str
+    task: int
+    name: str
+    """The step, as the flow names it."""
+    index: int | None
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class TaskInfo:
+    """A task: a plain step of a run, or one item of a mapped one."""
+
+    id: int
+    name: str
+    """As the flow names the step."""
+    step: str
+    index: int | None
+    """The item's; None for a plain step."""
+    state: TaskState
+    attempt: int
+    """Attempts that were started so far."""
+    worker: str | None
+    pools: Mapping[str, int]
+    """Slots it holds now."""
+    wait_reason: str | None
+    """The gate a waiting task was last found at; `why()` tells all of them, with numbers."""
+    error: Failure | None
+    requested_at: datetime | None
+    scheduled_at: datetime | None
+    started_at: datetime | None
+    ended_at: datetime | None
+    not_before: datetime | None
+    """A retry's back-off: it does not start earlier."""
+    progress: ProgressInfo | None = None
+    """How far the running attempt is, by its own word; as old as its worker's last beat."""
+    stubborn: StubbornInfo | None = None
+    """That the running attempt was told to stop a while ago, and has not."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventInfo:
+    """One change of state."""
+
+    seq: int
+    at: datetime
+    actor: str
+    subject: str
+    task: int | None
+    name: str | None
+    """The step, where the event is a task's."""
+    index: int | None
+    before: str
+    after: str
+    data: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class PoolInfo:
+    name: str
+    limit: int | None
+    """None: unlimited."""
+    used: int
+    waiting: int
+    """Tasks that need it and have not started."""
+    lease: float | None
+    """Seconds a dead holder's slots are kept for; None: as long as its worker's lease."""
+    rate: str | None
+    burst: int | None
+    paused: bool
+    is_set: bool
+    """False: nobody ever set a limit, tasks only name it."""
+    source: str
+    """`live` (an operator's), `declared` (code or configuration) or `none`."""
+
+    @property
+    def limit_text(self) -> str:
+        if not self.is_set:
+            return "unlimited (never set)"
+        return "unlimited" if self.limit is None else str(self.limit)
+
+
+@dataclass(frozen=True, slots=True)
+class LimitInfo:
+    """One rule that is stored: what is in force, and what it would be after a reset."""
+
+    kind: str
+    name: str
+    """As `limits.reset` and `limits.pause` take it."""
+    value: str
+    """In force now."""
+    live: str | None
+    declared: str | None
+    paused: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LimitChangeInfo:
+    at: datetime
+    who: str
+    kind: str
+    name: str
+    before: str | None
+    after: str | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerInfo:
+    id: str
+    host: str
+    pid: int
+    version: str
+    permits: Mapping[str, int]
+    """Per executor; −1 is unlimited."""
+    total_permits: int
+    """Over all executors; −1 is unlimited."""
+    in_flight: int
+    free: int
+    """How many tasks it would have taken when it last described itself; none while it drains or is lost."""
+    share: int
+    """Percent of its permits it uses under the pressure it feels."""
+    pressed: Mapping[str, float]
+    """What presses it, and above what: `memory` (a share, 0 to 1), `latency` (seconds)."""
+    claim: int
+    """How many offers it takes under the pressure it feels, beside its permits; −1: no such bound."""
+    full: Sequence[str]
+    """Executors that are nearly full: it takes none of theirs until there is room again."""
+    memory: float
+    """Share of its memory in use, 0 to 1."""
+    p99: float
+    """Seconds within which 99 of 100 tasks of the last minute ended; 0: none has."""
+    loop_lag: float
+    """Seconds its loop was late, at worst, lately."""
+    stubborn: Sequence[StubbornInfo]
+    """Its attempts that were told to stop a while ago and still run."""
+    labels: Mapping[str, str]
+    provision: str
+    """What a provisioner calls it; empty: somebody started it by hand."""
+    draining: bool
+    alive: bool
+    """Whether its lease lasts."""
+    since: datetime
+    lease_until: datetime
+    steps: Mapping[str, str]
+    """Name → signature: it runs only tasks whose step matches."""
+    flows: Mapping[str, str]
+
+    @classmethod
+    def of(cls, row: WorkerRow, now: int) -> WorkerInfo:
+        alive = row.lease_until >= now
+        return cls(
+            id=row.id,
+            host=row.host,
+            pid=row.pid,
+            version=row.version,
+            permits=row.permits,
+            total_permits=row.total,
+            in_flight=row.in_flight,
+            free=row.free if alive and not row.draining else 0,
+            share=row.share,
+            pressed=row.pressed,
+            claim=row.claim,
+            full=row.full,
+            memory=row.memory,
+            p99=row.p99_us / SECOND,
+            loop_lag=row.lag_us / SECOND,
+            stubborn=[StubbornInfo.of(each) for each in row.stubborn],
+            labels=row.labels,
+            provision=row.provision,
+            draining=row.draining,
+            alive=alive,
+            since=instant(row.since),
+            lease_until=instant(row.lease_until),
+            steps=row.steps or {},
+            flows=row.flows,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Requested:
+    """What was asked of the leader. A request is durable: without a leader it is carried out when one comes."""
+
+    ids: tuple[str, ...]
+    """What the request concerns."""
+    leader: bool
+    """Whether somebody leads now, so that it is carried out at once."""
+    over: tuple[str, ...] = field(default=())
+    """What was left out because it had ended already."""
+    started: tuple[str, ...] = field(default=())
+    """What was left out because it had started: `queue` leaves such runs alone."""
+
+    def __str__(self) -> str:
+        done = f"requested for {len(self.ids)}"
+        if self.started:
+            done += f", {len(self.started)} {'has' if len(self.started) == 1 else 'have'} started"
+        if self.over:
+            done += f", {len(self.over)} had ended already"
+        if self.ids and not self.leader:
+            done += "; no engine runs now: it is carried out when one starts"
+        return done

@@ -1,0 +1,138 @@
+"""Waiting for runs to end.
+
+Two ways to hear of it. Where this process leads, the engine tells which runs
+its last commit ended: nothing is polled. Elsewhere every foreign commit may
+have been the one, so the store's mark wakes the waiters, and a second's
+patience is the net. Either way a waiter registers first and reads its row
+after that: an end in between is seen by the read, a later one by the wake.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+
+from locktender.base.clock import SECOND
+from locktender.base.durations import spoken
+from locktender.base.errors import LocktenderError, NotFound, StoreError, WaitTimeout
+from locktender.base.model import RunRow
+from locktender.base.states import TERMINAL_RUNS
+from locktender.client.guard import Guard
+from locktender.stages.chores import end_tasks
+from locktender.stages.engine import Engine
+from locktender.store.protocol import Store
+
+log: logging.Logger = logging.getLogger(__name__)
+
+POLL_SECONDS = 1.0
+AWAY_SECONDS = 60.0
+"""For so long a store may be out of reach before whoever waits is told."""
+MOST_WOKEN = 200
+"""Waiters that read their row after one foreign commit; the others have the next turn."""
+BREATH_SECONDS = 0.0005
+"""Rest between two looks, per waiter: a busy neighbour must not make us read all the time."""
+
+
+class Waiting:
+    def __init__(self, store: Store, engine: Engine | None, guard: Guard) -> None:
+        self._store = store
+        self._engine = engine
+        self._guard = guard
+        self._waiters: dict[int, list[asyncio.Event]] = {}
+        self._watcher: asyncio.Task[None] | None = None
+        if engine is not None:
+            engine.on_runs_ended(self._wake)
+
+    async def until_ended(self, run_id: str, timeout_us: int | None) -> RunRow:
+        """The run's row once it has ended. Raises `WaitTimeout` when the caller's patience ends first."""
+        row = await self._row_again(run_id)
+        if row.state in TERMINAL_RUNS:
+            return row
+        woken = asyncio.Event()
+        self._waiters.setdefault(row.seq, []).append(woken)
+        self._watch()
+        try:
+            async with asyncio.timeout(None if timeout_us is None else timeout_us / SECOND):
+                while row.state not in TERMINAL_RUNS:
+                    row = await self._row_again(run_id)
+                    if row.state not in TERMINAL_RUNS:
+                        await woken.wait()
+                        woken.clear()
+                        self._guard.check()
+        except TimeoutError:
+            row = await self._row_again(run_id)
+            if row.state in TERMINAL_RUNS:
+                return row
+            raise WaitTimeout(
+                f"run {run_id} is still {row.state} after {spoken(timeout_us or 0)}; it goes on.",
+                field="timeout",
+                got=None if timeout_us is None else timeout_us / SECOND,
+                hint=f"Wait longer, or ask: locktender why {run_id}.",
+            ) from None
+        finally:
+            self._forget(row.seq, woken)
+        return row
+
+    async def close(self) -> None:
+        """Everybody who still waits is told that the client is closed."""
+        self._wake(list(self._waiters))
+        if self._watcher is not None:
+            await end_tasks([self._watcher])
+
+    async def _row(self, run_id: str) -> RunRow:
+        row = await self._store.run(run_id)
+        if row is None:
+            raise NotFound(f"there is no run {run_id!r}.", field="run", got=run_id)
+        return row
+
+    async def _row_again(self, run_id: str) -> RunRow:
+        """A store that is away for a while, as a database that restarts, does not end the wait."""
+        tries = round(AWAY_SECONDS / POLL_SECONDS)
+        for left in reversed(range(tries)):
+            try:
+                return await self._row(run_id)
+            except StoreError as error:
+                self._guard.check()
+                if not left:
+                    raise
+                log.warning("cannot look for the end of run %s, trying again: %s", run_id, error)
+                await asyncio.sleep(POLL_SECONDS)
+        raise AssertionError("unreachable")
+
+    def _wake(self, runs: Iterable[int]) -> None:
+        for run in runs:
+            for woken in self._waiters.get(run, ()):
+                woken.set()
+
+    def _forget(self, run: int, woken: asyncio.Event) -> None:
+        waiters = self._waiters[run]
+        waiters.remove(woken)
+        if not waiters:
+            del self._waiters[run]
+
+    def _watch(self) -> None:
+        if self._watcher is None or self._watcher.done():
+            self._watcher = asyncio.create_task(self._follow(), name="locktender-waiting")
+
+    async def _follow(self) -> None:
+        mark = -1
+        while self._waiters:
+            if self._engine is not None and self._engine.leads:
+                # Nothing is read: this only notices when another process has come to lead.
+                await asyncio.sleep(POLL_SECONDS)
+                continue
+            try:
+                mark = await self._store.wait(round(POLL_SECONDS * SECOND), mark)
+            except LocktenderError as error:
+                log.warning("cannot wait for commits, polling: %s", error)
+                await asyncio.sleep(POLL_SECONDS)
+            self._wake_some()
+            await asyncio.sleep(BREATH_SECONDS * min(len(self._waiters), MOST_WOKEN))
+
+    def _wake_some(self) -> None:
+        turn = list(self._waiters)[:MOST_WOKEN]
+        for run in turn:
+            # To the end of the line: thousands of waiters are served in turns.
+            self._waiters[run] = self._waiters.pop(run)
+        self._wake(turn)

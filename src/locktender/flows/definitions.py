@@ -1,0 +1,200 @@
+"""Steps and flows as the rest of the engine sees them: no type parameters, nothing to trace with."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from locktender.base import codec, names
+from locktender.base.durations import microseconds
+from locktender.base.errors import InvalidFlow, InvalidInput, InvalidResult, Unserialisable
+from locktender.base.graph import Executor, RunIf
+from locktender.base.jsonable import spoken
+from locktender.flows import options
+from locktender.flows.function import Function
+from locktender.flows.ways import Ways
+
+MOST_SHOWN = 100
+
+
+class StepDef(Function):
+    """A step: what a worker needs to run it."""
+
+    kind = "step"
+
+    def __init__(self, fn: Callable[..., Any], given: Mapping[str, Any]) -> None:
+        options.refuse_unknown(given, options.StepSettings, "@step")
+        super().__init__(
+            fn,
+            given.get("name"),
+            given.get("version"),
+            importable=given.get("executor") == "process",
+        )
+        self.is_async: bool = inspect.iscoroutinefunction(fn)
+        self.retry_on: tuple[type[Exception], ...] | None = options.retry_on(given.get("retry_on"))
+        start = options.StepOptions(executor="async" if self.is_async else "thread")
+        self.options: options.StepOptions = self.merge(start, given)
+
+    def merge(self, base: options.StepOptions, given: Mapping[str, Any]) -> options.StepOptions:
+        local = self.qualname if self.is_local else ""
+        return options.merged(base, given, is_async=self.is_async, local=local)
+
+    @property
+    def executor(self) -> Executor:
+        return self.options.executor
+
+    @property
+    def timeout_us(self) -> int | None:
+        return self.options.timeout_us
+
+    def encode_result(self, value: object) -> bytes:
+        """The step's result as JSON.
+
+        Raises `Unserialisable` for what has no JSON form, and `InvalidResult` for what
+        a reader could not take back by the step's return annotation.
+        """
+        try:
+            raw = codec.encode(value, "result")
+        except Unserialisable as error:
+            raise Unserialisable(
+                f"unserialisable_result: step {self.short!r} returned a value that cannot be kept:"
+                f" {error.message}",
+                field=error.field,
+                got=error.got,
+                hint=error.hint,
+            ) from error
+        if self._result_decoder is not None:
+            try:
+                self._result_decoder(raw, "result")
+            except InvalidInput as error:
+                if not codec.is_unreadable(error):
+                    raise self._contradiction(value, error) from error
+        return raw
+
+    def _contradiction(self, value: object, error: InvalidInput) -> InvalidResult:
+        wanted = spoken(self.returns)
+        return InvalidResult(
+            f"step {self.short!r} is annotated to return {wanted} but returned {_shown(value)}:"
+            f" {str(error.__cause__ or error.message).rstrip('.')}.",
+            field="result",
+            got=value,
+            hint="Return that, or change the annotation.",
+        )
+
+    def __repr__(self) -> str:
+        return f"<step {self.name}>"
+
+
+@dataclass(frozen=True, slots=True)
+class StepCall:
+    """A step with what one call of it overrides."""
+
+    step: StepDef
+    options: options.StepOptions
+    name: str | None = None
+    after: object = None
+    when: object = None
+    run_if: RunIf = "success"
+    on_failure: StepCall | None = None
+
+    def override(self, given: Mapping[str, Any]) -> StepCall:
+        options.refuse_unknown(given, options.CallSettings, "with_options")
+        changes: dict[str, Any] = {key: given[key] for key in ("after", "when") if key in given}
+        if "name" in given:
+            changes["name"] = names.name(given["name"], "name")
+        if "run_if" in given:
+            changes["run_if"] = options.one_of(given["run_if"], options.RUN_IF, "run_if")
+        if "on_failure" in given:
+            changes["on_failure"] = cleanup(given["on_failure"])
+        return replace(self, options=self.step.merge(self.options, given), **changes)
+
+
+def cleanup(value: Any) -> StepCall | None:
+    """The step behind `on_failure=`: it must be callable without arguments."""
+    if value is None:
+        return None
+    call = getattr(value, "call", None)
+    if not isinstance(call, StepCall):
+        raise InvalidFlow(
+            "on_failure takes a step.",
+            field="on_failure",
+            got=value,
+            hint="Decorate the function with @step and give it without calling it.",
+        )
+    call.step.bind((), {})
+    return call
+
+
+class FlowDef(Function):
+    """A flow: its function and what holds for a run of it."""
+
+    kind = "flow"
+    max_parallel: int | None
+    max_parallel_by: dict[str, int]
+
+    def __init__(self, fn: Callable[..., Any], given: Mapping[str, Any]) -> None:
+        options.refuse_unknown(given, options.FlowSettings, "@flow")
+        if inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn):
+            raise InvalidFlow(
+                f"flow {fn.__name__!r} is async.",
+                field="flow",
+                got=fn.__qualname__,
+                hint="Use plain def: a flow only wires steps together; the steps may be async.",
+            )
+        super().__init__(fn, given.get("name"), given.get("version"))
+        self.max_parallel, self.max_parallel_by = _parallel(given.get("max_parallel"))
+        self.sequential: bool = options.flag(given, "sequential")
+        self.fail: Literal["continue", "fast"] = options.one_of(
+            given.get("fail", "continue"), ("continue", "fast"), "fail"
+        )
+        self.tags: dict[str, str] = names.tags(given.get("tags"))
+        self.priority: int = names.priority(given.get("priority", 0))
+        self.queue_timeout_us: int | None = _span(given, "queue_timeout")
+        self.dispatch_deadline_us: int | None = _span(given, "dispatch_deadline")
+        self.deadline_us: int | None = _span(given, "deadline")
+        self.on_failure: StepCall | None = cleanup(given.get("on_failure"))
+        self.ways: Ways = Ways()
+
+    def __repr__(self) -> str:
+        return f"<flow {self.name}>"
+
+
+def _shown(value: object) -> str:
+    """`None`, `str 'x'`: what a step returned, in short."""
+    if value is None:
+        return "None"
+    try:
+        text = repr(value)
+    except Exception as broken:  # noqa: BLE001 — a user's __repr__ may do anything
+        text = f"(its repr fails: {type(broken).__name__})"
+    return f"{type(value).__name__} {text if len(text) <= MOST_SHOWN else text[:MOST_SHOWN] + '…'}"
+
+
+def _span(given: Mapping[str, Any], key: str) -> int | None:
+    value = given.get(key)
+    return None if value is None else microseconds(value, key)
+
+
+_HINT = 'Use 1 or more, {"process": 4} for one executor, or leave it out for no bound.'
+
+
+def _parallel(value: object) -> tuple[int | None, dict[str, int]]:
+    if value is None:
+        return None, {}
+    if not isinstance(value, Mapping):
+        return _bound(value, "max_parallel"), {}
+    pairs: list[tuple[object, object]] = list(value.items())  # pyright: ignore[reportUnknownArgumentType]
+    known = ("async", "thread", "process")
+    return None, {
+        options.one_of(executor, known, "max_parallel"): _bound(most, f"max_parallel.{executor}")
+        for executor, most in pairs
+    }
+
+
+def _bound(value: object, field: str) -> int:
+    try:
+        return names.count(value, field)
+    except InvalidInput as error:
+        raise InvalidFlow(error.message, field=error.field, got=value, hint=_HINT) from error

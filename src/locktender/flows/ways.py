@@ -1,0 +1,111 @@
+"""Ways that traces of one flow have taken, so that what is the same in most runs is made and checked once.
+
+A flow's body is called for every run, whatever is known of the runs before it.
+Mostly it takes a way another run has taken: the same steps, called in the same
+order with the same templates. Then each node is the one made then, and at the
+end so is the graph, with its hash and its JSON, while it is still known
+(`known_graphs`). A run that turns off goes on as if it were the first.
+
+No value of a run is kept here: templates hold none. Several threads may trace
+one flow at a time: two may add the same place twice, which costs a little room
+and nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from locktender.base.graph import AnyTemplate, Node, OnError, Output
+
+MOST_PLACES = 2_000
+"""Of one flow. A longer way is known up to there."""
+MOST_BRANCHES = 8
+"""Of one place. A flow that goes a new way each time is traced as if nothing were known."""
+
+Args = tuple[AnyTemplate, ...]
+Kwargs = dict[str, AnyTemplate]
+_NOWHERE = Node("", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """How a step is mapped."""
+
+    items: AnyTemplate
+    window: int | None
+    on_error: OnError
+
+
+class Taken(NamedTuple):
+    """A call that always makes the same node at the same place."""
+
+    call: object
+    args: Args
+    kwargs: Kwargs
+    over: Over | None
+
+
+class Place:
+    """Behind one node, and behind all those before it on the way there."""
+
+    __slots__ = ("_ends", "_next", "_ways", "node", "output", "returns", "taken")
+
+    def __init__(
+        self, ways: Ways, node: Node, index: int, taken: Taken | None, returns: Any
+    ) -> None:
+        self.node: Node = node
+        self.output: Output = Output(index)
+        self.taken: Taken | None = taken
+        """None: the node is known by its content alone."""
+        self.returns: Any = returns
+        self._ways = ways
+        self._next: list[Place] = []
+        # Digests: a way of a thousand places may end at each, and its graphs be a million nodes.
+        self._ends: list[tuple[AnyTemplate | None, str]] = []
+
+    def by_call(self, call: object, args: Args, kwargs: Kwargs, over: Over | None) -> Place | None:
+        """Where this call leads, if another run has made it here."""
+        for each in self._next:
+            taken = each.taken
+            if (
+                taken is not None
+                and taken.call is call
+                and taken.args == args
+                and taken.kwargs == kwargs
+                and taken.over == over
+            ):
+                return each
+        return None
+
+    def by_node(self, node: Node, index: int, taken: Taken | None, returns: Any) -> Place | None:
+        """Where `node` leads, which is known from here on; None where no more are kept."""
+        for each in self._next:
+            if each.node == node:
+                return each
+        ways = self._ways
+        if len(self._next) >= MOST_BRANCHES or ways.places >= MOST_PLACES:
+            return None
+        ways.places += 1
+        place = Place(ways, node, index, taken, returns)
+        self._next.append(place)
+        return place
+
+    def end(self, result: AnyTemplate | None) -> str | None:
+        """The digest of the graph of a run that ended here with this result."""
+        for known, digest in self._ends:
+            if known == result:
+                return digest
+        return None
+
+    def ended(self, result: AnyTemplate | None, digest: str) -> None:
+        if len(self._ends) < MOST_BRANCHES:
+            self._ends.append((result, digest))
+
+
+class Ways:
+    """All that is known of one flow's traces."""
+
+    def __init__(self) -> None:
+        self.places: int = 0
+        self.start: Place = Place(self, _NOWHERE, -1, None, Any)

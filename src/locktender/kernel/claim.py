@@ -1,0 +1,153 @@
+"""How much a worker asks for: its free permits, less under pressure, without flapping.
+
+Two numbers come out. The *size* is what the worker would take at this moment.
+The *standing* claim is what it tells the coordinator, which may use it until
+the next beat and counts permits itself, task by task: permits in use are left
+out of it. Otherwise a worker that was full for an instant, at the beat, would
+be given nothing until the next.
+
+A claim is one number for a worker with permits of several kinds. A kind of 100
+permits or more that is nearly full adds nothing to it, and is named so that
+nothing of it is offered; the others go on: a hundred async tasks in flight must
+not keep eight idle threads idle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from locktender.base.errors import InvalidInput
+from locktender.base.names import UNLIMITED
+
+LARGE_WORKER = 100
+"""From this many permits up, a nearly full worker stops asking; a small one must be able to fill its last."""
+NEARLY_FULL = 10
+"""Set in: fewer than one in ten permits free."""
+ROOM_AGAIN = 5
+"""Ended: at least one in five free."""
+RELEASE = 0.9
+"""Memory and latency let go at 90 % of their threshold."""
+TOTAL = "total"
+"""The name under which the worker as a whole is nearly full."""
+
+
+@dataclass(frozen=True, slots=True)
+class Felt:
+    """Which signals hold the worker back now. Each lets go only well below where it set in."""
+
+    nearly_full: frozenset[str] = frozenset()
+    """Kinds of executor, and `total`."""
+    memory: bool = False
+    latency: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    permits: Mapping[str, int]
+    """Per kind of executor that its steps use; −1: unlimited."""
+    in_flight: Mapping[str, int] = field(default_factory=dict[str, int])
+    total: int = UNLIMITED
+    """Permits over all kinds; −1: unlimited."""
+    memory: float = 0.0
+    """Share of memory in use, 0 to 1."""
+    p99_us: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimPolicy:
+    batch: int = 50
+    memory_high: float = 0.8
+    latency_threshold_us: int | None = None
+
+    def __post_init__(self) -> None:
+        """A threshold below zero would hold a worker back for ever: it is an error, and not a setting."""
+        if self.batch < 1:
+            raise _wrong("claim_batch", self.batch, "1 or more")
+        if not 0.0 <= self.memory_high <= 1.0:
+            raise _wrong("memory_high", self.memory_high, "between 0 and 1")
+        if self.latency_threshold_us is not None and self.latency_threshold_us < 0:
+            raise _wrong("latency_threshold", self.latency_threshold_us, "zero or more, or none")
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    size: int
+    """How many tasks it would take at this moment."""
+    standing: int
+    """How many offers it will take until it says otherwise, beside the permits the coordinator counts."""
+    share: int
+    """Percent of its permits that it uses under this pressure."""
+    felt: Felt
+    """Give it back at the next call."""
+
+
+def claim_size(load: Load, policy: ClaimPolicy, before: Felt) -> Claim:
+    """What to ask for now, given the pressure felt at the last call."""
+    free = room = 0
+    full: set[str] = set()
+    for kind, permits in load.permits.items():
+        used = load.in_flight.get(kind, 0)
+        if permits < 0:
+            _refuse_below_unlimited(f"{kind}_permits", permits)
+            free += policy.batch
+            room += policy.batch
+        elif _nearly_full(permits, used, kind in before.nearly_full):
+            full.add(kind)
+        else:
+            free += max(0, permits - used)
+            room += permits
+    _refuse_below_unlimited("total_permits", load.total)
+    if load.total >= 0:
+        used_in_all = sum(load.in_flight.values())
+        if _nearly_full(load.total, used_in_all, TOTAL in before.nearly_full):
+            full.add(TOTAL)
+            free = room = 0
+        free = min(free, load.total - used_in_all)
+        room = min(room, load.total)
+    felt = Felt(
+        frozenset(full),
+        _over(load.memory, policy.memory_high, before.memory),
+        _over(load.p99_us, policy.latency_threshold_us, before.latency),
+    )
+    return Claim(_pressed(free, policy, felt), _pressed(room, policy, felt), _share(felt), felt)
+
+
+def _pressed(free: int, policy: ClaimPolicy, felt: Felt) -> int:
+    if free <= 0:
+        return 0
+    # In hundredths: 0.7 has no exact binary form, and 90 × 0.7 must be 63.
+    percent = _share(felt)
+    # Under pressure a free worker still takes one: otherwise two slow tasks could stop it for good.
+    return max(1, min(free, policy.batch) * percent // 100)
+
+
+def _share(felt: Felt) -> int:
+    return (50 if felt.memory else 100) * (70 if felt.latency else 100) // 100
+
+
+def _nearly_full(permits: int, used: int, before: bool) -> bool:
+    return (
+        permits >= LARGE_WORKER
+        and (permits - used) * (ROOM_AGAIN if before else NEARLY_FULL) < permits
+    )
+
+
+def _over(value: float | None, threshold: float | None, before: bool) -> bool:
+    if value is None or threshold is None:
+        return False
+    return value > threshold * (RELEASE if before else 1.0)
+
+
+def _refuse_below_unlimited(name: str, permits: int) -> None:
+    if permits < UNLIMITED:
+        raise _wrong(name, permits, "zero or more, or -1 for no bound")
+
+
+def _wrong(name: str, got: float, allowed: str) -> InvalidInput:
+    return InvalidInput(
+        f"{name} must be {allowed}, not {got}.",
+        field=name,
+        got=got,
+        hint=f"Change or unset {name}.",
+    )

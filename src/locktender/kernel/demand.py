@@ -1,0 +1,94 @@
+"""Demand: the tasks that pass every gate but the worker's, and what they ask of one.
+
+Only this is told to whoever could start more workers: a task behind any other
+gate would not run on a new one either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from locktender.kernel.place import Floor, Skill, Worker
+
+
+class Waiting(NamedTuple):
+    """How many tasks of one skill lack only a worker, and since when the first of them does."""
+
+    tasks: int
+    since: int
+
+
+class Want(msgspec.Struct, frozen=True):
+    """Tasks that ask the same of a worker."""
+
+    executor: str
+    needs: tuple[tuple[str, str], ...]
+    """Labels, sorted."""
+    step: str
+    signature: str
+    tasks: int
+    since: int = 0
+    """Since when the one that has waited longest has lacked only a worker."""
+    workers: int = 0
+    """Matching ones that take work at all: those that drain do not count."""
+    room: int = 0
+    """What these will take by themselves in a moment: free permits not on offer yet, or not answered for."""
+
+    @property
+    def skill(self) -> Skill:
+        return Skill(self.executor, self.step, self.signature, self.needs)
+
+
+class Demand(msgspec.Struct, frozen=True):
+    """The demand for workers at one instant."""
+
+    total: int = 0
+    wants: tuple[Want, ...] = ()
+    """Those that have waited longest first."""
+    workers: int = 0
+    """All that are present, whatever they can do."""
+
+    @property
+    def by_needs(self) -> dict[tuple[str, tuple[tuple[str, str], ...]], int]:
+        """Tasks by executor and labels alone, over all steps."""
+        found: dict[tuple[str, tuple[tuple[str, str], ...]], int] = {}
+        for want in self.wants:
+            key = (want.executor, want.needs)
+            found[key] = found.get(key, 0) + want.tasks
+        return found
+
+
+def demand_of(floor: Floor, waiting: Mapping[Skill, Waiting]) -> Demand:
+    wants: list[Want] = []
+    for skill, (tasks, since) in waiting.items():
+        matching = [worker for worker in floor.matching(skill) if not worker.row.draining]
+        room = sum(_room(worker, skill.executor) for worker in matching)
+        wants.append(
+            Want(
+                skill.executor,
+                skill.needs,
+                skill.step,
+                skill.signature,
+                tasks,
+                since,
+                len(matching),
+                min(room, tasks),
+            )
+        )
+    wants.sort(key=lambda want: (want.since, want.skill))
+    return Demand(sum(want.tasks for want in wants), tuple(wants), len(floor.workers))
+
+
+def _room(worker: Worker, executor: str) -> int:
+    """Unlike `Worker.free` without what is on offer: the worker will answer, and then take as many again.
+
+    One that left an offer unanswered may never: nobody should wait for it.
+    """
+    row = worker.row
+    if worker.silent or executor in row.full:
+        return 0
+    vacant = worker.vacant(executor)
+    return max(0, min(vacant, row.claim - worker.given) if row.claim >= 0 else vacant)

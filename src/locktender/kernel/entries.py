@@ -1,0 +1,144 @@
+"""Runs and tasks as the ledger holds them: a queued run at hand, an executing run, a task that waits or runs."""
+
+from __future__ import annotations
+
+from heapq import heappop
+
+from locktender.base.graph import Graph, Node
+from locktender.base.model import RunRow
+from locktender.base.states import TaskState
+from locktender.kernel.gates import Gate, Lane
+
+
+class QueuedRun:
+    """A queued run whose turn may come: one of the heads of a lane of the queue."""
+
+    __slots__ = ("id", "lane", "rank", "row")
+
+    def __init__(self, row: RunRow, rank: tuple[int, int]) -> None:
+        self.row: RunRow = row
+        self.id: int = row.seq
+        self.rank: tuple[int, int] = rank
+        self.lane: Lane[QueuedRun] | None = None
+
+
+class RunEntry:
+    """An executing run: what it is charged for and the gates that are its own."""
+
+    __slots__ = (
+        "by_executor",
+        "fair",
+        "files",
+        "gates",
+        "graph",
+        "lanes",
+        "parallel",
+        "row",
+        "seq",
+        "tasks",
+        "windows",
+    )
+
+    def __init__(self, row: RunRow, graph: Graph) -> None:
+        self.row: RunRow = row
+        self.seq: int = row.seq
+        self.graph: Graph = graph
+        self.fair: str | None = None
+        self.gates: tuple[Gate, ...] = ()
+        self.parallel: Gate | None = (
+            None if graph.max_parallel is None else Gate("run", "parallel", graph.max_parallel)
+        )
+        self.by_executor: dict[str, Gate] = {
+            executor: Gate("run", f"parallel:{executor}", limit)
+            for executor, limit in graph.max_parallel_by.items()
+        }
+        self.windows: dict[int, Gate] = {
+            index: Gate("window", node.name, node.window)
+            for index, node in enumerate(graph.nodes)
+            if node.window is not None
+        }
+        self.tasks: dict[int, TaskEntry] = {}
+        """Tasks that are not terminal."""
+        self.files: dict[int, list[int]] = {}
+        """Of a sequential flow: items of each map that are not terminal, by node, as a heap of their ids."""
+        self.lanes: dict[tuple[int, tuple[tuple[str, int], ...]], Lane[TaskEntry]] = {}
+
+    @property
+    def own_gates(self) -> bool:
+        return self.parallel is not None or bool(self.by_executor)
+
+    def first_in_file(self, node: int) -> TaskEntry | None:
+        """The item of a sequential map whose turn it is: the first that has not ended for good."""
+        file = self.files.get(node)
+        while file:
+            if (task := self.tasks.get(file[0])) is not None:
+                return task
+            heappop(file)
+        return None
+
+
+class TaskEntry:
+    """A task that waits or runs. Mirrors its row; `lane` names what it needs and, in flight, what it holds."""
+
+    __slots__ = (
+        "abandons",
+        "attempt",
+        "cancelling",
+        "eligible_at",
+        "id",
+        "idx",
+        "input",
+        "lane",
+        "node",
+        "not_before",
+        "offers",
+        "pools",
+        "rank",
+        "requested_at",
+        "run",
+        "scheduled_at",
+        "spec",
+        "started_at",
+        "state",
+        "stored",
+        "token",
+        "tries",
+        "worker",
+    )
+
+    def __init__(self, task: int, run: RunEntry, node: int, idx: int) -> None:
+        self.id: int = task
+        self.run: RunEntry = run
+        self.node: int = node
+        self.idx: int = idx
+        self.spec: Node = run.graph.nodes[node]
+        self.input: bytes | None = None
+        """Its call (of an item: the item), until it is started in this process."""
+        self.state: str = TaskState.REQUESTED
+        self.attempt: int = 0
+        self.tries: int = 0
+        self.abandons: int = 0
+        self.offers: int = 0
+        self.token: int = 0
+        self.worker: str | None = None
+        self.requested_at: int = 0
+        self.scheduled_at: int = 0
+        self.started_at: int = 0
+        self.not_before: int = 0
+        self.eligible_at: int = 0
+        self.pools: tuple[tuple[str, int], ...] = ()
+        self.rank: tuple[int, int] = (0, 0)
+        self.lane: Lane[TaskEntry] | None = None
+        self.cancelling: bool = False
+        self.stored: bool = False
+        """Its row exists in the store (else it is inserted with this cycle's commit)."""
+
+    @property
+    def in_line(self) -> bool:
+        """It stands at its gates (and is not in flight, nor waiting for its back-off to end)."""
+        return self.lane is not None and self.lane.live.get(self.id) is self
+
+    @property
+    def aside(self) -> bool:
+        """It was asked for and has never been at its gates: an earlier item of its sequential map goes first."""
+        return self.lane is None and self.state == TaskState.REQUESTED and self.not_before == 0

@@ -1,0 +1,147 @@
+"""Why a queued run does not start: every gate of the queue that blocks it now, and who goes before it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+
+import msgspec
+
+from locktender.base.limits import Limits
+from locktender.kernel.conductor import Conductor
+from locktender.kernel.entries import QueuedRun
+from locktender.kernel.explain import MOST_HOLDERS, Holder, Reason, Typical, turn_reason, wait_for
+from locktender.kernel.gates import UNBOUNDED, Gate
+from locktender.kernel.ledger import Ledger
+from locktender.kernel.sharing import Line, Told
+
+
+def explain_queued(
+    conductor: Conductor,
+    head: QueuedRun,
+    typical: Typical,
+    line: Line,
+    now: int,
+    *,
+    replaced: str | None = None,
+) -> list[Reason]:
+    """Empty when it starts with the next cycle.
+
+    line        who goes before it
+    replaced    the id of the run it waits for, where the caller knows it
+    """
+    ledger = conductor.ledger
+    row = head.row
+    reasons: list[Reason] = []
+    if row.waits_for is not None and head.lane is None:
+        run = ledger.runs.get(row.waits_for)
+        known = replaced if run is None else run.row.id
+        other = known or f"number {row.waits_for}"
+        text = f"key {row.key!r}: run {other}, which it replaces, has not ended"
+        holders = (Holder(known),) if known else ()
+        reasons.append(Reason("key", text, 1, 1, holders=holders))
+    gates = head.lane.gates if head.lane is not None else ledger.run_gates(row)
+    for gate in gates:
+        if gate.paused:
+            text = f"{_run_gate(gate)} is paused"
+            reasons.append(Reason(f"paused:{gate.name}", text, gate.used, gate.limit))
+        elif gate.used >= gate.cap:
+            reasons.append(_full(conductor, head, gate, gates, typical, line, now))
+    if not reasons:
+        return []
+    told = place_told(ledger, head, line)
+    return reasons + [msgspec.structs.replace(each, ahead_is=told) for each in turn_reason(line)]
+
+
+def place_told(ledger: Ledger, head: QueuedRun, line: Line) -> Told:
+    """How a run's place in `line` is meant: whoever is held up at a tag is overtaken by those behind."""
+    waits_for_another = head.row.waits_for is not None and head.lane is None
+    return _told(line.told, waits_for_another or bool(_held_up(ledger, head, line)))
+
+
+def _told(told: Told, unsure: bool) -> Told:
+    return "about" if told == "exact" and unsure else told
+
+
+def _held_up(ledger: Ledger, head: QueuedRun, line: Line) -> Set[str]:
+    """Tags' counters that may be full for the run, or for one before it, while the run gate has room."""
+    limit = ledger.run_gate.limit
+    places = UNBOUNDED if limit < 0 else limit
+    tags: Mapping[str, str] = head.row.tags
+    own = {rule.counter(tags) for rule in ledger.limits.tags}
+    found: set[str] = set()
+    for counter in line.counters.keys() | {each for each in own if each is not None}:
+        cap = _tag_cap(ledger.limits, counter)
+        # As many of a tag as may execute at all: where it is full, so is the run gate.
+        if cap >= places:
+            continue
+        gate = ledger.tag_gates.get(counter)
+        used = 0 if gate is None else gate.used
+        if used + line.counters[counter] + (counter in own) > cap:
+            found.add(counter)
+    return found
+
+
+def _tag_cap(limits: Limits, counter: str) -> int:
+    """How many runs may execute under one of the tags' counters."""
+    for rule in limits.tags:
+        if counter == rule.name or (rule.per_value and counter.startswith(rule.name)):
+            return 0 if rule.paused else UNBOUNDED if rule.limit < 0 else rule.limit
+    return UNBOUNDED
+
+
+def _full(
+    conductor: Conductor,
+    head: QueuedRun,
+    gate: Gate,
+    gates: tuple[Gate, ...],
+    typical: Typical,
+    line: Line,
+    now: int,
+) -> Reason:
+    ledger = conductor.ledger
+    holders = [
+        Holder(run.row.id, since=run.row.started_at)
+        for run in ledger.runs.values()
+        if gate in run.gates
+    ]
+    if gate is ledger.run_gate:
+        ahead, told = line.ahead, place_told(ledger, head, line)
+        turns = _turns(ledger, gates, line)
+    else:
+        ahead, told = line.ahead_with(gate.name)
+        beside = line.beside(gate.name) | {each.name for each in gates}
+        told = _told(told, bool((_held_up(ledger, head, line) & beside) - {gate.name}))
+        turns = ahead
+    elapsed = [now - holder.since for holder in holders]
+    estimate = wait_for(elapsed, typical.run_us, turns, (gate.used, gate.limit))
+    return Reason(
+        f"{gate.kind}:{gate.name}",
+        f"{_run_gate(gate)}: {gate.used} of {gate.limit} runs execute",
+        gate.used,
+        gate.limit,
+        ahead=ahead,
+        ahead_is=told,
+        holders=tuple(holders[:MOST_HOLDERS]),
+        more_holders=max(0, len(holders) - MOST_HOLDERS),
+        # Of a line that was not counted to its end nobody knows how long it is.
+        estimate_us=None if told == "at least" else estimate,
+    )
+
+
+def _turns(ledger: Ledger, gates: tuple[Gate, ...], line: Line) -> int:
+    """How many of those before a run take a place at the run gate in its stead.
+
+    Whoever is held up at a tag that the run does not carry is overtaken, but takes the places that come
+    free at that tag: the others have the rest.
+    """
+    full = [gate for gate in ledger.tag_gates.values() if gate.used >= gate.cap]
+    held_up = {gate.name: gate.cap for gate in full if gate not in gates and line.has(gate.name)}
+    limit = ledger.run_gate.limit
+    rest = limit - sum(held_up.values())
+    if rest <= 0:
+        return line.ahead
+    return min(line.ahead, line.ahead_without(held_up) * limit // rest)
+
+
+def _run_gate(gate: Gate) -> str:
+    return "the run queue" if gate.kind == "runs" else f"tag {gate.name.replace('=*', '=')}"

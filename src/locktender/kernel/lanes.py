@@ -1,0 +1,47 @@
+"""Lanes: queued runs that the same limits concern, in one order, so that only each lane's head is looked at.
+
+If the head of a lane is blocked, so is everything behind it. The store keeps
+the lane and the rank on each queued run; the kernel holds a few heads per lane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from locktender.base.limits import Limits
+
+SEPARATOR = "\x1f"
+HOLD: str = f"{SEPARATOR}hold"
+"""How the name of a lane of holds begins: no signature begins so."""
+
+
+def signature(limits: Limits, tags: Mapping[str, str], key: str | None = None) -> str:
+    """The limits that concern a run with `tags`, as one text. `key`: it waits for the run it replaces."""
+    if not limits.tags and limits.fair is None and key is None:
+        return ""  # asked for every run that comes in, and mostly nothing concerns it
+    # Each kind has its own prefix: a tag may be named like anything.
+    parts = [f"t:{counter}" for rule in limits.tags if (counter := rule.counter(tags)) is not None]
+    if limits.fair is not None and (value := tags.get(limits.fair.key)) is not None:
+        parts.append(f"f:{value}")
+    if key is not None:
+        parts.append(f"k:{key}")
+    return SEPARATOR.join(sorted(parts))
+
+
+def holds(signature: str) -> bool:
+    """A lane of slots taken by code of one's own, which pass the queue at once."""
+    return signature.startswith(HOLD)
+
+
+def read(signature: str) -> tuple[frozenset[str], str]:
+    """What `signature` wrote: the tags' counters that concern a lane, and its value of the fair key."""
+    parts = signature.split(SEPARATOR)
+    counters = frozenset(part[2:] for part in parts if part.startswith("t:"))
+    return counters, next((part[2:] for part in parts if part.startswith("f:")), "")
+
+
+def rank(limits: Limits, priority: int, queued_at: int) -> tuple[int, int]:
+    """Where a run stands in its lane: priority, then age; with `age_boost`, one key in which age buys priority."""
+    if limits.age_boost_us:
+        return 0, queued_at - priority * limits.age_boost_us
+    return -priority, queued_at

@@ -1,0 +1,94 @@
+"""Rebuild: a run taken up from its rows by a new leader, or by whoever asks `why`.
+
+What a dead leader left half-done comes out as work: a task that failed and was
+not yet judged is judged, one that was abandoned or handed back is asked for
+again, what its graph asks for and no row has is requested.
+"""
+
+from __future__ import annotations
+
+from locktender.base import ids
+from locktender.base.changes import TaskRow
+from locktender.base.graph import Graph
+from locktender.base.model import RunRow
+from locktender.base.states import TaskState
+from locktender.kernel import render
+from locktender.kernel.entries import RunEntry, TaskEntry
+from locktender.kernel.lives import Lives, failure_of
+from locktender.kernel.steps import PLAIN, Existing
+
+LEADER_CHANGED = "its leader changed"
+
+
+def restore_run(lives: Lives, row: RunRow, graph: Graph, rows: list[TaskRow], now: int) -> None:
+    """Take up a run where its rows stand."""
+    run = lives.ledger.add_run(row, graph, charged=False)
+    progress = lives.enter(run)
+    existing: list[Existing] = []
+    open_rows: list[tuple[TaskEntry, TaskRow]] = []
+    for task in rows:
+        final = task.state in (TaskState.COMPLETED, TaskState.CANCELLED, TaskState.SKIPPED)
+        if not final:
+            entry = _entry(run, task)
+            if task.state in (TaskState.FAILED, TaskState.TIMED_OUT):
+                final = not lives.retries(entry, failure_of(task.error))
+            if not final:
+                lives.tasks[entry.id] = entry
+                lives.ledger.enter(entry)
+                open_rows.append((entry, task))
+        ordinal = ids.ordinal_of(task.id)
+        existing.append(
+            Existing(task.node, task.idx, ordinal, task.state, task.output, task.error, final)
+        )
+    # Progress first: it may close a map whose waiting items must then not stand in line.
+    lives.apply(run, progress.begin(existing, stopping=row.verdict is not None), now)
+    for entry, task in open_rows:
+        if lives.tasks.get(entry.id) is entry:
+            _pick_up(lives, entry, task, now)
+    if row.verdict is not None and row.seq in lives.progress:
+        lives.wind_down(run, now, force=False)
+    lives.close_if_finished(run, now)
+
+
+def _entry(run: RunEntry, row: TaskRow) -> TaskEntry:
+    entry = TaskEntry(row.id, run, row.node, row.idx)
+    entry.state = row.state
+    entry.attempt, entry.tries = row.attempt, row.tries
+    entry.abandons, entry.offers = row.abandons, row.offers
+    entry.token, entry.worker = row.token, row.worker
+    entry.requested_at, entry.scheduled_at = row.requested_at, row.scheduled_at
+    entry.started_at, entry.not_before = row.started_at, row.not_before
+    entry.eligible_at = row.eligible_at
+    entry.input = row.input
+    entry.stored = True
+    return entry
+
+
+def _pick_up(lives: Lives, entry: TaskEntry, row: TaskRow, now: int) -> None:
+    scope = lives.progress[entry.run.seq].scope
+    item = row.input if row.idx != PLAIN else None
+    entry.pools = render.pool_needs(entry.spec, scope, item)
+    match row.state:
+        case TaskState.REQUESTED:
+            lives.stand_in_line(entry, now)
+        case TaskState.SCHEDULED | TaskState.RUNNING:
+            lives.ledger.hold(entry)
+            if row.state == TaskState.SCHEDULED:
+                ttl = lives.defaults.offer_ttl_us
+                lives.timers.set(now + ttl, "offer", entry.id, entry.token)
+        case TaskState.FAILED | TaskState.TIMED_OUT:
+            lives.judge(entry, failure_of(row.error), now)
+        case TaskState.ABANDONED | TaskState.HANDED_BACK if _with_its_worker(row):
+            # Its leader died before it could write for how long the slots stay taken.
+            lives.ledger.hold(entry)
+            for until in lives.ledger.release_lost(entry, row.ended_at, now):
+                lives.timers.set(until, "linger", entry.id)
+            lives.ask_again(entry, row.state, now, LEADER_CHANGED)
+        case _:
+            declined = row.started_at < row.scheduled_at
+            lives.ask_again(entry, row.state, now, LEADER_CHANGED, declined=declined)
+
+
+def _with_its_worker(row: TaskRow) -> bool:
+    """Whether the attempt ended because its worker was declared lost; what a worker hands back has no error."""
+    return row.state == TaskState.ABANDONED or row.error is not None

@@ -1,0 +1,178 @@
+"""Templates to values. Values are JSON bytes and pass through unread wherever nobody needs to look inside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from locktender.base import codec
+from locktender.base.errors import InvalidInput
+from locktender.base.graph import (
+    AllOf,
+    AnyCondition,
+    AnyOf,
+    AnyTemplate,
+    Compare,
+    Const,
+    DictOf,
+    Item,
+    ListOf,
+    Node,
+    Not,
+    Output,
+    Param,
+    Tag,
+    Truthy,
+)
+from locktender.base.limits import pool_name
+
+_load = msgspec.json.Decoder().decode
+_dump = msgspec.json.Encoder().encode
+_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+NULL = b"null"
+
+
+class Scope:
+    """Where a template's values come from: the run, and the outputs of what it waited for."""
+
+    __slots__ = ("consts", "output", "params", "tags")
+
+    def __init__(
+        self,
+        params: Mapping[str, bytes],
+        consts: Sequence[bytes],
+        tags: Mapping[str, str],
+        output: Callable[[int], bytes],
+    ) -> None:
+        self.params: Mapping[str, bytes] = params
+        self.consts: Sequence[bytes] = consts
+        self.tags: Mapping[str, str] = tags
+        self.output: Callable[[int], bytes] = output
+
+
+def split_object(raw: bytes) -> dict[str, bytes]:
+    """The members of a JSON object, unread."""
+    return {key: bytes(value) for key, value in _members(raw).items()}
+
+
+def render(template: AnyTemplate, scope: Scope, item: bytes | None = None) -> bytes:
+    match template:
+        case Const(index):
+            return scope.consts[index]
+        case Param(name):
+            return scope.params[name]
+        case Item(path):
+            value = NULL if item is None else item
+            return codec.pick(value, path) if path else value
+        case Output(node, path):
+            value = scope.output(node)
+            # A part of nothing is nothing: the node was skipped or failed and we run all the same.
+            return codec.pick(value, path) if path and value != NULL else value
+        case ListOf(items):
+            return codec.join_list([render(each, scope, item) for each in items])
+        case DictOf(items):
+            return _dump(
+                {key: msgspec.Raw(render(each, scope, item)) for key, each in items.items()}
+            )
+        case Tag(key):
+            return _dump(scope.tags.get(key))
+
+
+_NOTHING = Scope({}, (), {}, lambda _: NULL)
+"""What an item is rendered in: it looks at nothing else."""
+
+
+def call(node: Node, scope: Scope, item: bytes | None = None) -> bytes:
+    """The whole call of a step as stored in its task's input."""
+    return codec.render_call(
+        [render(each, scope, item) for each in node.args],
+        {name: render(each, scope, item) for name, each in node.kwargs.items()},
+    )
+
+
+def shared(node: Node, scope: Scope) -> bytes | None:
+    """What all items of a map have in common, rendered once; None where an item is all there is."""
+    if not node.kwargs and len(node.args) == 1 and isinstance(node.args[0], Item):
+        return None
+    return call(node, scope)
+
+
+def merge(node: Node, common: bytes | None, item: bytes) -> bytes:
+    """The call of one item: the shared part with the item put in its places."""
+    if common is None:
+        return codec.render_call((render(node.args[0], _NOTHING, item),), {})
+    args, kwargs = codec.read_call(common)
+    for index, template in enumerate(node.args):
+        if isinstance(template, Item):
+            args[index] = render(template, _NOTHING, item)
+    for name, template in node.kwargs.items():
+        if isinstance(template, Item):
+            kwargs[name] = render(template, _NOTHING, item)
+    return codec.render_call(args, kwargs)
+
+
+def holds(condition: AnyCondition, scope: Scope) -> bool:
+    """Whether `condition` is true. Whatever is wrong with it is raised: a bad condition never means true."""
+    match condition:
+        case Truthy(value):
+            return bool(_load(render(value, scope)))
+        case Compare(op, left, right):
+            return _compare(op, _load(render(left, scope)), _load(render(right, scope)))
+        case Not(inner):
+            return not holds(inner, scope)
+        case AllOf(several):
+            return all(holds(each, scope) for each in several)
+        case AnyOf(several):
+            return any(holds(each, scope) for each in several)
+
+
+def _compare(op: str, left: Any, right: Any) -> bool:
+    match op:
+        case "==":
+            return left == right
+        case "!=":
+            return left != right
+        case "<":
+            return left < right
+        case "<=":
+            return left <= right
+        case ">":
+            return left > right
+        case ">=":
+            return left >= right
+        case "in":
+            return left in right
+        case _:
+            raise InvalidInput(f"unknown comparison {op!r}.", field="when", got=op)
+
+
+def pool_needs(node: Node, scope: Scope, item: bytes | None = None) -> tuple[tuple[str, int], ...]:
+    """The slots a task needs, by pool, with keys rendered; sorted, so that equal needs are equal."""
+    if not node.pools:
+        return ()
+    needs = [(need.name if not need.key else _keyed(need.name, need.key, scope, item), need.slots)
+             for need in node.pools]  # fmt: skip
+    return tuple(sorted(needs))
+
+
+def _keyed(pool: str, key: tuple[str | AnyTemplate, ...], scope: Scope, item: bytes | None) -> str:
+    parts: list[str] = []
+    for part in key:
+        if isinstance(part, str):
+            parts.append(part)
+            continue
+        value = _load(render(part, scope, item))
+        if not isinstance(value, str | int | float):
+            raise InvalidInput(
+                f"the key of pool {pool!r} came out as {value!r}: it must be text, a number or a boolean.",
+                field="pools",
+            )
+        parts.append(value if isinstance(value, str) else _dump(value).decode())
+    return pool_name(f"{pool}[{''.join(parts)}]")
+
+
+def has_item_key(node: Node) -> bool:
+    """Whether the node's pools differ from item to item."""
+    return any(isinstance(part, Item) for need in node.pools for part in need.key)

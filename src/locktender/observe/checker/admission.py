@@ -1,0 +1,187 @@
+"""The admission ceiling: never more active runs than it allows, and no rejection without cause.
+
+A ceiling holds from the commit of the client that sets it (*asked*), not only
+from the leader's next cycle: two changes between two cycles are two ceilings,
+of which the leader sees one. What neither the limit in force nor the last one
+asked for explains is kept as a doubt for a few commits of the leader: if a
+limit comes into force that explains it, it was asked for already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar, NamedTuple
+
+from locktender.base.events import Event
+from locktender.base.limits import Limits
+from locktender.base.names import UNLIMITED
+from locktender.observe.checker.report import Rejection, Violation
+from locktender.observe.checker.rule import Rule, Watch
+from locktender.observe.checker.subjects import Run
+from locktender.observe.checker.world import World
+
+MAX_ACTIVE = "max_active"
+
+
+class Doubt(NamedTuple):
+    names: tuple[str, ...]
+    """Ceilings that could explain it."""
+    explains: Callable[[int], bool]
+    seq: int
+    run: int
+    message: str
+    until: int
+
+
+class CeilingDoubts(Rule):
+    """Keeps what only a limit that is not yet in force can explain."""
+
+    patience: ClassVar[int] = 3
+    """Commits of the leader after which a limit that was asked for is certainly recorded."""
+
+    def __init__(self, world: World, found: list[Violation]) -> None:
+        super().__init__(world, found)
+        self._doubts: list[Doubt] = []
+        self._asked: dict[str, int] = {}
+        """Ceiling → what it was last asked to be."""
+        self._closed = 0
+
+    def watch(self, on: Watch) -> None:
+        on.asked(self.ask)
+        on.limits(self.limit)
+        on.closed(self.close)
+        on.ended(self.finish)
+
+    def ask(self, event: Event) -> None:
+        kind, rule = event.data.get("kind"), event.data.get("rule")
+        if kind == "active":
+            self._asked[MAX_ACTIVE] = Limits().max_active if rule is None else rule["limit"]
+        elif kind == "tag":
+            limit = UNLIMITED if rule is None else rule.get("max_active", UNLIMITED)
+            self._asked[event.data.get("name", "")] = limit
+
+    def doubt(
+        self,
+        names: tuple[str, ...],
+        explains: Callable[[int], bool],
+        message: str,
+        *,
+        seq: int,
+        run: int = 0,
+    ) -> None:
+        """Keeps the doubt unless a limit in force, or one a client asked for by then, explains it."""
+        candidates = [self._limit(name) for name in names]
+        candidates += [self._asked.get(name) for name in names]
+        asked = [c for c in self.world.history.max_active if c.name in names and c.since <= seq]
+        latest = max((ceiling.since for ceiling in asked), default=0)
+        candidates += [ceiling.limit for ceiling in asked if ceiling.since == latest]
+        if not any(limit is not None and explains(limit) for limit in candidates):
+            until = self._closed + self.patience
+            self._doubts.append(Doubt(names, explains, seq, run, message, until))
+
+    def _limit(self, name: str) -> int | None:
+        if name == MAX_ACTIVE:
+            return self.world.in_force.limits.max_active
+        rule = self.world.in_force.tags.get(name)
+        return None if rule is None else rule.max_active
+
+    def limit(self, event: Event) -> None:
+        if not self._doubts:
+            return
+        name = MAX_ACTIVE if event.data.get("kind") == "active" else event.data.get("name", "")
+        limit = self._limit(name)
+        value = UNLIMITED if limit is None else limit
+        self._doubts = [d for d in self._doubts if name not in d.names or not d.explains(value)]
+
+    def close(self) -> None:
+        self._closed += 1
+        if self._doubts and self._doubts[0].until < self._closed:
+            for doubt in [d for d in self._doubts if d.until < self._closed]:
+                self.report_at(doubt.seq, doubt.message, run=doubt.run)
+                self._doubts.remove(doubt)
+
+    def finish(self) -> None:
+        for doubt in self._doubts:
+            self.report_at(doubt.seq, doubt.message, run=doubt.run)
+
+
+class ActiveCeiling(CeilingDoubts):
+    """Queued and executing runs never exceed `max_active`, in total and per tag."""
+
+    id = "ceilings"
+
+    def watch(self, on: Watch) -> None:
+        super().watch(on)
+        on.runs(self.queue, "queued")
+
+    def queue(self, event: Event, run: Run) -> None:
+        if event.data.get("kind", run.kind) == "hold":
+            return
+        world = self.world
+        active = world.active - world.active_holds + 1
+        limit = world.in_force.limits.max_active
+        if UNLIMITED != limit < active:
+            self._doubt(event, MAX_ACTIVE, active, limit)
+        tags: dict[str, str] = event.data.get("tags") or run.tags
+        for rule, slot in world.in_force.tag_rules(tags):
+            active = world.active_tags.get(slot, 0) + 1
+            if UNLIMITED != rule.max_active < active:
+                self._doubt(event, rule.name, active, rule.max_active)
+
+    def _doubt(self, event: Event, name: str, active: int, limit: int) -> None:
+        self.doubt(
+            (name,),
+            lambda other: other == UNLIMITED or active <= other,
+            f"run {event.run} is admitted as active run {active} under {name!r}, "
+            f"whose ceiling is {limit}.",
+            seq=event.seq,
+            run=event.run,
+        )
+
+
+class HonestRejections(CeilingDoubts):
+    """A submission is rejected only when the ceiling it names was reached, at the limit it names."""
+
+    id = "honest_rejections"
+    across = True
+
+    def __init__(self, world: World, found: list[Violation]) -> None:
+        super().__init__(world, found)
+        self._waiting = sorted(world.history.rejections, key=lambda each: each.as_of, reverse=True)
+
+    def watch(self, on: Watch) -> None:
+        if self._waiting:
+            super().watch(on)
+            on.opened(self.open)
+
+    def open(self) -> None:
+        while self._waiting and self._waiting[-1].as_of < self.world.commit.seq:
+            self._judge(self._waiting.pop())
+
+    def finish(self) -> None:
+        while self._waiting:
+            self._judge(self._waiting.pop())
+        super().finish()
+
+    def _judge(self, rejection: Rejection) -> None:
+        ceiling, limit, asked = rejection.ceiling, rejection.limit, rejection.asked
+        if ceiling == MAX_ACTIVE:
+            names, active = (MAX_ACTIVE,), self.world.active
+        else:
+            key, _, value = ceiling.partition("=")
+            plain = value.removeprefix("*")
+            names = (ceiling, f"{key}=*") if value else (key,)
+            active = self.world.active_tags.get((key, plain or None), 0)
+        if limit == UNLIMITED or active + asked <= limit:
+            self.report_at(
+                rejection.as_of,
+                f"a submission of {asked} was rejected at {ceiling!r} with {rejection.active} "
+                f"active runs of {limit}; there were {active}.",
+            )
+        self.doubt(
+            names,
+            lambda other: other == limit,
+            f"a submission was rejected at {ceiling!r} with a limit of {limit}, "
+            "which was neither in force nor asked for.",
+            seq=rejection.as_of,
+        )

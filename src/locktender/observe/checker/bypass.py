@@ -1,0 +1,161 @@
+"""Nobody starves.
+
+Only waiters that need more than one slot are followed: one that needs a
+single slot of a single pool gets the next one that is freed.
+
+Where the history leaves room for doubt the waiter is not counted as bypassed:
+the order within a cycle is rebuilt from the order of the queue, a waiter
+requested in the same commit does not count yet, releases the leader may not
+have seen count as still held, and a start that leaves the waiter all it needs
+of the pools they share takes nothing from it.
+"""
+
+from __future__ import annotations
+
+from locktender.base.events import Event
+from locktender.base.limits import PoolRule
+from locktender.base.names import UNLIMITED
+from locktender.observe.checker.line import Group, Lines, Rank, rank
+from locktender.observe.checker.report import Violation
+from locktender.observe.checker.rule import Rule, Watch
+from locktender.observe.checker.subjects import FAILED, Task
+from locktender.observe.checker.world import World
+
+
+class Bypass(Rule):
+    """No waiter is bypassed more than `max_bypass` times in one term: by a later task that takes
+    slots of a pool they share while pools alone block the waiter."""
+
+    id = "bypass"
+    across = True
+
+    def __init__(self, world: World, found: list[Violation]) -> None:
+        super().__init__(world, found)
+        self._lines = Lines()
+        self._new: dict[int, Task] = {}
+        self._counts: dict[int, int] = {}
+
+    def watch(self, on: Watch) -> None:
+        on.tasks(self.request, "requested")
+        on.tasks(self.leave, "scheduled", "failed", "cancelled", "skipped")
+        on.leaders(self.elected)
+        on.closed(self.close)
+
+    def request(self, _event: Event, task: Task) -> None:
+        if task.plan is not None and task.plan.slots > 1:
+            self._new[task.id] = task
+
+    def leave(self, _event: Event, task: Task) -> None:
+        if task.state == "requested" and task.plan is not None and task.plan.slots > 1:
+            self._new.pop(task.id, None)
+            self._counts.pop(task.id, None)
+            self._lines.remove(task)
+
+    def elected(self, _event: Event) -> None:
+        """Bypass counts start anew with a leader's term."""
+        self._counts.clear()
+
+    def close(self) -> None:
+        limits = self.world.in_force.limits
+        if self._lines.age_boost_us != limits.age_boost_us:
+            self._lines.reorder(limits.age_boost_us)
+        if self._lines and self.world.grants and limits.max_bypass >= 0:
+            self._judge()
+        for task in self._new.values():
+            needs = task.plan.pools_of(task.run.tags) if task.plan is not None else None
+            if task.state == "requested" and task.plan is not None and needs:
+                self._lines.add(task, task.plan, needs)
+        self._new.clear()
+
+    def _judge(self) -> None:
+        boost, fair = self._lines.age_boost_us, self.world.in_force.limits.fair
+        starts: list[tuple[Rank, Event, Task]] = []
+        used = dict[str, int]()
+        for event, task in self.world.grants:
+            # The earliest request: an offer that was withdrawn keeps its place in the order.
+            key = rank(task.run.priority, task.requested_at, task.id, boost)
+            starts.append((key, event, task))
+            for pool, slots in task.pools.items():
+                used[pool] = used.get(pool, self.world.used.get(pool, 0)) - slots
+        unseen: dict[int, int] = {}
+        for gone in self.world.released:
+            unseen[gone.run] = unseen.get(gone.run, 0) + 1
+        starts.sort(key=lambda start: start[0])
+        for key, event, task in starts:
+            known: dict[object, bool] = {}
+            for group in self._lines.groups_before(task.pools, key):
+                # Many runs of one flow wait in one way: the pools are looked at once for all.
+                kind = group.kind, group.run.tags.get(fair.key) if fair is not None else None
+                if kind not in known:
+                    known[kind] = self._bypassed(group, task, used)
+                if known[kind] and self._has_room(group, unseen):
+                    self._count(group, key, event)
+            for pool, slots in task.pools.items():
+                used[pool] += slots
+
+    def _bypassed(self, group: Group, task: Task, used: dict[str, int]) -> bool:
+        """Pools alone block the group's waiters, and the start takes what they need."""
+        limits = self.world.in_force.limits
+        plan, other = group.plan.node, task.plan
+        if other is None or plan.executor != task.executor or plan.needs != other.node.needs:
+            return False
+        fair = limits.fair
+        if fair is not None and group.run.tags.get(fair.key) != task.run.tags.get(fair.key):
+            return False
+        blocked = harmed = False
+        for pool, need in group.needs.items():
+            rule = limits.pool(pool)
+            if rule is None or (rule.limit == UNLIMITED and not _special(rule)):
+                continue
+            if _special(rule) or need > rule.limit:
+                return False
+            now = used.get(pool)
+            if now is None:
+                now = self.world.used.get(pool, 0)
+            blocked = blocked or now + need > rule.limit
+            taken = task.pools.get(pool, 0)
+            harmed = harmed or (taken > 0 and now + taken + need > rule.limit)
+        return blocked and harmed
+
+    def _has_room(self, group: Group, unseen: dict[int, int]) -> bool:
+        """The run, its parallelism and the window would let a waiter of the group go."""
+        run, node = group.run, group.plan.node
+        if run.state != "running" or run.plan is None or run.plan.graph.sequential:
+            return False
+        graph, hidden = run.plan.graph, unseen.get(run.id, 0)
+        tally = run.nodes.get(group.plan.index)
+        if graph.fail == "fast" and run.failed:
+            return False
+        if graph.max_parallel is not None and run.in_flight + hidden >= graph.max_parallel:
+            return False
+        by = graph.max_parallel_by.get(node.executor)
+        if by is not None and run.by_executor.get(node.executor, 0) + hidden >= by:
+            return False
+        if tally is None:
+            return True
+        if node.on_error == "fail" and group.plan.mapped and tally.counts[FAILED]:
+            return False
+        return node.window is None or tally.in_flight + hidden < node.window
+
+    def _count(self, group: Group, key: Rank, event: Event) -> None:
+        most = self.world.in_force.limits.max_bypass
+        ready = self.world.commit.at - self.world.history.slack_us
+        for waiter in list(group.before(key)):
+            if waiter.not_before > ready:
+                continue
+            count = self._counts[waiter.id] = self._counts.get(waiter.id, 0) + 1
+            if count > most:
+                # Reported once: it is not followed any further.
+                self._lines.remove(waiter)
+                self.report_at(
+                    event.seq,
+                    f"task {waiter.id} ({waiter.name}) waits for {group.needs} and is bypassed "
+                    f"{count} times, last by task {event.task}; {most} are allowed.",
+                    run=waiter.run.id,
+                    task=waiter.id,
+                )
+
+
+def _special(rule: PoolRule) -> bool:
+    """A pause bypasses nobody, and whether a rate had room at the instant the history cannot tell."""
+    return rule.paused or rule.rate is not None

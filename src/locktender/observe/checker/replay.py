@@ -1,0 +1,89 @@
+"""Feeds a history to rules, event by event and commit by commit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import assert_never
+
+from locktender.base.events import Event
+from locktender.observe.checker.commit import Commit, commit_of
+from locktender.observe.checker.report import History, Violation
+from locktender.observe.checker.rule import Rule, Watch
+from locktender.observe.checker.world import World
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    world: World
+    rules: list[Rule]
+    violations: list[Violation]
+    """By seq; within one, in the order of the rules."""
+
+
+def replay(history: History, rules: Sequence[type[Rule]]) -> Replayed:
+    world = World(history)
+    found: list[Violation] = []
+    made = [rule(world, found) for rule in rules]
+    watch = Watch()
+    for rule in made:
+        rule.watch(watch)
+    commit: Commit | None = None
+    for event in history.events:
+        if commit is None or not commit.has(event):
+            if commit is not None and commit.leader:
+                _close(world, watch)
+            commit = world.commit = commit_of(event)
+            for opened in watch.open_handlers:
+                opened()
+        _feed(world, watch, event)
+    if commit is not None:
+        _close(world, watch)
+    for ended in watch.end_handlers:
+        ended()
+    found.sort(key=lambda violation: violation.seq)
+    return Replayed(world, made, found)
+
+
+def _feed(world: World, watch: Watch, event: Event) -> None:
+    match event.subject:
+        case "task":
+            task = world.task(event)
+            for see_task in watch.task_topic.of(event.after):
+                see_task(event, task)
+            world.apply_task(event, task)
+        case "run":
+            run = world.run(event.run)
+            for see_run in watch.run_topic.of(event.after):
+                see_run(event, run)
+            world.apply_run(event, run)
+        case "wait":
+            task = world.task(event)
+            for see_wait in watch.wait_handlers:
+                see_wait(event, task)
+            world.waits.append((event, task))
+        case "limit" if event.after == "asked":
+            # Somebody set it. For submitters it counts from here, for all else from the leader's commit.
+            for see_asked in watch.asked_handlers:
+                see_asked(event)
+        case "limit":
+            world.apply_limit(event)
+            for see_limit in watch.limit_handlers:
+                see_limit(event)
+        case "worker":
+            world.apply_worker(event)
+        case "audit":
+            # About the history, not a part of what happened: `History.checked` says what follows from it.
+            return
+        case "leader":
+            for see_leader in watch.leader_handlers:
+                see_leader(event)
+            world.in_force.start_term()
+        case _:
+            assert_never(event.subject)
+
+
+def _close(world: World, watch: Watch) -> None:
+    for closed in watch.close_handlers:
+        closed()
+    world.close()

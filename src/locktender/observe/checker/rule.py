@@ -1,0 +1,117 @@
+"""How a rule is written: it says what it watches, looks at the world, and reports.
+
+A pruned history lacks whole runs that ended before `History.checked`, up to
+which everything was judged while they were still there. What is left then
+shows less in use than there was. That cannot break a ceiling, nor anything a
+run promises by itself, and those rules judge all that is left. A rule that
+weighs one run against others (*there was no room*, *it had to wait for that
+one*, *too soon after that grant*) would call true what is not, or the other
+way round: it says `across = True`, still follows everything, and reports only
+what comes after that seq. Nothing of a pruned run does.
+
+To add one: subclass `Rule`, give it an id and a docstring that says what it
+promises, register its handlers in `watch`, and list it in `audit.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar, Generic, TypeVar
+
+from locktender.base.events import Event
+from locktender.observe.checker.report import Violation
+from locktender.observe.checker.subjects import Run, Task
+from locktender.observe.checker.world import World
+
+TaskHandler = Callable[[Event, Task], None]
+RunHandler = Callable[[Event, Run], None]
+EventHandler = Callable[[Event], None]
+Handler = Callable[[], None]
+H = TypeVar("H")
+
+
+class Topic(Generic[H]):
+    """Handlers by the state an event leads to, in the order of the rules."""
+
+    def __init__(self) -> None:
+        self._all: list[tuple[H, frozenset[str]]] = []
+        self._found: dict[str, tuple[H, ...]] = {}
+
+    def add(self, handler: H, after: tuple[str, ...]) -> None:
+        self._all.append((handler, frozenset(after)))
+
+    def of(self, after: str) -> tuple[H, ...]:
+        found = self._found.get(after)
+        if found is None:
+            found = tuple(handler for handler, states in self._all if not states or after in states)
+            self._found[after] = found
+        return found
+
+
+class Watch:
+    """What the rules asked to see. Without states named, a handler sees every change of its subject."""
+
+    def __init__(self) -> None:
+        self.task_topic: Topic[TaskHandler] = Topic[TaskHandler]()
+        self.run_topic: Topic[RunHandler] = Topic[RunHandler]()
+        self.wait_handlers: list[TaskHandler] = []
+        self.limit_handlers: list[EventHandler] = []
+        self.asked_handlers: list[EventHandler] = []
+        self.leader_handlers: list[EventHandler] = []
+        self.open_handlers: list[Handler] = []
+        self.close_handlers: list[Handler] = []
+        self.end_handlers: list[Handler] = []
+
+    def tasks(self, handler: TaskHandler, *after: str) -> None:
+        self.task_topic.add(handler, after)
+
+    def runs(self, handler: RunHandler, *after: str) -> None:
+        self.run_topic.add(handler, after)
+
+    def waits(self, handler: TaskHandler) -> None:
+        self.wait_handlers.append(handler)
+
+    def limits(self, handler: EventHandler) -> None:
+        """Called when the limit is in force already."""
+        self.limit_handlers.append(handler)
+
+    def asked(self, handler: EventHandler) -> None:
+        """Called when a client has set a limit, whether or not the leader knows yet."""
+        self.asked_handlers.append(handler)
+
+    def leaders(self, handler: EventHandler) -> None:
+        self.leader_handlers.append(handler)
+
+    def opened(self, handler: Handler) -> None:
+        """Before the first event of any commit."""
+        self.open_handlers.append(handler)
+
+    def closed(self, handler: Handler) -> None:
+        """After the last event of a leader's commit."""
+        self.close_handlers.append(handler)
+
+    def ended(self, handler: Handler) -> None:
+        self.end_handlers.append(handler)
+
+
+class Rule:
+    """One promise. Its docstring is what a person reads who asks what the rule's id means."""
+
+    id: ClassVar[str]
+    across: ClassVar[bool] = False
+    """Its verdict on a run may hang on others that were pruned."""
+
+    def __init__(self, world: World, found: list[Violation]) -> None:
+        self.world = world
+        self._found = found
+
+    def watch(self, on: Watch) -> None:
+        raise NotImplementedError
+
+    def report(self, event: Event, message: str) -> None:
+        self.report_at(event.seq, message, run=event.run, task=event.task)
+
+    def report_at(self, seq: int, message: str, *, run: int = 0, task: int = 0) -> None:
+        if self.across and seq <= self.world.history.checked:
+            return
+        self._found.append(Violation(self.id, seq, run, task, message))

@@ -1,0 +1,305 @@
+"""The state a history implies, event by event. Rules read it; only `World.apply_*` changes it.
+
+A rule sees the world as it was *before* the event it is shown, and at the end
+of a leader's commit the world as it is after it. Everything a commit changes
+becomes true at once, and its rows are grouped by run: so what bounds several
+runs is judged at the end of the commit, not between its rows.
+
+An illegal event is applied all the same (its `after` is believed), so that one
+fault is reported once and not again with every event that follows.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from locktender.base.events import Event
+from locktender.base.states import NEW, RunState, TaskState
+from locktender.observe.checker.commit import Commit, Released
+from locktender.observe.checker.inforce import InForce, TagSlot
+from locktender.observe.checker.plan import GraphPlan, plan_of
+from locktender.observe.checker.report import History
+from locktender.observe.checker.subjects import (
+    ACTIVE,
+    EXECUTING,
+    FAILED,
+    HOLDING_TASKS,
+    OPEN,
+    STANDING,
+    Run,
+    Tally,
+    Task,
+    Worker,
+)
+
+DECIDED_AHEAD: Final = 5
+"""Cycles a leader may decide while others are on their way to the store, until it has heard what workers did."""
+
+
+class World:
+    """Runs, tasks, usage, workers and limits at one prefix."""
+
+    def __init__(self, history: History) -> None:
+        self.history = history
+        self.commit: Commit = Commit()
+        """The one whose events are being read."""
+        self.in_force: InForce = InForce()
+        self.runs: dict[int, Run] = {}
+        self.workers: dict[str, Worker] = {}
+        self.used: dict[str, int] = {}
+        self.executing: int = 0
+        self.executing_tags: dict[TagSlot, int] = {}
+        self.active: int = 0
+        self.active_tags: dict[TagSlot, int] = {}
+        self.active_holds: int = 0
+        self.active_keys: dict[str, set[int]] = {}
+        self.executing_keys: dict[str, set[int]] = {}
+        self.grants: list[tuple[Event, Task]] = []
+        self.starts: list[tuple[Event, Run]] = []
+        self.waits: list[tuple[Event, Task]] = []
+        self.released: list[Released] = []
+        """What the leader may or may not have known of when it decided: everything since its last
+        commit, and what workers gave back before that while the cycle may have been decided already,
+        or no longer ago than the history's slack."""
+        self._given_back: deque[list[Released]] = deque([[]], maxlen=DECIDED_AHEAD)
+        self._unheard: deque[tuple[int, Released]] = deque()
+        self.unreadable: str | None = None
+        """Why the latest limit event could not be read."""
+        self._plans: dict[str, GraphPlan] = {}
+        self._moved: list[Worker] = []
+
+    # finding
+
+    def run(self, number: int) -> Run:
+        run = self.runs.get(number)
+        if run is None:
+            run = self.runs[number] = Run(number)
+        return run
+
+    def task(self, event: Event) -> Task:
+        run = self.run(event.run)
+        task = run.tasks.get(event.task)
+        if task is None:
+            # Not kept until it is applied: rules must be able to see that the place is still free.
+            data = event.data
+            task = Task(event.task, run, data.get("node", -1), data.get("index", -1))
+        return task
+
+    def plan(self, digest: str) -> GraphPlan | None:
+        plan = self._plans.get(digest)
+        if plan is None and (graph := self.history.graphs.get(digest)) is not None:
+            plan = self._plans[digest] = plan_of(graph)
+        return plan
+
+    # runs
+
+    def apply_run(self, event: Event, run: Run) -> None:
+        before, after = run.state, event.after
+        was_executing, is_executing = before in EXECUTING, after in EXECUTING
+        was_active, is_active = before in ACTIVE, after in ACTIVE
+        if was_executing and not is_executing:
+            self._count_executing(run, -1)
+        if was_active and not is_active:
+            self._count_active(run, -1)
+        if after == RunState.QUEUED:
+            self._queue(event, run)
+        run.priority = event.data.get("priority", run.priority)
+        if is_active and not was_active:
+            self._count_active(run, 1)
+        if is_executing and not was_executing:
+            self._count_executing(run, 1)
+            self.starts.append((event, run))
+        run.state = after
+        if after == RunState.SUCCEEDED and not run.in_flight:
+            run.forget_tasks()
+
+    def _queue(self, event: Event, run: Run) -> None:
+        data = event.data
+        if run.state == NEW:
+            run.data = data
+            run.flow = data.get("flow") or ""
+            run.plan = self.plan(data.get("graph") or "")
+            run.tags = data.get("tags") or {}
+            run.key = data.get("key")
+            run.kind = data.get("kind") or "flow"
+            run.generation = data.get("generation", 0)
+        else:
+            run.data = {**run.data, **data}
+            run.generation = data.get("generation", run.generation + 1)
+        run.waits_for = data.get("waits_for")
+        run.queued_at = event.at
+
+    def _count_executing(self, run: Run, step: int) -> None:
+        if run.key is not None:
+            _enrol(self.executing_keys, run.key, run.id, step)
+        if run.kind == "hold":
+            return
+        self.executing += step
+        for key, value in run.tags.items():
+            _count(self.executing_tags, (key, None), step)
+            _count(self.executing_tags, (key, value), step)
+
+    def _count_active(self, run: Run, step: int) -> None:
+        if run.key is not None:
+            _enrol(self.active_keys, run.key, run.id, step)
+        self.active += step
+        if run.kind == "hold":
+            self.active_holds += step
+        for key, value in run.tags.items():
+            _count(self.active_tags, (key, None), step)
+            _count(self.active_tags, (key, value), step)
+
+    # tasks
+
+    def apply_task(self, event: Event, task: Task) -> None:
+        run, before, after = task.run, task.state, event.after
+        tally = run.nodes.get(task.node)
+        if tally is None:
+            tally = run.nodes[task.node] = Tally()
+        if before == NEW:
+            run.tasks[task.id] = task
+            run.places.setdefault((task.node, task.index), task)
+        if after in HOLDING_TASKS:
+            if not task.holds:
+                self._take(event, task, tally)
+        elif task.holds:
+            self._release(task, tally)
+        if after == TaskState.REQUESTED:
+            _request(event, task)
+        elif after == TaskState.ABANDONED:
+            task.abandons += 1
+        elif before == TaskState.RUNNING and STANDING.get(after) == FAILED:
+            task.tries += 1
+            task.retryable = event.data.get("retryable", True)
+        _stand(run, task, tally, after)
+        task.state = after
+
+    def _take(self, event: Event, task: Task, tally: Tally) -> None:
+        run, data = task.run, event.data
+        task.holds = True
+        task.token = event.token
+        task.worker = data.get("worker") or ""
+        task.pools = data.get("pools") or {}
+        executor = data.get("executor")
+        if executor is None:
+            executor = task.plan.node.executor if task.plan is not None else ""
+        task.executor = executor
+        for pool, slots in task.pools.items():
+            self.used[pool] = self.used.get(pool, 0) + slots
+        run.in_flight += 1
+        run.by_executor[executor] = run.by_executor.get(executor, 0) + 1
+        tally.in_flight += 1
+        worker = self.workers.get(task.worker)
+        if worker is not None:
+            worker.in_flight += 1
+            worker.by_executor[executor] = worker.by_executor.get(executor, 0) + 1
+        self.grants.append((event, task))
+
+    def _release(self, task: Task, tally: Tally) -> None:
+        run, executor = task.run, task.executor
+        task.holds = False
+        for pool, slots in task.pools.items():
+            self.used[pool] -= slots
+            if not self.used[pool]:
+                del self.used[pool]
+        run.in_flight -= 1
+        run.by_executor[executor] -= 1
+        tally.in_flight -= 1
+        worker = self.workers.get(task.worker)
+        if worker is not None and worker.by_executor.get(executor):
+            worker.in_flight -= 1
+            worker.by_executor[executor] -= 1
+        released = Released(run.id, task.node, executor, task.pools)
+        self.released.append(released)
+        if not self.commit.leader:
+            self._given_back[-1].append(released)
+            self._unheard.append((self.commit.at, released))
+
+    # limits, workers, leaders
+
+    def apply_limit(self, event: Event) -> None:
+        self.unreadable = None
+        try:
+            self.in_force.apply(event)
+        except (KeyError, ValueError, TypeError) as error:
+            self.unreadable = str(error)
+
+    def apply_worker(self, event: Event) -> None:
+        data = event.data
+        name = data.get("worker") or event.actor.partition(":")[2]
+        worker = self.workers.get(name)
+        if worker is None:
+            worker = self.workers[name] = Worker(name)
+        self._moved.append(worker)
+        if event.after in {"joined", "changed"}:
+            if event.after == "changed":
+                worker.earlier = worker.permits, worker.total
+            else:
+                worker.gone = worker.leaving = False
+            worker.permits = data.get("permits", worker.permits)
+            worker.total = data.get("total", worker.total)
+            worker.labels = data.get("labels", worker.labels)
+        else:
+            worker.leaving = True
+
+    def close(self) -> None:
+        """A leader's commit has ended: what happened before it is known to the next."""
+        self.grants.clear()
+        self.starts.clear()
+        self.waits.clear()
+        self.released = [each for several in self._given_back for each in several]
+        while self._unheard and self._unheard[0][0] <= self.commit.at - self.history.slack_us:
+            self._unheard.popleft()
+        known = set(map(id, self.released))
+        self.released += [each for _, each in self._unheard if id(each) not in known]
+        self._given_back.append([])
+        for worker in self._moved:
+            worker.earlier = None
+            worker.gone = worker.gone or worker.leaving
+        self._moved.clear()
+
+
+def _request(event: Event, task: Task) -> None:
+    if event.before != TaskState.SCHEDULED:
+        # An offer that was taken back does not cost the task its age.
+        task.requested_at = event.at
+    task.not_before = event.data.get("not_before") or 0
+    if task.generation != task.run.generation:
+        # A retried run gives each task its attempts anew.
+        task.generation = task.run.generation
+        task.first_requested_at = event.at
+        task.tries = task.abandons = 0
+
+
+def _stand(run: Run, task: Task, tally: Tally, after: str) -> None:
+    old = STANDING.get(task.state, -1)
+    new = STANDING.get(after, -1)
+    if old == new:
+        return
+    if new > OPEN:
+        task.ended_in = run.generation
+    run.open += (new == OPEN) - (old == OPEN)
+    run.failed += (new == FAILED) - (old == FAILED)
+    if task.unexpanded:
+        tally.unexpanded = new > OPEN
+        return
+    if old >= 0:
+        tally.counts[old] -= 1
+    if new >= 0:
+        tally.counts[new] += 1
+
+
+def _count(counts: dict[TagSlot, int], slot: TagSlot, step: int) -> None:
+    counts[slot] = counts.get(slot, 0) + step
+    if not counts[slot]:
+        del counts[slot]
+
+
+def _enrol(keys: dict[str, set[int]], key: str, run: int, step: int) -> None:
+    if step > 0:
+        keys.setdefault(key, set()).add(run)
+    elif key in keys:
+        keys[key].discard(run)
+        if not keys[key]:
+            del keys[key]

@@ -1,0 +1,220 @@
+"""Audit checkpoints: the history is checked as a whole before a part of it is forgotten.
+
+What is known about the history is written into it, as events of the run
+`HISTORY` that the checker passes over:
+
+    checked   up to a seq, how many events, what was found, the peak of every limit, who asked
+    pruned    how many whole runs went, and the checkpoint they went by
+
+So the newest marks say all that a later audit needs: how far the history was
+judged while it was whole, what it was found to be, and how much is gone.
+Violations that somebody has seen and pruned all the same (`force`) are not
+found anew by the next checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from locktender.base.clock import SECOND
+from locktender.base.errors import LocktenderError, NotFound
+from locktender.base.events import HISTORY, Change, Event, EventRow, unpack
+from locktender.base.graph import Graph
+from locktender.observe.checker import History, Peak, Violation, check, peaks
+from locktender.store.protocol import EventFilter, Store
+
+SLACK_US = 2 * SECOND
+"""How long before its commit a leader may have read the clock on a busy machine."""
+MOST_PEAKS = 100
+"""Of more limits than these, a checkpoint keeps the peaks that came nearest to their limit."""
+_PAGE = 10_000
+_TRIES = 10
+_graph = msgspec.json.Decoder(Graph).decode
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What was found in the history up to a seq."""
+
+    seq: int
+    at: int
+    events: int
+    violations: int
+    """Those found then, but for the ones that an earlier checkpoint was forced to pass over."""
+    rules: dict[str, int]
+    peaks: tuple[Peak, ...]
+    who: str
+    forced: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """What the history says of itself."""
+
+    last: Checkpoint | None = None
+    runs: int = 0
+    """Runs that were pruned, in all."""
+    batches: int = 0
+    until: int = 0
+    """When the last of them ended."""
+    checked: int = 0
+    """The seq that the last of them were pruned by; 0: the history is whole."""
+    passed_over: int = 0
+    """Violations up to this seq have been seen."""
+    forced: int = 0
+    """How many those were."""
+    peaks: tuple[Peak, ...] = ()
+    """Of the last checkpoint before something was pruned."""
+
+
+class HistoryBroken(LocktenderError):
+    """Promises were not kept in the part of the history that is to be forgotten."""
+
+    code = "history_broken"
+
+
+async def marks(store: Store) -> Marks:
+    """All marks, added up."""
+    found: list[EventRow] = []
+    after = 0
+    while rows := await store.events(EventFilter(run=HISTORY, after=after, limit=_PAGE)):
+        found += rows
+        after = rows[-1].seq
+    return add_up(found)
+
+
+def add_up(rows: Iterable[EventRow]) -> Marks:
+    """What the events of the run `HISTORY` come to."""
+    last: Checkpoint | None = None
+    runs = batches = until = checked = passed_over = forced = 0
+    kept: tuple[Peak, ...] = ()
+    for event in (event for row in rows for event in unpack(row)):
+        data = event.data
+        if event.after == "checked":
+            last = _checkpoint(event)
+            if last.forced:
+                passed_over, forced = last.seq, forced + last.violations
+        elif event.after == "pruned":
+            runs += data["runs"]
+            batches += 1
+            until = max(until, data["until"])
+            checked = max(checked, data["checked"])
+            kept = () if last is None else last.peaks
+    return Marks(last, runs, batches, until, checked, passed_over, forced, kept)
+
+
+async def load(store: Store, slack_us: int = SLACK_US) -> tuple[History, Marks]:
+    """Everything that is left of what happened, with the graphs it refers to and what is known of the rest."""
+    for _ in range(_TRIES):
+        known = await marks(store)
+        events, graphs = await _read(store)
+        # A run that was pruned while its pages were read would look half done.
+        if graphs is not None and (await marks(store)).batches == known.batches:
+            break
+    else:
+        raise LocktenderError("the history is being pruned while it is read.", hint="Try again.")
+    # Only where nobody leads can nothing be on its way while this reads.
+    counts = await store.counts()
+    idle = not counts.queued and not counts.executing and await store.leader() is None
+    history = History(events, graphs, complete=idle, slack_us=slack_us, checked=known.checked)
+    return history, known
+
+
+async def _read(store: Store) -> tuple[list[Event], dict[str, Graph] | None]:
+    """Events and their graphs; None: one of them is gone already."""
+    events: list[Event] = []
+    after = 0
+    while rows := await store.events(EventFilter(after=after, limit=_PAGE)):
+        events += [event for row in rows for event in unpack(row)]
+        after = rows[-1].seq
+    digests = {event.data["graph"] for event in events if "graph" in event.data}
+    try:
+        return events, {digest: _graph(await store.graph(digest)) for digest in sorted(digests)}
+    except NotFound:
+        return events, None
+
+
+async def take(store: Store, who: str, *, force: bool = False) -> Checkpoint:
+    """Checks the history and writes down what was found; `HistoryBroken` where it was not all kept.
+
+    The finding is written either way. With `force` it counts as seen.
+    """
+    history, known = await load(store)
+    seq = history.events[-1].seq if history.events else 0
+    found = [each for each in check(history) if each.seq > known.passed_over]
+    rules = Counter(violation.rule for violation in found)
+    highest = merged(known.peaks, peaks(history))
+    data: dict[str, Any] = {
+        "seq": seq,
+        "events": len(history.events),
+        "violations": len(found),
+        "rules": dict(rules),
+        "peaks": msgspec.to_builtins(nearest(highest)),
+        "who": who,
+        "forced": force and bool(found),
+    }
+    await store.remark(Change("audit", 0, "", "checked", 0, data))
+    if found and not force:
+        raise _broken(found)
+    return Checkpoint(
+        seq,
+        await store.now(),
+        len(history.events),
+        len(found),
+        dict(rules),
+        tuple(highest),
+        who,
+        data["forced"],
+    )
+
+
+def merged(before: Sequence[Peak], now: Sequence[Peak]) -> list[Peak]:
+    """The peaks of all that happened: of what is left, and of what was there before."""
+    found = {peak.name: peak for peak in before}
+    for peak in now:
+        other = found.get(peak.name)
+        if other is None:
+            found[peak.name] = peak
+            continue
+        higher = peak if peak.peak >= other.peak else other
+        kept = peak.never_exceeded and other.never_exceeded
+        found[peak.name] = Peak(higher.name, higher.limit, higher.peak, kept)
+    return sorted(found.values(), key=lambda peak: peak.name)
+
+
+def nearest(several: Sequence[Peak]) -> list[Peak]:
+    """Not more than fit a checkpoint."""
+
+    def near(peak: Peak) -> tuple[bool, float, int]:
+        share = peak.peak / peak.limit if peak.limit > 0 else 0.0
+        return peak.never_exceeded, -share, -peak.peak
+
+    return sorted(sorted(several, key=near)[:MOST_PEAKS], key=lambda peak: peak.name)
+
+
+def _checkpoint(event: Event) -> Checkpoint:
+    data = event.data
+    return Checkpoint(
+        data["seq"],
+        event.at,
+        data["events"],
+        data["violations"],
+        data["rules"],
+        tuple(msgspec.convert(data["peaks"], list[Peak])),
+        data["who"],
+        data["forced"],
+    )
+
+
+def _broken(found: Sequence[Violation]) -> HistoryBroken:
+    return HistoryBroken(
+        f"the history breaks {len(found)} promises, first {found[0]}",
+        field="history",
+        got=len(found),
+        hint="locktender audit shows all. Nothing was pruned; --force prunes all the same.",
+    )

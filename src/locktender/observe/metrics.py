@@ -1,0 +1,129 @@
+"""What an engine counts: plain numbers, raised by the stages as things happen.
+
+They cost next to nothing: a task adds to a few integers, on the one loop that
+runs its engine. Whoever wants them as Prometheus text asks `observe/prometheus.py`,
+which is loaded only where somebody serves it (the library takes 0.1 s to import).
+What the engine knows anyway (what is in flight, what waits where) is not counted
+a second time: it is looked up when somebody asks.
+
+Every engine has numbers of its own: several may live in one process.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from locktender.base.model import WorkerRow
+from locktender.kernel.conductor import Cycle
+from locktender.kernel.demand import Demand
+from locktender.kernel.ledger import Ledger
+from locktender.kernel.naming import gate_name
+
+CYCLE_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
+TASK_SECONDS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 1800.0)
+MOST_STEPS: Final = 50
+"""Steps with a series of their own; the durations of any further one are counted as `other`."""
+OTHER: Final = "other"
+
+
+class Durations:
+    """How many took how long: a histogram."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds: Sequence[float] = bounds
+        self.counts: list[int] = [0] * (len(bounds) + 1)
+        """Up to each bound and above the one before it; the last: above all."""
+        self.total: float = 0.0
+        """Seconds, summed."""
+
+    def add(self, seconds: float) -> None:
+        self.counts[bisect_left(self.bounds, seconds)] += 1
+        self.total += seconds
+
+
+class Metrics:
+    """The numbers of one engine. Told on its loop."""
+
+    def __init__(self) -> None:
+        # of the leader
+        self.term: int = 0
+        """0: it does not lead."""
+        self.take_overs: int = 0
+        self.demand: int = 0
+        self.cycles: Durations = Durations(CYCLE_SECONDS)
+        self.runs_started: int = 0
+        self.runs_ended: dict[str, int] = {}
+        self.offers: dict[str, int] = {"accepted": 0, "declined": 0, "withdrawn": 0}
+        # of the worker
+        self.claims: int = 0
+        self.tasks_ended: dict[str, int] = {}
+        self.tasks: dict[str, Durations] = {}
+        self.loop_blocked: dict[str, int] = {}
+        self.describe: Callable[[], WorkerRow] | None = None
+        """The worker as it is now; None: this engine has none."""
+        self._ledger: Ledger | None = None
+
+    # -- the leader --------------------------------------------------------------------------------
+
+    def leads(self, term: int, ledger: Ledger) -> None:
+        """A term began: `ledger` is what it decides with."""
+        self.take_overs += 1
+        self.term = term
+        self._ledger = ledger
+
+    def led(self) -> None:
+        """The term is over: what only a leader knows is not known here any more."""
+        self.term = self.demand = 0
+        self._ledger = None
+
+    def wanted(self, demand: Demand) -> None:
+        """How many tasks lack only a worker."""
+        self.demand = demand.total
+
+    def cycle(self, cycle: Cycle, seconds: float) -> None:
+        """A cycle was written, `seconds` after it was begun."""
+        commit = cycle.commit
+        self.cycles.add(seconds)
+        self.runs_started += len(commit.runs_started)
+        for end in commit.runs_ended:
+            self.runs_ended[end.state] = self.runs_ended.get(end.state, 0) + 1
+        # In the leader's own process an offer is accepted by the commit that makes it.
+        self.offers["accepted"] += len(cycle.starts)
+
+    def offer_answered(self, outcome: str, offers: int = 1) -> None:
+        """Offers to other processes were `accepted`, `declined` or `withdrawn`."""
+        self.offers[outcome] += offers
+
+    def blocked(self) -> dict[str, int]:
+        """Tasks that wait now, by the kind of gate that the leader found in their way."""
+        found: dict[str, int] = {}
+        if self._ledger is not None:
+            for lane in self._ledger.board.lanes.values():
+                if lane.parked_at is not None:
+                    kind = gate_name(lane.parked_at).partition(":")[0]
+                    found[kind] = found.get(kind, 0) + len(lane)
+        return found
+
+    # -- the worker --------------------------------------------------------------------------------
+
+    def claimed(self) -> None:
+        """The worker accepted offers, in one write."""
+        self.claims += 1
+
+    def task_ended(self, step: str, state: str, duration_us: int) -> None:
+        """An attempt of `step` ended in `state`."""
+        self.tasks_ended[state] = self.tasks_ended.get(state, 0) + 1
+        durations = self.tasks.get(step)
+        if durations is None:
+            name = step if len(self.tasks) < MOST_STEPS else OTHER
+            durations = self.tasks.get(name) or self.tasks.setdefault(name, Durations(TASK_SECONDS))
+        durations.add(duration_us / 1_000_000)
+
+    def held_loop(self, step: str, _lag_us: int = 0) -> None:
+        """An async step kept the loop from everything else for too long."""
+        name = step if step in self.loop_blocked or len(self.loop_blocked) < MOST_STEPS else OTHER
+        self.loop_blocked[name] = self.loop_blocked.get(name, 0) + 1

@@ -1,0 +1,178 @@
+"""An engine's numbers as Prometheus text.
+
+The families are built when somebody asks, from `observe/metrics.py`; their number
+is bounded whatever users name their steps and pools. Labels say kinds (of gates,
+states, executors), never names that come with the work, except for the first
+fifty steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily as Counter
+from prometheus_client.core import GaugeMetricFamily as Gauge
+from prometheus_client.core import HistogramMetricFamily as Histogram
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from locktender.base.clock import SECOND
+from locktender.base.model import WorkerRow
+from locktender.observe.metrics import Durations, Metrics
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Exposition(Collector):
+    """The text of one engine's metrics, on a registry of its own."""
+
+    def __init__(self, metrics: Metrics, *, may_lead: bool) -> None:
+        self.stale_writes: int = 0
+        """As the store counts them; whoever asks for the text reads them first."""
+        self.listener_replaced: int = 0
+        self._metrics = metrics
+        self._may_lead = may_lead
+        self._found: list[Metric] = []
+        self.registry: CollectorRegistry = CollectorRegistry(auto_describe=False)
+        self.registry.register(self)
+
+    def look(self) -> None:
+        """Read the numbers, on the engine's loop; `text` then says what they were."""
+        self._found = list(self._read())
+
+    def text(self) -> bytes:
+        """Takes ten times as long as the look: may be called from another thread."""
+        return generate_latest(self.registry)
+
+    def collect(self) -> Iterable[Metric]:
+        return self._found
+
+    def _read(self) -> Iterator[Metric]:
+        yield _counter(
+            "locktender_stale_writes",
+            "Writes of attempts that were no longer the writer's; they changed nothing.",
+            self.stale_writes,
+        )
+        yield _counter(
+            "locktender_listener_replaced",
+            "Connections for notifications that were lost and made anew.",
+            self.listener_replaced,
+        )
+        if self._may_lead:
+            yield from _of_leader(self._metrics)
+        if self._metrics.describe is not None:
+            yield from _of_worker(self._metrics, self._metrics.describe())
+
+
+def _of_leader(metrics: Metrics) -> Iterator[Metric]:
+    yield Gauge("locktender_leader", "1 while this process leads.", int(metrics.term > 0))
+    yield Gauge("locktender_term", "The term it leads in; 0 while another leads.", metrics.term)
+    yield _counter(
+        "locktender_take_overs", "Terms in which this process began to lead.", metrics.take_overs
+    )
+    yield Gauge(
+        "locktender_demand_tasks",
+        "Tasks that lack only a worker, as the leader found them; 0 where it does not lead.",
+        metrics.demand,
+    )
+    yield _gauges(
+        "locktender_blocked_tasks",
+        "Tasks that wait now, by the kind of gate in their way.",
+        "gate",
+        metrics.blocked(),
+    )
+    yield _counters(
+        "locktender_offers",
+        "Offers of tasks to workers, by what became of them.",
+        "outcome",
+        metrics.offers,
+    )
+    yield _counter(
+        "locktender_cycles", "Cycles that decided something.", sum(metrics.cycles.counts)
+    )
+    yield _histogram(
+        "locktender_cycle_seconds",
+        "From the beginning of a cycle to the end of its commit.",
+        metrics.cycles,
+    )
+    yield _counter(
+        "locktender_runs_started", "Runs that passed the run gates.", metrics.runs_started
+    )
+    yield _counters("locktender_runs_ended", "Runs that ended.", "state", metrics.runs_ended)
+
+
+def _of_worker(metrics: Metrics, row: WorkerRow) -> Iterator[Metric]:
+    yield Gauge(
+        "locktender_worker_in_flight_tasks", "Attempts accepted and not ended.", row.in_flight
+    )
+    yield _gauges(
+        "locktender_worker_permits",
+        "Attempts it may run at once, by executor; -1: no bound.",
+        "executor",
+        row.permits,
+    )
+    yield Gauge(
+        "locktender_worker_claim_size",
+        "Tasks it would take now, under the pressure it feels.",
+        row.free,
+    )
+    yield _counter("locktender_worker_claims", "Writes that accepted offers.", metrics.claims)
+    # Neither is ever 0 where it is measured; where it is not, nothing is said.
+    if row.memory:
+        yield Gauge("locktender_worker_memory_ratio", "Share of its memory in use.", row.memory)
+    if row.lag_us:
+        yield Gauge(
+            "locktender_worker_loop_lag_seconds",
+            "How late its loop was at worst in the last five to ten seconds.",
+            row.lag_us / SECOND,
+        )
+    yield _counters(
+        "locktender_worker_loop_blocked",
+        "Times an async step blocked the loop.",
+        "step",
+        metrics.loop_blocked,
+    )
+    yield _counters(
+        "locktender_worker_tasks_completed", "Attempts that ended.", "state", metrics.tasks_ended
+    )
+    histogram = Histogram(
+        "locktender_worker_task_duration_seconds",
+        "From the acceptance of an attempt to its end.",
+        labels=["step"],
+    )
+    for step, durations in metrics.tasks.items():
+        histogram.add_metric([step], _buckets(durations), durations.total)
+    yield histogram
+
+
+def _counter(name: str, text: str, value: int) -> Counter:
+    return Counter(name, text, value)
+
+
+def _counters(name: str, text: str, label: str, values: Mapping[str, int]) -> Counter:
+    family = Counter(name, text, labels=[label])
+    for key, value in values.items():
+        family.add_metric([key], value)
+    return family
+
+
+def _gauges(name: str, text: str, label: str, values: Mapping[str, int]) -> Gauge:
+    family = Gauge(name, text, labels=[label])
+    for key, value in values.items():
+        family.add_metric([key], value)
+    return family
+
+
+def _histogram(name: str, text: str, durations: Durations) -> Histogram:
+    return Histogram(name, text, _buckets(durations), durations.total)
+
+
+def _buckets(durations: Durations) -> list[tuple[str, float]]:
+    """Cumulative, as Prometheus wants them."""
+    found: list[tuple[str, float]] = []
+    below = 0
+    for bound, count in zip((*durations.bounds, None), durations.counts, strict=True):
+        below += count
+        found.append(("+Inf" if bound is None else str(bound), below))
+    return found

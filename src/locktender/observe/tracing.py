@@ -1,0 +1,163 @@
+"""OpenTelemetry: one span per attempt, in the trace of whoever submitted the run.
+
+Nothing here imports OpenTelemetry before the program itself has: without it,
+or with no provider set, a task costs one look into `sys.modules`. The
+submitter's context travels with the run as a W3C `traceparent`; a step's span
+is started and ended by the worker's process, also for a body in a child
+process, which gets the span's context to hang its own spans on.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from locktender.base.model import Failure
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span, Tracer
+
+log: logging.Logger = logging.getLogger(__name__)
+_PARENT = "traceparent"
+
+
+class Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+class Attempt(Protocol):
+    """What is told of an attempt."""
+
+    @property
+    def run_id(self) -> str: ...
+    @property
+    def flow(self) -> str: ...
+    @property
+    def task(self) -> int: ...
+    @property
+    def attempt(self) -> int: ...
+    @property
+    def worker(self) -> str: ...
+    @property
+    def step(self) -> Named: ...
+    @property
+    def trace(self) -> str | None: ...
+
+
+def traceparent() -> str | None:
+    """The caller's own context, to be stored with what it submits; None where it has none."""
+    if "opentelemetry.trace" not in sys.modules:
+        return None
+    from opentelemetry.trace.propagation import tracecontext  # noqa: PLC0415
+
+    carrier: dict[str, str] = {}
+    tracecontext.TraceContextTextMapPropagator().inject(carrier)
+    return carrier.get(_PARENT)
+
+
+def start(attempt: Attempt) -> Span | None:
+    """The attempt's span; None where nobody collects any."""
+    if "opentelemetry.trace" not in sys.modules:
+        return None
+    try:
+        tracer = _tracer()
+        return None if tracer is None else _started(tracer, attempt)
+    except Exception:
+        # A broken exporter or sampler must not cost a task.
+        log.exception("no span for task %s", attempt.task)
+        return None
+
+
+def enter(span: Any) -> None:
+    """Makes the span the current one of this context, until the context ends."""
+    from opentelemetry import context, trace  # noqa: PLC0415
+
+    context.attach(trace.set_span_in_context(span))
+
+
+def enter_remote(parent: str) -> None:
+    """The same in another process, if the program there collects spans at all."""
+    if "opentelemetry.trace" not in sys.modules:
+        return
+    from opentelemetry import context  # noqa: PLC0415
+
+    context.attach(_context(parent))
+
+
+def parent_of(span: Any) -> str | None:
+    """The span as a `traceparent`."""
+    from opentelemetry import trace  # noqa: PLC0415
+    from opentelemetry.trace.propagation import tracecontext  # noqa: PLC0415
+
+    carrier: dict[str, str] = {}
+    tracecontext.TraceContextTextMapPropagator().inject(carrier, trace.set_span_in_context(span))
+    return carrier.get(_PARENT)
+
+
+def end(span: Any, state: str, failure: Failure | None, reason: str | None) -> None:
+    """How the attempt ended. Only a failure or a timeout is an error; what was asked for is none."""
+    from opentelemetry.trace import Status, StatusCode  # noqa: PLC0415
+
+    try:
+        span.set_attribute("locktender.outcome", state)
+        if reason is not None:
+            span.set_attribute("locktender.reason", reason)
+        if failure is not None:
+            span.set_status(Status(StatusCode.ERROR, f"{failure.type}: {failure.message}"))
+            span.add_event("exception", _exception(failure))
+        span.end()
+    except Exception:
+        log.exception("a span was not ended")
+
+
+def _exception(failure: Failure) -> Mapping[str, str]:
+    fields = {"exception.type": failure.type, "exception.message": failure.message}
+    if failure.traceback is not None:
+        fields["exception.stacktrace"] = failure.traceback
+    return fields
+
+
+_known: tuple[object, Tracer] | None = None
+
+
+def _tracer() -> Tracer | None:
+    global _known  # noqa: PLW0603 — one tracer per provider: making one takes a lock
+    from opentelemetry import trace  # noqa: PLC0415
+
+    provider = trace.get_tracer_provider()
+    if isinstance(provider, trace.ProxyTracerProvider):
+        return None  # nobody has set one
+    if _known is None or _known[0] is not provider:
+        _known = provider, provider.get_tracer("locktender")
+    return _known[1]
+
+
+def _started(tracer: Tracer, attempt: Attempt) -> Span:
+    from opentelemetry.context import Context  # noqa: PLC0415
+    from opentelemetry.trace import SpanKind  # noqa: PLC0415
+
+    # Without a submitter's context it is a trace of its own, whatever is current in the worker.
+    context = Context() if attempt.trace is None else _context(attempt.trace)
+    return tracer.start_span(
+        f"locktender.step {attempt.step.name}",
+        context=context,
+        kind=SpanKind.CONSUMER,
+        attributes={
+            "locktender.run": attempt.run_id,
+            "locktender.flow": attempt.flow,
+            "locktender.task": attempt.task,
+            "locktender.attempt": attempt.attempt,
+            "locktender.step": attempt.step.name,
+            "locktender.worker": attempt.worker,
+        },
+    )
+
+
+def _context(parent: str) -> Any:
+    from opentelemetry.context import Context  # noqa: PLC0415
+    from opentelemetry.trace.propagation import tracecontext  # noqa: PLC0415
+
+    return tracecontext.TraceContextTextMapPropagator().extract({_PARENT: parent}, Context())

@@ -1,0 +1,351 @@
+"""`why`: what a run or a task waits for, and for how long, true at the moment of asking.
+
+Anybody may ask, beside a live engine or without one: the ledger is rebuilt
+from rows in this process and asked by the rules the leader decides with.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from locktender.base.durations import spoken
+from locktender.base.errors import NotFound
+from locktender.base.graph import Graph
+from locktender.base.ids import run_of
+from locktender.base.labels import Declared
+from locktender.base.labels import never as never_by_label
+from locktender.base.model import RunRow, Stubborn
+from locktender.base.states import EXECUTING_RUNS, RunState, TaskState
+from locktender.kernel import explain, lanes
+from locktender.kernel.conductor import Conductor
+from locktender.kernel.entries import QueuedRun, TaskEntry
+from locktender.kernel.explain import Reason, Typical, waiting_nodes
+from locktender.kernel.explain_runs import explain_queued, place_told
+from locktender.kernel.naming import told_to_stop
+from locktender.kernel.patience import Until, patience
+from locktender.kernel.sharing import Told
+from locktender.observe.provisioning import WORKER_GATE, provisioner_note
+from locktender.observe.rebuilt import rebuild, typical
+from locktender.observe.standing import line_of
+from locktender.store.protocol import RunFilter, Store
+
+SAMPLE = 50
+MOST_GROUPS = 50
+
+
+class Waiting(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Tasks of one step of a run that wait for the same gates."""
+
+    step: str
+    count: int
+    reasons: tuple[Reason, ...]
+    until: tuple[Until, ...] = ()
+    """When the first of them fails if nothing lets it go."""
+
+
+class StubbornStep(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Tasks of one step of a run that were told to stop and still run."""
+
+    count: int
+    reason: str
+    since: int
+    """Of the one that was told first."""
+
+    def text(self, now: int, of: int) -> str:
+        """`of`: how many of the step run in all."""
+        count = "" if self.count == of else f"{self.count} of them "
+        return count + told_to_stop(self.reason, self.since, now)
+
+
+class Why(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The answer to `why`."""
+
+    subject: str
+    """`run` or `task`."""
+    id: str
+    name: str
+    state: str
+    since: int
+    now: int
+    reasons: tuple[Reason, ...] = ()
+    position: int | None = None
+    """Its place in the order in which queued runs start if nobody else comes: 1 is next.
+
+    Whoever is held up at a limit of its own is overtaken, and counted all the same.
+    """
+    position_is: Told = "exact"
+    """How `position` is meant: exact, unless fair turns are not known for certain, a tag's limit holds it or
+    one before it up (about), or a long queue was not counted to its end (at least)."""
+    priority: int = 0
+    tags: dict[str, str] = {}
+    waiting: tuple[Waiting, ...] = ()
+    pending: dict[str, list[str]] = {}
+    """Steps not asked for yet, and the steps they wait for."""
+    running: dict[str, int] = {}
+    stubborn: dict[str, StubbornStep] = {}
+    """Steps with tasks that were told to stop and still run: they keep what they hold until they end."""
+    note: str = ""
+    ended_at: int = 0
+    until: tuple[Until, ...] = ()
+    """When it ends without having started, or ended, and as what."""
+
+    @property
+    def estimate_us(self) -> int | None:
+        """How long it will probably wait: for the slowest of its gates. None where nothing is known."""
+        known = [reason.estimate_us for reason in self.reasons if reason.estimate_us is not None]
+        return max(known, default=None)
+
+    def text(self) -> str:
+        age = spoken(max(0, self.now - self.since))
+        if self.ended_at:
+            ago = spoken(max(0, self.now - self.ended_at))
+            return f"{self.subject} {self.id} ({self.name}) ended {self.state} {ago} ago. It waits for nothing."
+        head = f"{self.subject} {self.id} ({self.name}) is {self.state}, for {age}"
+        if self.position is not None:
+            head += f", position {_told(self.position, self.position_is)} in the queue"
+        lines = [head + "."]
+        lines += _lines(self.reasons, "  ", self.now)
+        if self.estimate_us is not None:
+            lines.append(f"  Expected wait: about {spoken(self.estimate_us)}.")
+        lines += [f"  It {each.text(self.now)}." for each in self.until]
+        for step, count in self.running.items():
+            told = self.stubborn.get(step)
+            lines.append(
+                f"  {count} × {step} running{f'; {told.text(self.now, count)}' if told else ''}"
+            )
+        for group in self.waiting:
+            lines.append(f"  {group.count} × {group.step} waiting:")
+            lines += _lines(group.reasons, "    ", self.now) or [
+                "    for its turn in the leader's next cycle"
+            ]
+            first = "" if group.count == 1 else "the first of them "
+            lines += [f"    {first}{each.text(self.now)}" for each in group.until]
+        for step, others in self.pending.items():
+            lines.append(f"  {step} waits for {', '.join(others) or 'its turn'}")
+        if self.note:
+            lines.append(f"  {self.note}")
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return self.text()
+
+
+def _told(count: int, meant: Told) -> str:
+    return f"{count:,}" if meant == "exact" else f"{meant} {count:,}"
+
+
+def _lines(reasons: tuple[Reason, ...], indent: str, now: int) -> list[str]:
+    lines: list[str] = []
+    for reason in reasons:
+        ahead = f"; {_told(reason.ahead, reason.ahead_is)} ahead" if reason.ahead else ""
+        lines.append(f"{indent}- {reason.text}{ahead}")
+        for holder in reason.holders[:3]:
+            what = f"task {holder.task} ({holder.node})" if holder.task else f"run {holder.run}"
+            slots = f", {holder.slots} slots" if holder.slots > 1 else ""
+            dead = f", held for dead worker {holder.worker}" if holder.dead else ""
+            told = f", {told_to_stop(holder.told, holder.told_at, now)}" if holder.told else ""
+            lines.append(f"{indent}    held by {what}{slots}{dead}{told}")
+        rest = len(reason.holders) - 3 + reason.more_holders
+        if rest > 0:
+            lines.append(f"{indent}    and {rest} more")
+    return lines
+
+
+async def explain_run(store: Store, run_id: str, labels: Declared | None = None) -> Why:
+    """Why this run does not start, or what its tasks wait for. `labels`: those that settings declare."""
+    row = await store.run(run_id)
+    if row is None:
+        raise NotFound(f"there is no run {run_id}.", field="run", got=run_id)
+    if row.state == RunState.QUEUED:
+        return await _queued(store, row)
+    if row.state in EXECUTING_RUNS:
+        return await _executing(store, row, labels)
+    now = await store.now()
+    return msgspec.structs.replace(_why(row, now, row.queued_at), ended_at=row.ended_at, until=())
+
+
+async def explain_task(store: Store, task: int, labels: Declared | None = None) -> Why:
+    """Why this task does not start: every gate that blocks it now. `labels`: those that settings declare."""
+    conductor, snapshot = await rebuild(store)
+    entry = conductor.lives.tasks.get(task)
+    row = next((each for each in snapshot.tasks if each.id == task), None)
+    if row is None:
+        row = next((each for each in await store.tasks(run_of(task)) if each.id == task), None)
+    if row is None:
+        raise NotFound(f"there is no task {task}.", field="task", got=task)
+    if entry is None:
+        node, note = f"node {row.node}", f"It is {row.state} and waits for nothing."
+        return Why("task", str(task), node, row.state, row.requested_at, snapshot.now, note=note)
+    usual = typical(snapshot, conductor, [])
+    reasons = _reasons(conductor, entry, usual, snapshot.now, labels)
+    note = ""
+    waits = entry.state == TaskState.REQUESTED
+    if waits and not reasons:
+        note = await _turn_note(store)
+    elif waits:
+        note = await provisioner_note(store, [reasons])
+    else:
+        note = _held_note(conductor, entry, snapshot.now)
+    return Why(
+        "task",
+        str(task),
+        entry.spec.name,
+        entry.state,
+        entry.requested_at,
+        snapshot.now,
+        tuple(reasons),
+        priority=entry.run.row.priority,
+        tags=entry.run.row.tags,
+        note=note,
+        until=tuple(patience(conductor.lives, entry)) if waits else (),
+    )
+
+
+def _held_note(conductor: Conductor, entry: TaskEntry, now: int) -> str:
+    stubborn = explain.stubborn_by_token(conductor).get(entry.token)
+    if stubborn is None:
+        return f"Worker {entry.worker} has it: it waits for nothing."
+    told = told_to_stop(stubborn.reason, stubborn.since, now)
+    return f"Worker {entry.worker} has it: {told}. It keeps what it holds until its body ends."
+
+
+def _reasons(
+    conductor: Conductor, entry: TaskEntry, usual: Typical, now: int, labels: Declared | None
+) -> list[Reason]:
+    """What blocks it; where no worker may ever have the labels it needs, never is said in place of not now."""
+    found = explain.explain_task(conductor, entry, usual, now)
+    needs = entry.spec.needs
+    never = never_by_label(needs, labels) if needs else None
+    workers = conductor.ledger.floor.workers.values()
+    # Others may have other settings: a worker that has them all the same is only busy.
+    if never is None or any(needs.items() <= worker.row.labels.items() for worker in workers):
+        return found
+    return [
+        Reason(WORKER_GATE, never, never=True) if reason.gate == WORKER_GATE else reason
+        for reason in found
+    ]
+
+
+async def _queued(store: Store, row: RunRow) -> Why:
+    conductor, snapshot = await rebuild(store)
+    # Other flows take other times: they say nothing about this one.
+    alike = RunFilter(states=["succeeded", "failed"], flow=row.flow, limit=SAMPLE)
+    recent = await store.runs(alike)
+    conductor.graphs.setdefault(row.graph, Graph(row.flow, ()))
+    conductor.ledger.put_head(row)
+    head = conductor.ledger.heads.get(row.seq)
+    if head is None:
+        head = QueuedRun(row, lanes.rank(snapshot.limits, row.priority, row.queued_at))
+    line = await line_of(store, row, snapshot.limits)
+    if line is None:
+        return _why(row, snapshot.now, row.queued_at, note="It has left the queue this moment.")
+    reasons = explain_queued(
+        conductor,
+        head,
+        typical(snapshot, conductor, recent),
+        line,
+        snapshot.now,
+        replaced=await _replaced(store, row),
+    )
+    note = await (_nobody_leads(store) if reasons else _turn_note(store))
+    why = _why(row, snapshot.now, row.queued_at, tuple(reasons), note=note)
+    told = place_told(conductor.ledger, head, line)
+    return msgspec.structs.replace(why, position=line.ahead + 1, position_is=told)
+
+
+async def _replaced(store: Store, row: RunRow) -> str | None:
+    """The id of the run it waits for."""
+    if row.waits_for is None:
+        return None
+    found = await store.runs(RunFilter(before=row.waits_for + 1, limit=1))
+    return next((each.id for each in found if each.seq == row.waits_for), None)
+
+
+async def _executing(store: Store, row: RunRow, labels: Declared | None) -> Why:
+    conductor, snapshot = await rebuild(store)
+    run = conductor.ledger.runs.get(row.seq)
+    progress = conductor.lives.progress.get(row.seq)
+    if run is None or progress is None:
+        return _why(row, snapshot.now, row.queued_at, note="It is ending.")
+    usual = typical(snapshot, conductor, [])
+    groups: dict[tuple[str, tuple[str, ...]], Waiting] = {}
+    running: dict[str, int] = {}
+    told: dict[str, StubbornStep] = {}
+    by_token = explain.stubborn_by_token(conductor)
+    seen: dict[tuple[int, int], tuple[Reason, ...]] = {}
+    for entry in run.tasks.values():
+        if entry.state != TaskState.REQUESTED:
+            name = entry.spec.name
+            running[name] = running.get(name, 0) + 1
+            if (each := by_token.get(entry.token)) is not None:
+                told[name] = _one_more(told.get(name), each)
+            continue
+        # Tasks of one lane wait for the same; only the first of them is asked in full.
+        lane = (entry.node, 0 if entry.lane is None else id(entry.lane))
+        if lane not in seen or entry.not_before > snapshot.now:
+            seen[lane] = tuple(_reasons(conductor, entry, usual, snapshot.now, labels))
+        key = (entry.spec.name, tuple(reason.gate for reason in seen[lane]))
+        group = groups.get(key) or Waiting(entry.spec.name, 0, seen[lane])
+        until = _earliest(group.until, patience(conductor.lives, entry))
+        groups[key] = Waiting(group.step, group.count + 1, group.reasons, until)
+    notes = [await _nobody_leads(store)] if groups else []
+    notes.append(await provisioner_note(store, [group.reasons for group in groups.values()]))
+    return msgspec.structs.replace(
+        _why(row, snapshot.now, row.started_at or row.queued_at),
+        waiting=tuple(groups.values())[:MOST_GROUPS],
+        pending=dict(waiting_nodes(progress)),
+        running=running,
+        stubborn=told,
+        note=" ".join(note for note in notes if note),
+    )
+
+
+def _one_more(known: StubbornStep | None, stubborn: Stubborn) -> StubbornStep:
+    if known is None:
+        return StubbornStep(1, stubborn.reason, stubborn.since)
+    first = known if known.since <= stubborn.since else stubborn
+    return StubbornStep(known.count + 1, first.reason, first.since)
+
+
+def _earliest(known: tuple[Until, ...], more: list[Until]) -> tuple[Until, ...]:
+    first: dict[str, Until] = {}
+    for each in (*known, *more):
+        if each.kind not in first or each.at < first[each.kind].at:
+            first[each.kind] = each
+    return tuple(first.values())
+
+
+def _why(
+    row: RunRow,
+    now: int,
+    since: int,
+    reasons: tuple[Reason, ...] = (),
+    note: str = "",
+) -> Why:
+    return Why(
+        "run",
+        row.id,
+        row.flow,
+        row.state,
+        since,
+        now,
+        reasons,
+        priority=row.priority,
+        tags=row.tags,
+        note=note,
+        until=() if row.deadline_at is None else (Until("deadline", row.deadline_at),),
+    )
+
+
+async def _nobody_leads(store: Store) -> str:
+    """Then nothing starts, whatever gates say."""
+    if await store.leader() is not None:
+        return ""
+    return "No process leads, and nothing starts: start an engine on this store."
+
+
+async def _turn_note(store: Store) -> str:
+    """Nothing blocks it: it starts with the leader's next cycle, if anybody leads."""
+    if await store.leader() is None:
+        return "Nothing blocks it, but no process leads: start an engine on this store."
+    return "Nothing blocks it: it starts with the leader's next cycle."

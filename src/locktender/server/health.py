@@ -1,0 +1,101 @@
+"""`/health`: whether this process can do its work, in one small answer.
+
+It is *degraded* when its store does not answer or its worker is without a lease;
+then the status is 503, and whoever watches may restart it. That nobody leads is
+told too, yet is no reason to restart this process: another election comes.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal
+
+import msgspec
+
+from locktender.base import version
+from locktender.base.errors import StoreError
+from locktender.client.views import instant
+from locktender.server.fresh import Fresh
+from locktender.stages.engine import Engine
+
+STORE_SECONDS = 1.0
+"""How long the store may take to answer."""
+KEPT_SECONDS = 0.2
+
+
+class WorkerHealth(msgspec.Struct, frozen=True):
+    id: str
+    lease: Literal["held", "lost"]
+    draining: bool
+    in_flight: int
+
+
+class Health(msgspec.Struct, frozen=True):
+    status: Literal["ok", "degraded"]
+    problems: tuple[str, ...]
+    role: Literal["server", "worker"]
+    leads: bool
+    term: int | None
+    """While it leads."""
+    leader: str | None
+    """Who leads, by the store's word; None: nobody, or nobody knows."""
+    store: Literal["ok", "unreachable"]
+    worker: WorkerHealth | None
+    version: str
+    since: datetime
+
+
+class Doctor:
+    """Looks at one engine."""
+
+    def __init__(self, engine: Engine, since: int) -> None:
+        self._engine = engine
+        self._since = since
+        self._leader = Fresh(engine.store.leader, KEPT_SECONDS)
+
+    async def look(self) -> tuple[Health, bool]:
+        """What it finds, and whether the process is fit to go on."""
+        problems: list[str] = []
+        term = self._engine.metrics.term
+        leader: str | None = None
+        reachable = True
+        try:
+            leader = await self._leader.get(STORE_SECONDS)
+            if term and self._engine.candidate is not None:
+                # What the store said is a moment old: the election may have been since.
+                leader = self._engine.candidate.owner
+            if leader is None:
+                problems.append("nobody leads")
+        except TimeoutError:
+            reachable = False
+            problems.append(f"the store does not answer within {STORE_SECONDS:g} s")
+        except StoreError:
+            reachable = False
+            problems.append("the store cannot be read; the log says why")
+        worker = self._worker()
+        lost = worker is not None and worker.lease == "lost"
+        if lost:
+            problems.append("the worker has lost its lease")
+        found = Health(
+            status="degraded" if problems else "ok",
+            problems=tuple(problems),
+            role="server" if worker is None else "worker",
+            leads=term > 0,
+            term=term or None,
+            leader=leader,
+            store="ok" if reachable else "unreachable",
+            worker=worker,
+            version=version.installed(),
+            since=instant(self._since),
+        )
+        return found, reachable and not lost
+
+    async def close(self) -> None:
+        await self._leader.close()
+
+    def _worker(self) -> WorkerHealth | None:
+        if self._engine.member is None:
+            return None
+        worker = self._engine.worker
+        lease = "lost" if self._engine.lost else "held"
+        return WorkerHealth(worker.id, lease, worker.draining, worker.in_flight)

@@ -1,0 +1,137 @@
+"""The HTTP server, on the loop of the engine it tells of.
+
+Signals are the engine's. Every connection has a bounded time to ask and to take
+its answer, from its beginning or from its last answer on: one that is slower, in
+sending or in reading, is cut. Beyond `MOST_REQUESTS` an answer is 503, beyond
+`MOST_CONNECTIONS` there is none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
+
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from locktender.client.core import Core
+from locktender.server.app import App
+
+log: logging.Logger = logging.getLogger(__name__)
+
+MOST_REQUESTS = 64
+MOST_CONNECTIONS = 2 * MOST_REQUESTS
+ANSWER_SECONDS = 10.0
+KEEP_ALIVE_SECONDS = 5
+MOST_HEADER_BYTES = 16 * 1024
+CLOSE_SECONDS = 1
+
+
+class _Connection(H11Protocol):
+    """One that is not kept for ever, whatever its client does."""
+
+    _end: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > MOST_CONNECTIONS:
+            transport.abort()
+        else:
+            self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._end is not None:
+            self._end.cancel()
+        super().connection_lost(exc)
+
+    def on_response_complete(self) -> None:
+        self._wait()
+        super().on_response_complete()
+
+    def _wait(self) -> None:
+        if self._end is not None:
+            self._end.cancel()
+        self._end = self.loop.call_later(ANSWER_SECONDS, self.transport.abort)
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.answers: asyncio.Event = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.answers.set()
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        """The process has its own way to end: what runs is drained first."""
+        yield
+
+
+class Web:
+    """Serves `app` on a listening socket, from `start` to `stop`."""
+
+    def __init__(self, app: ASGIApp, listener: socket.socket) -> None:
+        self._listener = listener
+        self._task: asyncio.Task[None] | None = None
+        self._server = _Server(
+            uvicorn.Config(
+                app,
+                http=_Connection,
+                ws="none",
+                lifespan="off",
+                interface="asgi3",
+                log_config=None,
+                log_level="critical",
+                access_log=False,
+                proxy_headers=False,
+                server_header=False,
+                date_header=False,
+                limit_concurrency=MOST_REQUESTS,
+                timeout_keep_alive=KEEP_ALIVE_SECONDS,
+                timeout_graceful_shutdown=CLOSE_SECONDS,
+                h11_max_incomplete_event_size=MOST_HEADER_BYTES,
+            )
+        )
+
+    async def start(self) -> None:
+        """Returns when it answers."""
+        self._task = asyncio.create_task(
+            self._server.serve(sockets=[self._listener]), name="locktender-web"
+        )
+        self._task.add_done_callback(_told)
+        answers = asyncio.create_task(self._server.answers.wait())
+        await asyncio.wait({self._task, answers}, return_when=asyncio.FIRST_COMPLETED)
+        answers.cancel()
+
+    async def stop(self) -> None:
+        """Returns when the last connection is closed: soon."""
+        task, self._task = self._task, None
+        if task is not None:
+            self._server.should_exit = True
+            await asyncio.wait({task})
+
+
+def _told(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("HTTP is not served any more: %s", error, exc_info=error)
+
+
+@asynccontextmanager
+async def telling(core: Core, listener: socket.socket, *, demand: bool) -> AsyncGenerator[None]:
+    """Tells by HTTP how `core` stands; to the very end of its drain, if it is closed within."""
+    if core.engine is None:
+        raise LookupError("there is no engine to tell of")
+    app = App(core.engine, await core.store.now(), demand=demand)
+    web = Web(app.asgi, listener)
+    await web.start()
+    try:
+        yield
+    finally:
+        await web.stop()
+        await app.close()

@@ -1,0 +1,66 @@
+"""Large values on their way: arguments fetched before a body begins, results put away when it has ended.
+
+A store that is away for a moment costs no attempt: both are repeated while the
+lease lives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from locktender.base import codec
+from locktender.base.errors import StoreError
+from locktender.kernel import render
+from locktender.store.protocol import Store
+
+log: logging.Logger = logging.getLogger(__name__)
+T = TypeVar("T")
+RETRY_SECONDS = 0.2
+_BLOB = b'"$locktender.blob"'
+
+
+def has_blob(call: bytes) -> bool:
+    return _BLOB in call
+
+
+class Carrier:
+    def __init__(self, store: Store, given_up: Callable[[], bool]) -> None:
+        """`given_up`: the attempt is nobody's to carry for any more."""
+        self._store = store
+        self._given_up = given_up
+
+    async def fetch(self, call: bytes) -> bytes:
+        """`call` with every blob it refers to put in place, also inside lists and objects."""
+        args, kwargs = codec.read_call(call)
+        return codec.render_call(
+            [await self._open(value) for value in args],
+            {name: await self._open(value) for name, value in kwargs.items()},
+        )
+
+    async def put(self, output: bytes) -> bytes:
+        """Stores it; what stands for it."""
+        digest = await self._persist(lambda: self._store.put_blob(output))
+        return codec.blob_ref(digest, len(output))
+
+    async def _open(self, value: bytes) -> bytes:
+        if _BLOB not in value:
+            return value
+        if (ref := codec.is_blob(value)) is not None:
+            return await self._persist(lambda: self._store.get_blob(ref[0]))
+        if value.lstrip()[:1] == b"[":
+            return codec.join_list([await self._open(each) for each in codec.split_list(value)])
+        members = render.split_object(value)
+        return codec.join_object({key: await self._open(each) for key, each in members.items()})
+
+    async def _persist(self, work: Callable[[], Awaitable[T]]) -> T:
+        while True:
+            try:
+                return await work()
+            except StoreError as error:
+                if self._given_up():
+                    raise
+                log.warning("a value cannot be moved yet: %s", error)
+                await asyncio.sleep(RETRY_SECONDS)

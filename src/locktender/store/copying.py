@@ -1,0 +1,218 @@
+"""A whole store into another, of any kind: row by row, in batches, from one snapshot.
+
+Who runs this: an operator. The source is only read, at one instant. The target
+is empty, or what is left of a copy that was not finished, and it says so until
+this one is (`migrate.COPYING`): no engine opens half a copy, and whoever repeats
+the command starts over.
+
+Numbers of runs, tasks, lanes and terms stay what they are, and new ones are
+higher: tokens of the old place stay smaller than those of the new one. So do
+events keep their numbers, unless the target would give lower ones to its next
+events: PostgreSQL makes them from the number of a transaction, and a young
+server has small ones. Then they are numbered from 1, in their order, and so is
+what the history says about itself.
+
+Leases do not move: nobody leads a copy and none of its workers is alive, so
+the first leader there takes up what was running as after any crash.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import msgspec
+
+from locktender.base.errors import InvalidInput, StoreError
+from locktender.base.events import HISTORY, Change, pack
+from locktender.store.upkeep import Status
+
+Rows = Sequence[Sequence[Any]]
+Progress = Callable[[str, int], None]
+"""Called with a table and how many of its rows are done."""
+
+TABLES = (
+    "graph", "run", "lane", "queue", "active_key", "counter", "drain", "task", "log", "node_input",
+    "orders", "worker", "lost_worker", "bucket", "reservation", "linger", "request", "limit_rule",
+    "limit_history", "event",
+)  # fmt: skip
+WIDE = frozenset({"graph", "run", "task", "log", "node_input"})
+"""Tables whose rows may hold values of the users'."""
+BATCH, WIDE_BATCH, BLOB_BATCH = 1_000, 200, 8
+EMPTY = ("run", "event", "limit_rule", "limit_history", "request")
+"""Where one of these has a row, somebody uses the store."""
+BLOBS = "blob"
+
+_SEQ, _RUN, _BODY = 0, 5, 6
+_changes = msgspec.json.Decoder(list[Change]).decode
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """The numbers that were given last, and whose term it is."""
+
+    run: int
+    event: int
+    lane: int
+    request: int
+    limit_change: int
+    term: int
+    owner: str
+    limits_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    rows: dict[str, int] = field(default_factory=dict[str, int])
+    """By table; `blob` for large values."""
+    renumbered: bool = False
+    """Events have numbers of their own in the copy."""
+
+
+class Reading(Protocol):
+    """A store at one instant."""
+
+    async def marks(self) -> Marks: ...
+    def rows(self, table: str, batch: int) -> AsyncIterator[Rows]: ...
+    def blobs(self, batch: int) -> AsyncIterator[list[tuple[str, bytes]]]: ...
+
+
+class Writing(Protocol):
+    """A store that is being filled. Each write is a transaction."""
+
+    async def horizon(self) -> int:
+        """Events of the copy must have numbers below this one; 0: they may have any."""
+        ...
+
+    async def write(self, table: str, rows: Rows) -> None: ...
+    async def put_blobs(self, blobs: list[tuple[str, bytes]]) -> None: ...
+    async def finish(self, marks: Marks, expected: dict[str, int]) -> None:
+        """Checks that everything is there, and lets engines in."""
+        ...
+
+
+class Place(Protocol):
+    """A store that can be copied from and to."""
+
+    async def status(self) -> Status: ...
+    def reading(self) -> AbstractAsyncContextManager[Reading]: ...
+    def writing(self) -> AbstractAsyncContextManager[Writing]:
+        """`StoreError` where the store is neither empty nor a copy that was not finished."""
+        ...
+
+
+async def check_source(source: Place, *, force: bool) -> Status:
+    """Refuses a store that is not there to be copied from."""
+    status = await source.status()
+    if status.copying:
+        raise StoreError(f"{status.where} is itself a copy that was not finished.", field="from")
+    if status.schema != status.known:
+        which = "older" if status.schema < status.known else "newer"
+        raise StoreError(
+            f"{status.where} has schema {status.schema}, {which} than this locktender's {status.known}.",
+            field="from",
+            got=status.schema,
+            hint="locktender db migrate --url FROM"
+            if which == "older"
+            else "Use the locktender that wrote it.",
+        )
+    if status.busy is not None and not force:
+        raise InvalidInput(
+            f"{status.where} is being worked on: {status.busy}.",
+            field="from",
+            got=status.busy,
+            hint="Stop it first: what happens after the copy is not in it. --force copies this instant.",
+        )
+    return status
+
+
+async def copy(
+    source: Place, target: Place, progress: Progress = lambda _table, _done: None
+) -> Copied:
+    """Copies everything. Check the source first."""
+    async with source.reading() as reading, target.writing() as writing:
+        marks = await reading.marks()
+        horizon = await writing.horizon()
+        numbers = _Numbers(anew=bool(horizon) and marks.event >= horizon)
+        done: dict[str, int] = {}
+        for table in TABLES:
+            done[table] = 0
+            batch = WIDE_BATCH if table in WIDE else BATCH
+            async for rows in reading.rows(table, batch):
+                written = numbers.of(rows) if table == "event" else rows
+                await writing.write(table, written)
+                done[table] += len(rows)
+                progress(table, done[table])
+        done[BLOBS] = 0
+        async for blobs in reading.blobs(BLOB_BATCH):
+            await writing.put_blobs(blobs)
+            done[BLOBS] += len(blobs)
+            progress(BLOBS, done[BLOBS])
+        if numbers.anew:
+            marks = replace(marks, event=done["event"])
+            if horizon <= marks.event:
+                raise StoreError(
+                    f"the history has {marks.event:,} rows; the target has room for {horizon:,}.",
+                    hint="Prune the source first: locktender db prune.",
+                )
+        await writing.finish(marks, done)
+    return Copied(done, numbers.anew)
+
+
+class _Numbers:
+    """Events numbered anew, where they have to be."""
+
+    def __init__(self, *, anew: bool) -> None:
+        self.anew = anew
+        self._old = array("q")
+
+    def of(self, rows: Rows) -> Rows:
+        if not self.anew:
+            return rows
+        numbered: list[Sequence[Any]] = []
+        for row in rows:
+            seq, *rest = row
+            self._old.append(seq)
+            if row[_RUN] == HISTORY:
+                rest[_BODY - 1] = self._remark(row[_BODY])
+            numbered.append((len(self._old), *rest))
+        return numbered
+
+    def _remark(self, body: bytes) -> bytes:
+        """What is said of a seq holds for the same event under its new number."""
+        changes: list[Change] = []
+        for change in _changes(body):
+            data = dict(change.data or {})
+            for key in ("seq", "checked"):
+                if key in data:
+                    data[key] = bisect_right(self._old, data[key])
+            changes.append(change._replace(data=data))
+        return pack(changes)
+
+
+def not_empty(where: str, table: str) -> StoreError:
+    return StoreError(
+        f"{where} is not empty: it has rows in {table!r}.",
+        field="to",
+        got=where,
+        hint="A copy goes into a new file, or into a schema of its own: ?schema=NAME in the url.",
+    )
+
+
+def incomplete(where: str, table: str, expected: int, found: int) -> StoreError:
+    return StoreError(
+        f"{where} has {found:,} rows in {table!r}; {expected:,} were copied.",
+        field="to",
+        got=found,
+        hint="Somebody else writes there. Repeat the copy: it starts over.",
+    )
+
+
+def being_copied(where: str) -> StoreError:
+    return StoreError(
+        f"another copy into {where} is under way.", field="to", hint="Wait for it, or end it."
+    )

@@ -1,0 +1,52 @@
+"""Stored rows as the values the protocol speaks of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from locktender.base.model import Request, RunRow, StoredRequest, WorkerRow
+from locktender.base.provisioning import AskedWorker, Said
+
+Row = Sequence[Any]
+
+_TAGS = 6
+
+decode_tags: Callable[[bytes | str], dict[str, str]] = msgspec.json.Decoder(dict[str, str]).decode
+encode: Callable[[object], bytes] = msgspec.json.Encoder().encode
+decode_worker: Callable[[bytes | str], WorkerRow] = msgspec.json.Decoder(WorkerRow).decode
+decode_said: Callable[[bytes | str], Said] = msgspec.json.Decoder(Said).decode
+_request = msgspec.json.Decoder(Request).decode
+
+
+def encode_tags(tags: Mapping[str, str]) -> str:
+    """The same tags always have the same text: rows are grouped by it."""
+    return encode(dict(sorted(tags.items()))).decode()
+
+
+def runs(rows: Iterable[Row]) -> list[RunRow]:
+    return [run(row) for row in rows]
+
+
+def run(row: Row) -> RunRow:
+    values: list[Any] = list(row)
+    values[_TAGS] = decode_tags(values[_TAGS])
+    return RunRow(*values)
+
+
+def workers(rows: Iterable[Row]) -> list[WorkerRow]:
+    """Rows of (body, since, lease_until)."""
+    return [
+        msgspec.structs.replace(decode_worker(body), since=since, lease_until=lease_until)
+        for body, since, lease_until in rows
+    ]
+
+
+def requests(rows: Iterable[Row]) -> list[StoredRequest]:
+    return [StoredRequest(seq, _request(body)) for seq, body in rows]
+
+
+def asked_workers(rows: Iterable[Row]) -> list[AskedWorker]:
+    return [AskedWorker(*row) for row in rows]

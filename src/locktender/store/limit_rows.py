@@ -1,0 +1,243 @@
+"""Limits as rows: one rule per (kind, name), declared and live, and the `Limits` they add up to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, TypeVar, cast, get_args
+
+import msgspec
+
+from locktender.base.durations import MAX_MICROSECONDS
+from locktender.base.errors import InvalidInput
+from locktender.base.limits import (
+    Fair,
+    LimitKind,
+    Limits,
+    Placement,
+    PoolRule,
+    TagRule,
+    fair_rule,
+    pool_name,
+    pool_rule,
+    tag_rule,
+)
+from locktender.base.model import LimitRow
+from locktender.base.names import count, did_you_mean, limit
+
+Rule = TypeVar("Rule")
+
+KINDS: tuple[str, ...] = get_args(LimitKind)
+
+
+class RunsRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How many runs execute at once, and whether new ones start at all."""
+
+    limit: int = Limits().max_concurrent_runs
+    paused: bool = False
+
+
+class ActiveRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The admission ceiling."""
+
+    limit: int
+
+
+class Knob(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    value: int | bool | str
+
+
+_RULES: dict[str, type[msgspec.Struct]] = {
+    "runs": RunsRule,
+    "active": ActiveRule,
+    "tag": TagRule,
+    "pool": PoolRule,
+    "fair": Fair,
+    "engine": Knob,
+}
+
+_KNOBS: dict[str, type] = {
+    "age_boost_us": int,
+    "max_bypass": int,
+    "max_starts_per_cycle": int,
+    "placement": str,
+    "strict_pools": bool,
+}
+
+
+def compose(rows: Iterable[LimitRow]) -> Limits:
+    """What is in force: of every rule the live setting, else the declared one."""
+    values: dict[str, Any] = {}
+    tags: list[TagRule] = []
+    pools: dict[str, PoolRule] = {}
+    for row in sorted(rows, key=lambda row: (row.kind, row.name)):
+        rule = row.effective
+        if rule is None:
+            continue
+        match parse(row.kind, row.name, rule):
+            case RunsRule(limit=most, paused=paused):
+                values |= {"max_concurrent_runs": most, "runs_paused": paused}
+            case ActiveRule(limit=most):
+                values["max_active"] = most
+            case TagRule() as tag:
+                tags.append(tag)
+            case PoolRule() as pool:
+                pools[row.name] = pool
+            case Fair() as fair:
+                # One fair key at a time: the first by name, in every process alike.
+                values.setdefault("fair", fair)
+            case Knob(value=value):
+                values[row.name] = value
+    return Limits(tags=tuple(tags), pools=pools, **values)
+
+
+def parse(
+    kind: str, name: str, rule: bytes
+) -> RunsRule | ActiveRule | TagRule | PoolRule | Fair | Knob:
+    """The rule as a checked value; `InvalidInput` says which and why."""
+    match kind:
+        case "runs":
+            _unnamed(kind, name)
+            runs = _decode(rule, RunsRule, kind)
+            limit(runs.limit, "max_concurrent_runs")
+            return runs
+        case "active":
+            _unnamed(kind, name)
+            active = _decode(rule, ActiveRule, kind)
+            limit(active.limit, "max_active")
+            return active
+        case "tag":
+            return _tag(name, _decode(rule, TagRule, f"tag {name}"))
+        case "pool":
+            pool_name(name)
+            return _pool(name, _decode(rule, PoolRule, f"pool {name}"))
+        case "fair":
+            fair = _decode(rule, Fair, f"fair {name}")
+            fair_rule(fair.key, fair.weights)
+            _same_name("fair", name, fair.key)
+            return fair
+        case "engine":
+            return _knob(name, _decode(rule, Knob, name))
+        case _:
+            raise _no_kind(kind)
+
+
+def _no_kind(kind: str) -> InvalidInput:
+    return InvalidInput(
+        f"{kind!r} is not a kind of limit.",
+        field="kind",
+        got=kind,
+        hint=did_you_mean(kind, KINDS),
+    )
+
+
+def check_patch(kind: str, name: str, patch: bytes) -> dict[str, Any]:
+    """The fields of a patch; `InvalidInput` where no rule of this kind has them."""
+    known = _RULES.get(kind)
+    if known is None:
+        raise _no_kind(kind)
+    fields = cast("dict[str, Any]", _decode(patch, dict, f"{kind} {name}".strip()))
+    accepted = {field.name for field in msgspec.structs.fields(known)}
+    for field in fields:
+        if field not in accepted:
+            raise InvalidInput(
+                f"a {kind} rule has no {field!r}.",
+                field=field,
+                got=fields[field],
+                hint=did_you_mean(field, accepted),
+            )
+    return fields
+
+
+def patched(kind: str, name: str, base: bytes | None, patch: bytes) -> bytes:
+    """The rule `base` (None: nobody set it) with the fields of `patch` in it, checked as a whole."""
+    fields = check_patch(kind, name, patch)
+    rule: dict[str, Any] = {}
+    if base is not None:
+        rule = cast("dict[str, Any]", _decode(base, dict, f"{kind} {name}".strip()))
+    merged = _merged(rule, fields)
+    rate: Any = merged.get("rate")
+    if isinstance(rate, dict) and "burst" in rate and "count" not in rate:
+        pool_rule(burst=cast("dict[str, Any]", rate)["burst"])  # says that a burst needs a rate
+    # Written as every rule is, so that the same rule has the same bytes.
+    return msgspec.json.encode(parse(kind, name, msgspec.json.encode(merged)))
+
+
+def _merged(base: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
+    """A JSON merge patch: objects field by field, null takes a field away."""
+    merged = dict(base)
+    for key, value in patch.items():
+        if value is None:
+            merged.pop(key, None)
+        elif isinstance(value, dict):
+            below = merged.get(key)
+            inner = cast("dict[str, Any]", below) if isinstance(below, dict) else {}
+            merged[key] = _merged(inner, cast("dict[str, Any]", value))
+        else:
+            merged[key] = value
+    return merged
+
+
+def _decode(rule: bytes, type_: type[Rule], field: str) -> Rule:
+    try:
+        return msgspec.json.decode(rule, type=type_)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        hint = "A rule is a JSON object of the fields of its kind."
+        raise InvalidInput(
+            f"the rule is not valid: {error}.", field=field, got=rule, hint=hint
+        ) from error
+
+
+def _unnamed(kind: str, name: str) -> None:
+    if name:
+        raise InvalidInput(f"the limit {kind!r} has no name.", field="name", got=name)
+
+
+def _same_name(kind: str, name: str, own: str) -> None:
+    if name != own:
+        raise InvalidInput(
+            f"the {kind} rule {own!r} was stored under {name!r}.", field="name", got=name
+        )
+
+
+def _tag(name: str, rule: TagRule) -> TagRule:
+    tag_rule(
+        rule.key,
+        rule.value,
+        limit_=rule.limit,
+        per_value=rule.per_value,
+        max_active=rule.max_active,
+    )
+    _same_name("tag", name, rule.name)
+    return rule
+
+
+def _pool(name: str, rule: PoolRule) -> PoolRule:
+    limit(rule.limit, f"pool {name}", zero_hint="To hold a pool shut, use: pools pause NAME.")
+    if rule.lease_us is not None:
+        count(rule.lease_us, f"pool {name}.lease", maximum=MAX_MICROSECONDS)
+    if rule.rate is not None:
+        count(rule.rate.count, f"pool {name}.rate")
+        count(rule.rate.per_us, f"pool {name}.rate", maximum=MAX_MICROSECONDS)
+        count(rule.rate.burst, f"pool {name}.burst")
+    return rule
+
+
+def _knob(name: str, knob: Knob) -> Knob:
+    wanted = _KNOBS.get(name)
+    if wanted is None:
+        raise InvalidInput(
+            f"{name!r} is not a setting of the engine.",
+            field="name",
+            got=name,
+            hint=did_you_mean(name, _KNOBS),
+        )
+    value = knob.value
+    if wanted is int:
+        count(value, name, minimum=1 if name == "max_starts_per_cycle" else 0)
+    elif not isinstance(value, wanted):
+        raise InvalidInput(f"{name} must be {wanted.__name__}.", field=name, got=value)
+    elif name == "placement" and value not in get_args(Placement):
+        raise InvalidInput(
+            f"{name} must be one of {', '.join(get_args(Placement))}.", field=name, got=value
+        )
+    return knob

@@ -1,0 +1,84 @@
+"""Migrations: numbered, forward, checksummed.
+
+Whoever opens the store applies what is pending, inside one transaction that
+also records it, so two processes that start together apply each once. A file
+that a newer locktender has migrated is refused, and so is one whose applied
+migrations are not the ones this code was written with.
+
+Whoever opens a store reads here what was applied, so a copy that is not
+finished says so here too, as a migration that no code knows: it is refused by
+every engine, older ones included.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from locktender.base.errors import SchemaTooNew, StoreError
+
+COPYING = 1_000_000
+"""In the place of a migration's number: the store is a copy that is not finished."""
+_FILE = re.compile(r"(\d{4})_(\w+)\.sql")
+
+
+@dataclass(frozen=True, slots=True)
+class Migrated:
+    """From which schema to which; 0: there was none."""
+
+    before: int
+    after: int
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    number: int
+    name: str
+    text: str
+
+    @property
+    def checksum(self) -> str:
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+
+def read_migrations(folder: Path) -> list[Migration]:
+    """The migrations in `folder`, which must be numbered 1, 2, 3 …"""
+    found: list[Migration] = []
+    for path in sorted(folder.glob("*.sql")):
+        match = _FILE.fullmatch(path.name)
+        if match is None or int(match[1]) != len(found) + 1:
+            raise ValueError(f"migration {path.name!r} should be number {len(found) + 1:04d}")
+        found.append(Migration(int(match[1]), match[2], path.read_text(encoding="utf-8")))
+    return found
+
+
+def pending(known: Sequence[Migration], applied: Mapping[int, str]) -> list[Migration]:
+    """What of `known` is still to be applied, given the checksums of what was; refuses what does not fit."""
+    newest = max(applied, default=0)
+    if newest == COPYING:
+        raise StoreError(
+            "the store is a copy that was not finished.",
+            field="schema",
+            got="copying",
+            hint="Repeat: locktender db copy FROM TO. It starts over.",
+        )
+    if newest > len(known):
+        raise SchemaTooNew(
+            f"the store has schema {newest}, this locktender knows up to {len(known)}.",
+            field="schema",
+            got=newest,
+            hint="Upgrade locktender here, or open the store with the version that wrote it.",
+        )
+    for migration in known[:newest]:
+        if applied.get(migration.number) != migration.checksum:
+            raise StoreError(
+                f"migration {migration.number:04d}_{migration.name} was applied to the store"
+                " in a form that differs from this code's.",
+                field="schema",
+                got=applied.get(migration.number),
+                hint="Open the store with the locktender that wrote it; migrations never change.",
+            )
+    return list(known[newest:])

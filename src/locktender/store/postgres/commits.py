@@ -1,0 +1,286 @@
+"""The leader's commit: everything a cycle decided, in one statement with its fence.
+
+A commit that only prepares (`Commit.preparing`) does not wait for the disk. A worker
+that accepts what it offers does, and the log is flushed in order, so the offer is
+durable before a body begins. If the server dies before that, the offer was never
+made: the leader finds its last cycle missing, from its next commit or its next
+renewal, and rebuilds what it knows.
+
+The fence is the update of the leader's row: it passes only in the right term,
+after the right cycle, and it holds the row, so that a successor, who takes it
+FOR UPDATE, waits for what is in flight. A leader that was paused and woke up
+finds a higher term there and changes nothing.
+
+Parts of one statement do not see each other's rows. What one cycle does to the
+same row is therefore folded into one change (`folding.py`), and the few things
+that need a second look at the rows take the long way: the same parts one after
+another in a transaction, alone among submitters. That is so when
+
+  a run with a key ends: a replacement may just be coming in to wait for it;
+  runs end that are counted under tags: their tags say under which;
+  queued runs change their place; tasks are so many that they are copied in;
+  the same run or task is moved twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from locktender.base.changes import Commit, Order, RunEnd
+from locktender.base.errors import NotLeader, OutOfOrder, StoreBusy
+from locktender.base.events import pack
+from locktender.base.limits import Limits
+from locktender.kernel.lanes import rank
+from locktender.store.admission import WINDOW_SECONDS, capped, closing
+from locktender.store.decode import decode_tags
+from locktender.store.postgres import notices
+from locktender.store.postgres.compose import Parts, columns
+from locktender.store.postgres.folding import TASK, Folded, fold
+from locktender.store.postgres.session import Row, Session
+from locktender.store.protocol import Committed
+from locktender.store.waiting_keys import heirs, let_go
+
+COPY_OVER = 1_000
+"""More new tasks than this are copied in."""
+_TRIES = 5
+
+
+def not_leader(term: int, row: Row) -> NotLeader:
+    current, owner, *_ = row
+    return NotLeader(
+        f"term {term} has ended; {owner!r} leads in term {current}.",
+        field="term",
+        got=term,
+        hint="Stand for election again and reload.",
+    )
+
+
+async def commit(tx: Session, commit: Commit) -> Committed:
+    folded = fold(commit)
+    long_way = folded.tangled or len(folded.new) > COPY_OVER or bool(commit.reprioritised)
+    for _ in range(_TRIES):
+        version, limits = tx.known.limits
+        if long_way or (commit.runs_ended and capped(limits)):
+            answer = await _step_by_step(tx, commit, folded, version, limits)
+        else:
+            answer = await _at_once(tx, commit, folded, version)
+        if answer is not None:
+            return Committed(answer[0], answer[1])
+        row = await tx.row("leader")
+        _, _, _, cycle, seq, now, found = row
+        if row[0] != commit.term:
+            raise not_leader(commit.term, row)
+        if commit.cycle <= cycle:
+            return Committed(seq, now)
+        if commit.previous and commit.previous != cycle:
+            # The one before it failed and is being tried again: this one must wait for it.
+            raise OutOfOrder(
+                f"cycle {commit.cycle} follows cycle {commit.previous}, which is not written yet.",
+                field="previous",
+                got=commit.previous,
+            )
+        if found != version:
+            await tx.limits(found)
+        else:
+            long_way = True
+    raise StoreBusy("the limits change faster than a cycle can be written.", hint="Try again.")
+
+
+def _fence(parts: Parts, commit: Commit, version: int, *, keys: bool) -> None:
+    parts.add("now", alias="clock")
+    ended = [] if keys else sorted(end.run for end in commit.runs_ended)
+    previous = commit.previous
+    parts.add(
+        "cycle_fence",
+        *(commit.term, commit.cycle, previous, version, len(commit.events), keys, ended),
+        alias="fence",
+    )
+
+
+def _answer(parts: Parts, tx: Session, commit: Commit) -> None:
+    parts.add("commit_answer", *tx.hint(notices.of_commit(commit.orders)))
+
+
+def _tell(parts: Parts, commit: Commit) -> None:
+    runs = [each.run for each in commit.events]
+    parts.add("told_given", runs, [pack(each.changes) for each in commit.events], alias="told")
+    parts.add("event_add", commit.at or None, commit.term, commit.cycle, commit.actor)
+
+
+def _by_run(rows: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
+    return sorted(rows, key=lambda row: row[0])
+
+
+def _last(rows: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
+    """Of rows about the same thing the last one: a statement changes a row only once."""
+    return _by_run(list({row[0]: row for row in rows}.values()))
+
+
+async def _at_once(tx: Session, commit: Commit, folded: Folded, version: int) -> Row | None:
+    parts = Parts()
+    _fence(parts, commit, version, keys=False)
+    if folded.new:
+        parts.add("task_new", *columns(folded.new, len(TASK)), folded.replaced)
+    if folded.saved:
+        parts.add("task_save", *columns(folded.saved, 16))
+    if folded.ended:
+        parts.add("task_end", *columns(folded.ended, 4))
+    if folded.idle:
+        parts.add("idle_given", folded.idle, alias="idle")
+        parts.add("order_remove")
+    gone = sorted(row[0] for row in (*commit.runs_started, *commit.runs_ended))
+    if gone:
+        parts.add("queue_remove", gone)
+    if commit.runs_started:
+        parts.add("run_start", *columns(_by_run(commit.runs_started), 2))
+    if commit.runs_marked:
+        parts.add("run_mark", *columns(_last(commit.runs_marked), 4))
+    if commit.runs_ended:
+        parts.add("run_end", *columns(_by_run(commit.runs_ended), 5))
+        parts.add("closing_all", alias="closing")
+        parts.add("counter_close")
+        parts.add("drain_add", WINDOW_SECONDS)
+    for name, params in _others(commit):
+        parts.add(name, *params)
+    if commit.events:
+        _tell(parts, commit)
+    if commit.preparing:
+        parts.add("commit_answer_unflushed", *tx.hint(notices.of_commit(commit.orders)))
+    else:
+        _answer(parts, tx, commit)
+    rows = await tx.compose(parts)
+    return rows[0] if rows else None
+
+
+def _task(order: Order) -> int:
+    return order.task
+
+
+def _others(commit: Commit) -> list[tuple[str, list[Any]]]:
+    """What no other part of a commit touches."""
+    found: list[tuple[str, list[Any]]] = []
+    if commit.orders:
+        orders = {(order.task, order.kind): order for order in commit.orders}
+        found.append(("order_add", columns(sorted(orders.values(), key=_task), 5)))
+    if commit.node_inputs:
+        found.append(("node_input_add", columns(sorted(commit.node_inputs), 3)))
+    if commit.buckets:
+        found.append(("bucket_save", columns(_last(commit.buckets), 2)))
+    if commit.reservations is not None:
+        rows = columns(sorted(commit.reservations), 3)
+        found.append(("reservation_clear", rows[:2]))
+        if commit.reservations:
+            found.append(("reservation_add", rows))
+    if commit.lingers is not None:
+        rows = columns(sorted(commit.lingers), 6)
+        found.append(("linger_clear", rows[:3]))
+        if commit.lingers:
+            found.append(("linger_add", rows))
+    if commit.requests_done:
+        found.append(("request_done", [sorted(commit.requests_done)]))
+    return found
+
+
+# -- the long way
+
+
+async def step(tx: Session, name: str, *params: Any, idle: list[int] | None = None) -> None:
+    """One part by itself, behind a fence that was passed before."""
+    parts = Parts()
+    parts.add("now", alias="clock")
+    parts.add("open_fence", alias="fence")
+    if idle is not None:
+        parts.add("idle_given", idle, alias="idle")
+    parts.add(name, *params)
+    await tx.compose(parts)
+
+
+async def _step_by_step(
+    tx: Session, commit: Commit, folded: Folded, version: int, limits: Limits
+) -> Row | None:
+    async with tx.transaction("begin_alone"):
+        parts = Parts()
+        _fence(parts, commit, version, keys=True)
+        _answer(parts, tx, commit)
+        rows = await tx.compose(parts)
+        if not rows:
+            return None
+        await _tasks(tx, folded)
+        if commit.reprioritised:
+            await _reprioritise(tx, commit.reprioritised, limits)
+        if commit.runs_started:
+            await step(tx, "run_start", *columns(_by_run(commit.runs_started), 2))
+            await step(tx, "queue_remove", sorted(start.run for start in commit.runs_started))
+        if commit.runs_marked:
+            await step(tx, "run_mark", *columns(_last(commit.runs_marked), 4))
+        if commit.runs_ended:
+            await _end(tx, commit.runs_ended, limits)
+        for name, params in _others(commit):
+            await step(tx, name, *params)
+        if commit.events:
+            told = Parts()
+            told.add("now", alias="clock")
+            told.add("open_fence", alias="fence")
+            _tell(told, commit)
+            await tx.compose(told)
+    return rows[0]
+
+
+async def _tasks(tx: Session, folded: Folded) -> None:
+    if folded.new:
+        ids = [row[0] for row in folded.new]
+        # Only the leader makes tasks, and the fence is ours: what is not there now will not be.
+        if len(ids) > COPY_OVER and not await tx.all("tasks_known", ids):
+            await tx.copy("task", TASK, folded.new)
+        else:
+            await step(tx, "task_new", *columns(folded.new, len(TASK)), folded.replaced)
+    if folded.saved:
+        await step(tx, "task_save", *columns(folded.saved, 16))
+    if folded.idle:
+        await step(tx, "order_remove", idle=folded.idle)
+    if folded.ended:
+        await step(tx, "task_end", *columns(folded.ended, 4))
+
+
+async def _end(tx: Session, ended: list[RunEnd], limits: Limits) -> None:
+    ends = {end.run: end for end in ended}
+    runs = await tx.all("runs_open", sorted(ends))
+    if not runs:
+        return
+    ids = sorted(row[0] for row in runs)
+    names = closing(limits, [decode_tags(tags) for _, _, kind, tags, *_ in runs if kind != "hold"])
+    parts = Parts()
+    parts.add("now", alias="clock")
+    parts.add("open_fence", alias="fence")
+    parts.add("queue_remove", ids)
+    if names:
+        parts.add("closing_given", *columns(sorted(names.items()), 2), alias="closing")
+        parts.add("counter_close")
+        parts.add("drain_add", WINDOW_SECONDS)
+    parts.add("run_end", *columns([ends[run] for run in ids], 5))
+    await tx.compose(parts)
+    keyed = {run: waits_for for run, _, _, _, key, waits_for in runs if key is not None}
+    if keyed:
+        for heir, run in heirs(keyed):
+            await tx.run("key_pass", heir, run)
+        await tx.run("key_free", sorted(keyed))
+        awaited = await tx.all("runs_awaited", sorted(keyed))
+        for still, run in let_go(keyed, (row[0] for row in awaited)):
+            await tx.run("run_waits_on", still, run)
+
+
+async def _reprioritise(tx: Session, wanted: list[tuple[int, int]], limits: Limits) -> None:
+    priorities = dict(wanted)
+    moves: list[tuple[int, int, int, int, int]] = []
+    for run, lane, _, _, queued_at in await tx.all("queued_runs_by_seq", sorted(priorities)):
+        moves.append((run, priorities[run], lane, *rank(limits, priorities[run], queued_at)))
+    await move(tx, sorted(moves))
+
+
+async def move(tx: Session, moves: list[tuple[int, int, int, int, int]]) -> None:
+    """Gives queued runs a new (priority, lane, rank1, rank2)."""
+    # The old place is found from the run's row, so it goes before the row changes.
+    await step(tx, "queue_remove", [run for run, *_ in moves])
+    await tx.run("run_rank", *columns(moves, 5))
+    await step(tx, "queue_add", *columns([(*place, run) for run, _, *place in moves], 4))

@@ -1,0 +1,113 @@
+"""A schema as the source or the target of a copy."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+
+from locktender.store import copying
+from locktender.store.copying import BLOBS, EMPTY, TABLES, Marks, Rows
+from locktender.store.migrate import COPYING
+from locktender.store.postgres import opening
+from locktender.store.postgres.compose import columns
+from locktender.store.postgres.session import Session, pairs
+from locktender.store.postgres.upkeep import PostgresUpkeep
+
+COPIERS = 3
+"""The lock of those who fill a schema."""
+
+
+class PostgresPlace(PostgresUpkeep):
+    @asynccontextmanager
+    async def reading(self) -> AsyncGenerator[_Reading]:
+        async with self.session() as session:
+            await session.conn.execute(session.sql.text("copy_begin"))
+            session.inside = True
+            try:
+                yield _Reading(session)
+            finally:
+                if not session.conn.is_closed():
+                    await session.conn.execute(session.sql.text("rollback_transaction"))
+
+    @asynccontextmanager
+    async def writing(self) -> AsyncGenerator[_Writing]:
+        async with self.session() as session:
+            await opening.check_server(session, 1)
+            # Held by the connection; behind a pooler that would be somebody else's.
+            if not self.options.pooled:
+                text = session.locking("copy_lock", COPIERS)
+                if not await session.conn.fetchval(text):
+                    raise copying.being_copied(self.options.shown)
+            await _begin(session)
+            yield _Writing(session)
+
+
+async def _begin(session: Session) -> None:
+    _, ours = await session.row("schema_exists", session.options.schema)
+    if ours and COPYING in pairs(await session.all("migration_list")):
+        async with session.transaction("begin_alone"):
+            await _wipe(session)
+    await opening.migrate(session)
+    async with session.transaction("begin_alone"):
+        for table in EMPTY:
+            if (await session.row(f"copy_count_{table}"))[0]:
+                raise copying.not_empty(session.options.shown, table)
+        await _wipe(session)
+        await session.run("copy_mark", COPYING)
+
+
+async def _wipe(session: Session) -> None:
+    """Nothing is left, neither of a copy that was not finished nor of what a new store begins with."""
+    for table in TABLES:
+        await session.run(f"copy_wipe_{table}")
+    await session.run("copy_wipe_blobs")
+    await session.run("copy_unmark", COPYING)
+
+
+class _Reading:
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def marks(self) -> Marks:
+        return Marks(*await self._session.row("copy_marks"))
+
+    async def rows(self, table: str, batch: int) -> AsyncIterator[Rows]:
+        session = self._session
+        cursor = await session.conn.cursor(session.sql.text(f"copy_out_{table}"))
+        while rows := await cursor.fetch(batch):
+            yield rows
+
+    async def blobs(self, batch: int) -> AsyncIterator[list[tuple[str, bytes]]]:
+        session = self._session
+        cursor = await session.conn.cursor(session.sql.text("copy_blobs"))
+        while rows := await cursor.fetch(batch):
+            yield [(digest, body) for digest, body in rows]
+
+
+class _Writing:
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def horizon(self) -> int:
+        return (await self._session.row("copy_horizon"))[0]
+
+    async def write(self, table: str, rows: Rows) -> None:
+        await self._session.run(f"copy_in_{table}", *columns(rows, len(rows[0])))
+
+    async def put_blobs(self, blobs: list[tuple[str, bytes]]) -> None:
+        async with self._session.transaction():
+            for digest, body in blobs:
+                await self._session.run("blob_put", digest, body)
+
+    async def finish(self, marks: Marks, expected: dict[str, int]) -> None:
+        session = self._session
+        async with session.transaction("begin_alone"):
+            for table, count in expected.items():
+                name = "status_blobs" if table == BLOBS else f"copy_count_{table}"
+                [found] = await session.row(name)
+                if found != count:
+                    raise copying.incomplete(session.options.shown, table, count, found)
+            await session.run("copy_leader", marks.term, marks.owner, marks.limits_version)
+            await session.run("copy_last_run", marks.run)
+            await session.run("copy_sequences", marks.lane, marks.request, marks.limit_change)
+            await session.run("copy_unmark", COPYING)

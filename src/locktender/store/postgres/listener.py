@@ -1,0 +1,185 @@
+"""The listener: one connection that hears of other processes' commits.
+
+A notification only says *look*: rows are the truth, and whoever waits looks
+again after its timeout anyway, so that a lost one costs a poll. A listener that
+is dead is noticed by its own end, or by a ping that gets no answer, and is
+replaced; everybody is woken then, because what was said meanwhile is lost.
+
+A leader's commit names the workers it concerns, with a few offers each where
+they fit (`notices.py`): such a worker accepts them without reading its orders,
+and no other worker is woken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from typing import Any
+
+import asyncpg
+
+from locktender.base.errors import StoreError
+from locktender.store.postgres import faults, notices
+from locktender.store.postgres.line import connect
+from locktender.store.postgres.options import Options
+from locktender.store.postgres.session import SQL
+from locktender.store.protocol import Heard
+
+log: logging.Logger = logging.getLogger(__name__)
+
+PING_SECONDS = 5.0
+FIRST_AGAIN_SECONDS = 0.05
+LONGEST_AGAIN_SECONDS = 2.0
+
+
+class _Inbox:
+    """What was said to one worker since it last asked."""
+
+    def __init__(self) -> None:
+        self.offers: list[tuple[int, int]] = []
+        self.look: bool = True
+        self.filled: asyncio.Event = asyncio.Event()
+
+    def put(self, offers: list[tuple[int, int]]) -> None:
+        self.offers += offers
+        self.look = self.look or not offers
+        self.filled.set()
+
+    def take(self) -> Heard:
+        heard = Heard(self.offers, self.look)
+        self.offers, self.look = [], False
+        self.filled.clear()
+        return heard
+
+
+class Listener:
+    def __init__(self, options: Options, origin: str) -> None:
+        self.mark: int = 0
+        """Rises with every sign of a foreign commit."""
+        self.replaced: int = 0
+        """How often the connection was lost and made anew."""
+        self._options = options
+        self._origin = origin
+        self._waiting: set[asyncio.Future[None]] = set()
+        self._inboxes: dict[str, _Inbox] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._ready = asyncio.Event()
+
+    async def start(self) -> None:
+        """Begins to listen; returns when it does, or when it cannot yet."""
+        if self._task is not None:
+            return
+        if not self._options.listens:
+            if self._options.listen != "off":
+                log.warning(
+                    "no listener behind the pooler of %s: everything is found by polling, once a second."
+                    " Name the server itself in the url: &listen=host:port; or say &listen=off.",
+                    self._options.shown,
+                )
+            return
+        self._task = asyncio.get_running_loop().create_task(
+            self._keep(), name="locktender-listener"
+        )
+        with suppress(TimeoutError):
+            async with asyncio.timeout(2.0):
+                await self._ready.wait()
+
+    async def stop(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    def notice(self) -> None:
+        """Something foreign was committed, nobody knows what: whoever waits looks."""
+        for inbox in self._inboxes.values():
+            inbox.put([])
+        self._rise()
+
+    def _rise(self) -> None:
+        self.mark += 1
+        for waiting in self._waiting:
+            if not waiting.done():
+                waiting.set_result(None)
+
+    async def hear(self, worker: str, timeout_seconds: float) -> Heard:
+        """What was said to this worker; after the time is over it is told to look anyway."""
+        inbox = self._inboxes.get(worker)
+        if inbox is None:
+            # One worker lives in a process; the inbox of the one before it, who lost its lease, goes.
+            self._inboxes = {worker: _Inbox()}
+            return self._inboxes[worker].take()
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await inbox.filled.wait()
+        except TimeoutError:
+            inbox.look = True
+        return inbox.take()
+
+    async def wait(self, seen: int, timeout_seconds: float) -> int:
+        """The mark, as soon as it is beyond `seen` or the time is over."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + timeout_seconds
+        while self.mark <= seen and (left := until - loop.time()) > 0:
+            waiting: asyncio.Future[None] = loop.create_future()
+            self._waiting.add(waiting)
+            try:
+                await asyncio.wait([waiting], timeout=left)
+            finally:
+                self._waiting.discard(waiting)
+        return self.mark
+
+    async def _keep(self) -> None:
+        again = FIRST_AGAIN_SECONDS
+        while True:
+            try:
+                await self._listen()
+                again = FIRST_AGAIN_SECONDS
+            except StoreError as error:
+                log.warning("no listener, polling meanwhile: %s", error)
+            self._ready.set()
+            await asyncio.sleep(again)
+            again = min(again * 2, LONGEST_AGAIN_SECONDS)
+
+    async def _listen(self) -> None:
+        """Listens until the connection is lost."""
+        conn = await connect(self._options, self._options.listen_dsn)
+        lost = asyncio.Event()
+        try:
+            conn.add_termination_listener(lambda _: lost.set())
+            await conn.add_listener(self._options.channel, self._hear)
+            if self._ready.is_set():
+                self.replaced += 1
+                # What was said while nobody listened is lost: everybody looks.
+                self.notice()
+            self._ready.set()
+            while not lost.is_set():
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(PING_SECONDS):
+                        await lost.wait()
+                if not lost.is_set():
+                    await conn.execute(SQL.text("ping"), timeout=PING_SECONDS)
+        except faults.WORLD as error:
+            log.warning("the listener is lost: %s", type(error).__name__)
+        finally:
+            conn.terminate()
+
+    def _hear(
+        self,
+        _conn: asyncpg.Connection[Any] | asyncpg.pool.PoolConnectionProxy[Any],
+        _pid: int,
+        _channel: str,
+        payload: object,
+    ) -> None:
+        origin, _, said = str(payload).partition(" ")
+        if origin == self._origin:
+            return
+        concerned = notices.read(said)
+        for worker, inbox in self._inboxes.items():
+            if concerned is None:
+                inbox.put([])
+            elif worker in concerned:
+                inbox.put(concerned[worker])
+        self._rise()

@@ -1,0 +1,319 @@
+-- The tables, and who writes them.
+--
+--   run, queue, active_key, counter, request   submitters write, the leader closes
+--   task, node_input, orders                   the leader until acceptance, then the worker
+--   leader, worker                             their owners, by lease
+--   limit_rule, limit_history                  operators and code
+--   event                                      everybody, once per change; seq follows commit order
+--
+-- Instants are integer microseconds of locktender_now(). Tasks are found by id and
+-- by the range of their run; no index mentions a task's state, so that a change of
+-- state is a HOT update: it writes the row's page and no index. The fill factors
+-- leave room for that.
+--
+-- The order of events. Numbers of a sequence are not in commit order: a reader
+-- that has seen 11 may find 10 later. So an event's seq is made of its transaction's
+-- id and its place in the transaction, and readers look only below the oldest
+-- transaction still in flight: nothing can appear there any more. One transaction
+-- writes its events in one statement, at most 2^20 of them.
+
+CREATE TABLE locktender.frozen_clock (
+    one boolean PRIMARY KEY DEFAULT true CHECK (one),
+    at bigint NOT NULL
+);
+
+-- The store's time. Tests put an instant into frozen_clock.
+CREATE FUNCTION locktender.locktender_now() RETURNS bigint LANGUAGE sql VOLATILE AS $$
+    SELECT coalesce(
+        (SELECT at FROM locktender.frozen_clock),
+        (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+    )
+$$;
+
+CREATE TABLE locktender.meta (
+    name text PRIMARY KEY,
+    value bigint NOT NULL
+) WITH (fillfactor = 50);
+
+INSERT INTO locktender.meta (name, value) VALUES
+    ('workers_version', 0),
+    ('last_run', 0),
+    -- Rises with every submission that runs alone; a submitter that read an older value may not write.
+    ('admissions', 0),
+    ('xid_offset', 0);
+
+-- Events are numbered by their transaction's id, and another server counts those from the beginning: where
+-- a dump was restored, `xid_offset` is raised until new events stand behind the old ones again.
+--
+-- These functions are STABLE: each is one value per statement, so an index can serve the comparison. The
+-- offset is read as of the statement's snapshot.
+CREATE FUNCTION locktender.event_number(xid xid8) RETURNS bigint LANGUAGE sql STABLE AS $$
+    SELECT (xid::text::bigint + (SELECT value FROM locktender.meta WHERE name = 'xid_offset')) << 20
+$$;
+
+-- The seq of this transaction's first event.
+CREATE FUNCTION locktender.event_base() RETURNS bigint LANGUAGE sql STABLE AS $$
+    SELECT locktender.event_number(pg_current_xact_id())
+$$;
+
+-- No event below this seq can be added any more.
+CREATE FUNCTION locktender.event_horizon() RETURNS bigint LANGUAGE sql STABLE AS $$
+    SELECT locktender.event_number(pg_snapshot_xmin(pg_current_snapshot()))
+$$;
+
+-- One row. `cycle` and `seq` are of the last commit, to recognise its repetition; `backend` is the
+-- connection the leader writes by, so that a successor can end one that hangs in a transaction.
+-- `limits_version` stands here because whoever waits for this row then sees its newest value.
+CREATE TABLE locktender.leader (
+    one boolean PRIMARY KEY DEFAULT true CHECK (one),
+    term bigint NOT NULL,
+    owner text NOT NULL,
+    expires_at bigint NOT NULL,
+    cycle bigint NOT NULL,
+    seq bigint NOT NULL,
+    limits_version bigint NOT NULL,
+    backend integer NOT NULL,
+    backend_since timestamptz
+) WITH (fillfactor = 10);
+
+INSERT INTO locktender.leader (term, owner, expires_at, cycle, seq, limits_version, backend)
+VALUES (0, '', 0, 0, 0, 0, 0);
+
+CREATE TABLE locktender.graph (
+    hash text PRIMARY KEY,
+    body bytea NOT NULL
+);
+
+-- `put_at`: a blob that was just put may not be referred to yet, and must not be taken for an orphan.
+CREATE TABLE locktender.blob (
+    digest text PRIMARY KEY,
+    body bytea NOT NULL,
+    put_at bigint DEFAULT locktender.locktender_now()
+);
+
+CREATE TABLE locktender.run (
+    seq bigint PRIMARY KEY,
+    priority bigint NOT NULL,
+    generation bigint NOT NULL DEFAULT 0,
+    lane bigint NOT NULL,
+    rank1 bigint NOT NULL,
+    rank2 bigint NOT NULL,
+    waits_for bigint,
+    queued_at bigint NOT NULL,
+    started_at bigint NOT NULL DEFAULT 0,
+    ended_at bigint NOT NULL DEFAULT 0,
+    deadline_us bigint,
+    deadline_at bigint,
+    queue_timeout_us bigint,
+    dispatch_deadline_us bigint,
+    id text NOT NULL UNIQUE,
+    state text NOT NULL DEFAULT 'queued',
+    kind text NOT NULL,
+    flow text NOT NULL,
+    graph text NOT NULL,
+    tags text NOT NULL,
+    key text,
+    verdict text,
+    params bytea NOT NULL,
+    consts bytea NOT NULL,
+    output bytea,
+    error bytea,
+    trace text  -- of the submitter (W3C traceparent)
+) WITH (fillfactor = 70);
+
+CREATE INDEX run_state ON locktender.run (state, seq);
+CREATE INDEX run_key ON locktender.run (key, state) WHERE key IS NOT NULL;
+CREATE INDEX run_deadline ON locktender.run (deadline_at) WHERE state = 'queued' AND deadline_at IS NOT NULL;
+CREATE INDEX run_prefix ON locktender.run (id COLLATE "C");
+CREATE INDEX run_waits_for ON locktender.run (waits_for) WHERE waits_for IS NOT NULL;
+
+-- A signature may be longer than an index entry: its hash is indexed.
+CREATE TABLE locktender.lane (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    digest bytea NOT NULL UNIQUE,
+    signature text NOT NULL
+);
+
+-- Exactly the queued runs, each lane in its order.
+CREATE TABLE locktender.queue (
+    lane bigint NOT NULL,
+    rank1 bigint NOT NULL,
+    rank2 bigint NOT NULL,
+    run bigint NOT NULL,
+    PRIMARY KEY (lane, rank1, rank2, run)
+);
+
+CREATE INDEX queue_order ON locktender.queue (rank1, rank2, run);
+
+CREATE TABLE locktender.active_key (
+    key text PRIMARY KEY,
+    run bigint NOT NULL
+);
+
+-- Active runs under '' (all of them) and under each tag rule that has a ceiling: admitted - closed.
+-- Two tables, so that the leader that closes never waits for a submitter that admits.
+CREATE TABLE locktender.counter (
+    name text PRIMARY KEY,
+    admitted bigint NOT NULL
+) WITH (fillfactor = 50);
+
+CREATE TABLE locktender.closed (
+    name text PRIMARY KEY,
+    closed bigint NOT NULL
+) WITH (fillfactor = 50);
+
+INSERT INTO locktender.counter (name, admitted) VALUES ('', 0);
+INSERT INTO locktender.closed (name, closed) VALUES ('', 0);
+
+-- Runs closed in each second of the last minute: a ring of 60 rows, for an honest Retry-After.
+CREATE TABLE locktender.drain (
+    slot bigint PRIMARY KEY,
+    second bigint NOT NULL,
+    closed bigint NOT NULL
+) WITH (fillfactor = 50);
+
+CREATE TABLE locktender.task (
+    id bigint PRIMARY KEY,
+    node bigint NOT NULL,
+    idx bigint NOT NULL,
+    attempt bigint NOT NULL,
+    tries bigint NOT NULL,
+    abandons bigint NOT NULL,
+    offers bigint NOT NULL,
+    token bigint NOT NULL,
+    requested_at bigint NOT NULL,
+    scheduled_at bigint NOT NULL,
+    started_at bigint NOT NULL,
+    ended_at bigint NOT NULL,
+    not_before bigint NOT NULL,
+    eligible_at bigint NOT NULL,
+    state text NOT NULL,
+    worker text,
+    held bytea,
+    input bytea,
+    output bytea,
+    error bytea
+) WITH (fillfactor = 50);
+
+CREATE TABLE locktender.node_input (
+    run bigint NOT NULL,
+    node bigint NOT NULL,
+    input bytea NOT NULL,
+    PRIMARY KEY (run, node)
+);
+
+CREATE TABLE locktender.orders (
+    task bigint NOT NULL,
+    kind text NOT NULL,
+    worker text NOT NULL,
+    token bigint NOT NULL,
+    reason text NOT NULL,
+    PRIMARY KEY (task, kind)
+);
+
+CREATE INDEX orders_worker ON locktender.orders (worker, task);
+CREATE INDEX orders_stop ON locktender.orders (task) WHERE kind = 'stop';
+
+CREATE TABLE locktender.worker (
+    id text PRIMARY KEY,
+    since bigint NOT NULL,
+    lease_until bigint NOT NULL,
+    body bytea NOT NULL
+) WITH (fillfactor = 50);
+
+-- Ids of workers declared lost: they may not renew. Kept for a day.
+CREATE TABLE locktender.lost_worker (
+    id text PRIMARY KEY,
+    lost_at bigint NOT NULL
+);
+
+CREATE TABLE locktender.bucket (
+    pool text PRIMARY KEY,
+    tat bigint NOT NULL
+) WITH (fillfactor = 50);
+
+CREATE TABLE locktender.reservation (
+    task bigint NOT NULL,
+    pool text NOT NULL,
+    slots bigint NOT NULL,
+    PRIMARY KEY (task, pool)
+);
+
+-- Slots of dead workers' attempts, in pools whose own lease has not passed yet.
+CREATE TABLE locktender.linger (
+    task bigint NOT NULL,
+    token bigint NOT NULL,
+    pool text NOT NULL,
+    slots bigint NOT NULL,
+    until bigint NOT NULL,
+    worker text NOT NULL,
+    PRIMARY KEY (task, token, pool)
+);
+
+-- What clients ask of the leader; a row is deleted when it is done.
+CREATE TABLE locktender.request (
+    seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at bigint NOT NULL,
+    body bytea NOT NULL
+);
+
+CREATE TABLE locktender.limit_rule (
+    kind text NOT NULL,
+    name text NOT NULL,
+    declared bytea,
+    live bytea,
+    PRIMARY KEY (kind, name)
+);
+
+CREATE TABLE locktender.limit_history (
+    seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at bigint NOT NULL,
+    who text NOT NULL,
+    kind text NOT NULL,
+    name text NOT NULL,
+    before bytea,
+    after bytea,
+    reason text NOT NULL
+);
+
+CREATE TABLE locktender.event (
+    seq bigint PRIMARY KEY,
+    at bigint NOT NULL,
+    term bigint NOT NULL,
+    cycle bigint NOT NULL,
+    run bigint NOT NULL,
+    actor text NOT NULL,
+    body bytea NOT NULL
+);
+
+CREATE INDEX event_run ON locktender.event (run, seq);
+
+-- What bodies logged: one row per attempt that logged anything, written by its worker before its end.
+CREATE TABLE locktender.log (
+    task bigint NOT NULL,
+    token bigint NOT NULL,
+    attempt bigint NOT NULL,
+    body bytea NOT NULL,
+    PRIMARY KEY (task, token)
+);
+
+-- Workers that a leader asked for, from before it asks until they are gone: the next leader counts them too.
+CREATE TABLE locktender.asked_worker (
+    name text PRIMARY KEY,
+    asked_at bigint NOT NULL,
+    expires_at bigint NOT NULL,
+    joined_at bigint NOT NULL,
+    body bytea NOT NULL
+);
+
+-- One row: what the provisioner of the leader of that term is doing.
+CREATE TABLE locktender.provisioner (
+    one integer PRIMARY KEY CHECK (one = 1),
+    term bigint NOT NULL,
+    said bytea NOT NULL
+);
+
+-- Small tables whose rows change all the time are vacuumed by count, not by share.
+ALTER TABLE locktender.queue SET (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
+ALTER TABLE locktender.orders SET (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
+ALTER TABLE locktender.request SET (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);

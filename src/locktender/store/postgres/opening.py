@@ -1,0 +1,93 @@
+"""Opening the store: check the server, create or migrate the schema, or refuse with a reason.
+
+Processes that start together meet here. Each migration is a transaction behind an
+advisory lock: the first applies it, the others find nothing pending. A schema
+that is up to date is only read, so that opening costs one round trip and works
+for a role that may not create anything. Whoever wants to choose the moment, or
+the role, migrates by `locktender db migrate` before new code starts: then no
+process that opens the store finds anything to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import asyncpg
+
+from locktender.store.migrate import Migrated, Migration, pending, read_migrations
+from locktender.store.postgres import faults
+from locktender.store.postgres.session import Session, pairs
+
+MIGRATIONS = read_migrations(Path(__file__).parent / "migrations")
+MIGRATORS = 2
+"""The lock of those who migrate."""
+_OLDEST_SERVER = 140_000
+_TRIES, _PAUSE_SECONDS = 60, 0.25
+_LONGEST_SECONDS = 3_600.0
+"""That one migration may take."""
+
+
+async def check_server(session: Session, connections: int) -> None:
+    """Refuses a server that is too old, read-only, or has no room for what this process may open."""
+    where = session.options.shown
+    version, most, used, standby, read_only = await session.row("server")
+    if version < _OLDEST_SERVER:
+        raise faults.too_old(where, version)
+    if standby or read_only:
+        raise faults.read_only(where)
+    # The pooler's connections are not ours to count. This one is among those used already.
+    if not session.options.pooled and most - used < connections - 1:
+        raise faults.no_room(where, most - used, connections - 1)
+
+
+async def migrate(session: Session) -> Migrated:
+    """Applies what is pending, each migration in a transaction of its own, beside whoever works here.
+
+    A change of a table waits for those who use it, and whoever comes meanwhile
+    waits behind it: so it waits for a moment only, lets them pass, and tries again.
+    """
+    _, ours = await session.row("schema_exists", session.options.schema)
+    before = await _applied(session) if ours else {}
+    left = pending(MIGRATIONS, before)
+    tries = 0
+    while left or not ours:
+        try:
+            left, ours = await _apply_next(session), True
+        except asyncpg.LockNotAvailableError as error:
+            tries += 1
+            if tries == _TRIES:
+                raise faults.in_use(session.options.shown, left[0].name) from error
+            await asyncio.sleep(_PAUSE_SECONDS)
+    return Migrated(max(before, default=0), len(MIGRATIONS))
+
+
+async def _apply_next(session: Session) -> list[Migration]:
+    """Applies the first migration that is pending, with the schema around it; what is pending then."""
+    options, conn = session.options, session.conn
+    begin = session.locking("migration_lock", MIGRATORS)
+    # One long simple query after another: DDL has no parameters, and needs no statement cache.
+    await conn.execute(begin)
+    try:
+        exists, ours = await session.row("schema_exists", options.schema)
+        if not exists:
+            await conn.execute(
+                session.sql.text("schema_add").replace("{schema}", options.quoted_schema)
+            )
+        elif not ours and (await session.row("schema_tables", options.schema))[0]:
+            raise faults.foreign(options.shown, options.schema)
+        await conn.execute(session.sql.text("migration_table"))
+        left = pending(MIGRATIONS, await _applied(session))
+        for migration in left[:1]:
+            await conn.execute(session.sql.localise(migration.text), timeout=_LONGEST_SECONDS)
+            await session.run("migration_add", migration.number, migration.name, migration.checksum)
+        await conn.execute(session.sql.text("commit_transaction"))
+    except BaseException:
+        if not conn.is_closed() and conn.is_in_transaction():
+            await conn.execute(session.sql.text("rollback_transaction"))
+        raise
+    return left[1:]
+
+
+async def _applied(session: Session) -> dict[int, str]:
+    return pairs(await session.all("migration_list"))

@@ -1,0 +1,117 @@
+"""A `postgresql://` url as what a store needs, and as text without its password."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from dataclasses import dataclass
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+from locktender.base.errors import InvalidInput
+
+DEFAULT_SCHEMA = "locktender"
+SCHEMES = ("postgresql", "postgres")
+
+_SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,39}")
+_LOCK_SPACE = 0x6864_6774
+_YES, _NO = {"1", "true", "on", "yes"}, {"0", "false", "off", "no"}
+_OURS = ("schema", "pooled", "listen")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    dsn: str
+    """For the driver: without our own parameters."""
+    shown: str
+    """For people: without a password."""
+    schema: str = DEFAULT_SCHEMA
+    pooled: bool = False
+    """Behind a pooler in transaction mode: nothing may outlast a transaction."""
+    listen: str = ""
+    """`host:port` of the server itself, for the listener; `off`: polling does it all; '': as the rest,
+    if that is the server itself."""
+
+    @property
+    def channel(self) -> str:
+        return f"locktender:{self.schema}"
+
+    @property
+    def quoted_schema(self) -> str:
+        return f'"{self.schema}"'
+
+    def lock(self, number: int) -> tuple[int, int]:
+        """The key of an advisory lock that belongs to this schema."""
+        return _LOCK_SPACE, zlib.crc32(f"{self.schema}:{number}".encode()) - 2**31
+
+    @property
+    def listens(self) -> bool:
+        """A pooler in transaction mode takes a LISTEN, and passes nothing on."""
+        return self.listen != "off" and bool(self.listen or not self.pooled)
+
+    @property
+    def listen_dsn(self) -> str:
+        if not self.listen:
+            return self.dsn
+        parts = urlsplit(self.dsn)
+        user = f"{parts.netloc.rpartition('@')[0]}@" if "@" in parts.netloc else ""
+        query = [
+            (key, value) for key, value in parse_qsl(parts.query) if key not in {"host", "port"}
+        ]
+        return urlunsplit(parts._replace(netloc=user + self.listen, query=urlencode(query)))
+
+
+def parse(url: str, schema: str | None = None) -> Options:
+    """`postgresql://user:password@host:port/database?schema=locktender&pooled=true&listen=host:port`."""
+    parts = urlsplit(url)
+    if parts.scheme not in SCHEMES:
+        raise InvalidInput(
+            "the url of a PostgreSQL store begins with postgresql://.",
+            field="url",
+            got=f"{parts.scheme}://…",
+        )
+    ours: dict[str, str] = {}
+    rest: list[tuple[str, str]] = []
+    for key, value in parse_qsl(parts.query, keep_blank_values=True):
+        if key in _OURS:
+            ours[key] = value
+        else:
+            rest.append((key, value))
+    shown = urlunsplit(
+        parts._replace(scheme="postgresql", netloc=_without_password(parts.netloc), query="")
+    )
+    listen = ours.get("listen", "")
+    return Options(
+        dsn=urlunsplit(parts._replace(scheme="postgresql", query=urlencode(rest), fragment="")),
+        shown=shown,
+        schema=_checked(ours.get("schema") or schema or DEFAULT_SCHEMA),
+        pooled=_flag("pooled", ours.get("pooled", "false")),
+        listen="off" if listen.lower() in _NO else listen,
+    )
+
+
+def _without_password(netloc: str) -> str:
+    user, at, host = netloc.rpartition("@")
+    return f"{user.partition(':')[0]}{at}{host}"
+
+
+def _checked(schema: str) -> str:
+    if not _SCHEMA.fullmatch(schema) or schema.startswith("pg_"):
+        raise InvalidInput(
+            "the schema's name is not one.",
+            field="schema",
+            got=schema,
+            hint="Use lower case letters, digits and _, at most 40, not beginning with pg_.",
+        )
+    return schema
+
+
+def _flag(name: str, value: str) -> bool:
+    word = value.lower()
+    if word not in _YES | _NO:
+        raise InvalidInput(
+            f"{name} is true or false.",
+            field=name,
+            got=value,
+            hint=f"Write {name}=true, or nothing.",
+        )
+    return word in _YES

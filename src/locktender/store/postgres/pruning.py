@@ -1,0 +1,81 @@
+"""Forgetting on PostgreSQL: what is removed, alone among submitters."""
+
+from __future__ import annotations
+
+from locktender.base.events import HISTORY, Change, pack
+from locktender.store.history import CLIENT
+from locktender.store.postgres.compose import Parts
+from locktender.store.postgres.session import Session
+from locktender.store.pruning import (
+    MARKER,
+    PARTS,
+    Chosen,
+    Discard,
+    Discarded,
+    Kept,
+    Mentions,
+    Prune,
+    Pruned,
+    choose,
+    digests,
+    told,
+)
+
+
+async def prune(tx: Session, prune: Prune) -> Pruned:
+    if prune.dry_run:
+        return (await _look(tx, prune))[0]
+    # A retry or a replacement looks at an ended run under the same lock: after us, or before.
+    async with tx.transaction("begin_alone"):
+        done, chosen = await _look(tx, prune)
+        if chosen.runs:
+            for name in PARTS:
+                await tx.run(f"prune_{name}", chosen.runs)
+            await remark(tx, told(prune, chosen, done.tasks, done.events))
+    return done
+
+
+async def _look(tx: Session, prune: Prune) -> tuple[Pruned, Chosen]:
+    found = await tx.all(
+        "prune_candidates", prune.after, prune.below, prune.before, prune.checked, prune.batch
+    )
+    chosen = choose(prune, found)
+    if not chosen.runs:
+        return Pruned(0, 0, 0, chosen.after), chosen
+    tasks, events = await tx.row("prune_count", chosen.runs)
+    return Pruned(len(chosen.runs), tasks, events, chosen.after), chosen
+
+
+async def remark(tx: Session, change: Change) -> int:
+    parts = Parts()
+    parts.add("now", alias="clock")
+    parts.add("open_fence", alias="fence")
+    parts.add("told_given", [HISTORY], [pack([change])], alias="told")
+    parts.add("event_add", None, 0, 0, CLIENT)
+    parts.add("event_base")
+    return (await tx.compose(parts))[0][0]
+
+
+async def mentions(tx: Session, after: int, limit: int) -> Mentions:
+    runs = await tx.all("mentions", after, limit, MARKER)
+    if not runs:
+        return Mentions(set(), set(), 0, after)
+    blobs = digests(value for _, _, *values in runs for value in values)
+    first, last = runs[0][0], runs[-1][0]
+    for name in ("mentions_of_tasks", "mentions_of_inputs"):
+        rows = await tx.all(name, first, last, MARKER)
+        blobs |= digests(value for row in rows for value in row)
+    more = last if len(runs) == limit else 0
+    return Mentions({row[1] for row in runs}, blobs, more, last)
+
+
+async def kept(tx: Session, put_before: int) -> Kept:
+    graphs, blobs = await tx.several(("graph_names", ()), ("blobs_put_before", (put_before,)))
+    return Kept({row[0] for row in graphs}, {row[0] for row in blobs})
+
+
+async def discard(tx: Session, discard: Discard) -> Discarded:
+    async with tx.transaction("begin_alone"):
+        graphs = await tx.all("graphs_remove", discard.graphs, discard.last_run)
+        blobs = await tx.all("blobs_remove", discard.blobs, discard.put_before)
+    return Discarded(len(graphs), len(blobs))

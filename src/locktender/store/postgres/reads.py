@@ -1,0 +1,224 @@
+"""Reads. Each is one statement, or several of one snapshot: what it returns was true at one instant.
+
+The history is read only as far as nothing can be added any more: below the
+oldest transaction in flight, anywhere in the server. Our own are short; a
+foreign one that stays open holds the history back, which is told (`lag.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+
+from locktender.base.changes import Bucket, Linger, Order, Reservation, TaskRow
+from locktender.base.errors import NotFound
+from locktender.base.events import EventRow
+from locktender.base.limits import Limits
+from locktender.base.logs import LogFilter, LogRow
+from locktender.base.model import LimitChange, LimitRow, RunRow, WorkerRow
+from locktender.store import decode
+from locktender.store.counting import tally
+from locktender.store.history import news
+from locktender.store.limit_rows import compose
+from locktender.store.postgres.session import Session, limit_rows, pairs
+from locktender.store.protocol import (
+    Counts,
+    EventFilter,
+    Gather,
+    Gathered,
+    Heads,
+    LineGroup,
+    QueueEntry,
+    QueueLine,
+    RunFilter,
+    Snapshot,
+)
+
+MAX_REQUESTS = 10_000
+FEW_QUEUED = 8
+_SETTLE_TRIES, _SETTLE_SECONDS = 20, 0.005
+
+
+async def load(tx: Session) -> Snapshot:
+    async with tx.transaction("begin_read"):
+        limits, rows = await limits_in_force(tx)
+        return Snapshot(
+            now=(await tx.row("now"))[0],
+            seq=(await tx.row("last_seq"))[0],
+            limits=limits,
+            limit_rows=rows,
+            runs=decode.runs(await tx.all("runs_executing")),
+            graphs=pairs(await tx.all("graphs_executing")),
+            tasks=[TaskRow._make(row) for row in await tx.all("tasks_executing")],
+            workers=await workers(tx),
+            buckets=[Bucket(*row) for row in await tx.all("bucket_list")],
+            reservations=[Reservation(*row) for row in await tx.all("reservation_list")],
+            lingers=[Linger(*row) for row in await tx.all("linger_list")],
+            lanes=[row[0] for row in await tx.all("lanes_queued")],
+            requests=decode.requests(await tx.all("request_list", MAX_REQUESTS)),
+            stops=[Order(*row) for row in await tx.all("stop_list")],
+        )
+
+
+async def gather(
+    tx: Session, gather: Gather, workers_seen: int
+) -> tuple[Gathered, int, int | None]:
+    """What others did, the version of the workers that was looked at, and for how long more is held back."""
+    rows, [[last]], [[version]], requests, [[now]], [[held_back]], queued = await tx.several(
+        ("events_after", (gather.after, gather.actor, gather.limit)),
+        ("last_seq", ()),
+        ("workers_version", ()),
+        ("request_list", (MAX_REQUESTS,)),
+        ("now", ()),
+        ("held_back", ()),
+        ("runs_just_queued", (gather.after, FEW_QUEUED)),
+    )
+    events = [EventRow._make(row) for row in rows]
+    # A full page may end before the history does; otherwise our own events are passed over too.
+    seq: int = events[-1].seq if len(events) == gather.limit else last
+    ended, limits_changed = news(events)
+    return (
+        Gathered(
+            now=now,
+            seq=max(seq, gather.after),
+            events=events,
+            tasks=await tasks_by_id(tx, ended) if ended else [],
+            requests=decode.requests(requests),
+            workers=None if version == workers_seen else await workers(tx),
+            limits_changed=limits_changed,
+            queued=decode.runs(queued),
+        ),
+        version,
+        None if held_back is None else max(0, now - held_back),
+    )
+
+
+async def tasks_by_id(tx: Session, ids: list[int]) -> list[TaskRow]:
+    return [TaskRow._make(row) for row in await tx.all("tasks_by_id", ids)]
+
+
+async def heads(tx: Session, heads: Heads) -> list[RunRow]:
+    return decode.runs(await tx.all("heads", heads.lanes, heads.each, heads.most))
+
+
+async def arrivals(tx: Session, runs: list[int]) -> list[RunRow]:
+    return decode.runs(await tx.all("runs_queued_by_seq", runs))
+
+
+async def overdue(tx: Session, limit: int) -> list[RunRow]:
+    return decode.runs(await tx.all("runs_overdue", limit))
+
+
+async def run(tx: Session, run_id: str) -> RunRow | None:
+    row = await tx.one("run_by_id", run_id)
+    return None if row is None else decode.run(row)
+
+
+async def runs(tx: Session, where: RunFilter) -> list[RunRow]:
+    if where.id_prefix is not None:
+        # '{' follows 'z', the last character an id may have.
+        last = f"{where.id_prefix}{{"
+        return decode.runs(await tx.all("runs_by_prefix", where.id_prefix, last, where.limit))
+    before = 2**62 if where.before is None else where.before
+    params = (before, where.flow, decode.encode_tags(where.tags), where.limit)
+    if where.states is None:
+        return decode.runs(await tx.all("runs_filtered", *params))
+    states = sorted(set(where.states))
+    return decode.runs(await tx.all("runs_filtered_by_state", *params, states))
+
+
+async def tasks(tx: Session, run: int) -> list[TaskRow]:
+    return [TaskRow._make(row) for row in await tx.all("tasks_of_run", run)]
+
+
+async def logs(tx: Session, where: LogFilter) -> list[LogRow]:
+    rows = await tx.all("logs_list", where.run, where.task, *where.after, where.limit)
+    return [LogRow(*row) for row in rows]
+
+
+async def events(tx: Session, where: EventFilter) -> list[EventRow]:
+    """Whoever has just written finds it here: a commit next to it is waited for, a moment."""
+    for attempt in range(_SETTLE_TRIES):
+        if (await tx.row("held_back"))[0] is None:
+            break
+        await asyncio.sleep(_SETTLE_SECONDS * (attempt > 0))
+    if where.newest:
+        rows = (await tx.all("events_newest", where.after, where.limit))[::-1]
+    elif where.run is None:
+        rows = await tx.all("events_all", where.after, where.limit)
+    else:
+        rows = await tx.all("events_of_run", where.run, where.after, where.limit)
+    return [EventRow._make(row) for row in rows]
+
+
+async def queue(tx: Session, limit: int) -> list[QueueEntry]:
+    rows = decode.runs(await tx.all("queue_list", limit))
+    return [QueueEntry(run, place) for place, run in enumerate(rows, 1)]
+
+
+async def line(tx: Session, run: int, most: int) -> QueueLine | None:
+    place = await tx.one("queue_place", run)
+    if place is None:
+        return None
+    groups = [LineGroup(*row) for row in await tx.all("queue_line", *place, run, most)]
+    counted = sum(group.waiting for group in groups)
+    return QueueLine(place[1], groups, cut=counted >= most)
+
+
+async def workers(tx: Session) -> list[WorkerRow]:
+    return decode.workers(await tx.all("workers_list"))
+
+
+async def leader(tx: Session) -> str | None:
+    term, owner, expires_at, _, _, now, _ = await tx.row("leader")
+    return owner if term and expires_at > now else None
+
+
+async def limits_in_force(tx: Session) -> tuple[Limits, list[LimitRow]]:
+    rows = limit_rows(await tx.all("limit_list"))
+    return compose(rows), rows
+
+
+async def limit_history(tx: Session, limit: int) -> list[LimitChange]:
+    return [LimitChange(*row) for row in await tx.all("limit_history_list", limit)]
+
+
+async def graph(tx: Session, digest: str) -> bytes:
+    row = await tx.one("graph_get", digest)
+    if row is None:
+        raise NotFound(f"no graph {digest!r} is stored.", field="graph", got=digest)
+    return row[0]
+
+
+async def counts(tx: Session) -> Counts:
+    rules, counters, active, held, [[queued, executing]] = await tx.several(
+        ("limit_list", ()),
+        ("counter_list", ()),
+        ("active_tags", ()),
+        ("slots_held", ()),
+        ("run_counts", ()),
+    )
+    return tally(
+        compose(limit_rows(rules)),
+        [(name, admitted, closed) for name, admitted, closed in counters],
+        [(tags, count) for tags, count in active],
+        pairs(held),
+        queued,
+        executing,
+    )
+
+
+# -- large values
+
+
+async def put_blob(tx: Session, data: bytes) -> str:
+    digest = hashlib.sha256(data).hexdigest()
+    await tx.run("blob_put", digest, data)
+    return digest
+
+
+async def get_blob(tx: Session, digest: str) -> bytes:
+    row = await tx.one("blob_get", digest)
+    if row is None:
+        raise NotFound(f"no blob {digest!r} is stored.", field="blob", got=digest)
+    return row[0]

@@ -1,0 +1,153 @@
+"""What the leader takes back: offers nobody accepted, the work of the dead, lanes nobody needs."""
+
+from __future__ import annotations
+
+from locktender.base.clock import SECOND
+from locktender.base.errors import StoreBusy
+from locktender.base.events import NOBODY, Change, pack
+from locktender.kernel.lanes import rank
+from locktender.store import working
+from locktender.store.decode import decode_tags, decode_worker
+from locktender.store.history import by_run
+from locktender.store.lanes import lane_name
+from locktender.store.postgres.commits import move, not_leader, step
+from locktender.store.postgres.compose import Parts
+from locktender.store.postgres.session import SUBMITTERS, Session
+from locktender.store.postgres.submission import lanes_for
+from locktender.store.postgres.work import moves
+from locktender.store.protocol import Expire, Lost, Recut, Tidy, Withdraw
+
+LEASE_PASSED = "lease expired"
+_REMEMBER_US = 86_400 * SECOND
+_TRIES = 20
+
+
+async def withdraw(tx: Session, withdraw: Withdraw) -> list[tuple[int, int]]:
+    tokens = dict(sorted(withdraw.tasks))
+    data = {"reason": withdraw.reason}
+    changes = [
+        pack(Change("task", task, "scheduled", withdraw.to, token, data)).decode()
+        for task, token in tokens.items()
+    ]
+    parts = Parts()
+    parts.add("now", alias="clock")
+    parts.add("term_fence", withdraw.term, alias="fence")
+    parts.add("tasks_owned", list(tokens), list(tokens.values()), changes)
+    parts.add("task_withdraw", withdraw.to, alias="effect")
+    parts.add("idle_moved", alias="idle")
+    parts.add("order_remove")
+    parts.add("told_moved", alias="told")
+    parts.add("event_add", None, withdraw.term, withdraw.cycle, withdraw.actor)
+    parts.add("wake_if_moved", *tx.hint("withdraw"), alias="woken")
+    parts.add("moved_answer")
+    fenced, owned, moved = moves(await tx.compose(parts))
+    if not fenced:
+        raise not_leader(withdraw.term, await tx.row("leader"))
+    # One that was taken back before counts too: the repetition of a call whose answer was lost.
+    return [
+        (task, token)
+        for task, token in tokens.items()
+        if task in moved or owned.get(task) == (token, withdraw.to)
+    ]
+
+
+async def fence(tx: Session, term: int) -> None:
+    if await tx.one("term_fence", term) is None:
+        raise not_leader(term, await tx.row("leader"))
+
+
+async def expire(tx: Session, expire: Expire) -> list[Lost]:
+    [leader], leases = await tx.several(("leader", ()), ("worker_leases", ()))
+    if leader[0] != expire.term:
+        raise not_leader(expire.term, leader)
+    # Nearly always everybody is alive: then this was a plain read.
+    if all(lease_until >= leader[5] for _, lease_until in leases):
+        return []
+    for _ in range(_TRIES):
+        lost = await _bury(tx, expire)
+        if lost is not None:
+            return lost
+    raise StoreBusy("lost workers are still being heard.", hint="The next sweep tries again.")
+
+
+async def _bury(tx: Session, expire: Expire) -> list[Lost] | None:
+    """None: to be tried again."""
+    async with tx.transaction():
+        await fence(tx, expire.term)
+        # Their acceptances in flight end first; those that come later find no lease.
+        rows = await tx.all("lost_lock")
+        lost = {worker: Lost(worker, LEASE_PASSED, [], [], until) for worker, until, _ in rows}
+        if not lost:
+            return []
+        left = {worker: working.left_by(decode_worker(body)) for worker, _, body in rows}
+        changes = [
+            working.take_back(lost[worker], left[worker], task, token, state)
+            for task, token, state, worker in await tx.all("worker_tasks", sorted(lost))
+        ]
+        # Our transaction's number was given before we waited for them: an acceptance with a higher
+        # one would stand behind the loss of what it accepted.
+        [late] = await tx.row("later_events", [f"worker:{worker}" for worker in lost], -1)
+        if late:
+            return None
+        [now] = await tx.row("now")
+        abandoned = sorted(task for entry in lost.values() for task, _ in entry.abandoned)
+        handed_back = sorted(task for entry in lost.values() for task, _ in entry.handed_back)
+        withdrawn = sorted(task for entry in lost.values() for task, _ in entry.withdrawn)
+        await tx.run("task_abandon", now, abandoned)
+        await tx.run("task_hand_back", now, working.LEFT_BEHIND, handed_back)
+        await tx.run("task_release", withdrawn)
+        await step(tx, "order_remove", idle=sorted(abandoned + handed_back + withdrawn))
+        for worker in sorted(lost):
+            await tx.run("worker_remove", worker)
+        await tx.run("lost_add", sorted(lost), now)
+        await tx.run("lost_prune", now - _REMEMBER_US)
+        gone = [working.lost(entry.worker, entry.reason) for entry in lost.values()]
+        events = {NOBODY: gone, **by_run(changes)}
+        parts = Parts()
+        parts.add("now", alias="clock")
+        parts.add("open_fence", alias="fence")
+        parts.add("workers_changed")
+        bodies = [pack(each) for each in events.values()]
+        parts.add("told_given", list(events), bodies, alias="told")
+        parts.add("event_add", now, expire.term, expire.cycle, expire.actor)
+        parts.add("wake", *tx.hint("expire"))
+        await tx.compose(parts)
+    return list(lost.values())
+
+
+async def recut(tx: Session, recut: Recut) -> int:
+    async with tx.transaction():
+        await fence(tx, recut.term)
+        limits = await tx.limits((await tx.row("limits_version"))[0])
+        rows = await tx.all("queued_after", recut.after, recut.batch)
+        signatures = [
+            lane_name(limits, kind=kind, tags=decode_tags(tags), key=key, waits_for=waits_for)
+            for _, kind, tags, _, key, waits_for, *_ in rows
+        ]
+        lanes = await lanes_for(tx, signatures)
+        moves: list[tuple[int, int, int, int, int]] = []
+        for row, sign in zip(rows, signatures, strict=True):
+            seq, _, _, priority, _, _, *old, queued_at = row
+            new = (lanes[sign], *rank(limits, priority, queued_at))
+            if new != tuple(old):
+                moves.append((seq, priority, *new))
+        if moves:
+            await move(tx, moves)
+    return rows[-1][0] if len(rows) == recut.batch else 0
+
+
+async def tidy(tx: Session, tidy: Tidy) -> int | None:
+    """None: somebody is being admitted; to be tried again."""
+    rows = await tx.all("lanes_after", tidy.after, tidy.batch)
+    idle = [lane for lane, stood_in in rows if not stood_in]
+    async with tx.transaction():
+        await fence(tx, tidy.term)
+        if idle:
+            # A submission that has just looked a lane up must not find it gone. Not waited for: this is
+            # the line of the commits.
+            if not (await tx.row("alone_try", *tx.options.lock(SUBMITTERS)))[0]:
+                return None
+            await tx.run("lanes_remove", idle)
+            await tx.run("admissions_rise")
+        await tx.run("buckets_remove")
+    return rows[-1][0] if len(rows) == tidy.batch else 0

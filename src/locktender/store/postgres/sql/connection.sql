@@ -1,0 +1,441 @@
+-- What only this dialect needs: sessions and transactions, and the parts that link one verb's
+-- statements into one. Parts are composed as `WITH a AS (…), b AS (…) …` and see each other by name:
+--
+--   fence     has a row if the verb may write at all
+--   clock     the store's time, once
+--   effect    (id, change) of the tasks that were moved
+--   told      (run, body, n) of the events to write
+--   idle      tasks whose orders are void
+--   closing   (name, n) of runs to count as closed
+
+-- name: begin_write
+-- A client that freezes inside a transaction loses it after two seconds.
+BEGIN; SET LOCAL idle_in_transaction_session_timeout = 2000; SET LOCAL lock_timeout = 10000
+
+-- name: begin_alone
+-- The same, alone among those who admit runs or change what they are admitted by. The lock, and what is
+-- read behind it, come before the transaction has an id: so ids, and with them events, follow the order in
+-- which it is granted, and stand behind every end of a run that made room for them.
+BEGIN; SET LOCAL idle_in_transaction_session_timeout = 2000; SET LOCAL lock_timeout = 10000;
+SELECT pg_advisory_xact_lock({lock})
+
+-- name: commit_alone
+-- Make it durable. Whoever looked before and submits without the lock finds that the number of admissions
+-- has risen, and writes nothing; where nothing was written here, it has not.
+UPDATE locktender.meta SET value = value + 1
+WHERE name = 'admissions' AND pg_current_xact_id_if_assigned() IS NOT NULL; COMMIT
+
+-- name: begin_read
+-- One snapshot for several reads.
+BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL idle_in_transaction_session_timeout = 10000
+
+-- name: begin_one
+-- One statement, kept on one server connection by the pooler; who freezes inside loses it, too.
+BEGIN; SET LOCAL idle_in_transaction_session_timeout = 2000; SET LOCAL lock_timeout = 10000
+
+-- name: commit_transaction
+-- Make it durable.
+COMMIT
+
+-- name: rollback_transaction
+-- Undo the transaction.
+ROLLBACK
+
+-- name: now
+-- The store's time.
+SELECT locktender.locktender_now() AS now
+
+-- name: freeze_clock
+-- Tests set the store's time.
+INSERT INTO locktender.frozen_clock (at) VALUES ($1)
+ON CONFLICT (one) DO UPDATE SET at = excluded.at WHERE frozen_clock.at <> excluded.at
+
+-- name: server
+-- Version, room for connections, and whether the server may be written.
+SELECT
+    current_setting('server_version_num')::int,
+    current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
+        - coalesce(current_setting('reserved_connections', true)::int, 0),
+    (SELECT count(*)::int FROM pg_stat_activity WHERE backend_type = 'client backend'),
+    pg_is_in_recovery(),
+    current_setting('transaction_read_only')::boolean
+
+-- name: migration_lock
+-- Processes that start together migrate one after another. The change itself waits for others' locks for
+-- a moment only: everybody who comes meanwhile waits behind it.
+BEGIN; SET LOCAL idle_in_transaction_session_timeout = 10000;
+SELECT pg_advisory_xact_lock({lock}); SET LOCAL lock_timeout = 300
+
+-- name: schema_exists
+-- Whether there is anything yet.
+SELECT to_regnamespace($1::text) IS NOT NULL, to_regclass($1::text || '.migration') IS NOT NULL
+
+-- name: schema_add
+-- Where our tables live.
+CREATE SCHEMA IF NOT EXISTS {schema}
+
+-- name: schema_tables
+-- Tables in the schema, to tell ours from others'.
+SELECT count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = $1 AND c.relkind IN ('r', 'p', 'v')
+
+-- name: migration_table
+-- Where applied migrations are recorded.
+CREATE TABLE IF NOT EXISTS locktender.migration (
+    number integer PRIMARY KEY,
+    name text NOT NULL,
+    checksum text NOT NULL,
+    applied_at bigint NOT NULL
+)
+
+-- name: migration_list
+-- What was applied.
+SELECT number, checksum FROM locktender.migration
+
+-- name: migration_add
+-- Record an applied migration.
+INSERT INTO locktender.migration (number, name, checksum, applied_at)
+VALUES ($1, $2, $3, locktender.locktender_now())
+
+-- name: ping
+-- Whether the connection is alive.
+SELECT 1
+
+-- name: open_fence
+-- A verb that needs no leave.
+SELECT 1
+
+-- name: cycle_fence
+-- The leader's commit: the right term, the next cycle, the limits its counters were reckoned by, and no
+-- run whose key must be freed (that takes two statements). The update holds the row until the commit.
+UPDATE locktender.leader SET
+    cycle = $2,
+    seq = CASE WHEN $5::int > 0 THEN locktender.event_base() + $5 - 1 ELSE coalesce(
+        (SELECT max(seq) FROM locktender.event WHERE seq < locktender.event_horizon()), 0
+    ) END
+WHERE term = $1 AND cycle < $2 AND ($3::bigint = 0 OR cycle = $3) AND limits_version = $4
+    AND ($6 OR NOT EXISTS (
+        SELECT 1 FROM unnest($7::bigint[]) v (run) JOIN locktender.run r ON r.seq = v.run
+        WHERE r.key IS NOT NULL
+    ))
+RETURNING seq
+
+-- name: term_fence
+-- A leader's other verbs. A successor takes the row FOR UPDATE, so it waits for whoever passed here.
+SELECT term FROM locktender.leader WHERE term = $1 FOR KEY SHARE
+
+-- name: lease_fence
+-- A worker whose lease lives. Whoever declares it lost takes the row FOR UPDATE: after us, or before.
+SELECT w.id FROM locktender.worker w, clock
+WHERE w.id = $1 AND w.lease_until >= clock.now FOR KEY SHARE OF w
+
+-- name: commit_answer
+-- What a leader's commit comes to; no row: the fence was shut. One notification per commit.
+SELECT fence.seq, clock.now, pg_notify($1, $2) FROM fence, clock
+
+-- name: commit_answer_unflushed
+-- As `commit_answer`, without waiting for the disk: the next commit that does brings it along.
+SELECT fence.seq, clock.now, pg_notify($1, $2), set_config('synchronous_commit', 'off', true)
+FROM fence, clock
+
+-- name: wake
+-- One notification per commit, where something was written.
+SELECT pg_notify($1, $2) FROM fence
+
+-- name: quiet
+-- Nobody is woken.
+SELECT 1 WHERE false
+
+-- name: wake_if_moved
+-- One notification per commit, where a task was moved.
+SELECT pg_notify($1, $2) WHERE EXISTS (SELECT 1 FROM effect)
+
+-- name: told_given
+-- Events as they were composed.
+SELECT run, body, n FROM unnest($1::bigint[], $2::bytea[]) WITH ORDINALITY AS v (run, body, n)
+
+-- name: told_moved
+-- Events of the tasks that were moved, one per run.
+SELECT id >> 20 AS run, convert_to('[' || string_agg(change, ',' ORDER BY id) || ']', 'UTF8') AS body,
+    row_number() OVER (ORDER BY id >> 20) AS n
+FROM effect GROUP BY id >> 20
+
+-- name: idle_given
+-- Tasks whose orders are void.
+SELECT unnest($1::bigint[]) AS task
+
+-- name: idle_moved
+-- Orders of moved tasks are void.
+SELECT id AS task FROM effect
+
+-- name: closing_all
+-- All of the runs that end count as closed, but for holds.
+SELECT '' AS name, count(*) AS n FROM run_end WHERE kind <> 'hold'
+
+-- name: closing_given
+-- Closed runs under the names their tags ask for.
+SELECT name, n FROM unnest($1::text[], $2::bigint[]) v (name, n)
+
+-- name: ended_owned
+-- As `tasks_owned`, each with how its attempt ended and the change to tell from running and from an
+-- offer. In one piece: two parts could only be joined by comparing each row with each.
+SELECT t.id, t.token, t.state, t.worker, v.token AS asked, v.state AS ended, v.output, v.error,
+    v.change, v.declined
+FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::bytea[], $5::bytea[], $6::text[], $7::text[])
+    AS v (id, token, state, output, error, change, declined)
+JOIN locktender.task t ON t.id = v.id
+WHERE EXISTS (SELECT 1 FROM fence)
+ORDER BY t.id FOR NO KEY UPDATE OF t
+
+-- name: accept_answer
+-- Accepted tasks with all it takes to run them; of one that takes more bytes than this, only that it was
+-- accepted. Until the answer has been sent nothing is stored and every row stays locked, and a client
+-- that stands still takes no more than the sockets do.
+SELECT
+    t.id, t.node, t.idx, t.state, t.attempt, t.tries, t.abandons, t.offers, t.token, t.worker,
+    t.held, CASE WHEN size.small THEN t.input END, CASE WHEN size.small THEN t.output END,
+    CASE WHEN size.small THEN t.error END, t.requested_at, t.scheduled_at, t.started_at, t.ended_at,
+    t.not_before, t.eligible_at, CASE WHEN size.small THEN n.input END, r.id, r.graph, r.trace,
+    size.small, (SELECT count(*) FROM woken)
+FROM effect t
+JOIN locktender.run r ON r.seq = t.id >> 20
+LEFT JOIN locktender.node_input n ON n.run = t.id >> 20 AND n.node = t.node
+CROSS JOIN LATERAL (SELECT
+    coalesce(octet_length(t.input), 0) + coalesce(octet_length(t.output), 0)
+    + coalesce(octet_length(t.error), 0) + coalesce(octet_length(n.input), 0) <= $1::bigint AS small
+) size
+
+-- name: moved_answer
+-- Whether the fence was open (first row), whose the tasks were, and which of them were moved.
+SELECT 0::bigint, (SELECT count(*) FROM fence), '', (SELECT count(*) FROM woken) > 0
+UNION ALL
+SELECT id, token, state, false FROM tasks_owned
+UNION ALL
+SELECT id, 0, '', true FROM effect
+
+-- name: lost_lock
+-- Workers whose lease has passed, in order; their own verbs wait from here on.
+SELECT id, lease_until, body FROM locktender.worker
+WHERE lease_until < locktender.locktender_now() ORDER BY id FOR UPDATE
+
+-- name: worker_lock
+-- A worker that leaves: its own acceptances are over or wait.
+SELECT id FROM locktender.worker WHERE id = $1 FOR UPDATE
+
+-- name: later_events
+-- Whether these actors, or that term, have written events that would stand behind ours though they came
+-- before: our transaction's id was given before we waited for them.
+SELECT EXISTS (
+    SELECT 1 FROM locktender.event
+    WHERE seq >= locktender.event_base() AND (actor = ANY($1::text[]) OR term = $2)
+)
+
+-- name: event_base
+-- The seq of this transaction's first event, for COPY.
+SELECT locktender.event_base()
+
+-- name: held_back
+-- Since when the history is held back by a transaction in flight; NULL: it is not.
+SELECT min(at) FROM (
+    SELECT at FROM locktender.event WHERE seq >= locktender.event_horizon() ORDER BY seq LIMIT 1
+) e
+
+-- name: leader_lock
+-- Taking over, and recounting: waits for the leader's commit in flight, and holds the next one off.
+SELECT term, owner, expires_at, locktender.locktender_now() FROM locktender.leader FOR UPDATE
+
+-- name: leader_end_backend
+-- End the connection of a leader whose lease has passed: it may hang in a transaction. Only one of ours
+-- under the same role, and not another that was given the same number since.
+SELECT pg_terminate_backend(a.pid, 1000)
+FROM locktender.leader l JOIN pg_stat_activity a ON a.pid = l.backend AND a.backend_start = l.backend_since
+WHERE l.term = $1 AND l.expires_at > 0 AND a.usename = current_user AND a.pid <> pg_backend_pid()
+    AND a.application_name = 'locktender'
+
+-- name: stuck_list
+-- Connections of ours that wait for their client in the middle of a statement, with something locked or
+-- an id that holds the history back: (number, where it stands, for how long in microseconds, what it
+-- says). By the server's own clock, because that is what it notes the beginnings by.
+SELECT
+    a.pid, concat_ws(' ', a.query_start, c.bytes_processed),
+    (extract(epoch FROM clock_timestamp() - a.xact_start) * 1000000)::bigint, left(a.query, 100)
+FROM pg_stat_activity a LEFT JOIN pg_stat_progress_copy c ON c.pid = a.pid
+WHERE a.datname = current_database() AND a.usename = current_user AND a.pid <> pg_backend_pid()
+    AND a.state = 'active' AND a.wait_event_type = 'Client'
+    AND a.xact_start < clock_timestamp() - interval '2 seconds' AND strpos(a.query, $1::text) > 0
+    AND (a.backend_xid IS NOT NULL OR EXISTS (
+        SELECT 1 FROM pg_locks l WHERE l.pid = a.pid AND l.locktype = 'advisory' AND l.granted
+    ))
+
+-- name: stuck_end
+-- End them, unless they have moved on.
+SELECT a.pid, pg_terminate_backend(a.pid)
+FROM unnest($1::int[], $2::text[]) v (pid, place)
+JOIN pg_stat_activity a ON a.pid = v.pid LEFT JOIN pg_stat_progress_copy c ON c.pid = a.pid
+WHERE a.state = 'active' AND a.wait_event_type = 'Client'
+    AND concat_ws(' ', a.query_start, c.bytes_processed) = v.place
+
+-- name: alone_try
+-- Alone among those who admit runs, if nobody is.
+SELECT pg_try_advisory_xact_lock($1::int, $2::int)
+
+-- name: admissions_rise
+-- Whoever looked before this and submits without the lock writes nothing.
+UPDATE locktender.meta SET value = value + 1 WHERE name = 'admissions'
+
+-- name: numbers_taken
+-- Whether the next transaction would number its events below those that are there.
+SELECT coalesce(
+    (SELECT max(seq) FROM locktender.event) >= locktender.event_number(pg_snapshot_xmax(pg_current_snapshot())),
+    false
+)
+
+-- name: event_lock
+-- Nobody writes an event beside us; who waits for this reads the offset afterwards.
+LOCK TABLE locktender.event IN SHARE ROW EXCLUSIVE MODE
+
+-- name: numbers_raise
+-- Every transaction that has not ended numbers its events above those that are there.
+UPDATE locktender.meta SET
+    value = (SELECT max(seq) >> 20 FROM locktender.event) + 1 - pg_snapshot_xmin(pg_current_snapshot())::text::bigint
+WHERE name = 'xid_offset'
+RETURNING value
+
+-- name: blob_put
+-- A large value, once per content. One that is put again is young again; not every time is written.
+INSERT INTO locktender.blob (digest, body, put_at) VALUES ($1, $2, locktender.locktender_now())
+ON CONFLICT (digest) DO UPDATE SET put_at = excluded.put_at
+WHERE blob.put_at IS NULL OR blob.put_at < excluded.put_at - 60000000
+
+-- name: blobs_put_before
+-- Blobs that nobody has put since an instant.
+SELECT digest FROM locktender.blob WHERE put_at IS NULL OR put_at < $1
+
+-- name: blobs_remove
+-- Blobs that nobody refers to, unless somebody has put them again.
+DELETE FROM locktender.blob WHERE digest = ANY($1::text[]) AND (put_at IS NULL OR put_at < $2)
+RETURNING digest
+
+-- name: blob_get
+-- A large value.
+SELECT body FROM locktender.blob WHERE digest = $1
+
+-- name: submit_claim
+-- Takes the next numbers of runs, if nobody was admitted since these values were read and nobody is alone
+-- now. Two rows or nothing: each is read again, as it is then, if somebody changed it meanwhile.
+UPDATE locktender.meta SET value = CASE name WHEN 'last_run' THEN $3::bigint ELSE value END
+WHERE ((name = 'last_run' AND value = $1::bigint) OR (name = 'admissions' AND value = $2::bigint))
+    AND pg_try_advisory_xact_lock($4::int, $5::int)
+RETURNING name
+
+-- name: submit_fence
+-- Both rows were as they had been read.
+SELECT 1 FROM claimed HAVING count(*) = 2
+
+-- name: submit_answer
+-- Whether it was written. One notification.
+SELECT pg_notify($1, $2) FROM fence
+
+-- name: runs_just_queued
+-- The first few runs that others have queued, so that an idle leader knows them by one look.
+SELECT
+    seq, id, flow, graph, params, consts, tags, priority, key, kind, generation, state, verdict,
+    lane, waits_for, queued_at, started_at, ended_at, deadline_at, queue_timeout_us,
+    dispatch_deadline_us, output, error, trace
+FROM locktender.run WHERE seq = ANY (ARRAY(
+    SELECT e.run FROM locktender.event e
+    WHERE e.seq > $1 AND e.seq < locktender.event_horizon() AND e.actor = 'client'
+    ORDER BY e.seq LIMIT $2
+)) AND (state = 'queued') IS TRUE
+
+-- name: last_run_save
+-- The last run's number.
+UPDATE locktender.meta SET value = $1 WHERE name = 'last_run' AND EXISTS (SELECT 1 FROM fence)
+
+-- name: tasks_known
+-- Which of these tasks exist, before they are copied in.
+SELECT id FROM locktender.task WHERE id = ANY($1::bigint[])
+
+-- name: fence_answer
+-- Whether the verb was let through.
+SELECT count(*) FROM fence
+
+-- name: beat_answer
+-- The lease; no row: it was lost.
+SELECT fence.lease_until, clock.now, (SELECT count(*) FROM woken) FROM fence, clock
+
+-- name: status_estimate
+-- As `status_rows`, by the planner's figures: where counting would take long.
+SELECT
+    greatest(0, (SELECT reltuples::bigint FROM pg_class WHERE oid = 'locktender.task'::regclass)),
+    greatest(0, (SELECT reltuples::bigint FROM pg_class WHERE oid = 'locktender.event'::regclass)),
+    (SELECT count(*) FROM locktender.graph), (SELECT count(*) FROM locktender.queue),
+    (SELECT count(*) FROM locktender.request)
+
+-- name: status_blobs
+-- How many large values there are.
+SELECT count(*) FROM locktender.blob
+
+-- name: status_bytes
+-- What the schema takes on the disk.
+SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relkind = 'r'
+
+-- name: status_connections
+-- Connections of locktender to this database.
+SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'locktender'
+
+-- name: copy_begin
+-- One snapshot for a whole store, however long it takes to read.
+BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL idle_in_transaction_session_timeout = 0
+
+-- name: copy_lock
+-- One copy at a time goes into a schema.
+SELECT pg_try_advisory_lock({lock})
+
+-- name: copy_marks
+-- The numbers that were given last, and whose term it is.
+SELECT
+    (SELECT value FROM locktender.meta WHERE name = 'last_run'),
+    coalesce((SELECT max(seq) FROM locktender.event), 0), coalesce((SELECT max(id) FROM locktender.lane), 0),
+    coalesce((SELECT max(seq) FROM locktender.request), 0),
+    coalesce((SELECT max(seq) FROM locktender.limit_history), 0), term, owner, limits_version
+FROM locktender.leader
+
+-- name: copy_leader
+-- Nobody leads; the next term is a higher one.
+UPDATE locktender.leader SET
+    term = $1, owner = $2, limits_version = $3, expires_at = 0, cycle = -1, seq = 0, backend = 0,
+    backend_since = NULL
+
+-- name: copy_last_run
+-- The next run has a higher number.
+UPDATE locktender.meta SET value = $1 WHERE name = 'last_run'
+
+-- name: copy_sequences
+-- So have the next lane, request and change of a limit.
+SELECT
+    setval(pg_get_serial_sequence('locktender.lane', 'id'), greatest($1::bigint, 1), $1::bigint > 0),
+    setval(pg_get_serial_sequence('locktender.request', 'seq'), greatest($2::bigint, 1), $2::bigint > 0),
+    setval(pg_get_serial_sequence('locktender.limit_history', 'seq'), greatest($3::bigint, 1), $3::bigint > 0)
+
+-- name: copy_horizon
+-- Events from this number on will be given here.
+SELECT locktender.event_horizon()
+
+-- name: copy_mark
+-- The store is a copy that is not finished.
+INSERT INTO locktender.migration (number, name, checksum, applied_at)
+VALUES ($1, 'copying', '', locktender.locktender_now()) ON CONFLICT (number) DO NOTHING
+
+-- name: copy_unmark
+-- The copy is finished.
+DELETE FROM locktender.migration WHERE number = $1
+
+-- name: copy_blobs
+-- Large values.
+SELECT digest, body FROM locktender.blob ORDER BY digest
+
+-- name: copy_wipe_blobs
+-- None is left of a copy that was not finished.
+TRUNCATE locktender.blob

@@ -1,0 +1,30 @@
+-- name: asked_add
+-- Names of workers that are about to be asked for; a repetition changes nothing.
+INSERT INTO locktender.asked_worker (name, asked_at, expires_at, joined_at, body)
+SELECT v.name, clock.now, clock.now + $3::bigint, 0, v.body
+FROM unnest($1::text[], $2::bytea[]) v (name, body), clock
+WHERE EXISTS (SELECT 1 FROM fence)
+ON CONFLICT (name) DO NOTHING
+
+-- name: asked_joined
+-- The worker of this name is there.
+UPDATE locktender.asked_worker a SET joined_at = clock.now FROM clock
+WHERE a.name = $1 AND a.joined_at = 0 AND EXISTS (SELECT 1 FROM fence)
+
+-- name: asked_remove
+-- Workers that are gone, or that nobody waits for any longer.
+DELETE FROM locktender.asked_worker WHERE name = ANY($1::text[]) AND EXISTS (SELECT 1 FROM fence)
+
+-- name: asked_list
+-- Everybody who was asked for and is not known to be gone.
+SELECT name, asked_at, expires_at, joined_at, body FROM locktender.asked_worker ORDER BY name COLLATE "C"
+
+-- name: provisioner_say
+-- What the leader's provisioner is doing.
+INSERT INTO locktender.provisioner (one, term, said)
+SELECT 1, $1::bigint, $2::bytea WHERE EXISTS (SELECT 1 FROM fence)
+ON CONFLICT (one) DO UPDATE SET term = excluded.term, said = excluded.said
+
+-- name: provisioner_said
+-- What it is doing, if it is still the leader's.
+SELECT p.said FROM locktender.provisioner p JOIN locktender.leader l ON l.term = p.term

@@ -1,0 +1,93 @@
+-- name: prune_candidates
+-- The next runs by number: whether each may go (it ended before $3, all its events are checked, nobody
+-- waits for it, it has no key in use and no slots that a pool's lease still holds), and its tasks. Not
+-- by NOT EXISTS: within an expression the planner may read a whole table for it, once per batch.
+SELECT
+    c.seq, c.queued_at, c.ended_at, c.generation, c.goes,
+    CASE WHEN c.goes THEN (
+        SELECT count(*) FROM locktender.task t WHERE t.id >= c.seq << 20 AND t.id < (c.seq + 1) << 20
+    ) ELSE 0 END
+FROM (
+    SELECT
+        r.seq, r.queued_at, r.ended_at, r.generation,
+        r.state IN ('cancelled', 'failed', 'succeeded', 'timed_out')
+            AND r.ended_at > 0 AND r.ended_at < $3
+            AND (SELECT true FROM locktender.run w WHERE w.waits_for = r.seq LIMIT 1) IS NULL
+            AND (SELECT true FROM locktender.active_key a
+                WHERE a.key = r.key AND a.run = r.seq LIMIT 1) IS NULL
+            AND (SELECT true FROM locktender.linger l
+                WHERE l.task >= r.seq << 20 AND l.task < (r.seq + 1) << 20 LIMIT 1) IS NULL
+            AND (SELECT true FROM locktender.event e
+                WHERE e.run = r.seq AND e.seq > $4 LIMIT 1) IS NULL AS goes
+    FROM locktender.run r WHERE r.seq > $1 AND r.seq < $2 ORDER BY r.seq LIMIT $5
+) c
+ORDER BY c.seq
+
+-- name: prune_count
+-- How much history and how many tasks runs have.
+SELECT
+    (SELECT count(*) FROM unnest($1::bigint[]) v (run) JOIN locktender.task t
+        ON t.id >= v.run << 20 AND t.id < (v.run + 1) << 20),
+    (SELECT count(*) FROM unnest($1::bigint[]) v (run) JOIN locktender.event e ON e.run = v.run)
+
+-- name: prune_tasks
+-- The tasks of runs.
+DELETE FROM locktender.task t USING unnest($1::bigint[]) v (run)
+WHERE t.id >= v.run << 20 AND t.id < (v.run + 1) << 20
+
+-- name: prune_logs
+-- What their bodies logged.
+DELETE FROM locktender.log l USING unnest($1::bigint[]) v (run)
+WHERE l.task >= v.run << 20 AND l.task < (v.run + 1) << 20
+
+-- name: prune_inputs
+-- What the items of their mapped steps shared.
+DELETE FROM locktender.node_input WHERE run = ANY($1::bigint[])
+
+-- name: prune_orders
+-- Orders for their tasks that nobody obeyed.
+DELETE FROM locktender.orders o USING unnest($1::bigint[]) v (run)
+WHERE o.task >= v.run << 20 AND o.task < (v.run + 1) << 20
+
+-- name: prune_events
+-- Their history.
+DELETE FROM locktender.event WHERE run = ANY($1::bigint[])
+
+-- name: prune_runs
+-- The runs themselves.
+DELETE FROM locktender.run WHERE seq = ANY($1::bigint[])
+
+-- name: mentions
+-- The next runs by number, with the graph each names and the values that may stand for blobs.
+SELECT
+    r.seq, r.graph,
+    CASE WHEN position($3::bytea IN r.params) > 0 THEN r.params END,
+    CASE WHEN position($3::bytea IN r.consts) > 0 THEN r.consts END,
+    CASE WHEN position($3::bytea IN r.output) > 0 THEN r.output END,
+    CASE WHEN position($3::bytea IN r.error) > 0 THEN r.error END
+FROM locktender.run r WHERE r.seq > $1 ORDER BY r.seq LIMIT $2
+
+-- name: mentions_of_tasks
+-- Values of the tasks of runs in a range that may stand for blobs.
+SELECT
+    CASE WHEN position($3::bytea IN input) > 0 THEN input END,
+    CASE WHEN position($3::bytea IN output) > 0 THEN output END,
+    CASE WHEN position($3::bytea IN error) > 0 THEN error END
+FROM locktender.task WHERE id >= $1::bigint << 20 AND id < ($2::bigint + 1) << 20
+    AND (position($3::bytea IN input) > 0 OR position($3::bytea IN output) > 0
+        OR position($3::bytea IN error) > 0)
+
+-- name: mentions_of_inputs
+-- The same of what items of mapped steps share.
+SELECT input FROM locktender.node_input
+WHERE run >= $1 AND run <= $2 AND position($3::bytea IN input) > 0
+
+-- name: graph_names
+-- All stored graphs.
+SELECT hash FROM locktender.graph
+
+-- name: graphs_remove
+-- Graphs that no run names; those behind $2 came after the others were looked at.
+DELETE FROM locktender.graph WHERE hash = ANY($1::text[])
+    AND NOT EXISTS (SELECT 1 FROM locktender.run r WHERE r.seq > $2 AND r.graph = graph.hash)
+RETURNING hash

@@ -1,0 +1,239 @@
+-- name: last_seq
+-- The end of the history, as far as it can be followed.
+SELECT coalesce((SELECT max(seq) FROM locktender.event WHERE seq < locktender.event_horizon()), 0)
+
+-- name: runs_executing
+-- Runs that execute, by seq.
+SELECT
+    seq, id, flow, graph, params, consts, tags, priority, key, kind, generation, state, verdict,
+    lane, waits_for, queued_at, started_at, ended_at, deadline_at, queue_timeout_us,
+    dispatch_deadline_us, output, error, trace
+FROM locktender.run WHERE state IN ('running', 'cancelling') ORDER BY seq
+
+-- name: run_by_id
+-- One run.
+SELECT
+    seq, id, flow, graph, params, consts, tags, priority, key, kind, generation, state, verdict,
+    lane, waits_for, queued_at, started_at, ended_at, deadline_at, queue_timeout_us,
+    dispatch_deadline_us, output, error, trace
+FROM locktender.run WHERE id = $1
+
+-- name: runs_queued_by_seq
+-- Of these runs, those that are queued.
+SELECT
+    seq, id, flow, graph, params, consts, tags, priority, key, kind, generation, state, verdict,
+    lane, waits_for, queued_at, started_at, ended_at, deadline_at, queue_timeout_us,
+    dispatch_deadline_us, output, error, trace
+FROM locktender.run WHERE seq = ANY($1::bigint[]) AND (state = 'queued') IS TRUE ORDER BY seq
+
+-- name: runs_overdue
+-- Queued runs whose deadline has passed.
+SELECT
+    seq, id, flow, graph, params, consts, tags, priority, key, kind, generation, state, verdict,
+    lane, waits_for, queued_at, started_at, ended_at, deadline_at, queue_timeout_us,
+    dispatch_deadline_us, output, error, trace
+FROM locktender.run
+WHERE state = 'queued' AND deadline_at IS NOT NULL AND deadline_at <= (SELECT locktender.locktender_now())
+ORDER BY deadline_at, seq LIMIT $1
+
+-- name: runs_by_prefix
+-- Runs whose id lies in a range, by id.
+SELECT
+    seq, id, flow, graph, params, consts, tags, priority, key, kind, generation, state, verdict,
+    lane, waits_for, queued_at, started_at, ended_at, deadline_at, queue_timeout_us,
+    dispatch_deadline_us, output, error, trace
+FROM locktender.run WHERE id COLLATE "C" >= $1 AND id COLLATE "C" < $2 ORDER BY id COLLATE "C" LIMIT $3
+
+-- name: runs_filtered
+-- Runs by flow and tags, newest first.
+SELECT
+    seq, id, flow, graph, params, consts, tags, priority, key, kind, generation, state, verdict,
+    lane, waits_for, queued_at, started_at, ended_at, deadline_at, queue_timeout_us,
+    dispatch_deadline_us, output, error, trace
+FROM locktender.run
+WHERE seq < $1 AND (kind = 'flow' OR $2::text IS NOT NULL) AND ($2::text IS NULL OR flow = $2)
+    AND ($3::text = '{}' OR tags::jsonb @> $3::jsonb)
+ORDER BY seq DESC LIMIT $4
+
+-- name: runs_filtered_by_state
+-- The same where states are named: the newest of each, by the index on them.
+SELECT
+    r.seq, r.id, r.flow, r.graph, r.params, r.consts, r.tags, r.priority, r.key, r.kind,
+    r.generation, r.state, r.verdict, r.lane, r.waits_for, r.queued_at, r.started_at, r.ended_at,
+    r.deadline_at, r.queue_timeout_us, r.dispatch_deadline_us, r.output, r.error, r.trace
+FROM unnest($5::text[]) s (state) CROSS JOIN LATERAL (
+    SELECT * FROM locktender.run
+    WHERE run.state = s.state AND seq < $1
+        AND (kind = 'flow' OR $2::text IS NOT NULL) AND ($2::text IS NULL OR flow = $2)
+        AND ($3::text = '{}' OR tags::jsonb @> $3::jsonb)
+    ORDER BY seq DESC LIMIT $4
+) r
+ORDER BY r.seq DESC LIMIT $4
+
+-- name: graphs_executing
+-- Graphs of the runs that execute.
+SELECT hash, body FROM locktender.graph
+WHERE hash IN (SELECT graph FROM locktender.run WHERE state IN ('running', 'cancelling'))
+
+-- name: graph_get
+-- One graph.
+SELECT body FROM locktender.graph WHERE hash = $1
+
+-- name: tasks_executing
+-- All tasks of the runs that execute, by id.
+SELECT
+    t.id, t.node, t.idx, t.state, t.attempt, t.tries, t.abandons, t.offers, t.token, t.worker,
+    t.held, t.input, t.output, t.error, t.requested_at, t.scheduled_at, t.started_at, t.ended_at,
+    t.not_before, t.eligible_at
+FROM locktender.run r JOIN locktender.task t ON t.id >= r.seq << 20 AND t.id < (r.seq + 1) << 20
+WHERE r.state IN ('running', 'cancelling')
+ORDER BY t.id
+
+-- name: tasks_of_run
+-- All tasks of one run, by id.
+SELECT
+    t.id, t.node, t.idx, t.state, t.attempt, t.tries, t.abandons, t.offers, t.token, t.worker,
+    t.held, t.input, t.output, t.error, t.requested_at, t.scheduled_at, t.started_at, t.ended_at,
+    t.not_before, t.eligible_at
+FROM locktender.task t WHERE t.id >= $1::bigint << 20 AND t.id < ($1 + 1) << 20 ORDER BY t.id
+
+-- name: tasks_by_id
+-- These tasks, in this order.
+SELECT
+    t.id, t.node, t.idx, t.state, t.attempt, t.tries, t.abandons, t.offers, t.token, t.worker,
+    t.held, t.input, t.output, t.error, t.requested_at, t.scheduled_at, t.started_at, t.ended_at,
+    t.not_before, t.eligible_at
+FROM unnest($1::bigint[]) WITH ORDINALITY v (id, n) JOIN locktender.task t ON t.id = v.id ORDER BY v.n
+
+-- name: logs_list
+-- What attempts of a run logged, by task and token.
+SELECT task, token, attempt, body FROM locktender.log
+WHERE task >= $1::bigint << 20 AND task < ($1::bigint + 1) << 20 AND ($2::bigint IS NULL OR task = $2)
+    AND (task, token) > ($3::bigint, $4::bigint)
+ORDER BY task, token LIMIT $5::bigint
+
+-- name: workers_list
+-- All workers.
+SELECT body, since, lease_until FROM locktender.worker ORDER BY since, id COLLATE "C"
+
+-- name: workers_version
+-- Changes when a worker joins, leaves or describes itself anew.
+SELECT value FROM locktender.meta WHERE name = 'workers_version'
+
+-- name: bucket_list
+-- The state of rates.
+SELECT pool, tat FROM locktender.bucket ORDER BY pool COLLATE "C"
+
+-- name: reservation_list
+-- Slots kept free for waiters.
+SELECT task, pool, slots FROM locktender.reservation ORDER BY task, pool COLLATE "C"
+
+-- name: linger_list
+-- Slots of dead workers that their pool's lease still holds.
+SELECT task, token, pool, slots, until, worker FROM locktender.linger ORDER BY task, token, pool COLLATE "C"
+
+-- name: lanes_queued
+-- Lanes that have queued runs: one seek per lane, however long they are.
+WITH RECURSIVE l (lane) AS (
+    (SELECT lane FROM locktender.queue ORDER BY lane LIMIT 1)
+    UNION ALL
+    SELECT (SELECT q.lane FROM locktender.queue q WHERE q.lane > l.lane ORDER BY q.lane LIMIT 1)
+    FROM l WHERE l.lane IS NOT NULL
+)
+SELECT lane FROM l WHERE lane IS NOT NULL
+
+-- name: request_list
+-- What clients ask, oldest first.
+SELECT seq, body FROM locktender.request ORDER BY seq LIMIT $1
+
+-- name: stop_list
+-- Stop orders not yet obeyed.
+SELECT worker, task, token, kind, reason FROM locktender.orders WHERE kind = 'stop' ORDER BY task
+
+-- name: events_after
+-- What others committed, in commit order.
+SELECT seq, at, term, cycle, actor, run, body FROM locktender.event
+WHERE seq > $1 AND seq < locktender.event_horizon() AND actor <> $2 ORDER BY seq LIMIT $3
+
+-- name: events_all
+-- The history.
+SELECT seq, at, term, cycle, actor, run, body FROM locktender.event
+WHERE seq > $1 AND seq < locktender.event_horizon() ORDER BY seq LIMIT $2
+
+-- name: events_newest
+-- The end of the history, the last first.
+SELECT seq, at, term, cycle, actor, run, body FROM locktender.event
+WHERE seq > $1 AND seq < locktender.event_horizon() ORDER BY seq DESC LIMIT $2
+
+-- name: events_of_run
+-- The history of one run.
+SELECT seq, at, term, cycle, actor, run, body FROM locktender.event
+WHERE run = $1 AND seq > $2 AND seq < locktender.event_horizon() ORDER BY seq LIMIT $3
+
+-- name: heads
+-- The first runs of each lane: the work is what is returned, not what is queued.
+SELECT
+    r.seq, r.id, r.flow, r.graph, r.params, r.consts, r.tags, r.priority, r.key, r.kind,
+    r.generation, r.state, r.verdict, r.lane, r.waits_for, r.queued_at, r.started_at, r.ended_at,
+    r.deadline_at, r.queue_timeout_us, r.dispatch_deadline_us, r.output, r.error, r.trace
+FROM (
+    SELECT q.run, q.place FROM unnest($1::bigint[]) v (lane) CROSS JOIN LATERAL (
+        SELECT f.rank1, f.rank2, f.run, row_number() OVER (ORDER BY f.rank1, f.rank2, f.run) AS place
+        FROM (
+            SELECT rank1, rank2, run FROM locktender.queue
+            WHERE queue.lane = v.lane ORDER BY rank1, rank2, run LIMIT $2
+        ) f
+    ) q
+    ORDER BY q.place, q.rank1, q.rank2, q.run LIMIT $3
+) h JOIN locktender.run r ON r.seq = h.run
+ORDER BY r.lane, r.rank1, r.rank2, r.seq
+
+-- name: queue_list
+-- Queued runs in their global order.
+SELECT
+    r.seq, r.id, r.flow, r.graph, r.params, r.consts, r.tags, r.priority, r.key, r.kind,
+    r.generation, r.state, r.verdict, r.lane, r.waits_for, r.queued_at, r.started_at, r.ended_at,
+    r.deadline_at, r.queue_timeout_us, r.dispatch_deadline_us, r.output, r.error, r.trace
+FROM (SELECT rank1, rank2, run FROM locktender.queue ORDER BY rank1, rank2, run LIMIT $1) q
+CROSS JOIN LATERAL (SELECT * FROM locktender.run WHERE run.seq = q.run OFFSET 0) r
+ORDER BY q.rank1, q.rank2, q.run
+
+-- name: queue_place
+-- Where a queued run stands in its lane.
+SELECT lane, rank1, rank2 FROM locktender.run WHERE seq = $1 AND state = 'queued'
+
+-- name: queue_line
+-- Queued runs but those of lower priority than one of them, by lane: how many, and how many before its place.
+SELECT l.signature, g.rank1, g.waiting, g.older
+FROM (
+    SELECT q.lane, q.rank1, count(*) AS waiting,
+        count(*) FILTER (WHERE (q.rank1, q.rank2, q.run) < ($2::bigint, $3::bigint, $4::bigint)) AS older
+    FROM (
+        (SELECT lane, rank1, rank2, run FROM locktender.queue
+        WHERE lane = $1::bigint AND rank1 <= $2::bigint LIMIT $5)
+        UNION ALL
+        (SELECT lane, rank1, rank2, run FROM locktender.queue
+        WHERE lane <> $1::bigint AND rank1 <= $2::bigint LIMIT $5)
+    ) q
+    GROUP BY q.lane, q.rank1
+) g JOIN locktender.lane l ON l.id = g.lane
+
+-- name: counter_list
+-- All counters.
+SELECT c.name, c.admitted, coalesce(d.closed, 0)
+FROM locktender.counter c LEFT JOIN locktender.closed d ON d.name = c.name
+
+-- name: run_counts
+-- Runs that are queued and that execute.
+SELECT
+    (SELECT count(*) FROM locktender.queue),
+    (SELECT count(*) FROM locktender.run WHERE state IN ('running', 'cancelling'))
+
+-- name: slots_held
+-- Slots in use per pool, from the tasks that hold them.
+SELECT h.key, sum(h.value::bigint)::bigint
+FROM locktender.run r JOIN locktender.task t ON t.id >= r.seq << 20 AND t.id < (r.seq + 1) << 20
+CROSS JOIN LATERAL jsonb_each_text(convert_from(t.held, 'UTF8')::jsonb) h
+WHERE r.state IN ('running', 'cancelling')
+    AND t.state IN ('scheduled', 'running') AND t.held IS NOT NULL
+GROUP BY h.key

@@ -1,0 +1,120 @@
+-- name: worker_get
+-- A worker.
+SELECT since, lease_until, body FROM locktender.worker WHERE id = $1
+
+-- name: worker_lost
+-- Whether this id was declared lost.
+SELECT 1 FROM locktender.lost_worker WHERE id = $1
+
+-- name: worker_save
+-- Join, or renew a lease that has not passed. Compared and set: whoever declares the worker lost at the
+-- same moment comes before us and leaves nothing to renew, or after us and finds it alive.
+INSERT INTO locktender.worker (id, since, lease_until, body)
+SELECT $1::text, clock.now, clock.now + $2::bigint, $3::bytea FROM clock
+WHERE NOT EXISTS (SELECT 1 FROM locktender.lost_worker l WHERE l.id = $1)
+ON CONFLICT (id) DO UPDATE SET lease_until = excluded.lease_until, body = excluded.body
+WHERE worker.lease_until >= excluded.since
+RETURNING lease_until
+
+-- name: worker_remove
+-- The worker is gone.
+DELETE FROM locktender.worker WHERE id = $1
+
+-- name: worker_end_lease
+-- It left with work in its hands: the next sweep declares it lost.
+UPDATE locktender.worker SET lease_until = 0 WHERE id = $1
+
+-- name: workers_changed
+-- Tell the leader to look at the workers again.
+UPDATE locktender.meta SET value = value + 1 WHERE name = 'workers_version' AND EXISTS (SELECT 1 FROM fence)
+
+-- name: lost_add
+-- This id may not come back.
+INSERT INTO locktender.lost_worker (id, lost_at)
+SELECT id, $2::bigint FROM unnest($1::text[]) v (id) ON CONFLICT (id) DO UPDATE SET lost_at = excluded.lost_at
+
+-- name: lost_prune
+-- Forget ids lost long ago.
+DELETE FROM locktender.lost_worker WHERE lost_at < $1
+
+-- name: worker_leases
+-- Until when each worker is presumed alive.
+SELECT id, lease_until FROM locktender.worker
+
+-- name: worker_tasks
+-- What these workers have in hand. Only executing runs can have tasks in flight.
+SELECT t.id, t.token, t.state, t.worker
+FROM locktender.run r JOIN locktender.task t ON t.id >= r.seq << 20 AND t.id < (r.seq + 1) << 20
+WHERE r.state IN ('running', 'cancelling')
+    AND t.worker = ANY($1::text[]) AND t.state IN ('scheduled', 'running')
+ORDER BY t.id FOR NO KEY UPDATE OF t
+
+-- name: task_abandon
+-- Running tasks of lost workers.
+UPDATE locktender.task SET state = 'abandoned', abandons = abandons + 1, held = NULL, ended_at = $1
+WHERE id = ANY($2::bigint[])
+
+-- name: task_hand_back
+-- Running tasks that lost workers were told to leave behind: nothing charged.
+UPDATE locktender.task SET state = 'handed_back', held = NULL, ended_at = $1, error = $2
+WHERE id = ANY($3::bigint[])
+
+-- name: task_release
+-- Offers to lost workers: ready again, nothing charged.
+UPDATE locktender.task SET state = 'requested', token = 0, worker = NULL, held = NULL
+WHERE id = ANY($1::bigint[])
+
+-- name: task_withdraw
+-- Offers taken back. The token stays, so that a repetition is recognised.
+UPDATE locktender.task t SET
+    state = $1::text, worker = NULL, held = NULL,
+    ended_at = CASE WHEN $1::text = 'cancelled' THEN clock.now ELSE t.ended_at END
+FROM tasks_owned o, clock
+WHERE t.id = o.id AND o.token = o.asked AND o.state = 'scheduled'
+RETURNING t.id, o.change
+
+-- name: tasks_owned
+-- Whose these tasks are now, locked in order: two who meet here never wait for each other.
+SELECT t.id, t.token, t.state, t.worker, v.token AS asked, v.change
+FROM unnest($1::bigint[], $2::bigint[], $3::text[]) v (id, token, change)
+JOIN locktender.task t ON t.id = v.id
+WHERE EXISTS (SELECT 1 FROM fence)
+ORDER BY t.id FOR NO KEY UPDATE OF t
+
+-- name: task_accept
+-- The worker owns them from here, if they are still offered to it under these tokens.
+UPDATE locktender.task t SET state = 'running', attempt = t.attempt + 1, started_at = clock.now
+FROM tasks_owned o, clock
+WHERE t.id = o.id AND o.token = o.asked AND o.worker = $1 AND o.state = 'scheduled'
+RETURNING t.*, o.change
+
+-- name: tasks_accepted
+-- The tasks that a worker runs under these tokens, with all it needs for them.
+SELECT
+    t.id, t.node, t.idx, t.state, t.attempt, t.tries, t.abandons, t.offers, t.token, t.worker,
+    t.held, t.input, t.output, t.error, t.requested_at, t.scheduled_at, t.started_at, t.ended_at,
+    t.not_before, t.eligible_at, n.input, r.id, r.graph, r.trace
+FROM unnest($2::bigint[], $3::bigint[]) v (id, token)
+JOIN locktender.task t ON t.id = v.id AND t.token = v.token
+JOIN locktender.run r ON r.seq = t.id >> 20
+LEFT JOIN locktender.node_input n ON n.run = r.seq AND n.node = t.node
+WHERE t.worker = $1 AND t.state = 'running'
+
+-- name: task_finish
+-- Attempts end. The token stays, so that a repetition is recognised.
+UPDATE locktender.task t SET
+    state = o.ended, output = o.output, error = o.error, held = NULL, ended_at = clock.now
+FROM tasks_owned o, clock
+WHERE t.id = o.id AND o.token = o.asked
+    AND (o.state = 'running' OR (o.state = 'scheduled' AND o.ended = 'handed_back'))
+RETURNING t.id, CASE WHEN o.state = 'running' THEN o.change ELSE o.declined END AS change
+
+-- name: log_add
+-- What attempts logged; a repetition changes nothing.
+INSERT INTO locktender.log (task, token, attempt, body)
+SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bytea[])
+ON CONFLICT (task, token) DO NOTHING
+
+-- name: orders_of
+-- What a worker is to do.
+SELECT worker, task, token, kind, reason FROM locktender.orders WHERE worker = $1 ORDER BY task, kind

@@ -1,0 +1,412 @@
+"""The PostgreSQL store: one schema, any number of processes on any number of machines.
+
+A process has at most five connections, each opened when it is first needed:
+one for the leader's writes, one for all other writes, one for the leader's and
+the workers' reads, one for everybody who only looks, so that a long listing
+never delays a cycle, and one that listens.
+
+Everything but the listener works through a pooler in transaction mode
+(`?pooled=true`): no statement outlasts its transaction, no setting does, and
+every name is written with its schema.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from functools import partial
+from typing import TypeVar
+
+from locktender.base.changes import Order, TaskRow
+from locktender.base.clock import SECOND, Clock, SystemClock
+from locktender.base.errors import StoreBusy, StoreError
+from locktender.base.events import Change, EventRow
+from locktender.base.limits import Limits
+from locktender.base.logs import LogFilter, LogRow
+from locktender.base.model import LimitChange, LimitRow, Request, RunRow, WorkerRow
+from locktender.store.decode import encode
+from locktender.store.postgres import (
+    commits,
+    leading,
+    limiting,
+    numbering,
+    opening,
+    provisioning,
+    pruning,
+    reads,
+    recovery,
+    retrying,
+    stuck,
+    work,
+)
+from locktender.store.postgres.compose import Dialect, Parts, columns
+from locktender.store.postgres.grouping import Desk
+from locktender.store.postgres.lag import Lag
+from locktender.store.postgres.line import Line
+from locktender.store.postgres.listener import Listener
+from locktender.store.postgres.options import Options, parse
+from locktender.store.postgres.session import SQL, Known, Session
+from locktender.store.protocol import (
+    Accept,
+    Beat,
+    Beaten,
+    Commit,
+    Committed,
+    Counts,
+    Elect,
+    EventFilter,
+    Expire,
+    Finish,
+    Gather,
+    Gathered,
+    Heads,
+    Heard,
+    Leadership,
+    Lost,
+    QueueEntry,
+    QueueLine,
+    Recut,
+    RunFilter,
+    SetLimit,
+    Snapshot,
+    Started,
+    Store,
+    Submit,
+    Submitted,
+    Tidy,
+    Withdraw,
+)
+from locktender.store.provisioning import Provision, Provisioned
+from locktender.store.pruning import Discard, Discarded, Kept, Mentions, Prune, Pruned
+
+T = TypeVar("T")
+
+CONNECTIONS = 5
+"""The most that one open store has."""
+CLEAR_EVERY_US = SECOND
+"""How often a leader looks for connections that are stuck."""
+TIDY_TRIES, TIDY_PAUSE_SECONDS = 40, 0.05
+SYNC_EVERY_US = SECOND
+"""How long the store's time is reckoned from the last answer before it is asked for again."""
+
+
+class _Open:
+    """What an open store has: its connections."""
+
+    def __init__(self, make: Callable[[], Line], listener: Listener) -> None:
+        self.lead, self.write, self.work, self.look = make(), make(), make(), make()
+        self.desk = Desk(self.write)
+        self.listener = listener
+        self.lag = Lag(listener.notice)
+
+    async def stop(self) -> None:
+        await self.listener.stop()
+        lines = (self.lead, self.write, self.work, self.look)
+        await asyncio.gather(*(line.close() for line in lines))
+
+
+class PostgresStore(Store):
+    """Implements `locktender.store.protocol.Store`; its docstrings are there."""
+
+    def __init__(self, url: str, clock: Clock | None = None, *, schema: str | None = None) -> None:
+        """`clock` is for tests: it takes the place of the server's time, for all who use the schema."""
+        self._made_of = url, clock, schema
+        self.options: Options = parse(url, schema)
+        self._clock = clock
+        self._frozen_at: int | None = None
+        """What the schema's clock was last set to; None while there may be no schema."""
+        self._boot = SystemClock()
+        self._synced = 0, -SYNC_EVERY_US
+        self._sql = Dialect(SQL, self.options.quoted_schema)
+        self._state: _Open | None = None
+        self._stale = 0
+        self._workers_seen: tuple[str, int] = "", -1
+        self._looked_at = 0
+        self._cleared_at = -CLEAR_EVERY_US
+
+    # -- opening
+
+    def twin(self) -> PostgresStore:
+        url, clock, schema = self._made_of
+        twin = PostgresStore(url, clock, schema=schema)
+        # Nobody waits on it: one listener per process is enough.
+        twin.options = replace(self.options, listen="off")
+        return twin
+
+    async def open(self) -> None:
+        if self._state is not None:
+            return
+        known = Known(f"{os.getpid()}-{os.urandom(6).hex()}")
+        before = None if self._clock is None else self._freeze
+        make = partial(Line, self.options, self._sql, known, before)
+        state = _Open(make, Listener(self.options, known.origin))
+        self._frozen_at = None
+        try:
+            await state.work.call(lambda tx: opening.check_server(tx, CONNECTIONS), read=True)
+            await state.work.call(opening.migrate)
+            await state.work.call(numbering.keep_order)
+            # From here on no foreign commit is missed.
+            await state.listener.start()
+        except BaseException:
+            await state.stop()
+            raise
+        self._frozen_at = -1
+        self._state = state
+        self._workers_seen = "", -1
+        self._looked_at = 0
+
+    async def close(self) -> None:
+        state, self._state = self._state, None
+        if state is not None:
+            await state.stop()
+
+    async def now(self) -> int:
+        """Reckoned from the last answer by the boot-time clock: never ahead of the server's."""
+        if self._clock is not None:
+            return self._clock.now()
+        told, at = self._synced
+        since = self._boot.monotonic() - at
+        if since >= SYNC_EVERY_US:
+            return self._sync((await self._read(lambda tx: tx.row("now")))[0])
+        return told + since
+
+    def _sync(self, now: int) -> int:
+        self._synced = now, self._boot.monotonic()
+        return now
+
+    async def _freeze(self, tx: Session) -> None:
+        clock = self._clock
+        if clock is None or self._frozen_at is None:
+            return
+        if (now := clock.now()) != self._frozen_at:
+            await tx.run("freeze_clock", now)
+            self._frozen_at = now
+
+    @property
+    def _opened(self) -> _Open:
+        if self._state is None:
+            raise StoreError("the store is not open.", hint="Call open() first.")
+        return self._state
+
+    async def _lead(self, verb: Callable[[Session], Awaitable[T]]) -> T:
+        return await self._opened.lead.call(verb)
+
+    async def _write(self, verb: Callable[[Session], Awaitable[T]]) -> T:
+        return await self._opened.write.call(verb)
+
+    async def _read(self, verb: Callable[[Session], Awaitable[T]]) -> T:
+        return await self._opened.work.call(verb, read=True)
+
+    async def _look(self, verb: Callable[[Session], Awaitable[T]]) -> T:
+        return await self._opened.look.call(verb, read=True)
+
+    # -- clients
+
+    async def submit(self, submit: Submit) -> list[Submitted]:
+        return await self._opened.desk.submit(submit)
+
+    async def retry(self, run_ids: list[str]) -> list[Submitted]:
+        return await self._write(lambda tx: retrying.retry(tx, run_ids))
+
+    async def ask(self, requests: list[Request]) -> None:
+        async def verb(tx: Session) -> None:
+            parts = Parts()
+            parts.add("now", alias="clock")
+            parts.add("open_fence", alias="fence")
+            parts.add("request_add", [encode(request) for request in requests])
+            parts.add("wake", *tx.hint("ask"))
+            await tx.compose(parts)
+
+        await self._write(verb)
+
+    async def set_limit(self, changes: list[SetLimit]) -> None:
+        await self._write(lambda tx: limiting.set_limits(tx, changes))
+
+    # -- the leader
+
+    async def elect(self, elect: Elect) -> Leadership:
+        if not elect.term:
+            return await self._lead(lambda tx: leading.elect(tx, elect))
+        await self._clear_the_way()
+        lines = self._opened
+        backend = lines.lead.backend
+        # Not behind the commits that wait for their turn; and not behind a submission that waits for its.
+        line = next((each for each in (lines.write, lines.work) if not each.busy), lines.write)
+        return await line.call(lambda tx: leading.renew(tx, elect, backend))
+
+    async def _clear_the_way(self) -> None:
+        """At most once a second. By a line on which nothing ever waits for a lock."""
+        if (now := self._boot.monotonic()) - self._cleared_at >= CLEAR_EVERY_US:
+            self._cleared_at = now
+            await self._look(stuck.end_stuck)
+
+    async def resign(self, owner: str, term: int) -> None:
+        await self._lead(lambda tx: tx.run("leader_resign", owner, term))
+
+    async def load(self) -> Snapshot:
+        return await self._read(reads.load)
+
+    async def gather(self, gather: Gather) -> Gathered:
+        actor, version = self._workers_seen
+        seen = version if actor == gather.actor else -1
+        gathered, version, held_back = await self._read(lambda tx: reads.gather(tx, gather, seen))
+        self._workers_seen = gather.actor, version
+        self._sync(gathered.now)
+        self._opened.lag.found(held_back)
+        return gathered
+
+    async def heads(self, heads: Heads) -> list[RunRow]:
+        return await self._read(lambda tx: reads.heads(tx, heads))
+
+    async def arrivals(self, runs: list[int]) -> list[RunRow]:
+        return await self._read(lambda tx: reads.arrivals(tx, runs))
+
+    async def overdue(self, limit: int) -> list[RunRow]:
+        return await self._read(lambda tx: reads.overdue(tx, limit))
+
+    async def commit(self, commit: Commit) -> Committed:
+        committed = await self._lead(lambda tx: commits.commit(tx, commit))
+        self._sync(committed.now)
+        return committed
+
+    async def withdraw(self, withdraw: Withdraw) -> list[tuple[int, int]]:
+        return await self._lead(lambda tx: recovery.withdraw(tx, withdraw))
+
+    async def expire(self, expire: Expire) -> list[Lost]:
+        await self._clear_the_way()
+        return await self._lead(lambda tx: recovery.expire(tx, expire))
+
+    async def recut(self, recut: Recut) -> int:
+        return await self._lead(lambda tx: recovery.recut(tx, recut))
+
+    async def tidy(self, tidy: Tidy) -> int:
+        for _ in range(TIDY_TRIES):
+            after = await self._lead(lambda tx: recovery.tidy(tx, tidy))
+            if after is not None:
+                return after
+            await asyncio.sleep(TIDY_PAUSE_SECONDS)
+        raise StoreBusy("submitters never pause.", hint="Lanes are tidied the next time.")
+
+    # -- workers
+
+    async def beat(self, beat: Beat) -> Beaten:
+        return await self._write(lambda tx: work.beat(tx, beat))
+
+    async def leave(self, worker: str) -> None:
+        await self._write(lambda tx: work.leave(tx, worker))
+
+    async def orders(self, worker: str) -> list[Order]:
+        return await self._read(lambda tx: work.orders(tx, worker))
+
+    async def accept(self, accept: Accept) -> list[Started]:
+        started, stale = await self._write(lambda tx: work.accept(tx, accept))
+        self._stale += stale
+        return started
+
+    async def finish(self, finish: Finish) -> list[tuple[int, int]]:
+        stale = await self._write(lambda tx: work.finish(tx, finish))
+        self._stale += len(stale)
+        return stale
+
+    async def keep_logs(self, rows: list[LogRow]) -> None:
+        await self._write(lambda tx: tx.run("log_add", *columns(sorted(rows), 4)))
+
+    # -- values
+
+    async def put_blob(self, data: bytes) -> str:
+        # Content has one name: writing it twice is writing it once.
+        return await self._look(lambda tx: reads.put_blob(tx, data))
+
+    async def get_blob(self, digest: str) -> bytes:
+        return await self._look(lambda tx: reads.get_blob(tx, digest))
+
+    async def graph(self, digest: str) -> bytes:
+        return await self._read(lambda tx: reads.graph(tx, digest))
+
+    # -- reads
+
+    async def run(self, run_id: str) -> RunRow | None:
+        return await self._read(lambda tx: reads.run(tx, run_id))
+
+    async def runs(self, where: RunFilter) -> list[RunRow]:
+        return await self._look(lambda tx: reads.runs(tx, where))
+
+    async def tasks(self, run: int) -> list[TaskRow]:
+        return await self._read(lambda tx: reads.tasks(tx, run))
+
+    async def events(self, where: EventFilter) -> list[EventRow]:
+        return await self._look(lambda tx: reads.events(tx, where))
+
+    async def logs(self, where: LogFilter) -> list[LogRow]:
+        return await self._look(lambda tx: reads.logs(tx, where))
+
+    async def queue(self, limit: int) -> list[QueueEntry]:
+        return await self._look(lambda tx: reads.queue(tx, limit))
+
+    async def line(self, run: int, most: int) -> QueueLine | None:
+        return await self._look(lambda tx: reads.line(tx, run, most))
+
+    async def workers(self) -> list[WorkerRow]:
+        return await self._read(reads.workers)
+
+    async def leader(self) -> str | None:
+        return await self._read(reads.leader)
+
+    async def limits(self) -> tuple[Limits, list[LimitRow]]:
+        return await self._read(reads.limits_in_force)
+
+    async def limit_history(self, limit: int) -> list[LimitChange]:
+        return await self._look(lambda tx: reads.limit_history(tx, limit))
+
+    async def counts(self) -> Counts:
+        return await self._look(reads.counts)
+
+    async def stale_writes(self) -> int:
+        return self._stale
+
+    @property
+    def listener_replaced(self) -> int:
+        """How often the connection that listens was lost and made anew."""
+        return 0 if self._state is None else self._state.listener.replaced
+
+    # -- workers that are asked for
+
+    async def provision(self, provision: Provision) -> None:
+        await self._write(lambda tx: provisioning.provision(tx, provision))
+
+    async def forget_asked(self, names: list[str]) -> None:
+        await self._write(lambda tx: provisioning.forget(tx, names))
+
+    async def provisioned(self) -> Provisioned:
+        return await self._look(provisioning.provisioned)
+
+    # -- upkeep
+
+    async def prune(self, prune: Prune) -> Pruned:
+        return await self._write(lambda tx: pruning.prune(tx, prune))
+
+    async def remark(self, change: Change) -> int:
+        return await self._write(lambda tx: pruning.remark(tx, change))
+
+    async def mentions(self, after: int, limit: int) -> Mentions:
+        return await self._look(lambda tx: pruning.mentions(tx, after, limit))
+
+    async def kept(self, put_before: int) -> Kept:
+        return await self._look(lambda tx: pruning.kept(tx, put_before))
+
+    async def discard(self, discard: Discard) -> Discarded:
+        return await self._write(lambda tx: pruning.discard(tx, discard))
+
+    # -- waking
+
+    async def hear(self, worker: str, timeout_us: int) -> Heard:
+        return await self._opened.listener.hear(worker, timeout_us / SECOND)
+
+    async def wait(self, timeout_us: int, since: int = -1) -> int:
+        listener = self._opened.listener
+        # Real time, not the store's: a test's clock does not make anybody wait longer.
+        seen = self._looked_at if since < 0 else since
+        self._looked_at = mark = await listener.wait(seen, timeout_us / SECOND)
+        return mark

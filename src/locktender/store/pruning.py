@@ -1,0 +1,202 @@
+"""Forgetting: whole runs that ended long ago, and what nobody refers to any more.
+
+Who runs this: an operator (`locktender db prune`) or the leader (`retention`), beside
+live engines and beside each other. What they could race for, and why it is safe:
+
+    a run      goes with all its rows in one transaction that looks at its state itself. Whoever
+               could give an ended run a new life (a retry) or a new follower (a replacement that
+               waits for it) is a submitter, and submitters and pruners come one after the other.
+    a history  loses a run's events only if all of them were checked before (`Prune.checked`).
+    a graph    goes when no run names it; a submission stores its graph and its run together.
+    a blob     is stored before the row that refers to it. So one that was put within `BLOB_GRACE_US`
+               stays, whoever refers to it; putting it again makes it young again.
+
+References to graphs and blobs have no index: they are found by reading all runs, page by page,
+and not within the transactions that remove runs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from locktender.base.clock import SECOND
+from locktender.base.events import Change
+from locktender.base.states import TERMINAL_RUNS
+
+MOST_TASKS = 20_000
+"""A batch ends early once its runs have this many tasks: its transaction must stay short."""
+BLOB_GRACE_US = 3_600 * SECOND
+MARKER = b'"$locktender.blob"'
+_DIGEST = re.compile(rb'"\$locktender\.blob"\s*:\s*\{\s*"digest"\s*:\s*"([0-9a-f]{64})"')
+PARTS = ("tasks", "logs", "inputs", "orders", "events", "runs")
+"""What a run consists of: each goes by its own statement, `prune_…`."""
+TERMINAL: list[str] = sorted(TERMINAL_RUNS)
+
+
+@dataclass(frozen=True, slots=True)
+class Prune:
+    """Remove runs that ended before an instant, in order of their numbers, a batch at a time."""
+
+    before: int
+    checked: int
+    """The seq up to which the history was checked: a run with a later event stays."""
+    who: str
+    after: int = 0
+    """The run to go on from."""
+    below: int = 2**62
+    """Runs from this number on stay."""
+    batch: int = 500
+    """How many runs are looked at."""
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    runs: int
+    tasks: int
+    events: int
+    after: int
+    """The run to go on from; 0 when all were looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mentions:
+    """What some runs refer to."""
+
+    graphs: set[str]
+    blobs: set[str]
+    after: int
+    """The run to go on from; 0 when there is none behind these."""
+    last: int
+    """The last run that was looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What is stored by content: all graphs, and blobs that nobody has put lately."""
+
+    graphs: set[str]
+    blobs: set[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Discard:
+    """Remove what no run refers to, unless somebody has come to since."""
+
+    graphs: list[str] = field(default_factory=list[str])
+    blobs: list[str] = field(default_factory=list[str])
+    last_run: int = 0
+    """Runs up to this number were looked at."""
+    put_before: int = 0
+    """A blob that was put at or after this instant stays."""
+
+
+@dataclass(frozen=True, slots=True)
+class Discarded:
+    graphs: int
+    blobs: int
+
+
+class Forgetting(Protocol):
+    """The verbs of upkeep: a part of `Store`."""
+
+    async def prune(self, prune: Prune) -> Pruned: ...
+    async def remark(self, change: Change) -> int:
+        """Adds to the history what somebody found about it; the seq given to that."""
+        ...
+
+    async def mentions(self, after: int, limit: int) -> Mentions: ...
+    async def kept(self, put_before: int) -> Kept: ...
+    async def discard(self, discard: Discard) -> Discarded: ...
+
+
+class Candidate(NamedTuple):
+    """A run that was looked at, as `prune_candidates` gives it."""
+
+    seq: int
+    queued_at: int
+    ended_at: int
+    generation: int
+    goes: bool
+    tasks: int
+
+
+class Chosen(NamedTuple):
+    runs: list[int]
+    until: int
+    """When the last of them ended."""
+    after: int
+
+
+def choose(prune: Prune, rows: Iterable[Sequence[Any]]) -> Chosen:
+    """The runs of this batch, and where the next one goes on.
+
+    Numbers follow submissions: where a run that was never retried was queued
+    after the instant, so was everything behind it, and nothing there can have
+    ended before.
+    """
+    looked_at = [Candidate(*row) for row in rows]
+    runs: list[int] = []
+    until = tasks = 0
+    for each in looked_at:
+        if each.goes:
+            runs.append(each.seq)
+            until = max(until, each.ended_at)
+            tasks += each.tasks
+            if tasks >= MOST_TASKS:
+                return Chosen(runs, until, each.seq)
+        elif not each.generation and each.queued_at >= prune.before:
+            return Chosen(runs, until, 0)
+    more = len(looked_at) == prune.batch
+    return Chosen(runs, until, looked_at[-1].seq if more else 0)
+
+
+def told(prune: Prune, chosen: Chosen, tasks: int, events: int) -> Change:
+    """What the history says of a batch that went."""
+    return Change(
+        "audit",
+        0,
+        "",
+        "pruned",
+        0,
+        {
+            "runs": len(chosen.runs),
+            "tasks": tasks,
+            "events": events,
+            "until": chosen.until,
+            "checked": prune.checked,
+            "who": prune.who,
+        },
+    )
+
+
+def digests(values: Iterable[bytes | None]) -> set[str]:
+    """The blobs that values refer to, wherever in them."""
+    return {
+        found.decode()
+        for value in values
+        if value is not None and MARKER in value
+        for found in _DIGEST.findall(value)
+    }
+
+
+async def sweep(store: Forgetting, now: int, *, page: int = 2_000) -> Discarded:
+    """Removes graphs and blobs that no run refers to. Reads every run: for now and then, not for every batch."""
+    put_before = now - BLOB_GRACE_US
+    kept = await store.kept(put_before)
+    graphs, blobs = set(kept.graphs), set(kept.blobs)
+    after, last = 0, 0
+    while graphs or blobs:
+        found = await store.mentions(after, page)
+        graphs -= found.graphs
+        blobs -= found.blobs
+        last = max(last, found.last)
+        after = found.after
+        if not after:
+            break
+    if not graphs and not blobs:
+        return Discarded(0, 0)
+    return await store.discard(Discard(sorted(graphs), sorted(blobs), last, put_before))

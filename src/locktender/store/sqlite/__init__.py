@@ -1,0 +1,5 @@
+"""The SQLite back end."""
+
+from locktender.store.sqlite.store import SqliteStore
+
+__all__ = ["SqliteStore"]

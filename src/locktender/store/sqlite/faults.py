@@ -1,0 +1,90 @@
+"""What SQLite and the file system report, as errors that say what to do next."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+from locktender.base.errors import StoreBusy, StoreError
+
+_FULL = "Free some space; the store goes on by itself then."
+
+
+def translate(error: sqlite3.Error | OSError, path: Path) -> StoreError:
+    """The `StoreError` that stands for `error` on the file at `path`."""
+    if isinstance(error, OSError):
+        return StoreError(
+            f"the store {path} cannot be used: {error.strerror or error}.",
+            field="path",
+            got=str(error.filename or path),
+            hint="Check that the folder exists, is writable and has space.",
+        )
+    code = getattr(error, "sqlite_errorcode", None)
+    # The low byte is the primary code; the rest refines it.
+    match (code & 0xFF) if isinstance(code, int) else None:
+        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+            return busy(path)
+        case sqlite3.SQLITE_FULL:
+            return StoreError(f"no space is left for {path}; nothing was stored.", hint=_FULL)
+        case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM | sqlite3.SQLITE_AUTH:
+            return read_only(path)
+        case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
+            return StoreError(
+                f"{path} is not a locktender store, or it is damaged ({error}).",
+                field="path",
+                got=str(path),
+                hint="Restore it from a backup, or name another file.",
+            )
+        case sqlite3.SQLITE_CANTOPEN:
+            return StoreError(
+                f"the store {path} cannot be opened ({error}).",
+                field="path",
+                got=str(path),
+                hint="Check that it is a file and that its folder is writable.",
+            )
+        case sqlite3.SQLITE_IOERR:
+            return StoreError(
+                f"reading or writing {path} failed ({error}).",
+                hint="Check the disk; on a network file system use PostgreSQL instead.",
+            )
+        case _:
+            return StoreError(
+                f"the store {path} failed: {error}.",
+                hint="Nothing was stored; if it happens again, report it with this message.",
+            )
+
+
+def busy(path: Path) -> StoreBusy:
+    return StoreBusy(
+        f"another process holds the write lock of {path} for too long.",
+        field="path",
+        got=str(path),
+        hint="Look for a stopped process or a long transaction in another tool.",
+    )
+
+
+def read_only(path: Path) -> StoreError:
+    return StoreError(
+        f"the store {path} is read-only.",
+        field="path",
+        got=str(path),
+        hint="Give this user write permission to the file and its folder.",
+    )
+
+
+def directory(path: Path) -> StoreError:
+    return StoreError(
+        f"{path} is a directory.",
+        field="path",
+        got=str(path),
+        hint="Name a file, for example .locktender/locktender.db.",
+    )
+
+
+def foreign(path: Path) -> StoreError:
+    return StoreError(
+        f"{path} is a database of another program.",
+        field="path",
+        got=str(path),
+        hint="Name another file: locktender keeps a file of its own.",
+    )

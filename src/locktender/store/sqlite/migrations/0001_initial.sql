@@ -1,0 +1,247 @@
+-- The tables, and who writes them.
+--
+--   run, queue, active_key, counter, request   submitters write, the leader closes
+--   task, node_input, orders                   the leader until acceptance, then the worker
+--   leader, worker                             their owners, by lease
+--   limit_rule, limit_history                  operators and code
+--   event                                      everybody, once per change; seq is commit order
+--
+-- Instants are integer microseconds of locktender_now(). Tasks are found by id and
+-- by the range of their run; no index mentions a task's state, so that a change
+-- of state writes one place. Wide values stand last in a row: what is read
+-- often lies before them.
+
+CREATE TABLE meta (
+    name TEXT PRIMARY KEY,
+    value INTEGER NOT NULL
+) WITHOUT ROWID;
+
+INSERT INTO meta (name, value) VALUES ('limits_version', 0), ('workers_version', 0);
+
+-- One row. `cycle` and `seq` are of the last commit, to recognise its repetition.
+CREATE TABLE leader (
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    term INTEGER NOT NULL,
+    owner TEXT NOT NULL,
+    expires_at INTEGER NOT NULL,
+    cycle INTEGER NOT NULL,
+    seq INTEGER NOT NULL
+);
+
+INSERT INTO leader (one, term, owner, expires_at, cycle, seq) VALUES (1, 0, '', 0, 0, 0);
+
+CREATE TABLE graph (
+    hash TEXT PRIMARY KEY,
+    body BLOB NOT NULL
+);
+
+CREATE TABLE run (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT,
+    id TEXT NOT NULL UNIQUE,
+    state TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    flow TEXT NOT NULL,
+    graph TEXT NOT NULL,
+    tags TEXT NOT NULL,
+    priority INTEGER NOT NULL,
+    key TEXT,
+    generation INTEGER NOT NULL,
+    verdict TEXT,
+    lane INTEGER NOT NULL,
+    rank1 INTEGER NOT NULL,
+    rank2 INTEGER NOT NULL,
+    waits_for INTEGER,
+    queued_at INTEGER NOT NULL,
+    started_at INTEGER NOT NULL,
+    ended_at INTEGER NOT NULL,
+    deadline_us INTEGER,
+    deadline_at INTEGER,
+    queue_timeout_us INTEGER,
+    dispatch_deadline_us INTEGER,
+    params BLOB NOT NULL,
+    consts BLOB NOT NULL,
+    output BLOB,
+    error BLOB,
+    trace TEXT  -- of the submitter (W3C traceparent)
+);
+
+CREATE INDEX run_state ON run (state, seq);
+CREATE INDEX run_key ON run (key, state) WHERE key IS NOT NULL;
+CREATE INDEX run_waits_for ON run (waits_for) WHERE waits_for IS NOT NULL;
+
+CREATE INDEX run_deadline ON run (deadline_at) WHERE state = 'queued' AND deadline_at IS NOT NULL;
+
+CREATE TABLE lane (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    signature TEXT NOT NULL UNIQUE
+);
+
+-- Exactly the queued runs, each lane in its order.
+CREATE TABLE queue (
+    lane INTEGER NOT NULL,
+    rank1 INTEGER NOT NULL,
+    rank2 INTEGER NOT NULL,
+    run INTEGER NOT NULL,
+    PRIMARY KEY (lane, rank1, rank2, run)
+) WITHOUT ROWID;
+
+CREATE TABLE active_key (
+    key TEXT PRIMARY KEY,
+    run INTEGER NOT NULL
+) WITHOUT ROWID;
+
+-- Active runs under '' (all of them) and under each tag rule that has a ceiling: admitted - closed.
+CREATE TABLE counter (
+    name TEXT PRIMARY KEY,
+    admitted INTEGER NOT NULL,
+    closed INTEGER NOT NULL
+) WITHOUT ROWID;
+
+INSERT INTO counter (name, admitted, closed) VALUES ('', 0, 0);
+
+-- Runs closed in each second of the last minute: a ring of 60 rows, for an honest Retry-After.
+CREATE TABLE drain (
+    slot INTEGER PRIMARY KEY,
+    second INTEGER NOT NULL,
+    closed INTEGER NOT NULL
+);
+
+CREATE TABLE task (
+    id INTEGER PRIMARY KEY,
+    node INTEGER NOT NULL,
+    idx INTEGER NOT NULL,
+    state TEXT NOT NULL,
+    attempt INTEGER NOT NULL,
+    tries INTEGER NOT NULL,
+    abandons INTEGER NOT NULL,
+    offers INTEGER NOT NULL,
+    token INTEGER NOT NULL,
+    worker TEXT,
+    held BLOB,
+    requested_at INTEGER NOT NULL,
+    scheduled_at INTEGER NOT NULL,
+    started_at INTEGER NOT NULL,
+    ended_at INTEGER NOT NULL,
+    not_before INTEGER NOT NULL,
+    eligible_at INTEGER NOT NULL,
+    input BLOB,
+    output BLOB,
+    error BLOB
+);
+
+CREATE TABLE node_input (
+    run INTEGER NOT NULL,
+    node INTEGER NOT NULL,
+    input BLOB NOT NULL,
+    PRIMARY KEY (run, node)
+);
+
+CREATE TABLE orders (
+    task INTEGER NOT NULL,
+    kind TEXT NOT NULL,
+    worker TEXT NOT NULL,
+    token INTEGER NOT NULL,
+    reason TEXT NOT NULL,
+    PRIMARY KEY (task, kind)
+) WITHOUT ROWID;
+
+CREATE INDEX orders_worker ON orders (worker);
+
+CREATE TABLE worker (
+    id TEXT PRIMARY KEY,
+    since INTEGER NOT NULL,
+    lease_until INTEGER NOT NULL,
+    body BLOB NOT NULL
+);
+
+-- Ids of workers declared lost: they may not renew. Kept for a day.
+CREATE TABLE lost_worker (
+    id TEXT PRIMARY KEY,
+    lost_at INTEGER NOT NULL
+);
+
+CREATE TABLE bucket (
+    pool TEXT PRIMARY KEY,
+    tat INTEGER NOT NULL
+) WITHOUT ROWID;
+
+CREATE TABLE reservation (
+    task INTEGER NOT NULL,
+    pool TEXT NOT NULL,
+    slots INTEGER NOT NULL,
+    PRIMARY KEY (task, pool)
+) WITHOUT ROWID;
+
+-- Slots of dead workers' attempts, in pools whose own lease has not passed yet.
+CREATE TABLE linger (
+    task INTEGER NOT NULL,
+    token INTEGER NOT NULL,
+    pool TEXT NOT NULL,
+    slots INTEGER NOT NULL,
+    until INTEGER NOT NULL,
+    worker TEXT NOT NULL,
+    PRIMARY KEY (task, token, pool)
+) WITHOUT ROWID;
+
+-- What clients ask of the leader; a row is deleted when it is done.
+CREATE TABLE request (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT,
+    at INTEGER NOT NULL,
+    body BLOB NOT NULL
+);
+
+CREATE TABLE limit_rule (
+    kind TEXT NOT NULL,
+    name TEXT NOT NULL,
+    declared BLOB,
+    live BLOB,
+    PRIMARY KEY (kind, name)
+) WITHOUT ROWID;
+
+CREATE TABLE limit_history (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT,
+    at INTEGER NOT NULL,
+    who TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    name TEXT NOT NULL,
+    before BLOB,
+    after BLOB,
+    reason TEXT NOT NULL
+);
+
+CREATE TABLE event (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT,
+    at INTEGER NOT NULL,
+    term INTEGER NOT NULL,
+    cycle INTEGER NOT NULL,
+    actor TEXT NOT NULL,
+    run INTEGER NOT NULL,
+    body BLOB NOT NULL
+);
+
+CREATE INDEX event_run ON event (run, seq);
+
+-- What bodies logged: one row per attempt that logged anything, written by its worker before its end.
+CREATE TABLE log (
+    task INTEGER NOT NULL,
+    token INTEGER NOT NULL,
+    attempt INTEGER NOT NULL,
+    body BLOB NOT NULL,
+    PRIMARY KEY (task, token)
+);
+
+-- Workers that a leader asked for, from before it asks until they are gone: the next leader counts them too.
+CREATE TABLE asked_worker (
+    name TEXT PRIMARY KEY,
+    asked_at INTEGER NOT NULL,
+    expires_at INTEGER NOT NULL,
+    joined_at INTEGER NOT NULL,
+    body BLOB NOT NULL
+) WITHOUT ROWID;
+
+-- One row: what the provisioner of the leader of that term is doing.
+CREATE TABLE provisioner (
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    term INTEGER NOT NULL,
+    said BLOB NOT NULL
+);

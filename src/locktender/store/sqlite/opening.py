@@ -1,0 +1,74 @@
+"""Opening the file: create it, migrate it, or refuse it with a reason.
+
+Processes that start together meet here. Migrating is one write transaction
+behind the turnstile: the first applies, the others find nothing pending.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+from locktender.base.clock import Clock
+from locktender.base.errors import StoreError
+from locktender.store.migrate import Migrated, pending, read_migrations
+from locktender.store.sqlite import faults
+from locktender.store.sqlite.session import Session, connect
+from locktender.store.sqlite.turnstile import Turnstile
+
+MIGRATIONS = read_migrations(Path(__file__).parent / "migrations")
+_OLDEST_SQLITE = (3, 38, 0)
+
+
+def open_writer(path: Path, clock: Clock, turnstile: Turnstile, busy_timeout_us: int) -> Session:
+    """The writer's connection to a file whose schema is up to date."""
+    if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
+        raise StoreError(
+            f"SQLite {sqlite3.sqlite_version} is too old.",
+            hint=f"Use a Python built with SQLite {'.'.join(map(str, _OLDEST_SQLITE))} or newer.",
+        )
+    # The turnstile also covers the change to WAL, for which SQLite has no patience of its own.
+    turnstile.enter()
+    try:
+        session = connect(path, clock, busy_timeout_us, write=True)
+        try:
+            migrate(session, path)
+        except BaseException:
+            session.db.close()
+            raise
+    finally:
+        turnstile.leave()
+    return session
+
+
+def migrate(session: Session, path: Path) -> Migrated:
+    session.run("begin_write")
+    try:
+        tables = {row[0] for row in session.all("table_names")}
+        if tables and "migration" not in tables:
+            raise faults.foreign(path)
+        session.run("migration_table")
+        applied: dict[int, str] = dict(session.all("migration_list"))  # pyright: ignore[reportArgumentType]
+        for migration in pending(MIGRATIONS, applied):
+            for statement in split(migration.text):
+                session.db.execute(statement)
+            session.run("migration_add", migration.number, migration.name, migration.checksum)
+        session.run("commit_transaction")
+        return Migrated(max(applied, default=0), len(MIGRATIONS))
+    except BaseException:
+        if session.db.in_transaction:
+            session.run("rollback_transaction")
+        raise
+
+
+def split(script: str) -> Iterator[str]:
+    """The statements of a script: `executescript` would commit the transaction they belong to."""
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
+    if statement.strip():
+        yield statement

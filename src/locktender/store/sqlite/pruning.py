@@ -1,0 +1,66 @@
+"""Forgetting in the file: the one writer does one thing after the other, so nobody comes in between."""
+
+from __future__ import annotations
+
+from locktender.base.events import HISTORY, Change
+from locktender.store.history import CLIENT
+from locktender.store.pruning import (
+    MARKER,
+    PARTS,
+    Discard,
+    Kept,
+    Mentions,
+    Prune,
+    Pruned,
+    choose,
+    digests,
+    told,
+)
+from locktender.store.sqlite.blobs import Blobs
+from locktender.store.sqlite.history import record
+from locktender.store.sqlite.session import Session, listed
+
+
+def prune(tx: Session, prune: Prune) -> Pruned:
+    found = tx.all(
+        "prune_candidates", prune.after, prune.below, prune.before, prune.checked, prune.batch
+    )
+    chosen = choose(prune, found)
+    if not chosen.runs:
+        return Pruned(0, 0, 0, chosen.after)
+    runs = listed(chosen.runs)
+    tasks, events = tx.row("prune_count", runs)
+    if not prune.dry_run:
+        for name in PARTS:
+            tx.run(f"prune_{name}", runs)
+        remark(tx, told(prune, chosen, tasks, events))
+    return Pruned(len(chosen.runs), tasks, events, chosen.after)
+
+
+def remark(tx: Session, change: Change) -> int:
+    return record(tx, tx.now(), CLIENT, [(HISTORY, [change])])
+
+
+def mentions(tx: Session, after: int, limit: int) -> Mentions:
+    runs = tx.all("mentions", after, limit, MARKER)
+    if not runs:
+        return Mentions(set(), set(), 0, after)
+    blobs = digests(value for _, _, *values in runs for value in values)
+    first, last = runs[0][0], runs[-1][0]
+    for name in ("mentions_of_tasks", "mentions_of_inputs"):
+        rows = tx.all(name, first, last, MARKER)
+        blobs |= digests(value for row in rows for value in row)
+    more = last if len(runs) == limit else 0
+    return Mentions({row[1] for row in runs}, blobs, more, last)
+
+
+def kept(tx: Session, blobs: Blobs, put_before: int) -> Kept:
+    return Kept({row[0] for row in tx.all("graph_names")}, set(blobs.put_before(put_before)))
+
+
+def discard_graphs(tx: Session, discard: Discard) -> int:
+    return tx.run("graphs_remove", listed(discard.graphs), discard.last_run)
+
+
+def discard_blobs(blobs: Blobs, discard: Discard) -> int:
+    return sum(blobs.remove(each, discard.put_before) for each in discard.blobs)

@@ -1,0 +1,181 @@
+"""Reads. Each runs in one read transaction: what it returns was true at one instant."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from locktender.base.changes import Bucket, Linger, Order, Reservation, TaskRow
+from locktender.base.errors import NotFound
+from locktender.base.events import EventRow
+from locktender.base.limits import Limits
+from locktender.base.logs import LogFilter, LogRow
+from locktender.base.model import LimitChange, LimitRow, RunRow, WorkerRow
+from locktender.store import decode
+from locktender.store.counting import tally
+from locktender.store.history import news
+from locktender.store.limit_rows import compose
+from locktender.store.protocol import (
+    Counts,
+    EventFilter,
+    Gather,
+    Gathered,
+    Heads,
+    LineGroup,
+    QueueEntry,
+    QueueLine,
+    RunFilter,
+    Snapshot,
+)
+from locktender.store.sqlite.session import Session, listed
+
+MAX_REQUESTS = 10_000
+
+
+def load(tx: Session) -> Snapshot:
+    limits, rows = limits_in_force(tx)
+    return Snapshot(
+        now=tx.now(),
+        seq=tx.row("last_seq")[0],
+        limits=limits,
+        limit_rows=rows,
+        runs=decode.runs(tx.all("runs_executing")),
+        graphs=dict(tx.all("graphs_executing")),  # pyright: ignore[reportArgumentType]
+        tasks=[TaskRow._make(row) for row in tx.all("tasks_executing")],
+        workers=workers(tx),
+        buckets=[Bucket(*row) for row in tx.all("bucket_list")],
+        reservations=[Reservation(*row) for row in tx.all("reservation_list")],
+        lingers=[Linger(*row) for row in tx.all("linger_list")],
+        lanes=[row[0] for row in tx.all("lanes_queued")],
+        requests=decode.requests(tx.all("request_list", MAX_REQUESTS)),
+        stops=[Order(*row) for row in tx.all("stop_list")],
+    )
+
+
+def gather(tx: Session, gather: Gather, workers_seen: int) -> tuple[Gathered, int]:
+    """What others did, and the version of the workers that was looked at."""
+    events = [
+        EventRow._make(row)
+        for row in tx.all("events_after", gather.after, gather.actor, gather.limit)
+    ]
+    # A full page may end before the history does; otherwise our own events are passed over too.
+    seq: int = events[-1].seq if len(events) == gather.limit else tx.row("last_seq")[0]
+    ended, limits_changed = news(events)
+    version: int = tx.row("workers_version")[0]
+    return Gathered(
+        now=tx.now(),
+        seq=max(seq, gather.after),
+        events=events,
+        tasks=tasks_by_id(tx, ended) if ended else [],
+        requests=decode.requests(tx.all("request_list", MAX_REQUESTS)),
+        workers=None if version == workers_seen else workers(tx),
+        limits_changed=limits_changed,
+    ), version
+
+
+def tasks_by_id(tx: Session, ids: list[int]) -> list[TaskRow]:
+    return [TaskRow._make(row) for row in tx.all("tasks_by_id", listed(ids))]
+
+
+def heads(tx: Session, heads: Heads) -> list[RunRow]:
+    return decode.runs(tx.all("heads", listed(heads.lanes), heads.each, heads.most))
+
+
+def arrivals(tx: Session, runs: list[int]) -> list[RunRow]:
+    return decode.runs(tx.all("runs_queued_by_seq", listed(runs)))
+
+
+def overdue(tx: Session, limit: int) -> list[RunRow]:
+    return decode.runs(tx.all("runs_overdue", tx.now(), limit))
+
+
+def run(tx: Session, run_id: str) -> RunRow | None:
+    row = tx.one("run_by_id", run_id)
+    return None if row is None else decode.run(row)
+
+
+def runs(tx: Session, where: RunFilter) -> list[RunRow]:
+    if where.id_prefix is not None:
+        # '{' follows 'z', the last character an id may have.
+        last = f"{where.id_prefix}{{"
+        return decode.runs(tx.all("runs_by_prefix", where.id_prefix, last, where.limit))
+    states = None if where.states is None else listed(sorted(set(where.states)))
+    return decode.runs(
+        tx.all(
+            "runs_filtered" if states is None else "runs_filtered_by_state",
+            2**62 if where.before is None else where.before,
+            states,
+            where.flow,
+            decode.encode_tags(where.tags),
+            where.limit,
+        )
+    )
+
+
+def tasks(tx: Session, run: int) -> list[TaskRow]:
+    return [TaskRow._make(row) for row in tx.all("tasks_of_run", run)]
+
+
+def logs(tx: Session, where: LogFilter) -> list[LogRow]:
+    rows = tx.all("logs_list", where.run, where.task, *where.after, where.limit)
+    return [LogRow(*row) for row in rows]
+
+
+def events(tx: Session, where: EventFilter) -> list[EventRow]:
+    if where.newest:
+        rows = (tx.all("events_newest", where.after, where.limit))[::-1]
+    elif where.run is None:
+        rows = tx.all("events_all", where.after, where.limit)
+    else:
+        rows = tx.all("events_of_run", where.run, where.after, where.limit)
+    return [EventRow._make(row) for row in rows]
+
+
+def queue(tx: Session, limit: int) -> list[QueueEntry]:
+    rows = decode.runs(tx.all("queue_list", limit))
+    return [QueueEntry(run, place) for place, run in enumerate(rows, 1)]
+
+
+def line(tx: Session, run: int, most: int) -> QueueLine | None:
+    place = tx.one("queue_place", run)
+    if place is None:
+        return None
+    groups = [LineGroup(*row) for row in tx.all("queue_line", *place, run, most)]
+    counted = sum(group.waiting for group in groups)
+    return QueueLine(place[1], groups, cut=counted >= most)
+
+
+def workers(tx: Session) -> list[WorkerRow]:
+    return decode.workers(tx.all("workers_list"))
+
+
+def leader(tx: Session, dead: Callable[[str], bool]) -> str | None:
+    term, owner, expires_at, _, _, now = tx.row("leader")
+    return owner if term and expires_at > now and not dead(owner) else None
+
+
+def limits_in_force(tx: Session) -> tuple[Limits, list[LimitRow]]:
+    rows = tx.limit_rows()
+    return compose(rows), rows
+
+
+def limit_history(tx: Session, limit: int) -> list[LimitChange]:
+    return [LimitChange(*row) for row in tx.all("limit_history_list", limit)]
+
+
+def graph(tx: Session, digest: str) -> bytes:
+    row = tx.one("graph_get", digest)
+    if row is None:
+        raise NotFound(f"no graph {digest!r} is stored.", field="graph", got=digest)
+    return row[0]
+
+
+def counts(tx: Session) -> Counts:
+    queued, executing = tx.row("run_counts")
+    return tally(
+        compose(tx.limit_rows()),
+        tx.all("counter_list"),  # pyright: ignore[reportArgumentType]
+        tx.all("active_tags"),  # pyright: ignore[reportArgumentType]
+        dict(tx.all("slots_held")),  # pyright: ignore[reportArgumentType]
+        queued,
+        executing,
+    )

@@ -1,0 +1,123 @@
+"""What the leader takes back: offers nobody accepted, the work of the dead, lanes cut for old limits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from locktender.base.clock import SECOND
+from locktender.base.events import NOBODY, Change
+from locktender.base.model import WorkerRow
+from locktender.base.states import TaskState
+from locktender.kernel.lanes import rank
+from locktender.store import working
+from locktender.store.decode import decode_tags, decode_worker
+from locktender.store.history import by_run
+from locktender.store.lanes import lane_name
+from locktender.store.protocol import Expire, Lost, Recut, Tidy, Withdraw
+from locktender.store.sqlite.commits import fence, move
+from locktender.store.sqlite.history import record
+from locktender.store.sqlite.session import Session, listed
+from locktender.store.sqlite.submission import lanes_for
+
+LEASE_PASSED = "lease expired"
+PROCESS_DIED = "process died"
+_REMEMBER_US = 86_400 * SECOND
+
+
+def withdraw(tx: Session, withdraw: Withdraw) -> list[tuple[int, int]]:
+    _, _, now = fence(tx, withdraw.term)
+    tokens = dict(withdraw.tasks)
+    done: list[tuple[int, int]] = []
+    changes: list[Change] = []
+    for task, token, state, _ in tx.all("tasks_owned", listed(tokens)):
+        if token != tokens[task]:
+            continue
+        if state == TaskState.SCHEDULED:
+            changes.append(
+                Change("task", task, state, withdraw.to, token, {"reason": withdraw.reason})
+            )
+        elif state != withdraw.to:
+            continue
+        done.append((task, token))
+    if changes:
+        ids = listed(change.task for change in changes)
+        tx.run("task_withdraw", withdraw.to, now, ids)
+        tx.run("order_remove", ids)
+        record(
+            tx,
+            now,
+            withdraw.actor,
+            by_run(changes).items(),
+            term=withdraw.term,
+            cycle=withdraw.cycle,
+        )
+    return done
+
+
+def expire(tx: Session, expire: Expire, dead: Callable[[str], bool]) -> list[Lost]:
+    _, _, now = fence(tx, expire.term)
+    lost: dict[str, Lost] = {}
+    for worker, lease_until in tx.all("worker_leases"):
+        if lease_until < now:
+            lost[worker] = Lost(worker, LEASE_PASSED, [], [], lease_until)
+        elif dead(worker):
+            lost[worker] = Lost(worker, PROCESS_DIED, [], [], lease_until)
+    if not lost:
+        return []
+    left = {worker: working.left_by(_row_of(tx, worker)) for worker in lost}
+    changes = [
+        working.take_back(lost[worker], left[worker], task, token, state)
+        for task, token, state, worker in tx.all("worker_tasks", listed(lost))
+    ]
+    abandoned = [task for entry in lost.values() for task, _ in entry.abandoned]
+    handed_back = [task for entry in lost.values() for task, _ in entry.handed_back]
+    withdrawn = [task for entry in lost.values() for task, _ in entry.withdrawn]
+    tx.run("task_abandon", now, listed(abandoned))
+    tx.run("task_hand_back", now, working.LEFT_BEHIND, listed(handed_back))
+    tx.run("task_release", listed(withdrawn))
+    tx.run("order_remove", listed(abandoned + handed_back + withdrawn))
+    _bury(tx, list(lost), now)
+    gone = [working.lost(entry.worker, entry.reason) for entry in lost.values()]
+    events = {NOBODY: gone, **by_run(changes)}
+    record(tx, now, expire.actor, events.items(), term=expire.term, cycle=expire.cycle)
+    return list(lost.values())
+
+
+def _row_of(tx: Session, worker: str) -> WorkerRow:
+    return decode_worker(tx.row("worker_get", worker)[2])
+
+
+def _bury(tx: Session, workers: list[str], now: int) -> None:
+    for worker in workers:
+        tx.run("worker_remove", worker)
+    tx.each("lost_add", [(worker, now) for worker in workers])
+    tx.run("lost_prune", now - _REMEMBER_US)
+    tx.run("workers_changed")
+
+
+def recut(tx: Session, recut: Recut) -> int:
+    fence(tx, recut.term)
+    limits = tx.limits()
+    rows = tx.all("queued_after", recut.after, recut.batch)
+    signatures = [
+        lane_name(limits, kind=kind, tags=decode_tags(tags), key=key, waits_for=waits_for)
+        for _, kind, tags, _, key, waits_for, *_ in rows
+    ]
+    lanes = lanes_for(tx, signatures)
+    moves: list[tuple[int, int, int, int, int]] = []
+    for row, sign in zip(rows, signatures, strict=True):
+        seq, _, _, priority, _, _, *old, queued_at = row
+        new = (lanes[sign], *rank(limits, priority, queued_at))
+        if new != tuple(old):
+            moves.append((seq, priority, *new))
+    if moves:
+        move(tx, moves)
+    return rows[-1][0] if len(rows) == recut.batch else 0
+
+
+def tidy(tx: Session, tidy: Tidy) -> int:
+    fence(tx, tidy.term)
+    rows = tx.all("lanes_after", tidy.after, tidy.batch)
+    tx.run("lanes_remove", listed(lane for lane, stood_in in rows if not stood_in))
+    tx.run("buckets_remove")
+    return rows[-1][0] if len(rows) == tidy.batch else 0

@@ -1,0 +1,113 @@
+"""A connection with its named statements: what every verb is given.
+
+Parameters are positional: binding by name hands the interpreter's lock over
+once per parameter.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from locktender.base.clock import Clock
+from locktender.base.limits import Limits
+from locktender.base.model import LimitRow
+from locktender.store.limit_rows import compose
+from locktender.store.sql import Statements, chunks
+
+SQL = Statements.read(Path(__file__).parent / "sql")
+CACHED_STATEMENTS = 1_024
+
+Row = tuple[Any, ...]
+
+_listed = msgspec.json.Encoder().encode
+
+
+def listed(values: Iterable[int | str]) -> str:
+    """Ids as one parameter, for `IN (SELECT value FROM json_each(?))`."""
+    return _listed(list(values)).decode()
+
+
+def mapped(tokens: Mapping[int, int]) -> str:
+    """Tokens by task as one parameter, for `json_each(?)` with its key and value."""
+    return _listed(tokens).decode()
+
+
+class Session:
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self.db = db
+        self._limits: tuple[int, Limits] | None = None
+
+    def now(self) -> int:
+        return self.db.execute(SQL.text("now")).fetchone()[0]
+
+    def run(self, name: str, *params: object) -> int:
+        """Rows changed."""
+        return self.db.execute(SQL.text(name), params).rowcount
+
+    def one(self, name: str, *params: object) -> Row | None:
+        return self.db.execute(SQL.text(name), params).fetchone()
+
+    def row(self, name: str, *params: object) -> Row:
+        """The row of a statement that always has one."""
+        return self.db.execute(SQL.text(name), params).fetchone()
+
+    def all(self, name: str, *params: object) -> list[Row]:
+        return self.db.execute(SQL.text(name), params).fetchall()
+
+    def each(self, name: str, rows: Sequence[Sequence[Any]], *after: object) -> int:
+        """Runs `name` for all `rows`, many per step; the last row id an INSERT made."""
+        last = 0
+        for chunk in chunks(rows):
+            params = list(chain.from_iterable(chunk))
+            params += after
+            last = self.db.execute(SQL.rows(name, len(chunk)), params).lastrowid or 0
+        return last
+
+    def limits(self) -> Limits:
+        """What is in force in this transaction."""
+        version: int = self.row("limits_version")[0]
+        if self._limits is None or self._limits[0] != version:
+            self._limits = version, compose(self.limit_rows())
+        return self._limits[1]
+
+    def limit_rows(self) -> list[LimitRow]:
+        return [LimitRow(*row) for row in self.all("limit_list")]
+
+    def forget(self) -> None:
+        """After a rollback: a version that was rolled back may be given to other content."""
+        self._limits = None
+
+
+WRITER_CACHE_KIB = 131_072
+"""The heads of ten thousand lanes lie on as many pages: with 32 MB a cycle cost three times as much."""
+READER_CACHE_KIB = 16_384
+
+
+def connect(path: Path, clock: Clock, busy_timeout_us: int, *, write: bool) -> Session:
+    db = sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode={'rwc' if write else 'rw'}",
+        uri=True,
+        isolation_level=None,
+        cached_statements=CACHED_STATEMENTS,
+    )
+    try:
+        db.create_function("locktender_now", 0, clock.now)
+        timeout = busy_timeout_us // 1000
+        db.execute(SQL.text("connect").format(milliseconds=timeout))
+        if write:
+            for name in ("wal", "durable", "keep_deleted", "wal_bound"):
+                db.execute(SQL.text(name)).fetchall()
+        else:
+            db.execute(SQL.text("read_only"))
+        kept = WRITER_CACHE_KIB if write else READER_CACHE_KIB
+        db.execute(SQL.text("cache").format(kibibytes=kept))
+    except BaseException:
+        db.close()
+        raise
+    return Session(db)

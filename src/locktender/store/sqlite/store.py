@@ -1,0 +1,412 @@
+"""The SQLite store: one file, any number of processes on one machine.
+
+Beside `<file>` lie its companions: `-wal` and `-shm` (SQLite's own), `-q.lock`
+and `-w.lock` (whose turn it is to write), `-live/` (who is alive), `-wake/`
+(who wants to be woken), `-blobs/` (large values).
+
+Verbs run on threads: one writer, one reader for the leader's and the workers'
+reads, one for everybody who only looks, so that a long listing never delays a cycle.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from locktender.base.changes import Order, TaskRow
+from locktender.base.clock import SECOND, Clock, SystemClock
+from locktender.base.errors import InvalidInput, StoreError
+from locktender.base.events import Change, EventRow
+from locktender.base.limits import Limits
+from locktender.base.logs import LogFilter, LogRow
+from locktender.base.model import LimitChange, LimitRow, Request, RunRow, WorkerRow
+from locktender.store.protocol import (
+    Accept,
+    Beat,
+    Beaten,
+    Commit,
+    Committed,
+    Counts,
+    Elect,
+    EventFilter,
+    Expire,
+    Finish,
+    Gather,
+    Gathered,
+    Heads,
+    Heard,
+    Leadership,
+    Lost,
+    QueueEntry,
+    QueueLine,
+    Recut,
+    RunFilter,
+    SetLimit,
+    Snapshot,
+    Started,
+    Store,
+    Submit,
+    Submitted,
+    Tidy,
+    Withdraw,
+)
+from locktender.store.provisioning import Provision, Provisioned
+from locktender.store.pruning import Discard, Discarded, Kept, Mentions, Prune, Pruned
+from locktender.store.sqlite import (
+    commits,
+    faults,
+    limiting,
+    provisioning,
+    pruning,
+    reads,
+    recovery,
+    retrying,
+    submission,
+    work,
+)
+from locktender.store.sqlite.blobs import Blobs
+from locktender.store.sqlite.live import Live
+from locktender.store.sqlite.opening import open_writer
+from locktender.store.sqlite.session import SQL, Session, connect
+from locktender.store.sqlite.threads import Reader, Writer
+from locktender.store.sqlite.turnstile import Turnstile
+from locktender.store.sqlite.wake import Wake
+
+T = TypeVar("T")
+
+BUSY_TIMEOUT_US = 5 * SECOND
+POLL_SECONDS = 0.05
+
+
+class _Open:
+    """What an open store has: threads, locks, a socket."""
+
+    def __init__(self, path: Path, clock: Clock, busy_timeout_us: int) -> None:
+        # Waiting for each other is real, whatever clock the store's instants come from.
+        real = SystemClock()
+        self.wake = Wake(_beside(path, "-wake"), real)
+        try:
+            self.turnstile = Turnstile(path, real, busy_timeout_us)
+        except BaseException:
+            self.wake.close()
+            raise
+        self.live = Live(_beside(path, "-live"))
+        self.writer = Writer(
+            "locktender-writer",
+            path,
+            partial(open_writer, path, clock, self.turnstile, busy_timeout_us),
+            self.turnstile,
+            self.wake.send,
+        )
+        read = partial(connect, path, clock, busy_timeout_us, write=False)
+        self.work = Reader("locktender-reader", path, read)
+        self.look = Reader("locktender-looker", path, read)
+        self.data_version = 0
+
+    async def start(self) -> None:
+        await self.writer.open()
+        await self.work.open()
+        await self.look.open()
+        self.data_version = await self.writer.call(_data_version, outside=True)
+
+    async def stop(self) -> None:
+        for thread in (self.writer, self.work, self.look):
+            await thread.close()
+        self.live.close()
+        self.wake.close()
+        self.turnstile.close()
+
+
+def _beside(path: Path, suffix: str) -> Path:
+    return path.with_name(path.name + suffix)
+
+
+def _data_version(session: Session) -> int:
+    return session.db.execute(SQL.text("data_version")).fetchone()[0]
+
+
+class SqliteStore(Store):
+    """Implements `locktender.store.protocol.Store`; its docstrings are there."""
+
+    def __init__(
+        self,
+        path: str | Path,
+        clock: Clock | None = None,
+        *,
+        busy_timeout_us: int = BUSY_TIMEOUT_US,
+    ) -> None:
+        if str(path).startswith((":memory:", "file:")) or not str(path):
+            raise InvalidInput(
+                "the store is a file.", field="path", got=str(path), hint="Name a file."
+            )
+        self.path: Path = Path(path).absolute()
+        self._clock: Clock = SystemClock() if clock is None else clock
+        self._busy_timeout_us = busy_timeout_us
+        self._state: _Open | None = None
+        self._blobs = Blobs(_beside(self.path, "-blobs"), self._clock)
+        self._stale = 0
+        self._workers_seen: tuple[str, int] = "", -1
+        self._looked_at = 0
+        self._heard: dict[str, int] = {}
+
+    # -- opening
+
+    async def open(self) -> None:
+        if self._state is not None:
+            return
+        try:
+            if self.path.is_dir():
+                raise faults.directory(self.path)
+            # Before SQLite sees it: it would leave read-only companions that outlast the fix.
+            if self.path.exists() and not os.access(self.path, os.W_OK):
+                raise faults.read_only(self.path)
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            state = _Open(self.path, self._clock, self._busy_timeout_us)
+        except OSError as error:
+            raise faults.translate(error, self.path) from error
+        try:
+            await state.start()
+        except BaseException:
+            await state.stop()
+            raise
+        self._state = state
+        self._workers_seen = "", -1
+        self._looked_at = state.wake.mark
+
+    def twin(self) -> SqliteStore:
+        return SqliteStore(self.path, self._clock, busy_timeout_us=self._busy_timeout_us)
+
+    async def close(self) -> None:
+        state, self._state = self._state, None
+        if state is not None:
+            await state.stop()
+
+    async def now(self) -> int:
+        return self._clock.now()
+
+    def live_fd(self, owner: str) -> int | None:
+        """The lock that says `owner` is alive, for children that do its work to inherit."""
+        return self._opened.live.fd(owner)
+
+    @property
+    def _opened(self) -> _Open:
+        if self._state is None:
+            raise StoreError("the store is not open.", hint="Call open() first.")
+        return self._state
+
+    async def _write(self, verb: Callable[[Session], T]) -> T:
+        return await self._opened.writer.call(verb)
+
+    async def _read(self, verb: Callable[[Session], T]) -> T:
+        return await self._opened.work.call(verb)
+
+    async def _look(self, verb: Callable[[Session], T]) -> T:
+        return await self._opened.look.call(verb)
+
+    # -- clients
+
+    async def submit(self, submit: Submit) -> list[Submitted]:
+        return await self._write(lambda tx: submission.submit(tx, submit))
+
+    async def retry(self, run_ids: list[str]) -> list[Submitted]:
+        return await self._write(lambda tx: retrying.retry(tx, run_ids))
+
+    async def ask(self, requests: list[Request]) -> None:
+        await self._write(lambda tx: submission.ask(tx, requests))
+
+    async def set_limit(self, changes: list[SetLimit]) -> None:
+        await self._write(lambda tx: limiting.set_limits(tx, changes))
+
+    # -- the leader
+
+    async def elect(self, elect: Elect) -> Leadership:
+        live = self._opened.live
+        live.hold(elect.owner)
+        return await self._write(lambda tx: commits.elect(tx, elect, live.dead))
+
+    async def resign(self, owner: str, term: int) -> None:
+        await self._write(lambda tx: commits.resign(tx, owner, term))
+        self._opened.live.drop(owner)
+
+    async def load(self) -> Snapshot:
+        return await self._read(reads.load)
+
+    async def gather(self, gather: Gather) -> Gathered:
+        actor, version = self._workers_seen
+        seen = version if actor == gather.actor else -1
+        gathered, version = await self._read(lambda tx: reads.gather(tx, gather, seen))
+        self._workers_seen = gather.actor, version
+        return gathered
+
+    async def heads(self, heads: Heads) -> list[RunRow]:
+        return await self._read(lambda tx: reads.heads(tx, heads))
+
+    async def arrivals(self, runs: list[int]) -> list[RunRow]:
+        return await self._read(lambda tx: reads.arrivals(tx, runs))
+
+    async def overdue(self, limit: int) -> list[RunRow]:
+        return await self._read(lambda tx: reads.overdue(tx, limit))
+
+    async def commit(self, commit: Commit) -> Committed:
+        return await self._write(lambda tx: commits.commit(tx, commit))
+
+    async def withdraw(self, withdraw: Withdraw) -> list[tuple[int, int]]:
+        return await self._write(lambda tx: recovery.withdraw(tx, withdraw))
+
+    async def expire(self, expire: Expire) -> list[Lost]:
+        live = self._opened.live
+        lost = await self._write(lambda tx: recovery.expire(tx, expire, live.dead))
+        for worker in lost:
+            live.forget(worker.worker)
+        return lost
+
+    async def recut(self, recut: Recut) -> int:
+        return await self._write(lambda tx: recovery.recut(tx, recut))
+
+    async def tidy(self, tidy: Tidy) -> int:
+        return await self._write(lambda tx: recovery.tidy(tx, tidy))
+
+    # -- workers
+
+    async def beat(self, beat: Beat) -> Beaten:
+        self._opened.live.hold(beat.worker.id)
+        return await self._write(lambda tx: work.beat(tx, beat))
+
+    async def leave(self, worker: str) -> None:
+        await self._write(lambda tx: work.leave(tx, worker))
+        self._opened.live.drop(worker)
+
+    async def orders(self, worker: str) -> list[Order]:
+        return await self._read(lambda tx: work.orders(tx, worker))
+
+    async def accept(self, accept: Accept) -> list[Started]:
+        started, stale = await self._write(lambda tx: work.accept(tx, accept))
+        self._stale += stale
+        return started
+
+    async def finish(self, finish: Finish) -> list[tuple[int, int]]:
+        stale = await self._write(lambda tx: work.finish(tx, finish))
+        self._stale += len(stale)
+        return stale
+
+    async def keep_logs(self, rows: list[LogRow]) -> None:
+        await self._write(lambda tx: tx.each("log_add", rows))
+
+    # -- values
+
+    async def put_blob(self, data: bytes) -> str:
+        return await self._look(lambda _: self._blobs.put(data))
+
+    async def get_blob(self, digest: str) -> bytes:
+        return await self._look(lambda _: self._blobs.get(digest))
+
+    async def graph(self, digest: str) -> bytes:
+        return await self._read(lambda tx: reads.graph(tx, digest))
+
+    # -- reads
+
+    async def run(self, run_id: str) -> RunRow | None:
+        return await self._read(lambda tx: reads.run(tx, run_id))
+
+    async def runs(self, where: RunFilter) -> list[RunRow]:
+        return await self._look(lambda tx: reads.runs(tx, where))
+
+    async def tasks(self, run: int) -> list[TaskRow]:
+        return await self._read(lambda tx: reads.tasks(tx, run))
+
+    async def events(self, where: EventFilter) -> list[EventRow]:
+        return await self._look(lambda tx: reads.events(tx, where))
+
+    async def logs(self, where: LogFilter) -> list[LogRow]:
+        return await self._look(lambda tx: reads.logs(tx, where))
+
+    async def queue(self, limit: int) -> list[QueueEntry]:
+        return await self._look(lambda tx: reads.queue(tx, limit))
+
+    async def line(self, run: int, most: int) -> QueueLine | None:
+        return await self._look(lambda tx: reads.line(tx, run, most))
+
+    async def workers(self) -> list[WorkerRow]:
+        return await self._read(reads.workers)
+
+    async def leader(self) -> str | None:
+        dead = self._opened.live.dead
+        return await self._read(lambda tx: reads.leader(tx, dead))
+
+    async def limits(self) -> tuple[Limits, list[LimitRow]]:
+        return await self._read(reads.limits_in_force)
+
+    async def limit_history(self, limit: int) -> list[LimitChange]:
+        return await self._look(lambda tx: reads.limit_history(tx, limit))
+
+    async def counts(self) -> Counts:
+        return await self._look(reads.counts)
+
+    async def stale_writes(self) -> int:
+        return self._stale
+
+    # -- workers that are asked for
+
+    async def provision(self, provision: Provision) -> None:
+        await self._write(lambda tx: provisioning.provision(tx, provision))
+
+    async def forget_asked(self, names: list[str]) -> None:
+        await self._write(lambda tx: provisioning.forget(tx, names))
+
+    async def provisioned(self) -> Provisioned:
+        return await self._look(provisioning.provisioned)
+
+    # -- upkeep
+
+    async def prune(self, prune: Prune) -> Pruned:
+        return await self._write(lambda tx: pruning.prune(tx, prune))
+
+    async def remark(self, change: Change) -> int:
+        return await self._write(lambda tx: pruning.remark(tx, change))
+
+    async def mentions(self, after: int, limit: int) -> Mentions:
+        return await self._look(lambda tx: pruning.mentions(tx, after, limit))
+
+    async def kept(self, put_before: int) -> Kept:
+        return await self._look(lambda tx: pruning.kept(tx, self._blobs, put_before))
+
+    async def discard(self, discard: Discard) -> Discarded:
+        graphs = await self._write(lambda tx: pruning.discard_graphs(tx, discard))
+        blobs = await self._look(lambda _: pruning.discard_blobs(self._blobs, discard))
+        return Discarded(graphs, blobs)
+
+    # -- waking
+
+    async def hear(self, worker: str, timeout_us: int) -> Heard:
+        # A byte says no more than *look*. The first time there may be something already.
+        seen = self._heard.get(worker)
+        self._heard[worker] = await self.wait(0 if seen is None else timeout_us, seen or 0)
+        return Heard([], look=True)
+
+    async def wait(self, timeout_us: int, since: int = -1) -> int:
+        state = self._opened
+        wake = state.wake
+        seen = self._looked_at if since < 0 else since
+        if wake.listen():
+            await self._notice_foreign(state)
+        wake.drain()
+        # Real time, not the store's: a test's clock does not make anybody wait longer.
+        loop = asyncio.get_running_loop()
+        until = loop.time() + timeout_us / SECOND
+        while wake.mark <= seen and (left := until - loop.time()) > 0:
+            await wake.wait(min(left, POLL_SECONDS))
+            if wake.mark <= seen:
+                await self._notice_foreign(state)
+        self._looked_at = wake.mark
+        return wake.mark
+
+    async def _notice_foreign(self, state: _Open) -> None:
+        """The poll: whether another connection has written since the last one."""
+        version = await state.writer.call(_data_version, outside=True)
+        if version != state.data_version:
+            state.data_version = version
+            state.wake.notice()

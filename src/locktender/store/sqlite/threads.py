@@ -1,0 +1,233 @@
+"""The threads that own the connections: one writer that groups commits, and readers.
+
+A commit costs the same whatever it holds, so the writer takes every verb that
+waits and runs them all in one transaction, each inside a savepoint: a verb that
+fails is undone alone. Results leave only after the commit, so nobody acts on
+what could still be lost. Where the transaction itself fails (a full disk, a
+commit that cannot be written) the whole group is undone and its verbs run again
+one by one, so that each gets its own answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from locktender.base.errors import LocktenderError, StoreError
+from locktender.store.sqlite import faults
+from locktender.store.sqlite.jobs import Job, deliver
+from locktender.store.sqlite.session import Session
+from locktender.store.sqlite.turnstile import Turnstile
+
+T = TypeVar("T")
+
+MAX_QUEUED = 10_000
+MAX_GROUP = 256
+
+
+class _Thread:
+    """A thread with a connection of its own, opened and closed inside it."""
+
+    def __init__(self, name: str, path: Path, connect: Callable[[], Session]) -> None:
+        self._path = path
+        self._connect = connect
+        self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._room = asyncio.Semaphore(MAX_QUEUED)
+        self._opened: asyncio.Future[None] | None = None
+        self._thread = threading.Thread(target=self._main, name=name, daemon=True)
+        self._closed = False
+
+    async def open(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._opened = loop.create_future()
+        self._thread.start()
+        await self._opened
+
+    async def call(self, verb: Callable[[Session], T], *, outside: bool = False) -> T:
+        """The verb's result. A caller that stops waiting does not stop the verb."""
+        await self._room.acquire()
+        if self._closed:
+            self._room.release()
+            raise StoreError("the store is closed.", hint="Open it first.")
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+        self._queue.put(Job(verb, loop, future, self._room.release, outside))
+        return await future
+
+    async def close(self) -> None:
+        """Finishes what was handed in, then ends the thread."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._thread.ident is None:
+            return
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[Any] = loop.create_future()
+        self._queue.put(Job(_nothing, loop, ended, _nothing, outside=True))
+        self._queue.put(None)
+        await ended
+        self._thread.join()
+
+    def _main(self) -> None:
+        opened = self._opened
+        assert opened is not None  # noqa: S101
+        try:
+            session = self._connect()
+        except BaseException as error:  # noqa: BLE001
+            self._closed = True
+            _tell(opened, self._explain(error))
+            return
+        _tell(opened, None)
+        try:
+            while (jobs := self._take()) is not None:
+                try:
+                    self._serve(session, jobs)
+                except Exception as error:  # noqa: BLE001
+                    # Nothing may end this thread: everybody would wait for ever.
+                    for job in jobs:
+                        job.error = job.error or self._explain(error)
+                deliver(jobs)
+        finally:
+            session.db.close()
+
+    def _take(self) -> list[Job] | None:
+        first = self._queue.get()
+        if first is None:
+            return None
+        jobs = [first]
+        # Nobody else takes from it: what is there is there a moment later.
+        while len(jobs) < MAX_GROUP and not self._queue.empty():
+            job = self._queue.get()
+            if job is None:
+                # Closing: serve what came before, then end.
+                self._queue.put(None)
+                break
+            jobs.append(job)
+        return jobs
+
+    def _serve(self, session: Session, jobs: list[Job]) -> None:
+        raise NotImplementedError
+
+    def _explain(self, error: BaseException) -> BaseException:
+        if isinstance(error, sqlite3.Error | OSError):
+            explained = faults.translate(error, self._path)
+            explained.__cause__ = error
+            return explained
+        return error
+
+
+def _nothing(_: object = None) -> None:
+    """The last job before the end."""
+
+
+def _tell(opened: asyncio.Future[None], error: BaseException | None) -> None:
+    def settle() -> None:
+        if opened.done():
+            return
+        if error is None:
+            opened.set_result(None)
+        else:
+            opened.set_exception(error)
+
+    with contextlib.suppress(RuntimeError):
+        opened.get_loop().call_soon_threadsafe(settle)
+
+
+class Reader(_Thread):
+    """Each verb in one read transaction: what it returns was true at one instant."""
+
+    def _serve(self, session: Session, jobs: list[Job]) -> None:
+        for job in jobs:
+            try:
+                session.run("begin_read")
+                try:
+                    job.result = job.verb(session)
+                finally:
+                    if session.db.in_transaction:
+                        session.run("commit_transaction")
+            except Exception as error:  # noqa: BLE001
+                job.error = self._explain(error)
+
+
+class Writer(_Thread):
+    def __init__(
+        self,
+        name: str,
+        path: Path,
+        connect: Callable[[], Session],
+        turnstile: Turnstile,
+        committed: Callable[[], None],
+    ) -> None:
+        super().__init__(name, path, connect)
+        self._turnstile = turnstile
+        self._committed = committed
+
+    def _serve(self, session: Session, jobs: list[Job]) -> None:
+        written = [job for job in jobs if not job.outside]
+        if written:
+            before = session.db.total_changes
+            self._commit_all(session, written)
+            if session.db.total_changes != before:
+                self._committed()
+        for job in jobs:
+            if job.outside:
+                try:
+                    job.result = job.verb(session)
+                except Exception as error:  # noqa: BLE001
+                    job.error = self._explain(error)
+
+    def _commit_all(self, session: Session, jobs: list[Job]) -> None:
+        try:
+            self._commit(session, jobs)
+        except Exception as error:  # noqa: BLE001
+            session.forget()
+            if len(jobs) == 1 or isinstance(error, LocktenderError):
+                for job in jobs:
+                    job.result, job.error = None, self._explain(error)
+                return
+            for job in jobs:
+                job.result = job.error = None
+                self._commit_all(session, [job])
+
+    def _commit(self, session: Session, jobs: list[Job]) -> None:
+        """Runs `jobs` in one transaction; raises where the transaction itself failed."""
+        self._turnstile.enter()
+        try:
+            try:
+                session.run("begin_write")
+            except sqlite3.Error as error:
+                # Nothing has run: to try one by one would only wait once for each.
+                raise self._explain(error) from error
+            try:
+                if len(jobs) == 1:
+                    jobs[0].result = jobs[0].verb(session)
+                else:
+                    for job in jobs:
+                        self._try(session, job)
+                session.run("commit_transaction")
+            except BaseException:
+                # A full disk may have rolled back already; then there is nothing left to undo.
+                if session.db.in_transaction:
+                    session.run("rollback_transaction")
+                raise
+        finally:
+            self._turnstile.leave()
+
+    def _try(self, session: Session, job: Job) -> None:
+        session.run("savepoint")
+        try:
+            job.result = job.verb(session)
+        except (sqlite3.Error, MemoryError):
+            # The world failed, not the verb: what the others did may be gone with it.
+            raise
+        except Exception as error:  # noqa: BLE001
+            job.error = error
+            session.run("savepoint_undo")
+            session.forget()
+        session.run("savepoint_keep")

@@ -1,0 +1,330 @@
+"""Submissions judged: keys, ceilings and places in the queue, from what a back end has read.
+
+Everything is read first and decided here, in memory; what a back end then
+writes is a few statements however many runs come in, and a refused submission
+writes nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import msgspec
+
+from locktender.base.errors import InvalidInput
+from locktender.base.events import Change, pack
+from locktender.base.limits import Limits
+from locktender.base.model import NewRun, Request
+from locktender.base.states import NEW, RunState
+from locktender.kernel.lanes import rank
+from locktender.store.admission import Ceilings, Full, rejected
+from locktender.store.decode import encode_tags
+from locktender.store.history import CLIENT
+from locktender.store.lanes import lane_name
+from locktender.store.protocol import Submit, Submitted
+
+REFUSED = frozenset({"rejected", "duplicate"})
+
+
+class Holder(NamedTuple):
+    """The active run that has a key."""
+
+    seq: int
+    id: str
+    flow: str
+    params: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known before a submission is judged."""
+
+    last: int
+    """The last run's number."""
+    as_of: int
+    now: int
+    limits: Limits
+    stored: Mapping[str, int]
+    """Which of the submitted ids are there already: repetitions of a call whose answer was lost."""
+    ceilings: Ceilings
+    holders: Mapping[str, Holder]
+    finished: Mapping[str, tuple[int, str]]
+    """Key → the last succeeded run, where a submission skips then."""
+    admissions: int = 0
+    """How often somebody was alone among submitters: for a back end that looks before it takes the lock."""
+
+
+class Admitted(NamedTuple):
+    seq: int
+    run: NewRun
+    waits_for: int | None
+
+
+class _Alike(NamedTuple):
+    """What is stored of all runs of a batch that differ only in their values."""
+
+    place: tuple[int, int]
+    tags: str
+    event: bytes
+
+
+@dataclass(slots=True)
+class Plan:
+    """Rows to write for what was admitted."""
+
+    runs: list[tuple[Any, ...]] = field(default_factory=list[tuple[Any, ...]])
+    """In the order of `submit_run`'s columns."""
+    queued: list[tuple[int, int, int, int]] = field(default_factory=list[tuple[int, int, int, int]])
+    events: list[tuple[int, bytes]] = field(default_factory=list[tuple[int, bytes]])
+    """A run and its changes, packed."""
+    keys: dict[str, int] = field(default_factory=dict[str, int])
+
+
+class Desk:
+    """Judges submissions one after another, each in the light of those before it."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+        self._next = facts.last
+        self._as_of = facts.as_of
+        self._known = dict(facts.stored)
+        self._holders = dict(facts.holders)
+        self.now: int = facts.now
+        self.ceilings: Ceilings = facts.ceilings
+        self.new: list[Admitted] = []
+        self.replaced: list[Request] = []
+        self._refused_keys: dict[str, Full] = {}
+
+    @property
+    def as_read(self) -> tuple[int, int]:
+        """The last run's number and the admissions by which all this is judged."""
+        return self._facts.last, self._facts.admissions
+
+    def receive(self, submit: Submit, graphs: Collection[str] = ()) -> list[Submitted]:
+        """The answer to one submission; where it is refused as a whole, nothing of it remains here.
+
+        `graphs` are stored already. Raises `InvalidInput` where a run's graph is neither there nor sent.
+        """
+        before = self._mark()
+        # Behind others of one commit, no end of the history there is yet says why it is refused.
+        self._as_of = 0 if self.new else self._facts.as_of
+        self._refused_keys.clear()
+        self.ceilings.open()
+        results = [self._one(run) for run in submit.runs]
+        missing = {each.run.graph for each in self.new[before[1] :]}
+        missing -= submit.graphs.keys()
+        missing -= set(graphs)
+        if not submit.partial and any(each.outcome in REFUSED for each in results):
+            full = self.ceilings.hardest(self._facts.now)
+            self._undo(before)
+            return [
+                result
+                if result.id in self._facts.stored or result.outcome == "duplicate"
+                else self._refusal(submit.runs[index].id, full)
+                for index, result in enumerate(results)
+            ]
+        if missing:
+            self._undo(before)
+            raise InvalidInput(
+                f"the graph {min(missing)!r} of a submitted run is not known.",
+                field="graphs",
+                got=min(missing),
+                hint="Send the graph with the run.",
+            )
+        return results
+
+    def _mark(self) -> tuple[int, int, int, Counter[str], dict[str, int], dict[str, Holder]]:
+        added = Counter(self.ceilings.added)
+        known, holders = dict(self._known), dict(self._holders)
+        return self._next, len(self.new), len(self.replaced), added, known, holders
+
+    def _undo(
+        self, mark: tuple[int, int, int, Counter[str], dict[str, int], dict[str, Holder]]
+    ) -> None:
+        self._next, new, replaced, self.ceilings.added, self._known, self._holders = mark
+        del self.new[new:], self.replaced[replaced:]
+
+    def _one(self, run: NewRun) -> Submitted:
+        known = self._known.get(run.id)
+        if known is not None:
+            return Submitted(run.id, known, "created")
+        facts = self._facts
+        waits_for: int | None = None
+        if run.key is not None:
+            if run.on_duplicate == "skip_if_finished" and run.key in facts.finished:
+                seq, run_id = facts.finished[run.key]
+                return Submitted(run_id, seq, "finished")
+            holder = self._holders.get(run.key)
+            if holder is not None:
+                if run.on_duplicate != "replace":
+                    return _meet(run, holder)
+                waits_for = holder.seq
+        if run.kind != "hold":
+            # A key that was refused a moment ago would have been attached to: it asks for no place more.
+            full = self._refused_keys.get(run.key or "")
+            if full is None:
+                full = self.ceilings.admit(run.tags, facts.now)
+            if full is not None:
+                if run.key is not None and run.on_duplicate != "replace":
+                    self._refused_keys[run.key] = full
+                return self._refusal(run.id, full)
+        return self._admit(run, waits_for)
+
+    def _refusal(self, run_id: str, full: Full | None) -> Submitted:
+        """`full` None: it is refused only because another of its submission is a duplicate."""
+        if full is None:
+            return Submitted(run_id, 0, "rejected", ceiling="duplicate")
+        return rejected(run_id, 0, full, self._as_of)
+
+    def _admit(self, run: NewRun, waits_for: int | None) -> Submitted:
+        self._next += 1
+        seq = self._known[run.id] = self._next
+        self.new.append(Admitted(seq, run, waits_for))
+        if run.key is not None:
+            if waits_for is not None:
+                self.replaced.append(
+                    Request(
+                        kind="cancel",
+                        subject=self._holders[run.key].id,
+                        who=CLIENT,
+                        reason=f"replaced by {run.id}",
+                    )
+                )
+            self._holders[run.key] = Holder(seq, run.id, run.flow, run.params)
+        return Submitted(run.id, seq, "created")
+
+    def signatures(self) -> list[str]:
+        """The lane of every admitted run, by name."""
+        limits = self._facts.limits
+        known: dict[object, str] = {}
+        return [
+            _lane_of(limits, run, known)
+            if waits_for is None
+            else lane_name(limits, kind=run.kind, tags=run.tags, key=run.key, waits_for=waits_for)
+            for _, run, waits_for in self.new
+        ]
+
+    def plan(self, signatures: Sequence[str], lanes: Mapping[str, int]) -> Plan:
+        plan = Plan()
+        known: dict[object, _Alike] = {}
+        for (seq, run, waits_for), sign in zip(self.new, signatures, strict=True):
+            lane = lanes[sign]
+            if run.key is None:
+                kind = (lane, run.kind, run.flow, run.graph, run.priority, *run.tags.items())
+                alike = known.get(kind)
+                if alike is None:
+                    alike = known[kind] = self._alike(run, lane, None)
+            else:
+                alike = self._alike(run, lane, waits_for)
+                plan.keys[run.key] = seq
+            plan.runs.append(self._row(seq, run, lane, alike, waits_for))
+            plan.queued.append((lane, *alike.place, seq))
+            plan.events.append((seq, alike.event))
+        return plan
+
+    def _alike(self, run: NewRun, lane: int, waits_for: int | None) -> _Alike:
+        place = rank(self._facts.limits, run.priority, self._facts.now)
+        event = pack([queued_event(run, lane, place, waits_for)])
+        return _Alike(place, encode_tags(run.tags), event)
+
+    def _row(
+        self, seq: int, run: NewRun, lane: int, alike: _Alike, waits_for: int | None
+    ) -> tuple[Any, ...]:
+        now = self._facts.now
+        return (
+            seq,
+            run.id,
+            run.kind,
+            run.flow,
+            run.graph,
+            alike.tags,
+            run.priority,
+            run.key,
+            lane,
+            *alike.place,
+            waits_for,
+            now,
+            run.deadline_us,
+            None if run.deadline_us is None else now + run.deadline_us,
+            run.queue_timeout_us,
+            run.dispatch_deadline_us,
+            run.params,
+            run.consts,
+            run.trace,
+        )
+
+
+def likely_lanes(limits: Limits, runs: Iterable[NewRun]) -> set[str]:
+    """Lanes of runs that replace none; the others are looked up when it is known whom they wait for."""
+    known: dict[object, str] = {}
+    for run in runs:
+        _lane_of(limits, run, known)
+    return set(known.values())
+
+
+def _lane_of(limits: Limits, run: NewRun, known: dict[object, str]) -> str:
+    """The lane of a run that waits for no other: by its kind and tags alone, so once for all that share them."""
+    kind = (run.kind, *run.tags.items())
+    found = known.get(kind)
+    if found is None:
+        found = known[kind] = lane_name(limits, kind=run.kind, tags=run.tags, key=None)
+    return found
+
+
+def keys_of(runs: Iterable[NewRun]) -> tuple[set[str], set[str]]:
+    """Keys to look up, and those of them whose finished runs matter."""
+    keyed = [(run.key, run.on_duplicate) for run in runs if run.key is not None]
+    return {key for key, _ in keyed}, {key for key, how in keyed if how == "skip_if_finished"}
+
+
+def _meet(run: NewRun, holder: Holder) -> Submitted:
+    """A submission whose key an active run has."""
+    difference = _difference(run, holder)
+    if run.on_duplicate == "reject" or difference:
+        return Submitted(holder.id, holder.seq, "duplicate", difference=difference)
+    return Submitted(holder.id, holder.seq, "attached")
+
+
+def _difference(run: NewRun, holder: Holder) -> str:
+    """The names of the parameters that differ, or `flow`."""
+    if run.flow != holder.flow:
+        return "flow"
+    if run.params == holder.params:
+        return ""
+    ours: dict[str, Any] = msgspec.json.decode(run.params)
+    theirs: dict[str, Any] = msgspec.json.decode(holder.params)
+    missing = object()
+    return ", ".join(
+        name
+        for name in sorted(ours.keys() | theirs.keys())
+        if ours.get(name, missing) != theirs.get(name, missing)
+    )
+
+
+def queued_event(
+    run: NewRun,
+    lane: int,
+    place: tuple[int, int],
+    waits_for: int | None = None,
+    *,
+    before: str = NEW,
+    generation: int = 0,
+) -> Change:
+    data: dict[str, Any] = {
+        "flow": run.flow,
+        "graph": run.graph,
+        "tags": run.tags,
+        "priority": run.priority,
+        "generation": generation,
+        "lane": lane,
+        "rank": place,
+        "kind": run.kind,
+    }
+    if run.key is not None:
+        data["key"] = run.key
+    if waits_for is not None:
+        data["waits_for"] = waits_for
+    return Change("run", 0, before, RunState.QUEUED, 0, data)

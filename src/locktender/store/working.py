@@ -1,0 +1,109 @@
+"""What workers' verbs mean, whatever stores them: news in a beat, how an attempt may end."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from typing import Any, Final
+
+import msgspec
+
+from locktender.base.events import Change
+from locktender.base.model import Failure, WorkerRow
+from locktender.base.states import TaskState
+from locktender.store.protocol import Ended, Lost
+
+LEFT_BEHIND: Final[bytes] = msgspec.json.encode(
+    Failure("drained", "its worker was told to end, and ended before it")
+)
+"""The error of a row that was handed back for a worker that is gone, by the leader or its heir: whoever takes it
+up knows that the body was inside to the end, and how long its slots stay taken."""
+_failure = msgspec.json.Decoder(Failure).decode
+_REPORTED = ("full", "share", "permits", "total", "claim", "labels", "steps", "draining")
+"""What of a worker the leader decides by; the rest may change unnoticed."""
+
+
+def is_news(before: WorkerRow, worker: WorkerRow) -> bool:
+    """Whether the leader must look at the workers again."""
+    return any(getattr(before, name) != getattr(worker, name) for name in _REPORTED)
+
+
+def changed(before: WorkerRow, worker: WorkerRow) -> Change | None:
+    """What the history is told of a renewal."""
+    if (before.permits, before.labels, before.draining) == (
+        worker.permits,
+        worker.labels,
+        worker.draining,
+    ):
+        return None
+    return describe(worker, "joined", "changed")
+
+
+def joined(worker: WorkerRow) -> Change:
+    return describe(worker, "", "joined")
+
+
+def left(worker: str) -> Change:
+    return Change("worker", 0, "joined", "left", 0, {"worker": worker})
+
+
+def lost(worker: str, reason: str) -> Change:
+    return Change("worker", 0, "joined", "lost", 0, {"worker": worker, "reason": reason})
+
+
+class _Everything:
+    def __contains__(self, _: object) -> bool:
+        return True
+
+
+def left_by(worker: WorkerRow) -> Container[tuple[int, int]]:
+    """(task, token) of what a worker has said that it leaves behind."""
+    return _Everything() if worker.leaves_all else frozenset(worker.leaves)
+
+
+def take_back(
+    lost: Lost, left: Container[tuple[int, int]], task: int, token: int, state: str
+) -> Change:
+    """What becomes of something a lost worker had in hand. `left`: what its own last word says it leaves behind.
+
+    Not by the task alone: its word may be older than its next attempt at the same task.
+    """
+    attempt, reason = (task, token), lost.reason
+    if state != TaskState.RUNNING:
+        lost.withdrawn.append(attempt)
+        after = TaskState.REQUESTED
+    elif attempt in left:
+        lost.handed_back.append(attempt)
+        after, reason = TaskState.HANDED_BACK, f"drain, {reason}"
+    else:
+        lost.abandoned.append(attempt)
+        after = TaskState.ABANDONED
+    return Change("task", task, state, after, token, {"reason": reason})
+
+
+def describe(worker: WorkerRow, before: str, after: str) -> Change:
+    data: dict[str, Any] = {
+        "worker": worker.id,
+        "permits": worker.permits,
+        "labels": worker.labels,
+        "draining": worker.draining,
+    }
+    return Change("worker", 0, before, after, 0, data)
+
+
+def may_end(state: str, to: str) -> bool:
+    """An attempt ends from *running*; an offer can only be handed back."""
+    return state == TaskState.RUNNING or (
+        state == TaskState.SCHEDULED and to == TaskState.HANDED_BACK
+    )
+
+
+def end_of(ended: Ended, before: str) -> Change:
+    """The change an end makes."""
+    data: dict[str, Any] = {}
+    if ended.error is not None:
+        failure = _failure(ended.error)
+        data["error"] = {"type": failure.type, "message": failure.message}
+        data["retryable"] = failure.retryable
+    if ended.reason:
+        data["reason"] = ended.reason
+    return Change("task", ended.task, before, ended.state, ended.token, data or None)

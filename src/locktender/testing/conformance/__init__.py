@@ -1,0 +1,57 @@
+"""What every store must do, as tests that any implementation can be run through.
+
+A test module of an implementation imports the suites and gives them a fixture:
+
+    from locktender.testing.conformance import *  # the Test… classes
+
+    @pytest.fixture
+    async def world(tmp_path):
+        clock = ManualClock()
+        world = World(lambda: MyStore(tmp_path / "db", clock), clock)
+        yield world
+        await world.close()
+
+`world.open()` opens one more store on the same data: another process, as far
+as the protocol can tell. Time moves only by `world.clock`.
+"""
+
+from locktender.testing.conformance.ceilings import TestCeilings
+from locktender.testing.conformance.committing import TestCommitting
+from locktender.testing.conformance.gathering import TestGathering
+from locktender.testing.conformance.keys import TestKeys
+from locktender.testing.conformance.leading import TestLeading
+from locktender.testing.conformance.limiting import TestLimiting
+from locktender.testing.conformance.looking import TestLooking
+from locktender.testing.conformance.provisioning import TestProvisioning
+from locktender.testing.conformance.pruning import TestPruning, TestSweeping
+from locktender.testing.conformance.queueing import TestQueueing
+from locktender.testing.conformance.racing import TestRacing
+from locktender.testing.conformance.recovering import TestRecovering
+from locktender.testing.conformance.retrying import TestRetrying
+from locktender.testing.conformance.submitting import TestSubmitting
+from locktender.testing.conformance.waking import TestWaking
+from locktender.testing.conformance.working import TestWorking
+from locktender.testing.conformance.world import Leader, World, new_run
+
+__all__ = [
+    "Leader",
+    "TestCeilings",
+    "TestCommitting",
+    "TestGathering",
+    "TestKeys",
+    "TestLeading",
+    "TestLimiting",
+    "TestLooking",
+    "TestProvisioning",
+    "TestPruning",
+    "TestQueueing",
+    "TestRacing",
+    "TestRecovering",
+    "TestRetrying",
+    "TestSubmitting",
+    "TestSweeping",
+    "TestWaking",
+    "TestWorking",
+    "World",
+    "new_run",
+]

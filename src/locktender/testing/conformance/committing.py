@@ -1,0 +1,234 @@
+# ruff: noqa: S101
+"""The leader's commit: everything a cycle decided, at once and only once."""
+
+from __future__ import annotations
+
+from locktender.base.changes import (
+    Bucket,
+    NodeInput,
+    Order,
+    Reservation,
+    RunEvents,
+    RunMark,
+    TaskEnd,
+    TaskRow,
+    TaskSave,
+)
+from locktender.base.events import Change
+from locktender.base.ids import task_id
+from locktender.base.model import Request
+from locktender.store.protocol import Accept
+from locktender.testing.conformance.world import (
+    Leader,
+    World,
+    changes_of,
+    join,
+    new_run,
+    offered,
+    submit,
+    submitted,
+)
+
+
+def saved(task: TaskRow, **fields: object) -> TaskSave:
+    row = task._replace(**fields)
+    return TaskSave(*(getattr(row, name) for name in TaskSave._fields))
+
+
+class TestCommitting:
+    async def test_started_runs_leave_the_queue(self, world: World) -> None:
+        store = await world.open()
+        leader = await Leader.stand(store)
+        runs = await submit(store, *(new_run() for _ in range(300)))
+        await leader.start(*(run.seq for run in runs[:299]))
+        assert [entry.run.seq for entry in await store.queue(10)] == [runs[-1].seq]
+        snapshot = await store.load()
+        assert [run.seq for run in snapshot.runs] == [run.seq for run in runs[:299]]
+        assert {run.state for run in snapshot.runs} == {"running"}
+        assert await changes_of(store, runs[0].seq) == [("new", "queued"), ("queued", "running")]
+
+    async def test_a_repeated_commit_changes_nothing(self, world: World) -> None:
+        store = await world.open()
+        leader = await Leader.stand(store)
+        run = await submitted(store)
+        commit = leader.plan(
+            buckets=[Bucket("api", 1)],
+            events=[RunEvents(run.seq, [Change("run", 0, "queued", "running")])],
+        )
+        first = await store.commit(commit)
+        assert (await store.commit(commit)).seq == first.seq
+        assert len(await changes_of(store, run.seq)) == 2
+
+    async def test_a_commit_without_events_says_how_far_the_history_goes(
+        self, world: World
+    ) -> None:
+        store = await world.open()
+        leader = await Leader.stand(store)
+        await submitted(store)
+        committed = await leader.commit(buckets=[Bucket("api", 1)])
+        assert committed.seq == (await store.load()).seq
+
+    async def test_marks_and_ends(self, world: World) -> None:
+        store = await world.open()
+        leader = await Leader.stand(store)
+        run = await submitted(store)
+        await leader.start(run.seq)
+        await leader.commit(runs_marked=[RunMark(run.seq, "cancelling", "cancelled", b'"x"')])
+        row = await store.run(run.id)
+        assert row is not None
+        assert (row.state, row.verdict, row.error) == ("cancelling", "cancelled", b'"x"')
+        assert [each.seq for each in (await store.load()).runs] == [run.seq]
+        world.clock.advance(5)
+        await leader.end(run.seq, "cancelled", "cancelling")
+        row = await store.run(run.id)
+        assert row is not None
+        assert (row.state, row.output, row.ended_at) == ("cancelled", b"1", world.clock.now())
+        assert (await store.load()).runs == []
+
+    async def test_of_two_marks_in_one_commit_the_last_counts(self, world: World) -> None:
+        store = await world.open()
+        run = await submitted(store)
+        leader = await Leader.stand(store)
+        await leader.start(run.seq)
+        marks = [
+            RunMark(run.seq, "running", "failed", b'"first"'),
+            RunMark(run.seq, "cancelling", "cancelled", b'"second"'),
+        ]
+        await leader.commit(runs_marked=marks)
+        row = await store.run(run.id)
+        assert row is not None
+        assert (row.state, row.verdict) == ("cancelling", "cancelled")
+
+    async def test_a_run_is_closed_once(self, world: World) -> None:
+        store = await world.open()
+        leader = await Leader.stand(store)
+        run = await submitted(store)
+        await leader.start(run.seq)
+        await leader.end(run.seq)
+        await leader.end(run.seq, "failed")
+        row = await store.run(run.id)
+        assert row is not None
+        assert row.state == "succeeded"
+        counts = await store.counts()
+        assert (counts.admitted[""], counts.closed[""], counts.active[""]) == (1, 1, 0)
+
+    async def test_a_run_that_ends_in_the_queue_leaves_it(self, world: World) -> None:
+        store = await world.open()
+        leader = await Leader.stand(store)
+        run = await submitted(store)
+        await leader.end(run.seq, "cancelled", "queued")
+        assert await store.queue(10) == []
+        assert await store.line(run.seq, 10) is None
+
+    async def test_a_task_made_started_and_completed_in_one_commit(self, world: World) -> None:
+        store = await world.open()
+        leader = await Leader.stand(store)
+        run = (await submitted(store)).seq
+        await leader.start(run)
+        task = TaskRow(task_id(run, 0), 0, -1, "requested", input=b"[1]")
+        given = leader.token()
+        await leader.commit(
+            tasks_new=[task],
+            tasks_saved=[
+                saved(task, state="running", token=given, worker="w1", held=b'{"db":1}', attempt=1)
+            ],
+            tasks_ended=[TaskEnd(task.id, given, b"42", 9)],
+        )
+        [row] = await store.tasks(run)
+        assert (row.state, row.output, row.ended_at, row.held) == ("completed", b"42", 9, None)
+        assert (row.input, row.attempt, row.token) == (b"[1]", 1, given)
+
+    async def test_an_end_with_a_stale_token_changes_nothing(self, world: World) -> None:
+        store = await world.open()
+        leader, run, [(task, given)] = await offered(store)
+        await leader.commit(tasks_ended=[TaskEnd(task, given + 1, b"42", 9)])
+        [row] = await store.tasks(run)
+        assert row.state == "scheduled"
+
+    async def test_advancing_twice_makes_tasks_once(self, world: World) -> None:
+        store = await world.open()
+        leader = await Leader.stand(store)
+        run = (await submitted(store)).seq
+        await leader.start(run)
+        tasks = [TaskRow(task_id(run, n), 0, n, "requested", input=b"[]") for n in range(300)]
+        await leader.commit(tasks_new=tasks)
+        await leader.commit(tasks_saved=[saved(tasks[0], state="cancelled", ended_at=1)])
+        await leader.commit(tasks_new=tasks)
+        rows = await store.tasks(run)
+        assert [row.id for row in rows] == [task.id for task in tasks]
+        assert [row.state for row in rows[:2]] == ["cancelled", "requested"]
+
+    async def test_every_hot_column_is_saved(self, world: World) -> None:
+        store = await world.open()
+        leader = await Leader.stand(store)
+        run = (await submitted(store)).seq
+        await leader.start(run)
+        task = TaskRow(task_id(run, 0), 3, 4, "requested", input=b"in", output=b"out")
+        await leader.commit(tasks_new=[task])
+        save = TaskSave(task.id, "failed", 1, 2, 3, 4, 5, "w", b"{}", b"err", 6, 7, 8, 9, 10, 2**60)
+        await leader.commit(tasks_saved=[save])
+        [row] = await store.tasks(run)
+        assert row == TaskRow(
+            task.id, 3, 4, "failed", 1, 2, 3, 4, 5, "w", b"{}", b"in", b"out", b"err",
+            6, 7, 8, 9, 10, 2**60,
+        )  # fmt: skip
+
+    async def test_orders_live_as_long_as_there_is_something_to_do(self, world: World) -> None:
+        store = await world.open()
+        leader, run, [(task, given)] = await offered(store)
+        assert await store.orders("w1") == [Order("w1", task, given, "offer")]
+        assert await store.orders("w2") == []
+        await store.accept(Accept("w1", [(task, given)]))
+        stop = Order("w1", task, given, "stop", "cancelled by the user")
+        await leader.commit(orders=[stop])
+        assert await store.orders("w1") == [stop]
+        assert (await store.load()).stops == [stop]
+        [row] = await store.tasks(run)
+        await leader.commit(tasks_saved=[saved(row, state="abandoned", held=None)])
+        assert await store.orders("w1") == []
+
+    async def test_an_offer_goes_with_its_schedule(self, world: World) -> None:
+        store = await world.open()
+        leader, run, _ = await offered(store)
+        [row] = await store.tasks(run)
+        await leader.commit(tasks_saved=[saved(row, state="requested", token=0, worker=None)])
+        assert await store.orders("w1") == []
+
+    async def test_shared_inputs_rates_reservations_requests(self, world: World) -> None:
+        store = await world.open()
+        leader, run, [(task, given)] = await offered(store)
+        await store.ask([Request("cancel", "a-run", who="me"), Request("drain", "w1")])
+        first, second = (await store.load()).requests
+        await leader.commit(
+            node_inputs=[NodeInput(run, 0, b"{}")],
+            buckets=[Bucket("api", 7), Bucket("db", 8)],
+            reservations=[Reservation(task, "db", 2), Reservation(task, "api", 1)],
+            requests_done=[first.seq],
+        )
+        snapshot = await store.load()
+        assert snapshot.buckets == [Bucket("api", 7), Bucket("db", 8)]
+        assert snapshot.reservations == [Reservation(task, "api", 1), Reservation(task, "db", 2)]
+        assert snapshot.requests == [second]
+        [started] = await store.accept(Accept("w1", [(task, given)]))
+        assert started.shared == b"{}"
+        # Of what is told twice in one commit, the last counts.
+        await leader.commit(buckets=[Bucket("api", 11), Bucket("api", 9)], reservations=[])
+        snapshot = await store.load()
+        assert snapshot.buckets == [Bucket("api", 9), Bucket("db", 8)]
+        assert snapshot.reservations == []
+
+    async def test_a_snapshot_is_what_a_new_leader_needs(self, world: World) -> None:
+        store = await world.open()
+        leader, run, [(task, given)] = await offered(store)
+        waiting = await submitted(store, tags={"team": "a"})
+        await join(store, "w2")
+        snapshot = await store.load()
+        assert [row.seq for row in snapshot.runs] == [run]
+        assert list(snapshot.graphs) == [snapshot.runs[0].graph]
+        assert [(row.id, row.token) for row in snapshot.tasks] == [(task, given)]
+        assert {worker.id for worker in snapshot.workers} == {"w1", "w2"}
+        row = await store.run(waiting.id)
+        assert row is not None
+        assert snapshot.lanes == [row.lane]
+        assert snapshot.now == world.clock.now()
+        assert leader.term == 1

@@ -1,0 +1,229 @@
+# ruff: noqa: S101
+"""The queue: lanes, their heads, the global order, and places that change."""
+
+from __future__ import annotations
+
+import pytest
+
+from locktender.base.changes import Bucket
+from locktender.base.errors import NotLeader
+from locktender.base.limits import TagRule
+from locktender.store.protocol import EventFilter, Heads, Recut, Store, Tidy
+from locktender.testing.conformance.world import (
+    Leader,
+    World,
+    new_run,
+    set_rule,
+    set_tag,
+    submit,
+    submitted,
+)
+
+
+async def order(store: Store) -> list[str]:
+    return [str(entry.run.id) for entry in await store.queue(1_000)]
+
+
+class TestQueueing:
+    async def test_priority_then_age(self, world: World) -> None:
+        store = await world.open()
+        ids: list[str] = []
+        for priority in (0, 5, -3, 5):
+            ids.append((await submitted(store, priority=priority)).id)
+            world.clock.advance(1)
+        assert await order(store) == [ids[1], ids[3], ids[0], ids[2]]
+        assert [entry.position for entry in await store.queue(3)] == [1, 2, 3]
+        assert len(await store.queue(3)) == 3
+
+    async def test_a_line_counts_who_waits_beside_a_run_by_lane_and_priority(
+        self, world: World
+    ) -> None:
+        store = await world.open()
+        await set_tag(store, TagRule("team", per_value=True, limit=1))
+        urgent = [new_run(tags={"team": "0"}, priority=9) for _ in range(2)]
+        runs = await submit(store, *(new_run(tags={"team": str(n % 3)}) for n in range(9)), *urgent)
+        for number, run in enumerate(runs[:9]):
+            line = await store.line(run.seq, 100)
+            assert line is not None
+            assert (line.rank, line.cut) == (0, False)
+            level = {each.lane: each for each in line.groups if each.rank == 0}
+            assert {lane: each.waiting for lane, each in level.items()} == {
+                "t:team=*0": 3,
+                "t:team=*1": 3,
+                "t:team=*2": 3,
+            }
+            assert sum(each.older for each in level.values()) == number
+            [higher] = [each for each in line.groups if each.rank < 0]
+            assert (higher.lane, higher.rank, higher.waiting) == ("t:team=*0", -9, 2)
+        # Of lower priority nobody is counted.
+        line = await store.line(runs[-1].seq, 100)
+        assert line is not None
+        assert [(each.waiting, each.older) for each in line.groups] == [(2, 1)]
+        assert await store.line(10**9, 100) is None
+
+    async def test_a_line_is_cut_where_too_many_wait_and_its_own_lane_comes_first(
+        self, world: World
+    ) -> None:
+        store = await world.open()
+        await set_tag(store, TagRule("team", per_value=True, limit=1))
+        runs = await submit(
+            store, *(new_run(tags={"team": "a" if n < 20 else "b"}) for n in range(25))
+        )
+        line = await store.line(runs[-1].seq, 10)
+        assert line is not None
+        assert line.cut
+        counted = {each.lane: each.waiting for each in line.groups}
+        assert counted == {"t:team=*a": 10, "t:team=*b": 5}
+
+    async def test_the_end_of_the_history_in_its_order(self, world: World) -> None:
+        store = await world.open()
+        await submit(store, *(new_run() for _ in range(5)))
+        await submit(store, *(new_run() for _ in range(5)))
+        every = await store.events(EventFilter())
+        assert await store.events(EventFilter(limit=4, newest=True)) == every[-4:]
+        assert await store.events(EventFilter(newest=True)) == every
+
+    async def test_heads_are_the_first_of_each_lane(self, world: World) -> None:
+        store = await world.open()
+        await set_tag(store, TagRule("team", per_value=True, limit=1))
+        runs = await submit(
+            store,
+            *(new_run(tags={"team": team}, priority=n) for team in "abc" for n in range(5)),
+        )
+        lanes = (await store.load()).lanes
+        assert len(lanes) == 3
+        heads = await store.heads(Heads(lanes, each=2))
+        found: dict[str, list[int]] = {}
+        for row in heads:
+            found.setdefault(row.tags["team"], []).append(row.priority)
+        assert found == {"a": [4, 3], "b": [4, 3], "c": [4, 3]}
+        assert {row.seq for row in heads} < {run.seq for run in runs}
+
+    async def test_when_not_all_heads_fit_every_lane_still_has_its_first(
+        self, world: World
+    ) -> None:
+        store = await world.open()
+        await set_tag(store, TagRule("team", per_value=True, limit=1))
+        await submit(store, *(new_run(tags={"team": team}) for team in "abc" for _ in range(5)))
+        lanes = (await store.load()).lanes
+        heads = await store.heads(Heads(lanes, each=3, most=4))
+        assert len(heads) == 4
+        assert {row.tags["team"] for row in heads} == {"a", "b", "c"}
+        assert len(await store.heads(Heads(lanes[:1], each=100))) == 5
+        assert await store.heads(Heads([], each=1)) == []
+
+    async def test_reprioritising_moves_a_run(self, world: World) -> None:
+        store = await world.open()
+        leader = await Leader.stand(store)
+        runs = await submit(store, *(new_run() for _ in range(3)))
+        await leader.commit(reprioritised=[(runs[2].seq, 9)])
+        assert await order(store) == [runs[2].id, runs[0].id, runs[1].id]
+        row = await store.run(runs[2].id)
+        assert row is not None
+        assert row.priority == 9
+        [head] = await store.heads(Heads([row.lane], each=1))
+        assert head.seq == runs[2].seq
+
+    async def test_a_run_that_started_keeps_out_of_the_queue(self, world: World) -> None:
+        store = await world.open()
+        leader = await Leader.stand(store)
+        run = await submitted(store)
+        await leader.start(run.seq)
+        await leader.commit(reprioritised=[(run.seq, 9)])
+        assert await order(store) == []
+
+    async def test_recutting_gives_the_lanes_that_new_limits_ask_for(self, world: World) -> None:
+        store = await world.open()
+        leader = await Leader.stand(store)
+        runs = await submit(store, *(new_run(tags={"team": str(n % 3)}) for n in range(25)))
+        assert len((await store.load()).lanes) == 1
+        await set_tag(store, TagRule("team", per_value=True, limit=1))
+        after, rounds = 0, 0
+        while True:
+            after = await store.recut(Recut(leader.term, after, batch=10))
+            rounds += 1
+            if not after:
+                break
+        assert rounds == 3
+        assert len((await store.load()).lanes) == 3
+        assert await order(store) == [run.id for run in runs]
+
+    async def test_lanes_that_nobody_stands_in_are_tidied_away(self, world: World) -> None:
+        store = await world.open()
+        leader = await Leader.stand(store)
+        await set_tag(store, TagRule("team", per_value=True, limit=1))
+        runs = await submit(store, *(new_run(tags={"team": str(n)}) for n in range(25)))
+        await leader.start(*(run.seq for run in runs[:-1]))
+        after, rounds = 0, 0
+        while True:
+            after = await store.tidy(Tidy(leader.term, after, batch=10))
+            rounds += 1
+            if not after:
+                break
+        assert rounds == 3
+        # One that is stood in keeps its place; one that is gone is made again.
+        kept = await store.run(runs[-1].id)
+        [again, beside] = await submit(
+            store, new_run(tags={"team": "0"}), new_run(tags={"team": "24"})
+        )
+        made, joined = await store.run(again.id), await store.run(beside.id)
+        assert kept is not None
+        assert made is not None
+        assert joined is not None
+        assert joined.lane == kept.lane
+        assert made.lane > kept.lane
+        assert await order(store) == [runs[-1].id, again.id, beside.id]
+        assert {row.seq for row in await store.heads(Heads((await store.load()).lanes, 1))} == {
+            runs[-1].seq,
+            again.seq,
+        }
+
+    async def test_the_state_of_a_rate_is_tidied_away_when_it_says_nothing(
+        self, world: World
+    ) -> None:
+        store = await world.open()
+        leader = await Leader.stand(store)
+        now = world.clock.now()
+        await leader.commit(buckets=[Bucket("soon", now + 5), Bucket("later", now + 50)])
+        assert await store.tidy(Tidy(leader.term)) == 0
+        assert len((await store.load()).buckets) == 2
+        world.clock.advance(10)
+        assert await store.tidy(Tidy(leader.term)) == 0
+        assert [bucket.pool for bucket in (await store.load()).buckets] == ["later"]
+
+    async def test_only_the_leader_tidies(self, world: World) -> None:
+        store = await world.open()
+        leader = await Leader.stand(store)
+        with pytest.raises(NotLeader):
+            await store.tidy(Tidy(leader.term + 1))
+
+    async def test_recutting_gives_the_rank_that_an_age_boost_asks_for(self, world: World) -> None:
+        store = await world.open()
+        leader = await Leader.stand(store)
+        old = await submitted(store, priority=0)
+        world.clock.advance(1_000)
+        new = await submitted(store, priority=1)
+        assert await order(store) == [new.id, old.id]
+        await set_rule(store, "engine", "age_boost_us", {"value": 100})
+        assert await store.recut(Recut(leader.term)) == 0
+        assert await order(store) == [old.id, new.id]
+
+    async def test_a_hold_never_stands_behind_a_flow(self, world: World) -> None:
+        """The run gate does not concern it, so a blocked flow must not hide it."""
+        store = await world.open()
+        leader = await Leader.stand(store)
+        await set_tag(store, TagRule("hold", limit=1))
+        await submit(store, *(new_run(tags={"hold": "x"}) for _ in range(5)))
+        hold = await submitted(store, kind="hold", tags={"hold": "x"})
+        for _ in range(2):
+            heads = await store.heads(Heads((await store.load()).lanes, each=1))
+            assert hold.seq in {row.seq for row in heads}
+            await store.recut(Recut(leader.term))
+
+    async def test_a_replacement_waits_in_a_lane_of_its_own(self, world: World) -> None:
+        """Its wait for one run must not hold up the runs behind it."""
+        store = await world.open()
+        first = await submitted(store, key="k")
+        waiting = await submitted(store, key="k", on_duplicate="replace")
+        rows = [await store.run(each.id) for each in (first, waiting)]
+        assert len({row.lane for row in rows if row is not None}) == 2

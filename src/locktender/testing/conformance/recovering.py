@@ -1,0 +1,206 @@
+# ruff: noqa: S101
+"""Recovery: offers taken back, workers declared lost."""
+
+from __future__ import annotations
+
+from locktender.base.changes import TaskEnd
+from locktender.base.clock import SECOND
+from locktender.store.protocol import Accept, Ended, Expire, Finish, Lost, Withdraw
+from locktender.testing.conformance.world import (
+    LEASE,
+    Leader,
+    World,
+    changes_of,
+    history,
+    join,
+    offered,
+)
+
+
+async def expire(leader: Leader) -> list[Lost]:
+    leader.cycle += 1
+    return await leader.store.expire(Expire(leader.term, leader.cycle, leader.actor))
+
+
+def withdrawal(leader: Leader, tasks: list[tuple[int, int]], to: str = "requested") -> Withdraw:
+    return Withdraw(leader.term, leader.cycle, leader.actor, tasks, to, "offer_ttl")
+
+
+class TestRecovering:
+    async def test_an_offer_is_taken_back(self, world: World) -> None:
+        store = await world.open()
+        leader, run, pairs = await offered(store, tasks=2)
+        assert await store.withdraw(withdrawal(leader, pairs[:1])) == pairs[:1]
+        taken, kept = await store.tasks(run)
+        assert (taken.state, taken.held, taken.worker, taken.offers) == (
+            "requested",
+            None,
+            None,
+            1,
+        )
+        assert kept.state == "scheduled"
+        assert [order.task for order in await store.orders("w1")] == [kept.id]
+        event = (await history(store, run))[-1]
+        assert (event.before, event.after, event.data) == (
+            "scheduled",
+            "requested",
+            {"reason": "offer_ttl"},
+        )
+        assert (event.term, event.cycle) == (leader.term, leader.cycle)
+        assert await store.accept(Accept("w1", pairs[:1])) == []
+
+    async def test_an_offer_is_cancelled(self, world: World) -> None:
+        store = await world.open()
+        leader, run, pairs = await offered(store)
+        world.clock.advance(SECOND)
+        assert await store.withdraw(withdrawal(leader, pairs, "cancelled")) == pairs
+        [row] = await store.tasks(run)
+        assert (row.state, row.held, row.ended_at) == ("cancelled", None, world.clock.now())
+        assert await store.accept(Accept("w1", pairs)) == []
+
+    async def test_a_repeated_withdrawal_gives_the_same_answer(self, world: World) -> None:
+        store = await world.open()
+        leader, run, pairs = await offered(store)
+        for _ in range(2):
+            assert await store.withdraw(withdrawal(leader, pairs)) == pairs
+        assert (await changes_of(store, run)).count(("scheduled", "requested")) == 1
+
+    async def test_what_was_accepted_is_not_withdrawn(self, world: World) -> None:
+        store = await world.open()
+        leader, run, [(task, given)] = await offered(store)
+        assert await store.withdraw(withdrawal(leader, [(task, given + 1), (task + 9, 1)])) == []
+        await store.accept(Accept("w1", [(task, given)]))
+        assert await store.withdraw(withdrawal(leader, [(task, given)])) == []
+        [row] = await store.tasks(run)
+        assert row.state == "running"
+
+    async def test_a_living_worker_is_left_alone(self, world: World) -> None:
+        """B9."""
+        store = await world.open()
+        leader, run, pairs = await offered(store)
+        await store.accept(Accept("w1", pairs))
+        world.clock.advance(LEASE)
+        assert await expire(leader) == []
+        await join(store)
+        world.clock.advance(LEASE)
+        assert await expire(leader) == []
+        [row] = await store.tasks(run)
+        assert row.state == "running"
+
+    async def test_a_lost_workers_tasks_come_back(self, world: World) -> None:
+        """D5, C4."""
+        store = await world.open()
+        leader, run, pairs = await offered(store, tasks=3)
+        await store.accept(Accept("w1", pairs[:2]))
+        await store.finish(Finish("w1", [Ended(*pairs[0], "completed", b"1")]))
+        await join(store, "w2", 10 * LEASE)
+        world.clock.advance(LEASE + 1)
+        [lost] = await expire(leader)
+        assert lost.worker == "w1"
+        assert lost.reason
+        assert (lost.abandoned, lost.withdrawn) == ([pairs[1]], [pairs[2]])
+        done, abandoned, ready = await store.tasks(run)
+        assert (done.state, done.output) == ("completed", b"1")
+        assert (abandoned.state, abandoned.abandons, abandoned.held) == ("abandoned", 1, None)
+        assert (ready.state, ready.token, ready.held, ready.offers) == ("requested", 0, None, 1)
+        assert await store.orders("w1") == []
+        assert [worker.id for worker in await store.workers()] == ["w2"]
+        assert (await changes_of(store, run))[-2:] == [
+            ("running", "abandoned"),
+            ("scheduled", "requested"),
+        ]
+        told = [event for event in await history(store) if event.after == "lost"]
+        assert [event.data["worker"] for event in told] == ["w1"]
+        assert await expire(leader) == []
+
+    async def test_what_a_worker_was_told_to_leave_is_handed_back(self, world: World) -> None:
+        """Seed 003: a shutdown spends no attempts. By (task, token), and all else as ever."""
+        store = await world.open()
+        leader, run, pairs = await offered(store, tasks=4)
+        await store.accept(Accept("w1", pairs[:3]))
+        left, (other, token), killed, offer = pairs
+        await join(store, "w1", draining=True, leaves=(left, (other, token + 1), offer))
+        world.clock.advance(LEASE + 1)
+        [lost] = await expire(leader)
+        assert lost.handed_back == [left]
+        assert (lost.abandoned, lost.withdrawn) == ([(other, token), killed], [offer])
+        back, abandoned, *_ = rows = await store.tasks(run)
+        assert [row.state for row in rows] == [
+            "handed_back",
+            "abandoned",
+            "abandoned",
+            "requested",
+        ]
+        assert (back.abandons, back.attempt, back.token, back.held) == (0, 1, left[1], None)
+        assert back.ended_at == abandoned.ended_at == world.clock.now()
+        # Not the same as handed back by the worker itself: its slots may have to stay taken.
+        assert back.error is not None
+        events = await history(store)
+        gone = next(each for each in events if each.after == "lost")
+        told = next(each for each in events if each.after == "handed_back")
+        assert (told.before, told.token, told.actor) == ("running", left[1], leader.actor)
+        assert "drain" in told.data["reason"]
+        assert (told.term, told.cycle) == (gone.term, gone.cycle)
+        # Whoever reads the history in order must know first that the worker is gone.
+        assert events.index(gone) < events.index(told)
+        assert await store.finish(Finish("w1", [Ended(*left, "completed", b"1")])) == [left]
+
+    async def test_what_a_worker_says_it_leaves_is_its_own_while_its_lease_lives(
+        self, world: World
+    ) -> None:
+        store = await world.open()
+        leader, run, pairs = await offered(store, tasks=2)
+        await store.accept(Accept("w1", pairs))
+        await join(store, "w1", leaves=tuple(pairs))
+        world.clock.advance(LEASE)
+        assert await expire(leader) == []
+        assert {row.state for row in await store.tasks(run)} == {"running"}
+        assert await store.finish(Finish("w1", [Ended(*pairs[0], "completed", b"1")])) == []
+        world.clock.advance(1)
+        [lost] = await expire(leader)
+        assert (lost.abandoned, lost.handed_back) == ([], [pairs[1]])
+        assert [row.state for row in await store.tasks(run)] == ["completed", "handed_back"]
+
+    async def test_the_last_word_of_a_worker_counts(self, world: World) -> None:
+        store = await world.open()
+        leader, _, pairs = await offered(store, tasks=2)
+        await store.accept(Accept("w1", pairs))
+        await join(store, "w1", leaves=tuple(pairs))
+        await join(store, "w1", leaves=(pairs[1],))
+        world.clock.advance(LEASE + 1)
+        [lost] = await expire(leader)
+        assert (lost.abandoned, lost.handed_back) == ([pairs[0]], [pairs[1]])
+
+    async def test_a_worker_may_leave_more_than_it_can_name(self, world: World) -> None:
+        store = await world.open()
+        leader, _, pairs = await offered(store, tasks=3)
+        await store.accept(Accept("w1", pairs[:2]))
+        await join(store, "w1", draining=True, leaves_all=True)
+        world.clock.advance(LEASE + 1)
+        [lost] = await expire(leader)
+        assert (lost.abandoned, lost.handed_back, lost.withdrawn) == ([], pairs[:2], pairs[2:])
+
+    async def test_several_lost_at_once(self, world: World) -> None:
+        store = await world.open()
+        leader, run, pairs = await offered(store, "w1", tasks=2)
+        await join(store, "w2")
+        await join(store, "idle")
+        await store.accept(Accept("w1", pairs))
+        world.clock.advance(LEASE + 1)
+        lost = {each.worker: each.abandoned for each in await expire(leader)}
+        assert lost == {"w1": pairs, "w2": [], "idle": []}
+        assert {row.state for row in await store.tasks(run)} == {"abandoned"}
+
+    async def test_the_dead_cannot_speak(self, world: World) -> None:
+        """B12: a stale attempt can neither complete, fail, renew nor release."""
+        store = await world.open()
+        leader, run, pairs = await offered(store)
+        await store.accept(Accept("w1", pairs))
+        world.clock.advance(LEASE + 1)
+        await expire(leader)
+        for state in ("completed", "failed", "cancelled", "handed_back"):
+            assert await store.finish(Finish("w1", [Ended(*pairs[0], state)])) == pairs
+        assert await store.accept(Accept("w1", pairs)) == []
+        await leader.commit(tasks_ended=[TaskEnd(*pairs[0], b"late", 1)])
+        [row] = await store.tasks(run)
+        assert (row.state, row.output) == ("abandoned", None)

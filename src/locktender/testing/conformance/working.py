@@ -1,0 +1,258 @@
+# ruff: noqa: S101
+"""Workers: the lease, acceptance, the end of attempts."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from locktender.base.changes import Order
+from locktender.base.clock import SECOND
+from locktender.base.logs import LogFilter, LogRow
+from locktender.base.model import Failure, Progress
+from locktender.store.protocol import Accept, Ended, Expire, Finish, Heads
+from locktender.testing.conformance.world import (
+    LEASE,
+    Leader,
+    World,
+    changes_of,
+    history,
+    join,
+    new_run,
+    offered,
+    submit,
+)
+
+
+class TestWorking:
+    async def test_what_attempts_logged_is_kept_once_and_read_by_pages(self, world: World) -> None:
+        store = await world.open()
+        _, run, pairs = await offered(store, tasks=3)
+        rows = [LogRow(task, given, 1, b"lines") for task, given in pairs]
+        other = LogRow(pairs[0][0] + (1 << 20), 7, 1, b"of another run")
+        later = LogRow(pairs[0][0], pairs[0][1] + 10, 2, b"again")
+
+        await store.keep_logs([*reversed(rows), other, later])
+        await store.keep_logs([rows[0]._replace(body=b"changed")])
+
+        expected = [rows[0], later, *rows[1:]]
+        assert await store.logs(LogFilter(run)) == expected
+        assert await store.logs(LogFilter(run, limit=2)) == expected[:2]
+        after = expected[1].task, expected[1].token
+        assert await store.logs(LogFilter(run, after=after)) == expected[2:]
+        assert await store.logs(LogFilter(run, task=rows[1].task)) == [rows[1]]
+        assert await store.logs(LogFilter(run + 2)) == []
+
+    async def test_a_beat_carries_progress_and_is_no_news(self, world: World) -> None:
+        store = await world.open()
+        await join(store)
+        before = len(await history(store))
+        said = Progress(7, 3.0, 10.0, "a third ✓")
+        await join(store, progress=[said])
+        [worker] = await store.workers()
+        assert worker.progress == [said]
+        assert len(await history(store)) == before
+
+    async def test_the_submitters_trace_reaches_the_worker(self, world: World) -> None:
+        store = await world.open()
+        leader = await Leader.stand(store)
+        await join(store)
+        parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+        [run] = await submit(store, msgspec.structs.replace(new_run(), trace=parent))
+        [queued] = await store.heads(Heads((await store.load()).lanes, 1))
+        assert queued.trace == parent
+        await leader.start(run.seq)
+        [executing] = (await store.load()).runs
+        assert executing.trace == parent
+        pairs = await leader.offer(run.seq)
+        for _ in range(2):
+            [started] = await store.accept(Accept("w1", pairs))
+            assert started.trace == parent
+
+    async def test_a_worker_joins_and_renews(self, world: World) -> None:
+        store = await world.open()
+        joined = await join(store, labels={"gpu": "no"})
+        assert joined.lease_until == joined.now + LEASE
+        since = world.clock.now()
+        world.clock.advance(SECOND)
+        renewed = await join(store, claim=2, labels={"gpu": "no"})
+        assert renewed.lease_until == world.clock.now() + LEASE
+        [worker] = await store.workers()
+        assert (worker.id, worker.claim, worker.labels) == ("w1", 2, {"gpu": "no"})
+        assert (worker.since, worker.lease_until) == (since, renewed.lease_until)
+        [event] = await history(store)
+        assert (event.subject, event.after, event.data["worker"]) == ("worker", "joined", "w1")
+        assert event.data["permits"] == {"async": 10}
+
+    async def test_an_expired_holder_cannot_renew(self, world: World) -> None:
+        """E5."""
+        store = await world.open()
+        await join(store)
+        world.clock.advance(LEASE)
+        assert (await join(store)).lease_until > 0
+        world.clock.advance(LEASE + 1)
+        assert (await join(store)).lease_until == 0
+
+    async def test_a_worker_declared_lost_stays_lost(self, world: World) -> None:
+        store = await world.open()
+        leader, _, _ = await offered(store)
+        world.clock.advance(LEASE + 1)
+        [lost] = await store.expire(Expire(leader.term, 1, leader.actor))
+        assert lost.worker == "w1"
+        assert (await join(store)).lease_until == 0
+        assert await store.workers() == []
+        assert (await join(store, "w1-again")).lease_until > 0
+
+    async def test_accepting_starts_before_anything_else(self, world: World) -> None:
+        store = await world.open()
+        _, run, pairs = await offered(store, tasks=300)
+        world.clock.advance(SECOND)
+        started = await store.accept(Accept("w1", pairs))
+        assert sorted((each.task.id, each.task.token) for each in started) == pairs
+        for each in started:
+            assert (each.task.state, each.task.attempt) == ("running", 1)
+            assert each.task.started_at == world.clock.now()
+        assert started[0].graph
+        assert await store.orders("w1") == []
+        rows = await store.tasks(run)
+        assert rows == sorted(each.task for each in started)
+        event = (await history(store, run))[-1]
+        assert (event.before, event.after, event.actor, event.data) == (
+            "scheduled",
+            "running",
+            "worker:w1",
+            {"worker": "w1"},
+        )
+
+    async def test_a_repeated_acceptance_gives_the_same_answer(self, world: World) -> None:
+        store = await world.open()
+        _, run, pairs = await offered(store)
+        first = await store.accept(Accept("w1", pairs))
+        assert await store.accept(Accept("w1", pairs)) == first
+        assert [after for _, after in await changes_of(store, run)].count("running") == 2
+
+    async def test_what_is_not_offered_is_not_accepted(self, world: World) -> None:
+        store = await world.open()
+        _, run, [(task, given)] = await offered(store)
+        await join(store, "w2")
+        assert await store.accept(Accept("w2", [(task, given)])) == []
+        assert await store.accept(Accept("w1", [(task, given + 1)])) == []
+        assert await store.accept(Accept("w1", [(task + 1, given)])) == []
+        assert await store.accept(Accept("unknown", [(task, given)])) == []
+        [row] = await store.tasks(run)
+        assert row.state == "scheduled"
+        assert await store.stale_writes() == 4
+
+    async def test_a_worker_whose_lease_has_passed_accepts_nothing(self, world: World) -> None:
+        store = await world.open()
+        _, run, pairs = await offered(store)
+        world.clock.advance(LEASE + 1)
+        assert await store.accept(Accept("w1", pairs)) == []
+        [row] = await store.tasks(run)
+        assert row.state == "scheduled"
+
+    @pytest.mark.parametrize(
+        "state", ["completed", "failed", "cancelled", "timed_out", "handed_back"]
+    )
+    async def test_every_end_frees_what_the_task_held(self, world: World, state: str) -> None:
+        """C5."""
+        store = await world.open()
+        leader, run, [(task, given)] = await offered(store)
+        await store.accept(Accept("w1", [(task, given)]))
+        await leader.commit(orders=[Order("w1", task, given, "stop")])
+        assert (await store.counts()).held == {"db": 1}
+        world.clock.advance(SECOND)
+        error = msgspec.json.encode(Failure("ValueError", "no", retryable=False))
+        ended = Ended(task, given, state, b"1", error, "because")
+        assert await store.finish(Finish("w1", [ended])) == []
+        [row] = await store.tasks(run)
+        assert (row.state, row.output, row.error, row.held) == (state, b"1", error, None)
+        assert (row.ended_at, row.token) == (world.clock.now(), given)
+        assert (await store.counts()).held == {}
+        assert await store.orders("w1") == []
+        event = (await history(store, run))[-1]
+        assert (event.before, event.after, event.token, event.actor) == (
+            "running",
+            state,
+            given,
+            "worker:w1",
+        )
+        assert event.data == {
+            "error": {"type": "ValueError", "message": "no"},
+            "retryable": False,
+            "reason": "because",
+        }
+
+    async def test_a_repeated_end_is_not_stale_and_not_counted_twice(self, world: World) -> None:
+        """C2."""
+        store = await world.open()
+        _, run, [(task, given)] = await offered(store)
+        await store.accept(Accept("w1", [(task, given)]))
+        ended = Ended(task, given, "failed", error=b'{"type":"E","message":""}')
+        assert await store.finish(Finish("w1", [ended, ended])) == []
+        assert await store.finish(Finish("w1", [ended])) == []
+        assert [after for _, after in await changes_of(store, run)].count("failed") == 1
+        assert await store.stale_writes() == 0
+
+    async def test_a_stale_end_changes_nothing_and_is_reported(self, world: World) -> None:
+        store = await world.open()
+        _, run, [(task, given)] = await offered(store)
+        await store.accept(Accept("w1", [(task, given)]))
+        late = [
+            Ended(task, given - 1, "completed", b"x"),
+            Ended(task + 1, given, "completed", b"x"),
+        ]
+        assert await store.finish(Finish("w1", late)) == [(task, given - 1), (task + 1, given)]
+        await store.finish(Finish("w1", [Ended(task, given, "completed", b"ok")]))
+        contrary = Ended(task, given, "failed")
+        assert await store.finish(Finish("w1", [contrary])) == [(task, given)]
+        [row] = await store.tasks(run)
+        assert (row.state, row.output) == ("completed", b"ok")
+        assert await store.stale_writes() == 3
+
+    async def test_a_decline_costs_no_attempt(self, world: World) -> None:
+        store = await world.open()
+        _, run, [(task, given)] = await offered(store)
+        declined = Ended(task, given, "handed_back", reason="resource_exhausted")
+        assert await store.finish(Finish("w1", [declined])) == []
+        assert await store.finish(Finish("w1", [declined])) == []
+        [row] = await store.tasks(run)
+        assert (row.state, row.attempt, row.held) == ("handed_back", 0, None)
+        assert await store.orders("w1") == []
+        event = (await history(store, run))[-1]
+        assert (event.before, event.data) == ("scheduled", {"reason": "resource_exhausted"})
+
+    async def test_an_offer_cannot_be_completed_without_acceptance(self, world: World) -> None:
+        store = await world.open()
+        _, _, [(task, given)] = await offered(store)
+        ended = Ended(task, given, "completed", b"1")
+        assert await store.finish(Finish("w1", [ended])) == [(task, given)]
+
+    async def test_many_ends_of_many_sizes(self, world: World) -> None:
+        store = await world.open()
+        _, run, pairs = await offered(store, tasks=301)
+        await store.accept(Accept("w1", pairs))
+        outputs = [b"x" * (n * 37 % 6_000) for n in range(len(pairs))]
+        ended = [
+            Ended(task, given, "completed", output)
+            for (task, given), output in zip(pairs, outputs, strict=True)
+        ]
+        assert await store.finish(Finish("w1", ended)) == []
+        assert [row.output for row in await store.tasks(run)] == outputs
+
+    async def test_leaving(self, world: World) -> None:
+        store = await world.open()
+        await join(store)
+        await store.leave("w1")
+        await store.leave("w1")
+        assert await store.workers() == []
+        assert [event.after for event in await history(store)] == ["joined", "left"]
+
+    async def test_leaving_with_work_in_hand_loses_none_of_it(self, world: World) -> None:
+        store = await world.open()
+        leader, _, pairs = await offered(store)
+        await store.accept(Accept("w1", pairs))
+        await store.leave("w1")
+        [lost] = await store.expire(Expire(leader.term, 1, leader.actor))
+        assert lost.abandoned == pairs
+        assert await store.workers() == []
