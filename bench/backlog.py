@@ -22,8 +22,8 @@ from bench.report import Figure
 from locktender.base.graph import Graph, Node
 from locktender.base.ids import RunId
 from locktender.base.model import NewRun, WorkerRow
-from locktender.kernel.conductor import Conductor
-from locktender.stages.feed import Feed
+from locktender.kernel.scheduler import Scheduler
+from locktender.leader.queue_reader import QueueReader
 from locktender.store.protocol import Elect, SetLimit, Submit
 from locktender.store.sqlite.store import SqliteStore
 
@@ -67,11 +67,11 @@ async def _fill(store: SqliteStore, runs: int, tenants: int) -> None:
 async def _cycles(store: SqliteStore) -> list[float]:
     term = (await store.elect(Elect("bench", 3_600_000_000))).term
     snapshot = await store.load()
-    conductor = Conductor(snapshot.limits, term, "bench")
+    conductor = Scheduler(snapshot.limits, term, "bench")
     conductor.begin(snapshot.limit_rows)
     worker = WorkerRow("w", "host", 1, "0", {"async": -1}, -1, -1)
     conductor.restore([], [], [worker], [], snapshot.now, "w")
-    feed = Feed(store)
+    feed = QueueReader(store)
     feed.lanes(snapshot.lanes)
     running: list[tuple[int, int]] = []
     took: list[float] = []

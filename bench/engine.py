@@ -21,7 +21,7 @@ from locktender import embedded_async, flow, step
 from locktender.base.graph import Node
 from locktender.client.client_async import AsyncClient
 from locktender.flows.trace import trace
-from locktender.testing.sim.world import Behaviour, World
+from locktender.simulate.world import Behaviour, SimWorld
 
 WORKLOADS = Path(__file__).parent / "workloads"
 PARALLEL = 16
@@ -193,7 +193,7 @@ def simulated(graph: list[tuple[str, list[int]]], runtimes: list[float]) -> floa
     def duration(_: object, node: Node) -> int:
         return int(runtimes[int(node.name.split("-")[0])] * 1_000_000)
 
-    world = World(0, Behaviour(duration, latency=0))
+    world = SimWorld(0, Behaviour(duration, latency=0))
     world.add_worker("w", {"async": -1, "thread": 8, "process": 2}, local=True)
     world.lead()
     world.run(world.now + 1)

@@ -23,8 +23,8 @@ from bench.report import Figure
 from locktender.base.graph import Graph, Item, PoolNeed
 from locktender.base.limits import Fair, Limits, PoolRule, Rate, TagRule
 from locktender.base.model import WorkerRow
-from locktender.kernel.conductor import Conductor, Cycle
-from locktender.testing.sim.build import graph, items, numbers, run_row, step
+from locktender.kernel.scheduler import Cycle, Scheduler
+from locktender.simulate.build import graph, items, numbers, run_row, step
 
 START = 10**15
 RUNS = 20
@@ -42,7 +42,7 @@ def _worker() -> WorkerRow:
     return WorkerRow("w", "bench", 1, "1", {"async": 400, "thread": 100}, total=450, claim=-1)
 
 
-def _end(conductor: Conductor, cycle: Cycle, now: int) -> None:
+def _end(conductor: Scheduler, cycle: Cycle, now: int) -> None:
     for entry in cycle.starts:
         conductor.ended(entry.id, entry.token, "completed", now, b"1", local=True)
 
@@ -72,7 +72,7 @@ def _all_gates() -> tuple[Limits, Graph]:
 def _decide_all() -> float:
     """Microseconds per task, over all tasks of all runs, from the second cycle on."""
     limits, flow = _all_gates()
-    conductor = Conductor(limits, term=1, owner="bench")
+    conductor = Scheduler(limits, term=1, owner="bench")
     conductor.graphs[flow.flow] = flow
     conductor.put_worker(_worker(), local=True)
     for seq in range(1, RUNS + 1):
@@ -118,7 +118,7 @@ def _cycles_with(tenants: int) -> Callable[[], float]:
         max_concurrent_runs=10 * ENDS_PER_CYCLE,
         tags=(TagRule("tenant", per_value=True, limit=1),),
     )
-    conductor = Conductor(limits, term=1, owner="bench")
+    conductor = Scheduler(limits, term=1, owner="bench")
     conductor.graphs["flow"] = graph(step())
     conductor.put_worker(_worker(), local=True)
     seq = 0

@@ -23,12 +23,12 @@ from locktender import embedded_async, flow, step
 from locktender.base.clock import SystemClock
 from locktender.base.config import Settings
 from locktender.base.graph import Node
+from locktender.base.quantiles import MinuteSketch
 from locktender.client.client_async import AsyncClient
 from locktender.flows.registry import registry
-from locktender.kernel.sketch import MinuteSketch
-from locktender.stages.pressure import Pressure
-from locktender.stages.worker import End, Launch, Worker
 from locktender.store.sqlite.store import SqliteStore
+from locktender.worker.pressure import Pressure
+from locktender.worker.worker import End, Launch, LocalWorker
 
 HERE = Path(__file__)
 CALL = b'{"args": [1], "kwargs": {}}'
@@ -141,7 +141,7 @@ async def alone(kind: str, count: int) -> Cost:
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings(work_dir=folder, process_permits=PERMITS["process"])
         store = SqliteStore(Path(folder) / "unused.db")
-        worker = Worker(settings, SystemClock(), store, registry, deliver)
+        worker = LocalWorker(settings, SystemClock(), store, registry, deliver)
         await run(PERMITS[kind])  # children are warm, threads are made
         cpu, wall = time.process_time(), time.perf_counter()
         await run(count)

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from locktender.base.clock import SystemClock
-from locktender.stages.executors import sources
-from locktender.stages.executors.in_processes import ProcessExecutor
-from locktender.stages.executors.in_threads import ThreadExecutor
-from locktender.stages.executors.on_loop import AsyncExecutor
-from locktender.stages.executors.protocol import Job, Outcome, StopReason
+from locktender.worker.executors import sources
+from locktender.worker.executors.async_ import AsyncExecutor
+from locktender.worker.executors.process import ProcessExecutor
+from locktender.worker.executors.protocol import Attempt, Outcome, StopReason
+from locktender.worker.executors.thread import ThreadExecutor
 
-SOURCE = sources.Source(
+SOURCE = sources.CodeSource(
     "locktender_executor_steps", str(Path(__file__).parent / "executor_steps.py")
 )
 STEPS: dict[str, Any] = sources.load(SOURCE).STEPS
@@ -68,11 +68,11 @@ class Harness:
         self._tokens = itertools.count(1001)
         self._thread = threading.get_ident()
 
-    def start(self, step: str, *args: Any, timeout_us: int | None = None, **fields: Any) -> Job:
+    def start(self, step: str, *args: Any, timeout_us: int | None = None, **fields: Any) -> Attempt:
         if self.kind == "async":
             step = f"{step}_async"
         token = next(self._tokens)
-        job = Job(
+        job = Attempt(
             task=token - 1000,
             token=token,
             run_id="run",
@@ -86,21 +86,21 @@ class Harness:
         self.executor.start(job, self._done)
         return job
 
-    def _done(self, job: Job, outcome: Outcome) -> None:
+    def _done(self, job: Attempt, outcome: Outcome) -> None:
         assert threading.get_ident() == self._thread
         self.ends.append((job.token, outcome))
 
-    async def end_of(self, job: Job) -> Outcome:
+    async def end_of(self, job: Attempt) -> Outcome:
         await until(lambda: any(token == job.token for token, _ in self.ends))
         return next(outcome for token, outcome in self.ends if token == job.token)
 
     async def run(self, step: str, *args: Any, **options: Any) -> Outcome:
         return await self.end_of(self.start(step, *args, **options))
 
-    def marker(self, job: Job, name: str = "file") -> Path:
+    def marker(self, job: Attempt, name: str = "file") -> Path:
         return self.root / str(job.task) / str(job.token) / name
 
-    async def begun(self, job: Job) -> int:
+    async def begun(self, job: Attempt) -> int:
         """Waits for the body's file; the pid in it."""
         path = self.marker(job)
         await until(lambda: path.exists() and path.read_text())

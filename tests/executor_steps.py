@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from locktender.stages.executors.protocol import CURRENT, Job
+from locktender.worker.executors.protocol import CURRENT, Attempt
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def body(*, retry_on: tuple[type[BaseException], ...] | None = None) -> Callable
     return register
 
 
-def here() -> Job:
+def here() -> Attempt:
     return CURRENT.get()
 
 

@@ -11,9 +11,9 @@ import threading
 from pathlib import Path
 
 from locktender import RunState, TaskState, connect, current, flow, step
-from locktender.stages.executors.sources import load
 from locktender.testing import recording
 from locktender.testing.processes import source
+from locktender.worker.executors.sources import load
 
 steps = load(source(Path(__file__).with_name("engine_steps.py")))
 

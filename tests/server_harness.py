@@ -11,10 +11,9 @@ from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 from locktender.client.core import Core
-from locktender.client.opening import settings_for
-from locktender.server.listening import bind, port_of
-from locktender.server.web import telling
-from locktender.stages.engine import Engine
+from locktender.engine import Engine
+from locktender.server.web import bind, port_of, telling
+from locktender.store.open import settings_for
 
 PATIENCE = 20.0
 

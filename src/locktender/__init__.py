@@ -34,12 +34,11 @@ if TYPE_CHECKING:
     from locktender.base.states import RunState, TaskState
     from locktender.client.client import Client
     from locktender.client.client_async import AsyncClient
-    from locktender.client.embedding import connect, connect_async, embedded, embedded_async
     from locktender.client.guard import ClientClosed
-    from locktender.client.run import Run
-    from locktender.client.run_async import AsyncRun
-    from locktender.client.slots_async import Held
-    from locktender.client.submission import Submission
+    from locktender.client.open import connect, connect_async, embedded, embedded_async
+    from locktender.client.run import AsyncRun, Run
+    from locktender.client.slots import HeldSlots
+    from locktender.client.submit import Submission
     from locktender.client.views import (
         EventInfo,
         LimitChangeInfo,
@@ -60,7 +59,7 @@ if TYPE_CHECKING:
     from locktender.flows.steps import AsyncStep, Step, step
     from locktender.observe.why import Why
     from locktender.provision.protocol import Capacity, Provisioned, Provisioner
-    from locktender.stages.executors.current import Current, current
+    from locktender.worker.executors.current import Current, current
 
 _HOMES = {
     "base.codec": ("StepError",),
@@ -87,12 +86,11 @@ _HOMES = {
     "base.states": ("RunState", "TaskState"),
     "client.client": ("Client",),
     "client.client_async": ("AsyncClient",),
-    "client.embedding": ("connect", "connect_async", "embedded", "embedded_async"),
+    "client.open": ("connect", "connect_async", "embedded", "embedded_async"),
     "client.guard": ("ClientClosed",),
-    "client.run": ("Run",),
-    "client.run_async": ("AsyncRun",),
-    "client.slots_async": ("Held",),
-    "client.submission": ("Submission",),
+    "client.run": ("AsyncRun", "Run"),
+    "client.slots": ("HeldSlots",),
+    "client.submit": ("Submission",),
     "client.views": (
         "EventInfo",
         "LimitChangeInfo",
@@ -113,7 +111,7 @@ _HOMES = {
     "flows.steps": ("AsyncStep", "Step", "step"),
     "observe.why": ("Why",),
     "provision.protocol": ("Capacity", "Provisioned", "Provisioner"),
-    "stages.executors.current": ("Current", "current"),
+    "worker.executors.current": ("Current", "current"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -131,7 +129,7 @@ __all__ = [
     "EventInfo",
     "Fatal",
     "Flow",
-    "Held",
+    "HeldSlots",
     "InvalidFlow",
     "InvalidInput",
     "InvalidSettings",

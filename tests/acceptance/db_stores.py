@@ -6,9 +6,9 @@ import asyncio
 from pathlib import Path
 
 from locktender import embedded_async, flow, step
-from locktender.client.opening import settings_for, store_for
 from locktender.observe.checker import check
-from locktender.observe.checkpoint import Marks, load
+from locktender.observe.checkpoint import HistoryMarks, load
+from locktender.store.open import settings_for, store_for
 from locktender.store.protocol import Store
 
 LARGE = 300_000
@@ -66,7 +66,7 @@ def store_at(url: str) -> Store:
     return store_for(settings_for(url, {}))
 
 
-async def judged(url: str) -> tuple[list[str], Marks]:
+async def judged(url: str) -> tuple[list[str], HistoryMarks]:
     """What the checker finds in what is left of the history, and what it says of itself."""
     store = store_at(url)
     await store.open()

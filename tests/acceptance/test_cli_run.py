@@ -92,7 +92,7 @@ def test_a_failed_run_shows_the_users_line_and_exits_1(said: dict[str, Said]) ->
     assert answer.out == ""
     assert "return 1 / x" in answer.err
     assert "ZeroDivisionError" in answer.err
-    assert "locktender/stages" not in answer.err
+    assert "locktender/worker" not in answer.err
     assert "locktender runs show" in answer.err
 
 

@@ -15,8 +15,8 @@ from locktender import embedded_async
 from locktender.base.clock import ManualClock
 from locktender.base.config import Settings
 from locktender.base.events import HISTORY, unpack
+from locktender.leader.retention import CHECK_EVERY_US, EVERY_US, Retention
 from locktender.observe.checkpoint import marks, take
-from locktender.stages.retention import CHECK_EVERY_US, EVERY_US, Retention
 from locktender.store.postgres import PostgresStore
 from locktender.store.postgres.session import SUBMITTERS
 from locktender.store.protocol import EventFilter, RunFilter

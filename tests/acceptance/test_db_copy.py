@@ -14,7 +14,7 @@ from locktender import embedded_async
 from locktender.base.errors import InvalidInput, StoreError
 from locktender.observe.checkpoint import take
 from locktender.store.copying import TABLES, check_source, copy
-from locktender.store.places import place_for
+from locktender.store.open import place_for
 from locktender.store.postgres.session import SQL as POSTGRES
 from locktender.store.pruning import Prune
 from locktender.store.sqlite.session import SQL

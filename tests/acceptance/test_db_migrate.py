@@ -15,7 +15,7 @@ from tests.acceptance.db_stores import build, judged, store_at
 from locktender import embedded_async
 from locktender.base.errors import SchemaTooNew
 from locktender.store.migrate import Migration
-from locktender.store.places import place_for
+from locktender.store.open import place_for
 from locktender.store.postgres import opening as postgres
 from locktender.store.sqlite import opening as sqlite
 from locktender.testing.postgres_server import connected, execute, with_options

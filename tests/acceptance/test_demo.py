@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.acceptance.cli_harness import locktender
 
-from locktender.cli.demo_records import Body, peak, peak_of_pool, peak_of_window, peak_per_tenant
+from locktender.cli.demo_proof import DemoBody, peak, peak_of_pool, peak_of_window, peak_per_tenant
 
 
 def test_the_demo_holds_in_under_20_seconds(tmp_path: Path) -> None:
@@ -35,8 +35,8 @@ def test_the_demo_holds_in_under_20_seconds(tmp_path: Path) -> None:
     assert audit.data["violations"] == []
 
 
-def body(step: str, run: str, start: int, end: int | None, tenant: str = "acme") -> Body:
-    return Body(step, run, tenant, 1, 1, 1, start, end)
+def body(step: str, run: str, start: int, end: int | None, tenant: str = "acme") -> DemoBody:
+    return DemoBody(step, run, tenant, 1, 1, 1, start, end)
 
 
 def test_overlap_is_measured_exactly() -> None:

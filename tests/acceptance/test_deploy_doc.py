@@ -22,10 +22,10 @@ from tests.acceptance import client_flows as flows
 from locktender import Client, connect, embedded
 from locktender.base.config import load
 from locktender.base.durations import microseconds
-from locktender.stages.executors import sources
 from locktender.testing import check_history, eventually
 from locktender.testing.postgres_server import connected, execute, run
 from locktender.testing.processes import source
+from locktender.worker.executors import sources
 
 pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 

@@ -12,11 +12,11 @@ import pytest
 from tests.acceptance import client_flows as flows
 
 from locktender import RunState
-from locktender.kernel.conductor import Conductor, Cycle
-from locktender.stages.executors.sources import load
+from locktender.kernel.scheduler import Cycle, Scheduler
 from locktender.testing import Engines, Overlap, eventually, load_history
 from locktender.testing.cluster import Cluster
 from locktender.testing.processes import source
+from locktender.worker.executors.sources import load
 
 pytest_plugins = ["locktender.testing.plugin"]
 
@@ -29,16 +29,16 @@ def test_b11_an_error_in_one_cycle_is_logged_and_the_next_one_runs(
 ):
     engine = make_engine()
     assert engine.submit(flows.doubled, 1).result(10) == 2
-    real, broken = Conductor.cycle, [True]
+    real, broken = Scheduler.cycle, [True]
 
-    def cycle(self: Conductor, now: int) -> Cycle:
+    def cycle(self: Scheduler, now: int) -> Cycle:
         if broken:
             broken.pop()
             raise RuntimeError("a fault of our own")
         return real(self, now)
 
     with caplog.at_level(logging.ERROR):
-        monkeypatch.setattr(Conductor, "cycle", cycle)
+        monkeypatch.setattr(Scheduler, "cycle", cycle)
         runs = [engine.submit(flows.doubled, n) for n in range(5)]
 
         assert [run.result(20) for run in runs] == [0, 2, 4, 6, 8]

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from locktender import Client, RunFailed, RunState, TaskState, current, flow, secret, step
-from locktender.base.logs import MAX_LINES
-from locktender.stages.executors.sources import load
+from locktender.base.model import MAX_LINES
 from locktender.testing import Engines, eventually
 from locktender.testing.processes import source
+from locktender.worker.executors.sources import load
 
 pytest_plugins = ["locktender.testing.plugin"]
 

@@ -21,13 +21,13 @@ import pytest
 
 from locktender import Client, RunFailed, embedded
 from locktender.base.clock import SystemClock
-from locktender.stages.executors.on_loop import AsyncExecutor
-from locktender.stages.executors.protocol import Job
-from locktender.stages.executors.sources import load
-from locktender.stages.lasting_loop import LastingLoop, run
 from locktender.testing import Engines, Overlap
 from locktender.testing.cluster import Cluster
 from locktender.testing.processes import source
+from locktender.worker.executors.async_ import AsyncExecutor
+from locktender.worker.executors.protocol import Attempt
+from locktender.worker.executors.sources import load
+from locktender.worker.lasting_loop import LastingLoop, run
 
 pytest_plugins = ["locktender.testing.plugin"]
 FILE = Path(__file__).parents[1] / "exit_steps.py"
@@ -274,7 +274,7 @@ def test_a_ctrl_c_while_a_body_runs_cancels_the_main_task() -> None:
         step: Any = SimpleNamespace(
             name="app:body", fn=interrupted, retry_on=None, decode_call=lambda _: ([], {})
         )
-        executor.start(Job(1, 1, "run", step, b""), lambda *_: None)
+        executor.start(Attempt(1, 1, "run", step, b""), lambda *_: None)
         await asyncio.sleep(60)
 
     with pytest.raises(asyncio.CancelledError):
@@ -283,7 +283,7 @@ def test_a_ctrl_c_while_a_body_runs_cancels_the_main_task() -> None:
 
 INTERRUPTED = """
 import asyncio, signal, sys
-from locktender.stages.lasting_loop import run
+from locktender.worker.lasting_loop import run
 
 async def main():
     async def held():

@@ -18,12 +18,12 @@ from tests.conftest import broken_promises
 from locktender import RunState, connect_async
 from locktender.base.config import Settings
 from locktender.base.model import WorkerRow
-from locktender.cli.targets import load
-from locktender.client.opening import settings_for, store_for
+from locktender.cli.load_flow import load
+from locktender.engine import Engine
+from locktender.provision.controller import ProvisionController
 from locktender.provision.local import LocalProvisioner, worker_command
 from locktender.provision.protocol import Provisioned
-from locktender.stages.engine import Engine
-from locktender.stages.overflow import Overflow
+from locktender.store.open import settings_for, store_for
 
 PATIENCE = 40.0
 T = TypeVar("T")
@@ -162,7 +162,7 @@ async def test_labels_this_machine_does_not_have_are_not_provided(url: Path, tmp
 _PARENT = """
 import asyncio, sys
 from pathlib import Path
-from locktender.client.opening import settings_for
+from locktender.store.open import settings_for
 from locktender.provision.local import LocalProvisioner, worker_command
 
 async def main():
@@ -217,11 +217,13 @@ async def test_a_worker_does_not_outlive_who_started_it(url: Path, tmp_path: Pat
 
 
 @asynccontextmanager
-async def leading(settings: Settings, provisioner: LocalProvisioner) -> AsyncGenerator[Overflow]:
+async def leading(
+    settings: Settings, provisioner: LocalProvisioner
+) -> AsyncGenerator[ProvisionController]:
     """A leader without a worker, and its provisioner."""
     store = store_for(settings)
     await store.open()
-    overflow = Overflow(provisioner, settings)
+    overflow = ProvisionController(provisioner, settings)
     engine = Engine(store, settings, work=False, overflow=overflow)
     await engine.start()
     try:

@@ -19,9 +19,9 @@ from locktender import (
     embedded,
 )
 from locktender.observe.checker import Rejection
-from locktender.stages.executors.sources import load
 from locktender.testing import Engines, Overlap, check_history, eventually, load_history
 from locktender.testing.processes import source
+from locktender.worker.executors.sources import load
 
 pytest_plugins = ["locktender.testing.plugin"]
 

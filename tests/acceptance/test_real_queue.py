@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from locktender import Run, RunState, flow, step
-from locktender.stages.executors.sources import load
 from locktender.testing import Engines, Overlap, eventually, recording
 from locktender.testing.processes import source
+from locktender.worker.executors.sources import load
 
 pytest_plugins = ["locktender.testing.plugin"]
 

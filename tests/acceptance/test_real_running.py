@@ -13,12 +13,12 @@ from locktender import Run, RunState, TaskState, flow, step
 from locktender.base.clock import MILLISECOND, SECOND, ManualClock
 from locktender.base.model import WorkerRow
 from locktender.base.states import TASK_CHANGES, Owner
-from locktender.stages.executors.sources import load
 from locktender.store.protocol import Accept, Beat, Ended, Finish
 from locktender.store.sqlite import SqliteStore
 from locktender.testing import Engines, Overlap, eventually, recording
 from locktender.testing.overlap import alive
 from locktender.testing.processes import source
+from locktender.worker.executors.sources import load
 
 pytest_plugins = ["locktender.testing.plugin"]
 

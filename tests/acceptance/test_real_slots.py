@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from locktender import InvalidInput, RunFailed, RunState, TaskState, flow, step
-from locktender.stages.executors.sources import load
-from locktender.testing import Clock, Engines, MaxConcurrent, Overlap, eventually, recording
+from locktender.testing import Engines, MaxConcurrent, Overlap, VirtualClock, eventually, recording
 from locktender.testing.processes import source
+from locktender.worker.executors.sources import load
 
 pytest_plugins = ["locktender.testing.plugin"]
 
@@ -67,7 +67,7 @@ def test_c5_every_end_frees_its_slots_once(
 def test_c5_an_error_of_our_own_frees_the_slots(
     make_engine: Engines, overlap: Overlap, monkeypatch: pytest.MonkeyPatch
 ):
-    from locktender.stages.executors import in_threads
+    from locktender.worker.executors import thread
 
     def broken(*_: Any) -> Any:
         raise RuntimeError("a bug")
@@ -76,7 +76,7 @@ def test_c5_an_error_of_our_own_frees_the_slots(
     engine.pools.set("slots", limit=4)
     engine.pools.set("other", limit=2)
     with monkeypatch.context() as patch:
-        patch.setattr(in_threads, "perform", broken)
+        patch.setattr(thread, "perform", broken)
         run = engine.submit(steps.endings, "thread", "success", "", 4)
         with pytest.raises(RunFailed, match="internal"):
             run.result(TIMEOUT)
@@ -347,7 +347,7 @@ def test_e5_a_release_wakes_the_next_in_milliseconds(
 
 
 def test_e5_a_task_that_waits_too_long_fails(
-    engine_clock: Clock, make_engine: Engines, overlap: Overlap, tmp_path: Path
+    engine_clock: VirtualClock, make_engine: Engines, overlap: Overlap, tmp_path: Path
 ):
     engine = make_engine()
     engine.pools.set("one", limit=1)

@@ -15,11 +15,11 @@ import pytest
 from locktender import Client, NotFound, flow, step
 from locktender.store.sqlite import SqliteStore
 from locktender.testing import (
-    Clock,
     Engines,
     HistoryViolated,
     MaxConcurrent,
     Overlap,
+    VirtualClock,
     check_history,
     eventually,
     recording,
@@ -164,7 +164,9 @@ def test_bodies_are_watched_without_touching_them(engine: Client, overlap: Overl
     assert overlap.count("plain") == 3
 
 
-def test_the_clock_moves_only_when_told(engine_clock: Clock, make_engine: Engines, tmp_path: Path):
+def test_the_clock_moves_only_when_told(
+    engine_clock: VirtualClock, make_engine: Engines, tmp_path: Path
+):
     engine = make_engine()
     run = engine.submit(patient, str(tmp_path / "tried"))
     eventually(lambda: [t for t in run.tasks() if t.not_before is not None])
@@ -312,7 +314,9 @@ def test_the_plugin_costs_nothing_before_it_is_used():
     assert done.stdout.strip() == "['locktender.testing', 'locktender.testing.plugin']"
 
 
-def test_sqlite_store_is_what_the_virtual_clock_replaces(engine_clock: Clock, make_engine: Engines):
+def test_sqlite_store_is_what_the_virtual_clock_replaces(
+    engine_clock: VirtualClock, make_engine: Engines
+):
     """A second client on the same file has the same time."""
     first, second = make_engine(), make_engine.connect()
     for client in (first, second):

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from locktender import RunFailed, RunState, StepError, TaskState, flow, step
-from locktender.stages.executors.sources import load
 from locktender.testing import Engines, Overlap, eventually, recording
 from locktender.testing.processes import source
+from locktender.worker.executors.sources import load
 
 pytest_plugins = ["locktender.testing.plugin"]
 

@@ -21,10 +21,10 @@ import pytest
 from tests.acceptance.cli_harness import batch, locktender, until
 
 from locktender import Client, RunState, connect
-from locktender.stages.executors.sources import load
 from locktender.testing import Overlap, check_history
-from locktender.testing.cluster import Cluster, Node
+from locktender.testing.cluster import Cluster, ClusterNode
 from locktender.testing.processes import source
+from locktender.worker.executors.sources import load
 
 pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 
@@ -91,15 +91,15 @@ def ask(port: int, path: str, method: str = "GET") -> Answer:
         connection.close()
 
 
-def port_of(node: Node) -> int:
+def port_of(node: ClusterNode) -> int:
     return int(node.said["port"])
 
 
-def health(node: Node) -> Any:
+def health(node: ClusterNode) -> Any:
     return ask(port_of(node), "/health").data
 
 
-def demand(node: Node) -> Any:
+def demand(node: ClusterNode) -> Any:
     return ask(port_of(node), "/api/v1/demand").data
 
 
@@ -230,7 +230,7 @@ def test_a_worker_tells_of_itself(
     server = cluster.server().ready()
     command = [sys.executable, "-m", "locktender", "worker", str(file), "--metrics-port", "0"]
     command += ["--json", "--with-parent", "--url", cluster.url]
-    worker = Node(command, tmp_path / "worker.log", overlap).ready()
+    worker = ClusterNode(command, tmp_path / "worker.log", overlap).ready()
     port = int(worker.said["metrics"].rpartition(":")[2])
     latch = tmp_path / "latch"
     run = cluster.client().submit(steps.holding, str(latch))
@@ -385,7 +385,7 @@ def test_without_the_extra_it_says_what_to_install(tmp_path: Path):
 # -- a PostgreSQL of its own -----------------------------------------------------------------------
 
 
-def local_server(data: Path, overlap: Overlap) -> Node:
+def local_server(data: Path, overlap: Overlap) -> ClusterNode:
     command = [
         sys.executable,
         "-m",
@@ -398,7 +398,7 @@ def local_server(data: Path, overlap: Overlap) -> Node:
     ]
     command += ["--local-postgres", str(data)]
     log = data.parent / f"server-{os.urandom(4).hex()}.log"
-    return Node(command, log, overlap).ready()
+    return ClusterNode(command, log, overlap).ready()
 
 
 def postmaster(data: Path) -> psutil.Process:
@@ -434,7 +434,7 @@ def test_local_postgres_from_beginning_to_end(
     second = local_server(data, overlap)
     assert second.said["store"] == url
     command = [sys.executable, "-m", "locktender", "worker", str(file), "--url", url, "--json"]
-    worker = Node([*command, "--with-parent"], tmp_path / "worker.log", overlap).ready()
+    worker = ClusterNode([*command, "--with-parent"], tmp_path / "worker.log", overlap).ready()
     try:
         database = postmaster(data)
         with connect(url) as client:

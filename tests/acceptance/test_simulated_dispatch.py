@@ -11,16 +11,16 @@ from locktender.base.clock import MILLISECOND, SECOND
 from locktender.base.states import TaskState
 from locktender.kernel.claim import ClaimPolicy, Felt, Load, claim_size
 from locktender.kernel.explain import Typical, explain_task
-from locktender.kernel.lives import Defaults
-from locktender.testing.sim.build import graph, items, needs, numbers, settle, step, world
-from locktender.testing.sim.scenarios import violations
-from locktender.testing.sim.world import World
+from locktender.kernel.lifecycle import Defaults
+from locktender.simulate.build import graph, items, needs, numbers, settle, step, world
+from locktender.simulate.scenarios import violations
+from locktender.simulate.world import SimWorld
 
 PACK = {("engine", "placement"): {"value": "pack"}}
 ONE = graph(step())
 
 
-def workers_of(sim: World) -> list[str]:
+def workers_of(sim: SimWorld) -> list[str]:
     return [body.worker for body in sim.bodies]
 
 
@@ -192,7 +192,7 @@ def test_b10_one_cycle_starts_at_most_its_share_and_the_rest_follows(local: bool
     assert sim.peak(lambda _body: 1) == 45  # no share is lost: all run together in the end
 
 
-def claims(sim: World, name: str, claim: int) -> None:
+def claims(sim: SimWorld, name: str, claim: int) -> None:
     row = sim.model.workers[name]
     sim.model.workers[name] = msgspec.structs.replace(row, claim=claim)
     sim.poke()

@@ -12,10 +12,10 @@ from locktender.base.changes import TaskRow
 from locktender.base.clock import MILLISECOND, SECOND
 from locktender.base.graph import Graph, Node, RetryPolicy
 from locktender.base.states import HOLDING, TASK_CHANGES, TERMINAL_RUNS, TaskState
-from locktender.kernel.lives import Defaults
-from locktender.testing.sim.build import graph, items, needs, numbers, settle, step, world
-from locktender.testing.sim.scenarios import violations
-from locktender.testing.sim.world import World
+from locktender.kernel.lifecycle import Defaults
+from locktender.simulate.build import graph, items, needs, numbers, settle, step, world
+from locktender.simulate.scenarios import violations
+from locktender.simulate.world import SimWorld
 
 WHERE = pytest.mark.parametrize("local", [True, False], ids=["local", "remote"])
 POOL = {("pool", "db"): {"limit": 2}}
@@ -33,7 +33,7 @@ class Path:
     ends: str
     """The state the run ends in."""
     fate: Callable[[TaskRow, Node], TaskState | None] | None = None
-    act: Callable[[World], None] | None = None
+    act: Callable[[SimWorld], None] | None = None
     took: int = 100 * MILLISECOND
     bodies: int = 1
 
@@ -42,14 +42,14 @@ def first_fails(row: TaskRow, _node: Node) -> TaskState | None:
     return TaskState.FAILED if row.attempt == 1 else None
 
 
-def kill(sim: World) -> None:
+def kill(sim: SimWorld) -> None:
     sim.add_worker("spare")
     sim.plan(50 * MILLISECOND, lambda: sim.kill_worker(sim.bodies[0].worker))
     # The worker in the leader's process takes the leader with it.
     sim.plan(5 * SECOND, lambda: sim.lead() if sim.conductor is None else None)
 
 
-def hold_all(sim: World) -> None:
+def hold_all(sim: SimWorld) -> None:
     """Somebody else has the whole pool for longer than the task will wait."""
     sim.submit(graph(step("hog", pools=needs(db=2)), flow="hog"))
 
@@ -118,7 +118,7 @@ def test_c5_every_path_frees_its_slots_exactly_once(name: str, local: bool):
     assert sim.peak(lambda body: int(body.node.name == "all")) == 1
 
 
-def assert_nothing_is_held(sim: World) -> None:
+def assert_nothing_is_held(sim: SimWorld) -> None:
     assert not [row for row in sim.model.tasks.values() if row.held or row.state in HOLDING]
     assert not sim.model.orders
     assert sim.conductor is not None
@@ -218,7 +218,7 @@ def test_c2_a_zombie_that_wakes_up_writes_nothing():
 RACE = graph(step("a", pools=DB), step("b", after=(0,)), step("clean", after=(1,), run_if="always"))
 
 
-def raced(local: bool, cancel_at: int | None, flow: Graph = RACE) -> World:
+def raced(local: bool, cancel_at: int | None, flow: Graph = RACE) -> SimWorld:
     sim = world(local=local, took=5 * MILLISECOND, rules=POOL)
     sim.submit(flow)
     if cancel_at is not None:

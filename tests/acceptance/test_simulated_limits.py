@@ -12,7 +12,7 @@ from locktender.base.clock import MILLISECOND, SECOND
 from locktender.base.errors import InvalidInput
 from locktender.base.graph import Item, Node, PoolNeed, Tag
 from locktender.base.ids import run_of
-from locktender.testing.sim.build import (
+from locktender.simulate.build import (
     graph,
     items,
     needs,
@@ -24,14 +24,14 @@ from locktender.testing.sim.build import (
     step,
     world,
 )
-from locktender.testing.sim.world import Body, World
+from locktender.simulate.world import SimBody, SimWorld
 
 WHERE = pytest.mark.parametrize("local", [True, False], ids=["local", "remote"])
 ONE = graph(step())
 UNLIMITED = {("runs", ""): {"limit": -1}}
 
 
-def started(sim: World) -> list[int]:
+def started(sim: SimWorld) -> list[int]:
     """Runs in the order in which their first body began."""
     return list(dict.fromkeys(run_of(body.task) for body in sim.bodies))
 
@@ -89,13 +89,13 @@ def test_e1_raised_lowered_paused_and_resumed_while_runs_wait(local: bool):
 # -- E2 --------------------------------------------------------------------------------------------
 
 
-def tagged(sim: World, *tags: dict[str, str]) -> None:
+def tagged(sim: SimWorld, *tags: dict[str, str]) -> None:
     for each in tags:
         sim.submit(ONE, tags=each)
 
 
-def peak_of(sim: World, **tags: str) -> int:
-    def counts(body: Body) -> int:
+def peak_of(sim: SimWorld, **tags: str) -> int:
+    def counts(body: SimBody) -> int:
         run = sim.model.runs[run_of(body.task)]
         return int(all(run.tags.get(key) == value for key, value in tags.items()))
 

@@ -8,14 +8,14 @@ from locktender.base.clock import MILLISECOND, SECOND
 from locktender.base.states import TaskState
 from locktender.kernel.explain import Typical, explain_task
 from locktender.kernel.explain_runs import explain_queued
-from locktender.testing.sim.build import graph, items, line_before, needs, numbers, settle, world
-from locktender.testing.sim.scenarios import random_world
-from locktender.testing.sim.world import World
+from locktender.simulate.build import graph, items, line_before, needs, numbers, settle, world
+from locktender.simulate.scenarios import random_world
+from locktender.simulate.world import SimWorld
 
 EXPLAINED = Typical(run_us=SECOND)
 
 
-def ask_everybody(sim: World) -> tuple[int, int]:
+def ask_everybody(sim: SimWorld) -> tuple[int, int]:
     """Right after a cycle nobody who waits may be without a reason, and nobody who runs may have one."""
     lead = sim.conductor
     if lead is None or lead.ledger.board.unfinished or lead.ledger.queue.unfinished:

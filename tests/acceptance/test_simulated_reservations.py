@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from locktender.base.clock import MILLISECOND, SECOND
 from locktender.base.graph import Const, Graph, Item, Node, PoolNeed
-from locktender.testing.sim.scenarios import violations
-from locktender.testing.sim.world import Behaviour, World
+from locktender.simulate.scenarios import violations
+from locktender.simulate.world import Behaviour, SimWorld
 
 NARROW = Graph(
     "narrow",
@@ -28,8 +28,8 @@ def wide(**options: object) -> Graph:
     return Graph("wide", (node,))
 
 
-def world() -> World:
-    made = World(1, Behaviour(lambda draw, _: draw.randint(5, 20) * MILLISECOND))
+def world() -> SimWorld:
+    made = SimWorld(1, Behaviour(lambda draw, _: draw.randint(5, 20) * MILLISECOND))
     made.set_rule("pool", "db", {"limit": 2})
     made.set_rule("engine", "max_bypass", {"value": 2})
     made.add_worker("w0", {"async": 50}, local=True)
@@ -37,7 +37,7 @@ def world() -> World:
     return made
 
 
-def bodies(made: World, name: str) -> int:
+def bodies(made: SimWorld, name: str) -> int:
     return sum(body.node.name == name for body in made.bodies)
 
 
@@ -67,7 +67,7 @@ def test_e5_a_wide_task_is_served_after_max_bypass_starts_where_a_worker_is_ther
 
 
 def test_b2_an_offer_nobody_answers_is_withdrawn_and_goes_to_another_worker():
-    made = World(1, Behaviour(lambda _draw, _node: MILLISECOND))
+    made = SimWorld(1, Behaviour(lambda _draw, _node: MILLISECOND))
     deaf = made.add_worker("deaf", {"async": 1})
     made.set_rule("engine", "placement", {"value": "pack"})
     made.lead()
@@ -81,7 +81,7 @@ def test_b2_an_offer_nobody_answers_is_withdrawn_and_goes_to_another_worker():
 
 
 def test_e5_slots_kept_by_a_pool_s_own_lease_survive_a_change_of_leader():
-    made = World(1, Behaviour(lambda _draw, _node: 60 * SECOND))
+    made = SimWorld(1, Behaviour(lambda _draw, _node: 60 * SECOND))
     made.set_rule("pool", "db", {"limit": 1, "lease_us": 30 * SECOND})
     made.add_worker("dies", {"async": 5})
     made.lead()

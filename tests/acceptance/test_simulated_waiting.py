@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from locktender.base.clock import MILLISECOND, SECOND
 from locktender.base.graph import Const, Graph, Item, Node, Output, PoolNeed
-from locktender.testing.sim.scenarios import violations
-from locktender.testing.sim.world import Behaviour, World
+from locktender.simulate.scenarios import violations
+from locktender.simulate.world import Behaviour, SimWorld
 
 QUICK = Behaviour(lambda _draw, _node: 5 * MILLISECOND)
 ONE = Graph("one", (Node("a", "a", executor="async", needs={"gpu": "yes"}),))
 
 
-def errors(world: World) -> list[str]:
+def errors(world: SimWorld) -> list[str]:
     return [
         event.data["error"]["type"]
         for event in world.model.events
@@ -20,7 +20,7 @@ def errors(world: World) -> list[str]:
 
 
 def test_b7_a_run_s_own_dispatch_deadline_ends_its_wait_for_a_worker() -> None:
-    world = World(1, QUICK)
+    world = SimWorld(1, QUICK)
     world.add_worker("w", {"async": 1})
     world.lead()
     world.submit(ONE, dispatch_deadline=20 * SECOND)
@@ -32,7 +32,7 @@ def test_b7_a_run_s_own_dispatch_deadline_ends_its_wait_for_a_worker() -> None:
 
 
 def test_e5_a_run_s_own_queue_timeout_ends_its_wait_at_a_pool() -> None:
-    world = World(1, Behaviour(lambda _draw, _node: 60 * SECOND))
+    world = SimWorld(1, Behaviour(lambda _draw, _node: 60 * SECOND))
     world.set_rule("pool", "db", {"limit": 1})
     world.add_worker("w", {"async": 5})
     world.lead()
@@ -44,7 +44,7 @@ def test_e5_a_run_s_own_queue_timeout_ends_its_wait_at_a_pool() -> None:
 
 
 def test_d8_tasks_of_one_affinity_go_where_the_first_of_them_went() -> None:
-    world = World(1, QUICK)
+    world = SimWorld(1, QUICK)
     for name in ("w0", "w1", "w2"):
         world.add_worker(name, {"async": 10})
     world.lead()
@@ -61,7 +61,7 @@ def test_d8_tasks_of_one_affinity_go_where_the_first_of_them_went() -> None:
 
 def test_d8_affinity_reaches_over_runs() -> None:
     """What is warm in a worker is warm for whoever comes next, and not only for the rest of its run."""
-    world = World(1, QUICK)
+    world = SimWorld(1, QUICK)
     for name in ("w0", "w1", "w2"):
         world.add_worker(name, {"async": 10})
     world.lead()
@@ -77,7 +77,7 @@ def test_d8_affinity_reaches_over_runs() -> None:
 
 
 def test_demand_counts_only_what_every_other_gate_would_let_go() -> None:
-    world = World(1, QUICK)
+    world = SimWorld(1, QUICK)
     world.set_rule("pool", "db", {"limit": 2})
     world.lead()
     node = Node("a", "a", executor="async", args=(Item(),), over=Const(0), pools=(PoolNeed("db"),))

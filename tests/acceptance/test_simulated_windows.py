@@ -12,8 +12,8 @@ from locktender.base.changes import TaskRow
 from locktender.base.clock import MILLISECOND, SECOND
 from locktender.base.graph import Node, Output, RetryPolicy
 from locktender.base.states import TaskState
-from locktender.testing.sim.build import graph, items, needs, numbers, of, settle, step, world
-from locktender.testing.sim.world import Body, World
+from locktender.simulate.build import graph, items, needs, numbers, of, settle, step, world
+from locktender.simulate.world import SimBody, SimWorld
 
 WHERE = pytest.mark.parametrize("local", [True, False], ids=["local", "remote"])
 
@@ -22,7 +22,7 @@ def uneven(draw: random.Random, _node: Node) -> int:
     return draw.randint(1, 50) * MILLISECOND
 
 
-def bodies(world: World, name: str) -> list[Body]:
+def bodies(world: SimWorld, name: str) -> list[SimBody]:
     return [body for body in world.bodies if body.node.name == name]
 
 

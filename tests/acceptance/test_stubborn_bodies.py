@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from locktender import flow, step
-from locktender.cli import looking, runs, workers
-from locktender.cli.shell import Shell
+from locktender.cli import runs, why, workers
+from locktender.cli.context import Context
 from locktender.client.views import StubbornInfo
 from locktender.testing import Engines, eventually
 
@@ -113,11 +113,11 @@ def test_f4_a_body_that_does_not_stop_is_seen_everywhere(
     # the worker
     [worker] = engine.workers.list()
     assert [each.task for each in worker.stubborn] == [task.id]
-    shell = Shell(url=str(make_engine.path))
+    shell = Context(url=str(make_engine.path))
     for show, words in (
         (lambda: runs.show(shell, run.id, tasks=True), ["told to stop", "ago: timeout"]),
         (lambda: workers.show(shell, worker.id), [f"task {task.id}", "told to stop"]),
-        (lambda: looking.why(shell, run.id), ["running; told to stop"]),
+        (lambda: why.why(shell, run.id), ["running; told to stop"]),
     ):
         show()
         out = capsys.readouterr().out

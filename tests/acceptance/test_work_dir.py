@@ -8,7 +8,7 @@ import pytest
 from tests.acceptance.cli_harness import FLOWS, locktender
 
 from locktender import embedded
-from locktender.client.opening import settings_for
+from locktender.store.open import settings_for
 
 
 def precious(folder: Path) -> Path:

@@ -14,10 +14,10 @@ from locktender.base.clock import SystemClock
 from locktender.base.config import Settings
 from locktender.base.errors import StoreError
 from locktender.base.model import WorkerRow
-from locktender.stages.carrier import Carrier
-from locktender.stages.lease import LeaseKeeper
+from locktender.store.blob_values import BlobValues
 from locktender.store.sqlite.store import SqliteStore
 from locktender.testing import Engines, Overlap, eventually, recording
+from locktender.worker.lease import LeaseKeeper
 
 pytest_plugins = ["locktender.testing.plugin"]
 LARGE = "x" * 300_000
@@ -50,14 +50,14 @@ class Slow:
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
     made = Slow()
-    fetch = Carrier.fetch
+    fetch = BlobValues.fetch
 
-    async def later(carrier: Carrier, call: bytes) -> bytes:
+    async def later(carrier: BlobValues, call: bytes) -> bytes:
         made.asked.set()
         await asyncio.to_thread(made.let_go.wait, 20)
         return await fetch(carrier, call)
 
-    monkeypatch.setattr(Carrier, "fetch", later)
+    monkeypatch.setattr(BlobValues, "fetch", later)
     yield made
     made.let_go.set()
 

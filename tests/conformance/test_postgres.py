@@ -9,14 +9,14 @@ import pytest
 from locktender.base.clock import ManualClock
 from locktender.store.postgres import PostgresStore
 from locktender.testing.conformance import *  # noqa: F403
-from locktender.testing.conformance import World
+from locktender.testing.conformance import StoreScene
 
 pytest_plugins = ["locktender.testing.postgres"]
 
 
 @pytest.fixture
-async def world(postgres_url: str) -> AsyncIterator[World]:
+async def world(postgres_url: str) -> AsyncIterator[StoreScene]:
     clock = ManualClock()
-    world = World(lambda: PostgresStore(postgres_url, clock), clock)
+    world = StoreScene(lambda: PostgresStore(postgres_url, clock), clock)
     yield world
     await world.close()

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from locktender.store.postgres import PostgresStore, submission
+from locktender.store.postgres import PostgresStore, client_verbs
 from locktender.testing.conformance.world import (
-    Leader,
+    SceneLeader,
     new_run,
     set_ceiling,
     set_rule,
@@ -40,7 +40,7 @@ async def other(postgres_url: str) -> AsyncIterator[PostgresStore]:
 @pytest.fixture
 def between(monkeypatch: pytest.MonkeyPatch) -> Between:
     """Has something done once, after the next submission has looked and before it writes."""
-    look = submission._look  # pyright: ignore[reportPrivateUsage]
+    look = client_verbs._look  # pyright: ignore[reportPrivateUsage]
     waiting: list[Callable[[], Awaitable[object]]] = []
 
     async def looking(*args: Any) -> Any:
@@ -49,7 +49,7 @@ def between(monkeypatch: pytest.MonkeyPatch) -> Between:
             await waiting.pop()()
         return found
 
-    monkeypatch.setattr(submission, "_look", looking)
+    monkeypatch.setattr(client_verbs, "_look", looking)
     return waiting.append
 
 
@@ -67,7 +67,7 @@ async def test_an_ended_run_comes_back(
     store: PostgresStore, other: PostgresStore, between: Between
 ) -> None:
     """It takes a place and no new number."""
-    leader = await Leader.stand(store)
+    leader = await SceneLeader.stand(store)
     await set_ceiling(store, 2)
     ended, _ = await submit(store, new_run(), new_run())
     await leader.start(ended.seq)

@@ -18,13 +18,13 @@ from locktender.base.errors import SchemaTooNew, StoreBusy, StoreError
 from locktender.base.ids import task_id
 from locktender.store.postgres import PostgresStore, faults, opening
 from locktender.store.postgres import store as stores
-from locktender.store.postgres.session import Session
+from locktender.store.postgres.session import PostgresSession
 from locktender.store.protocol import Accept, Ended, Finish, Gather, RunFilter, Submit
 from locktender.testing.conformance.committing import saved
 from locktender.testing.conformance.world import (
     DIGEST,
     GRAPH,
-    Leader,
+    SceneLeader,
     changes_of,
     history,
     join,
@@ -133,7 +133,7 @@ async def lost(proxy: Proxy, *verbs: Any) -> None:
 
 async def test_a_commit_whose_answer_was_lost_is_repeated(proxy: Proxy) -> None:
     async with opened(with_options(proxy.url, listen="off")) as store:
-        leader = await Leader.stand(store)
+        leader = await SceneLeader.stand(store)
         run = await submitted(store)
         await store.load()
         await leader.commit()
@@ -186,11 +186,11 @@ async def test_nothing_outlasts_a_transaction_behind_a_pooler(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between two transactions the server connection may be another one: here it forgets everything."""
-    transaction = Session.transaction
+    transaction = PostgresSession.transaction
     forgotten = 0
 
     @asynccontextmanager
-    async def forgetful(self: Session, how: str = "begin_write") -> AsyncIterator[None]:
+    async def forgetful(self: PostgresSession, how: str = "begin_write") -> AsyncIterator[None]:
         nonlocal forgotten
         nested = self.inside
         async with transaction(self, how):
@@ -200,7 +200,7 @@ async def test_nothing_outlasts_a_transaction_behind_a_pooler(
             await self.conn.execute("DISCARD ALL")
             forgotten += 1
 
-    monkeypatch.setattr(Session, "transaction", forgetful)
+    monkeypatch.setattr(PostgresSession, "transaction", forgetful)
     async with opened(with_options(postgres_url, pooled="true", listen="off")) as store:
         leader, run, pairs = await offered(store, tasks=5)
         await store.orders("w1")
@@ -338,7 +338,7 @@ async def test_many_runs_are_copied_in(store: PostgresStore) -> None:
 
 
 async def test_many_tasks_are_copied_in_once(store: PostgresStore) -> None:
-    leader = await Leader.stand(store)
+    leader = await SceneLeader.stand(store)
     run = (await submitted(store)).seq
     await leader.start(run)
     tasks = [TaskRow(task_id(run, n), 0, n, "requested", input=b"[]") for n in range(1_200)]
@@ -353,7 +353,7 @@ async def test_many_tasks_are_copied_in_once(store: PostgresStore) -> None:
 
 async def test_commits_are_taken_in_their_order_only(store: PostgresStore) -> None:
     """One that failed and is tried again is not overtaken by the next."""
-    leader = await Leader.stand(store)
+    leader = await SceneLeader.stand(store)
     first, second = leader.plan(), leader.plan(previous=1)
     with pytest.raises(StoreError, match="not written yet"):
         await store.commit(second)

@@ -12,7 +12,7 @@ import pytest
 from locktender.base.events import EventRow
 from locktender.store.postgres import PostgresStore
 from locktender.store.protocol import EventFilter, Gather
-from locktender.testing.conformance.world import Leader, changes_of, submitted
+from locktender.testing.conformance.world import SceneLeader, changes_of, submitted
 from locktender.testing.postgres_server import connected, execute
 
 pytest_plugins = ["locktender.testing.postgres"]
@@ -42,7 +42,7 @@ async def test_events_go_on_behind_those_of_another_server(postgres_url: str) ->
     await execute(postgres_url, RESTORED)
     async with opened(postgres_url) as store:
         assert len(await told(store)) == 10
-        leader = await Leader.stand(store)
+        leader = await SceneLeader.stand(store)
         run = await submitted(store)
         rows = await told(store)
         assert [row.seq for row in rows] == sorted(row.seq for row in rows)
@@ -58,7 +58,7 @@ async def test_who_takes_over_looks_too(postgres_url: str) -> None:
     """It was restored under the feet of a process that had opened it."""
     async with opened(postgres_url) as store:
         await execute(postgres_url, RESTORED)
-        await Leader.stand(store)
+        await SceneLeader.stand(store)
         run = await submitted(store)
         rows = await told(store)
         assert len(rows) == 12

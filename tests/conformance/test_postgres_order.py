@@ -12,10 +12,10 @@ from locktender.base.clock import MILLISECOND, SECOND
 from locktender.base.errors import LocktenderError, NotLeader
 from locktender.store.postgres import PostgresStore
 from locktender.store.postgres.recovery import fence
-from locktender.store.postgres.session import Session
+from locktender.store.postgres.session import PostgresSession
 from locktender.store.protocol import Accept, Elect, EventFilter, Expire, Gather
 from locktender.testing.conformance.racing import legal
-from locktender.testing.conformance.world import Leader, history, join, offered, submitted
+from locktender.testing.conformance.world import SceneLeader, history, join, offered, submitted
 from locktender.testing.postgres_server import connected
 
 pytest_plugins = ["locktender.testing.postgres"]
@@ -112,7 +112,7 @@ async def test_a_leader_that_hangs_in_a_transaction_is_taken_over(
     led = await store.elect(Elect("a", 100 * MILLISECOND))
     inside, woken = asyncio.Event(), asyncio.Event()
 
-    async def hang(tx: Session) -> None:
+    async def hang(tx: PostgresSession) -> None:
         async with tx.transaction():
             await fence(tx, led.term)
             inside.set()
@@ -131,7 +131,7 @@ async def test_a_leader_that_hangs_in_a_transaction_is_taken_over(
         await frozen
     assert await other.leader() == "b"
     with pytest.raises(NotLeader):
-        await Leader(store, "a", led.term).start(1)
+        await SceneLeader(store, "a", led.term).start(1)
 
 
 async def test_take_over_waits_for_the_commit_in_flight(
@@ -139,7 +139,7 @@ async def test_take_over_waits_for_the_commit_in_flight(
 ) -> None:
     """What the old leader has on its way is written before the new term begins, or not at all."""
     for n in range(4):
-        leader = await Leader.stand(store, f"a{n}", 1)
+        leader = await SceneLeader.stand(store, f"a{n}", 1)
         run = await submitted(store)
         results = await asyncio.gather(
             leader.start(run.seq), other.elect(Elect(f"b{n}", 1)), return_exceptions=True
@@ -157,7 +157,7 @@ async def test_an_acceptance_beside_a_loss_stands_before_it(
         leader, run, pairs = await offered(store, f"w{n}", 10, lease_us=30 * MILLISECOND)
         accepts = [other.accept(Accept(f"w{n}", [pair])) for pair in pairs]
 
-        async def expire(leader: Leader = leader) -> None:
+        async def expire(leader: SceneLeader = leader) -> None:
             end = time.monotonic() + 5
             while not await store.expire(Expire(leader.term, 1, leader.actor)):
                 assert time.monotonic() < end

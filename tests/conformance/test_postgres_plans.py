@@ -23,8 +23,8 @@ from locktender.base.events import Change
 from locktender.base.ids import task_id
 from locktender.base.model import Request
 from locktender.store.postgres import PostgresStore
-from locktender.store.postgres.line import connect
-from locktender.store.postgres.session import Session
+from locktender.store.postgres.connection import connect
+from locktender.store.postgres.session import PostgresSession
 from locktender.store.protocol import (
     Accept,
     Ended,
@@ -39,7 +39,7 @@ from locktender.store.protocol import (
     Withdraw,
 )
 from locktender.testing.conformance.committing import saved
-from locktender.testing.conformance.world import Leader, join, new_run, submit, submitted
+from locktender.testing.conformance.world import SceneLeader, join, new_run, submit, submitted
 from locktender.testing.postgres_server import connected
 
 pytest_plugins = ["locktender.testing.postgres"]
@@ -80,7 +80,7 @@ async def stocked(postgres_url: str) -> AsyncIterator[PostgresStore]:
 
 async def everything(store: PostgresStore) -> None:
     """Every hot verb once."""
-    leader = await Leader.stand(store)
+    leader = await SceneLeader.stand(store)
     await join(store, "w1")
     runs = await submit(store, *(new_run(key=f"k{n}") for n in range(20)))
     plain = await submitted(store)
@@ -132,13 +132,13 @@ async def everything(store: PostgresStore) -> None:
 def seen(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[Any, ...]]:
     """Every statement that is sent, with the parameters of the first time."""
     seen: dict[str, tuple[Any, ...]] = {}
-    fetch = Session.fetch
+    fetch = PostgresSession.fetch
 
-    async def spy(self: Session, text: str, *params: Any) -> list[Any]:
+    async def spy(self: PostgresSession, text: str, *params: Any) -> list[Any]:
         seen.setdefault(text, params)
         return await fetch(self, text, *params)
 
-    monkeypatch.setattr(Session, "fetch", spy)
+    monkeypatch.setattr(PostgresSession, "fetch", spy)
     return seen
 
 
@@ -195,7 +195,7 @@ async def generic(conn: asyncpg.Connection[Any], text: str) -> list[Any]:
 async def test_changes_of_a_tasks_state_touch_no_index(postgres_url: str) -> None:
     store = PostgresStore(postgres_url)
     await store.open()
-    leader = await Leader.stand(store)
+    leader = await SceneLeader.stand(store)
     await join(store, "w1")
     for _ in range(5):
         run = (await submitted(store)).seq

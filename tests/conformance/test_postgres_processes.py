@@ -17,7 +17,7 @@ import pytest
 from locktender.store.postgres import PostgresStore
 from locktender.store.protocol import RunFilter, Withdraw
 from locktender.testing.conformance.racing import legal
-from locktender.testing.conformance.world import Leader, new_run, set_ceiling, submit
+from locktender.testing.conformance.world import SceneLeader, new_run, set_ceiling, submit
 from locktender.testing.postgres_server import connected
 
 pytest_plugins = ["locktender.testing.postgres"]
@@ -82,7 +82,7 @@ async def test_hot_workers_and_a_leader_never_deadlock(
     postgres_url: str, store: PostgresStore
 ) -> None:
     """Offers, acceptances, ends and withdrawals of the same rows, each in an order of its own."""
-    leader = await Leader.stand(store, lease_us=60_000_000)
+    leader = await SceneLeader.stand(store, lease_us=60_000_000)
     async with child(postgres_url, "work", "w1") as one, child(postgres_url, "work", "w2") as two:
         await one.hear()
         await two.hear()

@@ -14,10 +14,17 @@ import pytest
 from locktender.base.changes import NodeInput, Order, TaskRow
 from locktender.base.clock import SECOND
 from locktender.base.ids import task_id, token
-from locktender.store.postgres import PostgresStore, stuck, work
-from locktender.store.postgres.session import Session
+from locktender.store.postgres import PostgresStore, stuck, worker_verbs
+from locktender.store.postgres.session import PostgresSession
 from locktender.store.protocol import Accept, Elect, Leadership, Started
-from locktender.testing.conformance.world import LEASE, Leader, join, new_run, submit, submitted
+from locktender.testing.conformance.world import (
+    LEASE,
+    SceneLeader,
+    join,
+    new_run,
+    submit,
+    submitted,
+)
 from locktender.testing.postgres_server import connected, with_options
 
 pytest_plugins = ["locktender.testing.postgres"]
@@ -81,14 +88,14 @@ async def going_on() -> AsyncIterator[bytes]:
         await asyncio.sleep(0.05)
 
 
-async def renewed(leader: Leader) -> Leadership:
+async def renewed(leader: SceneLeader) -> Leadership:
     return await leader.store.elect(Elect(leader.owner, LEASE, leader.term))
 
 
 async def test_a_client_that_stands_still_inside_a_copy_is_ended(
     postgres_url: str, store: PostgresStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    leader = await Leader.stand(store)
+    leader = await SceneLeader.stand(store)
     await submitted(store)
     async with copying(postgres_url, standing_still):
         began = time.monotonic()
@@ -109,7 +116,7 @@ async def test_a_client_that_reads_no_more_of_its_answer_is_ended(
     postgres_url: str, store: PostgresStore
 ) -> None:
     """A statement that writes and answers: nothing of it is stored before the answer is sent."""
-    leader = await Leader.stand(store)
+    leader = await SceneLeader.stand(store)
     async with connected(postgres_url) as conn, connected(postgres_url) as other:
         statement = await conn.prepare(
             "WITH held AS (UPDATE \"locktender\".meta SET value = value WHERE name = 'last_run'"
@@ -138,7 +145,7 @@ async def test_a_copy_that_only_takes_long_is_left_alone(
     postgres_url: str, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stuck, "PATIENCE_US", 0)
-    leader = await Leader.stand(store)
+    leader = await SceneLeader.stand(store)
     async with copying(postgres_url, going_on) as task:
         end = time.monotonic() + 5
         while time.monotonic() < end:
@@ -168,7 +175,7 @@ async def test_who_takes_over_ends_what_stands_in_its_way(
 # -- acceptances
 
 
-async def offers(leader: Leader, run: int, count: int, size: int) -> list[tuple[int, int]]:
+async def offers(leader: SceneLeader, run: int, count: int, size: int) -> list[tuple[int, int]]:
     tasks = [
         TaskRow(
             id=task_id(run, n),
@@ -193,15 +200,15 @@ async def offers(leader: Leader, run: int, count: int, size: int) -> list[tuple[
 def answers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many bytes of arguments each composed statement answered."""
     answers: list[int] = []
-    compose = Session.compose
+    compose = PostgresSession.compose
 
-    async def spy(self: Session, parts: Any) -> list[Any]:
+    async def spy(self: PostgresSession, parts: Any) -> list[Any]:
         rows = await compose(self, parts)
         if parts.names[-1][0] == "accept_answer":
             answers.append(sum(len(row[11] or b"") + len(row[20] or b"") for row in rows))
         return rows
 
-    monkeypatch.setattr(Session, "compose", spy)
+    monkeypatch.setattr(PostgresSession, "compose", spy)
     return answers
 
 
@@ -209,7 +216,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 async def test_an_acceptance_answers_little_while_it_holds_anything(
     store: PostgresStore, answers: list[int], count: int, size: int
 ) -> None:
-    leader = await Leader.stand(store)
+    leader = await SceneLeader.stand(store)
     await join(store)
     run = await submitted(store)
     await leader.start(run.seq)
@@ -221,9 +228,9 @@ async def test_an_acceptance_answers_little_while_it_holds_anything(
     for each in started:
         assert each.task.input == b"%d " % each.task.idx + b"x" * size
         assert each.shared == b"shared"
-    assert len(answers) == -(-count // work.ACCEPTED_AT_ONCE)
-    assert max(answers) <= work.ANSWERED_BYTES
-    if count * size < work.ANSWERED_BYTES:
+    assert len(answers) == -(-count // worker_verbs.ACCEPTED_AT_ONCE)
+    assert max(answers) <= worker_verbs.ANSWERED_BYTES
+    if count * size < worker_verbs.ANSWERED_BYTES:
         assert sum(answers) > count * size  # small ones need no second look
 
     def by_id(each: Started) -> int:
@@ -240,11 +247,11 @@ async def test_an_acceptance_answers_little_while_it_holds_anything(
 async def test_a_lease_is_renewed_beside_commits_that_wait(
     postgres_url: str, store: PostgresStore
 ) -> None:
-    leader = await Leader.stand(store)
+    leader = await SceneLeader.stand(store)
     await leader.commit(events=[])
     done = asyncio.Event()
 
-    async def busy(tx: Session) -> int:
+    async def busy(tx: PostgresSession) -> int:
         await done.wait()
         return tx.conn.get_server_pid()
 
@@ -268,7 +275,7 @@ async def test_no_transaction_waits_for_its_client_without_end(postgres_url: str
     store = PostgresStore(with_options(postgres_url, pooled="true"))
     await store.open()
 
-    async def idle_for(read: Callable[[Callable[[Session], Awaitable[Any]]], Any]) -> str:
+    async def idle_for(read: Callable[[Callable[[PostgresSession], Awaitable[Any]]], Any]) -> str:
         text = "SELECT current_setting('idle_in_transaction_session_timeout')"
         [[found]] = await read(lambda tx: tx.fetch(text))
         return found

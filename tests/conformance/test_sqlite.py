@@ -10,12 +10,12 @@ import pytest
 from locktender.base.clock import ManualClock
 from locktender.store.sqlite import SqliteStore
 from locktender.testing.conformance import *  # noqa: F403
-from locktender.testing.conformance import World
+from locktender.testing.conformance import StoreScene
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
+async def world(tmp_path: Path) -> AsyncIterator[StoreScene]:
     clock = ManualClock()
-    world = World(lambda: SqliteStore(tmp_path / "locktender.db", clock), clock)
+    world = StoreScene(lambda: SqliteStore(tmp_path / "locktender.db", clock), clock)
     yield world
     await world.close()

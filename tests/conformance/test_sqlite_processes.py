@@ -20,7 +20,7 @@ import pytest
 from locktender.base.clock import SECOND
 from locktender.store.protocol import Elect, Expire, RunFilter, Store
 from locktender.store.sqlite import SqliteStore
-from locktender.testing.conformance import Leader, new_run
+from locktender.testing.conformance import SceneLeader, new_run
 from locktender.testing.conformance.world import join, set_ceiling, submit, submitted
 
 CHILD = Path(__file__).parent / "child.py"
@@ -208,13 +208,13 @@ async def test_a_living_process_is_not_taken_for_dead(path: Path, store: SqliteS
 
 
 async def test_own_locks_are_not_taken_for_free(store: SqliteStore) -> None:
-    led = await Leader.stand(store, "me")
+    led = await SceneLeader.stand(store, "me")
     await join(store, "me")
     assert await store.expire(Expire(led.term, 1, led.actor)) == []
 
 
 async def test_a_worker_lives_as_long_as_its_children(path: Path, store: SqliteStore) -> None:
-    led = await Leader.stand(store, "me", 3_600 * SECOND)
+    led = await SceneLeader.stand(store, "me", 3_600 * SECOND)
     async with child(path, "heir", "w1") as worker:
         orphan = (await worker.hear())["child"]
         await worker.kill()
@@ -230,7 +230,7 @@ async def test_a_worker_lives_as_long_as_its_children(path: Path, store: SqliteS
 
 
 async def test_a_missing_lock_means_unknown(path: Path, store: SqliteStore) -> None:
-    led = await Leader.stand(store, "me", 3_600 * SECOND)
+    led = await SceneLeader.stand(store, "me", 3_600 * SECOND)
     async with child(path, "live", "other") as other:
         await other.hear()
         (path.with_name(path.name + "-live") / "other.lock").unlink()

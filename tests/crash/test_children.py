@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from locktender.base.clock import SystemClock
-from locktender.stages.executors import sources
-from locktender.stages.executors.protocol import Job, Outcome
-from locktender.stages.executors.sources import Source
+from locktender.worker.executors import sources
+from locktender.worker.executors.protocol import Attempt, Outcome
+from locktender.worker.executors.sources import CodeSource
 
 _harness: Any = sources.load(
-    sources.Source(
+    sources.CodeSource(
         "locktender_executor_harness", str(Path(__file__).parents[1] / "executor_harness.py")
     )
 )
@@ -174,10 +174,10 @@ async def test_a_process_that_a_module_starts_is_there_for_every_body(tmp_path: 
     (tmp_path / "helped.py").write_text(HELPED)
     root = tmp_path / "root"
     root.mkdir()
-    source = Source("helped", str(tmp_path / "helped.py"))
+    source = CodeSource("helped", str(tmp_path / "helped.py"))
     async with Harness("process", root, permits=1, steps="helped:STEPS") as harness:
         for token in (1, 2):
-            job = Job(token, token, "run", STEPS["pid"], b"[]", source=source)
+            job = Attempt(token, token, "run", STEPS["pid"], b"[]", source=source)
             harness.executor.start(job, harness._done)
             outcome = await harness.end_of(job)
             assert outcome.output == b"true", outcome
@@ -279,13 +279,13 @@ async def test_a_body_that_closes_the_line_is_told_so(tmp_path: Path):
 async def test_a_module_that_does_not_import_fails_the_task(tmp_path: Path):
     (tmp_path / "broken.py").write_text("import sys\nsys.exit('no')\n")
     async with Harness("process", tmp_path) as harness:
-        job = Job(
+        job = Attempt(
             1,
             1,
             "run",
             STEPS["double"],
             b"[1]",
-            source=Source("broken", str(tmp_path / "broken.py")),
+            source=CodeSource("broken", str(tmp_path / "broken.py")),
         )
         harness.executor.start(job, harness._done)
         outcome = await harness.end_of(job)
@@ -297,7 +297,7 @@ async def test_a_module_that_does_not_import_fails_the_task(tmp_path: Path):
 async def test_a_step_the_child_does_not_know(tmp_path: Path):
     async with Harness("process", tmp_path) as harness:
         step = type(STEPS["double"])("doubel", STEPS["double"].fn)
-        job = Job(1, 1, "run", step, b"[1]", source=_harness.SOURCE)
+        job = Attempt(1, 1, "run", step, b"[1]", source=_harness.SOURCE)
         harness.executor.start(job, harness._done)
         outcome = await harness.end_of(job)
 
@@ -346,7 +346,7 @@ async def test_a_step_without_a_file_says_what_to_do(tmp_path: Path):
         main = sys.modules["__main__"]
         sys.modules["__main__"] = type(main)("__main__")
         try:
-            job = Job(1, 1, "run", step, b"")
+            job = Attempt(1, 1, "run", step, b"")
             harness.executor.start(job, harness._done)
             outcome = await harness.end_of(job)
         finally:
@@ -371,14 +371,14 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 import executor_steps
 from locktender.base.clock import SystemClock
-from locktender.stages.executors.in_processes import ProcessExecutor
-from locktender.stages.executors.protocol import Job
+from locktender.worker.executors.process import ProcessExecutor
+from locktender.worker.executors.protocol import Attempt
 
 async def main():
     executor = ProcessExecutor(1, clock=SystemClock(), steps="executor_steps:STEPS")
     executor.extend(SystemClock().monotonic() + int(sys.argv[3]))
     step = executor_steps.STEPS[sys.argv[4]]
-    executor.start(Job(1, 1, "run", step, b"", work_root=Path(sys.argv[1])), print)
+    executor.start(Attempt(1, 1, "run", step, b"", work_root=Path(sys.argv[1])), print)
     await asyncio.Event().wait()
 
 asyncio.run(main())
@@ -480,7 +480,7 @@ def test_a_child_whose_parent_is_already_gone_ends_at_once(tmp_path: Path):
             [
                 sys.executable,
                 "-m",
-                "locktender.stages.executors.child",
+                "locktender.worker.executors.child",
                 "0",
                 str(file.fileno()),
                 "1",
@@ -498,9 +498,9 @@ import asyncio
 from locktender.flows.steps import step
 from locktender.base.clock import SystemClock
 from locktender.flows.registry import registry
-from locktender.stages.executors.in_processes import ProcessExecutor
-from locktender.stages.executors.current import current
-from locktender.stages.executors.protocol import Job
+from locktender.worker.executors.process import ProcessExecutor
+from locktender.worker.executors.current import current
+from locktender.worker.executors.protocol import Attempt
 
 print("imported as", __name__, flush=True)
 
@@ -513,7 +513,7 @@ async def main():
     executor = ProcessExecutor(1, clock=SystemClock())
     ended = asyncio.get_running_loop().create_future()
     (definition,) = registry.steps.values()
-    job = Job(1, 1, "run", definition, b'{"args": ["abc"], "kwargs": {}}')
+    job = Attempt(1, 1, "run", definition, b'{"args": ["abc"], "kwargs": {}}')
     executor.start(job, lambda job, outcome: ended.set_result(outcome))
     print(await ended, flush=True)
     await executor.close(0)

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from locktender import Run, RunFailed, RunState, TaskState
-from locktender.stages.executors.sources import load
 from locktender.testing import EngineProcess, Engines, Overlap, eventually
 from locktender.testing.overlap import alive
 from locktender.testing.processes import source
+from locktender.worker.executors.sources import load
 
 pytest_plugins = ["locktender.testing.plugin"]
 

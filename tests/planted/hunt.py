@@ -15,12 +15,12 @@ from dataclasses import replace
 import msgspec
 
 from locktender.base.clock import MILLISECOND, SECOND
-from locktender.testing.sim.build import graph, items, needs, numbers, step, world
-from locktender.testing.sim.scenarios import random_world, violations
-from locktender.testing.sim.world import World
+from locktender.simulate.build import graph, items, needs, numbers, step, world
+from locktender.simulate.scenarios import random_world, violations
+from locktender.simulate.world import SimWorld
 
 
-def eventful(seed: int) -> World:
+def eventful(seed: int) -> SimWorld:
     """A random world in which a worker also loses its lease while its bodies go on: a zombie."""
     made = random_world(seed)
     draw = random.Random(seed)
@@ -41,7 +41,7 @@ def eventful(seed: int) -> World:
     return made
 
 
-def crowded(seed: int) -> World:
+def crowded(seed: int) -> SimWorld:
     """Wide tasks in a stream of narrow ones, with a rate and limits that move."""
     draw = random.Random(seed)
     made = world(
@@ -66,7 +66,7 @@ def crowded(seed: int) -> World:
     return made
 
 
-def broken_rules(made: World) -> set[str]:
+def broken_rules(made: SimWorld) -> set[str]:
     try:
         made.run(steps=25_000)
     except AssertionError:

@@ -25,7 +25,7 @@ HERE = Path(__file__).parent
 PACKAGE = Path(locktender.__file__).parent
 BUGS = {path.stem: path for path in sorted((HERE / "bugs").glob("*.toml"))}
 SEEDS = 60
-LAYERS = ("base", "kernel", "store", "observe", "testing")
+LAYERS = ("base", "kernel", "store", "observe", "simulate")
 
 
 @cache
@@ -94,7 +94,7 @@ def test_without_a_bug_nothing_is_found(tmp_path: Path):
 
 def test_the_copy_is_what_runs(tmp_path: Path):
     package = copy_of_package(tmp_path)
-    (package / "kernel" / "board.py").write_text("raise SystemExit(7)", encoding="utf-8")
+    (package / "kernel" / "admission.py").write_text("raise SystemExit(7)", encoding="utf-8")
     with pytest.raises(AssertionError):
         hunt(tmp_path)
 
@@ -102,6 +102,6 @@ def test_the_copy_is_what_runs(tmp_path: Path):
 def test_a_bug_that_no_longer_fits_the_code_is_an_error(tmp_path: Path):
     package = copy_of_package(tmp_path)
     with pytest.raises(ValueError, match="0 times"):
-        plant({"file": "kernel/board.py", "old": "no such line", "new": ""}, package)
+        plant({"file": "kernel/admission.py", "old": "no such line", "new": ""}, package)
     with pytest.raises(ValueError, match="rewrite the bug"):
-        plant({"file": "kernel/board.py", "old": "self", "new": ""}, package)
+        plant({"file": "kernel/admission.py", "old": "self", "new": ""}, package)

@@ -36,14 +36,14 @@ from tests.processes.scenes import (
 )
 
 from locktender.base.clock import SECOND
-from locktender.testing.cluster import Cluster, Node
+from locktender.testing.cluster import Cluster, ClusterNode
 from locktender.testing.overlap import VARIABLE, Overlap
 from locktender.testing.postgres_server import copy_of, server, template
 
 SERVERS = 2
 WORKERS = 3
 SOME_BACKENDS = END_BACKENDS + " AND random() < 0.4"
-Start = Callable[[], Node]
+Start = Callable[[], ClusterNode]
 
 
 @dataclass
@@ -68,19 +68,19 @@ class Chaos:
         self._chance = random.Random(seed)
         self._starts: list[Start] = [self._server] * SERVERS
         self._starts += [self._leading_worker, *[self._worker] * (WORKERS - 1)]
-        self._nodes: list[Node] = [start() for start in self._starts]
+        self._nodes: list[ClusterNode] = [start() for start in self._starts]
         self._asleep: dict[int, float] = {}
         """Place of a stopped node → when it is woken."""
         for node in self._nodes:
             node.ready()
 
-    def _server(self) -> Node:
+    def _server(self) -> ClusterNode:
         return self._cluster.server(**QUICK)
 
-    def _worker(self) -> Node:
+    def _worker(self) -> ClusterNode:
         return self._cluster.worker(STEPS_FILE, **QUICK)
 
-    def _leading_worker(self) -> Node:
+    def _leading_worker(self) -> ClusterNode:
         return self._cluster.worker(STEPS_FILE, lead=True, **QUICK)
 
     def go_on(self, seconds: float) -> None:
@@ -110,7 +110,7 @@ class Chaos:
             case _:
                 pass
 
-    def _count(self, what: str, node: Node) -> None:
+    def _count(self, what: str, node: ClusterNode) -> None:
         self.done[what] += 1
         leads = (led(self._cluster.url) or [""])[-1]
         self.done[f"{what} of the leader"] += f"-{node.pid}-" in leads

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from locktender import Client, Run
-from locktender.client.opening import settings_for, store_for
-from locktender.stages.executors.sources import load
+from locktender.store.open import settings_for, store_for
 from locktender.store.protocol import Store
-from locktender.testing.cluster import Cluster, Node
+from locktender.testing.cluster import Cluster, ClusterNode
 from locktender.testing.overlap import Overlap
 from locktender.testing.processes import source
+from locktender.worker.executors.sources import load
 
 T = TypeVar("T")
 HERE = Path(__file__).parents[1]
@@ -32,7 +32,7 @@ class Fleet:
     cluster: Cluster
     client: Client
     overlap: Overlap
-    workers: list[Node]
+    workers: list[ClusterNode]
 
     @property
     def url(self) -> str:
@@ -53,14 +53,14 @@ def start(
     *,
     server: dict[str, Any] | None = None,
     **settings: Any,
-) -> list[Node]:
+) -> list[ClusterNode]:
     """A server that leads, and workers, all ready; the workers are returned. `settings` are the workers'."""
     nodes = [cluster.server(**(server or {}))]
     nodes += [cluster.worker(*FILES, **settings) for _ in range(workers)]
     return [node.ready() for node in nodes][1:]
 
 
-def join(cluster: Cluster, **settings: Any) -> Node:
+def join(cluster: Cluster, **settings: Any) -> ClusterNode:
     """One more worker, ready."""
     return cluster.worker(*FILES, **settings).ready()
 
@@ -103,6 +103,6 @@ def gates(run: Run[Any]) -> set[str]:
     return {reason.gate for reasons in several for reason in reasons}
 
 
-def joined(client: Client, node: Node) -> str:
+def joined(client: Client, node: ClusterNode) -> str:
     """The id of a node's worker, once it has one."""
     return next(worker.id for worker in client.workers.list() if worker.pid == node.pid)

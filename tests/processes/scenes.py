@@ -12,12 +12,12 @@ from typing import Any, TypeVar
 from locktender import Client, Run
 from locktender.base.errors import StoreError, WaitTimeout
 from locktender.base.states import TERMINAL_RUNS
-from locktender.stages.executors.sources import load
 from locktender.testing import load_history
 from locktender.testing.fixtures import eventually
 from locktender.testing.overlap import Overlap
 from locktender.testing.postgres_server import connected, run
 from locktender.testing.processes import source
+from locktender.worker.executors.sources import load
 
 T = TypeVar("T")
 STEPS_FILE = Path(__file__).parents[1] / "engine_steps.py"

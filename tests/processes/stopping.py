@@ -9,7 +9,7 @@ import signal
 import time
 from pathlib import Path
 
-from locktender.testing.cluster import Cluster, Node
+from locktender.testing.cluster import Cluster, ClusterNode
 from locktender.testing.postgres_server import connected, run
 
 TRIES_SECONDS = 30.0
@@ -20,7 +20,7 @@ _STATE = (
 INSIDE = "idle in transaction"
 
 
-def stop_outside_of_a_write(node: Node, cluster: Cluster) -> None:
+def stop_outside_of_a_write(node: ClusterNode, cluster: Cluster) -> None:
     """On SQLite nobody could write while it stands inside of a write, and nothing could help."""
     if "://" not in cluster.url:
         store = Path(cluster.url)
@@ -57,7 +57,7 @@ def _free(lock: Path) -> bool:
     return any(taken() for _ in range(200))
 
 
-def stop_inside_a_transaction(leader: Node, url: str) -> int:
+def stop_inside_a_transaction(leader: ClusterNode, url: str) -> int:
     """Stops the leader between the statements of a commit; how many tries it took.
 
     Its connection is *idle in transaction*, and stays so, with the leader's row locked.

@@ -16,12 +16,11 @@ from typing import Any
 
 from locktender.base.clock import SystemClock
 from locktender.base.model import NewRun
-from locktender.client.opening import settings_for, store_for
-from locktender.client.preparing import prepare
-from locktender.client.submission import Prepared, Submission
-from locktender.stages.executors.sources import load
+from locktender.client.submit import Prepared, Submission, prepare
+from locktender.store.open import settings_for, store_for
 from locktender.store.protocol import RunFilter, Store, Submit, Submitted
 from locktender.testing.processes import source
+from locktender.worker.executors.sources import load
 
 STEPS_FILE = Path(__file__).parents[1] / "engine_steps.py"
 steps: Any = load(source(STEPS_FILE))

@@ -24,7 +24,7 @@ from tests.processes.fleet import (
 
 from locktender import Client, RunState
 from locktender.testing import Overlap, eventually
-from locktender.testing.cluster import Cluster, Node
+from locktender.testing.cluster import Cluster, ClusterNode
 
 pytest_plugins = [
     "locktender.testing.plugin",
@@ -220,7 +220,7 @@ def test_d5_a_worker_that_is_told_to_end_in_the_middle_of_a_task(
     client = cluster.client()
     run = client.submit(fleet.holding, str(tmp_path / "latch"), 5)
     eventually(lambda: overlap.count("held") == 1)
-    second: Node = join(cluster)
+    second: ClusterNode = join(cluster)
 
     assert first.close() == 0
     eventually(lambda: pids(overlap, "held") == [first.pid, second.pid])

@@ -14,9 +14,9 @@ import pytest
 from tests.processes.fleet import TIMEOUT, Measured
 
 from locktender import Client
-from locktender.stages.executors.sources import load
-from locktender.testing.cluster import Cluster, Node
+from locktender.testing.cluster import Cluster, ClusterNode
 from locktender.testing.processes import source
+from locktender.worker.executors.sources import load
 
 pytest_plugins = [
     "locktender.testing.plugin",
@@ -30,7 +30,7 @@ TASKS = 3_000
 BODY_SECONDS = 0.02
 
 
-def three(cluster: Cluster, *, beside_the_leader: bool, permits: int) -> list[Node]:
+def three(cluster: Cluster, *, beside_the_leader: bool, permits: int) -> list[ClusterNode]:
     """Three workers; `beside_the_leader`: one of them leads, else a server does."""
     if beside_the_leader:
         # Ready first, so that it is the one that leads.
@@ -48,7 +48,7 @@ def shares(client: Client, seconds: float, count: int) -> Counter[int]:
     return Counter(went)
 
 
-def ratio(had: Counter[int], workers: list[Node]) -> float:
+def ratio(had: Counter[int], workers: list[ClusterNode]) -> float:
     assert set(had) == {worker.pid for worker in workers}
     return max(had.values()) / min(had.values())
 

@@ -17,10 +17,10 @@ from tests.processes.scenes import QUICK
 
 from locktender import AdmissionRejected
 from locktender.base.clock import SystemClock
-from locktender.stages.executors.sources import load
 from locktender.testing import Overlap, eventually, load_history
-from locktender.testing.cluster import Cluster, Node
+from locktender.testing.cluster import Cluster, ClusterNode
 from locktender.testing.processes import source
+from locktender.worker.executors.sources import load
 
 pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 
@@ -46,7 +46,7 @@ def lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lives]:
         yield watching
 
 
-def spawning(cluster: Cluster) -> Node:
+def spawning(cluster: Cluster) -> ClusterNode:
     """A server that starts workers of one permit for what overflows."""
     return cluster.server(
         spawn=STEPS_FILE,

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from locktender import DuplicateKey, RunState, Submission
-from locktender.stages.executors.sources import load
 from locktender.testing import Overlap, eventually
 from locktender.testing.cluster import Cluster
 from locktender.testing.processes import source
+from locktender.worker.executors.sources import load
 
 pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 

@@ -9,10 +9,10 @@ from typing import Any
 from tests.processes.scenes import led
 
 from locktender.base.clock import SECOND
-from locktender.stages.executors.sources import load
 from locktender.testing import Overlap, eventually, load_history
 from locktender.testing.cluster import Cluster
 from locktender.testing.processes import source
+from locktender.worker.executors.sources import load
 
 pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 

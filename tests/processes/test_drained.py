@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from locktender.client.runs import Run
-from locktender.stages.executors.sources import load
 from locktender.testing import eventually
-from locktender.testing.cluster import Cluster, Node
+from locktender.testing.cluster import Cluster, ClusterNode
 from locktender.testing.processes import source
+from locktender.worker.executors.sources import load
 
 pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 FILE = Path(__file__).parents[1] / "stuck_steps.py"
@@ -23,16 +23,16 @@ SHORT_LEASE: dict[str, Any] = {"worker_lease": "3s", "heartbeat": "500ms"}
 MAX_ABANDONS = 3
 
 _MAIN = "import sys; from locktender.cli.main import main; sys.exit(main())"
-ALONE = ("-c", f"from locktender.stages import heir; heir.appoint = lambda *_: None; {_MAIN}")
+ALONE = ("-c", f"from locktender.worker import heir; heir.appoint = lambda *_: None; {_MAIN}")
 """As process 1 of a container, whose heir ends with it."""
 IMPATIENT = (
     "-c",
-    f"from locktender.cli import last_resort; last_resort.FIRST_US = last_resort.AGAIN_US = 1_500_000; {_MAIN}",
+    f"from locktender.cli import shutdown; shutdown.FIRST_US = shutdown.AGAIN_US = 1_500_000; {_MAIN}",
 )
 """It waits less long for its loop to hear a signal."""
 
 
-def beats(folder: Path, node: Node) -> list[int]:
+def beats(folder: Path, node: ClusterNode) -> list[int]:
     """When its body said that it runs."""
     file = folder / f"beats-{node.pid}"
     return [int(line) for line in file.read_text().splitlines()] if file.exists() else []
@@ -44,7 +44,7 @@ def ends(run: Run[Any]) -> list[str]:
     return [each.after for each in told if each.before == "running"]
 
 
-def one_after_the_other(folder: Path, nodes: list[Node]) -> bool:
+def one_after_the_other(folder: Path, nodes: list[ClusterNode]) -> bool:
     """Whether no body ran beside another: the pool has one slot."""
     ran = [beats(folder, node) for node in nodes]
     return all(before[-1] < after[0] for before, after in pairwise(ran))
@@ -58,7 +58,7 @@ def test_restarts_do_not_fail_a_task_that_outlasts_them(
     engine = cluster.client()
     engine.pools.set("lone", limit=1)
     run = engine.submit(getattr(steps, flow), str(tmp_path))
-    workers: list[Node] = []
+    workers: list[ClusterNode] = []
     for _ in range(MAX_ABANDONS):
         worker = cluster.worker(FILE, program=IMPATIENT, grace="300ms", **LEASE).ready()
         workers.append(worker)
@@ -84,7 +84,7 @@ def test_without_an_heir_its_lease_passes_and_nothing_is_charged(
     engine = cluster.client()
     engine.pools.set("lone", limit=1)
     run = engine.submit(steps.sticking, str(tmp_path))
-    workers: list[Node] = []
+    workers: list[ClusterNode] = []
     for _ in range(MAX_ABANDONS):
         worker = cluster.worker(FILE, program=ALONE, grace="100ms", **SHORT_LEASE).ready()
         workers.append(worker)

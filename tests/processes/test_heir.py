@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from locktender.stages.executors.sources import load
 from locktender.testing import eventually
-from locktender.testing.cluster import Cluster, Node
+from locktender.testing.cluster import Cluster, ClusterNode
 from locktender.testing.processes import source
+from locktender.worker.executors.sources import load
 
 pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 FILE = Path(__file__).parents[1] / "stuck_steps.py"
@@ -18,7 +18,7 @@ steps: Any = load(source(FILE))
 LEASE = {"worker_lease": "120s", "heartbeat": "1s"}
 
 
-def beats(folder: Path, node: Node) -> list[int]:
+def beats(folder: Path, node: ClusterNode) -> list[int]:
     """When its body said that it runs."""
     file = folder / f"beats-{node.pid}"
     return [int(line) for line in file.read_text().splitlines()] if file.exists() else []

@@ -18,7 +18,7 @@ from tests.processes.scenes import (
 )
 
 from locktender import TaskState
-from locktender.client.opening import settings_for, store_for
+from locktender.store.open import settings_for, store_for
 from locktender.store.protocol import Ended, Finish, Store
 from locktender.testing import Overlap, eventually, load_history
 from locktender.testing.cluster import Cluster

@@ -23,7 +23,7 @@ from tests.processes.scenes import (
 from tests.processes.stopping import stop_inside_a_transaction, stop_outside_of_a_write
 
 from locktender.testing import Overlap, eventually, load_history
-from locktender.testing.cluster import Cluster, Node
+from locktender.testing.cluster import Cluster, ClusterNode
 from locktender.testing.overlap import alive
 
 pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
@@ -31,7 +31,7 @@ STOPPED_SECONDS = 30.0
 NOTICED_US = 1_000_000
 
 
-def noticed(overlap: Overlap, name: str, node: Node) -> bool:
+def noticed(overlap: Overlap, name: str, node: ClusterNode) -> bool:
     """Whether everything that the woken process ran has ended, or the process itself."""
     return node.returncode is not None or all(
         lasted is not None for span, lasted in overlap.woken(name) if span.pid == node.pid
@@ -147,5 +147,5 @@ def test_b12_a_leader_that_works_too_is_paused_and_woken_again_and_again(
     recorded_once(cluster.url)
 
 
-def _works(client: Any, node: Node) -> bool:
+def _works(client: Any, node: ClusterNode) -> bool:
     return any(worker.pid == node.pid and worker.alive for worker in client.workers.list())

@@ -10,10 +10,10 @@ import psutil
 import pytest
 from tests.processes.fleet import ask
 
-from locktender.stages.executors.sources import load
 from locktender.testing import eventually
-from locktender.testing.cluster import Cluster, Node
+from locktender.testing.cluster import Cluster, ClusterNode
 from locktender.testing.processes import source
+from locktender.worker.executors.sources import load
 
 pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 
@@ -63,7 +63,7 @@ class Scene:
         for name, value in (("PYTHONPATH", path), (RECORDS, self.records), (GO, self.go)):
             monkeypatch.setenv(name, str(value))
 
-    def server(self, **settings: object) -> Node:
+    def server(self, **settings: object) -> ClusterNode:
         return self._cluster.server(
             spawn=FILE,
             max_workers=WORKERS,

@@ -11,10 +11,10 @@ from tests.lying_machines import LIE
 from tests.processes.lives import Life, Lives
 from tests.processes.scenes import QUICK
 
-from locktender.stages.executors.sources import load
 from locktender.testing import eventually
 from locktender.testing.cluster import Cluster
 from locktender.testing.processes import source
+from locktender.worker.executors.sources import load
 
 pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 

@@ -18,7 +18,7 @@ from tests.processes.scenes import Load
 
 from locktender import Run
 from locktender.testing import Overlap, eventually, load_history
-from locktender.testing.cluster import Cluster, Node
+from locktender.testing.cluster import Cluster, ClusterNode
 
 pytest_plugins = [
     "locktender.testing.plugin",
@@ -196,7 +196,7 @@ def test_a_draining_worker_declines_what_is_offered_to_it(
     assert charges(cluster, runs) == {(0, 0)}
 
 
-def offers(server: Node) -> dict[str, float]:
+def offers(server: ClusterNode) -> dict[str, float]:
     """What became of offers, by the server's own count."""
     with urllib.request.urlopen(f"{server.said['url']}/metrics", timeout=10) as answer:
         lines = answer.read().decode().splitlines()

@@ -22,12 +22,12 @@ from tests.processes.database import own_database
 from tests.processes.scenes import QUICK, STEPS_FILE, Watch, led, result, steps, works
 from tests.processes.scenes import query as ask
 
-from locktender.stages.executors.sources import load
 from locktender.store.postgres import stuck
 from locktender.testing import Overlap, eventually
 from locktender.testing.cluster import Cluster
 from locktender.testing.postgres_server import connected, run, with_options
 from locktender.testing.processes import source
+from locktender.worker.executors.sources import load
 
 pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 only_postgres = pytest.mark.parametrize("store", ["postgres"], indirect=True)
@@ -48,7 +48,7 @@ INSIDE = (
 )
 SUBMITTER = """
 import sys, locktender
-from locktender.stages.executors.sources import load
+from locktender.worker.executors.sources import load
 from locktender.testing.processes import source
 from pathlib import Path
 steps = load(source(Path(sys.argv[2])))

@@ -12,7 +12,7 @@ from tests.processes.fleet import TIMEOUT, ask, ended, joined, pids
 
 from locktender import Client, Run
 from locktender.testing import Overlap, eventually
-from locktender.testing.cluster import Cluster, Node
+from locktender.testing.cluster import Cluster, ClusterNode
 
 pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 
@@ -79,7 +79,7 @@ def versions(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Version, V
     return made[0], made[1]
 
 
-def knows(client: Client, node: Node) -> str:
+def knows(client: Client, node: ClusterNode) -> str:
     """The version of `charge` that a worker has announced."""
     return client.workers.get(joined(client, node)).steps["shop:charge"]
 

@@ -14,7 +14,7 @@ from tests.processes.scenes import STEPS_FILE, patiently, query, recorded_once, 
 from locktender.store.postgres import PostgresStore
 from locktender.testing import Overlap, eventually
 from locktender.testing.cluster import Cluster
-from locktender.testing.conformance.world import Leader, submitted
+from locktender.testing.conformance.world import SceneLeader, submitted
 
 pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 LOST = "the store has lost cycle"
@@ -33,7 +33,7 @@ def database() -> Iterator[Database]:
 async def test_what_only_prepares_is_not_flushed_and_what_ends_is(ended: bool, database: Database):
     store = PostgresStore(database.url)
     await store.open()
-    leader = await Leader.stand(store)
+    leader = await SceneLeader.stand(store)
     run = (await submitted(store)).seq
     await leader.start(run)
     if ended:

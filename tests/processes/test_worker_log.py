@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from locktender import secret
-from locktender.stages.executors.sources import load
-from locktender.testing.cluster import Cluster, Node
+from locktender.testing.cluster import Cluster, ClusterNode
 from locktender.testing.processes import source
+from locktender.worker.executors.sources import load
 
 pytest_plugins = ["locktender.testing.plugin"]
 pytestmark = pytest.mark.parametrize("store", ["sqlite"], indirect=True)
@@ -65,7 +65,7 @@ FORM = r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} "
 
 def started(
     cluster: Cluster, folder: Path, level: str, configured: str = ""
-) -> tuple[Node, Any, Path]:
+) -> tuple[ClusterNode, Any, Path]:
     file = folder / f"talking_{level}_{len(configured)}.py"
     file.write_text(STEPS.format(configured=configured))
     flows: Any = load(source(file))
@@ -76,7 +76,7 @@ def started(
         del os.environ["HG_TALK_TOKEN"]
 
 
-def lines(node: Node, text: str) -> list[str]:
+def lines(node: ClusterNode, text: str) -> list[str]:
     return [line for line in node.log.splitlines() if text in line]
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from locktender.base.limits import Fair, PoolRule, Rate
-from locktender.kernel.board import Board
+from locktender.kernel.admission import AdmissionQueue
 from locktender.kernel.gates import Gate, Lane, PoolGate
 
 POOLS = ("db", "api", "gpu")
@@ -34,7 +34,7 @@ class BoardMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.board: Board[Waiting] = Board()
+        self.board: AdmissionQueue[Waiting] = AdmissionQueue()
         self.gates = {name: Gate("g", name, 2) for name in GATES}
         self.pools = {name: PoolGate(name, PoolRule(3)) for name in POOLS}
         self.waiting: dict[int, tuple[Waiting, Lane[Waiting]]] = {}

@@ -12,20 +12,20 @@ from locktender.base.model import RunRow
 from locktender.base.states import RunState
 from locktender.kernel.explain import Reason, Typical
 from locktender.kernel.explain_runs import explain_queued, place_told
+from locktender.kernel.fair_turns import Turns
 from locktender.kernel.lanes import rank
-from locktender.kernel.sharing import Line
-from locktender.kernel.turns import Turns
-from locktender.observe.standing import groups_of, replayed
+from locktender.kernel.queue_position import QueuePosition
+from locktender.observe.queue_order import groups_of, replayed
+from locktender.simulate.build import graph, settle, step, world
+from locktender.simulate.world import SimWorld
 from locktender.store.lanes import lane_name
 from locktender.store.protocol import LineGroup, QueueLine
-from locktender.testing.sim.build import graph, settle, step, world
-from locktender.testing.sim.world import World
 
 TOOK = 100 * MILLISECOND
 FLOW = graph(step())
 
 
-def line_of(sim: World, run: RunRow) -> Line:
+def line_of(sim: SimWorld, run: RunRow) -> QueuePosition:
     """As `observe.standing` makes it from a store, of rows and history alone."""
     limits = sim.model.limits
     waiting: Counter[tuple[str, int]] = Counter()
@@ -40,9 +40,9 @@ def line_of(sim: World, run: RunRow) -> Line:
     counted = [LineGroup(*group, count, older[group]) for group, count in waiting.items()]
     groups = groups_of(QueueLine(own[0], counted))
     if limits.fair is None:
-        return Line(Turns(), "", own[0], groups)
+        return QueuePosition(Turns(), "", own[0], groups)
     turns, known = replayed(reversed(sim.model.events), limits.fair, whole=True)
-    return Line(turns, run.tags.get(limits.fair.key, ""), own[0], groups, known=known)
+    return QueuePosition(turns, run.tags.get(limits.fair.key, ""), own[0], groups, known=known)
 
 
 def random_rules(chance: random.Random) -> dict[tuple[str, str], object]:
@@ -61,7 +61,7 @@ def random_rules(chance: random.Random) -> dict[tuple[str, str], object]:
     return rules
 
 
-def some_runs(sim: World, chance: random.Random, count: int) -> None:
+def some_runs(sim: SimWorld, chance: random.Random, count: int) -> None:
     for _ in range(count):
         tags = {"tenant": chance.choice("aaaabbcd")} if chance.random() < 0.9 else {}
         if chance.random() < 0.3:
@@ -70,7 +70,7 @@ def some_runs(sim: World, chance: random.Random, count: int) -> None:
         sim.run(until=sim.now + chance.choice((0, MILLISECOND, 30 * MILLISECOND)))
 
 
-def uneven_world(seed: int) -> World:
+def uneven_world(seed: int) -> SimWorld:
     """Turns have been taken, by some more than by others; maybe under another leader, or other weights."""
     chance = random.Random(seed)
     sim = world(seed=seed, took=TOOK, rules=random_rules(chance))
@@ -88,7 +88,7 @@ def uneven_world(seed: int) -> World:
     return sim
 
 
-def begun(sim: World) -> list[int]:
+def begun(sim: SimWorld) -> list[int]:
     return sorted(
         (run for run, row in sim.model.runs.items() if row.started_at),
         key=lambda run: sim.model.runs[run].started_at,

@@ -10,14 +10,14 @@ import pytest
 from locktender.base.states import TERMINAL_RUNS
 from locktender.observe.checker import History, check
 from locktender.observe.checker.reasons import TrueReason
-from locktender.testing.sim.scenarios import random_world
-from locktender.testing.sim.world import World
+from locktender.simulate.scenarios import random_world
+from locktender.simulate.world import SimWorld
 
 SEEDS = 60
 CHUNK = 20
 
 
-def history_of(world: World) -> History:
+def history_of(world: SimWorld) -> History:
     world.run(steps=60_000)
     return History(world.model.events, world.model.graphs, complete=True)
 

@@ -29,9 +29,9 @@ from locktender.base.graph import (
 )
 from locktender.base.ids import run_of
 from locktender.base.states import HOLDING
-from locktender.kernel.conductor import Conductor
-from locktender.testing.sim.scenarios import random_world
-from locktender.testing.sim.world import Behaviour, World
+from locktender.kernel.scheduler import Scheduler
+from locktender.simulate.scenarios import random_world
+from locktender.simulate.world import Behaviour, SimWorld
 
 POOLS = ("db", "api", "gpu")
 
@@ -82,9 +82,9 @@ def pool_needs(draw: random.Random) -> tuple[PoolNeed, ...]:
     )
 
 
-def chained_world(seed: int) -> World:
+def chained_world(seed: int) -> SimWorld:
     draw = random.Random(seed)
-    world = World(
+    world = SimWorld(
         seed,
         Behaviour(
             duration=lambda rng, _node: rng.choice([1, 5, 20, 100, 300]) * MILLISECOND,
@@ -123,7 +123,7 @@ def chained_world(seed: int) -> World:
     return world
 
 
-def submit(world: World, draw: random.Random, flows: list[Graph]) -> None:
+def submit(world: SimWorld, draw: random.Random, flows: list[Graph]) -> None:
     world.submit(
         draw.choice(flows),
         consts=b"[[1,2,3,4,5],1,2]",
@@ -132,18 +132,18 @@ def submit(world: World, draw: random.Random, flows: list[Graph]) -> None:
     )
 
 
-def cancel(world: World, draw: random.Random) -> None:
+def cancel(world: SimWorld, draw: random.Random) -> None:
     if world.model.runs:
         world.cancel(draw.choice(list(world.model.runs)))
 
 
-def led_to(make: Callable[[int], World], seed: int, moment: int) -> World:
+def led_to(make: Callable[[int], SimWorld], seed: int, moment: int) -> SimWorld:
     world = make(seed)
     world.run(until=world.now + moment)
     return world
 
 
-def restored(world: World) -> Conductor | None:
+def restored(world: SimWorld) -> Scheduler | None:
     """The next leader, as it is right after it has read the rows and what else there is to know."""
     if world.conductor is None:
         return None
@@ -152,13 +152,13 @@ def restored(world: World) -> Conductor | None:
     return world.conductor
 
 
-def living(world: World) -> Conductor | None:
+def living(world: SimWorld) -> Scheduler | None:
     if world.conductor is not None:
         world._gather(world.conductor)
     return world.conductor
 
 
-def decisions(conductor: Conductor, now: int) -> tuple[set[int], set[tuple[int, int, int, str]]]:
+def decisions(conductor: Scheduler, now: int) -> tuple[set[int], set[tuple[int, int, int, str]]]:
     before = {entry.id for entry in conductor.lives.tasks.values() if entry.state in HOLDING}
     runs: set[int] = set()
     while True:
@@ -174,7 +174,7 @@ def decisions(conductor: Conductor, now: int) -> tuple[set[int], set[tuple[int, 
     return runs, started
 
 
-def books(conductor: Conductor) -> dict[str, Any]:
+def books(conductor: Scheduler) -> dict[str, Any]:
     """Everything that is charged, and everybody who waits."""
     ledger = conductor.ledger
     return {
@@ -212,7 +212,7 @@ def books(conductor: Conductor) -> dict[str, Any]:
     }
 
 
-def same_books(lived: Conductor, again: Conductor) -> None:
+def same_books(lived: Scheduler, again: Scheduler) -> None:
     first, second = books(lived), books(again)
     for name, was in first.items():
         assert second[name] == was, name

@@ -10,8 +10,8 @@ import sys
 import msgspec
 import pytest
 
-from locktender.testing.sim.build import settle
-from locktender.testing.sim.scenarios import random_world
+from locktender.simulate.build import settle
+from locktender.simulate.scenarios import random_world
 
 SEEDS = 300
 CHUNK = 15
@@ -25,7 +25,7 @@ def test_random_worlds_keep_every_promise(first: int):
 
 PRINT = """
 import hashlib, msgspec
-from locktender.testing.sim.scenarios import random_world
+from locktender.simulate.scenarios import random_world
 for seed in (3, 14, 15, 92, 65):
     world = random_world(seed)
     world.run()

@@ -22,9 +22,9 @@ from locktender import (
     flow,
     step,
 )
-from locktender.stages.executors.sources import load
 from locktender.testing import Engines, Overlap, eventually, recording
 from locktender.testing.processes import source
+from locktender.worker.executors.sources import load
 
 pytest_plugins = ["locktender.testing.plugin"]
 

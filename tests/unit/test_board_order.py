@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from locktender.base.limits import PoolRule
-from locktender.kernel.board import Board
+from locktender.kernel.admission import AdmissionQueue
 from locktender.kernel.gates import Lane, PoolGate
 
 
@@ -19,7 +19,7 @@ def test_a_lane_that_got_one_slot_does_not_take_the_next_before_an_older_waiter_
     None
 ):
     pool = PoolGate("db", PoolRule(limit=3))
-    board: Board[One] = Board()
+    board: AdmissionQueue[One] = AdmissionQueue()
     lane_a: Lane[One] = Lane("a", (), ((pool, 1),))
     lane_b: Lane[One] = Lane("b", (), ((pool, 1),))
     pool.used = 3

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from locktender.base.graph import Graph, Node, Param, PoolNeed
 from locktender.observe.checker import Ceiling, Rejection, check
-from locktender.observe.checker.story import Story
+from locktender.observe.checker.story import HistoryWriter
 
 DB = Graph("db", (Node("a", "a", over=Param("x"), pools=(PoolNeed("db"),)),))
 FREE = Graph("free", (Node("a", "a", over=Param("x")),))
 
 
-def tell(graph: Graph = DB, *, begin: bool = True, **worker: object) -> Story:
-    story = Story(g=graph)
+def tell(graph: Graph = DB, *, begin: bool = True, **worker: object) -> HistoryWriter:
+    story = HistoryWriter(g=graph)
     story.lead()
     story.worker(**worker)  # type: ignore[arg-type]
     if begin:
@@ -19,11 +19,11 @@ def tell(graph: Graph = DB, *, begin: bool = True, **worker: object) -> Story:
     return story
 
 
-def found(story: Story, **history: object) -> list[str]:
+def found(story: HistoryWriter, **history: object) -> list[str]:
     return sorted({v.rule for v in check(story.history(**history))})  # type: ignore[arg-type]
 
 
-def grants(story: Story, count: int, run: int = 1) -> list[int]:
+def grants(story: HistoryWriter, count: int, run: int = 1) -> list[int]:
     tasks = [story.request(run, 0, index) for index in range(count)]
     for task in tasks:
         story.grant(task)

@@ -6,7 +6,7 @@ import pytest
 
 from locktender.base.graph import Const, Graph, Item, Node, Output, Param, RetryPolicy, RunIf
 from locktender.observe.checker import check
-from locktender.observe.checker.story import Story
+from locktender.observe.checker.story import HistoryWriter
 
 PLAIN = Graph("plain", (Node("a", "a"),))
 CHAIN = Graph("chain", (Node("a", "a"), Node("b", "b", args=(Output(0),))))
@@ -20,16 +20,16 @@ MAPS = Graph(
 )
 
 
-def tell(graph: Graph) -> Story:
+def tell(graph: Graph) -> HistoryWriter:
     """A story with a leader, a worker and run 1 of `graph` running."""
-    story = Story(g=graph)
+    story = HistoryWriter(g=graph)
     story.lead()
     story.worker()
     story.begin(1)
     return story
 
 
-def found(story: Story, **history: bool) -> list[str]:
+def found(story: HistoryWriter, **history: bool) -> list[str]:
     return sorted({violation.rule for violation in check(story.history(**history))})
 
 
@@ -108,7 +108,7 @@ def test_a_second_task_for_one_place_and_a_step_run_again_are_found():
 
 
 def test_a_task_of_a_run_that_is_not_running_is_found():
-    story = Story(g=PLAIN)
+    story = HistoryWriter(g=PLAIN)
     story.lead()
     story.submit(1)
     story.request(1)
@@ -209,7 +209,7 @@ def test_a_task_that_fails_for_want_of_time_had_its_time(kind: str):
 
 def test_a_run_times_out_at_its_deadline_and_not_before():
     for waited, expected in ((50, []), (49, ["deadlines"])):
-        story = Story(g=PLAIN)
+        story = HistoryWriter(g=PLAIN)
         story.lead()
         story.submit(1, deadline_us=50)
         story.at += waited

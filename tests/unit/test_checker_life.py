@@ -7,22 +7,22 @@ import pytest
 from locktender.base import ids
 from locktender.base.graph import Graph, Node, OnError, Output, Param, Truthy
 from locktender.observe.checker import check
-from locktender.observe.checker.story import Story
+from locktender.observe.checker.story import HistoryWriter
 
 PLAIN = Graph("plain", (Node("a", "a"),))
 CHAIN = Graph("chain", (Node("a", "a"), Node("b", "b", args=(Output(0),))))
 
 
-def tell(graph: Graph) -> Story:
+def tell(graph: Graph) -> HistoryWriter:
     """A story with a leader, a worker and run 1 of `graph` running."""
-    story = Story(g=graph)
+    story = HistoryWriter(g=graph)
     story.lead()
     story.worker()
     story.begin(1)
     return story
 
 
-def found(story: Story, **history: bool) -> list[str]:
+def found(story: HistoryWriter, **history: bool) -> list[str]:
     return sorted({violation.rule for violation in check(story.history(**history))})
 
 
@@ -130,7 +130,7 @@ def test_a_gap_between_two_changes_is_found():
 
 
 def test_a_run_that_was_never_queued_and_a_graph_that_is_not_at_hand_are_found():
-    story = Story(g=PLAIN)
+    story = HistoryWriter(g=PLAIN)
     story.lead()
     story.request(7)
     story.submit(8, "missing")

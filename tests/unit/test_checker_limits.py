@@ -6,14 +6,14 @@ import pytest
 
 from locktender.base.graph import Graph, Node, Param, PoolNeed, Tag
 from locktender.observe.checker import Peak, check, peaks
-from locktender.observe.checker.story import Story
+from locktender.observe.checker.story import HistoryWriter
 
 DB = Graph("db", (Node("a", "a", over=Param("x"), pools=(PoolNeed("db"),)),))
 FREE = Graph("free", (Node("a", "a", over=Param("x")),))
 
 
-def tell(graph: Graph = DB, *, begin: bool = True, **worker: object) -> Story:
-    story = Story(g=graph)
+def tell(graph: Graph = DB, *, begin: bool = True, **worker: object) -> HistoryWriter:
+    story = HistoryWriter(g=graph)
     story.lead()
     story.worker(**worker)  # type: ignore[arg-type]
     if begin:
@@ -21,11 +21,11 @@ def tell(graph: Graph = DB, *, begin: bool = True, **worker: object) -> Story:
     return story
 
 
-def found(story: Story, **history: object) -> list[str]:
+def found(story: HistoryWriter, **history: object) -> list[str]:
     return sorted({v.rule for v in check(story.history(**history))})  # type: ignore[arg-type]
 
 
-def grants(story: Story, count: int, run: int = 1) -> list[int]:
+def grants(story: HistoryWriter, count: int, run: int = 1) -> list[int]:
     tasks = [story.request(run, 0, index) for index in range(count)]
     for task in tasks:
         story.grant(task)
@@ -87,7 +87,7 @@ def test_a_paused_pool_grants_nothing_and_an_unset_one_everything():
 
 def test_a_keyed_pool_falls_back_to_the_rule_for_every_key():
     pools = (PoolNeed("api", 1, (Tag("tenant"),)),)
-    story = Story(g=Graph("api", (Node("a", "a", over=Param("x"), pools=pools),)))
+    story = HistoryWriter(g=Graph("api", (Node("a", "a", over=Param("x"), pools=pools),)))
     story.lead()
     story.pool("api[*]", 1)
     for run, tenant in enumerate(("acme", "bolt"), 1):

@@ -9,17 +9,17 @@ import msgspec
 from locktender.base.events import Change, Event, EventRow, pack, unpack
 from locktender.base.graph import Graph, Node, Param, PoolNeed
 from locktender.observe.checker import History, check, peaks, promises
-from locktender.observe.checker.story import Story
+from locktender.observe.checker.story import HistoryWriter
 
 WIDE = Graph("wide", (Node("w", "w", pools=(PoolNeed("db", 2),)),))
 NARROW = Graph("narrow", (Node("t", "t", over=Param("x"), pools=(PoolNeed("db"),)),))
 
 
-def found(story: Story) -> list[str]:
+def found(story: HistoryWriter) -> list[str]:
     return sorted({violation.rule for violation in check(story.history())})
 
 
-def rules_of(events: list[Event], story: Story) -> list[str]:
+def rules_of(events: list[Event], story: HistoryWriter) -> list[str]:
     return sorted({violation.rule for violation in check(History(events, story.graphs))})
 
 
@@ -27,7 +27,7 @@ def rules_of(events: list[Event], story: Story) -> list[str]:
 
 
 def test_terms_grow_and_have_one_owner():
-    story = Story(g=WIDE)
+    story = HistoryWriter(g=WIDE)
     story.lead("a")
     story.lead("b")
     story.begin(1)
@@ -37,7 +37,7 @@ def test_terms_grow_and_have_one_owner():
 
 
 def test_a_commit_of_an_ended_term_is_found():
-    story = Story(g=WIDE)
+    story = HistoryWriter(g=WIDE)
     story.lead("a")
     story.lead("b")
     story.submit(1)
@@ -48,7 +48,7 @@ def test_a_commit_of_an_ended_term_is_found():
 
 
 def test_a_cycle_that_is_repeated_and_events_out_of_order_are_found():
-    story = Story(g=WIDE)
+    story = HistoryWriter(g=WIDE)
     story.lead()
     story.begin(1)
     story.begin(2)
@@ -61,7 +61,7 @@ def test_a_cycle_that_is_repeated_and_events_out_of_order_are_found():
 
 
 def test_a_limit_that_somebody_else_brings_into_force_is_found():
-    story = Story(g=WIDE)
+    story = HistoryWriter(g=WIDE)
     story.lead()
     data = {"kind": "pool", "name": "db", "rule": None}
     story.event("limit", "", "in_force", actor="client", data=data)
@@ -71,9 +71,9 @@ def test_a_limit_that_somebody_else_brings_into_force_is_found():
 # bypass
 
 
-def crowd(bypasses: int, *, priority: int = 0, tags: dict[str, str] | None = None) -> Story:
+def crowd(bypasses: int, *, priority: int = 0, tags: dict[str, str] | None = None) -> HistoryWriter:
     """A wide waiter that needs 2 slots of `db`, while `bypasses` later tasks go one by one through the rest."""
-    story = Story(wide=WIDE, narrow=NARROW)
+    story = HistoryWriter(wide=WIDE, narrow=NARROW)
     story.lead()
     story.worker()
     story.pool("db", 3)
@@ -115,7 +115,7 @@ def test_what_leaves_the_waiter_its_slots_is_no_bypass():
     both = Graph("both", (Node("w", "w", pools=(PoolNeed("gpu"), PoolNeed("db"))),))
     gpu = Graph("gpu", (Node("h", "h", pools=(PoolNeed("gpu"),)),))
     for spare, expected in ((1, []), (0, ["bypass"])):
-        story = Story(both=both, gpu=gpu, narrow=NARROW)
+        story = HistoryWriter(both=both, gpu=gpu, narrow=NARROW)
         story.lead()
         story.worker()
         story.pool("gpu", 1)
@@ -142,7 +142,9 @@ def test_counts_start_anew_with_a_term():
 
 
 def test_a_waiter_behind_its_own_parallelism_is_not_bypassed():
-    story = Story(g=NARROW, busy=Graph("busy", (*WIDE.nodes, Node("x", "x")), max_parallel=1))
+    story = HistoryWriter(
+        g=NARROW, busy=Graph("busy", (*WIDE.nodes, Node("x", "x")), max_parallel=1)
+    )
     story.lead()
     story.worker()
     story.pool("db", 2)
@@ -158,7 +160,7 @@ def test_a_waiter_behind_its_own_parallelism_is_not_bypassed():
 
 
 def test_age_buys_priority_where_a_boost_is_set():
-    story = Story(wide=WIDE, narrow=NARROW)
+    story = HistoryWriter(wide=WIDE, narrow=NARROW)
     story.lead()
     story.worker()
     story.pool("db", 2)
@@ -180,11 +182,11 @@ def test_age_buys_priority_where_a_boost_is_set():
 # the whole
 
 
-def big(runs: int, items: int) -> Story:
+def big(runs: int, items: int) -> HistoryWriter:
     """`runs` runs of a windowed map behind a shared pool, in fused commits: a valid history."""
     need = PoolNeed("db", 2)
     graph = Graph("big", (Node("m", "m", over=Param("x"), window=3, pools=(need,)),))
-    story = Story(g=graph)
+    story = HistoryWriter(g=graph)
     story.lead()
     story.worker()
     story.pool("db", 6)

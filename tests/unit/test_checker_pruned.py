@@ -6,14 +6,14 @@ from dataclasses import replace
 
 from locktender.base.graph import Graph, Node, PoolNeed
 from locktender.observe.checker import check
-from locktender.observe.checker.story import Story
+from locktender.observe.checker.story import HistoryWriter
 
 GRAPH = Graph("flow", (Node("a", "a", pools=(PoolNeed("db", 1),)),))
 
 
-def told() -> Story:
+def told() -> HistoryWriter:
     """Run 1 holds the only slot, run 2 is found waiting for it, run 1 ends."""
-    story = Story(g=GRAPH)
+    story = HistoryWriter(g=GRAPH)
     story.lead()
     story.pool("db", 1)
     story.begin(1)

@@ -6,19 +6,19 @@ import pytest
 
 from locktender.base.graph import Graph, Node, Param, PoolNeed
 from locktender.observe.checker import check
-from locktender.observe.checker.story import Story
+from locktender.observe.checker.story import HistoryWriter
 from locktender.observe.checker.world import DECIDED_AHEAD
 
 NARROW = Graph("narrow", (Node("t", "t", over=Param("x"), pools=(PoolNeed("db"),)),))
 
 
-def found(story: Story) -> list[str]:
+def found(story: HistoryWriter) -> list[str]:
     return sorted({violation.rule for violation in check(story.history())})
 
 
-def blocked(graph: Graph, *, limit: int = 2) -> tuple[Story, int]:
+def blocked(graph: Graph, *, limit: int = 2) -> tuple[HistoryWriter, int]:
     """Two items in flight, the third requested."""
-    story = Story(g=graph)
+    story = HistoryWriter(g=graph)
     story.lead()
     story.worker()
     story.pool("db", limit)

@@ -20,15 +20,13 @@ from locktender.base.config import load
 from locktender.base.graph import Graph
 from locktender.base.ids import RunId
 from locktender.base.model import RunRow
-from locktender.cli import looking, runs
-from locktender.cli.dev_screen import DevScreen, Scene
-from locktender.cli.display import picture
-from locktender.cli.failures import show
-from locktender.cli.following import Following, summary
-from locktender.cli.plain_text import PlainConsole, shown
-from locktender.cli.shell import Shell, log_lines
-from locktender.cli.tables import lasted, tags
-from locktender.cli.watching import view_of
+from locktender.cli import runs, why
+from locktender.cli.context import Context, log_lines
+from locktender.cli.dev import DevScreen, Scene
+from locktender.cli.errors import show
+from locktender.cli.run import Following, summary
+from locktender.cli.run_view import picture, view_of
+from locktender.cli.tables import PlainConsole, lasted, shown, tags
 from locktender.client.views import RunInfo, instant
 
 
@@ -111,7 +109,7 @@ def test_a_pool_that_is_not_as_asked_is_noted_whoever_set_it(
     tmp_path: Path, limit: int | None, source: str, said: str
 ):
     told: list[str] = []
-    shell = cast("Shell", SimpleNamespace(note=told.append))
+    shell = cast("Context", SimpleNamespace(note=told.append))
     settings = load(tmp_path, {}, {"pools": {"db": 4}})
     text = "unlimited" if limit is None else str(limit)
     pool = SimpleNamespace(limit=limit, source=source, limit_text=text)
@@ -156,7 +154,7 @@ def test_logs_and_errors_are_shown_without_them(
         run = engine.submit(evil_flow)
         with pytest.raises(RunFailed):
             run.result("20s")
-    shell = Shell(url=str(tmp_path / "engine.db"))
+    shell = Context(url=str(tmp_path / "engine.db"))
 
     runs.logs(shell, run.id)
     runs.show(shell, run.id, tasks=True)
@@ -164,7 +162,7 @@ def test_logs_and_errors_are_shown_without_them(
     read = capsys.readouterr().out
     assert read.count("gone") == 3
     assert "\x1b[2J" not in read
-    runs.logs(Shell(url=shell.url, json=True), run.id)
+    runs.logs(Context(url=shell.url, json=True), run.id)
     assert "\\u001b[2Jgone" in capsys.readouterr().out
 
 
@@ -188,12 +186,12 @@ def test_no_text_of_a_user_commands_the_terminal(
             run.result("20s")
         engine.limits.pause()
         engine.runs.cancel(engine.submit(failing).id, reason=evil)
-        shell = Shell(url=str(tmp_path / "engine.db"))
+        shell = Context(url=str(tmp_path / "engine.db"))
         runs.list_(shell)
         runs.show(shell, run.id, tasks=True)
-        looking.events(shell)
+        why.events(shell)
         show(failed.value, shell)
-        runs.show(Shell(url=shell.url, json=True), run.id)
+        runs.show(Context(url=shell.url, json=True), run.id)
 
     captured = capsys.readouterr()
     *read, data = captured.out.splitlines()
@@ -220,7 +218,7 @@ def test_a_line_of_a_log_is_plain(capsys: pytest.CaptureFixture[str]):
     locktender = logging.getLogger("locktender")
     before = locktender.handlers[:], locktender.level, locktender.propagate
     try:
-        log_lines(Shell(), "info")
+        log_lines(Context(), "info")
         locktender.warning("step %s", "a\x1b[31mb")
     finally:
         locktender.handlers[:], locktender.level, locktender.propagate = before

@@ -12,9 +12,9 @@ import pytest
 from locktender.base.clock import SECOND
 from locktender.base.model import Stubborn, WorkerRow
 from locktender.cli import workers
-from locktender.cli.shell import Shell
-from locktender.client.opening import settings_for, store_for
+from locktender.cli.context import Context
 from locktender.client.views import WorkerInfo
+from locktender.store.open import settings_for, store_for
 from locktender.store.protocol import Beat
 
 ID = "build-machine-17.example-4711-0a1b2c3d"
@@ -49,7 +49,7 @@ EVERYTHING = (
 
 
 @pytest.fixture
-def shell(url: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
+def shell(url: Path, monkeypatch: pytest.MonkeyPatch) -> Context:
     """A store in which that worker has joined; a terminal of 80 columns."""
     monkeypatch.setenv("COLUMNS", "80")
 
@@ -60,7 +60,7 @@ def shell(url: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
         await store.close()
 
     asyncio.run(join())
-    return Shell(url=str(url))
+    return Context(url=str(url))
 
 
 def told(capsys: pytest.CaptureFixture[str]) -> str:
@@ -69,7 +69,9 @@ def told(capsys: pytest.CaptureFixture[str]) -> str:
     return out
 
 
-def test_the_list_has_what_an_operator_looks_for(shell: Shell, capsys: pytest.CaptureFixture[str]):
+def test_the_list_has_what_an_operator_looks_for(
+    shell: Context, capsys: pytest.CaptureFixture[str]
+):
     workers.list_(shell)
     out = told(capsys)
     head = out.splitlines()[0].split()
@@ -78,7 +80,7 @@ def test_the_list_has_what_an_operator_looks_for(shell: Shell, capsys: pytest.Ca
         assert word in out, word
 
 
-def test_show_hides_nothing(shell: Shell, capsys: pytest.CaptureFixture[str]):
+def test_show_hides_nothing(shell: Context, capsys: pytest.CaptureFixture[str]):
     workers.show(shell, ID[:30])
     out = told(capsys)
     assert ID in out
@@ -86,8 +88,8 @@ def test_show_hides_nothing(shell: Shell, capsys: pytest.CaptureFixture[str]):
         assert word in out, word
 
 
-def test_json_has_all_of_the_row(shell: Shell, capsys: pytest.CaptureFixture[str]):
-    workers.list_(Shell(url=shell.url, json=True))
+def test_json_has_all_of_the_row(shell: Context, capsys: pytest.CaptureFixture[str]):
+    workers.list_(Context(url=shell.url, json=True))
     [found] = json.loads(capsys.readouterr().out)
     row = json.loads(msgspec.json.encode(ROW))
     renamed = {"total": "total_permits", "p99_us": "p99", "lag_us": "loop_lag"}
@@ -101,7 +103,7 @@ def test_json_has_all_of_the_row(shell: Shell, capsys: pytest.CaptureFixture[str
     assert (told["task"], told["step"], told["reason"]) == (1048576, "shop.fetch", "timeout")
 
 
-def test_drain_names_the_worker(shell: Shell, capsys: pytest.CaptureFixture[str]):
+def test_drain_names_the_worker(shell: Context, capsys: pytest.CaptureFixture[str]):
     workers.drain(shell, ID[:20])
     out = " ".join(capsys.readouterr().out.split())
     assert (

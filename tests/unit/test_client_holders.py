@@ -9,7 +9,7 @@ import pytest
 
 from locktender.base.clock import SECOND, SystemClock
 from locktender.base.errors import StoreError
-from locktender.client.holders import Hold, Holder
+from locktender.client.slot_worker import Hold, SlotWorker
 from locktender.store.protocol import Beat, Beaten
 from locktender.store.sqlite.store import SqliteStore
 
@@ -39,7 +39,7 @@ async def test_a_hold_is_lost_before_its_lease_ends(tmp_path: Path, answer, why:
     clock = SystemClock()
     store = Failing(tmp_path / "locktender.db")
     await store.open()
-    holder = Holder(store, clock, LEASE_US)
+    holder = SlotWorker(store, clock, LEASE_US)
     await holder.open()
     lease_ends = clock.monotonic() + LEASE_US
     lost = asyncio.Event()

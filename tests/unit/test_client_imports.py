@@ -26,7 +26,7 @@ def test_importing_the_package_loads_nothing_heavy():
 def test_defining_flows_does_not_load_the_engine():
     code = "from locktender import flow, step; import sys, json; print(json.dumps([*sys.modules]))"
     loaded = json.loads(_fresh(code))
-    assert not {"sqlite3", "typer", "rich", "locktender.stages.engine"} & set(loaded)
+    assert not {"sqlite3", "typer", "rich", "locktender.engine"} & set(loaded)
 
 
 def test_importing_takes_less_than_150_ms():

@@ -12,12 +12,12 @@ import pytest
 
 from locktender import RunFailed, StoreError, embedded_async, flow, step
 from locktender.base.errors import SchemaTooNew
-from locktender.client import repeating
 from locktender.client.core import Core
 from locktender.client.guard import ClientClosed
-from locktender.client.opening import settings_for
-from locktender.client.repeating import repeated
-from locktender.client.retrying import retry_runs
+from locktender.client.retry_runs import retry_runs
+from locktender.store import retry
+from locktender.store.open import settings_for
+from locktender.store.retry import repeated
 
 
 @step(retries=0)
@@ -73,7 +73,7 @@ async def core_of(url: Path) -> Core:
 async def test_who_hears_nothing_for_long_is_told(
     url: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    monkeypatch.setattr(repeating, "AWAY_SECONDS", 0.2)
+    monkeypatch.setattr(retry, "AWAY_SECONDS", 0.2)
     core = await core_of(url)
     tries = 0
 
@@ -83,7 +83,7 @@ async def test_who_hears_nothing_for_long_is_told(
         raise StoreError("nobody answers.")
 
     with caplog.at_level(logging.WARNING), pytest.raises(StoreError, match="nobody answers"):
-        await repeated(core, away, "a submission")
+        await repeated(away, "a submission", core.clock, core.guard.check)
     await core.close()
     assert tries > 1
     assert "a submission is repeated: nobody answers." in caplog.messages
@@ -99,7 +99,7 @@ async def test_what_can_never_be_done_is_not_repeated(url: Path):
         raise SchemaTooNew("of a newer locktender.")
 
     with pytest.raises(SchemaTooNew):
-        await repeated(core, newer, "a submission")
+        await repeated(newer, "a submission", core.clock, core.guard.check)
     await core.close()
     assert tries == 1
 
@@ -112,7 +112,7 @@ async def test_a_client_that_is_closed_meanwhile_says_so(url: Path):
         tried.set()
         raise StoreError("nobody answers.")
 
-    repeating_ = asyncio.create_task(repeated(core, away, "a submission"))
+    repeating_ = asyncio.create_task(repeated(away, "a submission", core.clock, core.guard.check))
     await tried.wait()
     await core.close()
     with pytest.raises(ClientClosed):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from locktender import embedded_async
-from locktender.stages.collecting import DEFAULTS, RARER, Collecting, Thresholds
+from locktender.worker.garbage import DEFAULTS, RARER, Collecting, Thresholds
 
 
 @pytest.fixture(autouse=True)

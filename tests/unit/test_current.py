@@ -20,19 +20,26 @@ import pytest
 from locktender import InvalidInput, LocktenderError, current
 from locktender.base import codec
 from locktender.base.clock import SystemClock
-from locktender.base.logs import MAX_BYTES, MAX_LINE, MAX_LINES, AttemptLog, Line, decode_log
-from locktender.base.model import Progress
+from locktender.base.model import (
+    MAX_BYTES,
+    MAX_LINE,
+    MAX_LINES,
+    AttemptLog,
+    LogLine,
+    Progress,
+    decode_log,
+)
 from locktender.client.views import instant
-from locktender.stages.executors import capture
-from locktender.stages.executors.capture import Lines
-from locktender.stages.executors.in_processes import ProcessExecutor
-from locktender.stages.executors.in_threads import ThreadExecutor
-from locktender.stages.executors.on_loop import AsyncExecutor
-from locktender.stages.executors.protocol import Job, Outcome
-from locktender.stages.executors.redaction import HIDDEN, Redactor
-from locktender.stages.executors.sources import load
-from locktender.stages.progress import MAX_MESSAGE, ProgressBoard, progress_of
 from locktender.testing.processes import source
+from locktender.worker.executors import capture
+from locktender.worker.executors.async_ import AsyncExecutor
+from locktender.worker.executors.capture import CapturedLines
+from locktender.worker.executors.process import ProcessExecutor
+from locktender.worker.executors.protocol import Attempt, Outcome
+from locktender.worker.executors.redaction import HIDDEN, Redactor
+from locktender.worker.executors.sources import load
+from locktender.worker.executors.thread import ThreadExecutor
+from locktender.worker.reports import MAX_MESSAGE, ProgressReports, progress_of
 
 steps: Any = load(source(Path(__file__).parents[1] / "inside_steps.py"))
 every = pytest.mark.parametrize("kind", ["async", "thread", "process"])
@@ -49,15 +56,17 @@ class Bench:
     def __init__(self, kind: str, root: Path) -> None:
         self.kind = kind
         self.root = root
-        self.board = ProgressBoard()
+        self.board = ProgressReports()
         self.executor = _MAKE[kind](2, clock=SystemClock())
         self._tokens = itertools.count(1)
 
-    def start(self, body: str, *args: Any, **fields: Any) -> tuple[Job, asyncio.Future[Outcome]]:
+    def start(
+        self, body: str, *args: Any, **fields: Any
+    ) -> tuple[Attempt, asyncio.Future[Outcome]]:
         definition = steps.BODIES[body][self.kind].definition
         token = next(self._tokens)
         raw = codec.render_call([codec.encode(each) for each in args], {})
-        job = Job(token + 10, token, "the-run", definition, raw, work_root=self.root,
+        job = Attempt(token + 10, token, "the-run", definition, raw, work_root=self.root,
                   flow="the-flow", progress=self.board, **fields)  # fmt: skip
         ended: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self.executor.start(job, lambda _, outcome: ended.set_result(outcome))
@@ -199,8 +208,8 @@ async def test_a_killed_child_has_told_most_of_what_it_said(tmp_path: Path):
 SCRIPT = """
 import asyncio, logging
 from locktender.base.clock import SystemClock
-from locktender.stages.executors.on_loop import AsyncExecutor
-from locktender.stages.executors.protocol import Job
+from locktender.worker.executors.async_ import AsyncExecutor
+from locktender.worker.executors.protocol import Attempt
 
 async def body():
     logging.getLogger("app").warning("a warning")
@@ -216,7 +225,7 @@ async def main():
     if CONFIGURED:
         logging.basicConfig(level="INFO", format="<%(name)s> %(message)s")
     ended = asyncio.get_running_loop().create_future()
-    executor.start(Job(1, 1, "r", Step(), b""), lambda _, outcome: ended.set_result(outcome))
+    executor.start(Attempt(1, 1, "r", Step(), b""), lambda _, outcome: ended.set_result(outcome))
     print((await ended).log.decode())
 
 asyncio.run(main())
@@ -261,27 +270,27 @@ async def test_others_who_wrap_logging_too_are_left_alone(
 
 def test_all_attempts_together_are_bounded_too(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(capture, "MAX_KEPT_BYTES", capture._all.bytes + 1_000)
-    first, second = Lines(), Lines()
-    first.add(Line(0, 20, "x", "a" * 100) for _ in range(5))
+    first, second = CapturedLines(), CapturedLines()
+    first.add(LogLine(0, 20, "x", "a" * 100) for _ in range(5))
 
-    second.add(Line(0, 20, "x", "b" * 100) for _ in range(5))
+    second.add(LogLine(0, 20, "x", "b" * 100) for _ in range(5))
 
     kept, cut = first.take(), second.take()
     assert (len(kept.lines), kept.dropped) == (5, 0)
     assert (len(cut.lines), cut.dropped) == (2, 3)
     before = capture._all.bytes
     second.body()
-    second.add([Line(0, 20, "x", "too late")])
+    second.add([LogLine(0, 20, "x", "too late")])
     assert capture._all.bytes == before
     assert second.take() == AttemptLog(0, [])
 
 
 def test_lines_of_two_threads_are_all_counted():
-    lines = Lines()
+    lines = CapturedLines()
 
     def add() -> None:
         for number in range(1_000):
-            lines.add((Line(number, 20, "x", "text"),))
+            lines.add((LogLine(number, 20, "x", "text"),))
 
     threads = [threading.Thread(target=add) for _ in range(4)]
     for thread in threads:
@@ -315,8 +324,8 @@ async def test_an_end_is_told_even_if_what_was_said_cannot_be_stored(
 ):
     async with Bench("thread", tmp_path) as bench:
         job, ended = bench.start("silent")
-        job.lines = Lines()
-        job.lines.add([Line(0, 20, "half\udc80", "x")])
+        job.lines = CapturedLines()
+        job.lines.add([LogLine(0, 20, "half\udc80", "x")])
         async with asyncio.timeout(20):
             outcome = await ended
 
@@ -371,7 +380,7 @@ async def test_progress_reaches_the_board_and_goes_with_the_attempt(kind: str, t
 
 
 def test_the_board_keeps_the_latest_of_a_bounded_number():
-    board = ProgressBoard(most=3)
+    board = ProgressReports(most=3)
     for token in (1, 2, 3, 1, 4, 5):
         board.put(Progress(token, token))
     assert [each.token for each in board.notes()] == [1, 4, 5]

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from locktender.stages.executors import sources
-from locktender.stages.executors.current import current
-from locktender.stages.executors.protocol import Job, Outcome
+from locktender.worker.executors import sources
+from locktender.worker.executors.current import current
+from locktender.worker.executors.protocol import Attempt, Outcome
 
 _harness: Any = sources.load(
-    sources.Source(
+    sources.CodeSource(
         "locktender_executor_harness", str(Path(__file__).parents[1] / "executor_harness.py")
     )
 )
@@ -34,9 +34,9 @@ def stub(fn: Any) -> Any:
     return StubStep(fn.__name__, fn)
 
 
-def jobs_alive(token: int) -> list[Job]:
+def jobs_alive(token: int) -> list[Attempt]:
     gc.collect()
-    return [each for each in gc.get_objects() if isinstance(each, Job) and each.token == token]
+    return [each for each in gc.get_objects() if isinstance(each, Attempt) and each.token == token]
 
 
 @every
@@ -57,7 +57,7 @@ async def test_failure_carries_the_users_frames(kind: str, tmp_path: Path):
     assert outcome.failure.type == "ValueError"
     assert outcome.failure.message == "no such luck"
     assert 'raise ValueError("no such luck")' in outcome.failure.traceback
-    assert "locktender/stages" not in outcome.failure.traceback
+    assert "locktender/worker" not in outcome.failure.traceback
     assert outcome.failure.retryable is False  # retry_on=(OSError,)
 
 
@@ -200,7 +200,7 @@ async def test_an_exit_beside_a_body_fails_only_the_task(
         step: Any = Poison(where)
         if where == "retry":
             step.retry_on = (Unasked("Error", (Exception,), {}),)
-        job = Job(1, 1, "run", step, b"")
+        job = Attempt(1, 1, "run", step, b"")
         harness.executor.start(job, harness._done)
         outcome = await harness.end_of(job)
 
@@ -234,7 +234,7 @@ async def test_a_result_over_the_limit_is_refused_with_a_hint(kind: str, tmp_pat
 async def test_arguments_that_do_not_decode(kind: str, tmp_path: Path):
     async with Harness(kind, tmp_path) as harness:
         job = harness.start("double")
-        second = Job(9, 9, "run", job.step, b"{not json", source=job.source)
+        second = Attempt(9, 9, "run", job.step, b"{not json", source=job.source)
         harness.executor.start(second, harness._done)
 
         assert (await harness.end_of(second)).failure.type == "invalid_arguments"
@@ -303,7 +303,9 @@ async def test_an_error_in_done_does_not_stop_the_executor(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     async with Harness(kind, tmp_path) as harness:
-        job = Job(5, 5, "run", STEPS["double"], b"[1]", work_root=tmp_path, source=_harness.SOURCE)
+        job = Attempt(
+            5, 5, "run", STEPS["double"], b"[1]", work_root=tmp_path, source=_harness.SOURCE
+        )
         harness.executor.start(job, lambda *_: 1 / 0)
         await until(lambda: "ZeroDivisionError" in caplog.text)
 
@@ -354,7 +356,7 @@ async def test_a_thread_keeps_its_permit_until_it_returns(tmp_path: Path):
         return "too late"
 
     async with Harness("thread", tmp_path, permits=1) as harness:
-        job = Job(1, 1, "run", stub(wait), b"", timeout_us=10_000)
+        job = Attempt(1, 1, "run", stub(wait), b"", timeout_us=10_000)
         harness.executor.start(job, harness._done)
         await until(started.is_set)
         await until(harness.executor.stopping)
@@ -390,7 +392,7 @@ async def test_context_is_carried_and_kept_apart(kind: str, tmp_path: Path):
 
     async with Harness(kind, tmp_path) as harness:
         for token in (1, 2):
-            job = Job(token, token, "run", stub(look), b"")
+            job = Attempt(token, token, "run", stub(look), b"")
             harness.executor.start(job, harness._done)
             outcome = await harness.end_of(job)
             assert outcome.output == f'["outside", {token}]'.encode()
@@ -420,14 +422,14 @@ async def test_unlimited_async_permits(tmp_path: Path):
 
 async def test_the_holder_of_the_loop_can_be_named(tmp_path: Path):
     async with Harness("async", tmp_path) as harness:
-        seen: list[Job | None] = []
+        seen: list[Attempt | None] = []
 
         async def block() -> None:
             asker = threading.Thread(target=lambda: seen.append(harness.executor.holder()))
             asker.start()
             asker.join()
 
-        job = Job(1, 1, "run", stub(block), b"")
+        job = Attempt(1, 1, "run", stub(block), b"")
         harness.executor.start(job, harness._done)
         await harness.end_of(job)
 
@@ -460,7 +462,7 @@ async def test_nothing_of_an_ended_job_is_kept(kind: str, tmp_path: Path):
 
 async def test_an_async_function_may_run_in_a_thread(tmp_path: Path):
     async with Harness("thread", tmp_path) as harness:
-        job = Job(1, 1, "run", STEPS["double_async"], b"[3]", work_root=tmp_path)
+        job = Attempt(1, 1, "run", STEPS["double_async"], b"[3]", work_root=tmp_path)
         harness.executor.start(job, harness._done)
 
         assert await harness.end_of(job) == Outcome("completed", b"6")

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from locktender.base.clock import SystemClock
-from locktender.stages.executors import sources
-from locktender.stages.executors.flights import Flight
-from locktender.stages.executors.in_threads import ThreadExecutor, _Seat
-from locktender.stages.executors.protocol import Outcome
+from locktender.worker.executors import sources
+from locktender.worker.executors.attempts import RunningAttempt
+from locktender.worker.executors.protocol import Outcome
+from locktender.worker.executors.thread import ThreadExecutor, _Seat
 
 _harness: Any = sources.load(
-    sources.Source(
+    sources.CodeSource(
         "locktender_executor_harness", str(Path(__file__).parents[1] / "executor_harness.py")
     )
 )
@@ -89,12 +89,12 @@ class Struck(ThreadExecutor):
             self.where = ""
             strike(threading.get_ident())
 
-    def _carry(self, flight: Flight) -> Outcome:
+    def _carry(self, flight: RunningAttempt) -> Outcome:
         outcome = super()._carry(flight)
         self._strike("after the body")
         return outcome
 
-    def _tell(self, flight: Flight, outcome: Outcome) -> None:
+    def _tell(self, flight: RunningAttempt, outcome: Outcome) -> None:
         if self.where == "before the loop is woken":
             self._woken = True
             self._strike(self.where)

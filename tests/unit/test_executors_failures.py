@@ -12,8 +12,14 @@ from hypothesis import strategies as st
 from locktender.base.errors import Unserialisable
 from locktender.base.model import Failure
 from locktender.flows.signals import Fatal, Retry
-from locktender.stages.executors import failures
-from locktender.stages.executors.frames import MAX_FRAME, Frames, Report, decode_report, frame
+from locktender.worker.executors import failures
+from locktender.worker.executors.child_protocol import (
+    MAX_FRAME,
+    Frames,
+    Report,
+    decode_report,
+    frame,
+)
 
 
 def raised(error: BaseException) -> BaseException:

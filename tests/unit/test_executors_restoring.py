@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from locktender.stages.executors import restoring, sources
+from locktender.worker.executors import child_cleanup, sources
 
 _harness: Any = sources.load(
-    sources.Source(
+    sources.CodeSource(
         "locktender_executor_harness", str(Path(__file__).parents[1] / "executor_harness.py")
     )
 )
@@ -79,19 +79,21 @@ async def test_a_timeout_that_passes_while_its_child_ends_does_not_count(tmp_pat
 
 
 def test_looking_and_restoring_cost_a_task_little():
-    before = restoring.look()
-    once = timeit.Timer(lambda: (restoring.look(), restoring.look(), restoring.restore(before)))
+    before = child_cleanup.look()
+    once = timeit.Timer(
+        lambda: (child_cleanup.look(), child_cleanup.look(), child_cleanup.restore(before))
+    )
 
     assert min(once.repeat(20, 50)) / 50 < 100e-6
-    assert restoring.restore(before)
+    assert child_cleanup.restore(before)
 
 
 def test_a_folder_that_is_gone_cannot_be_given_back(tmp_path: Path, monkeypatch: Any):
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)
-    before = restoring.look()
+    before = child_cleanup.look()
     os.chdir(tmp_path)
     gone.rmdir()
 
-    assert not restoring.restore(before)
+    assert not child_cleanup.restore(before)

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from locktender.base.errors import InvalidSettings, NotFound
-from locktender.stages.executors import sources, workdirs
-from locktender.stages.executors.protocol import Job
-from locktender.stages.executors.workdirs import WorkRoot
+from locktender.worker.executors import sources, workdirs
+from locktender.worker.executors.protocol import Attempt
+from locktender.worker.executors.workdirs import WorkRoot
 
 KILLED = """
 import os, sys
 from pathlib import Path
-from locktender.stages.executors import workdirs
+from locktender.worker.executors import workdirs
 root = workdirs.WorkRoot(Path(sys.argv[1]))
 workdirs.create(root.path, 1, 2)
 print(root.path, flush=True)
@@ -115,7 +115,7 @@ touch "$1/1/1/own"
 mount -t tmpfs none "$1/1/1/disk"
 mount --bind "$2" "$1/1/1/deep/precious"
 touch "$1/1/1/disk/file"
-"$3" -c 'import sys; from pathlib import Path; from locktender.stages.executors import workdirs
+"$3" -c 'import sys; from pathlib import Path; from locktender.worker.executors import workdirs
 workdirs.remove(Path(sys.argv[1]), 1, 1)' "$1"
 ls "$1/1/1" "$1/1/1/disk"
 """
@@ -316,19 +316,19 @@ def test_a_work_dir_without_rights_is_named(tmp_path: Path):
 
 def test_a_job_makes_its_directory_only_when_asked(tmp_path: Path):
     step = object()
-    job = Job(1, 2, "run", step, b"", work_root=tmp_path)  # pyright: ignore[reportArgumentType]
+    job = Attempt(1, 2, "run", step, b"", work_root=tmp_path)  # pyright: ignore[reportArgumentType]
 
     assert not job.has_workdir
     assert job.workdir == job.workdir == tmp_path / "1" / "2"
     assert job.workdir.is_dir()
     with pytest.raises(NotFound, match="work_dir"):
-        _ = Job(1, 2, "run", step, b"").workdir  # pyright: ignore[reportArgumentType]
+        _ = Attempt(1, 2, "run", step, b"").workdir  # pyright: ignore[reportArgumentType]
 
 
 def test_sources_of_a_module_and_of_a_function_without_a_file():
     found = sources.source_of(sources.load)
 
-    assert found.module == "locktender.stages.executors.sources"
+    assert found.module == "locktender.worker.executors.sources"
     assert sources.load(found) is sys.modules[found.module]
 
 
@@ -336,10 +336,10 @@ def test_a_file_is_loaded_by_path_where_its_name_leads_elsewhere(tmp_path: Path)
     path = tmp_path / "colorsys.py"
     path.write_text("VALUE = 5\n")
 
-    module = sources.load(sources.Source("colorsys", str(path)))
+    module = sources.load(sources.CodeSource("colorsys", str(path)))
     try:
         assert module.VALUE == 5
-        assert sources.load(sources.Source("colorsys", str(path))) is module
+        assert sources.load(sources.CodeSource("colorsys", str(path))) is module
     finally:
         del sys.modules["colorsys"]
 
@@ -349,6 +349,6 @@ def test_a_module_that_fails_to_load_is_not_kept(tmp_path: Path):
     path.write_text("1 / 0\n")
 
     with pytest.raises(ZeroDivisionError):
-        sources.load(sources.Source("broken_flow_file", str(path)))
+        sources.load(sources.CodeSource("broken_flow_file", str(path)))
 
     assert "broken_flow_file" not in sys.modules

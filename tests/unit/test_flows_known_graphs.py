@@ -8,9 +8,8 @@ import pytest
 from locktender.base.graph import Graph, Node
 from locktender.flows import trace as tracing
 from locktender.flows.flows import flow
-from locktender.flows.known_graphs import MOST_GRAPHS, KnownGraphs
 from locktender.flows.steps import step
-from locktender.flows.trace import trace
+from locktender.flows.trace import MOST_GRAPHS, KnownGraphs, trace
 
 
 @step

@@ -22,9 +22,9 @@ from locktender.base.graph import (
 )
 from locktender.base.model import Failure
 from locktender.base.names import MAX_ITEMS
-from locktender.kernel.advance import Progress
-from locktender.kernel.steps import PLAIN, Advance
-from locktender.testing.sim.build import graph, items, step
+from locktender.kernel.dag import RunGraph
+from locktender.kernel.node_state import PLAIN, Advance
+from locktender.simulate.build import graph, items, step
 
 BOOM = Failure("Boom", "as planned")
 
@@ -34,7 +34,7 @@ class Journey:
 
     def __init__(self, flow: Graph, *consts: Any, params: dict[str, Any] | None = None) -> None:
         encoded = {name: msgspec.json.encode(value) for name, value in (params or {}).items()}
-        self.progress = Progress(flow, encoded, [msgspec.json.encode(each) for each in consts], {})
+        self.progress = RunGraph(flow, encoded, [msgspec.json.encode(each) for each in consts], {})
         self.asked: list[tuple[str, int]] = []
         self.skipped: list[tuple[str, int]] = []
         self.tainted: set[str] = set()

@@ -9,10 +9,10 @@ import msgspec
 from locktender.base.graph import Const, Graph, Output, Truthy
 from locktender.base.model import Failure
 from locktender.base.states import TaskState
-from locktender.kernel.advance import Progress
-from locktender.kernel.steps import PLAIN, Advance, Existing
-from locktender.testing.sim.build import graph, items, step
-from locktender.testing.sim.scenarios import random_graph
+from locktender.kernel.dag import RunGraph
+from locktender.kernel.node_state import PLAIN, Advance, Existing
+from locktender.simulate.build import graph, items, step
+from locktender.simulate.scenarios import random_graph
 
 BOOM = Failure("Boom", "as planned")
 Place = tuple[int, int]
@@ -28,8 +28,8 @@ class Rows:
         self.progress = self.fresh()
         self.write(self.progress.begin())
 
-    def fresh(self) -> Progress:
-        return Progress(self.flow, {}, self.consts, {"tenant": "acme"})
+    def fresh(self) -> RunGraph:
+        return RunGraph(self.flow, {}, self.consts, {"tenant": "acme"})
 
     def write(self, advance: Advance) -> None:
         for asked in advance.requests:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from locktender.base.limits import Fair, PoolRule, Rate
-from locktender.kernel.board import Board
+from locktender.kernel.admission import AdmissionQueue
 from locktender.kernel.gates import Gate, Lane, PoolGate
 
 NOW = 10**15
@@ -25,7 +25,7 @@ class Line:
     """A board with lanes by name, and what each start holds."""
 
     def __init__(self, *, max_bypass: int = 16) -> None:
-        self.board: Board[Waiting] = Board()
+        self.board: AdmissionQueue[Waiting] = AdmissionQueue()
         self.board.max_bypass = max_bypass
         self.lanes: dict[str, Lane[Waiting]] = {}
         self.held: dict[int, Lane[Waiting]] = {}

@@ -14,10 +14,10 @@ from locktender.base.graph import Graph, Output, RetryPolicy
 from locktender.base.limits import Limits, PoolRule
 from locktender.base.model import Failure, LimitRow
 from locktender.base.states import RunState, TaskState
-from locktender.kernel.conductor import Conductor, Cycle
 from locktender.kernel.entries import TaskEntry
-from locktender.store.working import LEFT_BEHIND
-from locktender.testing.sim.build import graph, items, needs, numbers, run_row, step, worker_row
+from locktender.kernel.scheduler import Cycle, Scheduler
+from locktender.simulate.build import graph, items, needs, numbers, run_row, step, worker_row
+from locktender.store.worker_changes import LEFT_BEHIND
 
 NOW = 10**15
 BOOM = msgspec.json.encode(Failure("Boom", "as planned"))
@@ -27,7 +27,7 @@ class Stage:
     """A conductor with one worker, here or elsewhere."""
 
     def __init__(self, flow: Graph, limits: Limits | None = None, *, local: bool = True) -> None:
-        self.lead = Conductor(limits or Limits(), term=1, owner="me")
+        self.lead = Scheduler(limits or Limits(), term=1, owner="me")
         self.lead.graphs[flow.flow] = flow
         self.lead.put_worker(worker_row("w", lease_until=NOW + 100), local=local)
         self.local = local

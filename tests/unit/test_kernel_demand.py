@@ -5,19 +5,19 @@ from __future__ import annotations
 import msgspec
 
 from locktender.base.model import WorkerRow
-from locktender.kernel.demand import Demand, Waiting, demand_of
-from locktender.kernel.place import Floor, Skill
-from locktender.testing.sim.build import worker_row
+from locktender.kernel.demand import Demand, WaitingTasks, demand_of
+from locktender.kernel.placement import Requirement, WorkerSet
+from locktender.simulate.build import worker_row
 
 GPU = (("gpu", "a100"),)
 
 
 def skill(step: str = "fetch", executor: str = "async", needs: tuple[tuple[str, str], ...] = ()):
-    return Skill(executor, step, "s1", needs)
+    return Requirement(executor, step, "s1", needs)
 
 
-def floor(*rows: WorkerRow) -> Floor:
-    found = Floor()
+def floor(*rows: WorkerRow) -> WorkerSet:
+    found = WorkerSet()
     for row in rows:
         found.put(row)
     return found
@@ -29,9 +29,9 @@ def test_without_waiters_there_is_no_demand():
 
 def test_demand_is_told_by_executor_labels_and_step():
     waiting = {
-        skill(): Waiting(3, 20),
-        skill("train", "process", GPU): Waiting(2, 10),
-        skill("store"): Waiting(4, 30),
+        skill(): WaitingTasks(3, 20),
+        skill("train", "process", GPU): WaitingTasks(2, 10),
+        skill("store"): WaitingTasks(4, 30),
     }
 
     demand = demand_of(floor(worker_row("w", permits={"async": 1})), waiting)
@@ -51,7 +51,7 @@ def test_a_worker_with_another_version_of_the_step_does_not_match():
     new = msgspec.structs.replace(worker_row("new"), steps={"fetch": "s1"})
     leaving = msgspec.structs.replace(worker_row("leaving"), draining=True)
 
-    [want] = demand_of(floor(old, new, leaving), {skill(): Waiting(1, 0)}).wants
+    [want] = demand_of(floor(old, new, leaving), {skill(): WaitingTasks(1, 0)}).wants
 
     assert want.workers == 1
 
@@ -63,19 +63,19 @@ def test_room_is_what_present_workers_take_in_a_moment():
         workers.take(worker, "async", offered=True)
     assert worker.free("async") == 0  # it has as many offers as it claimed, and will answer
 
-    [want] = demand_of(workers, {skill(): Waiting(9, 0)}).wants
+    [want] = demand_of(workers, {skill(): WaitingTasks(9, 0)}).wants
     assert want.room == 4
 
     worker.silent = True
-    [want] = demand_of(workers, {skill(): Waiting(9, 0)}).wants
+    [want] = demand_of(workers, {skill(): WaitingTasks(9, 0)}).wants
     assert want.room == 0
 
 
 def test_room_is_bounded_by_permits_total_and_tasks():
     tight = floor(worker_row("w", permits={"async": 10}, total=2))
-    [want] = demand_of(tight, {skill(): Waiting(9, 0)}).wants
+    [want] = demand_of(tight, {skill(): WaitingTasks(9, 0)}).wants
     assert want.room == 2
 
     wide = floor(worker_row("w", permits={"async": -1}))
-    [want] = demand_of(wide, {skill(): Waiting(9, 0)}).wants
+    [want] = demand_of(wide, {skill(): WaitingTasks(9, 0)}).wants
     assert want.room == 9

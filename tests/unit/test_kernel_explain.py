@@ -10,12 +10,11 @@ import pytest
 from locktender.base.graph import Graph, RetryPolicy
 from locktender.base.limits import Fair, Limits, PoolRule, Rate, TagRule
 from locktender.base.model import Failure
-from locktender.kernel.conductor import Conductor
 from locktender.kernel.entries import TaskEntry
-from locktender.kernel.explain import Reason, Typical, explain_task, waiting_nodes
+from locktender.kernel.explain import Reason, Typical, Until, explain_task, patience, waiting_nodes
 from locktender.kernel.explain_runs import explain_queued
-from locktender.kernel.patience import Until, patience
-from locktender.testing.sim.build import (
+from locktender.kernel.scheduler import Scheduler
+from locktender.simulate.build import (
     graph,
     items,
     line_before,
@@ -34,7 +33,7 @@ RUNS = Typical(run_us=100)
 
 class Stage:
     def __init__(self, limits: Limits, *flows: Graph, worker: dict[str, Any] | None = None) -> None:
-        self.lead = Conductor(limits, term=1, owner="me")
+        self.lead = Scheduler(limits, term=1, owner="me")
         self.lead.graphs = {flow.flow: flow for flow in flows}
         if worker is not None:
             self.lead.put_worker(worker_row("w", **worker), local=True)

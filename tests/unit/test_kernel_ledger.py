@@ -10,7 +10,7 @@ from locktender.base.limits import Fair, Limits, PoolRule, TagRule
 from locktender.base.states import TaskState
 from locktender.kernel.entries import RunEntry, TaskEntry
 from locktender.kernel.ledger import Ledger
-from locktender.testing.sim.build import graph, items, needs, run_row, step, worker_row
+from locktender.simulate.build import graph, items, needs, run_row, step, worker_row
 
 NOW = 10**15
 DB = graph(step(pools=needs(db=1)), step("b", pools=needs(db=2)))

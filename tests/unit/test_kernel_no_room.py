@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from locktender.base.clock import SECOND
 from locktender.base.limits import Limits, PoolRule
 from locktender.base.model import Stubborn
-from locktender.kernel.conductor import Conductor
 from locktender.kernel.entries import TaskEntry
 from locktender.kernel.explain import Reason, Typical, explain_task
-from locktender.kernel.no_room import bound, bound_by_total, no_room, pressures, seats
-from locktender.kernel.place import Worker
-from locktender.testing.sim.build import graph, items, needs, numbers, run_row, step, worker_row
+from locktender.kernel.explain_workers import bound, bound_by_total, no_room, pressures, seats
+from locktender.kernel.placement import Worker
+from locktender.kernel.scheduler import Scheduler
+from locktender.simulate.build import graph, items, needs, numbers, run_row, step, worker_row
 
 NOW = 10**15
 
@@ -138,8 +138,8 @@ def test_e7_seats_are_what_it_can_have_under_all_its_bounds():
 # -- by the rules that decide ----------------------------------------------------------------------
 
 
-def lead(*flows: Any, limits: Limits | None = None, **row: Any) -> Conductor:
-    made = Conductor(limits or Limits(), term=1, owner="me")
+def lead(*flows: Any, limits: Limits | None = None, **row: Any) -> Scheduler:
+    made = Scheduler(limits or Limits(), term=1, owner="me")
     made.graphs = {flow.flow: flow for flow in flows}
     made.put_worker(worker_row("w", **row), local=True)
     for number, flow in enumerate(flows, 1):
@@ -148,11 +148,11 @@ def lead(*flows: Any, limits: Limits | None = None, **row: Any) -> Conductor:
     return made
 
 
-def why(led: Conductor, entry: TaskEntry, typical: Typical | None = None) -> dict[str, Reason]:
+def why(led: Scheduler, entry: TaskEntry, typical: Typical | None = None) -> dict[str, Reason]:
     return {each.gate: each for each in explain_task(led, entry, typical or Typical(), NOW + 30)}
 
 
-def entry(led: Conductor, run: int, name: str, idx: int = -1) -> TaskEntry:
+def entry(led: Scheduler, run: int, name: str, idx: int = -1) -> TaskEntry:
     tasks = led.ledger.runs[run].tasks.values()
     return next(each for each in tasks if (each.spec.name, each.idx) == (name, idx))
 

@@ -9,20 +9,22 @@ import msgspec
 import pytest
 
 from locktender.base.limits import Placement
-from locktender.kernel.place import MOST_LIKINGS, Floor, Skill
-from locktender.testing.sim.build import worker_row
+from locktender.kernel.placement import MOST_LIKINGS, Requirement, WorkerSet
+from locktender.simulate.build import worker_row
 
-ASYNC = Skill("async", "download", "v1", ())
+ASYNC = Requirement("async", "download", "v1", ())
 
 
-def floor(placement: Placement, *workers: tuple[str, dict[str, Any]]) -> Floor:
-    made = Floor(placement)
+def floor(placement: Placement, *workers: tuple[str, dict[str, Any]]) -> WorkerSet:
+    made = WorkerSet(placement)
     for order, (name, options) in enumerate(workers):
         made.put(worker_row(name, **({"since": order} | options)))
     return made
 
 
-def fill(on: Floor, count: int, skill: Skill = ASYNC, *, offered: bool = True) -> list[str]:
+def fill(
+    on: WorkerSet, count: int, skill: Requirement = ASYNC, *, offered: bool = True
+) -> list[str]:
     placed: list[str] = []
     for _ in range(count):
         worker = on.pick(skill)
@@ -124,7 +126,7 @@ def test_labels_must_match_all_of_them(needs: tuple[tuple[str, str], ...], expec
         ("gpu", {"labels": {"gpu": "a100"}}),
         ("gpu-eu", {"labels": {"gpu": "a100", "zone": "eu"}}),
     )
-    worker = on.pick(Skill("async", "s", "", needs))
+    worker = on.pick(Requirement("async", "s", "", needs))
     assert (worker and worker.id) == expected
 
 
@@ -141,10 +143,10 @@ def test_a_task_goes_only_where_its_step_is_known_in_its_version():
 
 def test_permits_are_per_executor_and_in_total():
     on = floor("pack", ("a", {"permits": {"async": 3, "thread": 2}, "total": 4}))
-    thread = Skill("thread", "s", "", ())
+    thread = Requirement("thread", "s", "", ())
     assert fill(on, 9) == ["a"] * 3
     assert fill(on, 9, thread) == ["a"]
-    assert on.pick(Skill("process", "s", "", ())) is None
+    assert on.pick(Requirement("process", "s", "", ())) is None
 
 
 def test_unlimited_permits_are_bounded_by_the_claim():
@@ -188,7 +190,7 @@ def test_a_worker_that_gains_an_executor_is_asked_at_once():
 
 def test_a_free_permit_concerns_the_stations_that_could_use_it():
     on = floor("pack", ("a", {"permits": {"async": 1, "thread": 1}}))
-    thread = Skill("thread", "s", "", ())
+    thread = Requirement("thread", "s", "", ())
     stations = [on.station(ASYNC), on.station(thread)]
     assert on.waiting_for(on.workers["a"], "async") == []
     for station in stations:
@@ -205,7 +207,7 @@ def test_d4_what_a_worker_claims_does_not_make_it_seem_busy():
 
 def test_a_leaders_own_worker_is_given_no_more_in_all_than_it_claims():
     """Nothing of what it is given is an offer: it counts for good, whether it has ended or not."""
-    on = Floor("spread")
+    on = WorkerSet("spread")
     on.put(worker_row("own", permits={"async": 4}, claim=6), local=True)
     assert len(fill(on, 9, offered=False)) == 4
     for _ in range(4):

@@ -13,9 +13,9 @@ from locktender.base.ids import task_id
 from locktender.base.limits import Limits, PoolRule
 from locktender.base.model import Failure, RunRow
 from locktender.base.states import RunState
-from locktender.kernel.conductor import Conductor
-from locktender.store import working
-from locktender.testing.sim.build import graph, needs, run_row, step, worker_row
+from locktender.kernel.scheduler import Scheduler
+from locktender.simulate.build import graph, needs, run_row, step, worker_row
+from locktender.store import worker_changes
 
 NOW = 10**15
 LEASE = 40_000_000
@@ -29,8 +29,8 @@ def _running(**options: Any) -> RunRow:
     )
 
 
-def _taken_up(row: TaskRow, now: int) -> Conductor:
-    lead = Conductor(Limits(pools={"db": PoolRule(1, lease_us=LEASE)}), term=2, owner="next")
+def _taken_up(row: TaskRow, now: int) -> Scheduler:
+    lead = Scheduler(Limits(pools={"db": PoolRule(1, lease_us=LEASE)}), term=2, owner="next")
     lead.graphs = {"flow": graph(step(pools=needs(db=1)))}
     lead.restore([_running()], [row], [worker_row("w2", permits={"async": 5})], [], now)
     return lead
@@ -60,7 +60,7 @@ def test_e5_slots_of_what_was_handed_back_stay_taken_only_where_its_worker_was_l
     row = TaskRow(
         TASK, 0, -1, "handed_back", 1, 1, 0, token=7, worker="w1",
         requested_at=NOW, scheduled_at=NOW, started_at=NOW, ended_at=died,
-        error=working.LEFT_BEHIND if lost else None,
+        error=worker_changes.LEFT_BEHIND if lost else None,
     )  # fmt: skip
     lead = _taken_up(row, died + 10)
 
@@ -91,7 +91,7 @@ def test_b7_what_was_only_offered_keeps_its_age_and_its_clock(
 
 @pytest.mark.parametrize("state", ["failed", "timed_out", "handed_back"])
 def test_a_commit_that_brings_an_end_of_the_leaders_own_worker_is_waited_for(state: str):
-    lead = Conductor(Limits(), term=1, owner="me")
+    lead = Scheduler(Limits(), term=1, owner="me")
     lead.graphs = {"flow": graph(step(retry=RetryPolicy(3)))}
     lead.put_worker(worker_row("w", permits={"async": 5}), local=True)
     lead.put_head(run_row(1, graph="flow"))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from locktender.kernel.sketch import SLICE_US, SLICES, MinuteSketch
+from locktender.base.quantiles import SLICE_US, SLICES, MinuteSketch
 
 MINUTE = SLICES * SLICE_US
 EXACT_BELOW = 64

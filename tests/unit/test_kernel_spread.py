@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from locktender.base.clock import MILLISECOND, SECOND
-from locktender.kernel.place import A_SIP, PATIENCE_US, Floor, Skill
+from locktender.kernel.placement import A_SIP, PATIENCE_US, Requirement, WorkerSet
 from locktender.kernel.tally import A_WHILE_US, FEW, SHORT_US, SLACK, Tally
-from locktender.testing.sim.build import worker_row
+from locktender.simulate.build import worker_row
 
-ASYNC = Skill("async", "download", "v1", ())
-OTHER = Skill("async", "upload", "v1", ())
+ASYNC = Requirement("async", "download", "v1", ())
+OTHER = Requirement("async", "upload", "v1", ())
 WAITER: Any = ((0, 0, 0, 0), 0, None)
 
 
@@ -28,20 +28,20 @@ class Leading:
     """
 
     def __init__(self, **own: Any) -> None:
-        self.floor = Floor("spread")
+        self.floor = WorkerSet("spread")
         self.floor.now = SECOND
         self.floor.put(worker_row("own", **own), local=True)
         for name in "bc":
             self.floor.put(worker_row(name, **({"claim": 50} | own)))
         self.offered: dict[str, deque[int]] = {name: deque() for name in ("own", "b", "c")}
         self.running: dict[str, deque[int]] = {name: deque() for name in ("own", "b", "c")}
-        self.skills: dict[int, Skill] = {}
+        self.skills: dict[int, Requirement] = {}
 
     @property
     def tally(self) -> Tally:
         return self.floor.station(ASYNC).tally
 
-    def give(self, count: int = 1_000, skill: Skill = ASYNC) -> Counter[str]:
+    def give(self, count: int = 1_000, skill: Requirement = ASYNC) -> Counter[str]:
         """As much as there is room for."""
         placed: Counter[str] = Counter()
         for _ in range(count):
@@ -52,7 +52,7 @@ class Leading:
             placed[worker.id] += 1
         return placed
 
-    def take(self, name: str, skill: Skill = ASYNC) -> None:
+    def take(self, name: str, skill: Requirement = ASYNC) -> None:
         worker, task = self.floor.workers[name], len(self.skills) + 1
         self.skills[task] = skill
         self.floor.take(worker, "async", offered=not worker.local)

@@ -9,9 +9,9 @@ import pytest
 from locktender import Client, InvalidFlow, InvalidInput, embedded, flow, step
 from locktender.base.labels import Declared, check_labels, never
 from locktender.cli import arguments
+from locktender.simulate.build import graph
+from locktender.simulate.build import step as node
 from locktender.testing import eventually
-from locktender.testing.sim.build import graph
-from locktender.testing.sim.build import step as node
 
 GPUS: Declared = {"gpu": ("a100", "h100"), "zone": ()}
 

@@ -10,16 +10,16 @@ from contextlib import contextmanager
 
 import pytest
 
-from locktender.cli import last_resort
+from locktender.cli import shutdown
 
 SCRIPT = """
 import asyncio, sys, time
 from locktender.base.clock import SystemClock
-from locktender.cli import last_resort
-from locktender.cli.serving import Told
+from locktender.cli import shutdown
+from locktender.cli.shutdown import Told
 
-last_resort.FIRST_US, last_resort.AGAIN_US, held, grace_us, again = map(int, sys.argv[1:])
-last_resort.HELD_US = 1_000_000
+shutdown.FIRST_US, shutdown.AGAIN_US, held, grace_us, again = map(int, sys.argv[1:])
+shutdown.HELD_US = 1_000_000
 
 async def main():
     told = Told()
@@ -75,9 +75,9 @@ def test_a_loop_that_is_held_does_not_keep_the_process(number: signal.Signals):
 
 WORDS = """
 import os, time
-from locktender.cli import last_resort
+from locktender.cli import shutdown
 
-last_resort.UNHEARD_US, last_resort.ENDING_SECONDS = 100_000, 0.2
+shutdown.UNHEARD_US, shutdown.ENDING_SECONDS = 100_000, 0.2
 
 def unheard():
     os.write(1, b"unheard\\n")
@@ -86,13 +86,13 @@ def ending():
     os.write(1, b"ending\\n")
     time.sleep(3600)  # nobody answers
 
-made = last_resort.LastResort.__init__
+made = shutdown.LastResort.__init__
 
 def make(self, clock):
     made(self, clock)
     self.unheard, self.ending = unheard, ending
 
-last_resort.LastResort.__init__ = make
+shutdown.LastResort.__init__ = make
 """
 
 
@@ -167,5 +167,5 @@ def test_a_loop_that_is_held_again_has_what_was_promised():
 
 
 def test_what_is_promised_is_kept_within_about_a_second():
-    assert last_resort.FIRST_US == last_resort.AGAIN_US == 1_000_000
-    assert last_resort.UNHEARD_US <= last_resort.FIRST_US
+    assert shutdown.FIRST_US == shutdown.AGAIN_US == 1_000_000
+    assert shutdown.UNHEARD_US <= shutdown.FIRST_US

@@ -6,10 +6,10 @@ import asyncio
 from pathlib import Path
 
 from locktender.base.config import Settings
-from locktender.stages.engine import Engine
-from locktender.stages.member import MOST_LEFT
-from locktender.stages.worker import End
+from locktender.engine import Engine
 from locktender.store.sqlite.store import SqliteStore
+from locktender.worker.membership import MOST_LEFT
+from locktender.worker.worker import End
 
 
 async def test_what_is_on_its_way_in_either_direction_is_named(tmp_path: Path):

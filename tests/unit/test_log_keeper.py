@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from locktender.base.logs import LogFilter, LogRow
-from locktender.stages.log_keeper import LogKeeper
+from locktender.base.model import LogFilter, LogRow
 from locktender.store.sqlite.store import SqliteStore
+from locktender.worker.reports import LogReports
 
 
 class Counted(SqliteStore):
@@ -30,7 +30,7 @@ def row(number: int) -> LogRow:
 async def test_what_comes_meanwhile_goes_together(tmp_path: Path):
     store = Counted(tmp_path / "db")
     await store.open()
-    keeper = LogKeeper(store)
+    keeper = LogReports(store)
 
     async with asyncio.timeout(20):
         await asyncio.gather(*(keeper.keep(row(number)) for number in range(250)))
@@ -44,7 +44,7 @@ async def test_what_comes_meanwhile_goes_together(tmp_path: Path):
 async def test_a_store_that_does_not_take_them_is_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
-    keeper = LogKeeper(SqliteStore(tmp_path / "never-opened"))
+    keeper = LogReports(SqliteStore(tmp_path / "never-opened"))
 
     with caplog.at_level(logging.WARNING):
         async with asyncio.timeout(20):
@@ -58,7 +58,7 @@ async def test_a_store_that_does_not_take_them_is_a_warning(
 async def test_whoever_is_cancelled_leaves_nobody_waiting(tmp_path: Path):
     store = SqliteStore(tmp_path / "db")
     await store.open()
-    keeper = LogKeeper(store)
+    keeper = LogReports(store)
     first = asyncio.create_task(keeper.keep(row(1)))
     await asyncio.sleep(0)
     second = asyncio.create_task(keeper.keep(row(2)))

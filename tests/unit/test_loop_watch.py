@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from locktender.base.clock import SystemClock
-from locktender.stages.executors.on_loop import AsyncExecutor
-from locktender.stages.executors.protocol import Job, Outcome
-from locktender.stages.loop_watch import LoopWatch, Sight
+from locktender.worker.executors.async_ import AsyncExecutor
+from locktender.worker.executors.protocol import Attempt, Outcome
+from locktender.worker.loop_lag import LoopLag, LoopSample
 
 THRESHOLD_US = 200_000
 """Long against what a busy machine does to a thread: nobody is blamed for that."""
@@ -34,7 +34,7 @@ class Stub:
         return b"null"
 
 
-class Telling(LoopWatch):
+class Telling(LoopLag):
     """Says what its thread does, so that bodies hold the loop for as long as it takes and no longer."""
 
     found: threading.Event
@@ -44,11 +44,11 @@ class Telling(LoopWatch):
     slowly: bool = False
     """After each look it waits until somebody else has the loop."""
 
-    def _say(self, sight: Sight) -> None:
+    def _say(self, sight: LoopSample) -> None:
         super()._say(sight)
         self.found.set()
 
-    def _see(self) -> Sight | None:
+    def _see(self) -> LoopSample | None:
         sight = super()._see()
         self.went_on.clear()
         self.looked.set()
@@ -75,7 +75,7 @@ class Watched:
     async def run(self, name: str, fn: Callable[..., Any]) -> Outcome:
         self._token += 1
         ended: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        job = Job(self._token, self._token, "run", Stub(name, fn), b"")
+        job = Attempt(self._token, self._token, "run", Stub(name, fn), b"")
         self.executor.start(job, lambda _, outcome: ended.set_result(outcome))
         return await ended
 
@@ -205,7 +205,7 @@ async def test_a_line_that_is_nobodys_blames_no_user(
         asyncio.get_running_loop().call_soon(watched.watch.found.wait, PATIENCE)
         await until(lambda: watched.watch.worst_us() >= 0.9 * THRESHOLD_US)
 
-    [said] = [each for each in caplog.records if each.name == "locktender.stages.loop_watch"]
+    [said] = [each for each in caplog.records if each.name == "locktender.worker.loop_lag"]
     assert said.levelno == logging.INFO
     assert "the worker holds its own loop for more than 200 ms, at " in said.getMessage()
     assert warnings(caplog) == []
@@ -273,7 +273,7 @@ async def test_a_stop_between_two_questions_ends_the_thread_while_the_loop_is_he
             watch.stop()
             super().clear()
 
-    watch = LoopWatch(asyncio.get_running_loop(), lambda: None, SystemClock(), 20_000)
+    watch = LoopLag(asyncio.get_running_loop(), lambda: None, SystemClock(), 20_000)
     watch._answered = StopsAtTheLastMoment()
 
     watch.start()

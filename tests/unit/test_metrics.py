@@ -14,9 +14,9 @@ from tests.server_harness import PATIENCE, fetch, process, served, until
 from locktender import connect_async, flow, step
 from locktender.base.model import WorkerRow
 from locktender.base.states import TaskState
+from locktender.engine import Engine
 from locktender.observe.metrics import MOST_STEPS, Metrics
 from locktender.observe.prometheus import Exposition
-from locktender.stages.engine import Engine
 from locktender.store.protocol import Beat, Ended, Finish
 
 pytest_plugins = ["locktender.testing.postgres"]

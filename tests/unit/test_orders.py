@@ -7,8 +7,8 @@ from pathlib import Path
 
 from locktender import connect_async, flow, step
 from locktender.base.config import Settings
-from locktender.client.opening import settings_for
-from locktender.stages.engine import Engine
+from locktender.engine import Engine
+from locktender.store.open import settings_for
 from locktender.store.protocol import Heard, Order
 from locktender.store.sqlite.store import SqliteStore
 

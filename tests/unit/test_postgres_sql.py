@@ -9,7 +9,7 @@ import pytest
 import locktender.store.postgres
 import locktender.store.sqlite
 from locktender.base.errors import InvalidInput
-from locktender.store.postgres.compose import Dialect, Parts, columns
+from locktender.store.postgres.composed_sql import Dialect, Parts, columns
 from locktender.store.postgres.options import parse
 from locktender.store.postgres.session import SQL
 from locktender.store.sql import Statements

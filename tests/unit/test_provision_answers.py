@@ -13,15 +13,15 @@ import pytest
 
 from locktender.base.clock import ManualClock
 from locktender.base.config import Settings
-from locktender.base.provisioning import Said
+from locktender.base.model import Said
 from locktender.kernel.demand import Demand, Want
-from locktender.provision import arms_length
-from locktender.provision.answers import WrongAnswer, granted, listing
+from locktender.provision import calls
+from locktender.provision.calls import WrongAnswer, granted, listing
+from locktender.provision.controller import ProvisionController
 from locktender.provision.protocol import Capacity, Provisioned
-from locktender.stages.overflow import Overflow
+from locktender.simulate.build import worker_row
 from locktender.store.protocol import Elect
 from locktender.store.sqlite import SqliteStore
-from locktender.testing.sim.build import worker_row
 
 SECOND = 1_000_000
 MOST = 3
@@ -75,10 +75,10 @@ class Scene:
         self.store, self.clock, self.term = store, clock, term
         self.peak = 0
 
-    def with_(self, cloud: Cloud, start_timeout: float = 20.0) -> Overflow:
+    def with_(self, cloud: Cloud, start_timeout: float = 20.0) -> ProvisionController:
         self.cloud = cloud
         settings = Settings(max_workers=MOST, start_timeout_us=int(start_timeout * SECOND))
-        self.overflow = Overflow(cloud, settings, clock=self.clock)
+        self.overflow = ProvisionController(cloud, settings, clock=self.clock)
         return self.overflow
 
     async def watch(self, seconds: int, *, every: int = 1, join: bool = False) -> None:
@@ -313,8 +313,8 @@ async def test_a_list_that_is_wrong_for_a_while_is_one_failure_per_cool_down(sce
 async def test_one_that_swallows_its_cancellation_is_left_behind(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    monkeypatch.setattr(arms_length, "CANCEL_SECONDS", 0.01)
-    monkeypatch.setattr(arms_length, "MOST_LEFT_BEHIND", 3)
+    monkeypatch.setattr(calls, "CANCEL_SECONDS", 0.01)
+    monkeypatch.setattr(calls, "MOST_LEFT_BEHIND", 3)
     freed = asyncio.Event()
 
     async def deaf(truth: object) -> object:
@@ -327,7 +327,7 @@ async def test_one_that_swallows_its_cancellation_is_left_behind(
 
     cloud = Cloud(list=deaf)
     overflow = scene.with_(cloud)
-    object.__setattr__(overflow, "_provisioner", arms_length.ArmsLength(cloud, 0.02))
+    object.__setattr__(overflow, "_provisioner", calls.ProvisionerCalls(cloud, 0.02))
     with caplog.at_level(logging.WARNING, "locktender"):
         await scene.watch(5)
     assert "cannot list its workers: it did not answer in time" in caplog.text

@@ -13,15 +13,14 @@ import pytest
 from locktender.base.clock import ManualClock
 from locktender.base.config import Settings
 from locktender.base.limits import Limits
-from locktender.base.model import LimitRow
-from locktender.base.provisioning import AskedWorker, Said
+from locktender.base.model import AskedWorker, LimitRow, Said
 from locktender.kernel.demand import Demand, Want
+from locktender.provision import controller as overflow_module
+from locktender.provision.controller import ProvisionController, placed
 from locktender.provision.protocol import Capacity, Provisioned
-from locktender.stages import overflow as overflow_module
-from locktender.stages.overflow import Overflow, placed
+from locktender.simulate.build import worker_row
 from locktender.store.protocol import Beat, Elect
 from locktender.store.sqlite import SqliteStore
-from locktender.testing.sim.build import worker_row
 
 SECOND = 1_000_000
 MILLISECOND = 1_000
@@ -89,7 +88,7 @@ class Post:
     def __init__(self, store: SqliteStore, clock: ManualClock, term: int) -> None:
         self.foreign = Foreign()
         self.store, self.clock, self.term = store, clock, term
-        self.overflow = Overflow(self.foreign, SETTINGS, clock=clock)
+        self.overflow = ProvisionController(self.foreign, SETTINGS, clock=clock)
 
     def tell(self, demand: Demand, *names: str) -> None:
         rows = [worker_row(name, provision=name) for name in names]

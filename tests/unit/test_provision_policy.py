@@ -12,8 +12,8 @@ from locktender.base.model import WorkerRow
 from locktender.kernel.demand import Demand, Want
 from locktender.provision.policy import LONGEST_COOLDOWN_US, Policy, Rules
 from locktender.provision.protocol import Capacity, Provisioned
-from locktender.provision.sight import Plan, Sight, Stored
-from locktender.testing.sim.build import worker_row
+from locktender.provision.state import ProvisionPlan, Stored, WorkersSeen
+from locktender.simulate.build import worker_row
 
 SECOND = 1_000_000
 GPU = (("gpu", "a100"),)
@@ -67,12 +67,12 @@ def seen(
     listed: tuple[Provisioned, ...] = (),
     stored: tuple[Stored, ...] = (),
     **row: object,
-) -> Sight:
+) -> WorkersSeen:
     """`row`: what is unlike others about those present."""
     like = {"steps": STEPS, **row}
     rows: list[WorkerRow] = [worker_row(f"w-{name}", provision=name, **like) for name in present]
     demand = Demand(sum(each.tasks for each in wants), wants, len(rows))
-    return Sight(demand, rows, listed, stored)
+    return WorkersSeen(demand, rows, listed, stored)
 
 
 class Desk:
@@ -83,7 +83,7 @@ class Desk:
         self.now = 100 * SECOND
         self.names = 0
 
-    def look(self, sight: Sight, *, after: float = 0.0, grant: bool = True) -> Plan:
+    def look(self, sight: WorkersSeen, *, after: float = 0.0, grant: bool = True) -> ProvisionPlan:
         self.now += int(after * SECOND)
         plan = self.policy.plan(sight, self.now)
         if grant:
@@ -188,7 +188,7 @@ def test_orphans_of_another_leader_count_by_their_rows():
 def test_workers_started_by_hand_do_not_count():
     desk = Desk()
     rows = [worker_row(f"hand-{n}") for n in range(9)]
-    plan = desk.look(Sight(Demand(9, (want(9),), 9), rows, ()))
+    plan = desk.look(WorkersSeen(Demand(9, (want(9),), 9), rows, ()))
     assert sum(ask.n for ask in plan.asks) == 3
 
 
@@ -206,8 +206,8 @@ def test_one_that_left_and_is_listed_nowhere_counts_a_while_longer():
     desk = Desk(Rules(max_workers=1))
     assert desk.asked(want(2), present=("other",), stored=(Stored("other", 0, joined=True),)) == 0
     stored = (Stored("other", desk.now + 60 * SECOND, joined=True),)
-    assert desk.look(seen(want(2), stored=stored), after=1) == Plan()
-    assert desk.look(seen(want(2), stored=stored), after=4.9) == Plan()
+    assert desk.look(seen(want(2), stored=stored), after=1) == ProvisionPlan()
+    assert desk.look(seen(want(2), stored=stored), after=4.9) == ProvisionPlan()
     plan = desk.look(seen(want(2), stored=stored), after=0.1)
     assert (sum(ask.n for ask in plan.asks), plan.gone) == (1, ("other",))
 
@@ -221,7 +221,7 @@ def test_a_failure_cools_down_twice_as_long_each_time_with_jitter_and_a_bound():
         waits = desk.policy.cooling_until - desk.now
         assert full // 2 <= waits <= full <= LONGEST_COOLDOWN_US
         shares.add(waits / full)
-        assert desk.look(seen(want(1)), after=(waits - 1) / SECOND) == Plan()
+        assert desk.look(seen(want(1)), after=(waits - 1) / SECOND) == ProvisionPlan()
     assert len(shares) > 3
     assert desk.asked(want(1), after=0.001) == 1
 
@@ -253,10 +253,10 @@ def test_a_worker_that_never_appears_is_given_up():
     assert desk.asked(want(1)) == 1
     assert desk.look(seen(want(1), listed=(alive("n0"),)), after=59).give_up == ()
     plan = desk.look(seen(want(1), listed=(alive("n0"),)), after=1)
-    assert plan == Plan((), ("n0",))
+    assert plan == ProvisionPlan((), ("n0",))
     assert "n0 did not join within start_timeout (1m00s)" in desk.policy.last_error
     # It is still there, and so the maximum is reached; only once it is gone another is asked for.
-    assert desk.look(seen(want(1), listed=(alive("n0"),)), after=20) == Plan()
+    assert desk.look(seen(want(1), listed=(alive("n0"),)), after=20) == ProvisionPlan()
     assert desk.asked(want(1), after=1, listed=(ended("n0"),)) == 1
     assert desk.policy.failures == 1
 
@@ -292,7 +292,7 @@ def test_a_worker_that_ends_well_and_never_joins_is_a_failure():
     plan = desk.look(
         seen(want(1), listed=(ended("n0", "exit code 0: bye"),), stored=(asked,)), after=6
     )
-    assert plan == Plan((), (), ("n0",))
+    assert plan == ProvisionPlan((), (), ("n0",))
     assert desk.policy.failures == 1
     assert desk.policy.last_error == "worker n0 ended before it had joined: exit code 0: bye"
     again = (ended("n0", "exit code 0: bye"),)
@@ -351,7 +351,7 @@ def test_when_it_joins_it_counts_by_its_row_alone():
 def test_who_does_not_join_in_its_time_counts_no_longer_and_is_no_failure_of_ours():
     desk = Desk(Rules(max_workers=1))
     rows = stored(desk, "a", left=7)
-    assert desk.look(seen(want(1), stored=rows), after=6.9) == Plan()
+    assert desk.look(seen(want(1), stored=rows), after=6.9) == ProvisionPlan()
     plan = desk.look(seen(want(1), stored=rows), after=0.1)
     assert (sum(ask.n for ask in plan.asks), plan.give_up) == (1, ("a",))
     assert desk.policy.failures == 0
@@ -464,7 +464,7 @@ def test_who_was_granted_beyond_what_was_asked_for_counts_until_it_has_ended():
 # -- a leader that comes back ----------------------------------------------------------------------
 
 
-def came_back(desk: Desk, *listed: Provisioned) -> Plan:
+def came_back(desk: Desk, *listed: Provisioned) -> ProvisionPlan:
     """It led, asked for n0, did not lead for a while, and leads again."""
     desk.look(seen(want(2))._replace(term=1))
     return desk.look(seen(want(2), listed=listed)._replace(term=3), after=30)

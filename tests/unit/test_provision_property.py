@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from locktender.kernel.demand import Demand, Want
-from locktender.provision.dealing import Ask
+from locktender.provision.packing import Ask
 from locktender.provision.policy import Policy, Rules
 from locktender.provision.protocol import Capacity, Provisioned
-from locktender.provision.sight import Sight, Stored
-from locktender.testing.sim.build import worker_row
+from locktender.provision.state import Stored, WorkersSeen
+from locktender.simulate.build import worker_row
 
 SECOND = 1_000_000
 PERMITS = {"async": 3, "thread": 1}
@@ -75,7 +75,9 @@ class Machine:
         demand = Demand(sum(want.tasks for want in wants), wants, len(rows))
         # A provisioner that tells nobody else of what it started: the store alone knows.
         listed = [each for each in (*running, *self.ended) if each.name not in self.foreign]
-        plan = self.policy.plan(Sight(demand, rows, listed, tuple(self.stored.values())), self.now)
+        plan = self.policy.plan(
+            WorkersSeen(demand, rows, listed, tuple(self.stored.values())), self.now
+        )
         for name in plan.gone:
             assert name not in self.starting + self.present, "forgotten while it lives"
             del self.stored[name]

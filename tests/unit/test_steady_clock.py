@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from locktender.base.clock import SECOND
-from locktender.stages.steady import Steady
+from locktender.leader.steady_clock import SteadyClock
 
 LEASE = 10 * SECOND
 
 
 def test_a_steady_clock_is_trusted_however_much_time_passes():
-    steady = Steady(LEASE)
+    steady = SteadyClock(LEASE)
     for store, boot in ((100, 0), (103, 3), (4_000, 3_900)):
         steady.saw(store * SECOND, boot * SECOND, boot * SECOND)
         assert steady.trusted(boot * SECOND)
 
 
 def test_after_a_jump_everybody_has_a_lease_to_renew():
-    steady = Steady(LEASE)
+    steady = SteadyClock(LEASE)
     steady.saw(100 * SECOND, 0, 0)
     steady.saw(3_701 * SECOND, 1 * SECOND, 1 * SECOND)
     assert not steady.trusted(1 * SECOND)
@@ -25,7 +25,7 @@ def test_after_a_jump_everybody_has_a_lease_to_renew():
 
 
 def test_drift_and_a_clock_set_back_are_no_jumps():
-    steady = Steady(LEASE)
+    steady = SteadyClock(LEASE)
     steady.saw(100 * SECOND, 0, 0)
     steady.saw(103 * SECOND, 1 * SECOND, 1 * SECOND)
     assert steady.trusted(1 * SECOND)
@@ -34,7 +34,7 @@ def test_drift_and_a_clock_set_back_are_no_jumps():
 
 
 def test_a_leader_that_stood_still_between_question_and_answer_is_no_jump():
-    steady = Steady(LEASE)
+    steady = SteadyClock(LEASE)
     steady.saw(100 * SECOND, 50 * SECOND, 50 * SECOND)
     steady.saw(101 * SECOND, 51 * SECOND, 54 * SECOND)  # answered at once, seen late
     steady.saw(105 * SECOND, 55 * SECOND, 55 * SECOND)

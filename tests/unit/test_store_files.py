@@ -18,10 +18,10 @@ from locktender.base.clock import SystemClock
 from locktender.base.errors import InvalidInput, StoreBusy, StoreError
 from locktender.store.protocol import Expire, RunFilter
 from locktender.store.sqlite import SqliteStore
-from locktender.store.sqlite.session import Session
-from locktender.store.sqlite.turnstile import Turnstile
+from locktender.store.sqlite.session import SqliteSession
+from locktender.store.sqlite.write_lock import WriteLock
 from locktender.testing.conformance.world import (
-    Leader,
+    SceneLeader,
     join,
     new_run,
     set_ceiling,
@@ -163,7 +163,7 @@ async def test_a_file_locked_by_another_tool(path: Path) -> None:
 async def test_a_process_stopped_in_its_write_costs_an_error_not_a_hang(path: Path) -> None:
     store = SqliteStore(path, busy_timeout_us=100_000)
     await store.open()
-    stopped = Turnstile(path, SystemClock(), 1)
+    stopped = WriteLock(path, SystemClock(), 1)
     stopped.enter()
     with pytest.raises(StoreBusy):
         await submitted(store)
@@ -224,7 +224,7 @@ def test_a_read_only_folder(shared: Path) -> None:
     assert "writable" in said
 
 
-def _limit_pages(session: Session, spare: int) -> None:
+def _limit_pages(session: SqliteSession, spare: int) -> None:
     pages = session.db.execute("PRAGMA page_count").fetchone()[0]
     session.db.execute(f"PRAGMA max_page_count = {pages + spare}").fetchall()
 
@@ -259,7 +259,7 @@ async def test_companions_that_were_deleted_stop_nobody(path: Path) -> None:
     shutil.rmtree(path.with_name(path.name + "-wake"))
     shutil.rmtree(path.with_name(path.name + "-live"), ignore_errors=True)
     assert (await submitted(store)).outcome == "created"
-    led = await Leader.stand(store)
+    led = await SceneLeader.stand(store)
     await join(store)
     assert await store.expire(Expire(led.term, 1, led.actor)) == []
     assert (await submitted(store)).outcome == "created"

@@ -13,8 +13,8 @@ import pytest
 
 from locktender.base.clock import SystemClock
 from locktender.store.sqlite import SqliteStore
-from locktender.store.sqlite.session import Session
-from locktender.store.sqlite.turnstile import Turnstile
+from locktender.store.sqlite.session import SqliteSession
+from locktender.store.sqlite.write_lock import WriteLock
 from locktender.testing.conformance.world import set_ceiling, submitted
 
 
@@ -30,17 +30,17 @@ class Refused(Exception):
     pass
 
 
-def _write(tx: Session, name: str) -> str:
+def _write(tx: SqliteSession, name: str) -> str:
     tx.each("lane_add", [(name,)])
     return name
 
 
-def _write_and_fail(tx: Session) -> None:
+def _write_and_fail(tx: SqliteSession) -> None:
     _write(tx, "half done")
     raise Refused
 
 
-def _lanes(tx: Session) -> set[str]:
+def _lanes(tx: SqliteSession) -> set[str]:
     return {row[0] for row in tx.db.execute("SELECT signature FROM lane")}
 
 
@@ -88,7 +88,7 @@ async def test_a_group_is_one_commit(store: SqliteStore, monkeypatch: pytest.Mon
 async def test_limits_that_were_rolled_back_are_forgotten(store: SqliteStore) -> None:
     """A version given in a transaction that failed is given again, to other content."""
 
-    def doomed(tx: Session) -> None:
+    def doomed(tx: SqliteSession) -> None:
         tx.run("limit_put", "active", "", None, b'{"limit":1}')
         tx.run("limits_changed")
         assert tx.limits().max_active == 1
@@ -119,7 +119,7 @@ async def test_a_caller_that_stops_waiting_does_not_stop_the_verb(store: SqliteS
 def test_a_waiter_is_always_next(tmp_path: Path) -> None:
     """However fast the other comes round again, it stands behind who waits."""
     path = tmp_path / "locktender.db"
-    hot, waiter = (Turnstile(path, SystemClock(), 10_000_000) for _ in range(2))
+    hot, waiter = (WriteLock(path, SystemClock(), 10_000_000) for _ in range(2))
     turns = 0
     stop = threading.Event()
 

@@ -8,8 +8,8 @@ import pytest
 
 from locktender import InvalidInput, connect
 from locktender.base import config
-from locktender.base.store_urls import check_path
-from locktender.store.places import place_for
+from locktender.base.settings_files import check_path
+from locktender.store.open import place_for
 
 SERVERS = (
     "localhost:5432/db",

@@ -6,8 +6,8 @@ import pytest
 
 from locktender.base.clock import SECOND
 from locktender.base.model import Stubborn
-from locktender.stages.executors.protocol import Stopping
-from locktender.stages.stubborn import MOST, MOST_LINES, PATIENCE_US, StubbornBoard
+from locktender.worker.executors.protocol import Stopping
+from locktender.worker.reports import MAX_STUBBORN, MOST_LINES, PATIENCE_US, StubbornReports
 
 NOW = 50 * SECOND
 
@@ -17,7 +17,7 @@ def told(token: int, since: int = NOW) -> Stopping:
 
 
 def test_f4_what_stops_in_time_is_nobodys_business(caplog: pytest.LogCaptureFixture):
-    board = StubbornBoard()
+    board = StubbornReports()
 
     assert not board.look(NOW + PATIENCE_US - 1, [("thread", told(1))])
     assert not board.look(NOW + PATIENCE_US, [])
@@ -29,7 +29,7 @@ def test_f4_what_stops_in_time_is_nobodys_business(caplog: pytest.LogCaptureFixt
 def test_f4_what_does_not_stop_is_told_once_and_named_with_what_to_do(
     caplog: pytest.LogCaptureFixture,
 ):
-    board = StubbornBoard()
+    board = StubbornReports()
     board.joined(at=1_000 * SECOND, now=10 * SECOND)
     late = NOW + PATIENCE_US
 
@@ -53,12 +53,12 @@ def test_f4_what_does_not_stop_is_told_once_and_named_with_what_to_do(
 
 
 def test_f4_many_flood_neither_the_log_nor_the_beat(caplog: pytest.LogCaptureFixture):
-    board = StubbornBoard()
-    many = [("async", told(token, NOW - token)) for token in range(2 * MOST)]
+    board = StubbornReports()
+    many = [("async", told(token, NOW - token)) for token in range(2 * MAX_STUBBORN)]
 
     assert board.look(NOW + PATIENCE_US, many)
 
     assert len(caplog.records) == MOST_LINES + 1
-    assert f"{2 * MOST - MOST_LINES} more" in caplog.records[-1].getMessage()
+    assert f"{2 * MAX_STUBBORN - MOST_LINES} more" in caplog.records[-1].getMessage()
     # those that were told first
-    assert {each.token for each in board.notes} == set(range(MOST, 2 * MOST))
+    assert {each.token for each in board.notes} == set(range(MAX_STUBBORN, 2 * MAX_STUBBORN))

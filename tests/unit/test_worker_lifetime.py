@@ -8,7 +8,7 @@ import pytest
 
 from locktender.base.clock import SECOND, ManualClock
 from locktender.base.config import Settings
-from locktender.stages.lifetime import NO_END, Bounds, Life, Lifetime, ending, next_look
+from locktender.worker.lifetime import NO_END, Bounds, Life, Lifetime, ending, next_look
 
 MINUTE = 60 * SECOND
 HOUR = 60 * MINUTE

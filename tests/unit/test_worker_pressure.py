@@ -8,8 +8,14 @@ import pytest
 
 from locktender.base.clock import MILLISECOND, SECOND
 from locktender.base.config import Settings
-from locktender.stages.memory import READ_EVERY_US, MemoryGauge
-from locktender.stages.pressure import LOG_EVERY_US, TELL_EVERY_US, Asked, Pressure
+from locktender.worker.pressure import (
+    LOG_EVERY_US,
+    READ_EVERY_US,
+    TELL_EVERY_US,
+    ClaimAsked,
+    MemoryGauge,
+    Pressure,
+)
 
 GB = 1 << 30
 NONE = "9223372036854771712"
@@ -139,7 +145,7 @@ class Felt:
         self.settings = Settings(**settings)  # pyright: ignore[reportArgumentType]
         self.pressure = Pressure(self.settings, self.now, gauge)
 
-    def ask(self, after_us: int = SECOND, **in_flight: int) -> Asked:
+    def ask(self, after_us: int = SECOND, **in_flight: int) -> ClaimAsked:
         self.now += after_us
         kinds = {"async": self.settings.async_permits or -1}
         return self.pressure.claim(self.now, {"async": 0, **in_flight}, kinds)
@@ -148,7 +154,7 @@ class Felt:
 def test_d6_a_calm_worker_asks_for_a_batch_and_hurries_nobody(tmp_path: Path):
     felt = Felt(tmp_path)
 
-    assert felt.ask() == Asked(50, 50, urgent=False)
+    assert felt.ask() == ClaimAsked(50, 50, urgent=False)
     assert (felt.pressure.memory, felt.pressure.p99_us) == (0.1, 0)
 
 
@@ -157,12 +163,12 @@ def test_d6_memory_pressure_is_told_when_it_sets_in_and_when_it_ends(tmp_path: P
     felt.ask()
 
     felt.used = 81
-    assert felt.ask() == Asked(25, 25, urgent=True)
+    assert felt.ask() == ClaimAsked(25, 25, urgent=True)
     felt.used = 79  # not yet well below
-    assert felt.ask() == Asked(25, 25, urgent=False)
+    assert felt.ask() == ClaimAsked(25, 25, urgent=False)
     felt.used = 70
-    assert felt.ask() == Asked(50, 50, urgent=True)
-    assert felt.ask() == Asked(50, 50, urgent=False)
+    assert felt.ask() == ClaimAsked(50, 50, urgent=True)
+    assert felt.ask() == ClaimAsked(50, 50, urgent=False)
 
 
 def test_d6_latency_pressure_by_the_tasks_of_the_last_minute(tmp_path: Path):
@@ -173,10 +179,10 @@ def test_d6_latency_pressure_by_the_tasks_of_the_last_minute(tmp_path: Path):
 
     for _ in range(2):
         felt.pressure.finished(200 * MILLISECOND)
-    assert felt.ask() == Asked(35, 35, urgent=True)
+    assert felt.ask() == ClaimAsked(35, 35, urgent=True)
     assert felt.pressure.p99_us == pytest.approx(200 * MILLISECOND, rel=0.02)
 
-    assert felt.ask(60 * SECOND) == Asked(50, 50, urgent=True)
+    assert felt.ask(60 * SECOND) == ClaimAsked(50, 50, urgent=True)
     assert felt.pressure.p99_us == 0
 
 
@@ -185,16 +191,16 @@ def test_d6_signals_combine(tmp_path: Path):
     felt.pressure.finished(5_000)
     felt.used = 99
 
-    assert felt.ask() == Asked(17, 17, urgent=True)
+    assert felt.ask() == ClaimAsked(17, 17, urgent=True)
 
 
 def test_b1_a_nearly_full_worker_says_so_at_once_and_takes_nothing(tmp_path: Path):
     felt = Felt(tmp_path)
 
-    assert felt.ask(**{"async": 90}) == Asked(10, 50, urgent=False)
-    assert felt.ask(**{"async": 91}) == Asked(0, 0, urgent=True)
-    assert felt.ask(**{"async": 81}) == Asked(0, 0, urgent=False)
-    assert felt.ask(**{"async": 80}) == Asked(20, 50, urgent=True)
+    assert felt.ask(**{"async": 90}) == ClaimAsked(10, 50, urgent=False)
+    assert felt.ask(**{"async": 91}) == ClaimAsked(0, 0, urgent=True)
+    assert felt.ask(**{"async": 81}) == ClaimAsked(0, 0, urgent=False)
+    assert felt.ask(**{"async": 80}) == ClaimAsked(20, 50, urgent=True)
 
 
 def test_d4_a_beat_says_what_was_told_and_not_what_is_felt_by_then(tmp_path: Path):
@@ -239,17 +245,19 @@ def test_d6_what_could_not_be_told_yet_is_told_later(tmp_path: Path):
     ).urgent  # there is room again: nobody stands idle for this
     assert not felt.ask(1_000, **{"async": 95}).urgent
 
-    assert felt.ask(TELL_EVERY_US, **{"async": 95}) == Asked(0, 0, urgent=True)
+    assert felt.ask(TELL_EVERY_US, **{"async": 95}) == ClaimAsked(0, 0, urgent=True)
 
 
 def test_d6_unlimited_permits(tmp_path: Path):
-    assert Felt(tmp_path, async_permits=0).ask(**{"async": 9_999}) == Asked(50, 50, urgent=False)
+    assert Felt(tmp_path, async_permits=0).ask(**{"async": 9_999}) == ClaimAsked(
+        50, 50, urgent=False
+    )
 
 
 def test_d6_the_bound_over_all_kinds_is_the_settings(tmp_path: Path):
     felt = Felt(tmp_path, async_permits=0, total_permits=100)
 
-    assert felt.ask(**{"async": 95}) == Asked(0, 0, urgent=True)
+    assert felt.ask(**{"async": 95}) == ClaimAsked(0, 0, urgent=True)
 
 
 def test_d6_readings_are_taken_at_most_every_quarter_of_a_second(tmp_path: Path):

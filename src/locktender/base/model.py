@@ -1,11 +1,18 @@
-"""What passes between clients, store and workers: runs, failures, workers, requests."""
+"""What passes between clients, store and workers: runs, failures, workers, requests.
+
+What a body logged: lines, and the one row an attempt's lines are kept in.
+
+What a store knows of workers that were asked for, and what their provisioner is doing.
+"""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
+from locktender.base.durations import spoken
 from locktender.base.ids import RunId
 
 RunKind = Literal["flow", "hold"]
@@ -196,3 +203,75 @@ class LimitChange(msgspec.Struct, frozen=True):
     before: bytes | None
     after: bytes | None
     reason: str = ""
+
+
+MAX_LINES: Final = 1_000
+MAX_BYTES: Final = 64 * 1024
+MAX_LINE: Final = 4_000
+"""Of one attempt: the newest lines and bytes are kept. A longer line is cut."""
+
+
+class LogLine(msgspec.Struct, frozen=True, array_like=True):
+    at: int
+    """The process's own clock, in microseconds since the epoch."""
+    level: int
+    logger: str
+    text: str
+
+
+class AttemptLog(msgspec.Struct, frozen=True, array_like=True):
+    """The lines of one attempt, as stored."""
+
+    dropped: int
+    """Earlier lines that were more than is kept."""
+    lines: list[LogLine]
+
+
+class LogRow(NamedTuple):
+    task: int
+    token: int
+    attempt: int
+    body: bytes
+
+
+class LogFilter(NamedTuple):
+    """The logs of a run's attempts, by (task, token); `after` is where the last page ended."""
+
+    run: int
+    task: int | None = None
+    after: tuple[int, int] = (0, 0)
+    limit: int = 200
+
+
+encode_log: Callable[[AttemptLog], bytes] = msgspec.json.Encoder().encode
+decode_log: Callable[[bytes], AttemptLog] = msgspec.json.Decoder(AttemptLog).decode
+
+
+class AskedWorker(msgspec.Struct, frozen=True):
+    """A worker that a leader asked for, stored before anybody was asked to start it."""
+
+    name: str
+    """`WorkerRow.provision` of the one that comes."""
+    asked_at: int
+    expires_at: int
+    """If it has not joined by then, nobody waits for it any longer."""
+    joined_at: int = 0
+    """0: not yet."""
+    body: bytes = b""
+    """What it was asked for with, as JSON of whoever asked."""
+
+
+class Said(msgspec.Struct, frozen=True):
+    """How a leader's provisioner stands; stored when it changes, so instants and not what is left of them."""
+
+    text: str
+    cooling_until: int = 0
+    """Nothing is asked for before, in the store's time."""
+    after: str = ""
+    """What went wrong last."""
+
+    def words(self, now: int) -> str:
+        if self.cooling_until > now:
+            left = spoken(self.cooling_until - now)
+            return f"{self.text}; cools down {left} after: {self.after}"
+        return f"{self.text}; the last one failed: {self.after}" if self.after else self.text

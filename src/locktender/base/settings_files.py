@@ -1,15 +1,18 @@
 """The file that settings come from: `locktender.toml`, or `[tool.locktender]` in `pyproject.toml`.
 
 The nearest one upwards from the working directory is used, and only that one.
+
+What is neither a url nor meant as a path: a server's address whose scheme was forgotten.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from locktender.base.errors import InvalidSettings
+from locktender.base.errors import InvalidInput, InvalidSettings
 
 OWN_FILE = "locktender.toml"
 PROJECT_FILE = "pyproject.toml"
@@ -87,3 +90,27 @@ def _parse(path: Path, data: bytes) -> dict[str, Any]:
         return tomllib.loads(data.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidSettings(f"{path} is not valid TOML: {error}.", field="settings") from error
+
+
+_SERVER = re.compile(
+    r"""
+      [^/\\]* : \d+ (/.*)?            # host:5432/db, user@host:5432
+    | [^/\\]+ : [^/\\]* @ [^/\\]+ (/.*)?   # user:password@host/db
+    | (postgres|postgresql|https?|sqlite) : .*   # postgresql:/host/db
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+
+
+def check_path(url: str) -> None:
+    """Refuses what would become a file of a strange name, in which a whole cluster waits for nobody."""
+    if "://" in url or not _SERVER.fullmatch(url):
+        return
+    # What comes before the @ may be a password.
+    shown = url.rpartition("@")[2]
+    raise InvalidInput(
+        f"{shown} looks like a server, but has no scheme.",
+        field="url",
+        got=shown,
+        hint="Write postgresql://USER@HOST:PORT/DATABASE, or ./ before the path of a file.",
+    )

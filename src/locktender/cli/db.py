@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from locktender.cli.shell import Shell, command, group
+from locktender.cli.context import Context, command, group
 
 if TYPE_CHECKING:
-    from locktender.store.upkeep import Status
+    from locktender.store.maintenance import Status
 
 NAMES = {"event": "events", "task": "tasks", "run": "runs", "graph": "graphs", "blob": "blobs"}
 
@@ -28,11 +28,11 @@ def register(app: typer.Typer) -> None:
 # -- status
 
 
-def status(shell: Shell) -> int:
+def status(shell: Context) -> int:
     """What the store is and holds; exit 1 if its counters disagree with its rows. Changes nothing."""
     import asyncio
 
-    from locktender.store.places import place_for
+    from locktender.store.open import place_for
 
     found = asyncio.run(place_for(shell.settings().url).status())
     if shell.json:
@@ -84,7 +84,7 @@ def _facts(found: Status) -> dict[str, Any]:
 
 
 def _lines(found: Status) -> list[tuple[str, str]]:
-    from locktender.cli.auditing import pruned
+    from locktender.cli.audit import pruned
     from locktender.cli.tables import STATE_COLOURS, state
     from locktender.observe.checkpoint import add_up
 
@@ -181,7 +181,7 @@ def _size(number: int) -> str:
 
 
 def migrate(
-    shell: Shell,
+    shell: Context,
     check: Annotated[
         bool,
         typer.Option("--check", help="Change nothing; exit 1 if something is pending.", metavar=""),
@@ -191,7 +191,7 @@ def migrate(
     import asyncio
 
     from locktender.base.errors import NotFound
-    from locktender.store.places import place_for
+    from locktender.store.open import place_for
 
     place = place_for(shell.settings().url)
     if check:
@@ -215,7 +215,7 @@ def migrate(
 
 
 def prune(
-    shell: Shell,
+    shell: Context,
     older_than: Annotated[
         str | None,
         typer.Option(
@@ -241,7 +241,7 @@ def prune(
     from locktender.base.durations import microseconds
     from locktender.base.errors import InvalidInput
     from locktender.cli.arguments import duration, whole
-    from locktender.observe.forgetting import Forget, Forgotten, forget
+    from locktender.observe.prune import Forget, Forgotten, forget
 
     settings = shell.settings()
     age = settings.retention_us
@@ -293,7 +293,7 @@ def _found(checkpoint: Any) -> str:
     return f"checked {checkpoint.events:,} events up to seq {checkpoint.seq}: {verdict}"
 
 
-def checkpoint(shell: Shell) -> None:
+def checkpoint(shell: Context) -> None:
     """Check the history and write down what was found: what retention does before it prunes."""
     from locktender.observe.checkpoint import take
 
@@ -306,7 +306,7 @@ def checkpoint(shell: Shell) -> None:
 
 
 def copy(
-    shell: Shell,
+    shell: Context,
     source: Annotated[str, typer.Argument(metavar="FROM", help="A SQLite file or postgresql://…")],
     target: Annotated[str, typer.Argument(metavar="TO", help="An empty one.")],
     force: Annotated[
@@ -318,10 +318,10 @@ def copy(
     import asyncio
 
     from locktender.base.errors import InvalidInput
-    from locktender.cli.shell import check_exists
+    from locktender.cli.context import check_exists
     from locktender.store.copying import Copied, check_source
     from locktender.store.copying import copy as copy_store
-    from locktender.store.places import place_for
+    from locktender.store.open import place_for
 
     if _same(source, target):
         raise InvalidInput(
@@ -371,7 +371,7 @@ def _same(source: str, target: str) -> bool:
     return Path(source).resolve() == Path(target).resolve()
 
 
-def _check_copy(shell: Shell, target: str) -> list[Any]:
+def _check_copy(shell: Context, target: str) -> list[Any]:
     from dataclasses import replace
 
     from locktender.observe.checker import check

@@ -18,7 +18,7 @@ import msgspec
 from locktender.base.clock import SystemClock
 from locktender.flows.flows import flow
 from locktender.flows.steps import step
-from locktender.stages.executors.current import current
+from locktender.worker.executors.current import current
 
 WINDOW = 3
 FETCH_SECONDS = 0.25

@@ -1,25 +1,113 @@
-"""The demo's claims, each measured twice: from the bodies' records and from the history."""
+"""Overlap measured from the records that bodies wrote themselves.
+
+The demo's claims, each measured twice: from the bodies' records and from the history.
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import msgspec
 from rich.table import Table
 
 from locktender.base.config import Settings
 from locktender.base.events import Event
 from locktender.base.states import TERMINAL_RUNS, RunState
-from locktender.cli import demo_flow, demo_records
-from locktender.cli.auditing import load_history
-from locktender.cli.demo_records import Body
-from locktender.cli.reading import Reading
+from locktender.cli import demo_flow
+from locktender.cli.audit import load_history
+from locktender.cli.reader import StoreReader
 from locktender.cli.tables import table
 from locktender.observe.checker import Peak, Violation, check, peaks, promises
 
 
+class DemoBody(NamedTuple):
+    """One attempt as its own body saw it."""
+
+    step: str
+    run: str
+    tenant: str
+    task: int
+    pid: int
+    attempt: int
+    start: int
+    end: int | None
+    """None: it was killed, or it still runs."""
+
+
+class _Start(msgspec.Struct):
+    step: str
+    run: str
+    tenant: str
+    task: int
+    pid: int
+    attempt: int
+    start: int
+
+
+class _End(msgspec.Struct):
+    end: int
+
+
+Span = tuple[int, int]
+
+
+def read(folder: Path) -> list[DemoBody]:
+    found: list[DemoBody] = []
+    for path in sorted(folder.glob("*.jsonl")):
+        lines = path.read_bytes().splitlines()
+        if not lines:
+            continue  # opened, and nothing written yet
+        start = msgspec.json.decode(lines[0], type=_Start)
+        end = msgspec.json.decode(lines[1], type=_End).end if len(lines) > 1 else None
+        found.append(DemoBody(**msgspec.structs.asdict(start), end=end))
+    return found
+
+
+def peak(spans: Iterable[Span]) -> int:
+    """The most spans that ever overlapped; one that ends as another begins does not overlap it."""
+    edges = sorted(edge for start, end in spans for edge in ((start, 1), (max(start + 1, end), -1)))
+    highest = now = 0
+    for _, change in edges:
+        now += change
+        highest = max(highest, now)
+    return highest
+
+
+def spans(bodies: Iterable[DemoBody], killed_at: int) -> list[Span]:
+    """A killed body ended when its process did."""
+    return [(body.start, killed_at if body.end is None else body.end) for body in bodies]
+
+
+def peak_of_window(bodies: Iterable[DemoBody], step: str, killed_at: int) -> int:
+    """The most items of one run's mapped step at once."""
+    by_run: dict[str, list[DemoBody]] = defaultdict(list)
+    for body in bodies:
+        if body.step == step:
+            by_run[body.run].append(body)
+    return max((peak(spans(several, killed_at)) for several in by_run.values()), default=0)
+
+
+def peak_of_pool(bodies: Iterable[DemoBody], step: str, killed_at: int) -> int:
+    return peak(spans([body for body in bodies if body.step == step], killed_at))
+
+
+def peak_per_tenant(bodies: Iterable[DemoBody], killed_at: int) -> int:
+    """The most runs of one tenant at once: a run lasts from its first body to its last."""
+    runs: dict[tuple[str, str], list[Span]] = defaultdict(list)
+    for body in bodies:
+        runs[body.tenant, body.run] += spans([body], killed_at)
+    by_tenant: dict[str, list[Span]] = defaultdict(list)
+    for (tenant, _), several in runs.items():
+        by_tenant[tenant].append((min(several)[0], max(end for _, end in several)))
+    return max((peak(several) for several in by_tenant.values()), default=0)
+
+
 @dataclass(frozen=True, slots=True)
-class Claim:
+class DemoClaim:
     name: str
     limit: int
     bodies: int | None
@@ -35,7 +123,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    claims: list[Claim]
+    claims: list[DemoClaim]
     violations: list[Violation]
     twice: int
     """Bodies that were started a second time."""
@@ -65,30 +153,30 @@ class Proof:
         }
 
 
-def prove(settings: Settings, bodies: list[Body], killed_at: int) -> Proof:
-    with Reading(settings) as reading:
+def prove(settings: Settings, bodies: list[DemoBody], killed_at: int) -> Proof:
+    with StoreReader(settings) as reading:
         history = reading.call(load_history(reading.store))
     found = peaks(history)
     claims = [
-        Claim(
+        DemoClaim(
             "window of fetch",
             demo_flow.WINDOW,
-            demo_records.peak_of_window(bodies, "fetch", killed_at),
+            peak_of_window(bodies, "fetch", killed_at),
             _highest(found, "window:"),
         ),
-        Claim(
+        DemoClaim(
             "pool db",
             settings.pools["db"].limit,
-            demo_records.peak_of_pool(bodies, "save", killed_at),
+            peak_of_pool(bodies, "save", killed_at),
             _highest(found, "pool:db"),
         ),
-        Claim(
+        DemoClaim(
             "runs per tenant",
             settings.tags[0].limit,
-            demo_records.peak_per_tenant(bodies, killed_at),
+            peak_per_tenant(bodies, killed_at),
             _highest(found, "tag:tenant"),
         ),
-        Claim(
+        DemoClaim(
             "runs queued or running",
             settings.max_active,
             None,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 from rich.markup import escape
 
-from locktender.cli.shell import Shell, command, group
+from locktender.cli.context import Context, command, group
 
 if TYPE_CHECKING:
     from locktender.client.client import Client
@@ -33,7 +33,7 @@ def register(app: typer.Typer) -> None:
     command(noun, "history")(history)
 
 
-def list_(shell: Shell) -> None:
+def list_(shell: Context) -> None:
     """Every limit in force but pools (locktender pools list shows those)."""
     from locktender.cli.tables import table
 
@@ -55,7 +55,7 @@ def list_(shell: Shell) -> None:
 
 
 def set_(
-    shell: Shell,
+    shell: Context,
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="max_concurrent_runs, max_active, tag, fair …")
     ],
@@ -85,7 +85,7 @@ def set_(
     """
     from locktender.base.errors import InvalidInput
     from locktender.cli import arguments
-    from locktender.cli.numbers import number
+    from locktender.cli.arguments import number
 
     if value is None:
         raise InvalidInput(
@@ -112,7 +112,7 @@ def set_(
 
 
 def _set_tag(client: Client, rule: str, limit: str | None, max_active: str | None) -> None:
-    from locktender.cli.numbers import number
+    from locktender.cli.arguments import number
 
     key, equals, value = rule.partition("=")
     each = value == "*"
@@ -207,7 +207,7 @@ def _named(name: str, which: str | None) -> str:
     return which if name == "tag" else f"fair {which}"
 
 
-def reset(shell: Shell, name: Name, rule: Which = None) -> None:
+def reset(shell: Context, name: Name, rule: Which = None) -> None:
     """Back to what code or configuration declares."""
     name = _named(name, rule)
     with shell.connect() as client:
@@ -215,7 +215,7 @@ def reset(shell: Shell, name: Name, rule: Which = None) -> None:
         _tell(shell, client, name)
 
 
-def pause(shell: Shell, name: Name = "max_concurrent_runs", rule: Which = None) -> None:
+def pause(shell: Context, name: Name = "max_concurrent_runs", rule: Which = None) -> None:
     """Start no more runs (with a tag, if one is named); what runs goes on."""
     name = _named(name, rule)
     with shell.connect(create=True) as client:
@@ -223,7 +223,7 @@ def pause(shell: Shell, name: Name = "max_concurrent_runs", rule: Which = None) 
         _tell(shell, client, name)
 
 
-def resume(shell: Shell, name: Name = "max_concurrent_runs", rule: Which = None) -> None:
+def resume(shell: Context, name: Name = "max_concurrent_runs", rule: Which = None) -> None:
     """Let runs start again."""
     name = _named(name, rule)
     with shell.connect() as client:
@@ -231,7 +231,7 @@ def resume(shell: Shell, name: Name = "max_concurrent_runs", rule: Which = None)
         _tell(shell, client, name)
 
 
-def _tell(shell: Shell, client: Client, name: str) -> None:
+def _tell(shell: Context, client: Client, name: str) -> None:
     found = next((each for each in client.limits.list() if each.name == name), None)
     if shell.json:
         shell.data(found)
@@ -244,7 +244,7 @@ def _tell(shell: Shell, client: Client, name: str) -> None:
 
 
 def history(
-    shell: Shell,
+    shell: Context,
     limit: Annotated[str, typer.Option("--limit", "-n", metavar="N", help="How many.")] = "20",
 ) -> None:
     """Who changed what, when, from what to what; pools included, the newest first."""

@@ -11,23 +11,23 @@ import typer
 
 from locktender.base.errors import LocktenderError
 from locktender.cli import (
-    auditing,
+    audit,
+    config,
     db,
     demo,
     dev,
     limits,
-    looking,
     pools,
     queue,
     run,
     runs,
     server,
-    settings,
+    why,
     worker,
     workers,
 )
-from locktender.cli.failures import BAD, INTERRUPTED, OK, USAGE, Internal, Usage, exit_code, show
-from locktender.cli.shell import Debug, Json, Shell, Url
+from locktender.cli.context import Context, Debug, Json, Url
+from locktender.cli.errors import BAD, INTERRUPTED, OK, USAGE, Internal, Usage, exit_code, show
 
 app: typer.Typer = typer.Typer(
     name="locktender",
@@ -51,7 +51,7 @@ def begin(
         bool, typer.Option("--version", help="Show the version.", show_default=False, metavar="")
     ] = False,
 ) -> None:
-    context.obj = Shell(url, json, debug)
+    context.obj = Context(url, json, debug)
     if version:
         from locktender.base.version import installed
 
@@ -72,10 +72,10 @@ for _part in (
     pools,
     limits,
     workers,
-    looking,
-    auditing,
+    why,
+    audit,
     db,
-    settings,
+    config,
 ):
     _part.register(app)
 
@@ -86,7 +86,7 @@ _UsageError: Any = typer.BadParameter.__mro__[1]
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command line; the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    shell = Shell(json="--json" in arguments, debug="--debug" in arguments)
+    shell = Context(json="--json" in arguments, debug="--debug" in arguments)
     try:
         code = typer.main.get_command(app)(
             args=arguments, prog_name="locktender", standalone_mode=False
@@ -118,7 +118,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code if isinstance(code, int) else OK
 
 
-def _usage(error: Any, shell: Shell) -> int:
+def _usage(error: Any, shell: Context) -> int:
     context: typer.Context | None = error.ctx
     if type(error).__name__ == "NoArgsIsHelpError":
         sys.stderr.write(error.format_message() + "\n")

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from locktender.cli.numbers import number
+from locktender.cli.arguments import number
 
 if TYPE_CHECKING:
     from locktender.base.config import Settings
-    from locktender.cli.targets import Target
+    from locktender.cli.load_flow import Target
     from locktender.client.more_workers import MoreWorkers
     from locktender.client.provisioners import GivenProvisioner
 
@@ -143,10 +143,10 @@ def source_words(text: str) -> list[str]:
     """FILE.py or package.module as `locktender worker` takes it; refuses what is not there."""
     from pathlib import Path
 
-    from locktender.cli import targets
-    from locktender.cli.importing import check_file, check_module
+    from locktender.cli import load_flow
+    from locktender.cli.load_flow import check_file, check_module
 
-    target = targets.parse(text)
+    target = load_flow.parse(text)
     if target.is_file:
         check_file(Path(target.where))
         return [target.where]
@@ -158,9 +158,9 @@ def load_provisioner(text: str) -> GivenProvisioner:
     """What `MODULE:NAME`, or `FILE.py:NAME`, is."""
     from locktender.base.errors import InvalidInput, NotFound
     from locktender.base.names import did_you_mean
-    from locktender.cli import targets
+    from locktender.cli import load_flow
 
-    target = targets.parse(text)
+    target = load_flow.parse(text)
     if not target.flow:
         raise InvalidInput(
             "--provisioner names a module and what is in it.",
@@ -168,7 +168,7 @@ def load_provisioner(text: str) -> GivenProvisioner:
             got=text,
             hint="e.g. --provisioner shop.machines:provisioner, or machines.py:Machines",
         )
-    module = targets.load_source(target)
+    module = load_flow.load_source(target)
     names = [name for name in vars(module) if not name.startswith("_")]
     if not hasattr(module, target.flow):
         raise NotFound(
@@ -183,8 +183,8 @@ def load_provisioner(text: str) -> GivenProvisioner:
 def made_for(provisioner: GivenProvisioner, settings: Settings) -> Any:
     """A user's own provisioner; what their code raises while it is made is theirs."""
     from locktender.base.errors import LocktenderError
-    from locktender.cli.failures import UserCode
-    from locktender.cli.importing import users_trace
+    from locktender.cli.errors import UserCode
+    from locktender.cli.load_flow import users_trace
     from locktender.client.provisioners import made
 
     try:

@@ -1,17 +1,87 @@
-"""`pools`: named resources whose slots all runs share."""
+"""Who holds slots of a pool now, from the rows usage is derived from.
+
+`pools`: named resources whose slots all runs share.
+"""
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 from rich.markup import escape
+from rich.table import Table
 
-from locktender.cli.shell import Shell, command, group
+from locktender.base.graph import Graph
+from locktender.base.ids import run_of
+from locktender.cli.context import Context, command, group
+from locktender.cli.tables import ago, shorten, table
+from locktender.client.views import instant
+from locktender.store.protocol import Store
 
 if TYPE_CHECKING:
     from locktender.client.client import Client
     from locktender.client.views import PoolInfo
+
+_graph = msgspec.json.Decoder(Graph).decode
+_held = msgspec.json.Decoder(dict[str, int]).decode
+
+
+class PoolHolder(msgspec.Struct, frozen=True):
+    """One task that holds slots."""
+
+    run: str
+    task: int
+    step: str
+    slots: int
+    since: datetime
+    worker: str | None
+    lease_until: datetime | None
+
+
+async def holders_of(store: Store, pool: str) -> tuple[list[PoolHolder], datetime]:
+    snapshot = await store.load()
+    runs = {row.seq: row for row in snapshot.runs}
+    leases = {worker.id: worker.lease_until for worker in snapshot.workers}
+    found: list[PoolHolder] = []
+    for task in snapshot.tasks:
+        slots = _held(task.held).get(pool, 0) if task.held else 0
+        if not slots:
+            continue
+        run = runs[run_of(task.id)]
+        until = leases.get(task.worker or "")
+        found.append(
+            PoolHolder(
+                run=run.id,
+                task=task.id,
+                step=_graph(snapshot.graphs[run.graph]).nodes[task.node].name,
+                slots=slots,
+                since=instant(task.started_at or task.scheduled_at),
+                worker=task.worker,
+                lease_until=None if until is None else instant(until),
+            )
+        )
+    return sorted(found, key=lambda holder: holder.since), instant(snapshot.now)
+
+
+def holders_table(holders: list[PoolHolder], now: datetime) -> Table:
+    short = shorten(holder.run for holder in holders)
+    return table(
+        "run", "step…", ">task", ">slots", "held since", "lease ends",
+        rows=[
+            [
+                short[holder.run],
+                escape(holder.step),
+                str(holder.task),
+                str(holder.slots),
+                ago(holder.since, now),
+                "-" if holder.lease_until is None else ago(holder.lease_until, now),
+            ]
+            for holder in holders
+        ],
+    )  # fmt: skip
+
 
 Name = Annotated[
     str, typer.Argument(metavar="NAME", help="db, api[acme], or api[*] for every key.")
@@ -30,7 +100,7 @@ def register(app: typer.Typer) -> None:
     command(noun, "delete")(delete)
 
 
-def list_(shell: Shell) -> None:
+def list_(shell: Context) -> None:
     """All pools that were set or that a task needs now."""
     from locktender.cli.tables import table
 
@@ -63,9 +133,8 @@ def _row(pool: PoolInfo) -> list[str]:
     ]
 
 
-def info(shell: Shell, name: Name) -> None:
+def info(shell: Context, name: Name) -> None:
     """One pool, with everybody who holds slots of it."""
-    from locktender.cli.holders import holders_of
 
     with shell.connect() as client:
         pool = client.pools.get(name)
@@ -77,7 +146,6 @@ def info(shell: Shell, name: Name) -> None:
         found: dict[str, Any] = msgspec.to_builtins(pool)
         shell.data({**found, "holders": holders})
         return
-    from locktender.cli.holders import holders_table
     from locktender.cli.tables import table
 
     columns = ("pool…", ">used", ">limit", ">waiting", "lease", "rate", "state", "set by")
@@ -89,7 +157,7 @@ def info(shell: Shell, name: Name) -> None:
 
 
 def set_(
-    shell: Shell,
+    shell: Context,
     name: Name,
     limit: Annotated[
         str | None, typer.Argument(metavar="[LIMIT]", help="Slots; -1 is unlimited.")
@@ -108,8 +176,7 @@ def set_(
     ] = None,
 ) -> None:
     """Set a pool's limit, lease or rate. In force at once; survives restarts."""
-    from locktender.cli.arguments import duration
-    from locktender.cli.numbers import number
+    from locktender.cli.arguments import duration, number
 
     given: dict[str, Any] = {}
     if limit is not None:
@@ -125,35 +192,35 @@ def set_(
         _tell(shell, client, name, "is set to")
 
 
-def reset(shell: Shell, name: Name) -> None:
+def reset(shell: Context, name: Name) -> None:
     """Back to what code or configuration declares."""
     with shell.connect() as client:
         client.pools.reset(name)
         _tell(shell, client, name, "is back to")
 
 
-def pause(shell: Shell, name: Name) -> None:
+def pause(shell: Context, name: Name) -> None:
     """Start nothing more that needs the pool; who holds slots finishes."""
     with shell.connect() as client:
         client.pools.pause(name)
         _tell(shell, client, name, "is paused at")
 
 
-def resume(shell: Shell, name: Name) -> None:
+def resume(shell: Context, name: Name) -> None:
     """Let a paused pool go on."""
     with shell.connect() as client:
         client.pools.resume(name)
         _tell(shell, client, name, "goes on with")
 
 
-def delete(shell: Shell, name: Name) -> None:
+def delete(shell: Context, name: Name) -> None:
     """Forget a pool, until code or configuration declares it again."""
     with shell.connect() as client:
         client.pools.delete(name)
     shell.done(f"pool {escape(name)} is forgotten", {"deleted": name})
 
 
-def _tell(shell: Shell, client: Client, name: str, verb: str) -> None:
+def _tell(shell: Context, client: Client, name: str, verb: str) -> None:
     """What is in force now, and what it means for who is in it."""
     from locktender.base.errors import NotFound
 

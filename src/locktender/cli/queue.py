@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
+from locktender.cli.context import Context, command, group
 from locktender.cli.runs import FlowName, Limit, RunName, Some, Tag
-from locktender.cli.shell import Shell, command, group
 
 if TYPE_CHECKING:
     from locktender.client.client import Client
@@ -26,7 +26,7 @@ def register(app: typer.Typer) -> None:
     command(noun, "reprioritise")(reprioritise)
 
 
-def list_(shell: Shell, limit: Limit = "20") -> None:
+def list_(shell: Context, limit: Limit = "20") -> None:
     """Queued runs in their order: position, priority, tags, since when, and why."""
     from locktender.cli.arguments import whole
     from locktender.cli.tables import ago, now, shorten, table, tags
@@ -75,16 +75,16 @@ def _first(why: Why | None) -> str:
     return "; ".join(reason.text for reason in why.reasons)
 
 
-def why(shell: Shell, run: RunName) -> None:
+def why(shell: Context, run: RunName) -> None:
     """What a queued run waits for, and for how long."""
-    from locktender.cli.looking import show_why
+    from locktender.cli.why import show_why
 
     with shell.connect() as client:
         show_why(shell, client.why(run))
 
 
 def cancel(
-    shell: Shell,
+    shell: Context,
     run: Some = None,
     tag: Tag = None,
     flow: FlowName = None,
@@ -103,7 +103,7 @@ def cancel(
 
 
 def reprioritise(
-    shell: Shell,
+    shell: Context,
     run: RunName,
     priority: Annotated[str, typer.Argument(metavar="N", help="Higher goes first.")],
 ) -> None:

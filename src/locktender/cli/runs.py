@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from locktender.cli.plain_text import shown
-from locktender.cli.shell import Shell, command, group
+from locktender.cli.context import Context, command, group
+from locktender.cli.tables import shown
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -40,7 +40,7 @@ def register(app: typer.Typer) -> None:
 
 
 def list_(
-    shell: Shell,
+    shell: Context,
     status: Status = None,
     tag: Tag = None,
     flow: FlowName = None,
@@ -81,14 +81,14 @@ def list_(
 
 
 def show(
-    shell: Shell,
+    shell: Context,
     run: RunName,
     tasks: Annotated[
         bool, typer.Option("--tasks", help="Every task, too.", show_default=False, metavar="")
     ] = False,
 ) -> None:
     """One run: its steps, what it waits for, its result or its error."""
-    from locktender.cli.watching import Watcher
+    from locktender.cli.run_view import Watcher
 
     with shell.connect() as client:
         found = client.runs.get(run)
@@ -103,7 +103,7 @@ def show(
             {"run": info, "steps": view.steps, "tasks": several, "why": why, "result": result}
         )
         return
-    from locktender.cli.display import picture
+    from locktender.cli.run_view import picture
     from locktender.cli.tables import ago, now, tags
 
     since = now()
@@ -128,8 +128,8 @@ def _result(run: Any, info: RunInfo) -> Any:
     return msgspec.Raw(codec.encode(run.result(), "result")) if info.state == "succeeded" else None
 
 
-def _tell_end(shell: Shell, info: RunInfo, result: Any) -> None:
-    from locktender.cli.failures import theirs
+def _tell_end(shell: Context, info: RunInfo, result: Any) -> None:
+    from locktender.cli.errors import theirs
 
     if info.error is not None:
         at = f" at step {shown(info.error.node)}" if info.error.node else ""
@@ -143,7 +143,7 @@ def _tell_end(shell: Shell, info: RunInfo, result: Any) -> None:
         shell.say(f"[bold]result[/] {shown(text if len(text) <= 500 else cut)}")
 
 
-def _show_tasks(shell: Shell, tasks: list[TaskInfo]) -> None:
+def _show_tasks(shell: Context, tasks: list[TaskInfo]) -> None:
     from locktender.cli.tables import lasted, now, state, table
 
     since = now()
@@ -177,7 +177,7 @@ def _said_of(task: TaskInfo, now: datetime) -> str:
 
 
 def logs(
-    shell: Shell,
+    shell: Context,
     run: RunName,
     task: Annotated[
         str | None, typer.Option("--task", metavar="TASK", help="Only of this task.")
@@ -209,7 +209,7 @@ def logs(
 
 
 def cancel(
-    shell: Shell,
+    shell: Context,
     run: Some = None,
     status: Status = None,
     tag: Tag = None,
@@ -237,7 +237,7 @@ def cancel(
 
 
 def retry(
-    shell: Shell,
+    shell: Context,
     run: Some = None,
     status: Status = None,
     tag: Tag = None,

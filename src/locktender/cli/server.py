@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from locktender.cli.arguments import NumberCommand
+from locktender.cli.context import Context, command, log_lines
 from locktender.cli.more_workers import Label, MaxWorkers, OwnProvisioner, Wanted
-from locktender.cli.numbers import NumberCommand
 from locktender.cli.run import Pool, Set
-from locktender.cli.shell import Shell, command, log_lines
 from locktender.cli.worker import PANEL, WithParent
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from locktender.cli.serving import Told
+    from locktender.cli.shutdown import Told
     from locktender.client.core import Core
     from locktender.store.postgres.local import LocalPostgres
 
@@ -49,7 +49,7 @@ def register(app: typer.Typer) -> None:
 
 
 def server(
-    shell: Shell,
+    shell: Context,
     port: Annotated[
         int,
         typer.Option("--port", metavar="N", min=0, max=65_535, help="0 picks one that is free."),
@@ -114,7 +114,7 @@ def server(
 
 
 async def _serve(
-    shell: Shell,
+    shell: Context,
     overrides: dict[str, Any],
     folder: Path | None,
     at: tuple[str, int],
@@ -123,9 +123,8 @@ async def _serve(
     with_parent: bool,
 ) -> None:
     from locktender.cli.more_workers import started
-    from locktender.cli.serving import Told, serve
-    from locktender.server.listening import bind, is_loopback
-    from locktender.server.web import telling
+    from locktender.cli.shutdown import Told, serve
+    from locktender.server.web import bind, is_loopback, telling
 
     told = Told()
     told.listen(with_parent=with_parent)
@@ -150,7 +149,7 @@ async def _serve(
 
 
 @asynccontextmanager
-async def _postgres(shell: Shell, folder: Path) -> AsyncGenerator[LocalPostgres]:
+async def _postgres(shell: Context, folder: Path) -> AsyncGenerator[LocalPostgres]:
     """PostgreSQL on `folder`, until the last who uses it leaves."""
     from locktender.base.errors import InvalidInput
 
@@ -188,8 +187,8 @@ async def _elected(core: Core, told: Told) -> None:
         await asyncio.sleep(0.02)
 
 
-async def _say(shell: Shell, core: Core, listener: Any, database: LocalPostgres | None) -> None:
-    from locktender.server.listening import port_of, url_of
+async def _say(shell: Context, core: Core, listener: Any, database: LocalPostgres | None) -> None:
+    from locktender.server.web import port_of, url_of
 
     leads = core.engine is not None and core.engine.metrics.term > 0
     http, port = url_of(listener), port_of(listener)

@@ -1,4 +1,13 @@
-"""Tables that fit 80 columns, ages as people say them, ids short enough to type."""
+"""Texts of users on a terminal: as text, never as a command to it.
+
+Tags, keys, names, messages and logs are anybody's who may submit a run, and a
+terminal obeys what it is shown: an escape sequence can colour, overwrite, rename
+the window or fill the clipboard. So everything that is written for people goes
+through a console that leaves such characters away, whoever forgot to. JSON is
+for programs and stays as it is.
+
+Tables that fit 80 columns, ages as people say them, ids short enough to type.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +16,35 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.markup import escape
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from locktender.base.clock import SystemClock
 from locktender.base.durations import spoken
-from locktender.cli.plain_text import shown
+from locktender.base.text import without_controls
 
 if TYPE_CHECKING:
     from locktender.client.views import StubbornInfo
+
+
+def shown(text: str) -> str:
+    """A text of the user's, as text: neither our markup nor a command to the terminal that shows it."""
+    return escape(without_controls(text))
+
+
+class PlainConsole(Console):
+    """Writes no control character but its own."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            text, style, control = segment
+            yield segment if control else Segment(without_controls(text), style)
+
 
 SHORTEST = 12
 """Characters of a run's id: its millisecond and a little chance."""

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from locktender.cli.context import Context, command, log_lines
 from locktender.cli.run import Pool, Set
-from locktender.cli.shell import Shell, command, log_lines
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
     from socket import socket
 
     from locktender.base.config import Settings
-    from locktender.cli.serving import Told
+    from locktender.cli.shutdown import Told
     from locktender.client.core import Core
 
 PANEL = "Run many processes"
@@ -37,7 +37,7 @@ def register(app: typer.Typer) -> None:
 
 
 def worker(
-    shell: Shell,
+    shell: Context,
     files: Annotated[
         list[str] | None, typer.Argument(metavar="FILE.py…", help="Files with steps and flows.")
     ] = None,
@@ -88,9 +88,9 @@ def worker(
     does not wait: what still runs is handed back and runs again elsewhere.
     """
     from locktender.base.errors import InvalidInput
-    from locktender.cli import arguments, targets
-    from locktender.cli.parents import gone_with_parent
-    from locktender.stages import lasting_loop
+    from locktender.cli import arguments, load_flow
+    from locktender.cli.shutdown import gone_with_parent
+    from locktender.worker import lasting_loop
 
     if not files and not app:
         raise InvalidInput(
@@ -101,9 +101,9 @@ def worker(
     # Importing may take long, or hang: whoever started us may go meanwhile.
     with gone_with_parent() if with_parent else nullcontext():
         for text in files or ():
-            targets.load_source(targets.parse(text)._replace(flow=""))
+            load_flow.load_source(load_flow.parse(text)._replace(flow=""))
         for name in app or ():
-            targets.load_app(name)
+            load_flow.load_app(name)
     overrides: dict[str, Any] = {"exit_when_stuck": True, **arguments.settings(set_ or ())}
     if overrides.get("max_workers"):
         raise InvalidInput(
@@ -124,9 +124,9 @@ def worker(
 
 
 async def _work(
-    shell: Shell, settings: Settings, at: tuple[str, int] | None, *, lead: bool, with_parent: bool
+    shell: Context, settings: Settings, at: tuple[str, int] | None, *, lead: bool, with_parent: bool
 ) -> None:
-    from locktender.cli.serving import Told, serve
+    from locktender.cli.shutdown import Told, serve
 
     told = Told()
     told.listen(with_parent=with_parent)
@@ -145,7 +145,7 @@ async def _work(
 
 
 def _listener(at: tuple[str, int]) -> socket:
-    from locktender.server.listening import bind
+    from locktender.server.web import bind
 
     host, port = at
     return bind(host, port, option="metrics-port")
@@ -154,14 +154,13 @@ def _listener(at: tuple[str, int]) -> socket:
 @asynccontextmanager
 async def _telling(core: Core, listener: socket) -> AsyncGenerator[str]:
     """Serves the worker's `/health` and `/metrics`; gives the url."""
-    from locktender.server.listening import url_of
-    from locktender.server.web import telling
+    from locktender.server.web import telling, url_of
 
     async with telling(core, listener, demand=False):
         yield url_of(listener)
 
 
-def _say(shell: Shell, core: Core, metrics: str | None) -> None:
+def _say(shell: Context, core: Core, metrics: str | None) -> None:
     if core.engine is None:
         return
     row = core.engine.worker.describe()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from locktender.cli.shell import Shell, command, group
+from locktender.cli.context import Context, command, group
 
 if TYPE_CHECKING:
     from locktender.client.views import WorkerInfo
@@ -22,7 +22,7 @@ def register(app: typer.Typer) -> None:
     command(noun, "drain")(drain)
 
 
-def list_(shell: Shell) -> None:
+def list_(shell: Context) -> None:
     """Workers as they last described themselves. --json: everything that `show` has."""
     from locktender.cli.tables import ago, now, table, tags
 
@@ -56,7 +56,7 @@ def list_(shell: Shell) -> None:
     shell.out.print(table(*columns, rows=rows))
 
 
-def show(shell: Shell, worker: Id) -> None:
+def show(shell: Context, worker: Id) -> None:
     """One worker: where it is, what it feels, what it can run and in which version."""
     from locktender.cli.tables import table
 
@@ -79,7 +79,7 @@ def show(shell: Shell, worker: Id) -> None:
 def _facts(worker: WorkerInfo) -> list[tuple[str, str]]:
     from locktender.base.clock import SECOND
     from locktender.cli.tables import ago, now, tags, told
-    from locktender.kernel.no_room import pressures
+    from locktender.kernel.explain_workers import pressures
 
     since = now()
     held_back = "" if worker.share == 100 else f", at {worker.share}% of its permits"
@@ -132,7 +132,7 @@ def _seconds(seconds: float) -> str:
     return spoken(round(seconds * SECOND)) if seconds else "-"
 
 
-def drain(shell: Shell, worker: Id) -> None:
+def drain(shell: Context, worker: Id) -> None:
     """Ask a worker to take no more tasks; what it runs may finish."""
     with shell.connect() as client:
         asked = client.workers.drain(worker)

@@ -14,15 +14,15 @@ from contextvars import Context
 from typing import Any, TypeVar
 
 from locktender.base.errors import LocktenderError
-from locktender.client.guard import Guard, closed
-from locktender.stages.lasting_loop import LastingLoop
+from locktender.client.guard import ClientGuard, closed
+from locktender.worker.lasting_loop import LastingLoop
 
 T = TypeVar("T")
 
 
 class Bridge:
     def __init__(self) -> None:
-        self.guard: Guard = Guard()
+        self.guard: ClientGuard = ClientGuard()
         self._loop = LastingLoop()
         self._lock = threading.Lock()
         self._stopped = False

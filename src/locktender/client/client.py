@@ -14,15 +14,13 @@ from locktender.base.durations import Duration, microseconds
 from locktender.client.bridge import Bridge
 from locktender.client.client_async import INTERRUPTED_GRACE_US, AsyncClient, Refusal
 from locktender.client.core import Core
-from locktender.client.limits import Limits, Pools
+from locktender.client.limits import SyncLimits, SyncPools
 from locktender.client.more_workers import MoreWorkers
-from locktender.client.preparing import Preparing, prepare
-from locktender.client.run import Run
-from locktender.client.run_async import AsyncRun
-from locktender.client.runs import Queue, Runs, Workers
+from locktender.client.run import AsyncRun, Run
+from locktender.client.runs import SyncQueue, SyncRuns, SyncWorkers
 from locktender.client.slots import Slots
-from locktender.client.submission import Submission
-from locktender.client.submitting import Submitting
+from locktender.client.submit import Preparing, Submission, prepare
+from locktender.client.submit_signatures import Submitting
 from locktender.flows.definitions import FlowDef
 from locktender.flows.flows import Flow
 from locktender.observe.why import Why
@@ -48,11 +46,11 @@ class Client(Submitting):
             self._bridge.stop()
             raise
         client = self._client = AsyncClient(self._core)
-        self.runs: Runs = Runs(self._bridge, client.runs)
-        self.queue: Queue = Queue(self._bridge, client.queue)
-        self.pools: Pools = Pools(self._bridge, client.pools)
-        self.limits: Limits = Limits(self._bridge, client.limits)
-        self.workers: Workers = Workers(self._bridge, client.workers)
+        self.runs: SyncRuns = SyncRuns(self._bridge, client.runs)
+        self.queue: SyncQueue = SyncQueue(self._bridge, client.queue)
+        self.pools: SyncPools = SyncPools(self._bridge, client.pools)
+        self.limits: SyncLimits = SyncLimits(self._bridge, client.limits)
+        self.workers: SyncWorkers = SyncWorkers(self._bridge, client.workers)
         atexit.register(self._at_exit)
 
     @property

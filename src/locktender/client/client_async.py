@@ -12,16 +12,13 @@ from locktender.base.config import Settings
 from locktender.base.durations import Duration, microseconds
 from locktender.base.errors import AdmissionRejected, DuplicateKey
 from locktender.client.core import Core
-from locktender.client.handing_in import hand_in
 from locktender.client.limits_async import AsyncLimits
 from locktender.client.pools_async import AsyncPools
-from locktender.client.preparing import Preparing, prepare
-from locktender.client.run_async import AsyncRun
-from locktender.client.runs_async import AsyncQueue, AsyncRuns
-from locktender.client.slots_async import AsyncSlots
-from locktender.client.submission import Prepared, Submission, refusal
-from locktender.client.submitting_async import AsyncSubmitting
-from locktender.client.workers_async import AsyncWorkers
+from locktender.client.run import AsyncRun
+from locktender.client.runs_async import AsyncQueue, AsyncRuns, AsyncWorkers
+from locktender.client.slots import AsyncSlots
+from locktender.client.submit import Prepared, Preparing, Submission, hand_in, prepare, refusal
+from locktender.client.submit_signatures import AsyncSubmitting
 from locktender.flows.flows import Flow
 from locktender.observe.why import Why, explain_task
 

@@ -11,19 +11,19 @@ from contextvars import Context
 from functools import cached_property
 from typing import Any
 
+from locktender.base.background import end_tasks
 from locktender.base.clock import Clock, SystemClock
 from locktender.base.config import Settings
 from locktender.base.errors import LocktenderError, NotFound
 from locktender.base.limits import Limits
 from locktender.base.model import RunRow
-from locktender.client.guard import Guard
-from locktender.client.holders import Holders
+from locktender.client.guard import ClientGuard
 from locktender.client.more_workers import MoreWorkers
-from locktender.client.opening import store_for
-from locktender.client.waiting import Waiting
-from locktender.stages.chores import end_tasks
-from locktender.stages.engine import Engine
-from locktender.stages.overflow import Overflow
+from locktender.client.slot_worker import SlotWorkers
+from locktender.client.waiting import RunWaiter
+from locktender.engine import Engine
+from locktender.provision.controller import ProvisionController
+from locktender.store.open import store_for
 from locktender.store.protocol import Store
 
 
@@ -33,20 +33,20 @@ class Core:
         store: Store,
         settings: Settings,
         engine: Engine | None,
-        guard: Guard | None = None,
+        guard: ClientGuard | None = None,
         more: MoreWorkers | None = None,
     ) -> None:
         self.store = store
         self.settings = settings
         self.engine = engine
-        self.guard: Guard = guard or Guard()
+        self.guard: ClientGuard = guard or ClientGuard()
         self.limits_read: tuple[int, Limits] | None = None
         """The limits as they were last read, and when: see `handing_in`."""
         self._more = more
         self._hurried = asyncio.Event()
         self.clock: Clock = SystemClock()
-        self.waiting: Waiting = Waiting(store, engine, self.guard)
-        self.holders: Holders = Holders(lambda: store_for(settings), self.clock)
+        self.waiting: RunWaiter = RunWaiter(store, engine, self.guard)
+        self.holders: SlotWorkers = SlotWorkers(lambda: store_for(settings), self.clock)
 
     @classmethod
     async def open(
@@ -54,10 +54,10 @@ class Core:
         settings: Settings,
         *,
         engine: bool,
-        guard: Guard | None = None,
+        guard: ClientGuard | None = None,
         lead: bool = True,
         work: bool = True,
-        overflow: Overflow | None = None,
+        overflow: ProvisionController | None = None,
         more: MoreWorkers | None = None,
         ends_itself: bool = False,
     ) -> Core:

@@ -13,7 +13,7 @@ class ClientClosed(LocktenderError):
     code = "client_closed"
 
 
-class Guard:
+class ClientGuard:
     def __init__(self) -> None:
         self._pid = os.getpid()
         self.closed = False

@@ -9,14 +9,13 @@ from locktender.base.limits import Rate
 from locktender.client.bridge import Bridge
 from locktender.client.limits_async import RUNS, AsyncLimits
 from locktender.client.pools_async import AsyncPools
-from locktender.client.unset import UNSET, Unset
-from locktender.client.views import LimitChangeInfo, LimitInfo, PoolInfo
+from locktender.client.views import UNSET, LimitChangeInfo, LimitInfo, PoolInfo, Unset
 
 PoolInfos = list[PoolInfo]
 LimitInfos = list[LimitInfo]
 
 
-class Pools:
+class SyncPools:
     def __init__(self, bridge: Bridge, pools: AsyncPools) -> None:
         self._bridge = bridge
         self._pools = pools
@@ -57,7 +56,7 @@ class Pools:
         return self._bridge.call(self._pools.list())
 
 
-class Limits:
+class SyncLimits:
     """A limit's name is the word it is set by, or the rule of a tag: `tenant`, `tenant=acme`, `tenant=*`."""
 
     def __init__(self, bridge: Bridge, limits: AsyncLimits) -> None:

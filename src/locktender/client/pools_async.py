@@ -15,8 +15,7 @@ from locktender.base.names import UNLIMITED, count, did_you_mean
 from locktender.base.names import limit as checked_limit
 from locktender.base.states import TaskState
 from locktender.client.core import Core
-from locktender.client.unset import UNSET, Unset
-from locktender.client.views import PoolInfo
+from locktender.client.views import UNSET, PoolInfo, Unset
 from locktender.observe.rebuilt import rebuild
 from locktender.store.protocol import SetLimit
 

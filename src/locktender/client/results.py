@@ -1,4 +1,7 @@
-"""An ended run as its value, or as the error that says which step failed and how."""
+"""The type a run's value is read by: the flow's annotation, else what its steps are annotated with.
+
+An ended run as its value, or as the error that says which step failed and how.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,52 @@ from typing import Any
 import msgspec
 
 from locktender.base import codec
-from locktender.base.errors import RunCancelled, RunFailed, RunTimedOut
-from locktender.base.graph import Graph
+from locktender.base.codec import StepError
+from locktender.base.errors import InvalidFlow, RunCancelled, RunFailed, RunTimedOut
+from locktender.base.graph import AnyTemplate, Graph, Output
 from locktender.base.model import Failure, RunRow
 from locktender.base.states import RunState
 from locktender.client.core import Core
-from locktender.client.result_types import returned_type
+from locktender.flows.function import Function
+from locktender.flows.registry import registry
 from locktender.kernel import render
 
 _graph = msgspec.json.Decoder(Graph).decode
+
+
+async def returned_type(core: Core, row: RunRow) -> Any:
+    """`Any` where neither is known here: plain JSON then."""
+    flow = registry.flows.get(row.flow)
+    if flow is None:
+        return Any
+    annotated = _annotation(flow)
+    if annotated is not Any:
+        return annotated
+    graph = _graph(await core.store.graph(row.graph))
+    return Any if graph.result is None else _type_of(graph, graph.result)
+
+
+def _type_of(graph: Graph, template: AnyTemplate) -> Any:
+    """The type of a step's whole result, mapped or not; of anything put together, `Any`."""
+    if not isinstance(template, Output) or template.path:
+        return Any
+    node = graph.nodes[template.node]
+    step = registry.steps.get(node.step)
+    if step is None or step.signature != node.signature:
+        return Any
+    one = _annotation(step)
+    if node.over is None or one is Any:
+        return one
+    return list[one | StepError] if node.on_error == "collect" else list[one]
+
+
+def _annotation(function: Function) -> Any:
+    try:
+        return function.returns
+    except InvalidFlow:  # a name that exists only for the type checker
+        return Any
+
+
 _failure = msgspec.json.Decoder(Failure).decode
 _BLOB = b'"$locktender.blob"'
 _ERRORS: dict[str, type[RunFailed]] = {

@@ -23,7 +23,7 @@ CANCEL_SECONDS = 5
 
 
 def run_embedded(flow: FlowDef, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    embedding: Any = import_module("locktender.client.embedding")
+    embedding: Any = import_module("locktender.client.open")
     client: Client = embedding.embedded()
     with client:
         run = client.submit_call(flow, args, kwargs)

@@ -7,10 +7,9 @@ from typing import Any
 
 from locktender.client.bridge import Bridge
 from locktender.client.run import Run
-from locktender.client.runs_async import AsyncQueue, AsyncRuns, Status
-from locktender.client.submission import TagValues
+from locktender.client.runs_async import AsyncQueue, AsyncRuns, AsyncWorkers, Status
+from locktender.client.submit import TagValues
 from locktender.client.views import QueueInfo, Requested, RunInfo, WorkerInfo
-from locktender.client.workers_async import AsyncWorkers
 
 Ids = str | Run[Any] | Iterable[str | Run[Any]]
 RunInfos = list[RunInfo]
@@ -28,7 +27,7 @@ def _ids(run: Ids | None) -> str | list[str] | None:
     )
 
 
-class Runs:
+class SyncRuns:
     def __init__(self, bridge: Bridge, runs: AsyncRuns) -> None:
         self._bridge = bridge
         self._runs = runs
@@ -81,7 +80,7 @@ class Runs:
         return self._bridge.call(self._runs.list(status, tags, flow, limit))
 
 
-class Queue:
+class SyncQueue:
     def __init__(self, bridge: Bridge, queue: AsyncQueue) -> None:
         self._bridge = bridge
         self._queue = queue
@@ -106,7 +105,7 @@ class Queue:
         return self._bridge.call(self._queue.list(limit))
 
 
-class Workers:
+class SyncWorkers:
     def __init__(self, bridge: Bridge, workers: AsyncWorkers) -> None:
         self._bridge = bridge
         self._workers = workers

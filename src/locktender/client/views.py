@@ -1,11 +1,15 @@
-"""What the reading verbs show: small frozen values, true at the moment of reading."""
+"""What the reading verbs show: small frozen values, true at the moment of reading.
+
+The default of an argument for which None has a meaning of its own.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from enum import Enum
+from typing import Any, Final
 
 from locktender.base.clock import SECOND
 from locktender.base.model import Failure, RunRow, Stubborn, WorkerRow
@@ -308,3 +312,13 @@ class Requested:
         if self.ids and not self.leader:
             done += "; no engine runs now: it is carried out when one starts"
         return done
+
+
+class Unset(Enum):
+    UNSET = "unset"
+
+    def __repr__(self) -> str:
+        return "unset"
+
+
+UNSET: Final = Unset.UNSET

@@ -13,14 +13,14 @@ import asyncio
 import logging
 from collections.abc import Iterable
 
+from locktender.base.background import end_tasks
 from locktender.base.clock import SECOND
 from locktender.base.durations import spoken
 from locktender.base.errors import LocktenderError, NotFound, StoreError, WaitTimeout
 from locktender.base.model import RunRow
 from locktender.base.states import TERMINAL_RUNS
-from locktender.client.guard import Guard
-from locktender.stages.chores import end_tasks
-from locktender.stages.engine import Engine
+from locktender.client.guard import ClientGuard
+from locktender.engine import Engine
 from locktender.store.protocol import Store
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -34,8 +34,8 @@ BREATH_SECONDS = 0.0005
 """Rest between two looks, per waiter: a busy neighbour must not make us read all the time."""
 
 
-class Waiting:
-    def __init__(self, store: Store, engine: Engine | None, guard: Guard) -> None:
+class RunWaiter:
+    def __init__(self, store: Store, engine: Engine | None, guard: ClientGuard) -> None:
         self._store = store
         self._engine = engine
         self._guard = guard

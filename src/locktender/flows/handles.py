@@ -1,4 +1,6 @@
-"""Handles: what a step's call gives inside a flow, in place of its result; and conditions made from them.
+"""Parts of a result by its annotation: `handle.path` of a dataclass, `handle[0]` of a list.
+
+Handles: what a step's call gives inside a flow, in place of its result; and conditions made from them.
 
 A handle is typed as the result it stands for, so that handing it to another
 step type-checks. What a result could do and a handle cannot (be looped over,
@@ -7,8 +9,13 @@ tested by `if`, printed into a text) raises an error that says what to write.
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import typing
 from collections.abc import Iterable
 from typing import Any, Generic, Literal, NoReturn, Protocol, TypeVar, cast
+
+import msgspec
 
 from locktender.base.errors import InvalidFlow
 from locktender.base.graph import (
@@ -21,7 +28,49 @@ from locktender.base.graph import (
     Output,
     Truthy,
 )
-from locktender.flows import parts
+
+
+def field_of(annotation: Any, name: str) -> tuple[str | int, Any] | None:
+    """Where attribute `name` of a value of this type stands in its JSON, and the attribute's own type."""
+    kind: Any = typing.get_origin(annotation) or annotation
+    if not isinstance(kind, type):
+        return None
+    key = _key(kind, name)
+    return None if key is None else (key, _hints(kind).get(name, Any))
+
+
+def _key(kind: Any, name: str) -> str | int | None:
+    if issubclass(kind, msgspec.Struct):
+        renamed = dict(zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True))
+        return renamed.get(name)
+    if dataclasses.is_dataclass(kind):
+        return name if name in kind.__dataclass_fields__ else None
+    if named := cast("tuple[str, ...]", getattr(kind, "_fields", ())):  # a NamedTuple is an array
+        return named.index(name) if name in named else None
+    field = cast("dict[str, Any]", getattr(kind, "model_fields", {})).get(name)
+    return None if field is None else field.serialization_alias or name
+
+
+def element_of(annotation: Any, key: str | int) -> Any:
+    """The type of `value[key]`, or Any."""
+    kind: Any = typing.get_origin(annotation) or annotation
+    arguments = typing.get_args(annotation)
+    if typing.is_typeddict(kind):
+        return _hints(kind).get(str(key), Any)
+    if not isinstance(kind, type) or not arguments:
+        return Any
+    if kind is tuple and ... not in arguments:
+        return dict(enumerate(arguments)).get(cast("int", key), Any)
+    return arguments[-1] if issubclass(kind, dict) else arguments[0]
+
+
+@functools.lru_cache(maxsize=1024)
+def _hints(kind: Any) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(kind)
+    except (NameError, TypeError):
+        return {}
+
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -56,10 +105,10 @@ class Handle(Generic[T_co]):
             raise self._untraceable(
                 f"cannot be cut with {key!r}", 'Pick one part: handle["key"] or handle[0].'
             )
-        return self._part(key, parts.element_of(self._annotation, key))
+        return self._part(key, element_of(self._annotation, key))
 
     def __getattr__(self, name: str) -> Handle[Any]:
-        found = None if name.startswith("_") else parts.field_of(self._annotation, name)
+        found = None if name.startswith("_") else field_of(self._annotation, name)
         if found is None:
             raise NotInResult(
                 f"the result of {self._label!r} has no field {name!r} that is known here.",

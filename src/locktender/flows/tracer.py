@@ -31,7 +31,7 @@ from locktender.flows.handles import Handle, condition_of, output_of
 from locktender.flows.pools import Placeholder
 from locktender.flows.registry import registry
 from locktender.flows.templates import Templates
-from locktender.flows.ways import Args, Kwargs, Over, Place, Taken
+from locktender.flows.ways import Args, Kwargs, Over, Taken, TracePlace
 
 MAX_INNER_FLOWS = 50
 """How deep flows may call flows."""
@@ -60,7 +60,7 @@ class recording:  # noqa: N801 — read as a verb: `with recording(tracer)`
 
 
 @dataclass(slots=True)
-class Scope:
+class TraceScope:
     """A flow whose body is being called: the outermost, or one inlined in it."""
 
     flow: FlowDef
@@ -82,10 +82,10 @@ class Tracer:
         self.nodes: list[Node] = []
         self.values: Templates = Templates(params, given)
         self.files: set[str] = {flow.file}
-        self.place: Place | None = flow.ways.start
+        self.place: TracePlace | None = flow.ways.start
         """Where this trace is on a way that others took; None once it has left all that are known."""
         self._names: dict[str, int] = {}
-        self._scopes = [Scope(flow, "")]
+        self._scopes = [TraceScope(flow, "")]
         self._sequential = [scope for scope in self._scopes if flow.sequential]
 
     def call(self, call: StepCall, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Handle[Any]:
@@ -123,7 +123,7 @@ class Tracer:
         # What a node is called and follows depends on the flows around it: ways have only one.
         self.place = None
         outside = self._sequential
-        self._scopes.append(Scope(flow, prefix, len(self.nodes)))
+        self._scopes.append(TraceScope(flow, prefix, len(self.nodes)))
         self._sequential = [scope for scope in self._scopes if scope.flow.sequential]
         try:
             result = flow.fn(*args, **kwargs)
@@ -185,7 +185,7 @@ class Tracer:
             self._add_cleanup(call.on_failure, {index})
         return Handle(self.values, Output(index), self.nodes[index].name, returns)
 
-    def _follow(self, known: Place) -> Handle[Any]:
+    def _follow(self, known: TracePlace) -> Handle[Any]:
         """The node is the one another run made at this place, with everything that was checked then."""
         self.place, node = known, known.node
         self._names.setdefault(node.name, 1)

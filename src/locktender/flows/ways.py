@@ -46,7 +46,7 @@ class Taken(NamedTuple):
     over: Over | None
 
 
-class Place:
+class TracePlace:
     """Behind one node, and behind all those before it on the way there."""
 
     __slots__ = ("_ends", "_next", "_ways", "node", "output", "returns", "taken")
@@ -60,11 +60,13 @@ class Place:
         """None: the node is known by its content alone."""
         self.returns: Any = returns
         self._ways = ways
-        self._next: list[Place] = []
+        self._next: list[TracePlace] = []
         # Digests: a way of a thousand places may end at each, and its graphs be a million nodes.
         self._ends: list[tuple[AnyTemplate | None, str]] = []
 
-    def by_call(self, call: object, args: Args, kwargs: Kwargs, over: Over | None) -> Place | None:
+    def by_call(
+        self, call: object, args: Args, kwargs: Kwargs, over: Over | None
+    ) -> TracePlace | None:
         """Where this call leads, if another run has made it here."""
         for each in self._next:
             taken = each.taken
@@ -78,7 +80,9 @@ class Place:
                 return each
         return None
 
-    def by_node(self, node: Node, index: int, taken: Taken | None, returns: Any) -> Place | None:
+    def by_node(
+        self, node: Node, index: int, taken: Taken | None, returns: Any
+    ) -> TracePlace | None:
         """Where `node` leads, which is known from here on; None where no more are kept."""
         for each in self._next:
             if each.node == node:
@@ -87,7 +91,7 @@ class Place:
         if len(self._next) >= MOST_BRANCHES or ways.places >= MOST_PLACES:
             return None
         ways.places += 1
-        place = Place(ways, node, index, taken, returns)
+        place = TracePlace(ways, node, index, taken, returns)
         self._next.append(place)
         return place
 
@@ -108,4 +112,4 @@ class Ways:
 
     def __init__(self) -> None:
         self.places: int = 0
-        self.start: Place = Place(self, _NOWHERE, -1, None, Any)
+        self.start: TracePlace = TracePlace(self, _NOWHERE, -1, None, Any)

@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from locktender.kernel.place import Floor, Skill, Worker
+from locktender.kernel.placement import Requirement, Worker, WorkerSet
 
 
-class Waiting(NamedTuple):
+class WaitingTasks(NamedTuple):
     """How many tasks of one skill lack only a worker, and since when the first of them does."""
 
     tasks: int
@@ -38,8 +38,8 @@ class Want(msgspec.Struct, frozen=True):
     """What these will take by themselves in a moment: free permits not on offer yet, or not answered for."""
 
     @property
-    def skill(self) -> Skill:
-        return Skill(self.executor, self.step, self.signature, self.needs)
+    def skill(self) -> Requirement:
+        return Requirement(self.executor, self.step, self.signature, self.needs)
 
 
 class Demand(msgspec.Struct, frozen=True):
@@ -61,7 +61,7 @@ class Demand(msgspec.Struct, frozen=True):
         return found
 
 
-def demand_of(floor: Floor, waiting: Mapping[Skill, Waiting]) -> Demand:
+def demand_of(floor: WorkerSet, waiting: Mapping[Requirement, WaitingTasks]) -> Demand:
     wants: list[Want] = []
     for skill, (tasks, since) in waiting.items():
         matching = [worker for worker in floor.matching(skill) if not worker.row.draining]

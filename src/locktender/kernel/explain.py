@@ -2,6 +2,8 @@
 
 Read-only over a conductor, live or rebuilt from rows. Unlike deciding, it does
 not stop at the first gate: an operator who opens one wants to know of the next.
+
+How long a waiter is waited for: when it fails if nothing lets it go.
 """
 
 from __future__ import annotations
@@ -17,16 +19,16 @@ from locktender.base.ids import run_of
 from locktender.base.limits import Rate
 from locktender.base.model import Stubborn
 from locktender.base.states import HOLDING, TaskState
-from locktender.kernel.advance import Progress
-from locktender.kernel.conductor import Conductor
+from locktender.kernel.dag import RunGraph
 from locktender.kernel.entries import TaskEntry
+from locktender.kernel.explain_workers import bound_by_total, misfit, no_room, seats
+from locktender.kernel.gate_names import counted, gate_name
 from locktender.kernel.gates import Gate, Lane, PoolGate
-from locktender.kernel.misfit import misfit
-from locktender.kernel.naming import counted, gate_name
-from locktender.kernel.no_room import bound_by_total, no_room, seats
-from locktender.kernel.place import HOLD, Station, Worker
-from locktender.kernel.sharing import Group, Line, Told
-from locktender.kernel.steps import Phase
+from locktender.kernel.lifecycle import Lifecycle
+from locktender.kernel.node_state import Phase
+from locktender.kernel.placement import HOLD, Worker, WorkerGate
+from locktender.kernel.queue_position import QueueGroup, QueuePosition, Told
+from locktender.kernel.scheduler import Scheduler
 
 MOST_HOLDERS = 20
 
@@ -77,7 +79,7 @@ class Typical(msgspec.Struct, frozen=True):
 
 
 def explain_task(
-    conductor: Conductor, entry: TaskEntry, typical: Typical, now: int
+    conductor: Scheduler, entry: TaskEntry, typical: Typical, now: int
 ) -> list[Reason]:
     """Every gate that blocks a requested task; empty when it starts with the next cycle."""
     if entry.state != TaskState.REQUESTED:
@@ -101,21 +103,21 @@ def explain_task(
     ]
     for pool, slots in lane.pools:
         reasons += _pool(conductor, entry, pool, slots, usual, now)
-    if isinstance(lane.station, Station) and ledger.floor.pick(lane.station.skill) is None:
+    if isinstance(lane.station, WorkerGate) and ledger.floor.pick(lane.station.skill) is None:
         reasons.append(_worker(conductor, entry, lane.station, usual, now))
     if reasons:
         reasons += turn_reason(_sharing(conductor, entry, lane))
     return reasons
 
 
-def turn_reason(line: Line) -> list[Reason]:
+def turn_reason(line: QueuePosition) -> list[Reason]:
     """A turn blocks nobody, but says who is next when a gate opens."""
     if line.fair is None or not line.shared:
         return []
     return [Reason(f"fair:{line.fair.key}", line.text, ahead=line.ahead, ahead_is=line.told)]
 
 
-def _sharing(conductor: Conductor, entry: TaskEntry, lane: Lane[TaskEntry]) -> Line:
+def _sharing(conductor: Scheduler, entry: TaskEntry, lane: Lane[TaskEntry]) -> QueuePosition:
     """Who takes turns with a task at any of its pools, or for a worker."""
     pools = {pool.name for pool, _ in lane.pools}
     return _line(
@@ -128,15 +130,15 @@ def _sharing(conductor: Conductor, entry: TaskEntry, lane: Lane[TaskEntry]) -> L
 
 
 def _line(
-    conductor: Conductor, entry: TaskEntry, beside: Callable[[Lane[TaskEntry]], bool]
-) -> Line:
+    conductor: Scheduler, entry: TaskEntry, beside: Callable[[Lane[TaskEntry]], bool]
+) -> QueuePosition:
     """Who goes before a task of those in lanes `beside` it.
 
     Turns move with every start, wherever it is, and are not stored: a number of tasks is only about right.
     """
     board = conductor.ledger.board
     own = (entry.rank, entry.id)
-    groups: list[Group] = []
+    groups: list[QueueGroup] = []
     for lane in board.lanes.values() if entry.lane is not None else ():
         if not beside(lane):
             continue
@@ -145,13 +147,13 @@ def _line(
         for task in lane.live.values():
             waiting[task.rank[0]] += 1
             older[task.rank[0]] += (task.rank, task.id) < own
-        groups += [Group(lane.fair, rank, waiting[rank], older[rank]) for rank in waiting]
+        groups += [QueueGroup(lane.fair, rank, waiting[rank], older[rank]) for rank in waiting]
     value = None if entry.lane is None else entry.lane.fair
-    return Line(board.turns, value, entry.rank[0], groups, known=False)
+    return QueuePosition(board.turns, value, entry.rank[0], groups, known=False)
 
 
 def _pool(
-    conductor: Conductor, entry: TaskEntry, pool: PoolGate, slots: int, usual: int | None, now: int
+    conductor: Scheduler, entry: TaskEntry, pool: PoolGate, slots: int, usual: int | None, now: int
 ) -> list[Reason]:
     reasons: list[Reason] = []
     if 0 <= pool.limit < slots:
@@ -185,7 +187,7 @@ def _pool(
 
 
 def _rate(
-    conductor: Conductor, entry: TaskEntry, pool: PoolGate, rate: Rate, slots: int, now: int
+    conductor: Scheduler, entry: TaskEntry, pool: PoolGate, rate: Rate, slots: int, now: int
 ) -> Reason:
     """How much of the burst is spent, when it lets the next ones go, and those before it first."""
     spent, wait = min(pool.owed(now), rate.burst), pool.granted_at(slots) - now
@@ -207,7 +209,7 @@ def _rate(
 
 
 def _full(
-    conductor: Conductor, entry: TaskEntry, gate: Gate, need: int, usual: int | None, now: int
+    conductor: Scheduler, entry: TaskEntry, gate: Gate, need: int, usual: int | None, now: int
 ) -> Reason:
     tasks = [
         task
@@ -254,7 +256,7 @@ def _holder(task: TaskEntry, gate: Gate, stubborn: Stubborn | None) -> Holder:
     )
 
 
-def _run_id(conductor: Conductor, seq: int) -> str:
+def _run_id(conductor: Scheduler, seq: int) -> str:
     run = conductor.ledger.runs.get(seq)
     return f"number {seq}" if run is None else run.row.id
 
@@ -276,7 +278,7 @@ def _uses(task: TaskEntry, gate: Gate) -> int:
     return int(gate in task.lane.gates)
 
 
-def _ahead(conductor: Conductor, entry: TaskEntry, gate: Gate) -> Line:
+def _ahead(conductor: Scheduler, entry: TaskEntry, gate: Gate) -> QueuePosition:
     return _line(
         conductor,
         entry,
@@ -287,7 +289,7 @@ def _ahead(conductor: Conductor, entry: TaskEntry, gate: Gate) -> Line:
 
 
 def _worker(
-    conductor: Conductor, entry: TaskEntry, station: Station, usual: int | None, now: int
+    conductor: Scheduler, entry: TaskEntry, station: WorkerGate, usual: int | None, now: int
 ) -> Reason:
     skill = station.skill
     # Who holds slots for code of its own is a worker by its rows, but runs no step.
@@ -325,21 +327,21 @@ def _worker(
     )
 
 
-def stubborn_by_token(conductor: Conductor) -> dict[int, Stubborn]:
+def stubborn_by_token(conductor: Scheduler) -> dict[int, Stubborn]:
     """Attempts that were told to stop and still run, as their workers said last."""
     workers = conductor.ledger.floor.workers.values()
     return {each.token: each for worker in workers for each in worker.row.stubborn}
 
 
 def _line_for_worker(
-    conductor: Conductor, entry: TaskEntry, station: Station, matching: list[Worker], now: int
-) -> Line:
+    conductor: Scheduler, entry: TaskEntry, station: WorkerGate, matching: list[Worker], now: int
+) -> QueuePosition:
     """Who waits for the same permits of the same workers, of whatever step, and for nothing else."""
     board = conductor.ledger.board
     executor = station.skill.executor
-    known: dict[Station, bool] = {station: True}
+    known: dict[WorkerGate, bool] = {station: True}
 
-    def shares(other: Station) -> bool:
+    def shares(other: WorkerGate) -> bool:
         if other not in known:
             known[other] = other.skill.executor == executor and any(
                 worker.fits(other.skill) for worker in matching
@@ -349,7 +351,9 @@ def _line_for_worker(
     def beside(lane: Lane[TaskEntry]) -> bool:
         if lane is entry.lane:
             return True
-        head = lane.head() if isinstance(lane.station, Station) and shares(lane.station) else None
+        head = (
+            lane.head() if isinstance(lane.station, WorkerGate) and shares(lane.station) else None
+        )
         return head is not None and board.blocked_by(lane, head, now)[0] is None
 
     return _line(conductor, entry, beside)
@@ -382,7 +386,7 @@ def _seconds(microseconds: int) -> str:
 # -- nodes that wait for others --------------------------------------------------------------------
 
 
-def waiting_nodes(progress: Progress) -> Iterable[tuple[str, list[str]]]:
+def waiting_nodes(progress: RunGraph) -> Iterable[tuple[str, list[str]]]:
     """Nodes not yet asked for, and the nodes they wait for."""
     for step in progress.steps:
         if step.phase is not Phase.WAITING:
@@ -394,3 +398,36 @@ def waiting_nodes(progress: Progress) -> Iterable[tuple[str, list[str]]]:
             and (step.index in other.dependents or step.index in other.followers)
         ]
         yield step.node.name, names
+
+
+UNKNOWN_US = 0
+"""The dispatch deadline of a step that has none of its own: whoever leads has that setting."""
+
+
+class Until(msgspec.Struct, frozen=True):
+    """When a waiter ends without having started, and as what."""
+
+    kind: str
+    """`queue_timeout`, `capacity` (the dispatch deadline), or `deadline` of the whole run."""
+    at: int
+
+    def text(self, now: int) -> str:
+        left = spoken(max(0, self.at - now))
+        match self.kind:
+            case "capacity":
+                return f"fails with capacity in {left} unless a worker takes it"
+            case "deadline":
+                return f"ends timed_out in {left} unless it has ended by then"
+            case _:
+                return f"fails with {self.kind} in {left} unless it has started"
+
+
+def patience(lives: Lifecycle, entry: TaskEntry) -> list[Until]:
+    """What ends the wait of a requested task. The clock for a worker runs once all other gates were passed."""
+    found: list[Until] = []
+    timeout, deadline = lives.queue_timeout_of(entry), lives.dispatch_deadline_of(entry)
+    if timeout is not None:
+        found.append(Until("queue_timeout", entry.requested_at + timeout))
+    if entry.eligible_at and deadline != UNKNOWN_US:
+        found.append(Until("capacity", entry.eligible_at + deadline))
+    return found

@@ -7,19 +7,19 @@ from collections.abc import Mapping, Set
 import msgspec
 
 from locktender.base.limits import Limits
-from locktender.kernel.conductor import Conductor
 from locktender.kernel.entries import QueuedRun
 from locktender.kernel.explain import MOST_HOLDERS, Holder, Reason, Typical, turn_reason, wait_for
 from locktender.kernel.gates import UNBOUNDED, Gate
 from locktender.kernel.ledger import Ledger
-from locktender.kernel.sharing import Line, Told
+from locktender.kernel.queue_position import QueuePosition, Told
+from locktender.kernel.scheduler import Scheduler
 
 
 def explain_queued(
-    conductor: Conductor,
+    conductor: Scheduler,
     head: QueuedRun,
     typical: Typical,
-    line: Line,
+    line: QueuePosition,
     now: int,
     *,
     replaced: str | None = None,
@@ -52,7 +52,7 @@ def explain_queued(
     return reasons + [msgspec.structs.replace(each, ahead_is=told) for each in turn_reason(line)]
 
 
-def place_told(ledger: Ledger, head: QueuedRun, line: Line) -> Told:
+def place_told(ledger: Ledger, head: QueuedRun, line: QueuePosition) -> Told:
     """How a run's place in `line` is meant: whoever is held up at a tag is overtaken by those behind."""
     waits_for_another = head.row.waits_for is not None and head.lane is None
     return _told(line.told, waits_for_another or bool(_held_up(ledger, head, line)))
@@ -62,7 +62,7 @@ def _told(told: Told, unsure: bool) -> Told:
     return "about" if told == "exact" and unsure else told
 
 
-def _held_up(ledger: Ledger, head: QueuedRun, line: Line) -> Set[str]:
+def _held_up(ledger: Ledger, head: QueuedRun, line: QueuePosition) -> Set[str]:
     """Tags' counters that may be full for the run, or for one before it, while the run gate has room."""
     limit = ledger.run_gate.limit
     places = UNBOUNDED if limit < 0 else limit
@@ -90,12 +90,12 @@ def _tag_cap(limits: Limits, counter: str) -> int:
 
 
 def _full(
-    conductor: Conductor,
+    conductor: Scheduler,
     head: QueuedRun,
     gate: Gate,
     gates: tuple[Gate, ...],
     typical: Typical,
-    line: Line,
+    line: QueuePosition,
     now: int,
 ) -> Reason:
     ledger = conductor.ledger
@@ -128,7 +128,7 @@ def _full(
     )
 
 
-def _turns(ledger: Ledger, gates: tuple[Gate, ...], line: Line) -> int:
+def _turns(ledger: Ledger, gates: tuple[Gate, ...], line: QueuePosition) -> int:
     """How many of those before a run take a place at the run gate in its stead.
 
     Whoever is held up at a tag that the run does not carry is overtaken, but takes the places that come

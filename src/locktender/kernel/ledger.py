@@ -19,10 +19,10 @@ from locktender.base.limits import Limits, TagRule
 from locktender.base.model import RunRow, WorkerRow
 from locktender.base.states import TaskState
 from locktender.kernel import lanes
-from locktender.kernel.board import Board
+from locktender.kernel.admission import AdmissionQueue
 from locktender.kernel.entries import QueuedRun, RunEntry, TaskEntry
 from locktender.kernel.gates import Gate, Key, Lane, PoolGate
-from locktender.kernel.place import Floor, Skill, Station, Worker
+from locktender.kernel.placement import Requirement, Worker, WorkerGate, WorkerSet
 
 MOST_POOLS = 10_000
 
@@ -30,9 +30,9 @@ MOST_POOLS = 10_000
 class Ledger:
     def __init__(self, limits: Limits) -> None:
         self.limits: Limits = limits
-        self.floor: Floor = Floor(limits.placement)
-        self.queue: Board[QueuedRun] = Board()
-        self.board: Board[TaskEntry] = Board()
+        self.floor: WorkerSet = WorkerSet(limits.placement)
+        self.queue: AdmissionQueue[QueuedRun] = AdmissionQueue()
+        self.board: AdmissionQueue[TaskEntry] = AdmissionQueue()
         self.run_gate: Gate = Gate("runs", "max_concurrent_runs", limits.max_concurrent_runs)
         self.tag_gates: dict[str, Gate] = {}
         self.pools: dict[str, PoolGate] = {}
@@ -247,7 +247,9 @@ class Ledger:
         if lane is not None and self.board.lanes.get(lane.key) in (lane, None):
             return lane
         spec = run.graph.nodes[node]
-        skill = Skill(spec.executor, spec.step, spec.signature, tuple(sorted(spec.needs.items())))
+        skill = Requirement(
+            spec.executor, spec.step, spec.signature, tuple(sorted(spec.needs.items()))
+        )
         window = run.windows.get(node)
         # Without gates of its own a run shares its lanes with all runs that need the same.
         own = run.seq if run.own_gates or window is not None else 0
@@ -323,8 +325,8 @@ class Ledger:
         if self.floor.unequal and task.lane is not None and task.worker in self.floor.workers:
             self._station(task.lane).tally.lasted(task.worker, until - task.started_at)
 
-    def _station(self, lane: Lane[TaskEntry]) -> Station:
-        assert isinstance(lane.station, Station)  # noqa: S101
+    def _station(self, lane: Lane[TaskEntry]) -> WorkerGate:
+        assert isinstance(lane.station, WorkerGate)  # noqa: S101
         return lane.station
 
     def release(self, task: TaskEntry) -> None:

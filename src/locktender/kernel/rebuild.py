@@ -14,13 +14,13 @@ from locktender.base.model import RunRow
 from locktender.base.states import TaskState
 from locktender.kernel import render
 from locktender.kernel.entries import RunEntry, TaskEntry
-from locktender.kernel.lives import Lives, failure_of
-from locktender.kernel.steps import PLAIN, Existing
+from locktender.kernel.lifecycle import Lifecycle, failure_of
+from locktender.kernel.node_state import PLAIN, Existing
 
 LEADER_CHANGED = "its leader changed"
 
 
-def restore_run(lives: Lives, row: RunRow, graph: Graph, rows: list[TaskRow], now: int) -> None:
+def restore_run(lives: Lifecycle, row: RunRow, graph: Graph, rows: list[TaskRow], now: int) -> None:
     """Take up a run where its rows stand."""
     run = lives.ledger.add_run(row, graph, charged=False)
     progress = lives.enter(run)
@@ -64,7 +64,7 @@ def _entry(run: RunEntry, row: TaskRow) -> TaskEntry:
     return entry
 
 
-def _pick_up(lives: Lives, entry: TaskEntry, row: TaskRow, now: int) -> None:
+def _pick_up(lives: Lifecycle, entry: TaskEntry, row: TaskRow, now: int) -> None:
     scope = lives.progress[entry.run.seq].scope
     item = row.input if row.idx != PLAIN else None
     entry.pools = render.pool_needs(entry.spec, scope, item)

@@ -34,7 +34,7 @@ _members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 NULL = b"null"
 
 
-class Scope:
+class RenderScope:
     """Where a template's values come from: the run, and the outputs of what it waited for."""
 
     __slots__ = ("consts", "output", "params", "tags")
@@ -57,7 +57,7 @@ def split_object(raw: bytes) -> dict[str, bytes]:
     return {key: bytes(value) for key, value in _members(raw).items()}
 
 
-def render(template: AnyTemplate, scope: Scope, item: bytes | None = None) -> bytes:
+def render(template: AnyTemplate, scope: RenderScope, item: bytes | None = None) -> bytes:
     match template:
         case Const(index):
             return scope.consts[index]
@@ -80,11 +80,11 @@ def render(template: AnyTemplate, scope: Scope, item: bytes | None = None) -> by
             return _dump(scope.tags.get(key))
 
 
-_NOTHING = Scope({}, (), {}, lambda _: NULL)
+_NOTHING = RenderScope({}, (), {}, lambda _: NULL)
 """What an item is rendered in: it looks at nothing else."""
 
 
-def call(node: Node, scope: Scope, item: bytes | None = None) -> bytes:
+def call(node: Node, scope: RenderScope, item: bytes | None = None) -> bytes:
     """The whole call of a step as stored in its task's input."""
     return codec.render_call(
         [render(each, scope, item) for each in node.args],
@@ -92,7 +92,7 @@ def call(node: Node, scope: Scope, item: bytes | None = None) -> bytes:
     )
 
 
-def shared(node: Node, scope: Scope) -> bytes | None:
+def shared(node: Node, scope: RenderScope) -> bytes | None:
     """What all items of a map have in common, rendered once; None where an item is all there is."""
     if not node.kwargs and len(node.args) == 1 and isinstance(node.args[0], Item):
         return None
@@ -113,7 +113,7 @@ def merge(node: Node, common: bytes | None, item: bytes) -> bytes:
     return codec.render_call(args, kwargs)
 
 
-def holds(condition: AnyCondition, scope: Scope) -> bool:
+def holds(condition: AnyCondition, scope: RenderScope) -> bool:
     """Whether `condition` is true. Whatever is wrong with it is raised: a bad condition never means true."""
     match condition:
         case Truthy(value):
@@ -148,7 +148,9 @@ def _compare(op: str, left: Any, right: Any) -> bool:
             raise InvalidInput(f"unknown comparison {op!r}.", field="when", got=op)
 
 
-def pool_needs(node: Node, scope: Scope, item: bytes | None = None) -> tuple[tuple[str, int], ...]:
+def pool_needs(
+    node: Node, scope: RenderScope, item: bytes | None = None
+) -> tuple[tuple[str, int], ...]:
     """The slots a task needs, by pool, with keys rendered; sorted, so that equal needs are equal."""
     if not node.pools:
         return ()
@@ -157,7 +159,9 @@ def pool_needs(node: Node, scope: Scope, item: bytes | None = None) -> tuple[tup
     return tuple(sorted(needs))
 
 
-def _keyed(pool: str, key: tuple[str | AnyTemplate, ...], scope: Scope, item: bytes | None) -> str:
+def _keyed(
+    pool: str, key: tuple[str | AnyTemplate, ...], scope: RenderScope, item: bytes | None
+) -> str:
     parts: list[str] = []
     for part in key:
         if isinstance(part, str):

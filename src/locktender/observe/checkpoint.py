@@ -53,7 +53,7 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Marks:
+class HistoryMarks:
     """What the history says of itself."""
 
     last: Checkpoint | None = None
@@ -78,7 +78,7 @@ class HistoryBroken(LocktenderError):
     code = "history_broken"
 
 
-async def marks(store: Store) -> Marks:
+async def marks(store: Store) -> HistoryMarks:
     """All marks, added up."""
     found: list[EventRow] = []
     after = 0
@@ -88,7 +88,7 @@ async def marks(store: Store) -> Marks:
     return add_up(found)
 
 
-def add_up(rows: Iterable[EventRow]) -> Marks:
+def add_up(rows: Iterable[EventRow]) -> HistoryMarks:
     """What the events of the run `HISTORY` come to."""
     last: Checkpoint | None = None
     runs = batches = until = checked = passed_over = forced = 0
@@ -105,10 +105,10 @@ def add_up(rows: Iterable[EventRow]) -> Marks:
             until = max(until, data["until"])
             checked = max(checked, data["checked"])
             kept = () if last is None else last.peaks
-    return Marks(last, runs, batches, until, checked, passed_over, forced, kept)
+    return HistoryMarks(last, runs, batches, until, checked, passed_over, forced, kept)
 
 
-async def load(store: Store, slack_us: int = SLACK_US) -> tuple[History, Marks]:
+async def load(store: Store, slack_us: int = SLACK_US) -> tuple[History, HistoryMarks]:
     """Everything that is left of what happened, with the graphs it refers to and what is known of the rest."""
     for _ in range(_TRIES):
         known = await marks(store)

@@ -1,15 +1,113 @@
-"""The queue as it will be served: priority, then fair turn, then age."""
+"""Where a queued run stands, from rows: who waits beside it, and whose turn it is.
+
+The leader's fair turns are clocks in its memory. Each start of a run tells in
+the history which turn it took, and turns never go back, so that the end of the
+history is enough to know them: whatever is a whole step before the last turn
+tells nothing any more. A new leader, or a changed fair key, begins anew.
+
+The queue as it will be served: priority, then fair turn, then age.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heapreplace
 
-from locktender.base.limits import Limits
+from locktender.base.events import NOBODY, Event, EventRow, unpack
+from locktender.base.limits import Fair, Limits
 from locktender.base.model import RunRow
+from locktender.base.states import RunState
+from locktender.kernel import lanes
+from locktender.kernel.fair_turns import Turns
 from locktender.kernel.lanes import rank
-from locktender.kernel.turns import Turns
-from locktender.observe.standing import turns_taken
-from locktender.store.protocol import Heads, QueueEntry, Store
+from locktender.kernel.queue_position import QueueGroup, QueuePosition
+from locktender.store.protocol import EventFilter, Heads, QueueEntry, QueueLine, Store
+
+MOST_COUNTED = 100_000
+"""Queued runs that are counted: about 20 ms."""
+TAILS = (500, 5_000)
+"""Rows of the history that are read to learn the turns: first a few, then more, then what is known must do."""
+
+
+async def line_of(store: Store, row: RunRow, limits: Limits) -> QueuePosition | None:
+    """Who goes before a queued run; None if it is not queued any more."""
+    found = await store.line(row.seq, MOST_COUNTED)
+    if found is None:
+        return None
+    groups = groups_of(found)
+    own = row.tags.get(limits.fair.key, "") if limits.fair is not None else ""
+    turns, known = Turns(), True
+    if limits.fair is not None and len({group.value for group in groups} | {own}) > 1:
+        turns, known = await turns_taken(store, limits.fair)
+    return QueuePosition(turns, own, found.rank, groups, known=known, cut=found.cut)
+
+
+def groups_of(line: QueueLine) -> list[QueueGroup]:
+    """Who waits beside a run, as the kernel reads it."""
+    groups: list[QueueGroup] = []
+    for group in line.groups:
+        counters, value = lanes.read(group.lane)
+        if not lanes.holds(group.lane):
+            groups.append(QueueGroup(value, group.rank, group.waiting, group.older, counters))
+    return groups
+
+
+async def turns_taken(store: Store, fair: Fair) -> tuple[Turns, bool]:
+    """The clocks of the leader, and whether that is all of them."""
+    turns = Turns()
+    turns.set(fair)
+    if await store.leader() is None:
+        return turns, True  # whoever leads next begins anew
+    known = False
+    for tail in TAILS:
+        rows = await store.events(EventFilter(limit=tail, newest=True))
+        turns, known = replayed(_told(rows), fair, whole=len(rows) < tail)
+        if known:
+            break
+    return turns, known
+
+
+def _told(rows: Sequence[EventRow]) -> Iterator[Event]:
+    """What may concern turns, the last first."""
+    for row in reversed(rows):
+        if row.run <= NOBODY or b'"turn":' in row.body:
+            yield from reversed(unpack(row))
+
+
+def replayed(events: Iterable[Event], fair: Fair, *, whole: bool) -> tuple[Turns, bool]:
+    """The clocks after the first of `events` (the last comes first), and whether those are all.
+
+    `whole`: there are no more events than these.
+    """
+    turns = Turns()
+    turns.set(fair)
+    term = first_cycle = 0
+    last: int | None = None
+    for event in events:
+        term = term or event.term
+        if event.term and (event.term < term or event.cycle < first_cycle):
+            return turns, True
+        if event.subject == "audit" and event.after == "pruned":
+            return turns, False
+        if event.subject == "limit" and event.data.get("kind") == "fair":
+            first_cycle = event.cycle  # what this very cycle started came after it
+        value, turn = _start(event)
+        if value is None:
+            continue
+        last = turn if last is None else last
+        if turn <= last - Turns.STEP:
+            return turns, True
+        turns.present = last
+        turns.clock.setdefault(value, turn + Turns.STEP // fair.weight(value))
+    return turns, whole
+
+
+def _start(event: Event) -> tuple[str | None, int]:
+    value, turn = event.data.get("fair"), event.data.get("turn")
+    if event.subject != "run" or event.after != RunState.RUNNING:
+        return None, 0
+    return (value, turn) if isinstance(value, str) and isinstance(turn, int) else (None, 0)
+
 
 MOST_HEADS = 4_096
 """Rows that are read to find whose turn comes first. Where more lanes wait than that, the oldest of them count."""

@@ -1,6 +1,11 @@
-"""A ledger of all active work, rebuilt from rows for whoever asks beside the leader. It decides nothing."""
+"""A ledger of all active work, rebuilt from rows for whoever asks beside the leader. It decides nothing.
+
+What the leader's provisioner does about tasks that wait for a worker, for whoever asks beside it.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -9,25 +14,26 @@ from locktender.base.graph import Graph
 from locktender.base.ids import run_of
 from locktender.base.model import RunRow
 from locktender.base.states import TaskState
-from locktender.kernel.conductor import Conductor
-from locktender.kernel.explain import Typical
-from locktender.kernel.lives import Defaults
-from locktender.kernel.patience import UNKNOWN_US
-from locktender.store import values
+from locktender.kernel.explain import UNKNOWN_US, Reason, Typical
+from locktender.kernel.lifecycle import Defaults
+from locktender.kernel.scheduler import Scheduler
+from locktender.store import blob_values
 from locktender.store.protocol import Snapshot, Store
 
 _graph = msgspec.json.Decoder(Graph).decode
 
 
-async def rebuild(store: Store) -> tuple[Conductor, Snapshot]:
+async def rebuild(store: Store) -> tuple[Scheduler, Snapshot]:
     """A ledger of all active work as the rows have it now. It decides nothing and writes nothing."""
     snapshot = await store.load()
-    conductor = Conductor(snapshot.limits, 0, "why", Defaults(dispatch_deadline_us=UNKNOWN_US))
+    conductor = Scheduler(snapshot.limits, 0, "why", Defaults(dispatch_deadline_us=UNKNOWN_US))
     conductor.graphs.update({key: _graph(body) for key, body in snapshot.graphs.items()})
     # As the leader does: what is mapped over, or decides a condition, may have been put away.
-    runs = [await values.open_values(store, row) for row in snapshot.runs]
+    runs = [await blob_values.open_values(store, row) for row in snapshot.runs]
     graphs = {row.seq: conductor.graphs[row.graph] for row in runs}
-    tasks = [await values.open_output(store, graphs[run_of(row.id)], row) for row in snapshot.tasks]
+    tasks = [
+        await blob_values.open_output(store, graphs[run_of(row.id)], row) for row in snapshot.tasks
+    ]
     conductor.restore(
         runs,
         tasks,
@@ -43,7 +49,7 @@ async def rebuild(store: Store) -> tuple[Conductor, Snapshot]:
     return conductor, snapshot
 
 
-def typical(snapshot: Snapshot, conductor: Conductor, recent: list[RunRow]) -> Typical:
+def typical(snapshot: Snapshot, conductor: Scheduler, recent: list[RunRow]) -> Typical:
     """Usual durations, from what has ended lately."""
     by_step: dict[str, list[int]] = {}
     for row in snapshot.tasks:
@@ -56,10 +62,33 @@ def typical(snapshot: Snapshot, conductor: Conductor, recent: list[RunRow]) -> T
     )
 
 
-def _step(conductor: Conductor, row: TaskRow) -> str:
+def _step(conductor: Scheduler, row: TaskRow) -> str:
     run = conductor.ledger.runs.get(run_of(row.id))
     return "" if run is None else run.graph.nodes[row.node].step
 
 
 def _median(values: list[int]) -> int:
     return sorted(values)[len(values) // 2]
+
+
+WORKER_GATE = "worker"
+
+
+async def provisioner_words(store: Store) -> str | None:
+    """As the leader stored them last; None: nobody leads, or who leads starts no workers."""
+    if await store.leader() is None:
+        return None
+    found = await store.provisioned()
+    return None if found.said is None else found.said.words(found.now)
+
+
+async def provisioner_note(store: Store, waiting: Iterable[Sequence[Reason]]) -> str:
+    """Empty where none of those who wait lacks only a worker: for others nobody is started."""
+    if not any(all(reason.gate == WORKER_GATE for reason in each) for each in waiting if each):
+        return ""
+    if await store.leader() is None:
+        return "No process leads: start an engine on this store."
+    words = await provisioner_words(store)
+    if words is None:
+        return "No provisioner: workers are started by hand."
+    return f"Provisioner: {words}."

@@ -23,12 +23,12 @@ log: logging.Logger = logging.getLogger(__name__)
 _PARENT = "traceparent"
 
 
-class Named(Protocol):
+class TracedStep(Protocol):
     @property
     def name(self) -> str: ...
 
 
-class Attempt(Protocol):
+class TracedAttempt(Protocol):
     """What is told of an attempt."""
 
     @property
@@ -42,7 +42,7 @@ class Attempt(Protocol):
     @property
     def worker(self) -> str: ...
     @property
-    def step(self) -> Named: ...
+    def step(self) -> TracedStep: ...
     @property
     def trace(self) -> str | None: ...
 
@@ -58,7 +58,7 @@ def traceparent() -> str | None:
     return carrier.get(_PARENT)
 
 
-def start(attempt: Attempt) -> Span | None:
+def start(attempt: TracedAttempt) -> Span | None:
     """The attempt's span; None where nobody collects any."""
     if "opentelemetry.trace" not in sys.modules:
         return None
@@ -135,7 +135,7 @@ def _tracer() -> Tracer | None:
     return _known[1]
 
 
-def _started(tracer: Tracer, attempt: Attempt) -> Span:
+def _started(tracer: Tracer, attempt: TracedAttempt) -> Span:
     from opentelemetry.context import Context  # noqa: PLC0415
     from opentelemetry.trace import SpanKind  # noqa: PLC0415
 

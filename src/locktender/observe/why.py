@@ -17,23 +17,21 @@ from locktender.base.labels import never as never_by_label
 from locktender.base.model import RunRow, Stubborn
 from locktender.base.states import EXECUTING_RUNS, RunState, TaskState
 from locktender.kernel import explain, lanes
-from locktender.kernel.conductor import Conductor
 from locktender.kernel.entries import QueuedRun, TaskEntry
-from locktender.kernel.explain import Reason, Typical, waiting_nodes
+from locktender.kernel.explain import Reason, Typical, Until, patience, waiting_nodes
 from locktender.kernel.explain_runs import explain_queued, place_told
-from locktender.kernel.naming import told_to_stop
-from locktender.kernel.patience import Until, patience
-from locktender.kernel.sharing import Told
-from locktender.observe.provisioning import WORKER_GATE, provisioner_note
-from locktender.observe.rebuilt import rebuild, typical
-from locktender.observe.standing import line_of
+from locktender.kernel.gate_names import told_to_stop
+from locktender.kernel.queue_position import Told
+from locktender.kernel.scheduler import Scheduler
+from locktender.observe.queue_order import line_of
+from locktender.observe.rebuilt import WORKER_GATE, provisioner_note, rebuild, typical
 from locktender.store.protocol import RunFilter, Store
 
 SAMPLE = 50
 MOST_GROUPS = 50
 
 
-class Waiting(msgspec.Struct, frozen=True, omit_defaults=True):
+class WaitingStep(msgspec.Struct, frozen=True, omit_defaults=True):
     """Tasks of one step of a run that wait for the same gates."""
 
     step: str
@@ -78,7 +76,7 @@ class Why(msgspec.Struct, frozen=True, omit_defaults=True):
     one before it up (about), or a long queue was not counted to its end (at least)."""
     priority: int = 0
     tags: dict[str, str] = {}
-    waiting: tuple[Waiting, ...] = ()
+    waiting: tuple[WaitingStep, ...] = ()
     pending: dict[str, list[str]] = {}
     """Steps not asked for yet, and the steps they wait for."""
     running: dict[str, int] = {}
@@ -201,7 +199,7 @@ async def explain_task(store: Store, task: int, labels: Declared | None = None) 
     )
 
 
-def _held_note(conductor: Conductor, entry: TaskEntry, now: int) -> str:
+def _held_note(conductor: Scheduler, entry: TaskEntry, now: int) -> str:
     stubborn = explain.stubborn_by_token(conductor).get(entry.token)
     if stubborn is None:
         return f"Worker {entry.worker} has it: it waits for nothing."
@@ -210,7 +208,7 @@ def _held_note(conductor: Conductor, entry: TaskEntry, now: int) -> str:
 
 
 def _reasons(
-    conductor: Conductor, entry: TaskEntry, usual: Typical, now: int, labels: Declared | None
+    conductor: Scheduler, entry: TaskEntry, usual: Typical, now: int, labels: Declared | None
 ) -> list[Reason]:
     """What blocks it; where no worker may ever have the labels it needs, never is said in place of not now."""
     found = explain.explain_task(conductor, entry, usual, now)
@@ -268,7 +266,7 @@ async def _executing(store: Store, row: RunRow, labels: Declared | None) -> Why:
     if run is None or progress is None:
         return _why(row, snapshot.now, row.queued_at, note="It is ending.")
     usual = typical(snapshot, conductor, [])
-    groups: dict[tuple[str, tuple[str, ...]], Waiting] = {}
+    groups: dict[tuple[str, tuple[str, ...]], WaitingStep] = {}
     running: dict[str, int] = {}
     told: dict[str, StubbornStep] = {}
     by_token = explain.stubborn_by_token(conductor)
@@ -285,9 +283,9 @@ async def _executing(store: Store, row: RunRow, labels: Declared | None) -> Why:
         if lane not in seen or entry.not_before > snapshot.now:
             seen[lane] = tuple(_reasons(conductor, entry, usual, snapshot.now, labels))
         key = (entry.spec.name, tuple(reason.gate for reason in seen[lane]))
-        group = groups.get(key) or Waiting(entry.spec.name, 0, seen[lane])
+        group = groups.get(key) or WaitingStep(entry.spec.name, 0, seen[lane])
         until = _earliest(group.until, patience(conductor.lives, entry))
-        groups[key] = Waiting(group.step, group.count + 1, group.reasons, until)
+        groups[key] = WaitingStep(group.step, group.count + 1, group.reasons, until)
     notes = [await _nobody_leads(store)] if groups else []
     notes.append(await provisioner_note(store, [group.reasons for group in groups.values()]))
     return msgspec.structs.replace(

@@ -10,5 +10,5 @@ dealing     how many workers it takes for what waits: pure
 local       worker processes on this machine
 worker_logs what those print, and the lock by which everybody knows that they live
 
-`stages/overflow.py` is where a leader runs them.
+`provision/controller.py` is where a leader runs them.
 """

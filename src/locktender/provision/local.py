@@ -33,7 +33,7 @@ from pathlib import Path
 from locktender.base.clock import SECOND, Clock, SystemClock
 from locktender.base.config import PREFIX, Settings
 from locktender.base.errors import LocktenderError
-from locktender.kernel.naming import counted
+from locktender.kernel.gate_names import counted
 from locktender.provision.protocol import Capacity, Provisioned, ProvisionedState
 from locktender.provision.worker_logs import WorkerLogs, last_words, shorten
 

@@ -31,15 +31,13 @@ from dataclasses import dataclass
 
 from locktender.base.config import Settings
 from locktender.base.durations import spoken
-from locktender.base.model import WorkerRow
-from locktender.base.provisioning import Said
+from locktender.base.model import Said, WorkerRow
 from locktender.kernel.demand import Demand
-from locktender.kernel.place import Skill
-from locktender.provision.answers import WrongAnswer, capacity_of, named
-from locktender.provision.dealing import Ask, Bag, Draft, Needs, fits, spoken_skill
+from locktender.kernel.placement import Requirement
+from locktender.provision.calls import WrongAnswer, capacity_of, named
+from locktender.provision.packing import Ask, Bag, Draft, Needs, fits, spoken_skill
 from locktender.provision.protocol import Capacity, ProvisionedState, Provisioner
-from locktender.provision.sight import Known, Plan, Sight, Stored
-from locktender.provision.standing import Standing
+from locktender.provision.state import KnownWorker, ProvisionPlan, Standing, Stored, WorkersSeen
 
 PARTING_US = 5_000_000
 """How long one that has left and is listed nowhere still counts: its process may not be gone yet."""
@@ -83,11 +81,11 @@ class Policy:
         self.last_error: str = ""
         self._provisioner = provisioner
         self._seed = seed
-        self._known: dict[str, Known] = {}
+        self._known: dict[str, KnownWorker] = {}
         self._on_the_way: list[Ask] = []
         """Planned, and not answered for yet."""
         self._not_before = 0
-        self._set_aside: dict[Skill, int] = {}
+        self._set_aside: dict[Requirement, int] = {}
         """Skills for which a worker came and did not fit, and until when nobody asks for one again."""
         self._met: dict[Needs, Capacity] = {}
         """What the worker that joined last had, by the needs it was asked for with."""
@@ -158,7 +156,7 @@ class Policy:
 
     def _expect(self, ask: Ask, names: Iterable[str], now: int) -> None:
         for name in names:
-            known = self._known.setdefault(name, Known(now + self.rules.start_timeout_us))
+            known = self._known.setdefault(name, KnownWorker(now + self.rules.start_timeout_us))
             known.ask, known.ours = ask, True
 
     def _answered(self, ask: Ask) -> None:
@@ -175,7 +173,7 @@ class Policy:
 
     # -- the plan ----------------------------------------------------------------------------------
 
-    def plan(self, sight: Sight, now: int) -> Plan:
+    def plan(self, sight: WorkersSeen, now: int) -> ProvisionPlan:
         """What to do about what is seen."""
         self.standing.blind = False
         rows: defaultdict[str, list[WorkerRow]] = defaultdict(list)
@@ -199,9 +197,9 @@ class Policy:
             self.last_request = "; ".join(f"{ask.n} {ask.reason}" for ask in asks)
         stored = {each.name for each in sight.stored}
         gone = sorted(stored - self._known.keys() - present - alive)
-        return Plan(tuple(asks), tuple(give_up), tuple(gone))
+        return ProvisionPlan(tuple(asks), tuple(give_up), tuple(gone))
 
-    def _return(self, sight: Sight, here: set[str]) -> None:
+    def _return(self, sight: WorkersSeen, here: set[str]) -> None:
         """Forget whose name was taken away while another process led: it came and went, and that leader knew."""
         if sight.term != self._term:
             self._term = sight.term
@@ -212,7 +210,7 @@ class Policy:
         for each in stored:
             known = self._known.get(each.name)
             if known is None:
-                known = self._known[each.name] = Known(each.until, each.ask)
+                known = self._known[each.name] = KnownWorker(each.until, each.ask)
             if each.joined and not known.came:
                 known.came = True
                 if known.ours:
@@ -221,7 +219,7 @@ class Policy:
     def _meet(self, rows: Mapping[str, Sequence[WorkerRow]], alive: set[str], now: int) -> None:
         for name in alive - rows.keys() - self._known.keys():
             # The provisioner lists it and the store does not: it may still join.
-            self._known[name] = Known(now + self.rules.start_timeout_us)
+            self._known[name] = KnownWorker(now + self.rules.start_timeout_us)
         for name in sorted(rows.keys() & self._known.keys()):
             known = self._known[name]
             if known.joined:
@@ -247,7 +245,7 @@ class Policy:
             self.last_error = f"worker {name} came and does not fit {spoken_skill(skill)}"
             self._set_aside[skill] = now + LONGEST_COOLDOWN_US
 
-    def _part(self, sight: Sight, present: set[str], alive: set[str], now: int) -> None:
+    def _part(self, sight: WorkersSeen, present: set[str], alive: set[str], now: int) -> None:
         """Forget who has ended. Any number that failed at once are one failure.
 
         Who ended well has failed too if it never joined, unless it was let go, or was another process's:
@@ -359,7 +357,7 @@ class Policy:
         wanted = {want.needs for want in demand.wants if want.tasks > want.room}
         return {needs: capacity_of(self._provisioner, dict(needs)) for needs in sorted(wanted)}
 
-    def _proven(self, skill: Skill) -> bool:
+    def _proven(self, skill: Requirement) -> bool:
         """Whether a worker that was asked for with these needs has come and fits."""
         met = self._met.get(skill.needs)
         return met is not None and fits(met, skill)

@@ -1,6 +1,6 @@
 """What a provisioner is: somebody who can start workers when asked.
 
-Who calls this: the leader, once a second at most, through `stages/overflow.py`.
+Who calls this: the leader, once a second at most, through `provision/controller.py`.
 A provisioner may fail or hang: no task fails with it and the leader does not
 wait for it. It must not block the event loop.
 

@@ -10,13 +10,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from locktender.engine import Engine
 from locktender.observe import prometheus
 from locktender.observe.prometheus import Exposition
 from locktender.server.answers import Endpoint, answer, guarded, raw, refusing
-from locktender.server.demand import Teller
+from locktender.server.demand import DemandAnswers
 from locktender.server.fresh import Fresh
 from locktender.server.health import Doctor
-from locktender.stages.engine import Engine
 
 METRICS_SECONDS = 0.5
 """How old the text of the metrics may be: it takes milliseconds to make."""
@@ -30,7 +30,7 @@ class App:
         """`since`: the start of the process, in the store's time; `demand`: whether it tells that too."""
         self._engine = engine
         self._doctor = Doctor(engine, since)
-        self._teller = Teller(engine)
+        self._teller = DemandAnswers(engine)
         self._exposition = Exposition(engine.metrics, may_lead=engine.candidate is not None)
         self._metrics = Fresh(self._text, METRICS_SECONDS)
         endpoints: dict[str, Endpoint] = {"/health": self.health, "/metrics": self.metrics}

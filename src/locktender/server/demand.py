@@ -12,11 +12,10 @@ from datetime import datetime
 import msgspec
 
 from locktender.client.views import instant
+from locktender.engine import Engine
 from locktender.kernel.demand import Demand
-from locktender.observe.provisioning import provisioner_words
-from locktender.observe.rebuilt import rebuild
+from locktender.observe.rebuilt import provisioner_words, rebuild
 from locktender.server.fresh import Fresh
-from locktender.stages.engine import Engine
 
 KEPT_SECONDS = 1.0
 PATIENCE_SECONDS = 5.0
@@ -50,7 +49,7 @@ class DemandAnswer(msgspec.Struct, frozen=True):
     """What the leader's provisioner last did, or why it does nothing; None where it has none."""
 
 
-class Teller:
+class DemandAnswers:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._from_rows = Fresh(self._rebuilt, KEPT_SECONDS)

@@ -15,8 +15,8 @@ import msgspec
 from locktender.base import version
 from locktender.base.errors import StoreError
 from locktender.client.views import instant
+from locktender.engine import Engine
 from locktender.server.fresh import Fresh
-from locktender.stages.engine import Engine
 
 STORE_SECONDS = 1.0
 """How long the store may take to answer."""

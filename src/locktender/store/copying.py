@@ -29,7 +29,7 @@ import msgspec
 
 from locktender.base.errors import InvalidInput, StoreError
 from locktender.base.events import HISTORY, Change, pack
-from locktender.store.upkeep import Status
+from locktender.store.maintenance import Status
 
 Rows = Sequence[Sequence[Any]]
 Progress = Callable[[str, int], None]
@@ -52,7 +52,7 @@ _changes = msgspec.json.Decoder(list[Change]).decode
 
 
 @dataclass(frozen=True, slots=True)
-class Marks:
+class CopyMarks:
     """The numbers that were given last, and whose term it is."""
 
     run: int
@@ -73,15 +73,15 @@ class Copied:
     """Events have numbers of their own in the copy."""
 
 
-class Reading(Protocol):
+class CopyReader(Protocol):
     """A store at one instant."""
 
-    async def marks(self) -> Marks: ...
+    async def marks(self) -> CopyMarks: ...
     def rows(self, table: str, batch: int) -> AsyncIterator[Rows]: ...
     def blobs(self, batch: int) -> AsyncIterator[list[tuple[str, bytes]]]: ...
 
 
-class Writing(Protocol):
+class CopyWriter(Protocol):
     """A store that is being filled. Each write is a transaction."""
 
     async def horizon(self) -> int:
@@ -90,22 +90,22 @@ class Writing(Protocol):
 
     async def write(self, table: str, rows: Rows) -> None: ...
     async def put_blobs(self, blobs: list[tuple[str, bytes]]) -> None: ...
-    async def finish(self, marks: Marks, expected: dict[str, int]) -> None:
+    async def finish(self, marks: CopyMarks, expected: dict[str, int]) -> None:
         """Checks that everything is there, and lets engines in."""
         ...
 
 
-class Place(Protocol):
+class CopyPlace(Protocol):
     """A store that can be copied from and to."""
 
     async def status(self) -> Status: ...
-    def reading(self) -> AbstractAsyncContextManager[Reading]: ...
-    def writing(self) -> AbstractAsyncContextManager[Writing]:
+    def reading(self) -> AbstractAsyncContextManager[CopyReader]: ...
+    def writing(self) -> AbstractAsyncContextManager[CopyWriter]:
         """`StoreError` where the store is neither empty nor a copy that was not finished."""
         ...
 
 
-async def check_source(source: Place, *, force: bool) -> Status:
+async def check_source(source: CopyPlace, *, force: bool) -> Status:
     """Refuses a store that is not there to be copied from."""
     status = await source.status()
     if status.copying:
@@ -131,7 +131,7 @@ async def check_source(source: Place, *, force: bool) -> Status:
 
 
 async def copy(
-    source: Place, target: Place, progress: Progress = lambda _table, _done: None
+    source: CopyPlace, target: CopyPlace, progress: Progress = lambda _table, _done: None
 ) -> Copied:
     """Copies everything. Check the source first."""
     async with source.reading() as reading, target.writing() as writing:

@@ -7,8 +7,7 @@ from typing import Any
 
 import msgspec
 
-from locktender.base.model import Request, RunRow, StoredRequest, WorkerRow
-from locktender.base.provisioning import AskedWorker, Said
+from locktender.base.model import AskedWorker, Request, RunRow, Said, StoredRequest, WorkerRow
 
 Row = Sequence[Any]
 

@@ -46,7 +46,7 @@ def check(changes: Sequence[SetLimit]) -> None:
             check_patch(change.kind, change.name, change.patch)
 
 
-def judge(changes: Sequence[SetLimit], rows: Sequence[LimitRow]) -> Changed:
+def judge_limit(changes: Sequence[SetLimit], rows: Sequence[LimitRow]) -> Changed:
     """Code declares the same limits at every start: what changes nothing leaves no trace."""
     known = {(row.kind, row.name): row for row in rows}
     before = compose(rows)

@@ -26,10 +26,11 @@ import msgspec
 from locktender.base.changes import Bucket, Commit, Linger, Order, Reservation, TaskRow
 from locktender.base.events import EventRow
 from locktender.base.limits import Limits
-from locktender.base.logs import LogFilter, LogRow
 from locktender.base.model import (
     LimitChange,
     LimitRow,
+    LogFilter,
+    LogRow,
     NewRun,
     Outcome,
     Request,

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from locktender.base.provisioning import AskedWorker, Said
+from locktender.base.model import AskedWorker, Said
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Provision:
 
 
 @dataclass(frozen=True, slots=True)
-class Provisioned:
+class ProvisionState:
     now: int
     asked: list[AskedWorker]
     """By name."""
@@ -48,4 +48,4 @@ class Provisioning(Protocol):
         """These workers have ended."""
         ...
 
-    async def provisioned(self) -> Provisioned: ...
+    async def provisioned(self) -> ProvisionState: ...

@@ -113,7 +113,7 @@ class Forgetting(Protocol):
     async def discard(self, discard: Discard) -> Discarded: ...
 
 
-class Candidate(NamedTuple):
+class PruneCandidate(NamedTuple):
     """A run that was looked at, as `prune_candidates` gives it."""
 
     seq: int
@@ -138,7 +138,7 @@ def choose(prune: Prune, rows: Iterable[Sequence[Any]]) -> Chosen:
     after the instant, so was everything behind it, and nothing there can have
     ended before.
     """
-    looked_at = [Candidate(*row) for row in rows]
+    looked_at = [PruneCandidate(*row) for row in rows]
     runs: list[int] = []
     until = tasks = 0
     for each in looked_at:

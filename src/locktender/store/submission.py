@@ -29,7 +29,7 @@ from locktender.store.protocol import Submit, Submitted
 REFUSED = frozenset({"rejected", "duplicate"})
 
 
-class Holder(NamedTuple):
+class KeyHolder(NamedTuple):
     """The active run that has a key."""
 
     seq: int
@@ -50,7 +50,7 @@ class Facts:
     stored: Mapping[str, int]
     """Which of the submitted ids are there already: repetitions of a call whose answer was lost."""
     ceilings: Ceilings
-    holders: Mapping[str, Holder]
+    holders: Mapping[str, KeyHolder]
     finished: Mapping[str, tuple[int, str]]
     """Key → the last succeeded run, where a submission skips then."""
     admissions: int = 0
@@ -72,7 +72,7 @@ class _Alike(NamedTuple):
 
 
 @dataclass(slots=True)
-class Plan:
+class AdmissionPlan:
     """Rows to write for what was admitted."""
 
     runs: list[tuple[Any, ...]] = field(default_factory=list[tuple[Any, ...]])
@@ -83,7 +83,7 @@ class Plan:
     keys: dict[str, int] = field(default_factory=dict[str, int])
 
 
-class Desk:
+class Admission:
     """Judges submissions one after another, each in the light of those before it."""
 
     def __init__(self, facts: Facts) -> None:
@@ -136,13 +136,13 @@ class Desk:
             )
         return results
 
-    def _mark(self) -> tuple[int, int, int, Counter[str], dict[str, int], dict[str, Holder]]:
+    def _mark(self) -> tuple[int, int, int, Counter[str], dict[str, int], dict[str, KeyHolder]]:
         added = Counter(self.ceilings.added)
         known, holders = dict(self._known), dict(self._holders)
         return self._next, len(self.new), len(self.replaced), added, known, holders
 
     def _undo(
-        self, mark: tuple[int, int, int, Counter[str], dict[str, int], dict[str, Holder]]
+        self, mark: tuple[int, int, int, Counter[str], dict[str, int], dict[str, KeyHolder]]
     ) -> None:
         self._next, new, replaced, self.ceilings.added, self._known, self._holders = mark
         del self.new[new:], self.replaced[replaced:]
@@ -193,7 +193,7 @@ class Desk:
                         reason=f"replaced by {run.id}",
                     )
                 )
-            self._holders[run.key] = Holder(seq, run.id, run.flow, run.params)
+            self._holders[run.key] = KeyHolder(seq, run.id, run.flow, run.params)
         return Submitted(run.id, seq, "created")
 
     def signatures(self) -> list[str]:
@@ -207,8 +207,8 @@ class Desk:
             for _, run, waits_for in self.new
         ]
 
-    def plan(self, signatures: Sequence[str], lanes: Mapping[str, int]) -> Plan:
-        plan = Plan()
+    def plan(self, signatures: Sequence[str], lanes: Mapping[str, int]) -> AdmissionPlan:
+        plan = AdmissionPlan()
         known: dict[object, _Alike] = {}
         for (seq, run, waits_for), sign in zip(self.new, signatures, strict=True):
             lane = lanes[sign]
@@ -280,7 +280,7 @@ def keys_of(runs: Iterable[NewRun]) -> tuple[set[str], set[str]]:
     return {key for key, _ in keyed}, {key for key, how in keyed if how == "skip_if_finished"}
 
 
-def _meet(run: NewRun, holder: Holder) -> Submitted:
+def _meet(run: NewRun, holder: KeyHolder) -> Submitted:
     """A submission whose key an active run has."""
     difference = _difference(run, holder)
     if run.on_duplicate == "reject" or difference:
@@ -288,7 +288,7 @@ def _meet(run: NewRun, holder: Holder) -> Submitted:
     return Submitted(holder.id, holder.seq, "attached")
 
 
-def _difference(run: NewRun, holder: Holder) -> str:
+def _difference(run: NewRun, holder: KeyHolder) -> str:
     """The names of the parameters that differ, or `flow`."""
     if run.flow != holder.flow:
         return "flow"

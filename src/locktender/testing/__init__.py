@@ -11,13 +11,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from locktender.testing.fixtures import Clock, Engines, MaxConcurrent, eventually
+    from locktender.testing.fixtures import Engines, MaxConcurrent, VirtualClock, eventually
     from locktender.testing.history import HistoryViolated, check_history, load_history
     from locktender.testing.overlap import Overlap, recording
     from locktender.testing.processes import EngineProcess
 
 _HOME_OF = {
-    "Clock": "fixtures",
+    "VirtualClock": "fixtures",
     "EngineProcess": "processes",
     "Engines": "fixtures",
     "HistoryViolated": "history",
@@ -30,12 +30,12 @@ _HOME_OF = {
 }
 
 __all__ = [
-    "Clock",
     "EngineProcess",
     "Engines",
     "HistoryViolated",
     "MaxConcurrent",
     "Overlap",
+    "VirtualClock",
     "check_history",
     "eventually",
     "load_history",

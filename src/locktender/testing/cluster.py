@@ -22,14 +22,14 @@ from typing import Any, cast
 import msgspec
 
 from locktender.client.client import Client
-from locktender.client.embedding import connect
+from locktender.client.open import connect
 from locktender.testing.history import SLACK_US, check_history
 from locktender.testing.overlap import Overlap
 
 PATIENCE_SECONDS = 40.0
 
 
-class Node:
+class ClusterNode:
     """One process. Killed ones are marked in the records of the bodies."""
 
     def __init__(self, command: list[str], log: Path, overlap: Overlap) -> None:
@@ -55,7 +55,7 @@ class Node:
     def log(self) -> str:
         return self._log.read_text(errors="replace")
 
-    def ready(self) -> Node:
+    def ready(self) -> ClusterNode:
         """Waits until it serves: a worker has its lease, a server stands for election."""
         out = self._process.stdout
         line = b"" if out is None else out.readline()
@@ -107,7 +107,7 @@ class Cluster:
         self._folder = folder
         self._overlap = overlap
         self._settings = settings
-        self._nodes: list[Node] = []
+        self._nodes: list[ClusterNode] = []
         self._clients: list[Client] = []
         self.slack_us: int = SLACK_US
         """As `check_history` has it; a leader that hears nothing knows of what others did a poll later."""
@@ -119,7 +119,7 @@ class Cluster:
         provisioner: str | None = None,
         max_workers: int = 1,
         **settings: object,
-    ) -> Node:
+    ) -> ClusterNode:
         """A server on a port of its own choice (`said["port"]`).
 
         spawn          with workers for what overflows
@@ -140,7 +140,7 @@ class Cluster:
         url: str | None = None,
         program: tuple[str, ...] = ("-m", "locktender"),
         **settings: object,
-    ) -> Node:
+    ) -> ClusterNode:
         """A worker with the steps of these files. `url`: its own way to the store, e.g. through a proxy."""
         command = ["worker", *map(str, files), *(["--lead"] if lead else [])]
         for label, value in (labels or {}).items():
@@ -171,12 +171,12 @@ class Cluster:
         settings: Mapping[str, object],
         url: str | None = None,
         program: tuple[str, ...] = ("-m", "locktender"),
-    ) -> Node:
+    ) -> ClusterNode:
         given = {"work_dir": self._folder / "work", **self._settings, **settings}
         for key, value in given.items():
             command += ["--set", f"{key}={value}"]
         number = len(self._nodes)
-        node = Node(
+        node = ClusterNode(
             [
                 sys.executable,
                 *program,

@@ -22,9 +22,9 @@ from locktender.base.errors import NotFound
 from locktender.base.names import UNLIMITED, did_you_mean
 from locktender.client import core as client_core
 from locktender.client.client import Client
-from locktender.client.embedding import connect, embedded
-from locktender.client.opening import store_for
+from locktender.client.open import connect, embedded
 from locktender.observe.checker import peaks
+from locktender.store.open import store_for
 from locktender.store.protocol import Store
 from locktender.store.sqlite.store import SqliteStore
 from locktender.testing.history import check_history, load_history
@@ -47,7 +47,7 @@ def eventually(condition: Callable[[], T], timeout: Duration = "20s", what: str 
     return answer
 
 
-class Clock(ManualClock):
+class VirtualClock(ManualClock):
     """The store's time, which moves only when told.
 
     By it go deadlines of runs, queue timeouts, back-off, rates and leases. A
@@ -84,7 +84,7 @@ class Engines:
         self._settings = settings
         self._clients: list[Client] = []
         self._processes: list[EngineProcess] = []
-        self._clock: Clock | None = None
+        self._clock: VirtualClock | None = None
 
     def __call__(self, **settings: Any) -> Client:
         """A new engine in this process, with these settings over the fixture's."""
@@ -106,9 +106,9 @@ class Engines:
         return process
 
     @contextmanager
-    def virtual(self) -> Generator[Clock]:
+    def virtual(self) -> Generator[VirtualClock]:
         """From here on the file's time is a clock that the test moves."""
-        clock = self._clock = Clock()
+        clock = self._clock = VirtualClock()
 
         def store(settings: Settings) -> Store:
             ours = Path(settings.url).absolute() == self.path.absolute()

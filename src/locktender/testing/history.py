@@ -14,11 +14,11 @@ from locktender.base.clock import MILLISECOND
 from locktender.base.events import Event, unpack
 from locktender.base.graph import Graph
 from locktender.client.client import Client
-from locktender.client.opening import settings_for, store_for
 from locktender.observe.checker import RULES, History, Peak, Rejection, Violation, peaks
-from locktender.observe.checker.replay import replay
-from locktender.observe.checker.world import World
+from locktender.observe.checker.audit import replay
+from locktender.observe.checker.world import HistoryState
 from locktender.observe.checkpoint import marks
+from locktender.store.open import settings_for, store_for
 from locktender.store.protocol import Counts, EventFilter, RunFilter, Store
 
 Source = Client | str | os.PathLike[str]
@@ -148,7 +148,7 @@ async def _states(store: Store) -> dict[int, str]:
     return states
 
 
-def _disagreements(read: Read, world: World) -> list[Violation]:
+def _disagreements(read: Read, world: HistoryState) -> list[Violation]:
     """Where rows and counters say something else than the history."""
     last = read.events[-1].seq if read.events else 0
     found: list[Violation] = []

@@ -54,7 +54,7 @@ _numbers = itertools.count(1)
 Kind = Literal["begin", "end", "kill", "pause", "resume"]
 
 
-class Line(NamedTuple):
+class OverlapRecord(NamedTuple):
     """One line of the file."""
 
     kind: Kind
@@ -72,7 +72,7 @@ class Line(NamedTuple):
 
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(Line).decode
+_decode = msgspec.json.Decoder(OverlapRecord).decode
 
 
 @dataclass(slots=True)
@@ -192,7 +192,9 @@ class Overlap:
         weight: int = 1,
         error: str = "",
     ) -> None:
-        line = Line(kind, _clock.monotonic(), pid, parent, body, name, label, weight, error)
+        line = OverlapRecord(
+            kind, _clock.monotonic(), pid, parent, body, name, label, weight, error
+        )
         # Opened each time: there is nothing to inherit, to share or to close.
         fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -202,7 +204,7 @@ class Overlap:
 
     # -- reading -----------------------------------------------------------------------------------
 
-    def lines(self) -> list[Line]:
+    def lines(self) -> list[OverlapRecord]:
         """Every line so far, in the order in which they were written."""
         if not self.path.exists():
             return []
@@ -270,10 +272,10 @@ _OWN = ("begin", "end")
 """Lines that a process writes itself."""
 
 
-def _steps(lines: list[Line], name: str) -> Iterator[int]:
+def _steps(lines: list[OverlapRecord], name: str) -> Iterator[int]:
     """What each line adds to the number of bodies that run."""
     last = {line.pid: index for index, line in enumerate(lines) if line.kind in (*_OWN, "kill")}
-    running: dict[str, Line] = {}
+    running: dict[str, OverlapRecord] = {}
     woken: dict[int, int] = {}
     for index, line in enumerate(lines):
         if line.kind == "resume":

@@ -23,7 +23,7 @@ import pytest
 
 if TYPE_CHECKING:
     from locktender.client.client import Client
-    from locktender.testing.fixtures import Clock, Engines, MaxConcurrent
+    from locktender.testing.fixtures import Engines, MaxConcurrent, VirtualClock
     from locktender.testing.overlap import Overlap
 
 
@@ -56,7 +56,7 @@ def make_engine(
 
 
 @pytest.fixture
-def engine_clock(make_engine: Engines) -> Iterator[Clock]:
+def engine_clock(make_engine: Engines) -> Iterator[VirtualClock]:
     """The store's time, moved by the test. Ask for it before `engine`, or use `make_engine` after it."""
     with make_engine.virtual() as clock:
         yield clock

@@ -19,9 +19,9 @@ from typing import Any
 
 import msgspec
 
-from locktender.client.embedding import embedded
-from locktender.stages.executors.sources import Source, load
+from locktender.client.open import embedded
 from locktender.testing.overlap import Overlap
+from locktender.worker.executors.sources import CodeSource, load
 
 PATIENCE_SECONDS = 30.0
 READY = "ready"
@@ -94,9 +94,9 @@ class EngineProcess:
         return code
 
 
-def source(file: Path) -> Source:
+def source(file: Path) -> CodeSource:
     """How a file of steps is imported, here and in every engine process: then its steps have one name."""
-    return Source(file.stem, str(file.resolve()))
+    return CodeSource(file.stem, str(file.resolve()))
 
 
 def main(url: str, settings: str, *files: str) -> None:

@@ -17,8 +17,8 @@ from locktender.base.limits import Limits
 from locktender.base.names import UNLIMITED
 from locktender.observe.checker.report import Rejection, Violation
 from locktender.observe.checker.rule import Rule, Watch
-from locktender.observe.checker.subjects import Run
-from locktender.observe.checker.world import World
+from locktender.observe.checker.state import CheckedRun
+from locktender.observe.checker.world import HistoryState
 
 MAX_ACTIVE = "max_active"
 
@@ -39,7 +39,7 @@ class CeilingDoubts(Rule):
     patience: ClassVar[int] = 3
     """Commits of the leader after which a limit that was asked for is certainly recorded."""
 
-    def __init__(self, world: World, found: list[Violation]) -> None:
+    def __init__(self, world: HistoryState, found: list[Violation]) -> None:
         super().__init__(world, found)
         self._doubts: list[Doubt] = []
         self._asked: dict[str, int] = {}
@@ -114,7 +114,7 @@ class ActiveCeiling(CeilingDoubts):
         super().watch(on)
         on.runs(self.queue, "queued")
 
-    def queue(self, event: Event, run: Run) -> None:
+    def queue(self, event: Event, run: CheckedRun) -> None:
         if event.data.get("kind", run.kind) == "hold":
             return
         world = self.world
@@ -145,7 +145,7 @@ class HonestRejections(CeilingDoubts):
     id = "honest_rejections"
     across = True
 
-    def __init__(self, world: World, found: list[Violation]) -> None:
+    def __init__(self, world: HistoryState, found: list[Violation]) -> None:
         super().__init__(world, found)
         self._waiting = sorted(world.history.rejections, key=lambda each: each.as_of, reverse=True)
 

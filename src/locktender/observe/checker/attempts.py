@@ -1,11 +1,70 @@
-"""Attempts, abandons and the pauses between them."""
+"""What fails for want of time must have had its time.
+
+Attempts, abandons and the pauses between them.
+
+No thundering herd.
+"""
 
 from __future__ import annotations
 
 from locktender.base.events import Event
-from locktender.observe.checker.deadlines import error_type
+from locktender.observe.checker.report import Violation
 from locktender.observe.checker.rule import Rule, Watch
-from locktender.observe.checker.subjects import FAILED, STANDING, Task
+from locktender.observe.checker.state import FAILED, STANDING, CheckedRun, CheckedTask
+from locktender.observe.checker.world import HistoryState
+
+_FIELDS = {"queue_timeout": "queue_timeout_us", "capacity": "dispatch_deadline_us"}
+
+
+class DeadlineRule(Rule):
+    """A task fails with `queue_timeout` or `capacity`, and a run ends timed_out, not before its time.
+
+    The clock of a task is taken from its first request in the generation, the
+    shortest of the durations the history knows counts, and where it knows none
+    (a default of the configuration) nothing is said.
+    """
+
+    id = "deadlines"
+
+    def watch(self, on: Watch) -> None:
+        on.tasks(self.fail, "failed")
+        on.runs(self.time_out, "timed_out")
+
+    def fail(self, event: Event, task: CheckedTask) -> None:
+        kind = error_type(event)
+        field = _FIELDS.get(kind)
+        if field is None or task.plan is None or task.run.plan is None:
+            return
+        if task.state != "requested":
+            self.report(event, f"task {task.id} fails with {kind} while it is {task.state}.")
+        run = task.run
+        known: list[int | None] = [
+            getattr(task.plan.node, field),
+            getattr(task.run.plan.graph, field),
+            run.data.get(field),
+        ]
+        durations = [duration for duration in known if duration is not None]
+        waited = event.at + self.world.history.slack_us - task.first_requested_at
+        if durations and waited < min(durations):
+            self.report(
+                event,
+                f"task {task.id} ({task.name}) fails with {kind} after {waited} µs "
+                f"of {min(durations)}.",
+            )
+
+    def time_out(self, event: Event, run: CheckedRun) -> None:
+        deadline = run.data.get("deadline_at")
+        if deadline is None and run.data.get("deadline_us") is not None:
+            deadline = run.queued_at + run.data["deadline_us"]
+        if deadline is not None and event.at + self.world.history.slack_us < deadline:
+            self.report(
+                event, f"run {run.id} times out {deadline - event.at} µs before its deadline."
+            )
+
+
+def error_type(event: Event) -> str:
+    error: dict[str, object] = event.data.get("error") or {}
+    return str(error.get("type", "")).partition(":")[0]
 
 
 class Attempts(Rule):
@@ -20,7 +79,7 @@ class Attempts(Rule):
         on.tasks(self.fail, "failed", "timed_out")
         on.tasks(self.abandon, "abandoned")
 
-    def request(self, event: Event, task: Task) -> None:
+    def request(self, event: Event, task: CheckedTask) -> None:
         plan = task.plan
         if plan is None or task.generation != task.run.generation:
             return
@@ -44,7 +103,7 @@ class Attempts(Rule):
                     f"task {task.id} ({task.name}) failed for good and is requested again.",
                 )
 
-    def schedule(self, event: Event, task: Task) -> None:
+    def schedule(self, event: Event, task: CheckedTask) -> None:
         if event.at < task.not_before:
             self.report(
                 event,
@@ -52,7 +111,7 @@ class Attempts(Rule):
                 "before its back-off ends.",
             )
 
-    def fail(self, event: Event, task: Task) -> None:
+    def fail(self, event: Event, task: CheckedTask) -> None:
         plan = task.plan
         if plan is None:
             return
@@ -73,10 +132,38 @@ class Attempts(Rule):
                 f"{task.abandons} abandons of {plan.node.max_abandons}.",
             )
 
-    def abandon(self, event: Event, task: Task) -> None:
+    def abandon(self, event: Event, task: CheckedTask) -> None:
         if task.plan is not None and task.abandons >= task.plan.node.max_abandons:
             self.report(
                 event,
                 f"task {task.id} ({task.name}) is abandoned the {task.abandons + 1}th time of "
                 f"{task.plan.node.max_abandons}.",
+            )
+
+
+class MaxStarts(Rule):
+    """One cycle starts at most `max_starts_per_cycle` tasks."""
+
+    id = "max_starts"
+
+    def __init__(self, world: HistoryState, found: list[Violation]) -> None:
+        super().__init__(world, found)
+        self._cycle = (0, 0)
+        self._starts = 0
+
+    def watch(self, on: Watch) -> None:
+        on.closed(self.close)
+
+    def close(self) -> None:
+        commit = self.world.commit
+        if (commit.term, commit.cycle) != self._cycle:
+            self._cycle, self._starts = (commit.term, commit.cycle), 0
+        grants = self.world.grants
+        self._starts += len(grants)
+        limit = self.world.in_force.limits.max_starts_per_cycle
+        if grants and 0 <= limit < self._starts:
+            self.report(
+                grants[-1][0],
+                f"cycle {commit.cycle} of term {commit.term} starts {self._starts} tasks; "
+                f"{limit} are allowed.",
             )

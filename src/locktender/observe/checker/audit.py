@@ -1,32 +1,114 @@
-"""The two questions: was every promise kept, and how close to its limit did each thing come."""
+"""Feeds a history to rules, event by event and commit by commit.
+
+The two questions: was every promise kept, and how close to its limit did each thing come.
+"""
 
 from __future__ import annotations
 
 import inspect
-from typing import Final
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, assert_never
 
+from locktender.base.events import Event
 from locktender.observe.checker.admission import ActiveCeiling, HonestRejections
-from locktender.observe.checker.attempts import Attempts
+from locktender.observe.checker.attempts import Attempts, DeadlineRule, MaxStarts
 from locktender.observe.checker.bypass import Bypass
-from locktender.observe.checker.ceilings import CeilingRule, PoolCeiling, RunCeiling
-from locktender.observe.checker.deadlines import Deadlines
-from locktender.observe.checker.dependencies import Dependencies
-from locktender.observe.checker.edges import LegalEdge
-from locktender.observe.checker.fencing import Fencing
+from locktender.observe.checker.dependencies import Dependencies, Sequential
+from locktender.observe.checker.fencing import Fencing, SingleLeader
 from locktender.observe.checker.holding import AllOrNone, Conservation
-from locktender.observe.checker.keys import Keys
-from locktender.observe.checker.leadership import Leadership
-from locktender.observe.checker.loss import NoLoss
-from locktender.observe.checker.parallel import RunParallelism, Window
-from locktender.observe.checker.permits import Permits
-from locktender.observe.checker.rates import Rates
+from locktender.observe.checker.limits import (
+    CeilingRule,
+    Permits,
+    PoolCeiling,
+    Rates,
+    RunCeiling,
+    RunParallelism,
+    Window,
+)
 from locktender.observe.checker.reasons import TrueReason
-from locktender.observe.checker.replay import replay
 from locktender.observe.checker.report import History, Peak, Violation
-from locktender.observe.checker.rule import Rule
-from locktender.observe.checker.sequential import Sequential
-from locktender.observe.checker.starts import MaxStarts
-from locktender.observe.checker.terminal import Terminal
+from locktender.observe.checker.rule import Rule, Watch
+from locktender.observe.checker.state import HistoryCommit, commit_of
+from locktender.observe.checker.state_changes import Keys, LegalEdge, NoLoss, Terminal
+from locktender.observe.checker.world import HistoryState
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    world: HistoryState
+    rules: list[Rule]
+    violations: list[Violation]
+    """By seq; within one, in the order of the rules."""
+
+
+def replay(history: History, rules: Sequence[type[Rule]]) -> Replayed:
+    world = HistoryState(history)
+    found: list[Violation] = []
+    made = [rule(world, found) for rule in rules]
+    watch = Watch()
+    for rule in made:
+        rule.watch(watch)
+    commit: HistoryCommit | None = None
+    for event in history.events:
+        if commit is None or not commit.has(event):
+            if commit is not None and commit.leader:
+                _close(world, watch)
+            commit = world.commit = commit_of(event)
+            for opened in watch.open_handlers:
+                opened()
+        _feed(world, watch, event)
+    if commit is not None:
+        _close(world, watch)
+    for ended in watch.end_handlers:
+        ended()
+    found.sort(key=lambda violation: violation.seq)
+    return Replayed(world, made, found)
+
+
+def _feed(world: HistoryState, watch: Watch, event: Event) -> None:
+    match event.subject:
+        case "task":
+            task = world.task(event)
+            for see_task in watch.task_topic.of(event.after):
+                see_task(event, task)
+            world.apply_task(event, task)
+        case "run":
+            run = world.run(event.run)
+            for see_run in watch.run_topic.of(event.after):
+                see_run(event, run)
+            world.apply_run(event, run)
+        case "wait":
+            task = world.task(event)
+            for see_wait in watch.wait_handlers:
+                see_wait(event, task)
+            world.waits.append((event, task))
+        case "limit" if event.after == "asked":
+            # Somebody set it. For submitters it counts from here, for all else from the leader's commit.
+            for see_asked in watch.asked_handlers:
+                see_asked(event)
+        case "limit":
+            world.apply_limit(event)
+            for see_limit in watch.limit_handlers:
+                see_limit(event)
+        case "worker":
+            world.apply_worker(event)
+        case "audit":
+            # About the history, not a part of what happened: `History.checked` says what follows from it.
+            return
+        case "leader":
+            for see_leader in watch.leader_handlers:
+                see_leader(event)
+            world.in_force.start_term()
+        case _:
+            assert_never(event.subject)
+
+
+def _close(world: HistoryState, watch: Watch) -> None:
+    for closed in watch.close_handlers:
+        closed()
+    world.close()
+
 
 _CEILINGS: Final[tuple[type[CeilingRule], ...]] = (
     RunCeiling,
@@ -44,13 +126,13 @@ RULES: Final[tuple[type[Rule], ...]] = (
     AllOrNone,
     Conservation,
     Fencing,
-    Leadership,
+    SingleLeader,
     Terminal,
     Dependencies,
     Sequential,
     Keys,
     Attempts,
-    Deadlines,
+    DeadlineRule,
     HonestRejections,
     NoLoss,
     Bypass,

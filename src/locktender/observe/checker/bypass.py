@@ -1,4 +1,10 @@
-"""Nobody starves.
+"""Who waits for a pool, in the order of the queue.
+
+Waiters of one run and one step share their needs, their window and their run's
+parallelism: they are kept as one group, and a pool's line holds only each
+group's head. So a long map behind its window costs one look, not one per item.
+
+Nobody starves.
 
 Only waiters that need more than one slot are followed: one that needs a
 single slot of a single pool gets the next one that is freed.
@@ -12,14 +18,117 @@ of the pools they share takes nothing from it.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+
 from locktender.base.events import Event
+from locktender.base.graph import Executor
 from locktender.base.limits import PoolRule
 from locktender.base.names import UNLIMITED
-from locktender.observe.checker.line import Group, Lines, Rank, rank
+from locktender.observe.checker.plan import NodePlan
 from locktender.observe.checker.report import Violation
 from locktender.observe.checker.rule import Rule, Watch
-from locktender.observe.checker.subjects import FAILED, Task
-from locktender.observe.checker.world import World
+from locktender.observe.checker.state import FAILED, CheckedRun, CheckedTask
+from locktender.observe.checker.world import HistoryState
+
+Rank = tuple[int, int, int]
+"""Where a task stands: priority, age, id; smaller is earlier."""
+Head = tuple[Rank, tuple[int, int]]
+Kind = tuple[tuple[tuple[str, int], ...], Executor, tuple[tuple[str, str], ...]]
+
+
+def rank(priority: int, requested_at: int, task: int, age_boost_us: int) -> Rank:
+    if age_boost_us:
+        return 0, requested_at - priority * age_boost_us, task
+    return -priority, requested_at, task
+
+
+class WaitingGroup:
+    """Waiters of one step of one run."""
+
+    __slots__ = ("kind", "members", "needs", "plan", "run", "tasks")
+
+    def __init__(self, run: CheckedRun, plan: NodePlan, needs: dict[str, int]) -> None:
+        self.run: CheckedRun = run
+        self.plan: NodePlan = plan
+        self.needs: dict[str, int] = needs
+        self.kind: Kind = tuple(needs.items()), plan.node.executor, tuple(plan.node.needs.items())
+        """Groups of one kind are blocked by the same things outside their runs."""
+        self.members: list[Rank] = []
+        self.tasks: dict[int, tuple[CheckedTask, Rank]] = {}
+
+    def before(self, other: Rank) -> Iterator[CheckedTask]:
+        for member in self.members[: bisect_left(self.members, other)]:
+            yield self.tasks[member[2]][0]
+
+
+class WaitingLines:
+    """The lines of all pools."""
+
+    def __init__(self) -> None:
+        self.age_boost_us: int = 0
+        self._groups: dict[tuple[int, int], WaitingGroup] = {}
+        self._heads: dict[str, list[Head]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._groups)
+
+    def add(self, task: CheckedTask, plan: NodePlan, needs: dict[str, int]) -> None:
+        place = task.run.id, task.node
+        group = self._groups.get(place)
+        if group is None:
+            group = self._groups[place] = WaitingGroup(task.run, plan, needs)
+        key = rank(task.run.priority, task.requested_at, task.id, self.age_boost_us)
+        head = group.members[0] if group.members else None
+        insort(group.members, key)
+        group.tasks[task.id] = task, key
+        self._move_head(place, group, head)
+
+    def remove(self, task: CheckedTask) -> None:
+        place = task.run.id, task.node
+        group = self._groups.get(place)
+        found = None if group is None else group.tasks.pop(task.id, None)
+        if group is None or found is None:
+            return
+        head = group.members[0]
+        del group.members[bisect_left(group.members, found[1])]
+        self._move_head(place, group, head)
+        if not group.members:
+            del self._groups[place]
+
+    def _move_head(self, place: tuple[int, int], group: WaitingGroup, old: Rank | None) -> None:
+        new = group.members[0] if group.members else None
+        if new == old:
+            return
+        for pool in group.needs:
+            heads = self._heads.setdefault(pool, [])
+            if old is not None:
+                del heads[bisect_left(heads, (old, place))]
+            if new is not None:
+                insort(heads, (new, place))
+            if not heads:
+                del self._heads[pool]
+
+    def groups_before(self, pools: dict[str, int], other: Rank) -> list[WaitingGroup]:
+        """Groups that wait for one of `pools` and have a member that stands before `other`."""
+        found: dict[tuple[int, int], WaitingGroup] = {}
+        for pool in pools:
+            for head, place in self._heads.get(pool, ()):
+                if head >= other:
+                    break
+                found[place] = self._groups[place]
+        return list(found.values())
+
+    def reorder(self, age_boost_us: int) -> None:
+        """The order itself was changed: everybody stands anew."""
+        waiting = [
+            (task, group.plan, group.needs)
+            for group in self._groups.values()
+            for task, _ in group.tasks.values()
+        ]
+        self._groups, self._heads, self.age_boost_us = {}, {}, age_boost_us
+        for task, plan, needs in waiting:
+            self.add(task, plan, needs)
 
 
 class Bypass(Rule):
@@ -29,10 +138,10 @@ class Bypass(Rule):
     id = "bypass"
     across = True
 
-    def __init__(self, world: World, found: list[Violation]) -> None:
+    def __init__(self, world: HistoryState, found: list[Violation]) -> None:
         super().__init__(world, found)
-        self._lines = Lines()
-        self._new: dict[int, Task] = {}
+        self._lines = WaitingLines()
+        self._new: dict[int, CheckedTask] = {}
         self._counts: dict[int, int] = {}
 
     def watch(self, on: Watch) -> None:
@@ -41,11 +150,11 @@ class Bypass(Rule):
         on.leaders(self.elected)
         on.closed(self.close)
 
-    def request(self, _event: Event, task: Task) -> None:
+    def request(self, _event: Event, task: CheckedTask) -> None:
         if task.plan is not None and task.plan.slots > 1:
             self._new[task.id] = task
 
-    def leave(self, _event: Event, task: Task) -> None:
+    def leave(self, _event: Event, task: CheckedTask) -> None:
         if task.state == "requested" and task.plan is not None and task.plan.slots > 1:
             self._new.pop(task.id, None)
             self._counts.pop(task.id, None)
@@ -69,7 +178,7 @@ class Bypass(Rule):
 
     def _judge(self) -> None:
         boost, fair = self._lines.age_boost_us, self.world.in_force.limits.fair
-        starts: list[tuple[Rank, Event, Task]] = []
+        starts: list[tuple[Rank, Event, CheckedTask]] = []
         used = dict[str, int]()
         for event, task in self.world.grants:
             # The earliest request: an offer that was withdrawn keeps its place in the order.
@@ -93,7 +202,7 @@ class Bypass(Rule):
             for pool, slots in task.pools.items():
                 used[pool] += slots
 
-    def _bypassed(self, group: Group, task: Task, used: dict[str, int]) -> bool:
+    def _bypassed(self, group: WaitingGroup, task: CheckedTask, used: dict[str, int]) -> bool:
         """Pools alone block the group's waiters, and the start takes what they need."""
         limits = self.world.in_force.limits
         plan, other = group.plan.node, task.plan
@@ -117,7 +226,7 @@ class Bypass(Rule):
             harmed = harmed or (taken > 0 and now + taken + need > rule.limit)
         return blocked and harmed
 
-    def _has_room(self, group: Group, unseen: dict[int, int]) -> bool:
+    def _has_room(self, group: WaitingGroup, unseen: dict[int, int]) -> bool:
         """The run, its parallelism and the window would let a waiter of the group go."""
         run, node = group.run, group.plan.node
         if run.state != "running" or run.plan is None or run.plan.graph.sequential:
@@ -137,7 +246,7 @@ class Bypass(Rule):
             return False
         return node.window is None or tally.in_flight + hidden < node.window
 
-    def _count(self, group: Group, key: Rank, event: Event) -> None:
+    def _count(self, group: WaitingGroup, key: Rank, event: Event) -> None:
         most = self.world.in_force.limits.max_bypass
         ready = self.world.commit.at - self.world.history.slack_us
         for waiter in list(group.before(key)):

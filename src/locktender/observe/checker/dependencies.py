@@ -1,4 +1,9 @@
-"""A task becomes ready when what it needs is there, and a finished step is not run again."""
+"""Whether a node of a run has come to its end, from what the history shows.
+
+A task becomes ready when what it needs is there, and a finished step is not run again.
+
+Sequential flows: one task after another, in trace order.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +11,7 @@ from locktender.base.events import Event
 from locktender.base.states import NEW
 from locktender.observe.checker.plan import GraphPlan, NodePlan
 from locktender.observe.checker.rule import Rule, Watch
-from locktender.observe.checker.settled import all_completed, settled
-from locktender.observe.checker.subjects import (
+from locktender.observe.checker.state import (
     CANCELLED,
     COMPLETED,
     EXECUTING,
@@ -15,9 +19,39 @@ from locktender.observe.checker.subjects import (
     OPEN,
     SKIPPED,
     STANDING,
-    Run,
-    Task,
+    CheckedRun,
+    CheckedTask,
 )
+
+
+def settled(run: CheckedRun, graph: GraphPlan, node: int) -> bool:
+    """No task of `node` is open, and none is to come.
+
+    A map over an empty list leaves no trace: a map without items counts as
+    settled once everything it waits for is.
+    """
+    plan = graph.nodes[node]
+    tally = run.nodes.get(node)
+    total = 0 if tally is None else tally.total
+    if tally is not None and tally.counts[OPEN]:
+        return False
+    if not plan.mapped:
+        return total > 0
+    if tally is not None and tally.unexpanded and not total:
+        return True
+    if plan.each_of is not None:
+        source = run.nodes.get(plan.each_of)
+        items = 0 if source is None else source.total
+        return settled(run, graph, plan.each_of) and total >= items
+    return total > 0 or all(settled(run, graph, need) for need in plan.needs)
+
+
+def all_completed(run: CheckedRun, plan: NodePlan) -> bool:
+    tally = run.nodes.get(plan.index)
+    if tally is None:
+        return plan.mapped
+    return tally.counts[COMPLETED] == tally.total and not (tally.unexpanded and not tally.total)
+
 
 _SAME_ATTEMPT = frozenset({"scheduled", "running", "abandoned", "handed_back"})
 
@@ -33,7 +67,7 @@ class Dependencies(Rule):
         on.tasks(self.create, "requested", "skipped")
         on.tasks(self.request, "requested")
 
-    def create(self, event: Event, task: Task) -> None:
+    def create(self, event: Event, task: CheckedTask) -> None:
         if task.state != NEW:
             return
         twin = task.run.places.get((task.node, task.index))
@@ -45,7 +79,7 @@ class Dependencies(Rule):
         if task.plan is None and task.run.plan is not None:
             self.report(event, f"task {task.id} is of node {task.node}, which its graph has not.")
 
-    def request(self, event: Event, task: Task) -> None:
+    def request(self, event: Event, task: CheckedTask) -> None:
         run, plan = task.run, task.plan
         if run.state not in EXECUTING:
             self.report(
@@ -60,7 +94,7 @@ class Dependencies(Rule):
         else:
             self._check_needs(event, task, plan, run.plan)
 
-    def _check_not_acted_on(self, event: Event, task: Task) -> None:
+    def _check_not_acted_on(self, event: Event, task: CheckedTask) -> None:
         run = task.run
         tally = run.nodes.get(task.node)
         if run.generation in {task.acted_on, -1 if tally is None else tally.acted_on}:
@@ -70,7 +104,9 @@ class Dependencies(Rule):
                 "but a successor has already taken its failure for final.",
             )
 
-    def _check_needs(self, event: Event, task: Task, plan: NodePlan, graph: GraphPlan) -> None:
+    def _check_needs(
+        self, event: Event, task: CheckedTask, plan: NodePlan, graph: GraphPlan
+    ) -> None:
         run, run_if = task.run, plan.node.run_if
         faults: list[str] = []
         completed = True
@@ -98,7 +134,7 @@ class Dependencies(Rule):
             )
 
 
-def _item_fault(task: Task, source: NodePlan, run_if: str) -> tuple[str, bool]:
+def _item_fault(task: CheckedTask, source: NodePlan, run_if: str) -> tuple[str, bool]:
     """What is wrong with the one item this item needs, and whether that one completed."""
     run, label = task.run, f"{source.node.name}[{task.index}]"
     item = run.places.get((source.index, task.index))
@@ -115,7 +151,7 @@ def _item_fault(task: Task, source: NodePlan, run_if: str) -> tuple[str, bool]:
     return "", standing == COMPLETED
 
 
-def _unfit(run: Run, source: NodePlan, *, ordered_only: bool) -> list[str]:
+def _unfit(run: CheckedRun, source: NodePlan, *, ordered_only: bool) -> list[str]:
     """Why a settled node is not what a successor with run_if="success" needs."""
     tally, label = run.nodes.get(source.index), source.node.name
     if tally is None:
@@ -129,3 +165,67 @@ def _unfit(run: Run, source: NodePlan, *, ordered_only: bool) -> list[str]:
     if not ordered_only and (counts[SKIPPED] or (tally.unexpanded and not tally.total)):
         faults.append(f"{label} was skipped")
     return faults
+
+
+class Sequential(Rule):
+    """In a sequential flow a step is requested only when the one before it has ended for good, and
+    after a failure only if it says so; items of one map start in their order, one after the other."""
+
+    id = "sequential"
+
+    def watch(self, on: Watch) -> None:
+        on.tasks(self.request, "requested")
+        on.tasks(self.start, "scheduled")
+
+    def request(self, event: Event, task: CheckedTask) -> None:
+        run, plan, graph = task.run, task.plan, task.run.plan
+        if plan is None or graph is None or not graph.graph.sequential or plan.index == 0:
+            return
+        tally = run.nodes.get(plan.index)
+        others = run.open - (0 if tally is None else tally.counts[OPEN])
+        before = graph.nodes[plan.index - 1]
+        # That the step before had to wait for the one before it was checked when it was requested.
+        if others or not settled(run, graph, before.index):
+            self.report(
+                event,
+                f"task {task.id} ({task.name}) is requested before {before.node.name!r} has ended "
+                f"({others} other tasks of the run are open).",
+            )
+        last = run.nodes.get(before.index)
+        if last is not None and last.counts[FAILED]:
+            last.acted_on = run.generation
+        if run.failed and plan.node.run_if == "success":
+            self._check_no_failure_before(event, task, plan, graph)
+
+    def _check_no_failure_before(
+        self, event: Event, task: CheckedTask, plan: NodePlan, graph: GraphPlan
+    ) -> None:
+        failed = _failed_before(task.run, plan, graph)
+        if failed:
+            self.report(
+                event,
+                f"task {task.id} ({task.name}) is requested although {failed!r} failed before it.",
+            )
+
+    def start(self, event: Event, task: CheckedTask) -> None:
+        graph = task.run.plan
+        if graph is None or not graph.graph.sequential or task.index <= 0:
+            return
+        last = task.run.places.get((task.node, task.index - 1))
+        if last is None:
+            return
+        standing = STANDING.get(last.state, OPEN)
+        if standing == FAILED:
+            last.acted_on = task.run.generation
+        if standing == OPEN:
+            self.report(
+                event, f"task {task.id} ({task.name}) starts while {last.name} is {last.state}."
+            )
+
+
+def _failed_before(run: CheckedRun, plan: NodePlan, graph: GraphPlan) -> str | None:
+    for earlier in graph.nodes[: plan.index]:
+        tally = run.nodes.get(earlier.index)
+        if tally is not None and tally.counts[FAILED] and not earlier.collects:
+            return earlier.node.name
+    return None

@@ -1,12 +1,17 @@
-"""Every attempt has a token of its own, and every write of it carries that token."""
+"""Every attempt has a token of its own, and every write of it carries that token.
+
+One leader at a time, and its commits in order.
+"""
 
 from __future__ import annotations
 
 from locktender.base.events import Event
 from locktender.base.ids import term_of
 from locktender.base.states import NEW
+from locktender.observe.checker.report import Violation
 from locktender.observe.checker.rule import Rule, Watch
-from locktender.observe.checker.subjects import HOLDING_TASKS, Task
+from locktender.observe.checker.state import HOLDING_TASKS, CheckedTask
+from locktender.observe.checker.world import HistoryState
 
 
 class Fencing(Rule):
@@ -18,13 +23,13 @@ class Fencing(Rule):
     def watch(self, on: Watch) -> None:
         on.tasks(self.change)
 
-    def change(self, event: Event, task: Task) -> None:
+    def change(self, event: Event, task: CheckedTask) -> None:
         if event.after == "scheduled":
             self._offer(event, task)
         elif event.before in HOLDING_TASKS and task.state != NEW:
             self._write(event, task)
 
-    def _offer(self, event: Event, task: Task) -> None:
+    def _offer(self, event: Event, task: CheckedTask) -> None:
         token = event.token
         if token <= task.token:
             self.report(
@@ -39,7 +44,7 @@ class Fencing(Rule):
                 f"which is of term {term_of(token)}.",
             )
 
-    def _write(self, event: Event, task: Task) -> None:
+    def _write(self, event: Event, task: CheckedTask) -> None:
         actor = event.actor
         if "by" in event.data and actor.startswith("leader:"):
             actor = str(event.data["by"])
@@ -56,4 +61,70 @@ class Fencing(Rule):
                 event,
                 f"task {task.id} goes {event.before} → {event.after} by {actor!r}; "
                 f"it was offered to {task.worker!r}.",
+            )
+
+
+class SingleLeader(Rule):
+    """Terms only grow, a term has one owner, its commits are numbered upwards without a repeat,
+    and only a leader brings limits into force."""
+
+    id = "leadership"
+
+    def __init__(self, world: HistoryState, found: list[Violation]) -> None:
+        super().__init__(world, found)
+        self._term = 0
+        self._owner = ""
+        self._last = (0, 0)
+        self._seq = 0
+
+    def watch(self, on: Watch) -> None:
+        on.leaders(self.elected)
+        on.limits(self.limit)
+        on.opened(self.opened)
+        on.closed(self.closed)
+
+    def elected(self, event: Event) -> None:
+        if event.term <= self._term:
+            self.report(
+                event, f"term {event.term} begins after term {self._term} ({self._owner!r})."
+            )
+            return
+        if not event.after:
+            self.report(event, f"term {event.term} has no owner.")
+        self._term, self._owner = event.term, event.after
+
+    def limit(self, event: Event) -> None:
+        if not event.actor.startswith("leader:") or event.after != "in_force":
+            self.report(event, f"{event.actor!r} brings a limit to {event.after!r}.")
+
+    def opened(self) -> None:
+        commit = self.world.commit
+        if commit.seq < self._seq:
+            self.report_at(
+                commit.seq, f"seq {commit.seq} comes after {self._seq}: not in commit order."
+            )
+        self._seq = commit.seq
+        if commit.leader and commit.cycle:
+            this = commit.term, commit.cycle
+            if this <= self._last:
+                self.report_at(
+                    commit.seq,
+                    f"{commit.actor} commits cycle {this[1]} of term {this[0]} after "
+                    f"cycle {self._last[1]} of term {self._last[0]}.",
+                )
+            self._last = max(self._last, this)
+
+    def closed(self) -> None:
+        commit = self.world.commit
+        if not commit.leader:
+            return
+        if commit.term != self._term:
+            why = "is over" if commit.term < self._term else "never began"
+            self.report_at(
+                commit.seq, f"{commit.actor} commits in term {commit.term}, which {why}."
+            )
+        elif commit.actor != f"leader:{self._owner}":
+            self.report_at(
+                commit.seq,
+                f"{commit.actor} commits in term {commit.term}, which is {self._owner!r}'s.",
             )

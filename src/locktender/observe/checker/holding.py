@@ -8,7 +8,7 @@ from locktender.base.events import Event
 from locktender.base.states import NEW
 from locktender.observe.checker.plan import NodePlan
 from locktender.observe.checker.rule import Rule, Watch
-from locktender.observe.checker.subjects import HOLDING_TASKS, RUN_ENDS, Run, Task
+from locktender.observe.checker.state import HOLDING_TASKS, RUN_ENDS, CheckedRun, CheckedTask
 
 
 class AllOrNone(Rule):
@@ -19,7 +19,7 @@ class AllOrNone(Rule):
     def watch(self, on: Watch) -> None:
         on.tasks(self.grant, "scheduled")
 
-    def grant(self, event: Event, task: Task) -> None:
+    def grant(self, event: Event, task: CheckedTask) -> None:
         plan = task.plan
         if plan is None:
             return
@@ -69,7 +69,7 @@ class Conservation(Rule):
         on.runs(self.end, *RUN_ENDS)
         on.ended(self.finish)
 
-    def change(self, event: Event, task: Task) -> None:
+    def change(self, event: Event, task: CheckedTask) -> None:
         holds, comes_from = task.holds, event.before in HOLDING_TASKS
         if event.after == "scheduled":
             if holds:
@@ -81,7 +81,7 @@ class Conservation(Rule):
                 "its slots were never taken, or are released twice.",
             )
 
-    def end(self, event: Event, run: Run) -> None:
+    def end(self, event: Event, run: CheckedRun) -> None:
         for task in run.tasks.values() if run.in_flight else ():
             if task.holds:
                 self.report(

@@ -12,9 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 from locktender.base.events import Event
-from locktender.observe.checker.commit import Released
 from locktender.observe.checker.rule import Rule, Watch
-from locktender.observe.checker.subjects import Task
+from locktender.observe.checker.state import CheckedTask, Released
 
 _UNBOUNDED = 1 << 62
 
@@ -29,7 +28,7 @@ class TrueReason(Rule):
         on.waits(self.wait)
         on.closed(self.close)
 
-    def wait(self, event: Event, task: Task) -> None:
+    def wait(self, event: Event, task: CheckedTask) -> None:
         if task.state != "requested":
             self.report(event, f"task {task.id} is said to wait, but it is {task.state}.")
 
@@ -37,7 +36,7 @@ class TrueReason(Rule):
         for event, task in self.world.waits:
             self._judge(event, task)
 
-    def _judge(self, event: Event, task: Task) -> None:
+    def _judge(self, event: Event, task: CheckedTask) -> None:
         gate = str(event.data.get("gate", ""))
         kind, _, name = gate.partition(":")
         if kind in {"pool", "reserved", "paused", "rate"} and name:
@@ -49,7 +48,7 @@ class TrueReason(Rule):
         elif gate != "worker":
             self.report(event, f"task {task.id} is said to wait at {gate!r}, which is no gate.")
 
-    def _judge_pool(self, event: Event, task: Task, kind: str, pool: str) -> None:
+    def _judge_pool(self, event: Event, task: CheckedTask, kind: str, pool: str) -> None:
         rule = self.world.in_force.limits.pool(pool)
         wanted = task.plan.pools_of(task.run.tags) if task.plan is not None else None
         if wanted is not None and pool not in wanted:
@@ -79,7 +78,7 @@ class TrueReason(Rule):
             event, task, limit, (used - granted, used + released), need, kind != "reserved"
         )
 
-    def _judge_window(self, event: Event, task: Task, name: str) -> None:
+    def _judge_window(self, event: Event, task: CheckedTask, name: str) -> None:
         plan = task.plan
         if plan is None:
             return
@@ -95,7 +94,7 @@ class TrueReason(Rule):
         )
         self._numbers(event, task, plan.node.window, span, 1)
 
-    def _judge_parallel(self, event: Event, task: Task, executor: str) -> None:
+    def _judge_parallel(self, event: Event, task: CheckedTask, executor: str) -> None:
         run = task.run
         if run.plan is None:
             return
@@ -117,7 +116,7 @@ class TrueReason(Rule):
         self._numbers(event, task, limit, span, 1)
 
     def _span(
-        self, used: int, grant: Callable[[Task], bool], release: Callable[[Released], bool]
+        self, used: int, grant: Callable[[CheckedTask], bool], release: Callable[[Released], bool]
     ) -> tuple[int, int]:
         granted = sum(grant(held) for _, held in self.world.grants)
         released = sum(release(gone) for gone in self.world.released)
@@ -126,7 +125,7 @@ class TrueReason(Rule):
     def _numbers(
         self,
         event: Event,
-        task: Task,
+        task: CheckedTask,
         limit: int,
         span: tuple[int, int],
         need: int | None,

@@ -20,11 +20,11 @@ from typing import ClassVar, Generic, TypeVar
 
 from locktender.base.events import Event
 from locktender.observe.checker.report import Violation
-from locktender.observe.checker.subjects import Run, Task
-from locktender.observe.checker.world import World
+from locktender.observe.checker.state import CheckedRun, CheckedTask
+from locktender.observe.checker.world import HistoryState
 
-TaskHandler = Callable[[Event, Task], None]
-RunHandler = Callable[[Event, Run], None]
+TaskHandler = Callable[[Event, CheckedTask], None]
+RunHandler = Callable[[Event, CheckedRun], None]
 EventHandler = Callable[[Event], None]
 Handler = Callable[[], None]
 H = TypeVar("H")
@@ -101,7 +101,7 @@ class Rule:
     across: ClassVar[bool] = False
     """Its verdict on a run may hang on others that were pruned."""
 
-    def __init__(self, world: World, found: list[Violation]) -> None:
+    def __init__(self, world: HistoryState, found: list[Violation]) -> None:
         self.world = world
         self._found = found
 

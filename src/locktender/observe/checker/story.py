@@ -26,7 +26,7 @@ class _Row:
     token: int = 0
 
 
-class Story:
+class HistoryWriter:
     """A history in the making, with leader `a` and worker `w` unless told otherwise."""
 
     def __init__(self, **graphs: Graph) -> None:

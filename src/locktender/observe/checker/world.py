@@ -1,4 +1,4 @@
-"""The state a history implies, event by event. Rules read it; only `World.apply_*` changes it.
+"""The state a history implies, event by event. Rules read it; only `HistoryState.apply_*` changes it.
 
 A rule sees the world as it was *before* the event it is shown, and at the end
 of a leader's commit the world as it is after it. Everything a commit changes
@@ -16,37 +16,39 @@ from typing import Final
 
 from locktender.base.events import Event
 from locktender.base.states import NEW, RunState, TaskState
-from locktender.observe.checker.commit import Commit, Released
-from locktender.observe.checker.inforce import InForce, TagSlot
 from locktender.observe.checker.plan import GraphPlan, plan_of
 from locktender.observe.checker.report import History
-from locktender.observe.checker.subjects import (
+from locktender.observe.checker.state import (
     ACTIVE,
     EXECUTING,
     FAILED,
     HOLDING_TASKS,
     OPEN,
     STANDING,
-    Run,
-    Tally,
-    Task,
-    Worker,
+    CheckedRun,
+    CheckedTask,
+    CheckedWorker,
+    HistoryCommit,
+    InForce,
+    Released,
+    TagSlot,
+    UseCount,
 )
 
 DECIDED_AHEAD: Final = 5
 """Cycles a leader may decide while others are on their way to the store, until it has heard what workers did."""
 
 
-class World:
+class HistoryState:
     """Runs, tasks, usage, workers and limits at one prefix."""
 
     def __init__(self, history: History) -> None:
         self.history = history
-        self.commit: Commit = Commit()
+        self.commit: HistoryCommit = HistoryCommit()
         """The one whose events are being read."""
         self.in_force: InForce = InForce()
-        self.runs: dict[int, Run] = {}
-        self.workers: dict[str, Worker] = {}
+        self.runs: dict[int, CheckedRun] = {}
+        self.workers: dict[str, CheckedWorker] = {}
         self.used: dict[str, int] = {}
         self.executing: int = 0
         self.executing_tags: dict[TagSlot, int] = {}
@@ -55,9 +57,9 @@ class World:
         self.active_holds: int = 0
         self.active_keys: dict[str, set[int]] = {}
         self.executing_keys: dict[str, set[int]] = {}
-        self.grants: list[tuple[Event, Task]] = []
-        self.starts: list[tuple[Event, Run]] = []
-        self.waits: list[tuple[Event, Task]] = []
+        self.grants: list[tuple[Event, CheckedTask]] = []
+        self.starts: list[tuple[Event, CheckedRun]] = []
+        self.waits: list[tuple[Event, CheckedTask]] = []
         self.released: list[Released] = []
         """What the leader may or may not have known of when it decided: everything since its last
         commit, and what workers gave back before that while the cycle may have been decided already,
@@ -67,23 +69,23 @@ class World:
         self.unreadable: str | None = None
         """Why the latest limit event could not be read."""
         self._plans: dict[str, GraphPlan] = {}
-        self._moved: list[Worker] = []
+        self._moved: list[CheckedWorker] = []
 
     # finding
 
-    def run(self, number: int) -> Run:
+    def run(self, number: int) -> CheckedRun:
         run = self.runs.get(number)
         if run is None:
-            run = self.runs[number] = Run(number)
+            run = self.runs[number] = CheckedRun(number)
         return run
 
-    def task(self, event: Event) -> Task:
+    def task(self, event: Event) -> CheckedTask:
         run = self.run(event.run)
         task = run.tasks.get(event.task)
         if task is None:
             # Not kept until it is applied: rules must be able to see that the place is still free.
             data = event.data
-            task = Task(event.task, run, data.get("node", -1), data.get("index", -1))
+            task = CheckedTask(event.task, run, data.get("node", -1), data.get("index", -1))
         return task
 
     def plan(self, digest: str) -> GraphPlan | None:
@@ -94,7 +96,7 @@ class World:
 
     # runs
 
-    def apply_run(self, event: Event, run: Run) -> None:
+    def apply_run(self, event: Event, run: CheckedRun) -> None:
         before, after = run.state, event.after
         was_executing, is_executing = before in EXECUTING, after in EXECUTING
         was_active, is_active = before in ACTIVE, after in ACTIVE
@@ -114,7 +116,7 @@ class World:
         if after == RunState.SUCCEEDED and not run.in_flight:
             run.forget_tasks()
 
-    def _queue(self, event: Event, run: Run) -> None:
+    def _queue(self, event: Event, run: CheckedRun) -> None:
         data = event.data
         if run.state == NEW:
             run.data = data
@@ -130,7 +132,7 @@ class World:
         run.waits_for = data.get("waits_for")
         run.queued_at = event.at
 
-    def _count_executing(self, run: Run, step: int) -> None:
+    def _count_executing(self, run: CheckedRun, step: int) -> None:
         if run.key is not None:
             _enrol(self.executing_keys, run.key, run.id, step)
         if run.kind == "hold":
@@ -140,7 +142,7 @@ class World:
             _count(self.executing_tags, (key, None), step)
             _count(self.executing_tags, (key, value), step)
 
-    def _count_active(self, run: Run, step: int) -> None:
+    def _count_active(self, run: CheckedRun, step: int) -> None:
         if run.key is not None:
             _enrol(self.active_keys, run.key, run.id, step)
         self.active += step
@@ -152,11 +154,11 @@ class World:
 
     # tasks
 
-    def apply_task(self, event: Event, task: Task) -> None:
+    def apply_task(self, event: Event, task: CheckedTask) -> None:
         run, before, after = task.run, task.state, event.after
         tally = run.nodes.get(task.node)
         if tally is None:
-            tally = run.nodes[task.node] = Tally()
+            tally = run.nodes[task.node] = UseCount()
         if before == NEW:
             run.tasks[task.id] = task
             run.places.setdefault((task.node, task.index), task)
@@ -175,7 +177,7 @@ class World:
         _stand(run, task, tally, after)
         task.state = after
 
-    def _take(self, event: Event, task: Task, tally: Tally) -> None:
+    def _take(self, event: Event, task: CheckedTask, tally: UseCount) -> None:
         run, data = task.run, event.data
         task.holds = True
         task.token = event.token
@@ -196,7 +198,7 @@ class World:
             worker.by_executor[executor] = worker.by_executor.get(executor, 0) + 1
         self.grants.append((event, task))
 
-    def _release(self, task: Task, tally: Tally) -> None:
+    def _release(self, task: CheckedTask, tally: UseCount) -> None:
         run, executor = task.run, task.executor
         task.holds = False
         for pool, slots in task.pools.items():
@@ -230,7 +232,7 @@ class World:
         name = data.get("worker") or event.actor.partition(":")[2]
         worker = self.workers.get(name)
         if worker is None:
-            worker = self.workers[name] = Worker(name)
+            worker = self.workers[name] = CheckedWorker(name)
         self._moved.append(worker)
         if event.after in {"joined", "changed"}:
             if event.after == "changed":
@@ -260,7 +262,7 @@ class World:
         self._moved.clear()
 
 
-def _request(event: Event, task: Task) -> None:
+def _request(event: Event, task: CheckedTask) -> None:
     if event.before != TaskState.SCHEDULED:
         # An offer that was taken back does not cost the task its age.
         task.requested_at = event.at
@@ -272,7 +274,7 @@ def _request(event: Event, task: Task) -> None:
         task.tries = task.abandons = 0
 
 
-def _stand(run: Run, task: Task, tally: Tally, after: str) -> None:
+def _stand(run: CheckedRun, task: CheckedTask, tally: UseCount, after: str) -> None:
     old = STANDING.get(task.state, -1)
     new = STANDING.get(after, -1)
     if old == new:

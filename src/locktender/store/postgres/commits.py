@@ -35,11 +35,11 @@ from locktender.kernel.lanes import rank
 from locktender.store.admission import WINDOW_SECONDS, capped, closing
 from locktender.store.decode import decode_tags
 from locktender.store.postgres import notices
-from locktender.store.postgres.compose import Parts, columns
+from locktender.store.postgres.composed_sql import Parts, columns
 from locktender.store.postgres.folding import TASK, Folded, fold
-from locktender.store.postgres.session import Row, Session
+from locktender.store.postgres.session import PostgresSession, Row
 from locktender.store.protocol import Committed
-from locktender.store.waiting_keys import heirs, let_go
+from locktender.store.replacements import heirs, let_go
 
 COPY_OVER = 1_000
 """More new tasks than this are copied in."""
@@ -56,7 +56,7 @@ def not_leader(term: int, row: Row) -> NotLeader:
     )
 
 
-async def commit(tx: Session, commit: Commit) -> Committed:
+async def commit(tx: PostgresSession, commit: Commit) -> Committed:
     folded = fold(commit)
     long_way = folded.tangled or len(folded.new) > COPY_OVER or bool(commit.reprioritised)
     for _ in range(_TRIES):
@@ -98,7 +98,7 @@ def _fence(parts: Parts, commit: Commit, version: int, *, keys: bool) -> None:
     )
 
 
-def _answer(parts: Parts, tx: Session, commit: Commit) -> None:
+def _answer(parts: Parts, tx: PostgresSession, commit: Commit) -> None:
     parts.add("commit_answer", *tx.hint(notices.of_commit(commit.orders)))
 
 
@@ -117,7 +117,7 @@ def _last(rows: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
     return _by_run(list({row[0]: row for row in rows}.values()))
 
 
-async def _at_once(tx: Session, commit: Commit, folded: Folded, version: int) -> Row | None:
+async def _at_once(tx: PostgresSession, commit: Commit, folded: Folded, version: int) -> Row | None:
     parts = Parts()
     _fence(parts, commit, version, keys=False)
     if folded.new:
@@ -185,7 +185,7 @@ def _others(commit: Commit) -> list[tuple[str, list[Any]]]:
 # -- the long way
 
 
-async def step(tx: Session, name: str, *params: Any, idle: list[int] | None = None) -> None:
+async def step(tx: PostgresSession, name: str, *params: Any, idle: list[int] | None = None) -> None:
     """One part by itself, behind a fence that was passed before."""
     parts = Parts()
     parts.add("now", alias="clock")
@@ -197,7 +197,7 @@ async def step(tx: Session, name: str, *params: Any, idle: list[int] | None = No
 
 
 async def _step_by_step(
-    tx: Session, commit: Commit, folded: Folded, version: int, limits: Limits
+    tx: PostgresSession, commit: Commit, folded: Folded, version: int, limits: Limits
 ) -> Row | None:
     async with tx.transaction("begin_alone"):
         parts = Parts()
@@ -227,7 +227,7 @@ async def _step_by_step(
     return rows[0]
 
 
-async def _tasks(tx: Session, folded: Folded) -> None:
+async def _tasks(tx: PostgresSession, folded: Folded) -> None:
     if folded.new:
         ids = [row[0] for row in folded.new]
         # Only the leader makes tasks, and the fence is ours: what is not there now will not be.
@@ -243,7 +243,7 @@ async def _tasks(tx: Session, folded: Folded) -> None:
         await step(tx, "task_end", *columns(folded.ended, 4))
 
 
-async def _end(tx: Session, ended: list[RunEnd], limits: Limits) -> None:
+async def _end(tx: PostgresSession, ended: list[RunEnd], limits: Limits) -> None:
     ends = {end.run: end for end in ended}
     runs = await tx.all("runs_open", sorted(ends))
     if not runs:
@@ -270,7 +270,7 @@ async def _end(tx: Session, ended: list[RunEnd], limits: Limits) -> None:
             await tx.run("run_waits_on", still, run)
 
 
-async def _reprioritise(tx: Session, wanted: list[tuple[int, int]], limits: Limits) -> None:
+async def _reprioritise(tx: PostgresSession, wanted: list[tuple[int, int]], limits: Limits) -> None:
     priorities = dict(wanted)
     moves: list[tuple[int, int, int, int, int]] = []
     for run, lane, _, _, queued_at in await tx.all("queued_runs_by_seq", sorted(priorities)):
@@ -278,7 +278,7 @@ async def _reprioritise(tx: Session, wanted: list[tuple[int, int]], limits: Limi
     await move(tx, sorted(moves))
 
 
-async def move(tx: Session, moves: list[tuple[int, int, int, int, int]]) -> None:
+async def move(tx: PostgresSession, moves: list[tuple[int, int, int, int, int]]) -> None:
     """Gives queued runs a new (priority, lane, rank1, rank2)."""
     # The old place is found from the run's row, so it goes before the row changes.
     await step(tx, "queue_remove", [run for run, *_ in moves])

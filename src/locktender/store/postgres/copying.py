@@ -6,12 +6,12 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 
 from locktender.store import copying
-from locktender.store.copying import BLOBS, EMPTY, TABLES, Marks, Rows
+from locktender.store.copying import BLOBS, EMPTY, TABLES, CopyMarks, Rows
 from locktender.store.migrate import COPYING
 from locktender.store.postgres import opening
-from locktender.store.postgres.compose import columns
-from locktender.store.postgres.session import Session, pairs
-from locktender.store.postgres.upkeep import PostgresUpkeep
+from locktender.store.postgres.composed_sql import columns
+from locktender.store.postgres.maintenance import PostgresUpkeep
+from locktender.store.postgres.session import PostgresSession, pairs
 
 COPIERS = 3
 """The lock of those who fill a schema."""
@@ -42,7 +42,7 @@ class PostgresPlace(PostgresUpkeep):
             yield _Writing(session)
 
 
-async def _begin(session: Session) -> None:
+async def _begin(session: PostgresSession) -> None:
     _, ours = await session.row("schema_exists", session.options.schema)
     if ours and COPYING in pairs(await session.all("migration_list")):
         async with session.transaction("begin_alone"):
@@ -56,7 +56,7 @@ async def _begin(session: Session) -> None:
         await session.run("copy_mark", COPYING)
 
 
-async def _wipe(session: Session) -> None:
+async def _wipe(session: PostgresSession) -> None:
     """Nothing is left, neither of a copy that was not finished nor of what a new store begins with."""
     for table in TABLES:
         await session.run(f"copy_wipe_{table}")
@@ -65,11 +65,11 @@ async def _wipe(session: Session) -> None:
 
 
 class _Reading:
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: PostgresSession) -> None:
         self._session = session
 
-    async def marks(self) -> Marks:
-        return Marks(*await self._session.row("copy_marks"))
+    async def marks(self) -> CopyMarks:
+        return CopyMarks(*await self._session.row("copy_marks"))
 
     async def rows(self, table: str, batch: int) -> AsyncIterator[Rows]:
         session = self._session
@@ -85,7 +85,7 @@ class _Reading:
 
 
 class _Writing:
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: PostgresSession) -> None:
         self._session = session
 
     async def horizon(self) -> int:
@@ -99,7 +99,7 @@ class _Writing:
             for digest, body in blobs:
                 await self._session.run("blob_put", digest, body)
 
-    async def finish(self, marks: Marks, expected: dict[str, int]) -> None:
+    async def finish(self, marks: CopyMarks, expected: dict[str, int]) -> None:
         session = self._session
         async with session.transaction("begin_alone"):
             for table, count in expected.items():

@@ -21,7 +21,7 @@ import asyncpg
 
 from locktender.base.errors import StoreError
 from locktender.store.postgres import faults, notices
-from locktender.store.postgres.line import connect
+from locktender.store.postgres.connection import connect
 from locktender.store.postgres.options import Options
 from locktender.store.postgres.session import SQL
 from locktender.store.protocol import Heard

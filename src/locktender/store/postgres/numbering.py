@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import logging
 
-from locktender.store.postgres.session import Session
+from locktender.store.postgres.session import PostgresSession
 
 log: logging.Logger = logging.getLogger(__name__)
 
 
-async def keep_order(tx: Session) -> None:
+async def keep_order(tx: PostgresSession) -> None:
     """Raises the offset where the next event would stand before the last one. Nearly always a plain read."""
     if not (await tx.row("numbers_taken"))[0]:
         return

@@ -17,7 +17,7 @@ import asyncpg
 
 from locktender.store.migrate import Migrated, Migration, pending, read_migrations
 from locktender.store.postgres import faults
-from locktender.store.postgres.session import Session, pairs
+from locktender.store.postgres.session import PostgresSession, pairs
 
 MIGRATIONS = read_migrations(Path(__file__).parent / "migrations")
 MIGRATORS = 2
@@ -28,7 +28,7 @@ _LONGEST_SECONDS = 3_600.0
 """That one migration may take."""
 
 
-async def check_server(session: Session, connections: int) -> None:
+async def check_server(session: PostgresSession, connections: int) -> None:
     """Refuses a server that is too old, read-only, or has no room for what this process may open."""
     where = session.options.shown
     version, most, used, standby, read_only = await session.row("server")
@@ -41,7 +41,7 @@ async def check_server(session: Session, connections: int) -> None:
         raise faults.no_room(where, most - used, connections - 1)
 
 
-async def migrate(session: Session) -> Migrated:
+async def migrate(session: PostgresSession) -> Migrated:
     """Applies what is pending, each migration in a transaction of its own, beside whoever works here.
 
     A change of a table waits for those who use it, and whoever comes meanwhile
@@ -62,7 +62,7 @@ async def migrate(session: Session) -> Migrated:
     return Migrated(max(before, default=0), len(MIGRATIONS))
 
 
-async def _apply_next(session: Session) -> list[Migration]:
+async def _apply_next(session: PostgresSession) -> list[Migration]:
     """Applies the first migration that is pending, with the schema around it; what is pending then."""
     options, conn = session.options, session.conn
     begin = session.locking("migration_lock", MIGRATORS)
@@ -89,5 +89,5 @@ async def _apply_next(session: Session) -> list[Migration]:
     return left[1:]
 
 
-async def _applied(session: Session) -> dict[int, str]:
+async def _applied(session: PostgresSession) -> dict[int, str]:
     return pairs(await session.all("migration_list"))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from locktender.base.events import HISTORY, Change, pack
 from locktender.store.history import CLIENT
-from locktender.store.postgres.compose import Parts
-from locktender.store.postgres.session import Session
+from locktender.store.postgres.composed_sql import Parts
+from locktender.store.postgres.session import PostgresSession
 from locktender.store.pruning import (
     MARKER,
     PARTS,
@@ -22,7 +22,7 @@ from locktender.store.pruning import (
 )
 
 
-async def prune(tx: Session, prune: Prune) -> Pruned:
+async def prune(tx: PostgresSession, prune: Prune) -> Pruned:
     if prune.dry_run:
         return (await _look(tx, prune))[0]
     # A retry or a replacement looks at an ended run under the same lock: after us, or before.
@@ -35,7 +35,7 @@ async def prune(tx: Session, prune: Prune) -> Pruned:
     return done
 
 
-async def _look(tx: Session, prune: Prune) -> tuple[Pruned, Chosen]:
+async def _look(tx: PostgresSession, prune: Prune) -> tuple[Pruned, Chosen]:
     found = await tx.all(
         "prune_candidates", prune.after, prune.below, prune.before, prune.checked, prune.batch
     )
@@ -46,7 +46,7 @@ async def _look(tx: Session, prune: Prune) -> tuple[Pruned, Chosen]:
     return Pruned(len(chosen.runs), tasks, events, chosen.after), chosen
 
 
-async def remark(tx: Session, change: Change) -> int:
+async def remark(tx: PostgresSession, change: Change) -> int:
     parts = Parts()
     parts.add("now", alias="clock")
     parts.add("open_fence", alias="fence")
@@ -56,7 +56,7 @@ async def remark(tx: Session, change: Change) -> int:
     return (await tx.compose(parts))[0][0]
 
 
-async def mentions(tx: Session, after: int, limit: int) -> Mentions:
+async def mentions(tx: PostgresSession, after: int, limit: int) -> Mentions:
     runs = await tx.all("mentions", after, limit, MARKER)
     if not runs:
         return Mentions(set(), set(), 0, after)
@@ -69,12 +69,12 @@ async def mentions(tx: Session, after: int, limit: int) -> Mentions:
     return Mentions({row[1] for row in runs}, blobs, more, last)
 
 
-async def kept(tx: Session, put_before: int) -> Kept:
+async def kept(tx: PostgresSession, put_before: int) -> Kept:
     graphs, blobs = await tx.several(("graph_names", ()), ("blobs_put_before", (put_before,)))
     return Kept({row[0] for row in graphs}, {row[0] for row in blobs})
 
 
-async def discard(tx: Session, discard: Discard) -> Discarded:
+async def discard(tx: PostgresSession, discard: Discard) -> Discarded:
     async with tx.transaction("begin_alone"):
         graphs = await tx.all("graphs_remove", discard.graphs, discard.last_run)
         blobs = await tx.all("blobs_remove", discard.blobs, discard.put_before)

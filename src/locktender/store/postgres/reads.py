@@ -14,13 +14,12 @@ from locktender.base.changes import Bucket, Linger, Order, Reservation, TaskRow
 from locktender.base.errors import NotFound
 from locktender.base.events import EventRow
 from locktender.base.limits import Limits
-from locktender.base.logs import LogFilter, LogRow
-from locktender.base.model import LimitChange, LimitRow, RunRow, WorkerRow
+from locktender.base.model import LimitChange, LimitRow, LogFilter, LogRow, RunRow, WorkerRow
 from locktender.store import decode
-from locktender.store.counting import tally
+from locktender.store.audit_counts import tally
 from locktender.store.history import news
 from locktender.store.limit_rows import compose
-from locktender.store.postgres.session import Session, limit_rows, pairs
+from locktender.store.postgres.session import PostgresSession, limit_rows, pairs
 from locktender.store.protocol import (
     Counts,
     EventFilter,
@@ -39,7 +38,7 @@ FEW_QUEUED = 8
 _SETTLE_TRIES, _SETTLE_SECONDS = 20, 0.005
 
 
-async def load(tx: Session) -> Snapshot:
+async def load(tx: PostgresSession) -> Snapshot:
     async with tx.transaction("begin_read"):
         limits, rows = await limits_in_force(tx)
         return Snapshot(
@@ -61,7 +60,7 @@ async def load(tx: Session) -> Snapshot:
 
 
 async def gather(
-    tx: Session, gather: Gather, workers_seen: int
+    tx: PostgresSession, gather: Gather, workers_seen: int
 ) -> tuple[Gathered, int, int | None]:
     """What others did, the version of the workers that was looked at, and for how long more is held back."""
     rows, [[last]], [[version]], requests, [[now]], [[held_back]], queued = await tx.several(
@@ -93,28 +92,28 @@ async def gather(
     )
 
 
-async def tasks_by_id(tx: Session, ids: list[int]) -> list[TaskRow]:
+async def tasks_by_id(tx: PostgresSession, ids: list[int]) -> list[TaskRow]:
     return [TaskRow._make(row) for row in await tx.all("tasks_by_id", ids)]
 
 
-async def heads(tx: Session, heads: Heads) -> list[RunRow]:
+async def heads(tx: PostgresSession, heads: Heads) -> list[RunRow]:
     return decode.runs(await tx.all("heads", heads.lanes, heads.each, heads.most))
 
 
-async def arrivals(tx: Session, runs: list[int]) -> list[RunRow]:
+async def arrivals(tx: PostgresSession, runs: list[int]) -> list[RunRow]:
     return decode.runs(await tx.all("runs_queued_by_seq", runs))
 
 
-async def overdue(tx: Session, limit: int) -> list[RunRow]:
+async def overdue(tx: PostgresSession, limit: int) -> list[RunRow]:
     return decode.runs(await tx.all("runs_overdue", limit))
 
 
-async def run(tx: Session, run_id: str) -> RunRow | None:
+async def run(tx: PostgresSession, run_id: str) -> RunRow | None:
     row = await tx.one("run_by_id", run_id)
     return None if row is None else decode.run(row)
 
 
-async def runs(tx: Session, where: RunFilter) -> list[RunRow]:
+async def runs(tx: PostgresSession, where: RunFilter) -> list[RunRow]:
     if where.id_prefix is not None:
         # '{' follows 'z', the last character an id may have.
         last = f"{where.id_prefix}{{"
@@ -127,16 +126,16 @@ async def runs(tx: Session, where: RunFilter) -> list[RunRow]:
     return decode.runs(await tx.all("runs_filtered_by_state", *params, states))
 
 
-async def tasks(tx: Session, run: int) -> list[TaskRow]:
+async def tasks(tx: PostgresSession, run: int) -> list[TaskRow]:
     return [TaskRow._make(row) for row in await tx.all("tasks_of_run", run)]
 
 
-async def logs(tx: Session, where: LogFilter) -> list[LogRow]:
+async def logs(tx: PostgresSession, where: LogFilter) -> list[LogRow]:
     rows = await tx.all("logs_list", where.run, where.task, *where.after, where.limit)
     return [LogRow(*row) for row in rows]
 
 
-async def events(tx: Session, where: EventFilter) -> list[EventRow]:
+async def events(tx: PostgresSession, where: EventFilter) -> list[EventRow]:
     """Whoever has just written finds it here: a commit next to it is waited for, a moment."""
     for attempt in range(_SETTLE_TRIES):
         if (await tx.row("held_back"))[0] is None:
@@ -151,12 +150,12 @@ async def events(tx: Session, where: EventFilter) -> list[EventRow]:
     return [EventRow._make(row) for row in rows]
 
 
-async def queue(tx: Session, limit: int) -> list[QueueEntry]:
+async def queue(tx: PostgresSession, limit: int) -> list[QueueEntry]:
     rows = decode.runs(await tx.all("queue_list", limit))
     return [QueueEntry(run, place) for place, run in enumerate(rows, 1)]
 
 
-async def line(tx: Session, run: int, most: int) -> QueueLine | None:
+async def line(tx: PostgresSession, run: int, most: int) -> QueueLine | None:
     place = await tx.one("queue_place", run)
     if place is None:
         return None
@@ -165,32 +164,32 @@ async def line(tx: Session, run: int, most: int) -> QueueLine | None:
     return QueueLine(place[1], groups, cut=counted >= most)
 
 
-async def workers(tx: Session) -> list[WorkerRow]:
+async def workers(tx: PostgresSession) -> list[WorkerRow]:
     return decode.workers(await tx.all("workers_list"))
 
 
-async def leader(tx: Session) -> str | None:
+async def leader(tx: PostgresSession) -> str | None:
     term, owner, expires_at, _, _, now, _ = await tx.row("leader")
     return owner if term and expires_at > now else None
 
 
-async def limits_in_force(tx: Session) -> tuple[Limits, list[LimitRow]]:
+async def limits_in_force(tx: PostgresSession) -> tuple[Limits, list[LimitRow]]:
     rows = limit_rows(await tx.all("limit_list"))
     return compose(rows), rows
 
 
-async def limit_history(tx: Session, limit: int) -> list[LimitChange]:
+async def limit_history(tx: PostgresSession, limit: int) -> list[LimitChange]:
     return [LimitChange(*row) for row in await tx.all("limit_history_list", limit)]
 
 
-async def graph(tx: Session, digest: str) -> bytes:
+async def graph(tx: PostgresSession, digest: str) -> bytes:
     row = await tx.one("graph_get", digest)
     if row is None:
         raise NotFound(f"no graph {digest!r} is stored.", field="graph", got=digest)
     return row[0]
 
 
-async def counts(tx: Session) -> Counts:
+async def counts(tx: PostgresSession) -> Counts:
     rules, counters, active, held, [[queued, executing]] = await tx.several(
         ("limit_list", ()),
         ("counter_list", ()),
@@ -211,13 +210,13 @@ async def counts(tx: Session) -> Counts:
 # -- large values
 
 
-async def put_blob(tx: Session, data: bytes) -> str:
+async def put_blob(tx: PostgresSession, data: bytes) -> str:
     digest = hashlib.sha256(data).hexdigest()
     await tx.run("blob_put", digest, data)
     return digest
 
 
-async def get_blob(tx: Session, digest: str) -> bytes:
+async def get_blob(tx: PostgresSession, digest: str) -> bytes:
     row = await tx.one("blob_get", digest)
     if row is None:
         raise NotFound(f"no blob {digest!r} is stored.", field="blob", got=digest)

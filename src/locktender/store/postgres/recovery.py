@@ -6,15 +6,15 @@ from locktender.base.clock import SECOND
 from locktender.base.errors import StoreBusy
 from locktender.base.events import NOBODY, Change, pack
 from locktender.kernel.lanes import rank
-from locktender.store import working
+from locktender.store import worker_changes
 from locktender.store.decode import decode_tags, decode_worker
 from locktender.store.history import by_run
 from locktender.store.lanes import lane_name
+from locktender.store.postgres.client_verbs import lanes_for
 from locktender.store.postgres.commits import move, not_leader, step
-from locktender.store.postgres.compose import Parts
-from locktender.store.postgres.session import SUBMITTERS, Session
-from locktender.store.postgres.submission import lanes_for
-from locktender.store.postgres.work import moves
+from locktender.store.postgres.composed_sql import Parts
+from locktender.store.postgres.session import SUBMITTERS, PostgresSession
+from locktender.store.postgres.worker_verbs import moves
 from locktender.store.protocol import Expire, Lost, Recut, Tidy, Withdraw
 
 LEASE_PASSED = "lease expired"
@@ -22,7 +22,7 @@ _REMEMBER_US = 86_400 * SECOND
 _TRIES = 20
 
 
-async def withdraw(tx: Session, withdraw: Withdraw) -> list[tuple[int, int]]:
+async def withdraw(tx: PostgresSession, withdraw: Withdraw) -> list[tuple[int, int]]:
     tokens = dict(sorted(withdraw.tasks))
     data = {"reason": withdraw.reason}
     changes = [
@@ -51,12 +51,12 @@ async def withdraw(tx: Session, withdraw: Withdraw) -> list[tuple[int, int]]:
     ]
 
 
-async def fence(tx: Session, term: int) -> None:
+async def fence(tx: PostgresSession, term: int) -> None:
     if await tx.one("term_fence", term) is None:
         raise not_leader(term, await tx.row("leader"))
 
 
-async def expire(tx: Session, expire: Expire) -> list[Lost]:
+async def expire(tx: PostgresSession, expire: Expire) -> list[Lost]:
     [leader], leases = await tx.several(("leader", ()), ("worker_leases", ()))
     if leader[0] != expire.term:
         raise not_leader(expire.term, leader)
@@ -70,7 +70,7 @@ async def expire(tx: Session, expire: Expire) -> list[Lost]:
     raise StoreBusy("lost workers are still being heard.", hint="The next sweep tries again.")
 
 
-async def _bury(tx: Session, expire: Expire) -> list[Lost] | None:
+async def _bury(tx: PostgresSession, expire: Expire) -> list[Lost] | None:
     """None: to be tried again."""
     async with tx.transaction():
         await fence(tx, expire.term)
@@ -79,9 +79,9 @@ async def _bury(tx: Session, expire: Expire) -> list[Lost] | None:
         lost = {worker: Lost(worker, LEASE_PASSED, [], [], until) for worker, until, _ in rows}
         if not lost:
             return []
-        left = {worker: working.left_by(decode_worker(body)) for worker, _, body in rows}
+        left = {worker: worker_changes.left_by(decode_worker(body)) for worker, _, body in rows}
         changes = [
-            working.take_back(lost[worker], left[worker], task, token, state)
+            worker_changes.take_back(lost[worker], left[worker], task, token, state)
             for task, token, state, worker in await tx.all("worker_tasks", sorted(lost))
         ]
         # Our transaction's number was given before we waited for them: an acceptance with a higher
@@ -94,14 +94,14 @@ async def _bury(tx: Session, expire: Expire) -> list[Lost] | None:
         handed_back = sorted(task for entry in lost.values() for task, _ in entry.handed_back)
         withdrawn = sorted(task for entry in lost.values() for task, _ in entry.withdrawn)
         await tx.run("task_abandon", now, abandoned)
-        await tx.run("task_hand_back", now, working.LEFT_BEHIND, handed_back)
+        await tx.run("task_hand_back", now, worker_changes.LEFT_BEHIND, handed_back)
         await tx.run("task_release", withdrawn)
         await step(tx, "order_remove", idle=sorted(abandoned + handed_back + withdrawn))
         for worker in sorted(lost):
             await tx.run("worker_remove", worker)
         await tx.run("lost_add", sorted(lost), now)
         await tx.run("lost_prune", now - _REMEMBER_US)
-        gone = [working.lost(entry.worker, entry.reason) for entry in lost.values()]
+        gone = [worker_changes.lost(entry.worker, entry.reason) for entry in lost.values()]
         events = {NOBODY: gone, **by_run(changes)}
         parts = Parts()
         parts.add("now", alias="clock")
@@ -115,7 +115,7 @@ async def _bury(tx: Session, expire: Expire) -> list[Lost] | None:
     return list(lost.values())
 
 
-async def recut(tx: Session, recut: Recut) -> int:
+async def recut(tx: PostgresSession, recut: Recut) -> int:
     async with tx.transaction():
         await fence(tx, recut.term)
         limits = await tx.limits((await tx.row("limits_version"))[0])
@@ -136,7 +136,7 @@ async def recut(tx: Session, recut: Recut) -> int:
     return rows[-1][0] if len(rows) == recut.batch else 0
 
 
-async def tidy(tx: Session, tidy: Tidy) -> int | None:
+async def tidy(tx: PostgresSession, tidy: Tidy) -> int | None:
     """None: somebody is being admitted; to be tried again."""
     rows = await tx.all("lanes_after", tidy.after, tidy.batch)
     idle = [lane for lane, stood_in in rows if not stood_in]

@@ -13,7 +13,7 @@ import asyncpg
 from locktender.base.limits import Limits
 from locktender.base.model import LimitRow
 from locktender.store.limit_rows import compose
-from locktender.store.postgres.compose import Dialect, Parts
+from locktender.store.postgres.composed_sql import Dialect, Parts
 from locktender.store.postgres.options import Options
 from locktender.store.sql import Statements
 
@@ -29,7 +29,7 @@ class NotSent(ConnectionError):
 
 
 @dataclass(slots=True)
-class Known:
+class KnownStatements:
     """What the connections of one store share."""
 
     origin: str
@@ -40,9 +40,9 @@ class Known:
     transaction had lasted when it was first found there."""
 
 
-class Session:
+class PostgresSession:
     def __init__(
-        self, conn: asyncpg.Connection[Any], sql: Dialect, options: Options, known: Known
+        self, conn: asyncpg.Connection[Any], sql: Dialect, options: Options, known: KnownStatements
     ) -> None:
         self.conn = conn
         self.sql = sql

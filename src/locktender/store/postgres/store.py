@@ -24,30 +24,35 @@ from locktender.base.clock import SECOND, Clock, SystemClock
 from locktender.base.errors import StoreBusy, StoreError
 from locktender.base.events import Change, EventRow
 from locktender.base.limits import Limits
-from locktender.base.logs import LogFilter, LogRow
-from locktender.base.model import LimitChange, LimitRow, Request, RunRow, WorkerRow
+from locktender.base.model import (
+    LimitChange,
+    LimitRow,
+    LogFilter,
+    LogRow,
+    Request,
+    RunRow,
+    WorkerRow,
+)
 from locktender.store.decode import encode
 from locktender.store.postgres import (
+    client_verbs,
     commits,
-    leading,
-    limiting,
+    leader_verbs,
     numbering,
     opening,
-    provisioning,
     pruning,
     reads,
     recovery,
-    retrying,
     stuck,
-    work,
+    worker_verbs,
 )
-from locktender.store.postgres.compose import Dialect, Parts, columns
-from locktender.store.postgres.grouping import Desk
+from locktender.store.postgres.composed_sql import Dialect, Parts, columns
+from locktender.store.postgres.connection import Connection
 from locktender.store.postgres.lag import Lag
-from locktender.store.postgres.line import Line
 from locktender.store.postgres.listener import Listener
 from locktender.store.postgres.options import Options, parse
-from locktender.store.postgres.session import SQL, Known, Session
+from locktender.store.postgres.session import SQL, KnownStatements, PostgresSession
+from locktender.store.postgres.submit_batcher import SubmitBatcher
 from locktender.store.protocol import (
     Accept,
     Beat,
@@ -78,7 +83,7 @@ from locktender.store.protocol import (
     Tidy,
     Withdraw,
 )
-from locktender.store.provisioning import Provision, Provisioned
+from locktender.store.provisioning import Provision, ProvisionState
 from locktender.store.pruning import Discard, Discarded, Kept, Mentions, Prune, Pruned
 
 T = TypeVar("T")
@@ -95,9 +100,9 @@ SYNC_EVERY_US = SECOND
 class _Open:
     """What an open store has: its connections."""
 
-    def __init__(self, make: Callable[[], Line], listener: Listener) -> None:
+    def __init__(self, make: Callable[[], Connection], listener: Listener) -> None:
         self.lead, self.write, self.work, self.look = make(), make(), make(), make()
-        self.desk = Desk(self.write)
+        self.desk = SubmitBatcher(self.write)
         self.listener = listener
         self.lag = Lag(listener.notice)
 
@@ -138,9 +143,9 @@ class PostgresStore(Store):
     async def open(self) -> None:
         if self._state is not None:
             return
-        known = Known(f"{os.getpid()}-{os.urandom(6).hex()}")
+        known = KnownStatements(f"{os.getpid()}-{os.urandom(6).hex()}")
         before = None if self._clock is None else self._freeze
-        make = partial(Line, self.options, self._sql, known, before)
+        make = partial(Connection, self.options, self._sql, known, before)
         state = _Open(make, Listener(self.options, known.origin))
         self._frozen_at = None
         try:
@@ -176,7 +181,7 @@ class PostgresStore(Store):
         self._synced = now, self._boot.monotonic()
         return now
 
-    async def _freeze(self, tx: Session) -> None:
+    async def _freeze(self, tx: PostgresSession) -> None:
         clock = self._clock
         if clock is None or self._frozen_at is None:
             return
@@ -190,16 +195,16 @@ class PostgresStore(Store):
             raise StoreError("the store is not open.", hint="Call open() first.")
         return self._state
 
-    async def _lead(self, verb: Callable[[Session], Awaitable[T]]) -> T:
+    async def _lead(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> T:
         return await self._opened.lead.call(verb)
 
-    async def _write(self, verb: Callable[[Session], Awaitable[T]]) -> T:
+    async def _write(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> T:
         return await self._opened.write.call(verb)
 
-    async def _read(self, verb: Callable[[Session], Awaitable[T]]) -> T:
+    async def _read(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> T:
         return await self._opened.work.call(verb, read=True)
 
-    async def _look(self, verb: Callable[[Session], Awaitable[T]]) -> T:
+    async def _look(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> T:
         return await self._opened.look.call(verb, read=True)
 
     # -- clients
@@ -208,10 +213,10 @@ class PostgresStore(Store):
         return await self._opened.desk.submit(submit)
 
     async def retry(self, run_ids: list[str]) -> list[Submitted]:
-        return await self._write(lambda tx: retrying.retry(tx, run_ids))
+        return await self._write(lambda tx: client_verbs.retry(tx, run_ids))
 
     async def ask(self, requests: list[Request]) -> None:
-        async def verb(tx: Session) -> None:
+        async def verb(tx: PostgresSession) -> None:
             parts = Parts()
             parts.add("now", alias="clock")
             parts.add("open_fence", alias="fence")
@@ -222,19 +227,19 @@ class PostgresStore(Store):
         await self._write(verb)
 
     async def set_limit(self, changes: list[SetLimit]) -> None:
-        await self._write(lambda tx: limiting.set_limits(tx, changes))
+        await self._write(lambda tx: client_verbs.set_limits(tx, changes))
 
     # -- the leader
 
     async def elect(self, elect: Elect) -> Leadership:
         if not elect.term:
-            return await self._lead(lambda tx: leading.elect(tx, elect))
+            return await self._lead(lambda tx: leader_verbs.elect(tx, elect))
         await self._clear_the_way()
         lines = self._opened
         backend = lines.lead.backend
         # Not behind the commits that wait for their turn; and not behind a submission that waits for its.
         line = next((each for each in (lines.write, lines.work) if not each.busy), lines.write)
-        return await line.call(lambda tx: leading.renew(tx, elect, backend))
+        return await line.call(lambda tx: leader_verbs.renew(tx, elect, backend))
 
     async def _clear_the_way(self) -> None:
         """At most once a second. By a line on which nothing ever waits for a lock."""
@@ -292,21 +297,21 @@ class PostgresStore(Store):
     # -- workers
 
     async def beat(self, beat: Beat) -> Beaten:
-        return await self._write(lambda tx: work.beat(tx, beat))
+        return await self._write(lambda tx: worker_verbs.beat(tx, beat))
 
     async def leave(self, worker: str) -> None:
-        await self._write(lambda tx: work.leave(tx, worker))
+        await self._write(lambda tx: worker_verbs.leave(tx, worker))
 
     async def orders(self, worker: str) -> list[Order]:
-        return await self._read(lambda tx: work.orders(tx, worker))
+        return await self._read(lambda tx: worker_verbs.orders(tx, worker))
 
     async def accept(self, accept: Accept) -> list[Started]:
-        started, stale = await self._write(lambda tx: work.accept(tx, accept))
+        started, stale = await self._write(lambda tx: worker_verbs.accept(tx, accept))
         self._stale += stale
         return started
 
     async def finish(self, finish: Finish) -> list[tuple[int, int]]:
-        stale = await self._write(lambda tx: work.finish(tx, finish))
+        stale = await self._write(lambda tx: worker_verbs.finish(tx, finish))
         self._stale += len(stale)
         return stale
 
@@ -374,13 +379,13 @@ class PostgresStore(Store):
     # -- workers that are asked for
 
     async def provision(self, provision: Provision) -> None:
-        await self._write(lambda tx: provisioning.provision(tx, provision))
+        await self._write(lambda tx: leader_verbs.provision(tx, provision))
 
     async def forget_asked(self, names: list[str]) -> None:
-        await self._write(lambda tx: provisioning.forget(tx, names))
+        await self._write(lambda tx: leader_verbs.forget(tx, names))
 
-    async def provisioned(self) -> Provisioned:
-        return await self._look(provisioning.provisioned)
+    async def provisioned(self) -> ProvisionState:
+        return await self._look(leader_verbs.provisioned)
 
     # -- upkeep
 

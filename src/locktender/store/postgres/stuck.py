@@ -17,7 +17,7 @@ import asyncio
 import logging
 
 from locktender.base.clock import SECOND
-from locktender.store.postgres.session import Session
+from locktender.store.postgres.session import PostgresSession
 
 log: logging.Logger = logging.getLogger(__name__)
 PATIENCE_US = 5 * SECOND
@@ -27,7 +27,7 @@ BETWEEN_US = SECOND
 _LOOKS, _PAUSE_SECONDS = 5, 1.1
 
 
-async def end_stuck(tx: Session) -> bool:
+async def end_stuck(tx: PostgresSession) -> bool:
     """Ends those that are stuck; whether any others may turn out to be."""
     before, tx.known.waiting = tx.known.waiting, {}
     doomed: dict[int, str] = {}
@@ -46,7 +46,7 @@ async def end_stuck(tx: Session) -> bool:
     return len(tx.known.waiting) > len(doomed)
 
 
-async def clear_the_way(tx: Session) -> None:
+async def clear_the_way(tx: PostgresSession) -> None:
     """For who must not wait behind one that is stuck: looks until none may be."""
     for _ in range(_LOOKS):
         if not await end_stuck(tx):

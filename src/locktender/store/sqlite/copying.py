@@ -17,14 +17,14 @@ from typing import TypeVar
 from locktender.base.clock import SECOND, Clock, SystemClock
 from locktender.base.errors import StoreBusy
 from locktender.store import copying
-from locktender.store.copying import BLOBS, EMPTY, TABLES, Marks, Rows
+from locktender.store.copying import BLOBS, EMPTY, TABLES, CopyMarks, Rows
 from locktender.store.migrate import COPYING
 from locktender.store.sqlite import faults
 from locktender.store.sqlite.blobs import Blobs
+from locktender.store.sqlite.maintenance import SqliteUpkeep
 from locktender.store.sqlite.opening import migrate
-from locktender.store.sqlite.session import SQL, Session, connect
-from locktender.store.sqlite.turnstile import Turnstile
-from locktender.store.sqlite.upkeep import SqliteUpkeep
+from locktender.store.sqlite.session import SQL, SqliteSession, connect
+from locktender.store.sqlite.write_lock import WriteLock
 
 T = TypeVar("T")
 PATIENCE_US = 5 * SECOND
@@ -40,7 +40,7 @@ class SqlitePlace(SqliteUpkeep):
     @asynccontextmanager
     async def writing(self) -> AsyncGenerator[_Writing]:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        turnstile = Turnstile(self.path, SystemClock(), PATIENCE_US)
+        turnstile = WriteLock(self.path, SystemClock(), PATIENCE_US)
         try:
             await asyncio.to_thread(turnstile.enter)
         except StoreBusy as error:
@@ -55,7 +55,7 @@ class SqlitePlace(SqliteUpkeep):
             turnstile.leave()
             turnstile.close()
 
-    def _begin(self, tx: Session) -> None:
+    def _begin(self, tx: SqliteSession) -> None:
         tables = {row[0] for row in tx.all("table_names")}
         if tables and "migration" not in tables:
             raise faults.foreign(self.path)
@@ -64,7 +64,7 @@ class SqlitePlace(SqliteUpkeep):
         migrate(tx, self.path)
         _at_once(self._mark)(tx)
 
-    def _mark(self, tx: Session) -> None:
+    def _mark(self, tx: SqliteSession) -> None:
         for table in EMPTY:
             if tx.row(f"copy_count_{table}")[0]:
                 raise copying.not_empty(str(self.path), table)
@@ -72,11 +72,11 @@ class SqlitePlace(SqliteUpkeep):
         tx.run("copy_mark", COPYING)
 
 
-def _applied(tx: Session) -> set[int]:
+def _applied(tx: SqliteSession) -> set[int]:
     return {row[0] for row in tx.all("migration_list")}
 
 
-def _wipe(tx: Session) -> None:
+def _wipe(tx: SqliteSession) -> None:
     """Nothing is left, neither of a copy that was not finished nor of what a new store begins with."""
     for table in TABLES:
         tx.run(f"copy_wipe_{table}")
@@ -91,7 +91,7 @@ class _Desk:
         self._clock = clock
         self._write = write
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="locktender-copy")
-        self._session: Session | None = None
+        self._session: SqliteSession | None = None
 
     def __enter__(self) -> _Desk:
         return self
@@ -102,11 +102,11 @@ class _Desk:
             self._thread.submit(session.db.close).result()
         self._thread.shutdown()
 
-    async def call(self, work: Callable[[Session], T]) -> T:
+    async def call(self, work: Callable[[SqliteSession], T]) -> T:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._thread, self._run, work)
 
-    def _run(self, work: Callable[[Session], T]) -> T:
+    def _run(self, work: Callable[[SqliteSession], T]) -> T:
         try:
             if self._session is None:
                 self._session = connect(self._path, self._clock, PATIENCE_US, write=self._write)
@@ -120,8 +120,8 @@ class _Reading:
         self._desk = desk
         self._blobs = blobs
 
-    async def marks(self) -> Marks:
-        return await self._desk.call(lambda tx: Marks(*tx.row("copy_marks")))
+    async def marks(self) -> CopyMarks:
+        return await self._desk.call(lambda tx: CopyMarks(*tx.row("copy_marks")))
 
     async def rows(self, table: str, batch: int) -> AsyncIterator[Rows]:
         cursor = await self._desk.call(lambda tx: tx.db.execute(SQL.text(f"copy_out_{table}")))
@@ -153,10 +153,10 @@ class _Writing:
     async def put_blobs(self, blobs: list[tuple[str, bytes]]) -> None:
         await self._desk.call(lambda _: [self._blobs.put(body) for _, body in blobs])
 
-    async def finish(self, marks: Marks, expected: dict[str, int]) -> None:
+    async def finish(self, marks: CopyMarks, expected: dict[str, int]) -> None:
         await self._desk.call(_at_once(lambda tx: self._finish(tx, marks, expected)))
 
-    def _finish(self, tx: Session, marks: Marks, expected: dict[str, int]) -> None:
+    def _finish(self, tx: SqliteSession, marks: CopyMarks, expected: dict[str, int]) -> None:
         found = {table: tx.row(f"copy_count_{table}")[0] for table in TABLES}
         found[BLOBS] = sum(1 for _ in self._blobs.names())
         for table, count in expected.items():
@@ -176,8 +176,8 @@ class _Writing:
         tx.run("copy_unmark", COPYING)
 
 
-def _at_once(work: Callable[[Session], T]) -> Callable[[Session], T]:
-    def transaction(tx: Session) -> T:
+def _at_once(work: Callable[[SqliteSession], T]) -> Callable[[SqliteSession], T]:
+    def transaction(tx: SqliteSession) -> T:
         tx.run("begin_write")
         try:
             result = work(tx)

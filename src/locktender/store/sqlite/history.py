@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from locktender.store.history import RunChanges, event_rows
-from locktender.store.sqlite.session import Session
+from locktender.store.sqlite.session import SqliteSession
 
 
 def record(
-    tx: Session,
+    tx: SqliteSession,
     now: int,
     actor: str,
     changes: Iterable[RunChanges],

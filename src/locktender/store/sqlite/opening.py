@@ -14,14 +14,16 @@ from locktender.base.clock import Clock
 from locktender.base.errors import StoreError
 from locktender.store.migrate import Migrated, pending, read_migrations
 from locktender.store.sqlite import faults
-from locktender.store.sqlite.session import Session, connect
-from locktender.store.sqlite.turnstile import Turnstile
+from locktender.store.sqlite.session import SqliteSession, connect
+from locktender.store.sqlite.write_lock import WriteLock
 
 MIGRATIONS = read_migrations(Path(__file__).parent / "migrations")
 _OLDEST_SQLITE = (3, 38, 0)
 
 
-def open_writer(path: Path, clock: Clock, turnstile: Turnstile, busy_timeout_us: int) -> Session:
+def open_writer(
+    path: Path, clock: Clock, turnstile: WriteLock, busy_timeout_us: int
+) -> SqliteSession:
     """The writer's connection to a file whose schema is up to date."""
     if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
         raise StoreError(
@@ -42,7 +44,7 @@ def open_writer(path: Path, clock: Clock, turnstile: Turnstile, busy_timeout_us:
     return session
 
 
-def migrate(session: Session, path: Path) -> Migrated:
+def migrate(session: SqliteSession, path: Path) -> Migrated:
     session.run("begin_write")
     try:
         tables = {row[0] for row in session.all("table_names")}

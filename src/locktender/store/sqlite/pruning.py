@@ -18,10 +18,10 @@ from locktender.store.pruning import (
 )
 from locktender.store.sqlite.blobs import Blobs
 from locktender.store.sqlite.history import record
-from locktender.store.sqlite.session import Session, listed
+from locktender.store.sqlite.session import SqliteSession, listed
 
 
-def prune(tx: Session, prune: Prune) -> Pruned:
+def prune(tx: SqliteSession, prune: Prune) -> Pruned:
     found = tx.all(
         "prune_candidates", prune.after, prune.below, prune.before, prune.checked, prune.batch
     )
@@ -37,11 +37,11 @@ def prune(tx: Session, prune: Prune) -> Pruned:
     return Pruned(len(chosen.runs), tasks, events, chosen.after)
 
 
-def remark(tx: Session, change: Change) -> int:
+def remark(tx: SqliteSession, change: Change) -> int:
     return record(tx, tx.now(), CLIENT, [(HISTORY, [change])])
 
 
-def mentions(tx: Session, after: int, limit: int) -> Mentions:
+def mentions(tx: SqliteSession, after: int, limit: int) -> Mentions:
     runs = tx.all("mentions", after, limit, MARKER)
     if not runs:
         return Mentions(set(), set(), 0, after)
@@ -54,11 +54,11 @@ def mentions(tx: Session, after: int, limit: int) -> Mentions:
     return Mentions({row[1] for row in runs}, blobs, more, last)
 
 
-def kept(tx: Session, blobs: Blobs, put_before: int) -> Kept:
+def kept(tx: SqliteSession, blobs: Blobs, put_before: int) -> Kept:
     return Kept({row[0] for row in tx.all("graph_names")}, set(blobs.put_before(put_before)))
 
 
-def discard_graphs(tx: Session, discard: Discard) -> int:
+def discard_graphs(tx: SqliteSession, discard: Discard) -> int:
     return tx.run("graphs_remove", listed(discard.graphs), discard.last_run)
 
 

@@ -8,10 +8,9 @@ from locktender.base.changes import Bucket, Linger, Order, Reservation, TaskRow
 from locktender.base.errors import NotFound
 from locktender.base.events import EventRow
 from locktender.base.limits import Limits
-from locktender.base.logs import LogFilter, LogRow
-from locktender.base.model import LimitChange, LimitRow, RunRow, WorkerRow
+from locktender.base.model import LimitChange, LimitRow, LogFilter, LogRow, RunRow, WorkerRow
 from locktender.store import decode
-from locktender.store.counting import tally
+from locktender.store.audit_counts import tally
 from locktender.store.history import news
 from locktender.store.limit_rows import compose
 from locktender.store.protocol import (
@@ -26,12 +25,12 @@ from locktender.store.protocol import (
     RunFilter,
     Snapshot,
 )
-from locktender.store.sqlite.session import Session, listed
+from locktender.store.sqlite.session import SqliteSession, listed
 
 MAX_REQUESTS = 10_000
 
 
-def load(tx: Session) -> Snapshot:
+def load(tx: SqliteSession) -> Snapshot:
     limits, rows = limits_in_force(tx)
     return Snapshot(
         now=tx.now(),
@@ -51,7 +50,7 @@ def load(tx: Session) -> Snapshot:
     )
 
 
-def gather(tx: Session, gather: Gather, workers_seen: int) -> tuple[Gathered, int]:
+def gather(tx: SqliteSession, gather: Gather, workers_seen: int) -> tuple[Gathered, int]:
     """What others did, and the version of the workers that was looked at."""
     events = [
         EventRow._make(row)
@@ -72,28 +71,28 @@ def gather(tx: Session, gather: Gather, workers_seen: int) -> tuple[Gathered, in
     ), version
 
 
-def tasks_by_id(tx: Session, ids: list[int]) -> list[TaskRow]:
+def tasks_by_id(tx: SqliteSession, ids: list[int]) -> list[TaskRow]:
     return [TaskRow._make(row) for row in tx.all("tasks_by_id", listed(ids))]
 
 
-def heads(tx: Session, heads: Heads) -> list[RunRow]:
+def heads(tx: SqliteSession, heads: Heads) -> list[RunRow]:
     return decode.runs(tx.all("heads", listed(heads.lanes), heads.each, heads.most))
 
 
-def arrivals(tx: Session, runs: list[int]) -> list[RunRow]:
+def arrivals(tx: SqliteSession, runs: list[int]) -> list[RunRow]:
     return decode.runs(tx.all("runs_queued_by_seq", listed(runs)))
 
 
-def overdue(tx: Session, limit: int) -> list[RunRow]:
+def overdue(tx: SqliteSession, limit: int) -> list[RunRow]:
     return decode.runs(tx.all("runs_overdue", tx.now(), limit))
 
 
-def run(tx: Session, run_id: str) -> RunRow | None:
+def run(tx: SqliteSession, run_id: str) -> RunRow | None:
     row = tx.one("run_by_id", run_id)
     return None if row is None else decode.run(row)
 
 
-def runs(tx: Session, where: RunFilter) -> list[RunRow]:
+def runs(tx: SqliteSession, where: RunFilter) -> list[RunRow]:
     if where.id_prefix is not None:
         # '{' follows 'z', the last character an id may have.
         last = f"{where.id_prefix}{{"
@@ -111,16 +110,16 @@ def runs(tx: Session, where: RunFilter) -> list[RunRow]:
     )
 
 
-def tasks(tx: Session, run: int) -> list[TaskRow]:
+def tasks(tx: SqliteSession, run: int) -> list[TaskRow]:
     return [TaskRow._make(row) for row in tx.all("tasks_of_run", run)]
 
 
-def logs(tx: Session, where: LogFilter) -> list[LogRow]:
+def logs(tx: SqliteSession, where: LogFilter) -> list[LogRow]:
     rows = tx.all("logs_list", where.run, where.task, *where.after, where.limit)
     return [LogRow(*row) for row in rows]
 
 
-def events(tx: Session, where: EventFilter) -> list[EventRow]:
+def events(tx: SqliteSession, where: EventFilter) -> list[EventRow]:
     if where.newest:
         rows = (tx.all("events_newest", where.after, where.limit))[::-1]
     elif where.run is None:
@@ -130,12 +129,12 @@ def events(tx: Session, where: EventFilter) -> list[EventRow]:
     return [EventRow._make(row) for row in rows]
 
 
-def queue(tx: Session, limit: int) -> list[QueueEntry]:
+def queue(tx: SqliteSession, limit: int) -> list[QueueEntry]:
     rows = decode.runs(tx.all("queue_list", limit))
     return [QueueEntry(run, place) for place, run in enumerate(rows, 1)]
 
 
-def line(tx: Session, run: int, most: int) -> QueueLine | None:
+def line(tx: SqliteSession, run: int, most: int) -> QueueLine | None:
     place = tx.one("queue_place", run)
     if place is None:
         return None
@@ -144,32 +143,32 @@ def line(tx: Session, run: int, most: int) -> QueueLine | None:
     return QueueLine(place[1], groups, cut=counted >= most)
 
 
-def workers(tx: Session) -> list[WorkerRow]:
+def workers(tx: SqliteSession) -> list[WorkerRow]:
     return decode.workers(tx.all("workers_list"))
 
 
-def leader(tx: Session, dead: Callable[[str], bool]) -> str | None:
+def leader(tx: SqliteSession, dead: Callable[[str], bool]) -> str | None:
     term, owner, expires_at, _, _, now = tx.row("leader")
     return owner if term and expires_at > now and not dead(owner) else None
 
 
-def limits_in_force(tx: Session) -> tuple[Limits, list[LimitRow]]:
+def limits_in_force(tx: SqliteSession) -> tuple[Limits, list[LimitRow]]:
     rows = tx.limit_rows()
     return compose(rows), rows
 
 
-def limit_history(tx: Session, limit: int) -> list[LimitChange]:
+def limit_history(tx: SqliteSession, limit: int) -> list[LimitChange]:
     return [LimitChange(*row) for row in tx.all("limit_history_list", limit)]
 
 
-def graph(tx: Session, digest: str) -> bytes:
+def graph(tx: SqliteSession, digest: str) -> bytes:
     row = tx.one("graph_get", digest)
     if row is None:
         raise NotFound(f"no graph {digest!r} is stored.", field="graph", got=digest)
     return row[0]
 
 
-def counts(tx: Session) -> Counts:
+def counts(tx: SqliteSession) -> Counts:
     queued, executing = tx.row("run_counts")
     return tally(
         compose(tx.limit_rows()),

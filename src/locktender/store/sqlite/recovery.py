@@ -9,22 +9,22 @@ from locktender.base.events import NOBODY, Change
 from locktender.base.model import WorkerRow
 from locktender.base.states import TaskState
 from locktender.kernel.lanes import rank
-from locktender.store import working
+from locktender.store import worker_changes
 from locktender.store.decode import decode_tags, decode_worker
 from locktender.store.history import by_run
 from locktender.store.lanes import lane_name
 from locktender.store.protocol import Expire, Lost, Recut, Tidy, Withdraw
-from locktender.store.sqlite.commits import fence, move
+from locktender.store.sqlite.client_verbs import lanes_for
 from locktender.store.sqlite.history import record
-from locktender.store.sqlite.session import Session, listed
-from locktender.store.sqlite.submission import lanes_for
+from locktender.store.sqlite.leader_verbs import fence, move
+from locktender.store.sqlite.session import SqliteSession, listed
 
 LEASE_PASSED = "lease expired"
 PROCESS_DIED = "process died"
 _REMEMBER_US = 86_400 * SECOND
 
 
-def withdraw(tx: Session, withdraw: Withdraw) -> list[tuple[int, int]]:
+def withdraw(tx: SqliteSession, withdraw: Withdraw) -> list[tuple[int, int]]:
     _, _, now = fence(tx, withdraw.term)
     tokens = dict(withdraw.tasks)
     done: list[tuple[int, int]] = []
@@ -54,7 +54,7 @@ def withdraw(tx: Session, withdraw: Withdraw) -> list[tuple[int, int]]:
     return done
 
 
-def expire(tx: Session, expire: Expire, dead: Callable[[str], bool]) -> list[Lost]:
+def expire(tx: SqliteSession, expire: Expire, dead: Callable[[str], bool]) -> list[Lost]:
     _, _, now = fence(tx, expire.term)
     lost: dict[str, Lost] = {}
     for worker, lease_until in tx.all("worker_leases"):
@@ -64,30 +64,30 @@ def expire(tx: Session, expire: Expire, dead: Callable[[str], bool]) -> list[Los
             lost[worker] = Lost(worker, PROCESS_DIED, [], [], lease_until)
     if not lost:
         return []
-    left = {worker: working.left_by(_row_of(tx, worker)) for worker in lost}
+    left = {worker: worker_changes.left_by(_row_of(tx, worker)) for worker in lost}
     changes = [
-        working.take_back(lost[worker], left[worker], task, token, state)
+        worker_changes.take_back(lost[worker], left[worker], task, token, state)
         for task, token, state, worker in tx.all("worker_tasks", listed(lost))
     ]
     abandoned = [task for entry in lost.values() for task, _ in entry.abandoned]
     handed_back = [task for entry in lost.values() for task, _ in entry.handed_back]
     withdrawn = [task for entry in lost.values() for task, _ in entry.withdrawn]
     tx.run("task_abandon", now, listed(abandoned))
-    tx.run("task_hand_back", now, working.LEFT_BEHIND, listed(handed_back))
+    tx.run("task_hand_back", now, worker_changes.LEFT_BEHIND, listed(handed_back))
     tx.run("task_release", listed(withdrawn))
     tx.run("order_remove", listed(abandoned + handed_back + withdrawn))
     _bury(tx, list(lost), now)
-    gone = [working.lost(entry.worker, entry.reason) for entry in lost.values()]
+    gone = [worker_changes.lost(entry.worker, entry.reason) for entry in lost.values()]
     events = {NOBODY: gone, **by_run(changes)}
     record(tx, now, expire.actor, events.items(), term=expire.term, cycle=expire.cycle)
     return list(lost.values())
 
 
-def _row_of(tx: Session, worker: str) -> WorkerRow:
+def _row_of(tx: SqliteSession, worker: str) -> WorkerRow:
     return decode_worker(tx.row("worker_get", worker)[2])
 
 
-def _bury(tx: Session, workers: list[str], now: int) -> None:
+def _bury(tx: SqliteSession, workers: list[str], now: int) -> None:
     for worker in workers:
         tx.run("worker_remove", worker)
     tx.each("lost_add", [(worker, now) for worker in workers])
@@ -95,7 +95,7 @@ def _bury(tx: Session, workers: list[str], now: int) -> None:
     tx.run("workers_changed")
 
 
-def recut(tx: Session, recut: Recut) -> int:
+def recut(tx: SqliteSession, recut: Recut) -> int:
     fence(tx, recut.term)
     limits = tx.limits()
     rows = tx.all("queued_after", recut.after, recut.batch)
@@ -115,7 +115,7 @@ def recut(tx: Session, recut: Recut) -> int:
     return rows[-1][0] if len(rows) == recut.batch else 0
 
 
-def tidy(tx: Session, tidy: Tidy) -> int:
+def tidy(tx: SqliteSession, tidy: Tidy) -> int:
     fence(tx, tidy.term)
     rows = tx.all("lanes_after", tidy.after, tidy.batch)
     tx.run("lanes_remove", listed(lane for lane, stood_in in rows if not stood_in))

@@ -38,7 +38,7 @@ def mapped(tokens: Mapping[int, int]) -> str:
     return _listed(tokens).decode()
 
 
-class Session:
+class SqliteSession:
     def __init__(self, db: sqlite3.Connection) -> None:
         self.db = db
         self._limits: tuple[int, Limits] | None = None
@@ -89,7 +89,7 @@ WRITER_CACHE_KIB = 131_072
 READER_CACHE_KIB = 16_384
 
 
-def connect(path: Path, clock: Clock, busy_timeout_us: int, *, write: bool) -> Session:
+def connect(path: Path, clock: Clock, busy_timeout_us: int, *, write: bool) -> SqliteSession:
     db = sqlite3.connect(
         f"{path.absolute().as_uri()}?mode={'rwc' if write else 'rw'}",
         uri=True,
@@ -110,4 +110,4 @@ def connect(path: Path, clock: Clock, busy_timeout_us: int, *, write: bool) -> S
     except BaseException:
         db.close()
         raise
-    return Session(db)
+    return SqliteSession(db)

@@ -22,8 +22,15 @@ from locktender.base.clock import SECOND, Clock, SystemClock
 from locktender.base.errors import InvalidInput, StoreError
 from locktender.base.events import Change, EventRow
 from locktender.base.limits import Limits
-from locktender.base.logs import LogFilter, LogRow
-from locktender.base.model import LimitChange, LimitRow, Request, RunRow, WorkerRow
+from locktender.base.model import (
+    LimitChange,
+    LimitRow,
+    LogFilter,
+    LogRow,
+    Request,
+    RunRow,
+    WorkerRow,
+)
 from locktender.store.protocol import (
     Accept,
     Beat,
@@ -54,27 +61,24 @@ from locktender.store.protocol import (
     Tidy,
     Withdraw,
 )
-from locktender.store.provisioning import Provision, Provisioned
+from locktender.store.provisioning import Provision, ProvisionState
 from locktender.store.pruning import Discard, Discarded, Kept, Mentions, Prune, Pruned
 from locktender.store.sqlite import (
-    commits,
+    client_verbs,
     faults,
-    limiting,
-    provisioning,
+    leader_verbs,
     pruning,
     reads,
     recovery,
-    retrying,
-    submission,
-    work,
+    worker_verbs,
 )
 from locktender.store.sqlite.blobs import Blobs
-from locktender.store.sqlite.live import Live
+from locktender.store.sqlite.liveness import Liveness
 from locktender.store.sqlite.opening import open_writer
-from locktender.store.sqlite.session import SQL, Session, connect
+from locktender.store.sqlite.session import SQL, SqliteSession, connect
 from locktender.store.sqlite.threads import Reader, Writer
-from locktender.store.sqlite.turnstile import Turnstile
-from locktender.store.sqlite.wake import Wake
+from locktender.store.sqlite.wakeup import Wakeup
+from locktender.store.sqlite.write_lock import WriteLock
 
 T = TypeVar("T")
 
@@ -88,13 +92,13 @@ class _Open:
     def __init__(self, path: Path, clock: Clock, busy_timeout_us: int) -> None:
         # Waiting for each other is real, whatever clock the store's instants come from.
         real = SystemClock()
-        self.wake = Wake(_beside(path, "-wake"), real)
+        self.wake = Wakeup(_beside(path, "-wake"), real)
         try:
-            self.turnstile = Turnstile(path, real, busy_timeout_us)
+            self.turnstile = WriteLock(path, real, busy_timeout_us)
         except BaseException:
             self.wake.close()
             raise
-        self.live = Live(_beside(path, "-live"))
+        self.live = Liveness(_beside(path, "-live"))
         self.writer = Writer(
             "locktender-writer",
             path,
@@ -125,7 +129,7 @@ def _beside(path: Path, suffix: str) -> Path:
     return path.with_name(path.name + suffix)
 
 
-def _data_version(session: Session) -> int:
+def _data_version(session: SqliteSession) -> int:
     return session.db.execute(SQL.text("data_version")).fetchone()[0]
 
 
@@ -198,38 +202,38 @@ class SqliteStore(Store):
             raise StoreError("the store is not open.", hint="Call open() first.")
         return self._state
 
-    async def _write(self, verb: Callable[[Session], T]) -> T:
+    async def _write(self, verb: Callable[[SqliteSession], T]) -> T:
         return await self._opened.writer.call(verb)
 
-    async def _read(self, verb: Callable[[Session], T]) -> T:
+    async def _read(self, verb: Callable[[SqliteSession], T]) -> T:
         return await self._opened.work.call(verb)
 
-    async def _look(self, verb: Callable[[Session], T]) -> T:
+    async def _look(self, verb: Callable[[SqliteSession], T]) -> T:
         return await self._opened.look.call(verb)
 
     # -- clients
 
     async def submit(self, submit: Submit) -> list[Submitted]:
-        return await self._write(lambda tx: submission.submit(tx, submit))
+        return await self._write(lambda tx: client_verbs.submit(tx, submit))
 
     async def retry(self, run_ids: list[str]) -> list[Submitted]:
-        return await self._write(lambda tx: retrying.retry(tx, run_ids))
+        return await self._write(lambda tx: client_verbs.retry(tx, run_ids))
 
     async def ask(self, requests: list[Request]) -> None:
-        await self._write(lambda tx: submission.ask(tx, requests))
+        await self._write(lambda tx: client_verbs.ask(tx, requests))
 
     async def set_limit(self, changes: list[SetLimit]) -> None:
-        await self._write(lambda tx: limiting.set_limits(tx, changes))
+        await self._write(lambda tx: client_verbs.set_limits(tx, changes))
 
     # -- the leader
 
     async def elect(self, elect: Elect) -> Leadership:
         live = self._opened.live
         live.hold(elect.owner)
-        return await self._write(lambda tx: commits.elect(tx, elect, live.dead))
+        return await self._write(lambda tx: leader_verbs.elect(tx, elect, live.dead))
 
     async def resign(self, owner: str, term: int) -> None:
-        await self._write(lambda tx: commits.resign(tx, owner, term))
+        await self._write(lambda tx: leader_verbs.resign(tx, owner, term))
         self._opened.live.drop(owner)
 
     async def load(self) -> Snapshot:
@@ -252,7 +256,7 @@ class SqliteStore(Store):
         return await self._read(lambda tx: reads.overdue(tx, limit))
 
     async def commit(self, commit: Commit) -> Committed:
-        return await self._write(lambda tx: commits.commit(tx, commit))
+        return await self._write(lambda tx: leader_verbs.commit(tx, commit))
 
     async def withdraw(self, withdraw: Withdraw) -> list[tuple[int, int]]:
         return await self._write(lambda tx: recovery.withdraw(tx, withdraw))
@@ -274,22 +278,22 @@ class SqliteStore(Store):
 
     async def beat(self, beat: Beat) -> Beaten:
         self._opened.live.hold(beat.worker.id)
-        return await self._write(lambda tx: work.beat(tx, beat))
+        return await self._write(lambda tx: worker_verbs.beat(tx, beat))
 
     async def leave(self, worker: str) -> None:
-        await self._write(lambda tx: work.leave(tx, worker))
+        await self._write(lambda tx: worker_verbs.leave(tx, worker))
         self._opened.live.drop(worker)
 
     async def orders(self, worker: str) -> list[Order]:
-        return await self._read(lambda tx: work.orders(tx, worker))
+        return await self._read(lambda tx: worker_verbs.orders(tx, worker))
 
     async def accept(self, accept: Accept) -> list[Started]:
-        started, stale = await self._write(lambda tx: work.accept(tx, accept))
+        started, stale = await self._write(lambda tx: worker_verbs.accept(tx, accept))
         self._stale += stale
         return started
 
     async def finish(self, finish: Finish) -> list[tuple[int, int]]:
-        stale = await self._write(lambda tx: work.finish(tx, finish))
+        stale = await self._write(lambda tx: worker_verbs.finish(tx, finish))
         self._stale += len(stale)
         return stale
 
@@ -352,13 +356,13 @@ class SqliteStore(Store):
     # -- workers that are asked for
 
     async def provision(self, provision: Provision) -> None:
-        await self._write(lambda tx: provisioning.provision(tx, provision))
+        await self._write(lambda tx: leader_verbs.provision(tx, provision))
 
     async def forget_asked(self, names: list[str]) -> None:
-        await self._write(lambda tx: provisioning.forget(tx, names))
+        await self._write(lambda tx: leader_verbs.forget(tx, names))
 
-    async def provisioned(self) -> Provisioned:
-        return await self._look(provisioning.provisioned)
+    async def provisioned(self) -> ProvisionState:
+        return await self._look(leader_verbs.provisioned)
 
     # -- upkeep
 

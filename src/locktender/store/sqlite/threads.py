@@ -1,4 +1,6 @@
-"""The threads that own the connections: one writer that groups commits, and readers.
+"""Verbs on their way to a thread and their results on the way back.
+
+The threads that own the connections: one writer that groups commits, and readers.
 
 A commit costs the same whatever it holds, so the writer takes every verb that
 waits and runs them all in one transaction, each inside a savepoint: a verb that
@@ -15,15 +17,53 @@ import contextlib
 import queue
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from locktender.base.errors import LocktenderError, StoreError
 from locktender.store.sqlite import faults
-from locktender.store.sqlite.jobs import Job, deliver
-from locktender.store.sqlite.session import Session
-from locktender.store.sqlite.turnstile import Turnstile
+from locktender.store.sqlite.session import SqliteSession
+from locktender.store.sqlite.write_lock import WriteLock
+
+
+@dataclass(slots=True, eq=False)
+class StoreCall:
+    verb: Callable[[SqliteSession], Any]
+    loop: asyncio.AbstractEventLoop
+    future: asyncio.Future[Any]
+    done: Callable[[], None]
+    """Called in the loop when the job has left the queue for good."""
+    outside: bool = False
+    """Not a part of any transaction."""
+    result: Any = None
+    error: BaseException | None = None
+
+
+def deliver(jobs: Iterable[StoreCall]) -> None:
+    """Hands results to the loops that wait for them: one call per loop, not one per job."""
+    loops: dict[asyncio.AbstractEventLoop, list[StoreCall]] = {}
+    for job in jobs:
+        loops.setdefault(job.loop, []).append(job)
+    for loop, several in loops.items():
+        try:
+            loop.call_soon_threadsafe(_settle, several)
+        except RuntimeError:
+            # The loop is closed: nobody is left to be told.
+            continue
+
+
+def _settle(jobs: list[StoreCall]) -> None:
+    for job in jobs:
+        job.done()
+        if job.future.done():
+            continue
+        if job.error is None:
+            job.future.set_result(job.result)
+        else:
+            job.future.set_exception(job.error)
+
 
 T = TypeVar("T")
 
@@ -34,10 +74,10 @@ MAX_GROUP = 256
 class _Thread:
     """A thread with a connection of its own, opened and closed inside it."""
 
-    def __init__(self, name: str, path: Path, connect: Callable[[], Session]) -> None:
+    def __init__(self, name: str, path: Path, connect: Callable[[], SqliteSession]) -> None:
         self._path = path
         self._connect = connect
-        self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[StoreCall | None] = queue.SimpleQueue()
         self._room = asyncio.Semaphore(MAX_QUEUED)
         self._opened: asyncio.Future[None] | None = None
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
@@ -49,7 +89,7 @@ class _Thread:
         self._thread.start()
         await self._opened
 
-    async def call(self, verb: Callable[[Session], T], *, outside: bool = False) -> T:
+    async def call(self, verb: Callable[[SqliteSession], T], *, outside: bool = False) -> T:
         """The verb's result. A caller that stops waiting does not stop the verb."""
         await self._room.acquire()
         if self._closed:
@@ -57,7 +97,7 @@ class _Thread:
             raise StoreError("the store is closed.", hint="Open it first.")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
-        self._queue.put(Job(verb, loop, future, self._room.release, outside))
+        self._queue.put(StoreCall(verb, loop, future, self._room.release, outside))
         return await future
 
     async def close(self) -> None:
@@ -69,7 +109,7 @@ class _Thread:
             return
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[Any] = loop.create_future()
-        self._queue.put(Job(_nothing, loop, ended, _nothing, outside=True))
+        self._queue.put(StoreCall(_nothing, loop, ended, _nothing, outside=True))
         self._queue.put(None)
         await ended
         self._thread.join()
@@ -96,7 +136,7 @@ class _Thread:
         finally:
             session.db.close()
 
-    def _take(self) -> list[Job] | None:
+    def _take(self) -> list[StoreCall] | None:
         first = self._queue.get()
         if first is None:
             return None
@@ -111,7 +151,7 @@ class _Thread:
             jobs.append(job)
         return jobs
 
-    def _serve(self, session: Session, jobs: list[Job]) -> None:
+    def _serve(self, session: SqliteSession, jobs: list[StoreCall]) -> None:
         raise NotImplementedError
 
     def _explain(self, error: BaseException) -> BaseException:
@@ -142,7 +182,7 @@ def _tell(opened: asyncio.Future[None], error: BaseException | None) -> None:
 class Reader(_Thread):
     """Each verb in one read transaction: what it returns was true at one instant."""
 
-    def _serve(self, session: Session, jobs: list[Job]) -> None:
+    def _serve(self, session: SqliteSession, jobs: list[StoreCall]) -> None:
         for job in jobs:
             try:
                 session.run("begin_read")
@@ -160,15 +200,15 @@ class Writer(_Thread):
         self,
         name: str,
         path: Path,
-        connect: Callable[[], Session],
-        turnstile: Turnstile,
+        connect: Callable[[], SqliteSession],
+        turnstile: WriteLock,
         committed: Callable[[], None],
     ) -> None:
         super().__init__(name, path, connect)
         self._turnstile = turnstile
         self._committed = committed
 
-    def _serve(self, session: Session, jobs: list[Job]) -> None:
+    def _serve(self, session: SqliteSession, jobs: list[StoreCall]) -> None:
         written = [job for job in jobs if not job.outside]
         if written:
             before = session.db.total_changes
@@ -182,7 +222,7 @@ class Writer(_Thread):
                 except Exception as error:  # noqa: BLE001
                     job.error = self._explain(error)
 
-    def _commit_all(self, session: Session, jobs: list[Job]) -> None:
+    def _commit_all(self, session: SqliteSession, jobs: list[StoreCall]) -> None:
         try:
             self._commit(session, jobs)
         except Exception as error:  # noqa: BLE001
@@ -195,7 +235,7 @@ class Writer(_Thread):
                 job.result = job.error = None
                 self._commit_all(session, [job])
 
-    def _commit(self, session: Session, jobs: list[Job]) -> None:
+    def _commit(self, session: SqliteSession, jobs: list[StoreCall]) -> None:
         """Runs `jobs` in one transaction; raises where the transaction itself failed."""
         self._turnstile.enter()
         try:
@@ -219,7 +259,7 @@ class Writer(_Thread):
         finally:
             self._turnstile.leave()
 
-    def _try(self, session: Session, job: Job) -> None:
+    def _try(self, session: SqliteSession, job: StoreCall) -> None:
         session.run("savepoint")
         try:
             job.result = job.verb(session)

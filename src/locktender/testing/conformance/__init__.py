@@ -31,10 +31,11 @@ from locktender.testing.conformance.retrying import TestRetrying
 from locktender.testing.conformance.submitting import TestSubmitting
 from locktender.testing.conformance.waking import TestWaking
 from locktender.testing.conformance.working import TestWorking
-from locktender.testing.conformance.world import Leader, World, new_run
+from locktender.testing.conformance.world import SceneLeader, StoreScene, new_run
 
 __all__ = [
-    "Leader",
+    "SceneLeader",
+    "StoreScene",
     "TestCeilings",
     "TestCommitting",
     "TestGathering",
@@ -52,6 +53,5 @@ __all__ = [
     "TestSweeping",
     "TestWaking",
     "TestWorking",
-    "World",
     "new_run",
 ]

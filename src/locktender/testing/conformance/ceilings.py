@@ -9,8 +9,8 @@ from locktender.base.clock import SECOND
 from locktender.base.limits import TagRule
 from locktender.store.protocol import Store, Submitted
 from locktender.testing.conformance.world import (
-    Leader,
-    World,
+    SceneLeader,
+    StoreScene,
     new_run,
     set_ceiling,
     set_tag,
@@ -37,7 +37,9 @@ async def tagged(store: Store, count: int, others: int = 0, **how: bool) -> list
 
 class TestCeilings:
     @pytest.mark.parametrize("rule", RULES)
-    async def test_only_runs_that_count_there_are_counted(self, world: World, rule: str) -> None:
+    async def test_only_runs_that_count_there_are_counted(
+        self, world: StoreScene, rule: str
+    ) -> None:
         store = await world.open()
         await set_tag(store, RULES[rule])
         await tagged(store, 2)
@@ -48,7 +50,7 @@ class TestCeilings:
 
     @pytest.mark.parametrize("rule", RULES)
     async def test_more_than_a_ceiling_allows_at_all_never_fit(
-        self, world: World, rule: str
+        self, world: StoreScene, rule: str
     ) -> None:
         store = await world.open()
         await set_tag(store, RULES[rule])
@@ -63,7 +65,7 @@ class TestCeilings:
         assert answers[-1].retry_after_us >= SECOND
 
     async def test_of_several_ceilings_the_one_that_never_opens_is_named(
-        self, world: World
+        self, world: StoreScene
     ) -> None:
         """Whoever is refused at the total has asked nobody at its tag, and is told of it all the same."""
         store = await world.open()
@@ -78,7 +80,7 @@ class TestCeilings:
         answers = await submit(store, *(new_run(tags={"team": "a"}) for _ in range(3)))
         assert {told(each) for each in answers} == {("max_active", "max_active", 5, 6, 3)}
 
-    async def test_those_that_attach_ask_for_no_place(self, world: World) -> None:
+    async def test_those_that_attach_ask_for_no_place(self, world: StoreScene) -> None:
         store = await world.open()
         await set_ceiling(store, 3)
         first = await submitted(store, key="k")
@@ -89,7 +91,7 @@ class TestCeilings:
         answers = await submit(store, *again, new_run())
         assert {told(each) for each in answers} == {("max_active", "max_active", 3, 3, 1)}
 
-    async def test_a_key_that_comes_twice_asks_for_one_place(self, world: World) -> None:
+    async def test_a_key_that_comes_twice_asks_for_one_place(self, world: StoreScene) -> None:
         store = await world.open()
         await set_ceiling(store, 2)
         await submit(store, new_run(), new_run())
@@ -97,9 +99,9 @@ class TestCeilings:
         assert {told(each) for each in answers} == {("max_active", "max_active", 2, 2, 1)}
         assert all(each.retry_after_us for each in answers)
 
-    async def test_a_retry_is_refused_like_a_submission(self, world: World) -> None:
+    async def test_a_retry_is_refused_like_a_submission(self, world: StoreScene) -> None:
         store = await world.open()
-        leader = await Leader.stand(store)
+        leader = await SceneLeader.stand(store)
         run = await submitted(store, tags={"team": "a"})
         await leader.start(run.seq)
         await leader.end(run.seq, "failed")

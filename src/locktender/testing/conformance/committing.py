@@ -19,8 +19,8 @@ from locktender.base.ids import task_id
 from locktender.base.model import Request
 from locktender.store.protocol import Accept
 from locktender.testing.conformance.world import (
-    Leader,
-    World,
+    SceneLeader,
+    StoreScene,
     changes_of,
     join,
     new_run,
@@ -36,9 +36,9 @@ def saved(task: TaskRow, **fields: object) -> TaskSave:
 
 
 class TestCommitting:
-    async def test_started_runs_leave_the_queue(self, world: World) -> None:
+    async def test_started_runs_leave_the_queue(self, world: StoreScene) -> None:
         store = await world.open()
-        leader = await Leader.stand(store)
+        leader = await SceneLeader.stand(store)
         runs = await submit(store, *(new_run() for _ in range(300)))
         await leader.start(*(run.seq for run in runs[:299]))
         assert [entry.run.seq for entry in await store.queue(10)] == [runs[-1].seq]
@@ -47,9 +47,9 @@ class TestCommitting:
         assert {run.state for run in snapshot.runs} == {"running"}
         assert await changes_of(store, runs[0].seq) == [("new", "queued"), ("queued", "running")]
 
-    async def test_a_repeated_commit_changes_nothing(self, world: World) -> None:
+    async def test_a_repeated_commit_changes_nothing(self, world: StoreScene) -> None:
         store = await world.open()
-        leader = await Leader.stand(store)
+        leader = await SceneLeader.stand(store)
         run = await submitted(store)
         commit = leader.plan(
             buckets=[Bucket("api", 1)],
@@ -60,17 +60,17 @@ class TestCommitting:
         assert len(await changes_of(store, run.seq)) == 2
 
     async def test_a_commit_without_events_says_how_far_the_history_goes(
-        self, world: World
+        self, world: StoreScene
     ) -> None:
         store = await world.open()
-        leader = await Leader.stand(store)
+        leader = await SceneLeader.stand(store)
         await submitted(store)
         committed = await leader.commit(buckets=[Bucket("api", 1)])
         assert committed.seq == (await store.load()).seq
 
-    async def test_marks_and_ends(self, world: World) -> None:
+    async def test_marks_and_ends(self, world: StoreScene) -> None:
         store = await world.open()
-        leader = await Leader.stand(store)
+        leader = await SceneLeader.stand(store)
         run = await submitted(store)
         await leader.start(run.seq)
         await leader.commit(runs_marked=[RunMark(run.seq, "cancelling", "cancelled", b'"x"')])
@@ -85,10 +85,10 @@ class TestCommitting:
         assert (row.state, row.output, row.ended_at) == ("cancelled", b"1", world.clock.now())
         assert (await store.load()).runs == []
 
-    async def test_of_two_marks_in_one_commit_the_last_counts(self, world: World) -> None:
+    async def test_of_two_marks_in_one_commit_the_last_counts(self, world: StoreScene) -> None:
         store = await world.open()
         run = await submitted(store)
-        leader = await Leader.stand(store)
+        leader = await SceneLeader.stand(store)
         await leader.start(run.seq)
         marks = [
             RunMark(run.seq, "running", "failed", b'"first"'),
@@ -99,9 +99,9 @@ class TestCommitting:
         assert row is not None
         assert (row.state, row.verdict) == ("cancelling", "cancelled")
 
-    async def test_a_run_is_closed_once(self, world: World) -> None:
+    async def test_a_run_is_closed_once(self, world: StoreScene) -> None:
         store = await world.open()
-        leader = await Leader.stand(store)
+        leader = await SceneLeader.stand(store)
         run = await submitted(store)
         await leader.start(run.seq)
         await leader.end(run.seq)
@@ -112,17 +112,17 @@ class TestCommitting:
         counts = await store.counts()
         assert (counts.admitted[""], counts.closed[""], counts.active[""]) == (1, 1, 0)
 
-    async def test_a_run_that_ends_in_the_queue_leaves_it(self, world: World) -> None:
+    async def test_a_run_that_ends_in_the_queue_leaves_it(self, world: StoreScene) -> None:
         store = await world.open()
-        leader = await Leader.stand(store)
+        leader = await SceneLeader.stand(store)
         run = await submitted(store)
         await leader.end(run.seq, "cancelled", "queued")
         assert await store.queue(10) == []
         assert await store.line(run.seq, 10) is None
 
-    async def test_a_task_made_started_and_completed_in_one_commit(self, world: World) -> None:
+    async def test_a_task_made_started_and_completed_in_one_commit(self, world: StoreScene) -> None:
         store = await world.open()
-        leader = await Leader.stand(store)
+        leader = await SceneLeader.stand(store)
         run = (await submitted(store)).seq
         await leader.start(run)
         task = TaskRow(task_id(run, 0), 0, -1, "requested", input=b"[1]")
@@ -138,16 +138,16 @@ class TestCommitting:
         assert (row.state, row.output, row.ended_at, row.held) == ("completed", b"42", 9, None)
         assert (row.input, row.attempt, row.token) == (b"[1]", 1, given)
 
-    async def test_an_end_with_a_stale_token_changes_nothing(self, world: World) -> None:
+    async def test_an_end_with_a_stale_token_changes_nothing(self, world: StoreScene) -> None:
         store = await world.open()
         leader, run, [(task, given)] = await offered(store)
         await leader.commit(tasks_ended=[TaskEnd(task, given + 1, b"42", 9)])
         [row] = await store.tasks(run)
         assert row.state == "scheduled"
 
-    async def test_advancing_twice_makes_tasks_once(self, world: World) -> None:
+    async def test_advancing_twice_makes_tasks_once(self, world: StoreScene) -> None:
         store = await world.open()
-        leader = await Leader.stand(store)
+        leader = await SceneLeader.stand(store)
         run = (await submitted(store)).seq
         await leader.start(run)
         tasks = [TaskRow(task_id(run, n), 0, n, "requested", input=b"[]") for n in range(300)]
@@ -158,9 +158,9 @@ class TestCommitting:
         assert [row.id for row in rows] == [task.id for task in tasks]
         assert [row.state for row in rows[:2]] == ["cancelled", "requested"]
 
-    async def test_every_hot_column_is_saved(self, world: World) -> None:
+    async def test_every_hot_column_is_saved(self, world: StoreScene) -> None:
         store = await world.open()
-        leader = await Leader.stand(store)
+        leader = await SceneLeader.stand(store)
         run = (await submitted(store)).seq
         await leader.start(run)
         task = TaskRow(task_id(run, 0), 3, 4, "requested", input=b"in", output=b"out")
@@ -173,7 +173,7 @@ class TestCommitting:
             6, 7, 8, 9, 10, 2**60,
         )  # fmt: skip
 
-    async def test_orders_live_as_long_as_there_is_something_to_do(self, world: World) -> None:
+    async def test_orders_live_as_long_as_there_is_something_to_do(self, world: StoreScene) -> None:
         store = await world.open()
         leader, run, [(task, given)] = await offered(store)
         assert await store.orders("w1") == [Order("w1", task, given, "offer")]
@@ -187,14 +187,14 @@ class TestCommitting:
         await leader.commit(tasks_saved=[saved(row, state="abandoned", held=None)])
         assert await store.orders("w1") == []
 
-    async def test_an_offer_goes_with_its_schedule(self, world: World) -> None:
+    async def test_an_offer_goes_with_its_schedule(self, world: StoreScene) -> None:
         store = await world.open()
         leader, run, _ = await offered(store)
         [row] = await store.tasks(run)
         await leader.commit(tasks_saved=[saved(row, state="requested", token=0, worker=None)])
         assert await store.orders("w1") == []
 
-    async def test_shared_inputs_rates_reservations_requests(self, world: World) -> None:
+    async def test_shared_inputs_rates_reservations_requests(self, world: StoreScene) -> None:
         store = await world.open()
         leader, run, [(task, given)] = await offered(store)
         await store.ask([Request("cancel", "a-run", who="me"), Request("drain", "w1")])
@@ -217,7 +217,7 @@ class TestCommitting:
         assert snapshot.buckets == [Bucket("api", 9), Bucket("db", 8)]
         assert snapshot.reservations == []
 
-    async def test_a_snapshot_is_what_a_new_leader_needs(self, world: World) -> None:
+    async def test_a_snapshot_is_what_a_new_leader_needs(self, world: StoreScene) -> None:
         store = await world.open()
         leader, run, [(task, given)] = await offered(store)
         waiting = await submitted(store, tags={"team": "a"})

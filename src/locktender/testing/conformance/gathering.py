@@ -6,8 +6,8 @@ from __future__ import annotations
 from locktender.base.model import Request
 from locktender.store.protocol import Accept, Ended, Finish, Gather
 from locktender.testing.conformance.world import (
-    Leader,
-    World,
+    SceneLeader,
+    StoreScene,
     join,
     new_run,
     offered,
@@ -18,9 +18,9 @@ from locktender.testing.conformance.world import (
 
 
 class TestGathering:
-    async def test_own_events_are_left_out_but_passed_over(self, world: World) -> None:
+    async def test_own_events_are_left_out_but_passed_over(self, world: StoreScene) -> None:
         store = await world.open()
-        leader = await Leader.stand(store)
+        leader = await SceneLeader.stand(store)
         after = (await store.load()).seq
         run = await submitted(store)
         await leader.start(run.seq)
@@ -31,9 +31,9 @@ class TestGathering:
         assert again.events == []
         assert again.seq == gathered.seq
 
-    async def test_pages_follow_each_other_without_a_gap(self, world: World) -> None:
+    async def test_pages_follow_each_other_without_a_gap(self, world: StoreScene) -> None:
         store = await world.open()
-        leader = await Leader.stand(store)
+        leader = await SceneLeader.stand(store)
         await submit(store, *(new_run() for _ in range(25)))
         seen: list[int] = []
         after = 0
@@ -43,7 +43,7 @@ class TestGathering:
             after = gathered.seq
         assert len(seen) == len(set(seen)) == 25
 
-    async def test_rows_of_ended_tasks_come_along(self, world: World) -> None:
+    async def test_rows_of_ended_tasks_come_along(self, world: StoreScene) -> None:
         store = await world.open()
         leader, _, pairs = await offered(store, tasks=3)
         after = (await store.load()).seq
@@ -66,9 +66,9 @@ class TestGathering:
             (declined, "handed_back", None),
         ]
 
-    async def test_requests_stay_until_they_are_done(self, world: World) -> None:
+    async def test_requests_stay_until_they_are_done(self, world: StoreScene) -> None:
         store = await world.open()
-        leader = await Leader.stand(store)
+        leader = await SceneLeader.stand(store)
         await store.ask([Request("cancel", "run", who="me", reason="why not")])
         [stored] = (await store.gather(Gather(0, leader.actor))).requests
         assert (await store.gather(Gather(0, leader.actor))).requests == [stored]
@@ -76,9 +76,9 @@ class TestGathering:
         await leader.commit(requests_done=[stored.seq])
         assert (await store.gather(Gather(0, leader.actor))).requests == []
 
-    async def test_workers_come_only_when_something_changed(self, world: World) -> None:
+    async def test_workers_come_only_when_something_changed(self, world: StoreScene) -> None:
         store, other = await world.open(), await world.open()
-        leader = await Leader.stand(store)
+        leader = await SceneLeader.stand(store)
 
         async def workers() -> list[str] | None:
             found = (await store.gather(Gather(0, leader.actor))).workers
@@ -96,9 +96,9 @@ class TestGathering:
         await other.leave("w1")
         assert await workers() == []
 
-    async def test_a_changed_limit_is_news(self, world: World) -> None:
+    async def test_a_changed_limit_is_news(self, world: StoreScene) -> None:
         store, other = await world.open(), await world.open()
-        leader = await Leader.stand(store)
+        leader = await SceneLeader.stand(store)
         await set_rule(other, "pool", "db", {"limit": 4})
         gathered = await store.gather(Gather(0, leader.actor))
         assert gathered.limits_changed

@@ -11,32 +11,32 @@ import pytest
 from locktender.base.clock import SECOND
 from locktender.base.errors import NotLeader
 from locktender.store.protocol import Elect, Expire, Recut, Withdraw
-from locktender.testing.conformance.world import LEASE, Leader, World, history, submitted
+from locktender.testing.conformance.world import LEASE, SceneLeader, StoreScene, history, submitted
 
-LeaderVerb = Callable[[Leader], Awaitable[object]]
+LeaderVerb = Callable[[SceneLeader], Awaitable[object]]
 
 
-async def _commit(leader: Leader) -> object:
+async def _commit(leader: SceneLeader) -> object:
     return await leader.start(1)
 
 
-async def _withdraw(leader: Leader) -> object:
+async def _withdraw(leader: SceneLeader) -> object:
     tasks = [(1, 1)]
     return await leader.store.withdraw(
         Withdraw(leader.term, 1, leader.actor, tasks, "requested", "late")
     )
 
 
-async def _expire(leader: Leader) -> object:
+async def _expire(leader: SceneLeader) -> object:
     return await leader.store.expire(Expire(leader.term, 1, leader.actor))
 
 
-async def _recut(leader: Leader) -> object:
+async def _recut(leader: SceneLeader) -> object:
     return await leader.store.recut(Recut(leader.term))
 
 
 class TestLeading:
-    async def test_the_first_to_stand_leads(self, world: World) -> None:
+    async def test_the_first_to_stand_leads(self, world: StoreScene) -> None:
         store = await world.open()
         led = await store.elect(Elect("a", LEASE))
         assert (led.term, led.owner) == (1, "a")
@@ -44,19 +44,19 @@ class TestLeading:
         [event] = await history(store)
         assert (event.subject, event.before, event.after, event.term) == ("leader", "", "a", 1)
 
-    async def test_a_second_is_refused_while_the_lease_lives(self, world: World) -> None:
+    async def test_a_second_is_refused_while_the_lease_lives(self, world: StoreScene) -> None:
         store, other = await world.open(), await world.open()
         await store.elect(Elect("a", LEASE))
         led = await other.elect(Elect("b", LEASE))
         assert (led.term, led.owner) == (0, "a")
 
-    async def test_one_of_many_wins(self, world: World) -> None:
+    async def test_one_of_many_wins(self, world: StoreScene) -> None:
         stores = [await world.open() for _ in range(3)]
         votes = [store.elect(Elect(f"o{n}", LEASE)) for n, store in enumerate(stores)]
         led = await asyncio.gather(*votes)
         assert sorted(each.term for each in led) == [0, 0, 1]
 
-    async def test_renewal_keeps_the_term(self, world: World) -> None:
+    async def test_renewal_keeps_the_term(self, world: StoreScene) -> None:
         store, other = await world.open(), await world.open()
         led = await store.elect(Elect("a", LEASE))
         world.clock.advance(LEASE - SECOND)
@@ -65,14 +65,14 @@ class TestLeading:
         world.clock.advance(LEASE - SECOND)
         assert (await other.elect(Elect("b", LEASE))).term == 0
 
-    async def test_renewal_tells_the_last_cycle_that_is_written(self, world: World) -> None:
-        leader = await Leader.stand(await world.open())
+    async def test_renewal_tells_the_last_cycle_that_is_written(self, world: StoreScene) -> None:
+        leader = await SceneLeader.stand(await world.open())
         await leader.start((await submitted(leader.store)).seq)
         await leader.commit()
         renewed = await leader.store.elect(Elect(leader.owner, LEASE, leader.term))
         assert renewed.cycle == leader.cycle
 
-    async def test_take_over_after_the_lease(self, world: World) -> None:
+    async def test_take_over_after_the_lease(self, world: StoreScene) -> None:
         store, other = await world.open(), await world.open()
         first = await store.elect(Elect("a", LEASE))
         world.clock.advance(LEASE + 1)
@@ -81,14 +81,14 @@ class TestLeading:
         late = await store.elect(Elect("a", LEASE, first.term))
         assert (late.term, late.owner) == (0, "b")
 
-    async def test_who_stands_again_has_a_new_term(self, world: World) -> None:
+    async def test_who_stands_again_has_a_new_term(self, world: StoreScene) -> None:
         """Tokens are counted within a term: a restarted leader must not give the old ones again."""
         store = await world.open()
         first = await store.elect(Elect("a", LEASE))
         second = await store.elect(Elect("a", LEASE))
         assert second.term == first.term + 1
 
-    async def test_resigning_lets_the_next_one_in_at_once(self, world: World) -> None:
+    async def test_resigning_lets_the_next_one_in_at_once(self, world: StoreScene) -> None:
         store, other = await world.open(), await world.open()
         led = await store.elect(Elect("a", LEASE))
         await store.resign("a", led.term)
@@ -100,13 +100,13 @@ class TestLeading:
 
     @pytest.mark.parametrize("verb", [_commit, _withdraw, _expire, _recut])
     async def test_a_paused_leader_that_wakes_up_can_write_nothing(
-        self, world: World, verb: LeaderVerb
+        self, world: StoreScene, verb: LeaderVerb
     ) -> None:
         store, other = await world.open(), await world.open()
         run = await submitted(store)
-        paused = await Leader.stand(store, "a")
+        paused = await SceneLeader.stand(store, "a")
         world.clock.advance(LEASE + 1)
-        await Leader.stand(other, "b")
+        await SceneLeader.stand(other, "b")
         events = await history(store)
         with pytest.raises(NotLeader):
             await verb(paused)
@@ -115,7 +115,7 @@ class TestLeading:
         assert row.state == "queued"
         assert await history(store) == events
 
-    async def test_who_leads(self, world: World) -> None:
+    async def test_who_leads(self, world: StoreScene) -> None:
         store, other = await world.open(), await world.open()
         assert await other.leader() is None
         led = await store.elect(Elect("a", LEASE))
@@ -127,11 +127,11 @@ class TestLeading:
         await store.resign("a", led.term)
         assert await other.leader() is None
 
-    async def test_the_term_alone_is_the_fence(self, world: World) -> None:
+    async def test_the_term_alone_is_the_fence(self, world: StoreScene) -> None:
         """A leader whose lease ran out, with nobody to take over, may go on."""
         store = await world.open()
         run = await submitted(store)
-        leader = await Leader.stand(store)
+        leader = await SceneLeader.stand(store)
         world.clock.advance(LEASE + 1)
         await leader.start(run.seq)
         row = await store.run(run.id)

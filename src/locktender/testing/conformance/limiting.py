@@ -13,8 +13,8 @@ from locktender.base.limits import Fair, Limits, PoolRule, Rate, TagRule
 from locktender.base.model import LimitRow
 from locktender.store.protocol import SetLimit, Store
 from locktender.testing.conformance.world import (
-    Leader,
-    World,
+    SceneLeader,
+    StoreScene,
     new_run,
     set_rule,
     set_tag,
@@ -34,11 +34,11 @@ async def balanced(store: Store) -> dict[str, int]:
 
 
 class TestLimiting:
-    async def test_without_rules_the_defaults_hold(self, world: World) -> None:
+    async def test_without_rules_the_defaults_hold(self, world: StoreScene) -> None:
         store = await world.open()
         assert await store.limits() == (Limits(), [])
 
-    async def test_rules_of_every_kind(self, world: World) -> None:
+    async def test_rules_of_every_kind(self, world: StoreScene) -> None:
         store = await world.open()
         rate = Rate(100, 60_000_000, 5)
         await set_rule(store, "runs", "", {"limit": 3, "paused": True})
@@ -68,7 +68,7 @@ class TestLimiting:
         assert len(rows) == 9
         assert (await store.load()).limits == limits
 
-    async def test_live_stands_above_declared_and_survives_it(self, world: World) -> None:
+    async def test_live_stands_above_declared_and_survives_it(self, world: StoreScene) -> None:
         store = await world.open()
         await set_rule(store, "pool", "db", {"limit": 4}, declared=True, who="code")
         await set_rule(store, "pool", "db", {"limit": 9})
@@ -81,7 +81,7 @@ class TestLimiting:
         await set_rule(store, "pool", "db", None, declared=True)
         assert await store.limits() == (Limits(), [])
 
-    async def test_history_says_who_changed_what(self, world: World) -> None:
+    async def test_history_says_who_changed_what(self, world: StoreScene) -> None:
         store = await world.open()
         await set_rule(store, "pool", "db", {"limit": 4}, declared=True, who="code")
         world.clock.advance(5)
@@ -118,7 +118,7 @@ class TestLimiting:
         ],
     )
     async def test_a_rule_that_is_not_valid_stores_nothing(
-        self, world: World, kind: str, name: str, rule: bytes
+        self, world: StoreScene, kind: str, name: str, rule: bytes
     ) -> None:
         store = await world.open()
         good = SetLimit("pool", "good", b'{"limit":1}', "ops")
@@ -127,7 +127,7 @@ class TestLimiting:
         assert await store.limits() == (Limits(), [])
         assert await store.limit_history(10) == []
 
-    async def test_patches_of_several_operators_all_count(self, world: World) -> None:
+    async def test_patches_of_several_operators_all_count(self, world: StoreScene) -> None:
         store, other = await world.open(), await world.open()
         await set_rule(store, "pool", "db", {"limit": 3})
         await asyncio.gather(
@@ -142,7 +142,7 @@ class TestLimiting:
         assert len(await store.limit_history(10)) == 3
 
     async def test_a_patch_changes_the_rule_in_force_and_null_takes_away(
-        self, world: World
+        self, world: StoreScene
     ) -> None:
         store = await world.open()
         rate = {"count": 5, "per_us": 1_000_000, "burst": 2}
@@ -161,7 +161,7 @@ class TestLimiting:
         assert row.declared == msgspec.json.encode(declared)
 
     async def test_a_patch_of_a_rule_nobody_set_begins_with_what_it_brings(
-        self, world: World
+        self, world: StoreScene
     ) -> None:
         store = await world.open()
         await set_rule(store, "pool", "api[*]", {"limit": 2, "paused": True})
@@ -192,7 +192,7 @@ class TestLimiting:
         ],
     )
     async def test_a_patch_that_is_not_valid_stores_nothing(
-        self, world: World, kind: str, name: str, patch: bytes
+        self, world: StoreScene, kind: str, name: str, patch: bytes
     ) -> None:
         store = await world.open()
         good = SetLimit("pool", "good", None, "ops", patch=b'{"limit":1}')
@@ -201,9 +201,11 @@ class TestLimiting:
         assert await store.limits() == (Limits(), [])
         assert await store.limit_history(10) == []
 
-    async def test_counters_of_a_rule_set_later_start_from_the_rows(self, world: World) -> None:
+    async def test_counters_of_a_rule_set_later_start_from_the_rows(
+        self, world: StoreScene
+    ) -> None:
         store = await world.open()
-        leader = await Leader.stand(store)
+        leader = await SceneLeader.stand(store)
         teams = [{"team": "a"}, {"team": "a"}, {"team": "b"}, {}]
         runs = await submit(store, *(new_run(tags=tags) for tags in teams))
         await submitted(store, kind="hold", tags={"team": "a"})
@@ -219,7 +221,7 @@ class TestLimiting:
         await set_rule(store, "tag", "team=*", None)
         assert await balanced(store) == {"": 4, "team": 3}
 
-    async def test_a_lowered_ceiling_holds_at_once(self, world: World) -> None:
+    async def test_a_lowered_ceiling_holds_at_once(self, world: StoreScene) -> None:
         store, other = await world.open(), await world.open()
         await submit(store, *(new_run() for _ in range(3)))
         await set_rule(other, "active", "", {"limit": 3})

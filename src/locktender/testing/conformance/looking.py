@@ -10,8 +10,8 @@ import pytest
 from locktender.base.errors import NotFound
 from locktender.store.protocol import EventFilter, RunFilter
 from locktender.testing.conformance.world import (
-    Leader,
-    World,
+    SceneLeader,
+    StoreScene,
     history,
     new_run,
     offered,
@@ -21,9 +21,9 @@ from locktender.testing.conformance.world import (
 
 
 class TestLooking:
-    async def test_runs_by_state_tags_and_flow_newest_first(self, world: World) -> None:
+    async def test_runs_by_state_tags_and_flow_newest_first(self, world: StoreScene) -> None:
         store = await world.open()
-        leader = await Leader.stand(store)
+        leader = await SceneLeader.stand(store)
         a, b, c = await submit(
             store,
             new_run(tags={"team": "a", "env": "dev"}),
@@ -49,7 +49,7 @@ class TestLooking:
         assert await found(flow="other", states=["queued"], tags={"team": "a"}) == [b.seq]
 
     async def test_holds_of_slots_are_left_out_unless_they_are_asked_for(
-        self, world: World
+        self, world: StoreScene
     ) -> None:
         store = await world.open()
         run, hold = await submit(store, new_run(), new_run(kind="hold", flow="locktender:hold"))
@@ -60,7 +60,7 @@ class TestLooking:
             found = await store.runs(RunFilter(states=states, flow="locktender:hold"))
             assert [row.seq for row in found] == [hold.seq]
 
-    async def test_what_is_not_there(self, world: World) -> None:
+    async def test_what_is_not_there(self, world: StoreScene) -> None:
         store = await world.open()
         assert await store.run("nobody") is None
         assert await store.tasks(99) == []
@@ -68,7 +68,7 @@ class TestLooking:
         with pytest.raises(NotFound):
             await store.graph("nothing")
 
-    async def test_history_in_commit_order_and_by_run(self, world: World) -> None:
+    async def test_history_in_commit_order_and_by_run(self, world: StoreScene) -> None:
         store = await world.open()
         _, run, _ = await offered(store)
         await submitted(store)
@@ -80,7 +80,7 @@ class TestLooking:
         assert [row.run for row in later] == [run]
         assert (await history(store, run))[0].after == "queued"
 
-    async def test_counts_are_of_rows(self, world: World) -> None:
+    async def test_counts_are_of_rows(self, world: StoreScene) -> None:
         store = await world.open()
         leader, run, _ = await offered(store, tasks=2)
         await leader.commit()
@@ -90,7 +90,7 @@ class TestLooking:
         assert counts.held == {"db": 2}
         assert run
 
-    async def test_blobs(self, world: World) -> None:
+    async def test_blobs(self, world: StoreScene) -> None:
         store, other = await world.open(), await world.open()
         data = bytes(range(256)) * 2_000
         digests = await asyncio.gather(store.put_blob(data), other.put_blob(data))
@@ -103,7 +103,7 @@ class TestLooking:
             with pytest.raises(NotFound):
                 await store.get_blob(missing)
 
-    async def test_what_one_store_commits_another_reads(self, world: World) -> None:
+    async def test_what_one_store_commits_another_reads(self, world: StoreScene) -> None:
         store = await world.open()
         run = await submitted(store)
         await store.close()

@@ -7,15 +7,15 @@ import pytest
 
 from locktender.base.clock import SECOND
 from locktender.base.errors import NotLeader
-from locktender.base.provisioning import AskedWorker, Said
+from locktender.base.model import AskedWorker, Said
 from locktender.store.protocol import Store
 from locktender.store.provisioning import Provision
-from locktender.testing.conformance.world import LEASE, Leader, World, history, join
+from locktender.testing.conformance.world import LEASE, SceneLeader, StoreScene, history, join
 
 TIMEOUT = 60 * SECOND
 
 
-async def ask(leader: Leader, *names: str) -> None:
+async def ask(leader: SceneLeader, *names: str) -> None:
     asked = {name: f'"{name}"'.encode() for name in names}
     await leader.store.provision(Provision(leader.term, asked, TIMEOUT))
 
@@ -29,9 +29,9 @@ async def joined(store: Store) -> dict[str, int]:
 
 
 class TestProvisioning:
-    async def test_what_is_asked_for_is_known_to_everybody(self, world: World) -> None:
+    async def test_what_is_asked_for_is_known_to_everybody(self, world: StoreScene) -> None:
         store, other = await world.open(), await world.open()
-        leader = await Leader.stand(store)
+        leader = await SceneLeader.stand(store)
         await ask(leader, "b", "a")
         now = world.clock.now()
         found = await other.provisioned()
@@ -41,21 +41,21 @@ class TestProvisioning:
             AskedWorker("b", now, now + TIMEOUT, 0, b'"b"'),
         ]
 
-    async def test_a_repetition_changes_nothing(self, world: World) -> None:
-        leader = await Leader.stand(await world.open())
+    async def test_a_repetition_changes_nothing(self, world: StoreScene) -> None:
+        leader = await SceneLeader.stand(await world.open())
         await ask(leader, "a")
         before = await asked(leader.store)
         world.clock.advance(SECOND)
         await ask(leader, "a")
         assert await asked(leader.store) == before
 
-    async def test_a_leader_whose_term_is_over_may_ask_for_nobody(self, world: World) -> None:
+    async def test_a_leader_whose_term_is_over_may_ask_for_nobody(self, world: StoreScene) -> None:
         store, other = await world.open(), await world.open()
-        paused = await Leader.stand(store, "a")
+        paused = await SceneLeader.stand(store, "a")
         await ask(paused, "first")
         await store.provision(Provision(paused.term, said=Said("of the first")))
         world.clock.advance(LEASE + 1)
-        await Leader.stand(other, "b")
+        await SceneLeader.stand(other, "b")
         for late in (
             Provision(paused.term, {"late": b"{}"}, TIMEOUT),
             Provision(paused.term, gone=["first"]),
@@ -65,9 +65,9 @@ class TestProvisioning:
                 await store.provision(late)
         assert list(await joined(other)) == ["first"]
 
-    async def test_who_joins_is_marked_once(self, world: World) -> None:
+    async def test_who_joins_is_marked_once(self, world: StoreScene) -> None:
         store, other = await world.open(), await world.open()
-        leader = await Leader.stand(store)
+        leader = await SceneLeader.stand(store)
         await ask(leader, "a", "b")
         world.clock.advance(SECOND)
         await join(other, "w1", provision="a")
@@ -81,9 +81,11 @@ class TestProvisioning:
         await join(other, "w4")
         assert await joined(store) == {"a": at, "b": 0}
 
-    async def test_who_has_left_stays_known_until_a_leader_forgets_it(self, world: World) -> None:
+    async def test_who_has_left_stays_known_until_a_leader_forgets_it(
+        self, world: StoreScene
+    ) -> None:
         store = await world.open()
-        leader = await Leader.stand(store)
+        leader = await SceneLeader.stand(store)
         await ask(leader, "a", "b", "c")
         await join(store, "w1", provision="a")
         await store.leave("w1")
@@ -93,16 +95,16 @@ class TestProvisioning:
         assert list(await joined(store)) == ["b", "c"]
 
     async def test_who_started_a_worker_may_say_that_it_ended_without_leading(
-        self, world: World
+        self, world: StoreScene
     ) -> None:
         store, other = await world.open(), await world.open()
-        await ask(await Leader.stand(store), "a", "b")
+        await ask(await SceneLeader.stand(store), "a", "b")
         await other.forget_asked(["b", "never-asked-for"])
         await other.forget_asked([])
         assert list(await joined(store)) == ["a"]
 
-    async def test_one_change_may_do_all_of_it(self, world: World) -> None:
-        leader = await Leader.stand(await world.open())
+    async def test_one_change_may_do_all_of_it(self, world: StoreScene) -> None:
+        leader = await SceneLeader.stand(await world.open())
         await ask(leader, "old")
         said = Said("1 of at most 3 workers is on its way", world.clock.now() + SECOND, "quota")
         await leader.store.provision(Provision(leader.term, {"new": b"{}"}, TIMEOUT, ["old"], said))
@@ -110,25 +112,27 @@ class TestProvisioning:
         assert [each.name for each in found.asked] == ["new"]
         assert found.said == said
 
-    async def test_what_the_provisioner_said_ends_with_its_leaders_term(self, world: World) -> None:
+    async def test_what_the_provisioner_said_ends_with_its_leaders_term(
+        self, world: StoreScene
+    ) -> None:
         store, other = await world.open(), await world.open()
-        leader = await Leader.stand(store, "a")
+        leader = await SceneLeader.stand(store, "a")
         assert (await other.provisioned()).said is None
         await store.provision(Provision(leader.term, said=Said("one")))
         await store.provision(Provision(leader.term, said=Said("two")))
         await ask(leader, "a")
         assert (await other.provisioned()).said == Said("two")
         world.clock.advance(LEASE + 1)
-        second = await Leader.stand(other, "b")
+        second = await SceneLeader.stand(other, "b")
         found = await store.provisioned()
         assert found.said is None
         assert [each.name for each in found.asked] == ["a"]
         await other.provision(Provision(second.term, said=Said("three")))
         assert (await store.provisioned()).said == Said("three")
 
-    async def test_asking_is_no_history(self, world: World) -> None:
+    async def test_asking_is_no_history(self, world: StoreScene) -> None:
         """Nothing starts or ends by it; the worker that comes is in the history by its own word."""
-        leader = await Leader.stand(await world.open())
+        leader = await SceneLeader.stand(await world.open())
         before = await history(leader.store)
         await ask(leader, "a")
         await leader.store.forget_asked(["a"])

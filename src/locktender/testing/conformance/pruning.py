@@ -20,8 +20,8 @@ from locktender.store.pruning import BLOB_GRACE_US, Discard, Discarded, Prune, P
 from locktender.testing.conformance.retrying import ended
 from locktender.testing.conformance.world import (
     DIGEST,
-    Leader,
-    World,
+    SceneLeader,
+    StoreScene,
     history,
     new_run,
     offered,
@@ -37,7 +37,7 @@ async def numbers(store: Store) -> set[int]:
     return {event.run for event in await history(store) if event.run > 0}
 
 
-async def prune(store: Store, world: World, **fields: int) -> Pruned:
+async def prune(store: Store, world: StoreScene, **fields: int) -> Pruned:
     """Everything that has ended by now."""
     wanted: dict[str, Any] = {"before": world.clock.now() + 1, "checked": ALL, **fields}
     return await store.prune(Prune(who="ops", **wanted))
@@ -45,9 +45,11 @@ async def prune(store: Store, world: World, **fields: int) -> Pruned:
 
 class TestPruning:
     @pytest.mark.parametrize("state", ["succeeded", "failed", "cancelled", "timed_out"])
-    async def test_an_ended_run_goes_with_everything_of_it(self, world: World, state: str) -> None:
+    async def test_an_ended_run_goes_with_everything_of_it(
+        self, world: StoreScene, state: str
+    ) -> None:
         store = await world.open()
-        leader = await Leader.stand(store)
+        leader = await SceneLeader.stand(store)
         stays = await submitted(store)
         run = await submitted(store)
         await leader.start(run.seq)
@@ -69,9 +71,9 @@ class TestPruning:
         assert await numbers(store) == {stays.seq}
         assert await store.counts() == counts
 
-    async def test_the_history_says_what_went(self, world: World) -> None:
+    async def test_the_history_says_what_went(self, world: StoreScene) -> None:
         store = await world.open()
-        leader = await Leader.stand(store)
+        leader = await SceneLeader.stand(store)
         run = await ended(store, leader)
         at = world.clock.now()
         last = (await history(store))[-1].seq
@@ -83,9 +85,9 @@ class TestPruning:
         assert event.data == told
         assert await store.run(run.id) is None
 
-    async def test_what_is_active_stays(self, world: World) -> None:
+    async def test_what_is_active_stays(self, world: StoreScene) -> None:
         store = await world.open()
-        leader = await Leader.stand(store)
+        leader = await SceneLeader.stand(store)
         queued, running = await submit(store, new_run(), new_run())
         await leader.start(running.seq)
         again = await ended(store, leader)
@@ -95,9 +97,9 @@ class TestPruning:
         for run in (queued, running, again):
             assert await store.run(run.id) is not None
 
-    async def test_what_ended_at_the_instant_or_later_stays(self, world: World) -> None:
+    async def test_what_ended_at_the_instant_or_later_stays(self, world: StoreScene) -> None:
         store = await world.open()
-        leader = await Leader.stand(store)
+        leader = await SceneLeader.stand(store)
         await ended(store, leader)
         world.clock.advance(SECOND)
         later = await ended(store, leader)
@@ -105,9 +107,9 @@ class TestPruning:
         assert (await prune(store, world, before=instant)).runs == 1
         assert await numbers(store) == {later.seq}
 
-    async def test_a_retried_run_does_not_hide_those_behind_it(self, world: World) -> None:
+    async def test_a_retried_run_does_not_hide_those_behind_it(self, world: StoreScene) -> None:
         store = await world.open()
-        leader = await Leader.stand(store)
+        leader = await SceneLeader.stand(store)
         first = await ended(store, leader)
         second = await ended(store, leader)
         world.clock.advance(SECOND)
@@ -118,9 +120,9 @@ class TestPruning:
         assert await store.run(first.id) is not None
         assert await store.run(second.id) is None
 
-    async def test_a_run_with_unchecked_events_stays(self, world: World) -> None:
+    async def test_a_run_with_unchecked_events_stays(self, world: StoreScene) -> None:
         store = await world.open()
-        leader = await Leader.stand(store)
+        leader = await SceneLeader.stand(store)
         first = await ended(store, leader)
         checked = (await history(store))[-1].seq
         second = await ended(store, leader)
@@ -128,9 +130,9 @@ class TestPruning:
         assert await numbers(store) == {second.seq}
         assert first.seq != second.seq
 
-    async def test_a_key_in_use_and_who_waits_for_it_stay(self, world: World) -> None:
+    async def test_a_key_in_use_and_who_waits_for_it_stay(self, world: StoreScene) -> None:
         store = await world.open()
-        leader = await Leader.stand(store)
+        leader = await SceneLeader.stand(store)
         first = await submitted(store, key="k")
         await leader.start(first.seq)
         second = await submitted(store, key="k", on_duplicate="replace", params={"n": 2})
@@ -143,9 +145,9 @@ class TestPruning:
         assert await store.run(second.id) is not None
         assert (await submitted(store, key="k", params={"n": 2})).id == second.id
 
-    async def test_slots_that_a_lease_still_holds_keep_their_run(self, world: World) -> None:
+    async def test_slots_that_a_lease_still_holds_keep_their_run(self, world: StoreScene) -> None:
         store = await world.open()
-        leader = await Leader.stand(store)
+        leader = await SceneLeader.stand(store)
         run = await submitted(store)
         await leader.start(run.seq)
         held = Linger(task_id(run.seq, 0), 1, "db", 1, world.clock.now() + SECOND, "w1")
@@ -155,9 +157,9 @@ class TestPruning:
         await leader.commit(lingers=[])
         assert (await prune(store, world)).runs == 1
 
-    async def test_batches_go_on_where_the_last_one_ended(self, world: World) -> None:
+    async def test_batches_go_on_where_the_last_one_ended(self, world: StoreScene) -> None:
         store = await world.open()
-        leader = await Leader.stand(store)
+        leader = await SceneLeader.stand(store)
         runs = [(await ended(store, leader)).seq for _ in range(5)]
         after, batches = 0, list[int]()
         while True:
@@ -170,25 +172,25 @@ class TestPruning:
         assert await numbers(store) == set()
         assert runs == sorted(runs)
 
-    async def test_the_newest_can_be_kept(self, world: World) -> None:
+    async def test_the_newest_can_be_kept(self, world: StoreScene) -> None:
         store = await world.open()
-        leader = await Leader.stand(store)
+        leader = await SceneLeader.stand(store)
         runs = [(await ended(store, leader)).seq for _ in range(4)]
         assert (await prune(store, world, below=runs[2])).runs == 2
         assert await numbers(store) == set(runs[2:])
 
-    async def test_a_dry_run_changes_nothing(self, world: World) -> None:
+    async def test_a_dry_run_changes_nothing(self, world: StoreScene) -> None:
         store = await world.open()
-        leader = await Leader.stand(store)
+        leader = await SceneLeader.stand(store)
         run = await ended(store, leader)
         before = await history(store)
         assert await prune(store, world, dry_run=True) == Pruned(1, 0, 3, 0)
         assert await store.run(run.id) is not None
         assert await history(store) == before
 
-    async def test_a_pruned_run_is_not_there_to_be_retried(self, world: World) -> None:
+    async def test_a_pruned_run_is_not_there_to_be_retried(self, world: StoreScene) -> None:
         store, other = await world.open(), await world.open()
-        leader = await Leader.stand(store)
+        leader = await SceneLeader.stand(store)
         runs = [await ended(store, leader) for _ in range(20)]
 
         async def retry(run_id: str) -> bool:
@@ -212,9 +214,9 @@ class TestPruning:
         assert len(queued) == alive
         assert await numbers(store) == queued
 
-    async def test_a_leader_follows_over_what_was_pruned(self, world: World) -> None:
+    async def test_a_leader_follows_over_what_was_pruned(self, world: StoreScene) -> None:
         store = await world.open()
-        leader = await Leader.stand(store)
+        leader = await SceneLeader.stand(store)
         await ended(store, leader)
         snapshot = await store.load()
         await prune(store, world)
@@ -224,18 +226,18 @@ class TestPruning:
         assert found[-1].run == run.seq
         assert found[-1].seq > snapshot.seq
 
-    async def test_numbers_are_not_given_twice(self, world: World) -> None:
+    async def test_numbers_are_not_given_twice(self, world: StoreScene) -> None:
         store = await world.open()
-        leader = await Leader.stand(store)
+        leader = await SceneLeader.stand(store)
         run = await ended(store, leader)
         await prune(store, world)
         assert (await submitted(store)).seq > run.seq
 
 
 class TestSweeping:
-    async def test_a_graph_goes_with_the_last_run_that_names_it(self, world: World) -> None:
+    async def test_a_graph_goes_with_the_last_run_that_names_it(self, world: StoreScene) -> None:
         store = await world.open()
-        leader = await Leader.stand(store)
+        leader = await SceneLeader.stand(store)
         first, second = await ended(store, leader), await ended(store, leader)
         await prune(store, world, below=second.seq)
         assert await sweep(store, await store.now()) == Discarded(0, 0)
@@ -247,7 +249,7 @@ class TestSweeping:
         await submitted(store)
         assert await store.graph(DIGEST)
 
-    async def test_a_graph_that_came_back_meanwhile_stays(self, world: World) -> None:
+    async def test_a_graph_that_came_back_meanwhile_stays(self, world: StoreScene) -> None:
         store = await world.open()
         await submitted(store)
         other = hashlib.sha256(OTHER).hexdigest()
@@ -259,7 +261,7 @@ class TestSweeping:
         assert done == Discarded(0, 0)
         assert await store.graph(other) == OTHER
 
-    async def test_blobs_that_any_row_refers_to_stay(self, world: World) -> None:
+    async def test_blobs_that_any_row_refers_to_stay(self, world: StoreScene) -> None:
         store = await world.open()
         leader, run, _ = await offered(store)
         names = [await store.put_blob(str(n).encode() * 10) for n in range(6)]
@@ -278,7 +280,7 @@ class TestSweeping:
         with pytest.raises(Exception, match="blob"):
             await store.get_blob(names[5])
 
-    async def test_a_blob_that_was_just_put_stays(self, world: World) -> None:
+    async def test_a_blob_that_was_just_put_stays(self, world: StoreScene) -> None:
         """Whoever put it is about to refer to it."""
         store = await world.open()
         name = await store.put_blob(b"large")

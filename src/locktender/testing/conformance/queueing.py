@@ -10,8 +10,8 @@ from locktender.base.errors import NotLeader
 from locktender.base.limits import TagRule
 from locktender.store.protocol import EventFilter, Heads, Recut, Store, Tidy
 from locktender.testing.conformance.world import (
-    Leader,
-    World,
+    SceneLeader,
+    StoreScene,
     new_run,
     set_rule,
     set_tag,
@@ -25,7 +25,7 @@ async def order(store: Store) -> list[str]:
 
 
 class TestQueueing:
-    async def test_priority_then_age(self, world: World) -> None:
+    async def test_priority_then_age(self, world: StoreScene) -> None:
         store = await world.open()
         ids: list[str] = []
         for priority in (0, 5, -3, 5):
@@ -36,7 +36,7 @@ class TestQueueing:
         assert len(await store.queue(3)) == 3
 
     async def test_a_line_counts_who_waits_beside_a_run_by_lane_and_priority(
-        self, world: World
+        self, world: StoreScene
     ) -> None:
         store = await world.open()
         await set_tag(store, TagRule("team", per_value=True, limit=1))
@@ -62,7 +62,7 @@ class TestQueueing:
         assert await store.line(10**9, 100) is None
 
     async def test_a_line_is_cut_where_too_many_wait_and_its_own_lane_comes_first(
-        self, world: World
+        self, world: StoreScene
     ) -> None:
         store = await world.open()
         await set_tag(store, TagRule("team", per_value=True, limit=1))
@@ -75,7 +75,7 @@ class TestQueueing:
         counted = {each.lane: each.waiting for each in line.groups}
         assert counted == {"t:team=*a": 10, "t:team=*b": 5}
 
-    async def test_the_end_of_the_history_in_its_order(self, world: World) -> None:
+    async def test_the_end_of_the_history_in_its_order(self, world: StoreScene) -> None:
         store = await world.open()
         await submit(store, *(new_run() for _ in range(5)))
         await submit(store, *(new_run() for _ in range(5)))
@@ -83,7 +83,7 @@ class TestQueueing:
         assert await store.events(EventFilter(limit=4, newest=True)) == every[-4:]
         assert await store.events(EventFilter(newest=True)) == every
 
-    async def test_heads_are_the_first_of_each_lane(self, world: World) -> None:
+    async def test_heads_are_the_first_of_each_lane(self, world: StoreScene) -> None:
         store = await world.open()
         await set_tag(store, TagRule("team", per_value=True, limit=1))
         runs = await submit(
@@ -100,7 +100,7 @@ class TestQueueing:
         assert {row.seq for row in heads} < {run.seq for run in runs}
 
     async def test_when_not_all_heads_fit_every_lane_still_has_its_first(
-        self, world: World
+        self, world: StoreScene
     ) -> None:
         store = await world.open()
         await set_tag(store, TagRule("team", per_value=True, limit=1))
@@ -112,9 +112,9 @@ class TestQueueing:
         assert len(await store.heads(Heads(lanes[:1], each=100))) == 5
         assert await store.heads(Heads([], each=1)) == []
 
-    async def test_reprioritising_moves_a_run(self, world: World) -> None:
+    async def test_reprioritising_moves_a_run(self, world: StoreScene) -> None:
         store = await world.open()
-        leader = await Leader.stand(store)
+        leader = await SceneLeader.stand(store)
         runs = await submit(store, *(new_run() for _ in range(3)))
         await leader.commit(reprioritised=[(runs[2].seq, 9)])
         assert await order(store) == [runs[2].id, runs[0].id, runs[1].id]
@@ -124,17 +124,19 @@ class TestQueueing:
         [head] = await store.heads(Heads([row.lane], each=1))
         assert head.seq == runs[2].seq
 
-    async def test_a_run_that_started_keeps_out_of_the_queue(self, world: World) -> None:
+    async def test_a_run_that_started_keeps_out_of_the_queue(self, world: StoreScene) -> None:
         store = await world.open()
-        leader = await Leader.stand(store)
+        leader = await SceneLeader.stand(store)
         run = await submitted(store)
         await leader.start(run.seq)
         await leader.commit(reprioritised=[(run.seq, 9)])
         assert await order(store) == []
 
-    async def test_recutting_gives_the_lanes_that_new_limits_ask_for(self, world: World) -> None:
+    async def test_recutting_gives_the_lanes_that_new_limits_ask_for(
+        self, world: StoreScene
+    ) -> None:
         store = await world.open()
-        leader = await Leader.stand(store)
+        leader = await SceneLeader.stand(store)
         runs = await submit(store, *(new_run(tags={"team": str(n % 3)}) for n in range(25)))
         assert len((await store.load()).lanes) == 1
         await set_tag(store, TagRule("team", per_value=True, limit=1))
@@ -148,9 +150,9 @@ class TestQueueing:
         assert len((await store.load()).lanes) == 3
         assert await order(store) == [run.id for run in runs]
 
-    async def test_lanes_that_nobody_stands_in_are_tidied_away(self, world: World) -> None:
+    async def test_lanes_that_nobody_stands_in_are_tidied_away(self, world: StoreScene) -> None:
         store = await world.open()
-        leader = await Leader.stand(store)
+        leader = await SceneLeader.stand(store)
         await set_tag(store, TagRule("team", per_value=True, limit=1))
         runs = await submit(store, *(new_run(tags={"team": str(n)}) for n in range(25)))
         await leader.start(*(run.seq for run in runs[:-1]))
@@ -179,10 +181,10 @@ class TestQueueing:
         }
 
     async def test_the_state_of_a_rate_is_tidied_away_when_it_says_nothing(
-        self, world: World
+        self, world: StoreScene
     ) -> None:
         store = await world.open()
-        leader = await Leader.stand(store)
+        leader = await SceneLeader.stand(store)
         now = world.clock.now()
         await leader.commit(buckets=[Bucket("soon", now + 5), Bucket("later", now + 50)])
         assert await store.tidy(Tidy(leader.term)) == 0
@@ -191,15 +193,17 @@ class TestQueueing:
         assert await store.tidy(Tidy(leader.term)) == 0
         assert [bucket.pool for bucket in (await store.load()).buckets] == ["later"]
 
-    async def test_only_the_leader_tidies(self, world: World) -> None:
+    async def test_only_the_leader_tidies(self, world: StoreScene) -> None:
         store = await world.open()
-        leader = await Leader.stand(store)
+        leader = await SceneLeader.stand(store)
         with pytest.raises(NotLeader):
             await store.tidy(Tidy(leader.term + 1))
 
-    async def test_recutting_gives_the_rank_that_an_age_boost_asks_for(self, world: World) -> None:
+    async def test_recutting_gives_the_rank_that_an_age_boost_asks_for(
+        self, world: StoreScene
+    ) -> None:
         store = await world.open()
-        leader = await Leader.stand(store)
+        leader = await SceneLeader.stand(store)
         old = await submitted(store, priority=0)
         world.clock.advance(1_000)
         new = await submitted(store, priority=1)
@@ -208,10 +212,10 @@ class TestQueueing:
         assert await store.recut(Recut(leader.term)) == 0
         assert await order(store) == [old.id, new.id]
 
-    async def test_a_hold_never_stands_behind_a_flow(self, world: World) -> None:
+    async def test_a_hold_never_stands_behind_a_flow(self, world: StoreScene) -> None:
         """The run gate does not concern it, so a blocked flow must not hide it."""
         store = await world.open()
-        leader = await Leader.stand(store)
+        leader = await SceneLeader.stand(store)
         await set_tag(store, TagRule("hold", limit=1))
         await submit(store, *(new_run(tags={"hold": "x"}) for _ in range(5)))
         hold = await submitted(store, kind="hold", tags={"hold": "x"})
@@ -220,7 +224,7 @@ class TestQueueing:
             assert hold.seq in {row.seq for row in heads}
             await store.recut(Recut(leader.term))
 
-    async def test_a_replacement_waits_in_a_lane_of_its_own(self, world: World) -> None:
+    async def test_a_replacement_waits_in_a_lane_of_its_own(self, world: StoreScene) -> None:
         """Its wait for one run must not hold up the runs behind it."""
         store = await world.open()
         first = await submitted(store, key="k")

@@ -7,7 +7,7 @@ import asyncio
 
 from locktender.base.states import TASK_CHANGES
 from locktender.store.protocol import Accept, Ended, Expire, Finish, Store, Withdraw
-from locktender.testing.conformance.world import LEASE, World, history, offered
+from locktender.testing.conformance.world import LEASE, StoreScene, history, offered
 
 _TASKS = 40
 
@@ -24,7 +24,7 @@ async def legal(store: Store, run: int) -> None:
 
 
 class TestRacing:
-    async def test_accept_against_withdraw(self, world: World) -> None:
+    async def test_accept_against_withdraw(self, world: StoreScene) -> None:
         """E10, C3: whoever commits second finds the row moved."""
         store, other = await world.open(), await world.open()
         leader, run, pairs = await offered(store, tasks=_TASKS)
@@ -49,7 +49,7 @@ class TestRacing:
         assert states.count("running") == sum(accepted for _, accepted in results)
         await legal(store, run)
 
-    async def test_finish_against_expire(self, world: World) -> None:
+    async def test_finish_against_expire(self, world: StoreScene) -> None:
         """C2: an attempt ends once, however late its worker is."""
         store, other = await world.open(), await world.open()
         leader, run, pairs = await offered(store, tasks=_TASKS)
@@ -73,7 +73,7 @@ class TestRacing:
         assert done | abandoned == set(pairs)
         await legal(store, run)
 
-    async def test_two_workers_never_run_one_attempt(self, world: World) -> None:
+    async def test_two_workers_never_run_one_attempt(self, world: StoreScene) -> None:
         store, other = await world.open(), await world.open()
         _, run, pairs = await offered(store, tasks=_TASKS)
         accepted = await asyncio.gather(

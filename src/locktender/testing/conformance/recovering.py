@@ -8,8 +8,8 @@ from locktender.base.clock import SECOND
 from locktender.store.protocol import Accept, Ended, Expire, Finish, Lost, Withdraw
 from locktender.testing.conformance.world import (
     LEASE,
-    Leader,
-    World,
+    SceneLeader,
+    StoreScene,
     changes_of,
     history,
     join,
@@ -17,17 +17,19 @@ from locktender.testing.conformance.world import (
 )
 
 
-async def expire(leader: Leader) -> list[Lost]:
+async def expire(leader: SceneLeader) -> list[Lost]:
     leader.cycle += 1
     return await leader.store.expire(Expire(leader.term, leader.cycle, leader.actor))
 
 
-def withdrawal(leader: Leader, tasks: list[tuple[int, int]], to: str = "requested") -> Withdraw:
+def withdrawal(
+    leader: SceneLeader, tasks: list[tuple[int, int]], to: str = "requested"
+) -> Withdraw:
     return Withdraw(leader.term, leader.cycle, leader.actor, tasks, to, "offer_ttl")
 
 
 class TestRecovering:
-    async def test_an_offer_is_taken_back(self, world: World) -> None:
+    async def test_an_offer_is_taken_back(self, world: StoreScene) -> None:
         store = await world.open()
         leader, run, pairs = await offered(store, tasks=2)
         assert await store.withdraw(withdrawal(leader, pairs[:1])) == pairs[:1]
@@ -49,7 +51,7 @@ class TestRecovering:
         assert (event.term, event.cycle) == (leader.term, leader.cycle)
         assert await store.accept(Accept("w1", pairs[:1])) == []
 
-    async def test_an_offer_is_cancelled(self, world: World) -> None:
+    async def test_an_offer_is_cancelled(self, world: StoreScene) -> None:
         store = await world.open()
         leader, run, pairs = await offered(store)
         world.clock.advance(SECOND)
@@ -58,14 +60,14 @@ class TestRecovering:
         assert (row.state, row.held, row.ended_at) == ("cancelled", None, world.clock.now())
         assert await store.accept(Accept("w1", pairs)) == []
 
-    async def test_a_repeated_withdrawal_gives_the_same_answer(self, world: World) -> None:
+    async def test_a_repeated_withdrawal_gives_the_same_answer(self, world: StoreScene) -> None:
         store = await world.open()
         leader, run, pairs = await offered(store)
         for _ in range(2):
             assert await store.withdraw(withdrawal(leader, pairs)) == pairs
         assert (await changes_of(store, run)).count(("scheduled", "requested")) == 1
 
-    async def test_what_was_accepted_is_not_withdrawn(self, world: World) -> None:
+    async def test_what_was_accepted_is_not_withdrawn(self, world: StoreScene) -> None:
         store = await world.open()
         leader, run, [(task, given)] = await offered(store)
         assert await store.withdraw(withdrawal(leader, [(task, given + 1), (task + 9, 1)])) == []
@@ -74,7 +76,7 @@ class TestRecovering:
         [row] = await store.tasks(run)
         assert row.state == "running"
 
-    async def test_a_living_worker_is_left_alone(self, world: World) -> None:
+    async def test_a_living_worker_is_left_alone(self, world: StoreScene) -> None:
         """B9."""
         store = await world.open()
         leader, run, pairs = await offered(store)
@@ -87,7 +89,7 @@ class TestRecovering:
         [row] = await store.tasks(run)
         assert row.state == "running"
 
-    async def test_a_lost_workers_tasks_come_back(self, world: World) -> None:
+    async def test_a_lost_workers_tasks_come_back(self, world: StoreScene) -> None:
         """D5, C4."""
         store = await world.open()
         leader, run, pairs = await offered(store, tasks=3)
@@ -113,7 +115,7 @@ class TestRecovering:
         assert [event.data["worker"] for event in told] == ["w1"]
         assert await expire(leader) == []
 
-    async def test_what_a_worker_was_told_to_leave_is_handed_back(self, world: World) -> None:
+    async def test_what_a_worker_was_told_to_leave_is_handed_back(self, world: StoreScene) -> None:
         """Seed 003: a shutdown spends no attempts. By (task, token), and all else as ever."""
         store = await world.open()
         leader, run, pairs = await offered(store, tasks=4)
@@ -146,7 +148,7 @@ class TestRecovering:
         assert await store.finish(Finish("w1", [Ended(*left, "completed", b"1")])) == [left]
 
     async def test_what_a_worker_says_it_leaves_is_its_own_while_its_lease_lives(
-        self, world: World
+        self, world: StoreScene
     ) -> None:
         store = await world.open()
         leader, run, pairs = await offered(store, tasks=2)
@@ -161,7 +163,7 @@ class TestRecovering:
         assert (lost.abandoned, lost.handed_back) == ([], [pairs[1]])
         assert [row.state for row in await store.tasks(run)] == ["completed", "handed_back"]
 
-    async def test_the_last_word_of_a_worker_counts(self, world: World) -> None:
+    async def test_the_last_word_of_a_worker_counts(self, world: StoreScene) -> None:
         store = await world.open()
         leader, _, pairs = await offered(store, tasks=2)
         await store.accept(Accept("w1", pairs))
@@ -171,7 +173,7 @@ class TestRecovering:
         [lost] = await expire(leader)
         assert (lost.abandoned, lost.handed_back) == ([pairs[0]], [pairs[1]])
 
-    async def test_a_worker_may_leave_more_than_it_can_name(self, world: World) -> None:
+    async def test_a_worker_may_leave_more_than_it_can_name(self, world: StoreScene) -> None:
         store = await world.open()
         leader, _, pairs = await offered(store, tasks=3)
         await store.accept(Accept("w1", pairs[:2]))
@@ -180,7 +182,7 @@ class TestRecovering:
         [lost] = await expire(leader)
         assert (lost.abandoned, lost.handed_back, lost.withdrawn) == ([], pairs[:2], pairs[2:])
 
-    async def test_several_lost_at_once(self, world: World) -> None:
+    async def test_several_lost_at_once(self, world: StoreScene) -> None:
         store = await world.open()
         leader, run, pairs = await offered(store, "w1", tasks=2)
         await join(store, "w2")
@@ -191,7 +193,7 @@ class TestRecovering:
         assert lost == {"w1": pairs, "w2": [], "idle": []}
         assert {row.state for row in await store.tasks(run)} == {"abandoned"}
 
-    async def test_the_dead_cannot_speak(self, world: World) -> None:
+    async def test_the_dead_cannot_speak(self, world: StoreScene) -> None:
         """B12: a stale attempt can neither complete, fail, renew nor release."""
         store = await world.open()
         leader, run, pairs = await offered(store)

@@ -11,8 +11,8 @@ from locktender.base.errors import NotFound
 from locktender.base.ids import task_id
 from locktender.store.protocol import Store, Submitted
 from locktender.testing.conformance.world import (
-    Leader,
-    World,
+    SceneLeader,
+    StoreScene,
     changes_of,
     history,
     set_ceiling,
@@ -20,7 +20,9 @@ from locktender.testing.conformance.world import (
 )
 
 
-async def ended(store: Store, leader: Leader, state: str = "failed", **fields: object) -> Submitted:
+async def ended(
+    store: Store, leader: SceneLeader, state: str = "failed", **fields: object
+) -> Submitted:
     run = await submitted(store, **fields)
     await leader.start(run.seq)
     await leader.end(run.seq, state)
@@ -29,9 +31,9 @@ async def ended(store: Store, leader: Leader, state: str = "failed", **fields: o
 
 class TestRetrying:
     @pytest.mark.parametrize("state", ["failed", "cancelled", "timed_out"])
-    async def test_an_ended_run_is_queued_again(self, world: World, state: str) -> None:
+    async def test_an_ended_run_is_queued_again(self, world: StoreScene, state: str) -> None:
         store = await world.open()
-        leader = await Leader.stand(store)
+        leader = await SceneLeader.stand(store)
         run = await ended(store, leader, state, deadline_us=SECOND, priority=3)
         world.clock.advance(SECOND)
         [result] = await store.retry([run.id])
@@ -49,9 +51,9 @@ class TestRetrying:
         counts = await store.counts()
         assert (counts.admitted[""], counts.closed[""], counts.active[""]) == (2, 1, 1)
 
-    async def test_finished_tasks_keep_their_outputs(self, world: World) -> None:
+    async def test_finished_tasks_keep_their_outputs(self, world: StoreScene) -> None:
         store = await world.open()
-        leader = await Leader.stand(store)
+        leader = await SceneLeader.stand(store)
         run = await submitted(store)
         await leader.start(run.seq)
         task = TaskRow(task_id(run.seq, 0), 0, -1, "completed", output=b"7")
@@ -60,9 +62,9 @@ class TestRetrying:
         await store.retry([run.id])
         assert await store.tasks(run.seq) == [task]
 
-    async def test_a_repeated_retry_is_one_retry(self, world: World) -> None:
+    async def test_a_repeated_retry_is_one_retry(self, world: StoreScene) -> None:
         store = await world.open()
-        leader = await Leader.stand(store)
+        leader = await SceneLeader.stand(store)
         run = await ended(store, leader)
         await store.retry([run.id, run.id])
         [again] = await store.retry([run.id])
@@ -72,17 +74,17 @@ class TestRetrying:
         assert row.generation == 1
         assert (await changes_of(store, run.seq)).count(("failed", "queued")) == 1
 
-    async def test_what_succeeded_is_not_run_again(self, world: World) -> None:
+    async def test_what_succeeded_is_not_run_again(self, world: StoreScene) -> None:
         store = await world.open()
-        leader = await Leader.stand(store)
+        leader = await SceneLeader.stand(store)
         run = await ended(store, leader, "succeeded")
         [result] = await store.retry([run.id])
         assert result.outcome == "finished"
         assert await store.queue(5) == []
 
-    async def test_a_retry_passes_the_ceiling(self, world: World) -> None:
+    async def test_a_retry_passes_the_ceiling(self, world: StoreScene) -> None:
         store = await world.open()
-        leader = await Leader.stand(store)
+        leader = await SceneLeader.stand(store)
         run = await ended(store, leader)
         await set_ceiling(store, 1)
         await submitted(store)
@@ -92,9 +94,9 @@ class TestRetrying:
         assert row is not None
         assert (row.state, row.generation) == ("failed", 0)
 
-    async def test_a_retry_needs_its_key(self, world: World) -> None:
+    async def test_a_retry_needs_its_key(self, world: StoreScene) -> None:
         store = await world.open()
-        leader = await Leader.stand(store)
+        leader = await SceneLeader.stand(store)
         run = await ended(store, leader, key="k")
         other = await submitted(store, key="k")
         [result] = await store.retry([run.id])
@@ -103,9 +105,9 @@ class TestRetrying:
         await store.retry([run.id])
         assert (await submitted(store, key="k")).id == run.id
 
-    async def test_an_unknown_run(self, world: World) -> None:
+    async def test_an_unknown_run(self, world: StoreScene) -> None:
         store = await world.open()
-        leader = await Leader.stand(store)
+        leader = await SceneLeader.stand(store)
         run = await ended(store, leader)
         with pytest.raises(NotFound):
             await store.retry([run.id, "nobody"])

@@ -15,8 +15,8 @@ from locktender.store.protocol import RunFilter, Submit
 from locktender.testing.conformance.world import (
     DIGEST,
     GRAPH,
-    Leader,
-    World,
+    SceneLeader,
+    StoreScene,
     history,
     new_run,
     set_ceiling,
@@ -27,7 +27,7 @@ from locktender.testing.conformance.world import (
 
 
 class TestSubmitting:
-    async def test_a_run_is_stored_queued_with_one_event(self, world: World) -> None:
+    async def test_a_run_is_stored_queued_with_one_event(self, world: StoreScene) -> None:
         store = await world.open()
         run = new_run(params={"n": 1}, tags={"team": "a"}, priority=5, deadline_us=SECOND)
         [result] = await submit(store, run)
@@ -57,7 +57,9 @@ class TestSubmitting:
         assert event.data["rank"] == [-5, world.clock.now()]
 
     @pytest.mark.parametrize("size", [60, 1_200])  # more than a thousand may be written another way
-    async def test_runs_of_one_batch_keep_what_is_their_own(self, world: World, size: int) -> None:
+    async def test_runs_of_one_batch_keep_what_is_their_own(
+        self, world: StoreScene, size: int
+    ) -> None:
         store = await world.open()
         await set_tag(store, TagRule("team", limit=5, per_value=True))
         runs = [
@@ -104,7 +106,7 @@ class TestSubmitting:
         }
         assert len(set(lanes.values())) == 4  # one for each team, one for those without
 
-    async def test_a_repeated_submission_is_the_same_run(self, world: World) -> None:
+    async def test_a_repeated_submission_is_the_same_run(self, world: StoreScene) -> None:
         store = await world.open()
         run = new_run()
         [first] = await submit(store, run)
@@ -114,21 +116,21 @@ class TestSubmitting:
         counts = await store.counts()
         assert (counts.admitted[""], counts.queued) == (1, 1)
 
-    async def test_one_id_twice_in_a_batch_is_one_run(self, world: World) -> None:
+    async def test_one_id_twice_in_a_batch_is_one_run(self, world: StoreScene) -> None:
         store = await world.open()
         run = new_run()
         first, again = await submit(store, run, run)
         assert first == again
         assert (await store.counts()).queued == 1
 
-    async def test_a_large_batch_keeps_its_order(self, world: World) -> None:
+    async def test_a_large_batch_keeps_its_order(self, world: StoreScene) -> None:
         store = await world.open()
         runs = [new_run(tags={"n": str(n % 7)}) for n in range(1_000)]
         results = await submit(store, *runs)
         assert [result.seq for result in results] == sorted({result.seq for result in results})
         assert [entry.run.id for entry in await store.queue(2_000)] == [run.id for run in runs]
 
-    async def test_beyond_the_ceiling_nothing_is_stored(self, world: World) -> None:
+    async def test_beyond_the_ceiling_nothing_is_stored(self, world: StoreScene) -> None:
         """B4: ceiling 15, the 16th is rejected and leaves no row."""
         store = await world.open()
         await set_ceiling(store, 15)
@@ -154,7 +156,7 @@ class TestSubmitting:
             await store.graph("new-graph")
         assert len(await history(store)) == events
 
-    async def test_all_or_none(self, world: World) -> None:
+    async def test_all_or_none(self, world: StoreScene) -> None:
         store = await world.open()
         await set_ceiling(store, 2)
         results = await submit(store, *(new_run() for _ in range(3)))
@@ -163,7 +165,9 @@ class TestSubmitting:
         assert await store.runs(RunFilter()) == []
         assert (await store.counts()).admitted[""] == 0
 
-    async def test_what_was_stored_before_stays_so_beside_a_refusal(self, world: World) -> None:
+    async def test_what_was_stored_before_stays_so_beside_a_refusal(
+        self, world: StoreScene
+    ) -> None:
         store = await world.open()
         await set_ceiling(store, 1)
         run = new_run()
@@ -172,27 +176,27 @@ class TestSubmitting:
         assert again == first
         assert refused.outcome == "rejected"
 
-    async def test_what_fits_is_admitted_when_partial(self, world: World) -> None:
+    async def test_what_fits_is_admitted_when_partial(self, world: StoreScene) -> None:
         store = await world.open()
         await set_ceiling(store, 2)
         results = await submit(store, *(new_run() for _ in range(3)), partial=True)
         assert [result.outcome for result in results] == ["created", "created", "rejected"]
         assert (await store.counts()).active[""] == 2
 
-    async def test_a_closed_run_makes_room(self, world: World) -> None:
+    async def test_a_closed_run_makes_room(self, world: StoreScene) -> None:
         store = await world.open()
         await set_ceiling(store, 1)
         run = await submitted(store)
-        leader = await Leader.stand(store)
+        leader = await SceneLeader.stand(store)
         await leader.start(run.seq)
         assert (await submitted(store)).outcome == "rejected"
         await leader.end(run.seq)
         assert (await submitted(store)).outcome == "created"
 
-    async def test_retry_after_follows_the_pace_of_closing(self, world: World) -> None:
+    async def test_retry_after_follows_the_pace_of_closing(self, world: StoreScene) -> None:
         store = await world.open()
         await set_ceiling(store, 10)
-        leader = await Leader.stand(store, lease_us=3_600 * SECOND)
+        leader = await SceneLeader.stand(store, lease_us=3_600 * SECOND)
         # Given one run that closes every ten seconds.
         for _ in range(5):
             run = await submitted(store)
@@ -209,12 +213,12 @@ class TestSubmitting:
 
     @pytest.mark.parametrize(("together", "every"), [(1, 10), (5, 10), (3, 1), (1, 25)])
     async def test_whoever_waits_as_long_as_he_was_told_gets_in(
-        self, world: World, together: int, every: int
+        self, world: StoreScene, together: int, every: int
     ) -> None:
         """Under a steady drain, at whatever second he is refused."""
         store = await world.open()
         await set_ceiling(store, 10)
-        leader = await Leader.stand(store, lease_us=36_000 * SECOND)
+        leader = await SceneLeader.stand(store, lease_us=36_000 * SECOND)
         active = [each.seq for each in await submit(store, *(new_run() for _ in range(10)))]
         await leader.start(*active)
 
@@ -245,10 +249,10 @@ class TestSubmitting:
             assert (await submitted(store)).outcome == "created"
             await refill()
 
-    async def test_retry_after_counts_everybody_who_is_too_many(self, world: World) -> None:
+    async def test_retry_after_counts_everybody_who_is_too_many(self, world: StoreScene) -> None:
         """A lowered ceiling, and several handed in together, need more than one to close."""
         store = await world.open()
-        leader = await Leader.stand(store, lease_us=3_600 * SECOND)
+        leader = await SceneLeader.stand(store, lease_us=3_600 * SECOND)
         runs = await submit(store, *(new_run() for _ in range(30)))
         await leader.start(*(run.seq for run in runs))
         for run in runs[:20]:
@@ -280,7 +284,12 @@ class TestSubmitting:
         ],
     )
     async def test_ceilings_of_tags(
-        self, world: World, rule: TagRule, ceiling: str, fits: dict[str, str], other: dict[str, str]
+        self,
+        world: StoreScene,
+        rule: TagRule,
+        ceiling: str,
+        fits: dict[str, str],
+        other: dict[str, str],
     ) -> None:
         store = await world.open()
         await set_tag(store, rule)
@@ -294,19 +303,21 @@ class TestSubmitting:
         )
         assert (await submitted(store, tags=other)).outcome == "created"
 
-    async def test_a_hold_passes_every_ceiling_and_is_not_counted(self, world: World) -> None:
+    async def test_a_hold_passes_every_ceiling_and_is_not_counted(self, world: StoreScene) -> None:
         store = await world.open()
         await set_ceiling(store, 1)
         await submitted(store)
         hold = await submitted(store, kind="hold")
         assert hold.outcome == "created"
-        leader = await Leader.stand(store)
+        leader = await SceneLeader.stand(store)
         await leader.start(hold.seq)
         await leader.end(hold.seq)
         counts = await store.counts()
         assert (counts.admitted[""], counts.closed[""], counts.active[""]) == (1, 0, 1)
 
-    async def test_the_ceiling_is_exact_under_concurrent_submitters(self, world: World) -> None:
+    async def test_the_ceiling_is_exact_under_concurrent_submitters(
+        self, world: StoreScene
+    ) -> None:
         stores = [await world.open(), await world.open()]
         await set_ceiling(stores[0], 15)
         results = await asyncio.gather(*(submitted(stores[n % 2]) for n in range(60)))
@@ -316,7 +327,7 @@ class TestSubmitting:
         assert (await stores[0].counts()).active[""] == 15
 
     async def test_a_verb_that_fails_does_not_hurt_those_committed_with_it(
-        self, world: World
+        self, world: StoreScene
     ) -> None:
         store = await world.open()
         bad = new_run()
@@ -332,7 +343,7 @@ class TestSubmitting:
         counts = await store.counts()
         assert (counts.admitted[""], counts.active[""], counts.queued) == (20, 20, 20)
 
-    async def test_a_run_without_its_graph_is_refused(self, world: World) -> None:
+    async def test_a_run_without_its_graph_is_refused(self, world: StoreScene) -> None:
         store = await world.open()
         run = new_run()
         with pytest.raises(InvalidInput):

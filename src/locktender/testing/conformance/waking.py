@@ -8,7 +8,7 @@ import time
 
 from locktender.base.clock import MILLISECOND, SECOND
 from locktender.store.protocol import Store
-from locktender.testing.conformance.world import World, submitted
+from locktender.testing.conformance.world import StoreScene, submitted
 
 
 async def waited(store: Store, timeout_us: int, since: int = -1) -> float:
@@ -18,30 +18,30 @@ async def waited(store: Store, timeout_us: int, since: int = -1) -> float:
 
 
 class TestWaking:
-    async def test_a_wait_ends_at_its_timeout(self, world: World) -> None:
+    async def test_a_wait_ends_at_its_timeout(self, world: StoreScene) -> None:
         store = await world.open()
         assert await waited(store, 0) < 1
         assert 0.1 <= await waited(store, 100 * MILLISECOND) < 5
 
-    async def test_another_stores_commit_ends_a_wait(self, world: World) -> None:
+    async def test_another_stores_commit_ends_a_wait(self, world: StoreScene) -> None:
         store, other = await world.open(), await world.open()
         waiting = asyncio.ensure_future(waited(store, 30 * SECOND))
         await submitted(other)
         assert await asyncio.wait_for(waiting, 10) < 5
 
-    async def test_ones_own_commit_does_not(self, world: World) -> None:
+    async def test_ones_own_commit_does_not(self, world: StoreScene) -> None:
         store = await world.open()
         waiting = asyncio.ensure_future(waited(store, 200 * MILLISECOND))
         await submitted(store)
         assert await waiting >= 0.2
 
-    async def test_what_came_before_the_wait_is_not_missed(self, world: World) -> None:
+    async def test_what_came_before_the_wait_is_not_missed(self, world: StoreScene) -> None:
         store, other = await world.open(), await world.open()
         await store.wait(0)
         await submitted(other)
         assert await waited(store, 30 * SECOND) < 5
 
-    async def test_two_who_wait_on_one_store_both_learn_of_it(self, world: World) -> None:
+    async def test_two_who_wait_on_one_store_both_learn_of_it(self, world: StoreScene) -> None:
         store, other = await world.open(), await world.open()
         leader_mark = worker_mark = await store.wait(0)
         await submitted(other)
@@ -49,7 +49,7 @@ class TestWaking:
         assert await waited(store, 30 * SECOND, worker_mark) < 5
         assert leader_mark > worker_mark
 
-    async def test_many_wait_at_once(self, world: World) -> None:
+    async def test_many_wait_at_once(self, world: StoreScene) -> None:
         store, other = await world.open(), await world.open()
         waiting = [asyncio.ensure_future(waited(store, 30 * SECOND)) for _ in range(5)]
         await submitted(other)

@@ -8,13 +8,12 @@ import pytest
 
 from locktender.base.changes import Order
 from locktender.base.clock import SECOND
-from locktender.base.logs import LogFilter, LogRow
-from locktender.base.model import Failure, Progress
+from locktender.base.model import Failure, LogFilter, LogRow, Progress
 from locktender.store.protocol import Accept, Ended, Expire, Finish, Heads
 from locktender.testing.conformance.world import (
     LEASE,
-    Leader,
-    World,
+    SceneLeader,
+    StoreScene,
     changes_of,
     history,
     join,
@@ -25,7 +24,9 @@ from locktender.testing.conformance.world import (
 
 
 class TestWorking:
-    async def test_what_attempts_logged_is_kept_once_and_read_by_pages(self, world: World) -> None:
+    async def test_what_attempts_logged_is_kept_once_and_read_by_pages(
+        self, world: StoreScene
+    ) -> None:
         store = await world.open()
         _, run, pairs = await offered(store, tasks=3)
         rows = [LogRow(task, given, 1, b"lines") for task, given in pairs]
@@ -43,7 +44,7 @@ class TestWorking:
         assert await store.logs(LogFilter(run, task=rows[1].task)) == [rows[1]]
         assert await store.logs(LogFilter(run + 2)) == []
 
-    async def test_a_beat_carries_progress_and_is_no_news(self, world: World) -> None:
+    async def test_a_beat_carries_progress_and_is_no_news(self, world: StoreScene) -> None:
         store = await world.open()
         await join(store)
         before = len(await history(store))
@@ -53,9 +54,9 @@ class TestWorking:
         assert worker.progress == [said]
         assert len(await history(store)) == before
 
-    async def test_the_submitters_trace_reaches_the_worker(self, world: World) -> None:
+    async def test_the_submitters_trace_reaches_the_worker(self, world: StoreScene) -> None:
         store = await world.open()
-        leader = await Leader.stand(store)
+        leader = await SceneLeader.stand(store)
         await join(store)
         parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
         [run] = await submit(store, msgspec.structs.replace(new_run(), trace=parent))
@@ -69,7 +70,7 @@ class TestWorking:
             [started] = await store.accept(Accept("w1", pairs))
             assert started.trace == parent
 
-    async def test_a_worker_joins_and_renews(self, world: World) -> None:
+    async def test_a_worker_joins_and_renews(self, world: StoreScene) -> None:
         store = await world.open()
         joined = await join(store, labels={"gpu": "no"})
         assert joined.lease_until == joined.now + LEASE
@@ -84,7 +85,7 @@ class TestWorking:
         assert (event.subject, event.after, event.data["worker"]) == ("worker", "joined", "w1")
         assert event.data["permits"] == {"async": 10}
 
-    async def test_an_expired_holder_cannot_renew(self, world: World) -> None:
+    async def test_an_expired_holder_cannot_renew(self, world: StoreScene) -> None:
         """E5."""
         store = await world.open()
         await join(store)
@@ -93,7 +94,7 @@ class TestWorking:
         world.clock.advance(LEASE + 1)
         assert (await join(store)).lease_until == 0
 
-    async def test_a_worker_declared_lost_stays_lost(self, world: World) -> None:
+    async def test_a_worker_declared_lost_stays_lost(self, world: StoreScene) -> None:
         store = await world.open()
         leader, _, _ = await offered(store)
         world.clock.advance(LEASE + 1)
@@ -103,7 +104,7 @@ class TestWorking:
         assert await store.workers() == []
         assert (await join(store, "w1-again")).lease_until > 0
 
-    async def test_accepting_starts_before_anything_else(self, world: World) -> None:
+    async def test_accepting_starts_before_anything_else(self, world: StoreScene) -> None:
         store = await world.open()
         _, run, pairs = await offered(store, tasks=300)
         world.clock.advance(SECOND)
@@ -124,14 +125,14 @@ class TestWorking:
             {"worker": "w1"},
         )
 
-    async def test_a_repeated_acceptance_gives_the_same_answer(self, world: World) -> None:
+    async def test_a_repeated_acceptance_gives_the_same_answer(self, world: StoreScene) -> None:
         store = await world.open()
         _, run, pairs = await offered(store)
         first = await store.accept(Accept("w1", pairs))
         assert await store.accept(Accept("w1", pairs)) == first
         assert [after for _, after in await changes_of(store, run)].count("running") == 2
 
-    async def test_what_is_not_offered_is_not_accepted(self, world: World) -> None:
+    async def test_what_is_not_offered_is_not_accepted(self, world: StoreScene) -> None:
         store = await world.open()
         _, run, [(task, given)] = await offered(store)
         await join(store, "w2")
@@ -143,7 +144,7 @@ class TestWorking:
         assert row.state == "scheduled"
         assert await store.stale_writes() == 4
 
-    async def test_a_worker_whose_lease_has_passed_accepts_nothing(self, world: World) -> None:
+    async def test_a_worker_whose_lease_has_passed_accepts_nothing(self, world: StoreScene) -> None:
         store = await world.open()
         _, run, pairs = await offered(store)
         world.clock.advance(LEASE + 1)
@@ -154,7 +155,7 @@ class TestWorking:
     @pytest.mark.parametrize(
         "state", ["completed", "failed", "cancelled", "timed_out", "handed_back"]
     )
-    async def test_every_end_frees_what_the_task_held(self, world: World, state: str) -> None:
+    async def test_every_end_frees_what_the_task_held(self, world: StoreScene, state: str) -> None:
         """C5."""
         store = await world.open()
         leader, run, [(task, given)] = await offered(store)
@@ -183,7 +184,9 @@ class TestWorking:
             "reason": "because",
         }
 
-    async def test_a_repeated_end_is_not_stale_and_not_counted_twice(self, world: World) -> None:
+    async def test_a_repeated_end_is_not_stale_and_not_counted_twice(
+        self, world: StoreScene
+    ) -> None:
         """C2."""
         store = await world.open()
         _, run, [(task, given)] = await offered(store)
@@ -194,7 +197,7 @@ class TestWorking:
         assert [after for _, after in await changes_of(store, run)].count("failed") == 1
         assert await store.stale_writes() == 0
 
-    async def test_a_stale_end_changes_nothing_and_is_reported(self, world: World) -> None:
+    async def test_a_stale_end_changes_nothing_and_is_reported(self, world: StoreScene) -> None:
         store = await world.open()
         _, run, [(task, given)] = await offered(store)
         await store.accept(Accept("w1", [(task, given)]))
@@ -210,7 +213,7 @@ class TestWorking:
         assert (row.state, row.output) == ("completed", b"ok")
         assert await store.stale_writes() == 3
 
-    async def test_a_decline_costs_no_attempt(self, world: World) -> None:
+    async def test_a_decline_costs_no_attempt(self, world: StoreScene) -> None:
         store = await world.open()
         _, run, [(task, given)] = await offered(store)
         declined = Ended(task, given, "handed_back", reason="resource_exhausted")
@@ -222,13 +225,13 @@ class TestWorking:
         event = (await history(store, run))[-1]
         assert (event.before, event.data) == ("scheduled", {"reason": "resource_exhausted"})
 
-    async def test_an_offer_cannot_be_completed_without_acceptance(self, world: World) -> None:
+    async def test_an_offer_cannot_be_completed_without_acceptance(self, world: StoreScene) -> None:
         store = await world.open()
         _, _, [(task, given)] = await offered(store)
         ended = Ended(task, given, "completed", b"1")
         assert await store.finish(Finish("w1", [ended])) == [(task, given)]
 
-    async def test_many_ends_of_many_sizes(self, world: World) -> None:
+    async def test_many_ends_of_many_sizes(self, world: StoreScene) -> None:
         store = await world.open()
         _, run, pairs = await offered(store, tasks=301)
         await store.accept(Accept("w1", pairs))
@@ -240,7 +243,7 @@ class TestWorking:
         assert await store.finish(Finish("w1", ended)) == []
         assert [row.output for row in await store.tasks(run)] == outputs
 
-    async def test_leaving(self, world: World) -> None:
+    async def test_leaving(self, world: StoreScene) -> None:
         store = await world.open()
         await join(store)
         await store.leave("w1")
@@ -248,7 +251,7 @@ class TestWorking:
         assert await store.workers() == []
         assert [event.after for event in await history(store)] == ["joined", "left"]
 
-    async def test_leaving_with_work_in_hand_loses_none_of_it(self, world: World) -> None:
+    async def test_leaving_with_work_in_hand_loses_none_of_it(self, world: StoreScene) -> None:
         store = await world.open()
         leader, _, pairs = await offered(store)
         await store.accept(Accept("w1", pairs))

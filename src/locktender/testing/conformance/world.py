@@ -35,7 +35,7 @@ LEASE = 10 * SECOND
 _numbers = count(1)
 
 
-class World:
+class StoreScene:
     def __init__(self, make: Callable[[], Store], clock: ManualClock) -> None:
         self.clock = clock
         self._make = make
@@ -129,7 +129,7 @@ async def join(store: Store, worker: str = "w1", lease_us: int = LEASE, **fields
     return await store.beat(Beat(row, lease_us))
 
 
-class Leader:
+class SceneLeader:
     """Commits what a coordinator would have decided."""
 
     def __init__(self, store: Store, owner: str, term: int) -> None:
@@ -141,7 +141,7 @@ class Leader:
         self._tokens = count(1)
 
     @classmethod
-    async def stand(cls, store: Store, owner: str = "l1", lease_us: int = LEASE) -> Leader:
+    async def stand(cls, store: Store, owner: str = "l1", lease_us: int = LEASE) -> SceneLeader:
         led = await store.elect(Elect(owner, lease_us))
         assert led.term, f"{led.owner} leads"  # noqa: S101
         return cls(store, owner, led.term)
@@ -213,9 +213,9 @@ class Leader:
 
 async def offered(
     store: Store, worker: str = "w1", tasks: int = 1, lease_us: int = LEASE
-) -> tuple[Leader, int, list[tuple[int, int]]]:
+) -> tuple[SceneLeader, int, list[tuple[int, int]]]:
     """A worker with offers: the leader, the run, and the (task, token) pairs."""
-    leader = await Leader.stand(store)
+    leader = await SceneLeader.stand(store)
     await join(store, worker, lease_us)
     run = (await submitted(store)).seq
     await leader.start(run)

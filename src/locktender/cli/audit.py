@@ -1,0 +1,96 @@
+"""`audit`: the whole history against every promise, and how close to its limit each thing came."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+from rich.markup import escape
+
+from locktender.cli.context import Context, command
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from locktender.observe.checker import History, Peak
+    from locktender.observe.checkpoint import HistoryMarks
+    from locktender.store.protocol import Store
+
+MOST_SHOWN = 20
+
+
+def register(app: typer.Typer) -> None:
+    command(app, "audit", panel="Beside a live engine, or without one")(audit)
+
+
+def audit(shell: Context) -> int:
+    """Check the whole history against every promise; exit 1 if one was broken."""
+    from locktender.observe.checker import check, peaks, promises
+    from locktender.observe.checkpoint import load, merged
+
+    with shell.read() as reading:
+        history, marks = reading.call(load(reading.store))
+    violations, highest = check(history), merged(marks.peaks, peaks(history))
+    if shell.json:
+        shell.data(
+            {
+                "events": len(history.events),
+                "promises": sorted(promises()),
+                "peaks": highest,
+                "violations": violations,
+                "pruned": {
+                    "runs": marks.runs,
+                    "until": marks.until,
+                    "checked": marks.checked,
+                    "violations": marks.forced,
+                },
+            }
+        )
+        return 1 if violations else 0
+    if highest:
+        shell.out.print(peaks_table(highest))
+    shell.say(
+        f"{len(history.events):,} events, {len(promises())} promises: {_verdict(len(violations))}"
+    )
+    if marks.runs:
+        shell.say(pruned(marks))
+    for violation in violations[:MOST_SHOWN]:
+        shell.say(f"  [red]{escape(str(violation))}[/]")
+    if len(violations) > MOST_SHOWN:
+        shell.say(f"  and {len(violations) - MOST_SHOWN} more; --json has all")
+    return 1 if violations else 0
+
+
+def pruned(marks: HistoryMarks) -> str:
+    """What is said of the part that is not there any more."""
+    from locktender.client.views import instant
+
+    until = instant(marks.until).strftime("%Y-%m-%d %H:%M:%S")
+    broken = f", [yellow]{marks.forced} broken promises passed over[/]" if marks.forced else ""
+    return f"{marks.runs:,} runs up to {until} were checked before and pruned{broken}."
+
+
+def _verdict(broken: int) -> str:
+    return f"[bold red]{broken} broken[/]" if broken else "[bold green]all kept[/]"
+
+
+async def load_history(store: Store) -> History:
+    """Everything that is left of what happened, with the graphs it refers to."""
+    from locktender.observe.checkpoint import load
+
+    return (await load(store))[0]
+
+
+def peaks_table(peaks: list[Peak]) -> Table:
+    from locktender.cli.tables import table
+
+    rows = [
+        [
+            escape(peak.name),
+            "∞" if peak.limit < 0 else str(peak.limit),
+            str(peak.peak),
+            "[green]yes[/]" if peak.never_exceeded else "[bold red]NO[/]",
+        ]
+        for peak in peaks
+    ]
+    return table("what…", ">limit", ">peak", "never exceeded", rows=rows)

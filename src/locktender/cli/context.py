@@ -1,0 +1,221 @@
+"""What every command has: where the store is, where output goes, how much to tell.
+
+`@command(app)` registers a function whose first parameter is the shell; the
+options that make a shell are added to its own, so that no command forgets them.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from locktender.cli.arguments import NumberCommand
+from locktender.cli.tables import PlainConsole
+
+if TYPE_CHECKING:
+    from locktender.base.config import Settings
+    from locktender.cli.reader import StoreReader
+    from locktender.client.client import Client
+
+PANEL = "Everywhere"
+
+
+@dataclass(frozen=True)
+class Context:
+    url: str | None = None
+    json: bool = False
+    debug: bool = False
+
+    @cached_property
+    def out(self) -> Console:
+        """What was asked for."""
+        return PlainConsole(highlight=False)
+
+    @cached_property
+    def notes(self) -> Console:
+        """What is told on the way: never part of the answer."""
+        return PlainConsole(stderr=True, highlight=False)
+
+    def settings(self, **overrides: Any) -> Settings:
+        from locktender.store.open import settings_for
+
+        return settings_for(self.url, overrides)
+
+    def connect(self, *, create: bool = False) -> Client:
+        """A client of the store. Who only looks does not make one: an empty answer would hide a wrong path."""
+        from locktender.client.client import Client
+
+        settings = self.settings()
+        if not create:
+            check_exists(settings.url)
+        return Client(settings, engine=False)
+
+    def read(self) -> StoreReader:
+        """The store itself, for what no verb of the client tells."""
+        from locktender.cli.reader import StoreReader
+
+        settings = self.settings()
+        check_exists(settings.url)
+        return StoreReader(settings)
+
+    def data(self, value: object) -> None:
+        """`value` as JSON on stdout: indented for eyes, one line for pipes."""
+        import msgspec
+
+        raw = msgspec.json.encode(value)
+        if sys.stdout.isatty():
+            raw = msgspec.json.format(raw, indent=2)
+        sys.stdout.write(raw.decode() + "\n")
+
+    def say(self, text: str) -> None:
+        self.out.print(text, soft_wrap=True)
+
+    def note(self, text: str) -> None:
+        self.notes.print(text, soft_wrap=True)
+
+    def done(self, text: str, value: object) -> None:
+        """The answer of a command that changes something."""
+        if self.json:
+            self.data(value)
+        else:
+            self.say(text)
+
+
+def check_exists(url: str) -> None:
+    """Refuses a store that nobody has made yet, without making it."""
+    import asyncio
+
+    from locktender.base.errors import NotFound
+
+    scheme, separator, _ = url.partition("://")
+    if not separator:
+        # A file that is there needs no more of us: somebody waits for the answer.
+        if Path(url).exists():
+            return
+    elif scheme not in {"postgresql", "postgres"}:
+        return  # whoever opens it says why not
+    from locktender.store.open import place_for
+
+    place = place_for(url)
+    if not asyncio.run(place.exists()):
+        raise NotFound(
+            f"there is no store at {place.where} yet.",
+            field="url",
+            got=place.where,
+            hint="locktender run FILE.py:flow makes one; --url names another.",
+        )
+
+
+def start_logging(shell: Context, level: str = "warning") -> None:
+    """The engine's own words go to stderr, above a live display and not through it."""
+    from rich.logging import RichHandler
+
+    handler = RichHandler(
+        console=shell.notes, show_path=False, show_time=False, markup=False, rich_tracebacks=False
+    )
+    root = logging.getLogger("locktender")
+    root.handlers[:] = [handler]
+    root.setLevel("DEBUG" if shell.debug else level.upper())
+    root.propagate = False
+
+
+def log_lines(shell: Context, level: str, *, bodies: bool = False) -> None:
+    """For a process that serves: its log as lines with their time, on stderr.
+
+    `bodies`: it runs steps, whose files are imported by now. What they log is printed and kept from the
+    same level up, unless they set logging up themselves.
+    """
+    from locktender.worker.executors.log_lines import print_all, print_own
+
+    number = logging.getLevelNamesMapping()[level.upper()]
+    if bodies:
+        print_all(number)
+    print_own(logging.DEBUG if shell.debug else number)
+
+
+Url = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        metavar="URL",
+        help="The store: a SQLite file or postgresql://… (else LOCKTENDER_URL, else .locktender/locktender.db).",
+        rich_help_panel=PANEL,
+    ),
+]
+Json = Annotated[
+    bool,
+    typer.Option(
+        "--json", help="Answer as JSON.", rich_help_panel=PANEL, show_default=False, metavar=""
+    ),
+]
+Debug = Annotated[
+    bool,
+    typer.Option(
+        "--debug",
+        help="Show tracebacks and the engine's log.",
+        rich_help_panel=PANEL,
+        show_default=False,
+        metavar="",
+    ),
+]
+_OPTIONS = {"url": (Url, None), "json": (Json, False), "debug": (Debug, False)}
+
+
+def from_context(context: typer.Context, url: str | None, json: bool, debug: bool) -> Context:
+    """The shell of a command: what is given after the verb, over what is given before the noun."""
+    found = context.find_root().obj
+    before = found if isinstance(found, Context) else Context()
+    return replace(
+        before, url=url or before.url, json=json or before.json, debug=debug or before.debug
+    )
+
+
+def command(
+    app: typer.Typer, name: str | None = None, *, hidden: bool = False, panel: str | None = None
+) -> Callable[[Callable[..., int | None]], Callable[..., int | None]]:
+    """Registers a command. It returns its exit code, None for 0."""
+
+    def register(fn: Callable[..., int | None]) -> Callable[..., int | None]:
+        signature = inspect.signature(fn, eval_str=True)
+        own = list(signature.parameters.values())[1:]
+
+        def call(context: typer.Context, **given: Any) -> None:
+            shell = from_context(context, given.pop("url"), given.pop("json"), given.pop("debug"))
+            code = fn(shell, **given)
+            if code:
+                raise typer.Exit(code)
+
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        parameters = [
+            inspect.Parameter("context", keyword, annotation=typer.Context),
+            *(each.replace(kind=keyword) for each in own),
+            *(
+                inspect.Parameter(option, keyword, annotation=kind, default=default)
+                for option, (kind, default) in _OPTIONS.items()
+            ),
+        ]
+        described: Any = call
+        described.__signature__ = inspect.Signature(parameters)
+        described.__annotations__ = {each.name: each.annotation for each in parameters}
+        described.__name__ = fn.__name__
+        described.__doc__ = fn.__doc__
+        app.command(name, cls=NumberCommand, hidden=hidden, rich_help_panel=panel)(described)
+        return fn
+
+    return register
+
+
+def group(app: typer.Typer, name: str, help: str) -> typer.Typer:
+    """A noun: its verbs are registered on what is returned."""
+    noun = typer.Typer(no_args_is_help=True, add_completion=False, help=help)
+    app.add_typer(noun, name=name, rich_help_panel="Beside a live engine, or without one")
+    return noun

@@ -1,0 +1,367 @@
+"""One run read for display: per step done, running, waiting, and what the waiting ones wait for.
+
+Reads with a connection and a loop of its own, so that looking never keeps the
+engine in the same process from deciding.
+
+A run as it goes: a live picture on a terminal, plain lines everywhere else.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.markup import escape
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from locktender.base.changes import TaskRow
+from locktender.base.config import Settings
+from locktender.base.durations import spoken
+from locktender.base.graph import Graph, Output
+from locktender.base.model import RunRow
+from locktender.base.states import ENDS, HOLDING, TERMINAL_RUNS, RunState, TaskState
+from locktender.cli.reader import StoreReader
+from locktender.cli.tables import SHORTEST, state
+from locktender.observe.why import Why, explain_run
+
+_graph = msgspec.json.Decoder(Graph).decode
+
+
+@dataclass(frozen=True, slots=True)
+class StepView:
+    name: str
+    total: int | None
+    """None: how many items it has is not known yet."""
+    done: int
+    failed: int
+    cancelled: int
+    skipped: int
+    running: int
+    waiting: int
+    notes: tuple[str, ...]
+    """What the waiting ones wait for."""
+    told: str = ""
+    """Of running ones that were told to stop and have not."""
+
+    @property
+    def over(self) -> bool:
+        return self.total is not None and self.ended >= self.total
+
+    @property
+    def ended(self) -> int:
+        return self.done + self.failed + self.cancelled + self.skipped
+
+
+@dataclass(frozen=True, slots=True)
+class RunView:
+    id: str
+    flow: str
+    state: str
+    elapsed_us: int
+    """Since it was submitted."""
+    steps: tuple[StepView, ...]
+    notes: tuple[str, ...]
+    """What the run itself waits for, while it is queued."""
+    took_us: int | None = None
+    """From its start, as `runs list` has it; None: it never started."""
+
+    @property
+    def ended(self) -> bool:
+        return self.state in TERMINAL_RUNS
+
+    @property
+    def done(self) -> int:
+        return sum(step.ended for step in self.steps)
+
+    @property
+    def total(self) -> int:
+        """Tasks known so far; a step whose items are not known yet counts as one."""
+        return sum(1 if step.total is None else step.total for step in self.steps)
+
+
+class Watcher(StoreReader):
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        self._graphs: dict[str, Graph] = {}
+
+    def look(self, run_id: str) -> RunView:
+        return self.call(self._look(run_id))
+
+    async def _look(self, run_id: str) -> RunView:
+        store = self.store
+        row = await self.core.row(run_id)
+        graph = self._graphs.get(row.graph)
+        if graph is None:
+            graph = self._graphs[row.graph] = _graph(await store.graph(row.graph))
+        rows = await store.tasks(row.seq)
+        why = None
+        if row.state not in TERMINAL_RUNS:
+            why = await explain_run(store, run_id, self.core.settings.labels)
+        return view_of(row, graph, rows, why, await store.now())
+
+
+def view_of(row: RunRow, graph: Graph, rows: list[TaskRow], why: Why | None, now: int) -> RunView:
+    by_node: dict[int, Counter[str]] = {}
+    for task in rows:
+        by_node.setdefault(task.node, Counter())[task.state] += 1
+    totals: list[int | None] = []
+    for index in range(len(graph.nodes)):
+        totals.append(_total(graph, totals, index, sum(by_node.get(index, Counter()).values())))
+    steps = tuple(
+        _step(node.name, total, by_node.get(index, Counter()), why)
+        for index, (node, total) in enumerate(zip(graph.nodes, totals, strict=True))
+    )
+    notes: tuple[str, ...] = ()
+    if why is not None and row.state == RunState.QUEUED:
+        notes = tuple(reason.text for reason in why.reasons) or ((why.note,) if why.note else ())
+    end = row.ended_at or now
+    took = end - row.started_at if row.started_at else None
+    return RunView(row.id, row.flow, row.state, end - row.queued_at, steps, notes, took)
+
+
+def _total(graph: Graph, totals: list[int | None], index: int, known: int) -> int | None:
+    """How many tasks a step will have. A map over a map has as many as that, long before it has rows."""
+    over = graph.nodes[index].over
+    if over is None:
+        return 1
+    if isinstance(over, Output) and not over.path and over.node < index:
+        source = totals[over.node]
+        if graph.nodes[over.node].over is not None and source is not None and source >= known:
+            return source
+    return known or None
+
+
+def _step(name: str, total: int | None, states: Counter[str], why: Why | None) -> StepView:
+    over = sum(states[state] for state in ENDS)
+    running = sum(states[state] for state in HOLDING)
+    return StepView(
+        name=name,
+        total=total,
+        done=states[TaskState.COMPLETED],
+        failed=states[TaskState.FAILED] + states[TaskState.TIMED_OUT],
+        cancelled=states[TaskState.CANCELLED],
+        skipped=states[TaskState.SKIPPED],
+        running=running,
+        waiting=sum(states.values()) - over - running,
+        notes=_notes(name, why),
+        told=_told(name, running, why),
+    )
+
+
+def _told(name: str, running: int, why: Why | None) -> str:
+    stubborn = None if why is None else why.stubborn.get(name)
+    return "" if why is None or stubborn is None else stubborn.text(why.now, running)
+
+
+def _notes(name: str, why: Why | None) -> tuple[str, ...]:
+    if why is None:
+        return ()
+    found: list[str] = []
+    for group in why.waiting:
+        if group.step == name:
+            found += [reason.text for reason in group.reasons]
+    if name in why.pending and not found:
+        others = why.pending[name]
+        found.append(f"after {', '.join(others)}" if others else "its turn")
+    return tuple(dict.fromkeys(found))
+
+
+PLAIN_FIRST_US = 500_000
+PLAIN_EVERY_US = 1_000_000
+
+
+class Screen(Protocol):
+    def show(self, view: RunView) -> None: ...
+    def say(self, text: str) -> None: ...
+    def close(self) -> None: ...
+
+
+def screen_for(console: Console, *, plain: bool) -> Screen:
+    """Live where somebody looks at it and wants it to move."""
+    if plain or not console.is_terminal or console.is_dumb_terminal or "NO_COLOR" in os.environ:
+        return Plain(console)
+    return Moving(console)
+
+
+class Silent:
+    """Nothing until the end."""
+
+    def show(self, view: RunView) -> None: ...
+    def say(self, text: str) -> None: ...
+    def close(self) -> None: ...
+
+
+class Moving:
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live = Live(console=console, auto_refresh=False)
+        self._live.start()
+        self._said = ""
+
+    def show(self, view: RunView) -> None:
+        parts: list[RenderableType] = [picture(view, self._console.height - 4)]
+        if self._said:
+            parts.append(Text(self._said, style="bold yellow"))
+        self._live.update(Group(*parts), refresh=True)
+
+    def say(self, text: str) -> None:
+        self._said = text
+
+    def close(self) -> None:
+        self._live.stop()
+
+
+class Plain:
+    """At most one line per step and second, and only if it says something new."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._next_us = PLAIN_FIRST_US
+        self._shown: dict[str, str] = {}
+
+    def show(self, view: RunView) -> None:
+        if view.elapsed_us < self._next_us or view.ended:
+            return
+        self._next_us = view.elapsed_us + PLAIN_EVERY_US
+        for note in view.notes:
+            self._tell(view, "", f"queued: {note}")
+        if view.notes:
+            return
+        for step in view.steps:
+            if step.running or step.waiting:
+                self._tell(view, step.name, f"{step.name} {counts(step)}")
+
+    def _tell(self, view: RunView, subject: str, text: str) -> None:
+        if self._shown.get(subject) != text:
+            self._shown[subject] = text
+            self.say(f"{spoken(view.elapsed_us):>6}  {view.done}/{view.total}  {text}")
+
+    def say(self, text: str) -> None:
+        self._console.print(escape(text), soft_wrap=True)
+
+    def close(self) -> None: ...
+
+
+def counts(step: StepView) -> str:
+    """`3/6, 2 running, 1 waiting (pool db: 2 of 2 in use)`"""
+    parts = [f"{step.done}/{'?' if step.total is None else step.total}"]
+    for number, word in (
+        (step.failed, "failed"),
+        (step.cancelled, "cancelled"),
+        (step.skipped, "skipped"),
+        (step.running, "running"),
+        (step.waiting, "waiting"),
+    ):
+        if number:
+            parts.append(f"{number} {word}")
+    text = ", ".join(parts)
+    if step.running and step.told:
+        text += f"; {step.told}"
+    return f"{text} ({'; '.join(step.notes)})" if step.waiting and step.notes else text
+
+
+def picture(view: RunView, height: int) -> RenderableType:
+    """All of a run, cut to `height` lines: what moves is kept, what is over goes first."""
+    short = view.flow.rpartition(":")[2]
+    head = (
+        f"[bold]{escape(short)}[/] [dim]{view.id[:SHORTEST]}[/] {state(view.state)}"
+        f" [dim]{_time(view)}[/]"
+    )
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(no_wrap=True, min_width=12, max_width=22, overflow="ellipsis")
+    grid.add_column(width=10)
+    grid.add_column(justify="right", no_wrap=True, min_width=7)
+    grid.add_column(ratio=1, overflow="ellipsis", no_wrap=True)
+    shown = _most_lively(view.steps, max(3, height - 4))
+    for step in shown:
+        _add(grid, step)
+    lines: list[RenderableType] = [Text.from_markup(head)]
+    lines += [Text(f"  waits for {note}", style="yellow") for note in view.notes]
+    lines.append(grid)
+    if len(shown) < len(view.steps):
+        lines.append(Text(f"  and {len(view.steps) - len(shown)} more steps", style="dim"))
+    lines.append(_overall(view))
+    return Group(*lines)
+
+
+def _time(view: RunView) -> str:
+    """How long it took, as lists say it; of one that waits to start, for how long."""
+    if view.took_us is not None:
+        return spoken(view.took_us)
+    return "-" if view.ended else spoken(view.elapsed_us)
+
+
+def _add(grid: Table, step: StepView) -> None:
+    over = step.ended
+    colour = "red" if step.failed else "green" if step.over else "cyan"
+    total = step.total or 1
+    grid.add_row(
+        f"  {escape(step.name)}",
+        ProgressBar(total=total, completed=over, width=10, complete_style=colour,
+                    finished_style=colour),
+        f"{over}/{'?' if step.total is None else step.total}",
+        _moving(step),
+    )  # fmt: skip
+    if step.waiting:
+        for note in step.notes[:2]:
+            grid.add_row("", "", "", f"[dim]└ {escape(note)}[/]")
+
+
+def _moving(step: StepView) -> str:
+    parts: list[str] = []
+    if step.failed:
+        parts.append(f"[red]{step.failed} failed[/]")
+    if step.cancelled:
+        parts.append(f"[magenta]{step.cancelled} cancelled[/]")
+    if step.skipped:
+        parts.append(f"[dim]{step.skipped} skipped[/]")
+    if step.running:
+        told = f"; [red]{escape(step.told)}[/]" if step.told else ""
+        parts.append(f"[cyan]{step.running} running[/]{told}")
+    if step.waiting:
+        parts.append(f"[yellow]{step.waiting} waiting[/]")
+    elif step.notes and not step.running and not step.over:
+        parts.append(f"[dim]{escape(step.notes[0])}[/]")
+    return ", ".join(parts)
+
+
+def _overall(view: RunView) -> RenderableType:
+    grid = Table.grid(padding=(0, 1))
+    total = max(1, view.total)
+    share = f"{100 * view.done // total} %"
+    grid.add_row(
+        ProgressBar(
+            total=total,
+            completed=view.done,
+            width=46,
+            complete_style="cyan",
+            finished_style="green",
+        ),
+        f"[bold]{view.done}/{view.total}[/] {share}",
+    )
+    return grid
+
+
+def _most_lively(steps: tuple[StepView, ...], most: int) -> list[StepView]:
+    """At most `most` lines of steps, in the flow's order."""
+    if len(steps) <= most // 2:
+        return list(steps)
+    ranked = sorted(
+        range(len(steps)),
+        key=lambda at: (not steps[at].running, not steps[at].waiting, steps[at].over),
+    )
+    kept: set[int] = set()
+    lines = 0
+    for at in ranked:
+        lines += 1 + (min(2, len(steps[at].notes)) if steps[at].waiting else 0)
+        if lines > most:
+            break
+        kept.add(at)
+    return [steps[at] for at in sorted(kept)]

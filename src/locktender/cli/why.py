@@ -1,0 +1,159 @@
+"""`why` and `events`: what waits for what, and what happened."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.text import Text
+
+from locktender.cli.context import Context, command
+
+if TYPE_CHECKING:
+    from locktender.cli.reader import StoreReader
+    from locktender.observe.why import Why
+
+PANEL = "Beside a live engine, or without one"
+LONGEST_TASK_NUMBER = 19
+TERSE = 60
+
+
+def register(app: typer.Typer) -> None:
+    command(app, "why", panel=PANEL)(why)
+    command(app, "events", panel=PANEL)(events)
+
+
+def why(
+    shell: Context,
+    subject: Annotated[
+        str,
+        typer.Argument(metavar="RUN_OR_TASK", help="A run's id (or its start), a task's number."),
+    ],
+) -> None:
+    """What a run or a task waits for now, who holds it, and for how long."""
+    with shell.connect() as client:
+        show_why(shell, client.why(_subject(client, subject)))
+
+
+def _subject(client: Any, text: str) -> str | int:
+    """A run's id may be all digits; a task's number is only one if no run's id begins with it."""
+    from locktender.base.errors import NotFound
+
+    if not text.isdecimal() or len(text) > LONGEST_TASK_NUMBER:
+        return text
+    try:
+        return client.runs.get(text).id
+    except NotFound:
+        return int(text)
+
+
+def show_why(shell: Context, answer: Why) -> None:
+    if shell.json:
+        shell.data(answer)
+        return
+    first, *rest = answer.text().splitlines()
+    shell.out.print(Text(first, style="bold"), soft_wrap=True)
+    for line in rest:
+        shell.out.print(Text(line, style=_style(line)), soft_wrap=True)
+
+
+def _style(line: str) -> str:
+    text = line.strip()
+    if text.startswith("- "):
+        return "red" if "never" in text else "yellow"
+    if text.startswith(("held by", "and ")):
+        return "dim"
+    if " running; " in text and "told to stop" in text:
+        return "red"
+    return "cyan" if text.endswith("running") else ""
+
+
+def events(
+    shell: Context,
+    run: Annotated[
+        str | None,
+        typer.Argument(metavar="[RUN]", help="Only of this run; else the latest of all."),
+    ] = None,
+    limit: Annotated[
+        str, typer.Option("--limit", "-n", metavar="N", help="How many at most.")
+    ] = "50",
+) -> None:
+    """The history: every change of state, in order."""
+    from locktender.base import names
+    from locktender.cli.arguments import whole
+
+    most = names.count(whole(limit, "limit"), "limit", maximum=100_000)
+    if run is not None:
+        with shell.connect() as client:
+            found = client.runs.get(run).events()
+        lines = [
+            _line(
+                each.at, each.actor, each.subject, _step(each), each.before, each.after, each.data
+            )
+            for each in found[-most:]
+        ]
+        if shell.json:
+            shell.data(found[-most:])
+            return
+    else:
+        with shell.read() as reading:
+            latest = reading.call(_latest(reading, most))
+        if shell.json:
+            shell.data(latest)
+            return
+        from locktender.client.views import instant
+
+        lines = [
+            _line(instant(each.at), each.actor, each.subject, _number(each), each.before, each.after,
+                  each.data)
+            for each in latest
+        ]  # fmt: skip
+    if not lines:
+        shell.say("[dim]Nothing has happened yet.[/]")
+        return
+    from locktender.cli.tables import table
+
+    shell.out.print(table("when", "what…", "change", "by", "details…", rows=lines))
+
+
+async def _latest(reading: StoreReader, most: int) -> list[Any]:
+    """The last events of all runs; a row holds at least one, so that as many rows are enough."""
+    from locktender.base.events import unpack
+    from locktender.store.protocol import EventFilter
+
+    where = EventFilter(limit=most, newest=True)
+    found = [event for row in await reading.store.events(where) for event in unpack(row)]
+    return found[-most:]
+
+
+def _step(event: Any) -> str:
+    if event.name is None:
+        return event.subject
+    return event.name if event.index is None else f"{event.name}[{event.index}]"
+
+
+def _number(event: Any) -> str:
+    if event.task:
+        return f"task {event.task}"
+    return f"run #{event.run}" if event.run else event.subject
+
+
+def _line(
+    at: Any, actor: str, subject: str, what: str, before: str, after: str, data: Any
+) -> list[str]:
+    from locktender.cli.tables import state
+
+    change = f"found waiting: {escape(after)}" if subject == "wait" else state(after)
+    if subject in {"run", "task"} and before not in {"new", after}:
+        change = f"{before} → {change}"
+    who = actor.split(":", maxsplit=1)[0]
+    shown = " ".join(
+        f"{key}={_short(value)}" for key, value in data.items() if value not in (None, "")
+    )
+    return [at.strftime("%H:%M:%S.%f")[:-3], escape(what), change, who, escape(shown)]
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= TERSE else f"{text[:TERSE]}…"

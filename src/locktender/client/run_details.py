@@ -1,0 +1,193 @@
+"""The tasks and the history of one run, with the names its flow gave its steps.
+
+What the bodies of a run logged, as lines in the order of their time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+import msgspec
+
+from locktender.base import names
+from locktender.base.changes import TaskRow
+from locktender.base.durations import spoken
+from locktender.base.events import Event, unpack
+from locktender.base.graph import Graph, Node
+from locktender.base.model import (
+    MAX_BYTES,
+    MAX_LINES,
+    AttemptLog,
+    LogFilter,
+    LogRow,
+    Progress,
+    Stubborn,
+    decode_log,
+)
+from locktender.base.states import TaskState
+from locktender.client.core import Core
+from locktender.client.results import failure_of
+from locktender.client.views import (
+    EventInfo,
+    LogInfo,
+    ProgressInfo,
+    StubbornInfo,
+    TaskInfo,
+    instant,
+    moment,
+)
+from locktender.store.protocol import EventFilter
+
+_graph = msgspec.json.Decoder(Graph).decode
+_held = msgspec.json.Decoder(dict[str, int]).decode
+PAGE = 10_000
+
+
+async def tasks(core: Core, run_id: str) -> list[TaskInfo]:
+    row = await core.row(run_id)
+    nodes = _graph(await core.store.graph(row.graph)).nodes
+    rows = await core.store.tasks(row.seq)
+    waits = _Waits()
+    if any(task.state == TaskState.REQUESTED for task in rows):
+        waits = _Waits(await _history(core, row.seq), rows)
+    now = await core.store.now()
+    said: dict[int, Progress] = {}
+    told: dict[int, Stubborn] = {}
+    if any(task.state == TaskState.RUNNING for task in rows):
+        workers = await core.store.workers()
+        said = {each.token: each for worker in workers for each in worker.progress}
+        told = {each.token: each for worker in workers for each in worker.stubborn}
+    return [_task(task, nodes[task.node], waits.reason(task, now), said, told) for task in rows]
+
+
+async def events(core: Core, run_id: str) -> list[EventInfo]:
+    row = await core.row(run_id)
+    nodes = _graph(await core.store.graph(row.graph)).nodes
+    where = {task.id: task for task in await core.store.tasks(row.seq)}
+    return [_event(event, nodes, where) for event in await _history(core, row.seq)]
+
+
+async def _history(core: Core, run: int) -> list[Event]:
+    found: list[Event] = []
+    after = 0
+    while rows := await core.store.events(EventFilter(run=run, after=after, limit=PAGE)):
+        found += [event for row in rows for event in unpack(row)]
+        after = rows[-1].seq
+        if len(rows) < PAGE:
+            break
+    return found
+
+
+class _Waits:
+    """What the leader found waiting tasks at. It tells one task per line: its step speaks for the others."""
+
+    def __init__(
+        self, history: list[Event] | None = None, rows: list[TaskRow] | None = None
+    ) -> None:
+        self._by_task: dict[int, str] = {}
+        self._by_node: dict[int, str] = {}
+        node_of = {task.id: task.node for task in rows or ()}
+        for event in history or ():
+            if event.subject == "wait":
+                self._by_task[event.task] = event.after
+                self._by_node[node_of.get(event.task, -1)] = event.after
+
+    def reason(self, task: TaskRow, now: int) -> str | None:
+        if task.state != TaskState.REQUESTED:
+            return None
+        if task.not_before > now:
+            return f"back-off: {spoken(task.not_before - now)} to go"
+        return self._by_task.get(task.id) or self._by_node.get(task.node)
+
+
+def _task(
+    task: TaskRow,
+    node: Node,
+    reason: str | None,
+    said: Mapping[int, Progress],
+    told: Mapping[int, Stubborn],
+) -> TaskInfo:
+    # By token and only while it runs: a beat may be older than the attempt's end.
+    runs = task.state == TaskState.RUNNING
+    progress = said.get(task.token) if runs else None
+    stubborn = told.get(task.token) if runs else None
+    return TaskInfo(
+        id=task.id,
+        name=node.name,
+        step=node.step,
+        index=None if task.idx < 0 else task.idx,
+        state=TaskState(task.state),
+        attempt=task.attempt,
+        worker=task.worker,
+        pools=_held(task.held) if task.held else {},
+        wait_reason=reason,
+        error=failure_of(task.error),
+        requested_at=moment(task.requested_at),
+        scheduled_at=moment(task.scheduled_at),
+        started_at=moment(task.started_at),
+        ended_at=moment(task.ended_at),
+        not_before=moment(task.not_before),
+        progress=None
+        if progress is None
+        else ProgressInfo(progress.done, progress.total, progress.message),
+        stubborn=None if stubborn is None else StubbornInfo.of(stubborn),
+    )
+
+
+def _event(event: Event, nodes: tuple[Node, ...], where: dict[int, TaskRow]) -> EventInfo:
+    task = where.get(event.task)
+    return EventInfo(
+        seq=event.seq,
+        at=instant(event.at),
+        actor=event.actor,
+        subject=event.subject,
+        task=event.task or None,
+        name=None if task is None else nodes[task.node].name,
+        index=None if task is None or task.idx < 0 else task.idx,
+        before=event.before,
+        after=event.after,
+        data=event.data,
+    )
+
+
+MOST = 100_000
+
+
+async def logs(core: Core, run_id: str, task: int | None, limit: int) -> list[LogInfo]:
+    """At most `limit` lines, of whole attempts, by task and attempt; then put in the order of their time."""
+    most = names.count(limit, "limit", maximum=MOST)
+    row = await core.row(run_id)
+    nodes = _graph(await core.store.graph(row.graph)).nodes
+    tasks = {each.id: each for each in await core.store.tasks(row.seq)}
+    lines: list[LogInfo] = []
+    after = (0, 0)
+    while len(lines) < most:
+        page = await core.store.logs(LogFilter(row.seq, task, after))
+        if not page:
+            break
+        for each in page:
+            after = each.task, each.token
+            if each.task in tasks:
+                lines += _lines(each, tasks[each.task], nodes)
+    return sorted(lines[:most], key=lambda line: line.at)
+
+
+def _lines(row: LogRow, task: TaskRow, nodes: tuple[Node, ...]) -> list[LogInfo]:
+    log = decode_log(row.body)
+    where = row.task, nodes[task.node].name, None if task.idx < 0 else task.idx, row.attempt
+    lines = [
+        LogInfo(instant(line.at), logging.getLevelName(line.level), line.logger, line.text, *where)
+        for line in log.lines
+    ]
+    if log.dropped:
+        first = lines[0].at if lines else instant(0)
+        lines.insert(0, LogInfo(first, "WARNING", "locktender", _dropped(log), *where))
+    return lines
+
+
+def _dropped(log: AttemptLog) -> str:
+    return (
+        f"{log.dropped:,} earlier lines of this attempt were dropped: the last {MAX_LINES:,} lines"
+        f" or {MAX_BYTES // 1024} kB are kept"
+    )

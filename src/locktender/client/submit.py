@@ -1,0 +1,420 @@
+"""A call of a flow as its submitter writes it, what is handed in for it, and what a refusal means.
+
+Tracing runs the user's own code, so it happens in the caller's thread; only
+what comes of it goes to the store.
+
+Calls of a flow, traced and checked one after another; what they have in common is made once.
+
+A flow is submitted by the ten thousand: what does not depend on the call (the
+options of the flow, the caller's trace, where ids come from) is no work of each.
+
+Handing prepared runs to the store: pools and labels checked, large values put away, one transaction.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shlex
+import typing
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, cast
+
+import msgspec
+
+from locktender.base import codec, graph_check, names
+from locktender.base.clock import SECOND, Clock
+from locktender.base.config import Settings
+from locktender.base.durations import Duration, microseconds, spoken
+from locktender.base.errors import AdmissionRejected, DuplicateKey, InvalidFlow, InvalidInput
+from locktender.base.graph import Graph, PoolNeed, Tag
+from locktender.base.ids import ENTROPY, RunId, run_ids
+from locktender.base.importing import refuse_while_importing
+from locktender.base.jsonable import BLOB_KEY
+from locktender.base.labels import check_labels
+from locktender.base.limits import Limits
+from locktender.base.model import NewRun, OnDuplicate
+from locktender.client.core import Core
+from locktender.flows.definitions import FlowDef
+from locktender.flows.flows import Flow
+from locktender.flows.registry import registry
+from locktender.flows.trace import Traced, trace
+from locktender.observe import tracing
+from locktender.store.admission import MAX_ACTIVE
+from locktender.store.protocol import Submit, Submitted
+from locktender.store.retry import repeated
+
+TagValues = Mapping[str, str | int | bool]
+_ON_DUPLICATE: tuple[str, ...] = typing.get_args(OnDuplicate)
+_ON_DEFAULT: OnDuplicate = "attach"
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """One call of a flow with its own options, for `submit_many`. What is None is taken from the flow."""
+
+    args: Sequence[Any] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    tags: TagValues | None = None
+    priority: int | None = None
+    key: str | None = None
+    on_duplicate: OnDuplicate = _ON_DEFAULT
+    deadline: Duration | None = None
+    queue_timeout: Duration | None = None
+    dispatch_deadline: Duration | None = None
+
+    @classmethod
+    def of(cls, item: object) -> Submission:
+        """Of `submit_many`: a tuple is the arguments, `((…), {…})` has keywords too; else one argument."""
+        if isinstance(item, Submission):
+            return item
+        return cls(*call_of(item))
+
+
+def call_of(item: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The positional and the named arguments of an entry of `submit_many`."""
+    if not isinstance(item, tuple):
+        return (item,), {}
+    several = cast("tuple[Any, ...]", item)
+    if len(several) == 2 and isinstance(several[0], tuple) and isinstance(several[1], dict):
+        return cast("tuple[Any, ...]", several[0]), cast("dict[str, Any]", several[1])
+    return several, {}
+
+
+class Prepared(msgspec.Struct, frozen=True, gc=False):
+    """A submission that only needs the store."""
+
+    run: NewRun
+    graph: Graph
+    body: bytes
+    """The graph as it is stored."""
+    flow: FlowDef
+
+
+def definition_of(flow: object) -> FlowDef:
+    """A flow, or the name of one that is loaded here."""
+    if isinstance(flow, Flow):
+        return cast("Flow[..., Any]", flow).definition
+    if isinstance(flow, FlowDef):
+        return flow
+    if isinstance(flow, str):
+        return registry.flow(flow)
+    hint = "Give it a function decorated with @flow, or the name of one."
+    if getattr(flow, "call", None) is not None and getattr(flow, "definition", None) is not None:
+        hint = "This is a step: call it inside a function decorated with @flow, and submit that."
+    elif callable(flow):
+        hint = "Decorate the function with @flow."
+    raise InvalidInput("only flows can be submitted.", field="flow", got=flow, hint=hint)
+
+
+def check_duplicate(value: object, key: object) -> None:
+    """Refuses what is no word for it, and any that has no key to be about. None: not given."""
+    if value is None:
+        return
+    if value not in _ON_DUPLICATE:
+        raise InvalidInput(
+            f"on_duplicate must be one of {', '.join(_ON_DUPLICATE)}.",
+            field="on_duplicate",
+            got=value,
+            hint=names.nearest(value, _ON_DUPLICATE),
+        )
+    if key is None:
+        raise InvalidInput(
+            f"on_duplicate={value!r} needs a key.",
+            field="on_duplicate",
+            got=value,
+            hint='Without a key no run is a duplicate: add key="…".',
+        )
+
+
+def refusal(submitted: Submitted, run: NewRun) -> AdmissionRejected | DuplicateKey | None:
+    """What the caller is told about a submission that was not taken; None where it was."""
+    if submitted.outcome == "duplicate":
+        return _duplicate(submitted, run)
+    if submitted.outcome != "rejected":
+        return None
+    if submitted.ceiling == "duplicate":
+        return AdmissionRejected(
+            f"run of {run.flow!r} was not taken because another of the same call was refused.",
+            retry_after=0.0,
+            field="key",
+            hint="All or none were to be taken: use partial=True to take what can be taken.",
+        )
+    return AdmissionRejected(
+        f"{_reached(submitted)}; nothing was stored.",
+        retry_after=wait_at(submitted),
+        field=submitted.ceiling,
+        got=submitted.active,
+        hint=way_in(submitted),
+    )
+
+
+def _reached(submitted: Submitted) -> str:
+    ceiling, wanted = submitted.ceiling, submitted.wanted
+    whose = "" if ceiling == MAX_ACTIVE else f" with {ceiling}"
+    active, limit = submitted.active, f"{submitted.limit:,}"
+    if wanted == 1:
+        return f"the ceiling {ceiling} is reached: {active:,} of {limit} runs{whose} are active"
+    if wanted > submitted.limit:
+        return (
+            f"{wanted:,} runs{whose} handed in together can never pass the ceiling {ceiling},"
+            f" which is {limit}"
+        )
+    return (
+        f"{wanted:,} runs{whose} handed in together do not fit under the ceiling {ceiling} now:"
+        f" {active:,} of {limit} are active"
+    )
+
+
+def wait_at(submitted: Submitted) -> float:
+    """`retry_after` in seconds: infinite where waiting does not help."""
+    never = submitted.wanted > submitted.limit
+    return math.inf if never else submitted.retry_after_us / SECOND
+
+
+def way_in(submitted: Submitted) -> str:
+    """What to do about a ceiling."""
+    rule = submitted.rule or submitted.ceiling
+    command = (
+        f"locktender limits set {MAX_ACTIVE} N"
+        if rule == MAX_ACTIVE
+        else f"locktender limits set tag {shlex.quote(rule)} --max-active N"
+    )
+    if submitted.wanted > submitted.limit:
+        return (
+            f"Hand in at most {submitted.limit:,} at a time, use partial=True to take what fits,"
+            f" or raise the ceiling: {command}"
+        )
+    return f"Try again in {spoken(submitted.retry_after_us)}, or raise the ceiling: {command}"
+
+
+def _duplicate(submitted: Submitted, run: NewRun) -> DuplicateKey:
+    difference = submitted.difference
+    if difference == BLOB_KEY:
+        difference = "the arguments"  # both large: kept as blobs, of which only the hashes differ
+    differs = f" and was submitted with another {difference}" if difference else ""
+    return DuplicateKey(
+        f"key {run.key!r} belongs to the active run {submitted.id}{differs}.",
+        field="key",
+        got=run.key,
+        hint='Use another key, wait for that run, or on_duplicate="replace" to cancel it.',
+    )
+
+
+MOST_IDS = 256
+"""Made at a time."""
+_PLAIN = Submission()
+
+
+class _Options(NamedTuple):
+    """What is said of a run beside its arguments: the flow's own words where the call says nothing."""
+
+    tags: dict[str, str]
+    priority: int
+    key: str | None
+    on_duplicate: OnDuplicate
+    deadline_us: int | None
+    queue_timeout_us: int | None
+    dispatch_deadline_us: int | None
+
+
+class Preparing:
+    """Calls of one flow, handed in together or one alone."""
+
+    def __init__(self, flow: object, settings: Settings, clock: Clock) -> None:
+        refuse_while_importing("submits a run")
+        self._flow = definition_of(flow)
+        self._settings = settings
+        self._ids = _ids(clock)
+        self._trace = tracing.traceparent()
+        self._plain = _options(self._flow, _PLAIN)
+        self._keyed: dict[str, list[tuple[str, PoolNeed, Tag]]] = {}
+
+    def prepare(self, call: object, index: int | None = None) -> Prepared:
+        """A `Submission`, or arguments as `submit_many` takes them, traced and with every option checked."""
+        flow = self._flow
+        if isinstance(call, Submission):
+            traced = trace(flow, call.args, call.kwargs)
+            self._check_size(traced, index)
+            options = _options(flow, call)
+        else:
+            traced = trace(flow, *call_of(call))
+            self._check_size(traced, index)
+            options = self._plain
+        run = NewRun(
+            next(self._ids),
+            flow.name,
+            traced.digest,
+            traced.params,
+            traced.consts,
+            *options,
+            trace=self._trace,
+        )
+        self._check_tags(traced, options.tags)
+        return Prepared(run, traced.graph, traced.body, flow)
+
+    def _check_size(self, traced: Traced, index: int | None) -> None:
+        most = self._settings.max_value_bytes
+        if len(traced.params) <= most and len(traced.consts) <= most:
+            return
+        what, size = "arguments of", len(traced.params)
+        if size <= most:
+            what, size = "values in", len(traced.consts)
+        shown = "" if index is None else f"[{index}]."
+        raise InvalidInput(
+            f"{shown}the {what} {self._flow.short!r} are {size:,} bytes as JSON; at most {most:,} are"
+            " allowed.",
+            field="args",
+            got=size,
+            hint="Hand over a path or a URL in place of the data, and read it in a step.",
+        )
+
+    def _check_tags(self, traced: Traced, tags: Mapping[str, str]) -> None:
+        """A pool keyed by a tag that the run does not have would fail its step, later."""
+        keyed = self._keyed.get(traced.digest)
+        if keyed is None:
+            keyed = self._keyed[traced.digest] = _keyed(traced.graph)
+        for step, need, tag in keyed:
+            if tag.key not in tags:
+                raise InvalidInput(
+                    f"step {step!r} needs the pool {_pool_text(need)!r}, and the run has no tag"
+                    f" {tag.key!r}.",
+                    field="tags",
+                    got=dict(tags),
+                    hint=f"submit with tags={{{tag.key!r}: …}}",
+                )
+
+
+def prepare(flow: object, submission: Submission, settings: Settings, clock: Clock) -> Prepared:
+    """One call alone."""
+    return Preparing(flow, settings, clock).prepare(submission)
+
+
+def _ids(clock: Clock) -> Generator[RunId]:
+    """Ever more at a time: who asks for one gets one."""
+    count = 1
+    while True:
+        yield from run_ids(clock.now(), os.urandom(ENTROPY * count))
+        count = min(2 * count, MOST_IDS)
+
+
+def _options(flow: FlowDef, given: Submission) -> _Options:
+    return _Options(
+        tags=dict(flow.tags)
+        if given.tags is None
+        else names.tags({**flow.tags, **names.tags(given.tags)}),
+        priority=flow.priority if given.priority is None else names.priority(given.priority),
+        # Any text: a key is compared, never part of a path.
+        key=None if given.key is None else names.text(given.key, "key"),
+        on_duplicate=_on_duplicate(given.on_duplicate, given.key),
+        deadline_us=flow.deadline_us
+        if given.deadline is None
+        else microseconds(given.deadline, "deadline"),
+        queue_timeout_us=_span(given.queue_timeout, "queue_timeout"),
+        dispatch_deadline_us=_span(given.dispatch_deadline, "dispatch_deadline"),
+    )
+
+
+def _span(value: Duration | None, field: str) -> int | None:
+    return None if value is None else microseconds(value, field)
+
+
+def _on_duplicate(value: object, key: object) -> OnDuplicate:
+    # In code the default cannot be told from the same word written out.
+    check_duplicate(None if value == _PLAIN.on_duplicate else value, key)
+    return cast("OnDuplicate", value)
+
+
+def _keyed(graph: Graph) -> list[tuple[str, PoolNeed, Tag]]:
+    """Pools whose key has a tag in it, each with the step that needs it."""
+    return [
+        (node.name, need, part)
+        for node in graph.nodes
+        for need in node.pools
+        for part in need.key
+        if isinstance(part, Tag)
+    ]
+
+
+def _pool_text(need: PoolNeed) -> str:
+    parts = [
+        part if isinstance(part, str) else f"{{{part.key}}}" if isinstance(part, Tag) else "…"
+        for part in need.key
+    ]
+    return f"{need.name}[{''.join(parts)}]"
+
+
+MOST_AT_ONCE = 10_000
+"""Runs in one transaction: so many cost a fraction of a second, in which nobody else can write."""
+FRESH_US = 500_000
+
+
+async def hand_in(core: Core, prepared: Sequence[Prepared], *, partial: bool) -> list[Submitted]:
+    """One answer per run, in order. All or none, unless `partial`; once each, even if an answer is lost."""
+    if not partial and len(prepared) > MOST_AT_ONCE:
+        raise InvalidInput(
+            f"{len(prepared):,} runs cannot be taken all or none; at most {MOST_AT_ONCE:,} can.",
+            field="runs",
+            got=len(prepared),
+            hint="Use partial=True, or several calls.",
+        )
+    graphs = {each.run.graph: each.graph for each in prepared}.values()
+    if (declared := core.settings.labels) is not None:
+        for graph in graphs:
+            check_labels(graph, declared)
+    await check_pools(core, graphs)
+    results: list[Submitted] = []
+    for start in range(0, len(prepared), MOST_AT_ONCE):
+        chunk = prepared[start : start + MOST_AT_ONCE]
+        runs = [each.run for each in chunk]
+        most = core.settings.blob_over_bytes
+        for index, run in enumerate(runs):
+            if len(run.params) > most or len(run.consts) > most:
+                params, consts = (
+                    await _put_away(core, run.params),
+                    await _put_away(core, run.consts),
+                )
+                runs[index] = msgspec.structs.replace(run, params=params, consts=consts)
+        bodies = {each.run.graph: each.body for each in chunk}
+        submit = Submit(runs, bodies, partial)
+        results += await repeated(
+            lambda submit=submit: core.store.submit(submit),
+            "a submission",
+            core.clock,
+            core.guard.check,
+        )
+        core.changed()
+    return results
+
+
+async def check_pools(core: Core, graphs: Iterable[Graph]) -> None:
+    """Refuses what can never start, by the limits in force now, as the leader will see them."""
+    needing = [graph for graph in graphs if any(node.pools for node in graph.nodes)]
+    if not needing:
+        return
+    seen = core.limits_read
+    if seen is not None and core.clock.monotonic() - seen[0] < FRESH_US:
+        # A read of its own for every submission would cost as much as the submission. A limit that was
+        # lowered meanwhile is as one that is lowered a moment later: `why` says *never*.
+        with suppress(InvalidInput, InvalidFlow):
+            _check_all(core, needing, seen[1])
+            return
+    read_at = core.clock.monotonic()
+    limits, _ = await core.store.limits()
+    core.limits_read = read_at, limits
+    _check_all(core, needing, limits)
+
+
+def _check_all(core: Core, graphs: Sequence[Graph], limits: Limits) -> None:
+    if core.settings.strict_pools:
+        limits = msgspec.structs.replace(limits, strict_pools=True)
+    for graph in graphs:
+        graph_check.check_pools(graph, limits)
+
+
+async def _put_away(core: Core, raw: bytes) -> bytes:
+    if len(raw) <= core.settings.blob_over_bytes:
+        return raw
+    return codec.blob_ref(await core.store.put_blob(raw), len(raw))

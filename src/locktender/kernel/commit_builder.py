@@ -1,0 +1,158 @@
+"""The journal of a cycle: changes and rows gather here and leave as one commit.
+
+Events are written in three parts: what was freed, what was granted, what was
+found waiting. A ceiling then holds at every prefix of the history, and not
+only at the end of each commit.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from locktender.base.changes import Commit, RunEnd, RunEvents, TaskEnd, TaskRow, TaskSave
+from locktender.base.events import Change
+from locktender.base.states import HOLDING, TaskState
+from locktender.kernel.entries import TaskEntry
+
+_dump = msgspec.json.Encoder().encode
+
+
+class CommitBuilder:
+    def __init__(self, term: int, actor: str) -> None:
+        self.term = term
+        self.actor = actor
+        self.cycles: int = 0
+        self._last = 0
+        self._held_json: dict[tuple[tuple[str, int], ...], bytes] = {}
+        self._open()
+
+    def _open(self) -> None:
+        self.commit: Commit = Commit(self.term, 0, self.actor)
+        self.stops: list[tuple[int, int, str]] = []
+        self.withdrawals: list[tuple[int, int, str]] = []
+        self.ended_runs: list[int] = []
+        self._freed: dict[int, list[Change]] = {}
+        self._granted: dict[int, list[Change]] = {}
+        self._waiting: dict[int, list[Change]] = {}
+        self._part = self._freed
+        self._new: dict[int, tuple[TaskEntry, bytes]] = {}
+        self._dirty: dict[int, TaskEntry] = {}
+        self._errors: dict[int, bytes] = {}
+
+    def next_cycle(self) -> int:
+        """A number for a leader's transaction of its own (a withdrawal, an expiry)."""
+        self.cycles += 1
+        return self.cycles
+
+    def granting(self) -> None:
+        """From here on the cycle only grants: everything it could free has been freed."""
+        self._part = self._granted
+
+    def tell(self, run: int, change: Change) -> None:
+        changes = self._part.get(run)
+        if changes is None:
+            self._part[run] = [change]
+        else:
+            changes.append(change)
+
+    def tell_wait(self, run: int, change: Change) -> None:
+        self._waiting.setdefault(run, []).append(change)
+
+    def add(self, entry: TaskEntry, value: bytes) -> None:
+        """A new task: its row is inserted as it is at the end of the cycle."""
+        self._new[entry.id] = (entry, value)
+
+    def save(self, entry: TaskEntry) -> None:
+        """A task whose row the coordinator owns: written once, as it is at the end of the cycle."""
+        if entry.id not in self._new:
+            self._dirty[entry.id] = entry
+
+    def save_end(self, entry: TaskEntry, state: str, error: bytes | None) -> None:
+        entry.state = state
+        if error is not None:
+            self._errors[entry.id] = error
+        self.save(entry)
+
+    def complete(self, entry: TaskEntry, output: bytes | None, now: int) -> None:
+        self.commit.tasks_ended.append(TaskEnd(entry.id, entry.token, output, now))
+
+    def end_run(self, end: RunEnd) -> None:
+        self.commit.runs_ended.append(end)
+        self.ended_runs.append(end.run)
+
+    def close(self, now: int) -> Commit:
+        """The commit of this cycle; the next one begins empty."""
+        commit = self.commit
+        commit.at = now
+        for entry, value in self._new.values():
+            commit.tasks_new.append(self._row(entry, value, now))
+            entry.stored = True
+        commit.tasks_saved += [self._save(entry, now) for entry in self._dirty.values()]
+        commit.events = [
+            RunEvents(run, changes)
+            for part in (self._freed, self._granted, self._waiting)
+            for run, changes in part.items()
+        ]
+        if not commit.empty:
+            commit.previous = self._last
+            commit.cycle = self._last = self.next_cycle()
+        self._open()
+        return commit
+
+    def _row(self, entry: TaskEntry, value: bytes, now: int) -> TaskRow:
+        return TaskRow(
+            entry.id,
+            entry.node,
+            entry.idx,
+            entry.state,
+            entry.attempt,
+            entry.tries,
+            entry.abandons,
+            entry.offers,
+            entry.token,
+            entry.worker,
+            self._held(entry),
+            value,
+            None,
+            self._errors.get(entry.id),
+            entry.requested_at,
+            entry.scheduled_at,
+            entry.started_at,
+            now if _ended(entry) else 0,
+            entry.not_before,
+            entry.eligible_at,
+        )
+
+    def _save(self, entry: TaskEntry, now: int) -> TaskSave:
+        return TaskSave(
+            entry.id,
+            entry.state,
+            entry.attempt,
+            entry.tries,
+            entry.abandons,
+            entry.offers,
+            entry.token,
+            entry.worker,
+            self._held(entry),
+            self._errors.get(entry.id),
+            entry.requested_at,
+            entry.scheduled_at,
+            entry.started_at,
+            now if _ended(entry) else 0,
+            entry.not_before,
+            entry.eligible_at,
+        )
+
+    def _held(self, entry: TaskEntry) -> bytes | None:
+        if entry.state not in HOLDING:
+            return None
+        held = self._held_json.get(entry.pools)
+        if held is None:
+            if len(self._held_json) > 10_000:
+                self._held_json.clear()
+            held = self._held_json[entry.pools] = _dump(dict(entry.pools))
+        return held
+
+
+def _ended(entry: TaskEntry) -> bool:
+    return entry.state not in HOLDING and entry.state != TaskState.REQUESTED

@@ -1,0 +1,190 @@
+"""Why no worker fits: during a rolling deploy, mostly because of the version its step is in.
+
+Why workers that fit have no room for a task now: by what bounds each of them, as `Worker.free` does.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from locktender.base.clock import SECOND
+from locktender.base.durations import spoken
+from locktender.kernel.claim import RELEASE, TOTAL
+from locktender.kernel.gate_names import counted
+from locktender.kernel.placement import Requirement, Worker
+
+
+def misfit(workers: Sequence[Worker], skill: Requirement) -> str:
+    """What the workers lack, the nearest first: the version, then a label, then permits, then the step itself."""
+    wanted = ", ".join(f"{label}={value}" for label, value in skill.needs)
+    only = len(workers) == 1
+    text = "the only worker cannot" if only else f"none of {len(workers):,} workers can"
+    text += f" run step {skill.step}"
+    knowing = [
+        worker for worker in workers if worker.row.steps is None or skill.step in worker.row.steps
+    ]
+    able = [worker for worker in knowing if _version(worker, skill) == skill.signature]
+    if not knowing:
+        unknown = "it does not know it" if only else "none knows it"
+        return f"{text}{f' with {wanted}' if wanted else ''}: {unknown}"
+    if not able:
+        others = ", ".join(sorted({_version(worker, skill) for worker in knowing}))
+        return (
+            f"{text} in version {skill.signature}, which its run was submitted with;"
+            f" {_know(knowing, only=only)} it in another version ({others})"
+        )
+    labelled = [
+        worker
+        for worker in able
+        if all(worker.row.labels.get(label) == value for label, value in skill.needs)
+    ]
+    if not labelled:
+        asked = " ".join(f"--label {shlex.quote(f'{key}={value}')}" for key, value in skill.needs)
+        return (
+            f"{text} with {wanted}; {_know(able, only=only)} it without that label."
+            f" Start one that has it: locktender worker … {asked}"
+        )
+    return f"{text}: {_know(labelled, only=only)} it without {skill.executor} permits"
+
+
+def _version(worker: Worker, skill: Requirement) -> str:
+    steps = worker.row.steps
+    return skill.signature if steps is None else steps.get(skill.step, "")
+
+
+def _know(workers: Sequence[Worker], *, only: bool) -> str:
+    if only:
+        return "it knows"
+    return "1 worker knows" if len(workers) == 1 else f"{len(workers):,} workers know"
+
+
+Bound = Literal["draining", "permits", "total", "full", "pressed", "offers", "claim", "turn"]
+
+
+def bound(worker: Worker, executor: str) -> Bound:
+    """What keeps this worker from being offered a task of this kind: the hardest bound, if several do."""
+    row = worker.row
+    if row.draining:
+        return "draining"
+    if 0 <= row.permits.get(executor, 0) <= worker.used_by.get(executor, 0):
+        return "permits"
+    if 0 <= row.total <= worker.used:
+        return "total"
+    if executor in row.full or TOTAL in row.full:
+        return "full"
+    if worker.pressed_out(executor):
+        return "pressed"
+    if worker.free(executor) > 0:
+        return "turn"
+    return "offers" if worker.offered else "claim"
+
+
+def bound_by_total(worker: Worker, executor: str) -> bool:
+    """Whether tasks of any kind are in the way there, and not only those of this one."""
+    kind = bound(worker, executor)
+    return kind == "total" or (
+        kind in ("full", "pressed") and executor not in worker.row.full and worker.row.total >= 0
+    )
+
+
+def no_room(workers: Sequence[Worker], executor: str, stubborn: int = 0) -> str:
+    """What is said of them. `stubborn`: how many of their tasks were told to stop and have not."""
+    groups: dict[Bound, list[Worker]] = {}
+    for worker in workers:
+        groups.setdefault(bound(worker, executor), []).append(worker)
+    told = f", {stubborn:,} told to stop and still running" if stubborn else ""
+    if len(groups) > 1:
+        each = [
+            f"{len(group):,} {_has(kind, group, executor)}"
+            for kind, group in sorted(groups.items())
+        ]
+        return f"of {len(workers):,} workers that could take it {', '.join(each)}{told}"
+    [(kind, group)] = groups.items()
+    if kind == "permits":
+        tasks = counted(_used(group, executor), "task")
+        return (
+            f"all {executor} permits of {counted(len(group), 'worker')} are in use ({tasks}{told})"
+        )
+    who = "the only worker that could take it"
+    if len(group) > 1:
+        who = f"all {len(group):,} workers that could take it"
+    return f"{who} {_has(kind, group, executor)}{told}"
+
+
+def seats(worker: Worker, executor: str) -> int:
+    """How many tasks of this kind it can have at once as it is now; 0 where nothing bounds it."""
+    row = worker.row
+    bounds = [each for each in (row.permits.get(executor, 0), row.total) if each > 0]
+    return max(1, min(bounds) * row.share // 100) if bounds else 0
+
+
+def pressures(pressed: Mapping[str, float], memory: float, p99_us: int) -> list[str]:
+    """What presses a worker, with numbers: `memory 85 % (over 80 %)`."""
+    found: list[str] = []
+    for signal, threshold in pressed.items():
+        if signal == "memory":
+            over, until = f"{100 * threshold:.3g} %", f"{100 * threshold * RELEASE:.3g} %"
+            bounds = _threshold(memory, threshold, over, until)
+            found.append(f"memory {100 * memory:.3g} % ({bounds})")
+        else:
+            limit_us = round(threshold * SECOND)
+            bounds = _threshold(
+                p99_us, limit_us, spoken(limit_us), spoken(round(limit_us * RELEASE))
+            )
+            found.append(f"p99 of its tasks {spoken(p99_us)} ({bounds})")
+    return found
+
+
+def _threshold(value: float, threshold: float, over: str, until: str) -> str:
+    """It lets go only well below where it set in."""
+    return f"over {over}" if value > threshold else f"was over {over}, until {until}"
+
+
+def _has(kind: Bound, group: Sequence[Worker], executor: str) -> str:
+    """`is draining`, `are draining`: what is said of the workers of one kind."""
+    one = len(group) == 1
+    has, be, its = ("has", "is", "its") if one else ("have", "are", "their")
+    first = group[0].row
+    match kind:
+        case "draining":
+            return f"{be} draining"
+        case "permits":
+            tasks = counted(_used(group, executor), "task")
+            return f"{has} all {executor} permits in use ({tasks})"
+        case "total":
+            permits = counted(sum(worker.row.total for worker in group), "permit")
+            return f"{has} {its} {permits} in total in use"
+        case "full":
+            return f"{be} nearly full ({_filled(group, executor)}) until a fifth is free again"
+        case "pressed":
+            if not one:
+                signals = sorted({signal for worker in group for signal in worker.row.pressed})
+                return f"hold themselves back ({', '.join(signals) or 'pressure'})"
+            of = max(0, first.permits.get(executor, 0))
+            tasks = f" ({_used(group, executor)} of {of} in use)" if of else ""
+            why = ", ".join(pressures(first.pressed, first.memory, first.p99_us)) or "pressure"
+            return f"holds itself back to {first.share} % of its permits{tasks}: {why}"
+        case "offers":
+            offers = sum(worker.offered for worker in group)
+            takes = "takes" if one else "take"
+            return (
+                f"{has} not answered {counted(offers, 'offer')} yet and {takes} no more at a time"
+            )
+        case "claim":
+            return f"{'takes' if one else 'take'} no more tasks now"
+        case "turn":
+            return f"{'leaves' if one else 'leave'} it to others for a moment, to share the work"
+
+
+def _used(group: Sequence[Worker], executor: str) -> int:
+    return sum(worker.used_by.get(executor, 0) for worker in group)
+
+
+def _filled(group: Sequence[Worker], executor: str) -> str:
+    if all(executor in worker.row.full for worker in group):
+        of = sum(worker.row.permits.get(executor, 0) for worker in group)
+        return f"{_used(group, executor):,} of {of:,} {executor} permits in use"
+    used, of = sum(worker.used for worker in group), sum(worker.row.total for worker in group)
+    return f"{used:,} of {of:,} permits in use"

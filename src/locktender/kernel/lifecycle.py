@@ -1,0 +1,407 @@
+"""Retries: how long a task waits before its next try.
+
+The lives of runs and tasks under one leader: what follows from what, written to the journal.
+
+Everything a run goes through between its admission and its end is here: its
+tasks are requested, retried, skipped, stopped, and it is closed when nothing
+of it is left. Who may start when is not: that is the ledger's.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from locktender.base import codec, ids
+from locktender.base.changes import NodeInput, Order, RunEnd, RunMark, TaskRow
+from locktender.base.errors import LocktenderError
+from locktender.base.events import Change
+from locktender.base.graph import RetryPolicy
+from locktender.base.model import Failure
+from locktender.base.states import NEW, RunState, TaskState
+from locktender.kernel import render
+from locktender.kernel.commit_builder import CommitBuilder
+from locktender.kernel.dag import RunGraph
+from locktender.kernel.entries import RunEntry, TaskEntry
+from locktender.kernel.ledger import Ledger
+from locktender.kernel.node_state import NOTHING, TAINTED, Advance, Skipped, TaskRequest
+from locktender.kernel.timers import Timers
+
+
+def delay(policy: RetryPolicy, tries: int, task: int, seed: int = 0) -> int:
+    """Microseconds to wait before the try after `tries` failed ones. Jitter comes from a hash, not from chance.
+
+    Full delay grows by `backoff` per try up to the maximum; jitter takes off up to half of it, so
+    that tasks that failed together do not come back together.
+    """
+    exponent = min(tries - 1, 64)
+    full = min(policy.max_delay_us, int(policy.delay_us * policy.backoff**exponent))
+    if not policy.jitter:
+        return full
+    draw = zlib.crc32(f"{seed}:{task}:{tries}".encode()) / 0xFFFFFFFF
+    return full - int(full * 0.5 * draw)
+
+
+_dump = msgspec.json.Encoder().encode
+_read_failure = msgspec.json.Decoder(Failure).decode
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What applies where neither step, flow nor run says otherwise."""
+
+    queue_timeout_us: int | None = None
+    dispatch_deadline_us: int = 4 * 3_600_000_000
+    offer_ttl_us: int = 2_000_000
+
+
+def failure_of(error: bytes | None) -> Failure:
+    return Failure("unknown", "no error was given") if error is None else _read_failure(error)
+
+
+def short(failure: Failure) -> dict[str, str]:
+    """A failure as events carry it."""
+    return {"type": failure.type, "message": failure.message[:500]}
+
+
+class Lifecycle:
+    def __init__(
+        self, ledger: Ledger, journal: CommitBuilder, defaults: Defaults, seed: int
+    ) -> None:
+        self.ledger = ledger
+        self.journal = journal
+        self.defaults = defaults
+        self.seed = seed
+        self.timers: Timers = Timers()
+        self.progress: dict[int, RunGraph] = {}
+        self.tasks: dict[int, TaskEntry] = {}
+        """Tasks that are not terminal, by id."""
+        self.waits_told: dict[int, str] = {}
+
+    # -- on the way --------------------------------------------------------------------------------
+
+    def enter(self, run: RunEntry) -> RunGraph:
+        row = run.row
+        params = render.split_object(row.params)
+        consts = codec.split_list(row.consts)
+        progress = self.progress[run.seq] = RunGraph(run.graph, params, consts, row.tags)
+        if row.deadline_at is not None:
+            self.timers.set(row.deadline_at, "run_deadline", row.seq)
+        return progress
+
+    def apply(
+        self,
+        run: RunEntry,
+        advance: Advance,
+        now: int,
+        before: dict[int, TaskRow] | None = None,
+    ) -> None:
+        """Carry out what follows in `run`: request, skip, close, and end it when nothing is left.
+
+        `before`: rows of a retried run that are asked for once more.
+        """
+        if advance is NOTHING:
+            self.close_if_finished(run, now)
+            return
+        for node, common in advance.shared:
+            self.journal.commit.node_inputs.append(NodeInput(run.seq, node, common))
+        for skipped in advance.skips:
+            self._skip_new(run, skipped, now, before)
+        for asked in advance.requests:
+            self._request(run, asked, now, before)
+        if advance.closing:
+            self._close_maps(run, advance.closing, now)
+        if advance.stop and run.row.verdict is None and run.seq in self.progress:
+            failure = self.progress[run.seq].verdict()[2] or Failure("failed", "a task failed")
+            self.stop(run, "failed", failure, now)
+        self.close_if_finished(run, now)
+
+    def _request(
+        self, run: RunEntry, asked: TaskRequest, now: int, before: dict[int, TaskRow] | None
+    ) -> None:
+        task = ids.task_id(run.seq, asked.ordinal)
+        entry = TaskEntry(task, run, asked.node, asked.idx)
+        entry.requested_at = now
+        entry.input = asked.input
+        old = None if before is None else before.get(task)
+        data = {"node": asked.node, "index": asked.idx, "attempt": 0}
+        if old is None:
+            self.journal.tell(run.seq, Change("task", task, NEW, TaskState.REQUESTED, 0, data))
+            self.journal.add(entry, asked.input)
+        else:
+            data["attempt"] = entry.attempt = old.attempt
+            self.journal.tell(
+                run.seq, Change("task", task, old.state, TaskState.REQUESTED, 0, data)
+            )
+            entry.stored = True
+            self.journal.save(entry)
+        self.tasks[task] = entry
+        self.ledger.enter(entry)
+        try:
+            scope = self.progress[run.seq].scope
+            entry.pools = render.pool_needs(entry.spec, scope, asked.item)
+        except (LocktenderError, LookupError) as error:
+            failure = Failure("flow_input", str(error), retryable=False)
+            self.end_waiting(entry, entry.state, TaskState.FAILED, failure, now)
+            return
+        self.stand_in_line(entry, now)
+
+    def stand_in_line(self, entry: TaskEntry, now: int) -> None:
+        """To the gates, at once or when its back-off is over; the clocks of waiting run from here."""
+        if entry.not_before > now:
+            self.timers.set(entry.not_before, "back_off", entry.id, entry.not_before)
+        else:
+            self.ledger.request(entry)
+        limit = self.queue_timeout_of(entry)
+        if limit is not None:
+            self.timers.set(
+                entry.requested_at + limit, "queue_timeout", entry.id, entry.requested_at
+            )
+        if entry.eligible_at:
+            at = entry.eligible_at + self.dispatch_deadline_of(entry)
+            self.timers.set(at, "dispatch_deadline", entry.id, entry.eligible_at)
+
+    def queue_timeout_of(self, entry: TaskEntry) -> int | None:
+        # Asked for every task: without a loop.
+        if (value := entry.spec.queue_timeout_us) is not None:
+            return value
+        run = entry.run
+        if (value := run.row.queue_timeout_us) is not None:
+            return value
+        value = run.graph.queue_timeout_us
+        return self.defaults.queue_timeout_us if value is None else value
+
+    def dispatch_deadline_of(self, entry: TaskEntry) -> int:
+        run = entry.run
+        for value in (
+            entry.spec.dispatch_deadline_us,
+            run.row.dispatch_deadline_us,
+            run.graph.dispatch_deadline_us,
+        ):
+            if value is not None:
+                return value
+        return self.defaults.dispatch_deadline_us
+
+    def _skip_new(
+        self, run: RunEntry, skipped: Skipped, now: int, before: dict[int, TaskRow] | None
+    ) -> None:
+        task = ids.task_id(run.seq, skipped.ordinal)
+        if before is not None and task in before:
+            return  # It ended in an earlier generation and stays as it ended.
+        data = {"node": skipped.node, "index": skipped.idx, "reason": skipped.reason}
+        self.journal.tell(run.seq, Change("task", task, NEW, TaskState.SKIPPED, 0, data))
+        kind = TAINTED if skipped.tainted else "condition"
+        error = _dump(Failure(kind, skipped.reason, retryable=False))
+        row = TaskRow(task, skipped.node, skipped.idx, TaskState.SKIPPED, error=error)
+        self.journal.commit.tasks_new.append(row._replace(requested_at=now, ended_at=now))
+
+    def _close_maps(self, run: RunEntry, nodes: Sequence[int], now: int) -> None:
+        """An item failed and its map stops there: items that wait are skipped, items in flight finish."""
+        progress = self.progress[run.seq]
+        closing = set(nodes)
+        waiting = [
+            entry
+            for entry in run.tasks.values()
+            if entry.node in closing and entry.state == TaskState.REQUESTED
+        ]
+        for entry in waiting:
+            self._leave_line(entry, TaskState.SKIPPED, "another item failed")
+            self.apply(run, progress.dropped(entry.node, entry.idx), now)
+
+    # -- attempts that ended -----------------------------------------------------------------------
+
+    def retries(self, entry: TaskEntry, failure: Failure) -> bool:
+        """Whether another attempt follows a failed one."""
+        if not failure.retryable or (
+            entry.run.row.verdict is not None and entry.spec.run_if != "always"
+        ):
+            return False
+        step = self.progress[entry.run.seq].steps[entry.node]
+        return entry.tries < entry.spec.retry.retries and not step.closed
+
+    def judge(self, entry: TaskEntry, failure: Failure, now: int) -> None:
+        """After a failed attempt: another one, or the end of the task."""
+        if self.retries(entry, failure):
+            self.retry(entry, failure, now)
+        else:
+            self.fail(entry, failure, now)
+
+    def retry(self, entry: TaskEntry, failure: Failure, now: int) -> None:
+        before = entry.state
+        entry.tries += 1
+        wait = failure.retry_after_us
+        if wait is None:
+            wait = delay(entry.spec.retry, entry.tries, entry.id, self.seed)
+        self._request_again(entry, before, now, now + wait, f"retry {entry.tries}")
+
+    def ask_again(
+        self, entry: TaskEntry, before: str, now: int, reason: str, *, declined: bool = False
+    ) -> None:
+        """After an attempt that counts against nobody (handed back) or against the workers (abandoned).
+
+        `declined`: it was only offered, and goes on waiting as if it had not been.
+        """
+        run = entry.run
+        stopping = run.row.verdict is not None and entry.spec.run_if != "always"
+        if before == TaskState.ABANDONED and entry.abandons >= entry.spec.max_abandons:
+            text = f"worker_lost: {entry.abandons} workers died while they ran this task; last: {reason}"
+            failure = Failure("worker_lost", text, retryable=False)
+            self.end_waiting(entry, before, TaskState.FAILED, failure, now)
+        elif stopping or self.progress[run.seq].steps[entry.node].closed:
+            self.end_waiting(entry, before, TaskState.CANCELLED, None, now)
+        else:
+            self._request_again(entry, before, now, 0, reason, declined=declined)
+
+    def _request_again(
+        self,
+        entry: TaskEntry,
+        before: str,
+        now: int,
+        not_before: int,
+        reason: str,
+        *,
+        declined: bool = False,
+    ) -> None:
+        entry.state = TaskState.REQUESTED
+        if not declined:
+            entry.requested_at = now
+            entry.not_before = not_before
+            entry.eligible_at = 0
+            # Those before were answered in the end: what counts is who declined this attempt.
+            entry.offers = 0
+        entry.token, entry.worker = 0, None
+        entry.cancelling = False
+        data: dict[str, object] = {"node": entry.node, "index": entry.idx, "attempt": entry.attempt}
+        if not_before:
+            data["not_before"] = not_before
+        if reason:
+            data["reason"] = reason
+        self.journal.tell(
+            entry.run.seq, Change("task", entry.id, before, TaskState.REQUESTED, 0, data)
+        )
+        self.journal.save(entry)
+        self.stand_in_line(entry, now)
+
+    def end_waiting(
+        self, entry: TaskEntry, before: str, state: TaskState, failure: Failure | None, now: int
+    ) -> None:
+        """The coordinator ends a task that is in nobody's hands."""
+        if before == TaskState.REQUESTED:
+            self.ledger.withdraw_request(entry)
+        data: dict[str, object] = {"reason": "the run is ending"}
+        error: bytes | None = None
+        if failure is not None:
+            error = _dump(failure)
+            data = {"error": short(failure), "retryable": failure.retryable}
+        self.journal.tell(entry.run.seq, Change("task", entry.id, before, state, 0, data))
+        self.journal.save_end(entry, state, error)
+        if failure is None:
+            self.drop(entry, now)
+        else:
+            self.fail(entry, failure, now)
+
+    def _leave_line(self, entry: TaskEntry, state: TaskState, reason: str) -> None:
+        """A waiting task ends without having been started; its run is advanced by the caller."""
+        self.ledger.withdraw_request(entry)
+        change = Change("task", entry.id, entry.state, state, 0, {"reason": reason})
+        self.journal.tell(entry.run.seq, change)
+        self.journal.save_end(entry, state, None)
+        self._forget(entry)
+
+    def complete(self, entry: TaskEntry, output: bytes | None, now: int) -> None:
+        run = entry.run
+        entry.state = TaskState.COMPLETED
+        self._forget(entry)
+        self.apply(run, self.progress[run.seq].completed(entry.node, entry.idx, output), now)
+
+    def fail(self, entry: TaskEntry, failure: Failure, now: int) -> None:
+        run = entry.run
+        self._forget(entry)
+        self.apply(run, self.progress[run.seq].failed(entry.node, entry.idx, failure), now)
+
+    def drop(self, entry: TaskEntry, now: int) -> None:
+        run = entry.run
+        self._forget(entry)
+        self.apply(run, self.progress[run.seq].dropped(entry.node, entry.idx), now)
+
+    def _forget(self, entry: TaskEntry) -> None:
+        self.ledger.forget(entry)
+        self.tasks.pop(entry.id, None)
+        self.waits_told.pop(entry.id, None)
+
+    def tidy_timers(self) -> None:
+        """Timers of tasks that ended long before their time are dropped, so that they do not pile up."""
+        if len(self.timers) > 4 * len(self.tasks) + 10_000:
+            lingering = {task for task, _, _ in self.ledger.lingering}
+            self.timers.keep(
+                lambda kind, subject: (
+                    subject in self.tasks
+                    or (kind == "run_deadline" and subject in self.ledger.runs)
+                    or subject in self.ledger.heads
+                    or subject in lingering
+                )
+            )
+
+    # -- the end of a run --------------------------------------------------------------------------
+
+    def stop(self, run: RunEntry, verdict: str, failure: Failure, now: int) -> None:
+        """From here on the run ends as `verdict`, once nothing of it is in flight."""
+        state = RunState.CANCELLING if verdict == RunState.CANCELLED else RunState.RUNNING
+        if state is RunState.CANCELLING:
+            change = Change("run", 0, RunState.RUNNING, state, 0, {"error": short(failure)})
+            self.journal.tell(run.seq, change)
+        run.row = msgspec.structs.replace(
+            run.row, state=state, verdict=verdict, error=_dump(failure)
+        )
+        self.journal.commit.runs_marked.append(RunMark(run.seq, state, verdict, run.row.error))
+        self.wind_down(run, now, force=False)
+
+    def wind_down(self, run: RunEntry, now: int, *, force: bool) -> None:
+        """What waits is cancelled, what is offered is taken back, what runs is asked to stop."""
+        progress = self.progress[run.seq]
+        self.apply(run, progress.stop(force=force), now)
+        for entry in list(run.tasks.values()):
+            if entry.spec.run_if == "always" and not force:
+                continue
+            if entry.state == TaskState.REQUESTED:
+                self._leave_line(entry, TaskState.CANCELLED, "the run is ending")
+                self.apply(run, progress.dropped(entry.node, entry.idx), now)
+            elif not entry.cancelling:
+                entry.cancelling = True
+                if entry.state == TaskState.SCHEDULED:
+                    self.journal.withdrawals.append((entry.id, entry.token, TaskState.CANCELLED))
+                else:
+                    self.order_stop(entry, "cancelled")
+
+    def order_stop(self, entry: TaskEntry, reason: str) -> None:
+        worker = self.ledger.floor.workers.get(entry.worker or "")
+        if worker is not None and worker.local:
+            self.journal.stops.append((entry.id, entry.token, reason))
+        elif entry.worker is not None:
+            order = Order(entry.worker, entry.id, entry.token, "stop", reason)
+            self.journal.commit.orders.append(order)
+
+    def close_if_finished(self, run: RunEntry, now: int) -> None:
+        progress = self.progress.get(run.seq)
+        if progress is None or not progress.finished or run.tasks:
+            return
+        row = run.row
+        del self.progress[run.seq]
+        succeeded, output, failure = progress.verdict()
+        state = RunState.SUCCEEDED if succeeded else RunState.FAILED
+        if row.verdict is not None:
+            state = RunState(row.verdict)
+            if failure is None or state is not RunState.FAILED:
+                failure = failure_of(row.error)
+        error: bytes | None = None
+        data: dict[str, object] = {}
+        if state is not RunState.SUCCEEDED and failure is not None:
+            error = _dump(failure)
+            data["error"] = short(failure)
+        result = output if state is RunState.SUCCEEDED else None
+        self.journal.tell(run.seq, Change("run", 0, row.state, state, 0, data))
+        self.journal.end_run(RunEnd(run.seq, state, result, error, now))
+        self.ledger.end_run(run.seq)

@@ -1,0 +1,119 @@
+"""Where the nodes of a run stand, and what follows when one of them moves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from locktender.base.graph import Node
+from locktender.base.model import Failure
+
+TAINTED = "tainted"
+"""The type under which a skipped task's row says that something it needs failed."""
+PLAIN = -1
+"""The index of a task that is no item."""
+
+
+class Phase(IntEnum):
+    WAITING = 0
+    ACTIVE = 1
+    OK = 2
+    FAILED = 3
+    SKIPPED = 4
+    TAINTED = 5
+
+
+@dataclass(slots=True)
+class NodeState:
+    """Where one node of one run stands."""
+
+    index: int
+    node: Node
+    waits: int = 0
+    """Nodes it needs that have not ended (for its element-wise source: not been expanded)."""
+    phase: Phase = Phase.WAITING
+    source: int | None = None
+    """The mapped node it follows item by item."""
+    whole: frozenset[int] = frozenset()
+    """Nodes that must have ended before it starts. Its source is one of them only if it is named twice."""
+    followers: list[int] = field(default_factory=list[int])
+    dependents: list[int] = field(default_factory=list[int])
+    total: int = 0
+    ended: int = 0
+    failed: int = 0
+    missing: int = 0
+    """Items that could not run because what they follow failed."""
+    closed: bool = False
+    """An item failed under on_error="fail": no further item starts."""
+    expanded: bool = False
+    had_rows: bool = False
+    base: int = -1
+    """Ordinal of its first task."""
+    output: bytes | None = None
+    items: list[bytes | None] | None = None
+    early: list[int] = field(default_factory=list[int])
+    """Items of its source that ended before it was itself ready."""
+    failure: Failure | None = None
+
+    @property
+    def mapped(self) -> bool:
+        return self.node.over is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Existing:
+    """A row that is already there, as `Progress` needs it at a rebuild."""
+
+    node: int
+    idx: int
+    ordinal: int
+    state: str
+    output: bytes | None
+    error: bytes | None
+    final: bool
+    """No attempt follows."""
+    again: bool = False
+    """It ended, but its run was retried: it is asked for once more, in the same row."""
+
+
+@dataclass(slots=True)
+class TaskRequest:
+    """One task to request."""
+
+    node: int
+    idx: int
+    ordinal: int
+    input: bytes
+    item: bytes | None
+
+
+@dataclass(slots=True)
+class Skipped:
+    """One task that will never run."""
+
+    node: int
+    idx: int
+    ordinal: int
+    reason: str
+    tainted: bool
+
+
+@dataclass(slots=True)
+class Advance:
+    """What follows from the last change."""
+
+    requests: list[TaskRequest] = field(default_factory=list[TaskRequest])
+    shared: list[tuple[int, bytes]] = field(default_factory=list[tuple[int, bytes]])
+    skips: list[Skipped] = field(default_factory=list[Skipped])
+    closing: list[int] = field(default_factory=list[int])
+    """Maps of which no further item may start."""
+    stop: bool = False
+    """The flow fails fast, or its own logic is broken: end what is in flight."""
+
+    @property
+    def nothing(self) -> bool:
+        return not (self.requests or self.skips or self.shared or self.closing or self.stop)
+
+
+NOTHING: Advance = Advance()
+"""What follows from most ends: items of a map that wait for each other. Never added to."""

@@ -1,0 +1,478 @@
+"""The conductor: facts in, one commit out. The whole of a leader's judgement, without its I/O.
+
+The coordinator feeds it what happened (attempts that ended, runs that were
+queued, workers that came and went, limits that changed) and calls `cycle`,
+which answers with one commit and what to do once it is written. The simulator
+feeds it the same facts under a virtual clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+import msgspec
+
+from locktender.base import ids
+from locktender.base.changes import (
+    Bucket,
+    Commit,
+    Linger,
+    Order,
+    Reservation,
+    RunEnd,
+    RunStart,
+    TaskRow,
+)
+from locktender.base.events import NOBODY, Change
+from locktender.base.graph import Graph
+from locktender.base.limits import Limits
+from locktender.base.model import Failure, LimitRow, RunRow, WorkerRow
+from locktender.base.states import HOLDING, RunState, TaskState
+from locktender.kernel.commit_builder import CommitBuilder
+from locktender.kernel.demand import Demand
+from locktender.kernel.entries import QueuedRun, TaskEntry
+from locktender.kernel.grants import Calls, GrantWriter, tell_waits
+from locktender.kernel.ledger import Ledger
+from locktender.kernel.lifecycle import Defaults, Lifecycle, failure_of, short
+from locktender.kernel.node_state import PLAIN, Existing
+from locktender.kernel.rebuild import restore_run
+from locktender.kernel.timeouts import QUEUED, Timeouts, still_queued
+
+_dump = msgspec.json.Encoder().encode
+FEW_RESERVATIONS = 64
+MOST_RESERVATIONS = 1_000
+
+
+@dataclass(slots=True)
+class Cycle:
+    """What a cycle decided. Nothing of it may be acted on before `commit` is written."""
+
+    commit: Commit
+    starts: list[TaskEntry] = field(default_factory=list[TaskEntry])
+    """Tasks of the worker in this process: accepted with this very commit."""
+    stops: list[tuple[int, int, str]] = field(default_factory=list[tuple[int, int, str]])
+    """(task, token, reason) of local tasks to be stopped."""
+    withdrawals: list[tuple[int, int, str]] = field(default_factory=list[tuple[int, int, str]])
+    """(task, token, to) of offers to take back; whoever races for them is settled by the store."""
+    ended: list[int] = field(default_factory=list[int])
+    """Runs that have ended."""
+    unfinished: bool = False
+    """There is more to do at once: the budget was spent."""
+    next_wake: int | None = None
+    found_waiting: dict[str, int] = field(default_factory=dict[str, int])
+    """Gate → lanes newly found blocked, for the cycle's summary line."""
+
+
+class Scheduler:
+    def __init__(
+        self,
+        limits: Limits,
+        term: int,
+        owner: str,
+        defaults: Defaults | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.term = term
+        self.owner = owner
+        self.ledger: Ledger = Ledger(limits)
+        self.journal: CommitBuilder = CommitBuilder(term, f"leader:{owner}")
+        self.lives: Lifecycle = Lifecycle(self.ledger, self.journal, defaults or Defaults(), seed)
+        self.deadlines: Timeouts = Timeouts(self.lives)
+        self.graphs: dict[str, Graph] = {}
+        self.stale_facts: int = 0
+        self._granting = GrantWriter(term, self.lives)
+        self.calls: Calls = Calls(self.lives)
+        self._swept = False
+        self._rules: dict[tuple[str, str], bytes] = {}
+        self._retried: dict[int, list[TaskRow]] = {}
+        self._ended_queued: dict[int, int | None] = {}
+        """Queued runs ended by the commit to come, and what they waited for: the queue still shows them."""
+        self._reprioritised: dict[int, int] = {}
+        """Decided in this cycle: rows that are read meanwhile do not know yet."""
+
+    # -- beginning a term --------------------------------------------------------------------------
+
+    def begin(self, rows: Sequence[LimitRow]) -> None:
+        """First words of a term: every limit in force. (Who leads, the election has told.)"""
+        self.ledger.board.reservations_changed = True
+        self.set_limits(self.ledger.limits, rows)
+
+    def restore(
+        self,
+        runs: Iterable[RunRow],
+        tasks: Iterable[TaskRow],
+        workers: Iterable[WorkerRow],
+        buckets: Iterable[Bucket],
+        now: int,
+        local: str | None = None,
+        lingers: Iterable[Linger] = (),
+    ) -> None:
+        """Rebuild the ledger from rows. What a dead leader left half-done is this term's first work."""
+        for row in workers:
+            self.put_worker(row, local=row.id == local)
+        for bucket in buckets:
+            pool = self.ledger.pool(bucket.pool)
+            pool.restore(bucket.tat, pool.rate)
+        for linger in lingers:
+            self.ledger.linger(linger)
+            self.lives.timers.set(linger.until, "linger", linger.task)
+        by_run: dict[int, list[TaskRow]] = {}
+        for task in tasks:
+            by_run.setdefault(ids.run_of(task.id), []).append(task)
+        for row in runs:
+            graph = self.graphs[row.graph]
+            restore_run(self.lives, row, graph, by_run.get(row.seq, []), now)
+
+    # -- facts: limits and workers -----------------------------------------------------------------
+
+    def set_limits(self, limits: Limits, rows: Sequence[LimitRow], now: int = 0) -> None:
+        """In force from this cycle on: the event stands before what is decided under it."""
+        rules: dict[tuple[str, str], bytes] = {}
+        for row in rows:
+            if row.effective is not None:
+                rules[row.kind, row.name] = row.effective
+        for kind, name in sorted(self._rules.keys() | rules.keys()):
+            rule = rules.get((kind, name))
+            if rule != self._rules.get((kind, name)):
+                value = None if rule is None else msgspec.json.decode(rule)
+                data = {"kind": kind, "name": name, "rule": value}
+                self.journal.tell(NOBODY, Change("limit", 0, "", "in_force", 0, data))
+        self._rules = rules
+        if limits != self.ledger.limits:
+            for pool in self.ledger.set_limits(limits, now):
+                self.journal.commit.buckets.append(Bucket(pool.name, pool.stored_tat))
+
+    def put_worker(self, row: WorkerRow, *, local: bool = False) -> None:
+        known = self.ledger.floor.workers.get(row.id)
+        before = None if known is None else (known.row.permits, known.row.total)
+        self.ledger.put_worker(row, local=local)
+        if before != (row.permits, row.total):
+            data = {
+                "worker": row.id,
+                "permits": row.permits,
+                "total": row.total,
+                "labels": row.labels,
+            }
+            after = "joined" if known is None else "changed"
+            self.journal.tell(NOBODY, Change("worker", 0, "", after, 0, data))
+
+    def drain_worker(self, worker: str, request: int) -> None:
+        """It gets no more tasks from here on, and is told so."""
+        known = self.ledger.floor.workers.get(worker)
+        if known is not None:
+            self.ledger.put_worker(
+                msgspec.structs.replace(known.row, draining=True), local=known.local
+            )
+            self.journal.commit.orders.append(Order(worker, -request, 0, "drain"))
+
+    def worker_left(self, worker: str, reason: str) -> None:
+        """A worker left in good order: it holds nothing any more."""
+        if self.ledger.floor.drop(worker) is not None:
+            data = {"worker": worker, "reason": reason}
+            self.journal.tell(NOBODY, Change("worker", 0, "", "left", 0, data))
+
+    def worker_lost(
+        self,
+        worker: str,
+        reason: str,
+        abandoned: Iterable[tuple[int, int]],
+        withdrawn: Iterable[tuple[int, int]],
+        now: int,
+        lease_until: int | None = None,
+        handed_back: Iterable[tuple[int, int]] = (),
+    ) -> None:
+        """The store declared a worker dead: its rows are written already, what follows from them is not.
+
+        `handed_back`: what it was told to leave behind. It counts against nobody, but its slots come free
+        no earlier than those of what was abandoned: its bodies ended with the worker, not before.
+        `lease_until`: as its row had it in the end. What is known here may be as old as the worker.
+        """
+        if lease_until is None:
+            known = self.ledger.floor.workers.get(worker)
+            lease_until = now if known is None else known.row.lease_until
+        # A process that died is known to be dead before its lease has passed.
+        dead_since = min(lease_until, now)
+        for entry in self._held(abandoned):
+            self._release_lost(entry, dead_since, now)
+            entry.abandons += 1
+            self.lives.ask_again(entry, TaskState.ABANDONED, now, f"worker {worker} was lost")
+        for entry in self._held(handed_back):
+            self._release_lost(entry, dead_since, now)
+            self.lives.ask_again(entry, TaskState.HANDED_BACK, now, f"worker {worker} was drained")
+        self.withdrawn(withdrawn, TaskState.REQUESTED, now)
+        self.ledger.floor.drop(worker)
+        data = {"worker": worker, "reason": reason}
+        self.journal.tell(NOBODY, Change("worker", 0, "", "lost", 0, data))
+
+    def _held(self, attempts: Iterable[tuple[int, int]]) -> Iterator[TaskEntry]:
+        """Those of them that hold their task still: they are told once."""
+        for task, token in attempts:
+            entry = self.lives.tasks.get(task)
+            if entry is not None and entry.token == token and entry.state in HOLDING:
+                yield entry
+
+    def _release_lost(self, entry: TaskEntry, dead_since: int, now: int) -> None:
+        """Slots of a pool with a lease of its own stay taken until that has passed as well."""
+        for until in self.ledger.release_lost(entry, dead_since, now):
+            self.lives.timers.set(until, "linger", entry.id)
+
+    # -- facts: the queue --------------------------------------------------------------------------
+
+    def put_head(self, row: RunRow, rows: list[TaskRow] | None = None) -> None:
+        """A queued run whose turn may come. `rows`: its tasks, if it was retried."""
+        if row.seq in self._ended_queued:
+            return
+        if rows:
+            self._retried[row.seq] = rows
+        still = self._still_awaited(row.waits_for)
+        if still != row.waits_for:
+            # What it waited for ends with the commit to come: the row that was read does not know yet.
+            row = msgspec.structs.replace(row, waits_for=still)
+        wanted = self._reprioritised.get(row.seq)
+        if wanted is not None and wanted != row.priority:
+            row = msgspec.structs.replace(row, priority=wanted)
+        if row.deadline_at is not None and row.seq not in self.ledger.heads:
+            self.lives.timers.set(row.deadline_at, QUEUED, row.seq)
+        self.ledger.put_head(row)
+
+    def end_queued(self, row: RunRow, state: RunState, failure: Failure, now: int) -> None:
+        """A queued run ends without having started: cancelled, or past its deadline."""
+        if row.seq in self.ledger.runs or row.seq in self._ended_queued:
+            return
+        self.ledger.drop_head(row.seq)
+        self._retried.pop(row.seq, None)
+        change = Change("run", 0, RunState.QUEUED, state, 0, {"error": short(failure)})
+        self.journal.tell(row.seq, change)
+        behind = self._ended_queued[row.seq] = self._still_awaited(row.waits_for)
+        self.journal.end_run(RunEnd(row.seq, state, None, _dump(failure), now))
+        self.ledger.ended(row.seq, behind)
+
+    def _still_awaited(self, run: int | None) -> int | None:
+        """Along the chain of replacements, the first that does not end with the commit to come."""
+        while run is not None and (run in self._ended_queued or run in self.journal.ended_runs):
+            run = self._ended_queued.get(run)
+        return run
+
+    def reprioritise(self, row: RunRow, priority: int) -> None:
+        """A queued run moves in its line."""
+        self.journal.commit.reprioritised.append((row.seq, priority))
+        self._reprioritised[row.seq] = priority
+        if row.seq in self.ledger.heads:
+            self.ledger.put_head(msgspec.structs.replace(row, priority=priority))
+
+    def cancel_run(self, seq: int, now: int, reason: str = "", *, force: bool = False) -> None:
+        """An executing run is to end cancelled; by `force` it does not wait for clean-up steps either.
+
+        Asked twice without force nothing more happens: a request may be repeated.
+        """
+        run = self.ledger.runs.get(seq)
+        if run is None:
+            return
+        if run.row.state != RunState.CANCELLING:
+            failure = Failure("cancelled", reason or "cancelled on request", retryable=False)
+            self.lives.stop(run, RunState.CANCELLED, failure, now)
+        if force and seq in self.lives.progress:
+            self.lives.wind_down(run, now, force=True)
+        self.lives.close_if_finished(run, now)
+
+    # -- facts: attempts ---------------------------------------------------------------------------
+
+    def accepted(self, task: int, token: int, started_at: int) -> None:
+        """A worker in another process took an offer: the row is written."""
+        entry = self.lives.tasks.get(task)
+        if entry is None or entry.token != token or entry.state != TaskState.SCHEDULED:
+            return
+        self.ledger.accepted(entry, started_at)
+        entry.state = TaskState.RUNNING
+        entry.attempt += 1
+        entry.started_at = started_at
+        if entry.cancelling:
+            # The cancel came while the offer was out and lost the race: now it is the worker's to carry out.
+            self.lives.order_stop(entry, "cancelled")
+
+    def withdrawn(self, tasks: Iterable[tuple[int, int]], to: str, now: int) -> None:
+        """Offers the store took back (or cancelled) before anybody accepted them: the rows are written."""
+        for task, token in tasks:
+            entry = self.lives.tasks.get(task)
+            if entry is None or entry.token != token or entry.state != TaskState.SCHEDULED:
+                continue
+            self.ledger.release(entry)
+            silent = self.ledger.floor.workers.get(entry.worker or "")
+            if silent is not None and to == TaskState.REQUESTED:
+                silent.silent = True
+            entry.worker, entry.token = None, 0
+            entry.state = to
+            if to == TaskState.CANCELLED:
+                self.lives.drop(entry, now)
+            elif entry.cancelling:
+                # Both a cancel and the offer's end were on their way: it must not be offered again.
+                self.lives.end_waiting(entry, to, TaskState.CANCELLED, None, now)
+            else:
+                self.lives.stand_in_line(entry, now)
+
+    def ended(
+        self,
+        task: int,
+        token: int,
+        state: str,
+        now: int,
+        output: bytes | None = None,
+        error: bytes | None = None,
+        reason: str = "",
+        *,
+        local: bool,
+        value: bytes | None = None,
+        at: int | None = None,
+    ) -> bool:
+        """An attempt ended. `local`: by the worker in this process, so that this commit writes it too.
+
+        `value` is what a reference in `output` stands for, where the graph looks into it. `at`: when it
+        ended, if that was before this cycle's `now`.
+        False: stale — not the attempt that holds the task now; nothing changes.
+        """
+        entry = self.lives.tasks.get(task)
+        if entry is None or entry.token != token or entry.state not in HOLDING:
+            self.stale_facts += 1
+            return False
+        before = entry.state
+        if before == TaskState.RUNNING:
+            self.ledger.ran(entry, at or now)
+        if state == TaskState.HANDED_BACK and error is not None:
+            # For a worker that ended with the body inside: as if it had been lost at that moment.
+            self._release_lost(entry, at or now, now)
+        else:
+            self.ledger.release(entry)
+        if local:
+            self.journal.commit.own_ends = True
+            self._tell_end(entry, before, state, error, reason)
+        if state == TaskState.COMPLETED:
+            if local:
+                self.journal.complete(entry, output, now)
+            self.lives.complete(entry, output if value is None else value, now)
+        elif state == TaskState.CANCELLED:
+            if local:
+                self.journal.save_end(entry, state, error)
+            self.lives.drop(entry, now)
+        elif state == TaskState.HANDED_BACK:
+            declined = before == TaskState.SCHEDULED
+            self.lives.ask_again(entry, state, now, reason, declined=declined)
+        else:
+            entry.state = state
+            if local:
+                self.journal.save_end(entry, state, error)
+            self.lives.judge(entry, failure_of(error), now)
+        return True
+
+    def _tell_end(
+        self, entry: TaskEntry, before: str, state: str, error: bytes | None, reason: str
+    ) -> None:
+        worker = self.ledger.floor.workers.get(entry.worker or "")
+        data: dict[str, object] = {"by": f"worker:{entry.worker}"} if worker is None else worker.by
+        if error is not None or reason:
+            data = dict(data)
+        if error is not None:
+            failure = failure_of(error)
+            data["error"] = short(failure)
+            data["retryable"] = failure.retryable
+        if reason:
+            data["reason"] = reason
+        self.journal.tell(entry.run.seq, Change("task", entry.id, before, state, entry.token, data))
+
+    # -- the cycle ---------------------------------------------------------------------------------
+
+    def sweep(self, now: int) -> Demand:
+        """Once a second: the clocks of what lacks only a worker. Returns the demand for workers."""
+        self._swept = True
+        self.ledger.tidy(now)
+        self.ledger.board.reconsider()
+        self.lives.tidy_timers()
+        return self.deadlines.sweep(now)
+
+    def cycle(self, now: int) -> Cycle:
+        """Decide, and hand over everything since the last cycle as one commit."""
+        for row in self.deadlines.pass_time(now):
+            self.end_queued(row, RunState.TIMED_OUT, still_queued(row, now), now)
+        self.journal.granting()
+        budget = self.ledger.limits.max_starts_per_cycle
+        for head in self.ledger.decide_runs(now, budget):
+            self._start_run(head, now)
+        starts: list[TaskEntry] = []
+        for entry, worker in self.ledger.decide_tasks(now, budget):
+            self._granting.grant(entry, worker, now)
+            if worker.local:
+                starts.append(entry)
+        return self._hand_over(starts, now)
+
+    def _start_run(self, head: QueuedRun, now: int) -> None:
+        row = head.row
+        self.journal.commit.runs_started.append(RunStart(row.seq, now))
+        data: dict[str, object] = {"priority": row.priority}
+        if head.lane is not None and head.lane.fair is not None:
+            # Right after its start the present is the turn it took: `why` reads the clocks from here.
+            data |= {"fair": head.lane.fair, "turn": self.ledger.queue.turns.present}
+        change = Change("run", 0, RunState.QUEUED, RunState.RUNNING, 0, data)
+        self.journal.tell(row.seq, change)
+        row = msgspec.structs.replace(row, state=RunState.RUNNING, started_at=now)
+        run = self.ledger.add_run(row, self.graphs[row.graph], charged=True)
+        progress = self.lives.enter(run)
+        rows = self._retried.pop(row.seq, ())
+        existing = [
+            Existing(
+                task.node,
+                task.idx,
+                ids.ordinal_of(task.id),
+                task.state,
+                task.output,
+                None,
+                final=task.state == TaskState.COMPLETED,
+                again=task.state != TaskState.COMPLETED,
+            )
+            for task in rows
+            # The row of a map that was skipped whole has no place among its items.
+            if not (task.idx == PLAIN and run.graph.nodes[task.node].over is not None)
+        ]
+        before = {task.id: task for task in rows if task.state != TaskState.COMPLETED}
+        self.lives.apply(run, progress.begin(existing), now, before)
+
+    def _hand_over(self, starts: list[TaskEntry], now: int) -> Cycle:
+        journal, board = self.journal, self.ledger.board
+        found = tell_waits(self.lives)
+        # Many of them are written once a second only: the set is written whole, for `why` to read.
+        if board.reservations_changed and (self._swept or len(board.reserved) <= FEW_RESERVATIONS):
+            board.reservations_changed = False
+            journal.commit.reservations = [
+                Reservation(waiter.id, pool.name, slots)
+                for lane, waiter in islice(board.reserved.items(), MOST_RESERVATIONS)
+                for pool, slots in lane.pools
+            ]
+        self._swept = False
+        if self.ledger.lingering_changed:
+            self.ledger.lingering_changed = False
+            journal.commit.lingers = [
+                Linger(task, token, pool, slots, until, worker)
+                for (task, token, pool), (slots, until, worker) in self.ledger.lingering.items()
+            ]
+        # Each grant told how full its bucket is then: the last one is how it is now.
+        buckets = journal.commit.buckets
+        journal.commit.buckets = list({bucket.pool: bucket for bucket in buckets}.values())
+        self._ended_queued.clear()
+        self._reprioritised.clear()
+        stops, withdrawals, ended = journal.stops, journal.withdrawals, journal.ended_runs
+        wakes = [
+            self.lives.timers.next(),
+            board.next_wake(),
+            self.ledger.queue.next_wake(),
+            self.ledger.floor.held_until,
+        ]
+        return Cycle(
+            journal.close(now),
+            starts,
+            stops,
+            withdrawals,
+            ended,
+            unfinished=board.unfinished or self.ledger.queue.unfinished,
+            next_wake=min((at for at in wakes if at is not None), default=None),
+            found_waiting=found,
+        )

@@ -1,0 +1,330 @@
+"""A commit as the history shows it: consecutive events of one transaction.
+
+The limits in force at a prefix of the history, as the leader recorded them.
+
+Runs, tasks and workers as the checker believes them to be at one prefix of the history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from locktender.base.events import Event
+from locktender.base.limits import Fair, Limits, PoolRule, Rate, TagRule
+from locktender.base.states import EXECUTING_RUNS, HOLDING, NEW, TERMINAL_RUNS, RunState, TaskState
+from locktender.observe.checker.plan import GraphPlan, NodePlan
+
+
+class Released(NamedTuple):
+    """What a task gave back."""
+
+    run: int
+    node: int
+    executor: str
+    pools: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryCommit:
+    """The rows of one cycle of a leader, or of one verb of a client or a worker."""
+
+    seq: int = 0
+    at: int = 0
+    term: int = 0
+    cycle: int = 0
+    actor: str = ""
+
+    @property
+    def leader(self) -> bool:
+        return self.actor.startswith("leader:")
+
+    def has(self, event: Event) -> bool:
+        """A cycle is one commit though each run has a row of its own, with or without its own seq."""
+        if event.actor != self.actor:
+            return False
+        return event.seq == self.seq or (
+            event.cycle != 0 and event.cycle == self.cycle and event.term == self.term
+        )
+
+
+def commit_of(event: Event) -> HistoryCommit:
+    return HistoryCommit(event.seq, event.at, event.term, event.cycle, event.actor)
+
+
+_KNOBS = frozenset(
+    {"age_boost_us", "max_bypass", "max_starts_per_cycle", "placement", "strict_pools"}
+)
+_DEFAULTS = Limits()
+
+TagSlot = tuple[str, str | None]
+"""A tag's key with one value, or with None for all runs that carry the key."""
+
+
+class InForce:
+    """Rules by kind and name. Before any limit event the defaults of `Limits` hold."""
+
+    def __init__(self) -> None:
+        self.pools: dict[str, PoolRule] = {}
+        self.tags: dict[str, TagRule] = {}
+        self.regimes: dict[str, int] = {}
+        """Per pool rule: how often its rate was changed. A rate is promised within one regime."""
+        self._rates: dict[str, Rate | None] = {}
+        self.start_term()
+
+    def start_term(self) -> None:
+        """A new leader restates every rule: one that it does not name is not in force any more."""
+        self.pools.clear()
+        self.tags.clear()
+        self._by_slot: dict[TagSlot, list[TagRule]] | None = None
+        # The struct is frozen, its mapping of pools is ours: pool rules change without a copy.
+        self.limits: Limits = msgspec.structs.replace(_DEFAULTS, pools=self.pools)
+
+    def apply(self, event: Event) -> None:
+        """Raises `msgspec.ValidationError`, `KeyError` or `ValueError` for a rule that cannot be read."""
+        data = event.data
+        kind, name, rule = data["kind"], data.get("name", ""), data.get("rule")
+        match kind:
+            case "pool":
+                self._set_pool(name, None if rule is None else msgspec.convert(rule, PoolRule))
+            case "tag":
+                self._by_slot = None
+                if rule is None:
+                    self.tags.pop(name, None)
+                else:
+                    self.tags[name] = msgspec.convert(rule, TagRule)
+            case "runs":
+                given: dict[str, Any] = rule or {}
+                self._replace(
+                    max_concurrent_runs=given.get("limit", _DEFAULTS.max_concurrent_runs),
+                    runs_paused=given.get("paused", False),
+                )
+            case "active":
+                given = rule or {}
+                self._replace(max_active=given.get("limit", _DEFAULTS.max_active))
+            case "fair":
+                self._replace(fair=None if rule is None else msgspec.convert(rule, Fair))
+            case "engine" if name in _KNOBS:
+                self._replace(**{name: getattr(_DEFAULTS, name) if rule is None else rule["value"]})
+            case _:
+                raise ValueError(f"unknown limit {kind}:{name}")
+
+    def _set_pool(self, name: str, rule: PoolRule | None) -> None:
+        rate = None if rule is None else rule.rate
+        if self._rates.get(name) != rate:
+            self._rates[name] = rate
+            self.regimes[name] = self.regimes.get(name, 0) + 1
+        if rule is None:
+            self.pools.pop(name, None)
+        else:
+            self.pools[name] = rule
+
+    def _replace(self, **fields: Any) -> None:
+        self.limits = msgspec.structs.replace(self.limits, **fields)
+
+    def regime(self, pool: str) -> tuple[str, int]:
+        """Which rule sets the pool's rate, and its how manieth rate that is."""
+        name = pool if pool in self.pools else f"{pool.partition('[')[0]}[*]"
+        return name, self.regimes.get(name, 0)
+
+    def tag_rules(self, tags: Mapping[str, str]) -> Iterator[tuple[TagRule, TagSlot]]:
+        """The rules that concern a run with `tags`, each with what it counts."""
+        if self._by_slot is None:
+            self._by_slot = {}
+            for rule in self.tags.values():
+                self._by_slot.setdefault((rule.key, rule.value), []).append(rule)
+        for key, value in tags.items():
+            for rule in self._by_slot.get((key, None), ()):
+                yield rule, (key, value if rule.per_value else None)
+            for rule in self._by_slot.get((key, value), ()):
+                yield rule, (key, value)
+
+
+OPEN: Final = 0
+COMPLETED: Final = 1
+FAILED: Final = 2
+SKIPPED: Final = 3
+CANCELLED: Final = 4
+
+STANDING: Final[dict[str, int]] = {
+    TaskState.REQUESTED.value: OPEN,
+    TaskState.SCHEDULED.value: OPEN,
+    TaskState.RUNNING.value: OPEN,
+    TaskState.ABANDONED.value: OPEN,
+    TaskState.HANDED_BACK.value: OPEN,
+    TaskState.COMPLETED.value: COMPLETED,
+    TaskState.FAILED.value: FAILED,
+    TaskState.TIMED_OUT.value: FAILED,
+    TaskState.SKIPPED.value: SKIPPED,
+    TaskState.CANCELLED.value: CANCELLED,
+}
+"""Where a task in a state stands towards what waits for it."""
+
+# Plain text: events carry text, and a set of plain text is looked up fastest.
+HOLDING_TASKS: Final = frozenset(state.value for state in HOLDING)
+RUN_ENDS: Final = frozenset(state.value for state in TERMINAL_RUNS)
+EXECUTING: Final = frozenset(state.value for state in EXECUTING_RUNS)
+ACTIVE: Final = EXECUTING | {RunState.QUEUED.value}
+
+
+class UseCount:
+    """The tasks of one node of one run, counted by standing."""
+
+    __slots__ = ("acted_on", "counts", "in_flight", "unexpanded")
+
+    def __init__(self) -> None:
+        self.counts: list[int] = [0, 0, 0, 0, 0]
+        self.in_flight: int = 0
+        self.unexpanded: bool = False
+        """A map that was skipped before it had items."""
+        self.acted_on: int = -1
+        """The generation in which a successor took its failures for final."""
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts)
+
+
+class CheckedRun:
+    """A run; it begins in the state *new*, which a legal history leaves with its first event."""
+
+    __slots__ = (
+        "by_executor",
+        "data",
+        "failed",
+        "flow",
+        "generation",
+        "id",
+        "in_flight",
+        "key",
+        "kind",
+        "nodes",
+        "open",
+        "places",
+        "plan",
+        "priority",
+        "queued_at",
+        "state",
+        "tags",
+        "tasks",
+        "waits_for",
+    )
+
+    def __init__(self, number: int) -> None:
+        self.id: int = number
+        self.state: str = NEW
+        self.flow: str = ""
+        self.plan: GraphPlan | None = None
+        self.tags: dict[str, str] = {}
+        self.priority: int = 0
+        self.key: str | None = None
+        self.kind: str = "flow"
+        self.generation: int = 0
+        self.waits_for: int | None = None
+        self.queued_at: int = 0
+        self.data: dict[str, Any] = {}
+        self.tasks: dict[int, CheckedTask] = {}
+        self.places: dict[tuple[int, int], CheckedTask] = {}
+        self.nodes: dict[int, UseCount] = {}
+        self.open: int = 0
+        self.failed: int = 0
+        self.in_flight: int = 0
+        self.by_executor: dict[str, int] = {}
+
+    def forget_tasks(self) -> None:
+        """A succeeded run is never retried: that it ended is all that is needed of it."""
+        self.tasks, self.places, self.nodes = {}, {}, {}
+
+
+class CheckedTask:
+    """A task; `token`, `worker`, `executor` and `pools` are those of its latest offer."""
+
+    __slots__ = (
+        "abandons",
+        "acted_on",
+        "ended_in",
+        "executor",
+        "first_requested_at",
+        "generation",
+        "holds",
+        "id",
+        "index",
+        "node",
+        "not_before",
+        "plan",
+        "pools",
+        "requested_at",
+        "retryable",
+        "run",
+        "state",
+        "token",
+        "tries",
+        "worker",
+    )
+
+    def __init__(self, number: int, run: CheckedRun, node: int, index: int) -> None:
+        self.id: int = number
+        self.run: CheckedRun = run
+        self.node: int = node
+        self.index: int = index
+        plans = run.plan.nodes if run.plan is not None else ()
+        self.plan: NodePlan | None = plans[node] if 0 <= node < len(plans) else None
+        self.state: str = NEW
+        self.holds: bool = False
+        self.token: int = 0
+        self.worker: str = ""
+        self.executor: str = ""
+        self.pools: dict[str, int] = {}
+        self.requested_at: int = 0
+        self.first_requested_at: int = 0
+        self.not_before: int = 0
+        self.generation: int = -1
+        """The run's generation when this task was last requested."""
+        self.tries: int = 0
+        self.abandons: int = 0
+        self.retryable: bool = True
+        self.ended_in: int = -1
+        """The generation in which it last came to a standing other than open."""
+        self.acted_on: int = -1
+        """The generation in which a successor took its failure for final."""
+
+    @property
+    def unexpanded(self) -> bool:
+        return self.index < 0 and self.plan is not None and self.plan.mapped
+
+    @property
+    def name(self) -> str:
+        label = self.plan.node.name if self.plan is not None else f"node {self.node}"
+        return label if self.index < 0 else f"{label}[{self.index}]"
+
+
+class CheckedWorker:
+    """A worker with its permits and what it has in flight."""
+
+    __slots__ = (
+        "by_executor",
+        "earlier",
+        "gone",
+        "id",
+        "in_flight",
+        "labels",
+        "leaving",
+        "permits",
+        "total",
+    )
+
+    def __init__(self, name: str) -> None:
+        self.id: str = name
+        self.permits: dict[str, int] = {}
+        self.total: int = -1
+        self.labels: dict[str, str] = {}
+        self.in_flight: int = 0
+        self.by_executor: dict[str, int] = {}
+        self.earlier: tuple[dict[str, int], int] | None = None
+        """Permits before a change the leader may not have seen when it decided."""
+        self.leaving: bool = False
+        """Lost or left since the leader's last commit: an offer may have crossed that."""
+        self.gone: bool = False

@@ -1,0 +1,272 @@
+"""Every change is in the table of legal changes, by its owner, from the state that was there.
+
+Ends: one per task and generation, none too early, none contradicted by what happened.
+
+Nothing is lost.
+
+Runs with a key.
+"""
+
+from __future__ import annotations
+
+from locktender.base.events import Event
+from locktender.base.states import NEW, RUN_CHANGES, TASK_CHANGES, Owner, TaskState
+from locktender.observe.checker.rule import Rule, Watch
+from locktender.observe.checker.state import (
+    ACTIVE,
+    CANCELLED,
+    COMPLETED,
+    FAILED,
+    OPEN,
+    RUN_ENDS,
+    SKIPPED,
+    STANDING,
+    CheckedRun,
+    CheckedTask,
+)
+
+_OWNERS = {"leader": Owner.COORDINATOR, "worker": Owner.WORKER, "client": Owner.SUBMITTER}
+_RUN_CHANGES = {(str(a), str(b)): owner for (a, b), owner in RUN_CHANGES.items()}
+_TASK_CHANGES = {(str(a), str(b)): owner for (a, b), owner in TASK_CHANGES.items()}
+
+
+class LegalEdge(Rule):
+    """Every change of a run or a task is legal, made by its owner, and starts where the last one ended."""
+
+    id = "legal_edge"
+
+    def watch(self, on: Watch) -> None:
+        on.runs(self.run)
+        on.tasks(self.task)
+
+    def run(self, event: Event, run: CheckedRun) -> None:
+        self._change(event, f"run {run.id}", run.state, _RUN_CHANGES)
+        if event.before == NEW:
+            digest = event.data.get("graph")
+            # Without its graph most rules have nothing to say of a run: better to be told.
+            if self.world.plan(digest or "") is None and (
+                digest or event.data.get("kind") != "hold"
+            ):
+                self.report(event, f"run {run.id} names graph {digest!r}, which is not at hand.")
+
+    def task(self, event: Event, task: CheckedTask) -> None:
+        run = task.run
+        if run.state == NEW:
+            self.report(event, f"task {task.id} belongs to run {run.id}, which was never queued.")
+        if task.state == NEW and run.state in RUN_ENDS:
+            # Tasks of a succeeded run are forgotten; that it had ended is reported by `terminal`.
+            return
+        deputy = Owner.COORDINATOR if self._hands_back_for_the_lost(event, task) else None
+        self._change(event, f"task {task.id}", task.state, _TASK_CHANGES, deputy)
+
+    def _hands_back_for_the_lost(self, event: Event, task: CheckedTask) -> bool:
+        """What a worker was told to leave behind is handed back for it, once it is gone and not before."""
+        if (event.before, event.after) != (TaskState.RUNNING, TaskState.HANDED_BACK):
+            return False
+        worker = self.world.workers.get(task.worker)
+        return worker is not None and (worker.leaving or worker.gone)
+
+    def _change(
+        self,
+        event: Event,
+        who: str,
+        believed: str,
+        legal: dict[tuple[str, str], Owner],
+        deputy: Owner | None = None,
+    ) -> None:
+        before, after = event.before, event.after
+        if before != believed:
+            self.report(event, f"{who} goes {before} → {after}, but it is {believed}.")
+        owner = legal.get((before, after))
+        if owner is None:
+            self.report(event, f"{who} goes {before} → {after}, which is no legal change.")
+            return
+        actor = event.actor
+        if "by" in event.data and actor.startswith("leader:"):
+            actor = str(event.data["by"])
+        made_by = _OWNERS.get(actor.partition(":")[0])
+        if made_by is not owner and (deputy is None or made_by is not deputy):
+            self.report(
+                event, f"{who} goes {before} → {after} by {actor!r}; that change is the {owner}'s."
+            )
+
+
+class Terminal(Rule):
+    """A task ends once per generation, a run ends when all its tasks have, nothing of it happens
+    after that until it is retried, nothing but clean-up starts once it is cancelling, and its
+    verdict agrees with how its tasks ended."""
+
+    id = "terminal"
+
+    def watch(self, on: Watch) -> None:
+        on.tasks(self.task)
+        on.tasks(self.start, "scheduled")
+        on.waits(self.task)
+        on.runs(self.end, *RUN_ENDS)
+        on.runs(self.succeed, "succeeded")
+        on.runs(self.fail, "failed")
+        on.runs(self.queue, "queued")
+
+    def task(self, event: Event, task: CheckedTask) -> None:
+        run = task.run
+        if run.state in RUN_ENDS:
+            what = "waits" if event.subject == "wait" else f"goes {event.before} → {event.after}"
+            self.report(event, f"task {task.id} {what} after its run {run.id} ended {run.state}.")
+        elif event.subject == "task" and task.ended_in == run.generation:
+            standing = STANDING.get(task.state, OPEN)
+            # Failed is an end only if no attempt follows: whether one may is judged by `attempts`.
+            again = standing == FAILED and event.after == "requested"
+            if standing != OPEN and not again:
+                self.report(
+                    event,
+                    f"task {task.id} goes {event.before} → {event.after}; "
+                    f"it had ended {task.state} in generation {run.generation}.",
+                )
+
+    def start(self, event: Event, task: CheckedTask) -> None:
+        plan = task.plan
+        if task.run.state == "cancelling" and plan is not None and plan.node.run_if != "always":
+            self.report(
+                event, f"task {task.id} ({task.name}) starts although its run is being cancelled."
+            )
+
+    def end(self, event: Event, run: CheckedRun) -> None:
+        if run.open:
+            open_tasks = [t for t in run.tasks.values() if STANDING.get(t.state, OPEN) == OPEN]
+            first = open_tasks[0]
+            self.report(
+                event,
+                f"run {run.id} ends {event.after} with {run.open} tasks that have not ended, "
+                f"first task {first.id} ({first.name}), {first.state}.",
+            )
+        if run.state == "cancelling" and event.after != "cancelled":
+            self.report(event, f"run {run.id} was cancelling and ends {event.after}.")
+
+    def succeed(self, event: Event, run: CheckedRun) -> None:
+        for node, tally in sorted(run.nodes.items()):
+            plan = run.plan.nodes[node] if run.plan and 0 <= node < len(run.plan.nodes) else None
+            if plan is None:
+                continue
+            counts, label = tally.counts, plan.node.name
+            if counts[FAILED] and not plan.collects:
+                self.report(
+                    event,
+                    f"run {run.id} succeeds although {counts[FAILED]} tasks of {label!r} failed.",
+                )
+            if counts[CANCELLED]:
+                self.report(
+                    event,
+                    f"run {run.id} succeeds although {counts[CANCELLED]} tasks of {label!r} "
+                    "were cancelled.",
+                )
+            skipped = counts[SKIPPED] or (tally.unexpanded and not tally.total)
+            if skipped and run.plan is not None and not run.plan.conditional:
+                self.report(
+                    event,
+                    f"run {run.id} succeeds although {label!r} was skipped, "
+                    "and its graph has no condition.",
+                )
+        self._check_all_nodes_came(event, run)
+
+    def _check_all_nodes_came(self, event: Event, run: CheckedRun) -> None:
+        if run.plan is None:
+            return
+        for plan in run.plan.nodes:
+            # A map over an empty list has no tasks; any other node must have left a trace.
+            if not plan.mapped and plan.index not in run.nodes:
+                self.report(
+                    event, f"run {run.id} succeeds; its step {plan.node.name!r} never came."
+                )
+            elif plan.each_of is not None:
+                here, there = run.nodes.get(plan.index), run.nodes.get(plan.each_of)
+                items = 0 if here is None else here.total
+                expected = 0 if there is None else there.total
+                if items < expected and not (here is not None and here.unexpanded):
+                    self.report(
+                        event,
+                        f"run {run.id} succeeds with {items} items of {plan.node.name!r} "
+                        f"of {expected}.",
+                    )
+
+    def fail(self, event: Event, run: CheckedRun) -> None:
+        if not run.failed and not event.data.get("error"):
+            done = sum(tally.counts[COMPLETED] for tally in run.nodes.values())
+            self.report(
+                event,
+                f"run {run.id} fails although no task of it failed ({done} completed) "
+                "and no error is given.",
+            )
+
+    def queue(self, event: Event, run: CheckedRun) -> None:
+        if run.state not in RUN_ENDS:
+            return
+        generation = event.data.get("generation", run.generation + 1)
+        if generation != run.generation + 1:
+            self.report(
+                event,
+                f"run {run.id} is retried as generation {generation} after {run.generation}.",
+            )
+
+
+class NoLoss(Rule):
+    """When the system is idle, every queued run has ended and so has every requested task."""
+
+    id = "no_loss"
+
+    def watch(self, on: Watch) -> None:
+        if self.world.history.complete:
+            on.ended(self.finish)
+
+    def finish(self) -> None:
+        events = self.world.history.events
+        seq = events[-1].seq if events else 0
+        for run in self.world.runs.values():
+            if run.state in ACTIVE:
+                self.report_at(seq, f"run {run.id} is still {run.state} at the end.", run=run.id)
+            for task in run.tasks.values() if run.open else ():
+                if STANDING.get(task.state, OPEN) == OPEN:
+                    self.report_at(
+                        seq,
+                        f"task {task.id} ({task.name}) is still {task.state} at the end.",
+                        run=run.id,
+                        task=task.id,
+                    )
+
+
+class Keys(Rule):
+    """At most one run of a key executes; another may be queued only to replace it, and starts after it."""
+
+    id = "keys"
+    across = True
+
+    def watch(self, on: Watch) -> None:
+        on.runs(self.queue, "queued")
+        on.closed(self.close)
+
+    def queue(self, event: Event, run: CheckedRun) -> None:
+        key = event.data.get("key", run.key)
+        if key is None:
+            return
+        others = self.world.active_keys.get(key, set()) - {run.id}
+        if others and event.data.get("waits_for") not in others:
+            self.report(
+                event,
+                f"run {run.id} is queued with key {key!r}, which run {min(others)} has, "
+                "and does not wait for it.",
+            )
+
+    def close(self) -> None:
+        for event, run in self.world.starts:
+            if run.key is None:
+                continue
+            executing = self.world.executing_keys.get(run.key, set())
+            if len(executing) > 1:
+                self.report(
+                    event, f"runs {sorted(executing)} of key {run.key!r} execute at the same time."
+                )
+            before = None if run.waits_for is None else self.world.runs.get(run.waits_for)
+            if before is not None and before.state in ACTIVE:
+                self.report(
+                    event,
+                    f"run {run.id} starts while run {before.id}, which it replaces, is {before.state}.",
+                )

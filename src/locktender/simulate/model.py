@@ -1,0 +1,257 @@
+"""A model of the store: the same compare-and-set rules on plain dictionaries, and the history they leave."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import msgspec
+
+from locktender.base import ids
+from locktender.base.changes import Bucket, Commit, Linger, Order, RunEvents, TaskRow
+from locktender.base.events import NOBODY, Change, Event
+from locktender.base.graph import Graph
+from locktender.base.limits import Limits
+from locktender.base.model import LimitRow, RunRow, WorkerRow
+from locktender.base.states import HOLDING, TERMINAL_RUNS, RunState, TaskState
+from locktender.kernel import lanes
+from locktender.store import worker_changes
+from locktender.store.limit_rows import compose
+from locktender.store.protocol import Lost
+
+_dump = msgspec.json.Encoder().encode
+
+
+@dataclass
+class Model:
+    """What is durable. Everything else in a simulation may vanish at any instant."""
+
+    graphs: dict[str, Graph] = field(default_factory=dict[str, Graph])
+    runs: dict[int, RunRow] = field(default_factory=dict[int, RunRow])
+    tasks: dict[int, TaskRow] = field(default_factory=dict[int, TaskRow])
+    workers: dict[str, WorkerRow] = field(default_factory=dict[str, WorkerRow])
+    buckets: dict[str, int] = field(default_factory=dict[str, int])
+    orders: dict[tuple[str, int], Order] = field(default_factory=dict[tuple[str, int], Order])
+    rules: dict[tuple[str, str], LimitRow] = field(default_factory=dict[tuple[str, str], LimitRow])
+    lingers: list[Linger] = field(default_factory=list[Linger])
+    keys: dict[str, int] = field(default_factory=dict[str, int])
+    events: list[Event] = field(default_factory=list[Event])
+    term: int = 0
+    seq: int = 0
+    stale: int = 0
+    cancels: list[int] = field(default_factory=list[int])
+
+    @property
+    def limits(self) -> Limits:
+        return compose(list(self.rules.values()))
+
+    def log(
+        self, at: int, actor: str, changes: list[RunEvents], term: int = 0, cycle: int = 0
+    ) -> None:
+        for run, told in changes:
+            self.seq += 1
+            for change in told:
+                self.events.append(
+                    Event(
+                        self.seq,
+                        at,
+                        term,
+                        cycle,
+                        actor,
+                        run,
+                        change.subject,
+                        change.task,
+                        str(change.before),
+                        str(change.after),
+                        change.token,
+                        # Through JSON, as the store does: nothing may depend on live objects.
+                        msgspec.json.decode(_dump(change.data or {})),
+                    )
+                )
+
+    # -- clients -----------------------------------------------------------------------------------
+
+    def active(self) -> int:
+        return sum(
+            run.state not in TERMINAL_RUNS for run in self.runs.values() if run.kind == "flow"
+        )
+
+    def submit(self, row: RunRow, now: int) -> RunRow | None:
+        """None: the ceiling is reached. An active run with the same key is returned instead of a new one."""
+        held = self.keys.get(row.key) if row.key is not None else None
+        if held is not None:
+            return self.runs[held]
+        limit = self.limits.max_active
+        if 0 <= limit <= self.active():
+            return None
+        row = msgspec.structs.replace(row, seq=len(self.runs) + 1, queued_at=now)
+        self.runs[row.seq] = row
+        if row.key is not None:
+            self.keys[row.key] = row.seq
+        data = {
+            "flow": row.flow,
+            "graph": row.graph,
+            "tags": row.tags,
+            "priority": row.priority,
+            "key": row.key,
+            "generation": row.generation,
+            "kind": row.kind,
+        }
+        change = Change("run", 0, "new", RunState.QUEUED, 0, data)
+        self.log(now, "client", [RunEvents(row.seq, [change])])
+        return row
+
+    def set_rule(self, kind: str, name: str, rule: object) -> None:
+        value = None if rule is None else _dump(rule)
+        self.rules[kind, name] = LimitRow(kind, name, None, value)
+
+    def queued(self) -> list[RunRow]:
+        waiting = [run for run in self.runs.values() if run.state == RunState.QUEUED]
+        limits = self.limits
+        return sorted(
+            waiting, key=lambda run: (*lanes.rank(limits, run.priority, run.queued_at), run.seq)
+        )
+
+    # -- the leader --------------------------------------------------------------------------------
+
+    def commit(self, commit: Commit) -> bool:
+        if commit.term != self.term:
+            return False
+        for start in commit.runs_started:
+            self._run(start.run, state=RunState.RUNNING, started_at=start.started_at)
+        for mark in commit.runs_marked:
+            self._run(mark.run, state=mark.state, verdict=mark.verdict, error=mark.error)
+        for row in commit.tasks_new:
+            self.tasks.setdefault(row.id, row)
+        for save in commit.tasks_saved:
+            self.tasks[save.id] = self.tasks[save.id]._replace(**save._asdict())
+            if save.state not in HOLDING:
+                self._clear_orders(save.id)
+        for end in commit.tasks_ended:
+            row = self.tasks[end.id]
+            if row.token == end.token:
+                self.tasks[end.id] = row._replace(
+                    state=TaskState.COMPLETED, output=end.output, ended_at=end.ended_at, held=None
+                )
+        for order in commit.orders:
+            self.orders[order.worker, order.task] = order
+        if commit.lingers is not None:
+            self.lingers = commit.lingers
+        for bucket in commit.buckets:
+            self.buckets[bucket.pool] = bucket.tat
+        for ended in commit.runs_ended:
+            self._run(
+                ended.run,
+                state=ended.state,
+                output=ended.output,
+                error=ended.error,
+                ended_at=ended.ended_at,
+            )
+            key = self.runs[ended.run].key
+            if key is not None and self.keys.get(key) == ended.run:
+                del self.keys[key]
+        self.log(commit.at, commit.actor, commit.events, commit.term, commit.cycle)
+        return True
+
+    def _run(self, run: int, **changes: object) -> None:
+        self.runs[run] = msgspec.structs.replace(self.runs[run], **changes)
+
+    def _clear_orders(self, task: int) -> None:
+        for key in [key for key in self.orders if key[1] == task]:
+            del self.orders[key]
+
+    def withdraw(
+        self, tasks: list[tuple[int, int]], to: str, now: int, actor: str, term: int, cycle: int
+    ) -> list[tuple[int, int]]:
+        done: list[tuple[int, int]] = []
+        for task, token in tasks:
+            row = self.tasks[task]
+            if row.state == TaskState.SCHEDULED and row.token == token:
+                self.tasks[task] = row._replace(state=to, token=0, worker=None, held=None)
+                self._clear_orders(task)
+                change = Change(
+                    "task", task, TaskState.SCHEDULED, to, token, {"reason": "withdrawn"}
+                )
+                self.log(now, actor, [RunEvents(ids.run_of(task), [change])], term, cycle)
+                done.append((task, token))
+        return done
+
+    def expire(self, now: int, actor: str, term: int, cycle: int) -> list[Lost]:
+        several: list[Lost] = []
+        for worker in [each for each in self.workers.values() if each.lease_until < now]:
+            del self.workers[worker.id]
+            lost = Lost(worker.id, "lease expired", [], [])
+            gone = RunEvents(NOBODY, [worker_changes.lost(lost.worker, lost.reason)])
+            self.log(now, actor, [gone], term, cycle)
+            for row in list(self.tasks.values()):
+                if row.worker != worker.id or row.state not in HOLDING:
+                    continue
+                change = worker_changes.take_back(lost, worker.leaves, row.id, row.token, row.state)
+                self.log(now, actor, [RunEvents(ids.run_of(row.id), [change])], term, cycle)
+                abandoned = change.after == TaskState.ABANDONED
+                handed_back = change.after == TaskState.HANDED_BACK
+                self.tasks[row.id] = row._replace(
+                    state=change.after,
+                    held=None,
+                    abandons=row.abandons + abandoned,
+                    error=worker_changes.LEFT_BEHIND if handed_back else row.error,
+                    ended_at=now if abandoned or handed_back else row.ended_at,
+                )
+                self._clear_orders(row.id)
+            several.append(lost)
+        return several
+
+    # -- workers -----------------------------------------------------------------------------------
+
+    def accept(self, worker: str, task: int, token: int, now: int) -> bool:
+        row = self.tasks.get(task)
+        lease = self.workers.get(worker)
+        if (
+            row is None
+            or lease is None
+            or lease.lease_until < now
+            or (row.state, row.token, row.worker) != (TaskState.SCHEDULED, token, worker)
+        ):
+            self.stale += 1
+            return False
+        self.tasks[task] = row._replace(
+            state=TaskState.RUNNING, attempt=row.attempt + 1, started_at=now
+        )
+        self.orders.pop((worker, task), None)
+        change = Change(
+            "task", task, TaskState.SCHEDULED, TaskState.RUNNING, token, {"worker": worker}
+        )
+        self.log(now, f"worker:{worker}", [RunEvents(ids.run_of(task), [change])])
+        return True
+
+    def finish(
+        self,
+        worker: str,
+        task: int,
+        token: int,
+        state: str,
+        now: int,
+        output: bytes | None = None,
+        error: bytes | None = None,
+    ) -> bool:
+        row = self.tasks.get(task)
+        legal = HOLDING if state == TaskState.HANDED_BACK else {TaskState.RUNNING}
+        if row is None or row.token != token or row.state not in legal or row.worker != worker:
+            self.stale += 1
+            return False
+        self.tasks[task] = row._replace(
+            state=state, output=output, error=error, ended_at=now, held=None
+        )
+        self._clear_orders(task)
+        data: dict[str, object] = {"reason": state}
+        if error is not None:
+            failure = msgspec.json.decode(error)
+            data = {
+                "error": {"type": failure["type"], "message": failure["message"]},
+                "retryable": failure.get("retryable", True),
+            }
+        change = Change("task", task, row.state, state, token, data)
+        self.log(now, f"worker:{worker}", [RunEvents(ids.run_of(task), [change])])
+        return True
+
+    def stored_buckets(self) -> list[Bucket]:
+        return [Bucket(pool, tat) for pool, tat in self.buckets.items()]

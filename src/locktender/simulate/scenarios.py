@@ -1,0 +1,213 @@
+"""Random scenarios from a seed: flows, limits, workers, and everything that can go wrong with them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+
+from locktender.base.changes import TaskRow
+from locktender.base.clock import MILLISECOND, SECOND
+from locktender.base.graph import (
+    Compare,
+    Const,
+    Executor,
+    Graph,
+    Item,
+    Node,
+    Output,
+    PoolNeed,
+    RetryPolicy,
+    RunIf,
+    Tag,
+    Truthy,
+)
+from locktender.kernel.lifecycle import Defaults
+from locktender.observe.checker import History, Rejection, Violation, check
+from locktender.simulate.world import Behaviour, SimWorld
+
+POOLS = ("db", "api", "gpu")
+TENANTS = ("acme", "globex", "initech")
+EXECUTORS: tuple[Executor, ...] = ("async", "thread", "process")
+RUN_IF: tuple[RunIf, ...] = ("success", "success", "success", "success", "always", "failure")
+
+
+def random_graph(draw: random.Random, name: str) -> Graph:
+    """A graph of up to eight nodes: plain steps, maps, maps over maps, clean-ups, conditions."""
+    nodes: list[Node] = []
+    for index in range(draw.randint(1, 8)):
+        nodes.append(_random_node(draw, index, nodes))
+    return Graph(
+        flow=name,
+        nodes=tuple(nodes),
+        result=Output(len(nodes) - 1),
+        max_parallel=draw.choice([None, None, 1, 2, 5]),
+        max_parallel_by={"thread": 2} if draw.random() < 0.2 else {},
+        fail="fast" if draw.random() < 0.15 else "continue",
+    )
+
+
+def _random_node(draw: random.Random, index: int, before: list[Node]) -> Node:
+    mapped = [at for at, node in enumerate(before) if node.over is not None]
+    over: Const | Output | None = None
+    args: tuple[Item | Const | Output, ...] = ()
+    if draw.random() < 0.4:
+        over = Const(0)
+        if mapped and draw.random() < 0.5:
+            over = Output(draw.choice(mapped))
+        args = (Item(),)
+    elif before and draw.random() < 0.7:
+        args = (Output(draw.randrange(len(before))),)
+    after = (draw.randrange(len(before)),) if before and draw.random() < 0.3 else ()
+    when = None
+    if before and draw.random() < 0.1:
+        when = draw.choice([Truthy(Const(1)), Compare("==", Const(1), Const(2))])
+    return Node(
+        name=f"n{index}",
+        step=f"step{index % 3}",
+        executor=draw.choice(EXECUTORS),
+        args=args,
+        over=over,
+        after=after,
+        when=when,
+        window=draw.choice([None, 1, 2, 3]) if over is not None else None,
+        on_error=draw.choice(["fail", "collect"]) if over is not None else "fail",
+        run_if=draw.choice(RUN_IF) if before else "success",
+        pools=tuple(_random_pools(draw)),
+        retry=RetryPolicy(draw.choice([0, 0, 1, 3]), delay_us=200 * MILLISECOND),
+        timeout_us=draw.choice([None, None, 300 * MILLISECOND]),
+        queue_timeout_us=3 * SECOND if draw.random() < 0.05 else None,
+    )
+
+
+def _random_pools(draw: random.Random) -> Iterable[PoolNeed]:
+    for pool in draw.sample(POOLS, draw.choice([0, 0, 1, 1, 2])):
+        yield PoolNeed(pool, draw.choice([1, 1, 1, 2]))
+    if draw.random() < 0.15:
+        yield PoolNeed("tenant", 1, (Tag("tenant"),))
+
+
+def random_rules(draw: random.Random, world: SimWorld) -> None:
+    for pool in POOLS:
+        if draw.random() < 0.8:
+            rule: dict[str, object] = {"limit": draw.randint(2, 5)}
+            if draw.random() < 0.2:
+                rule["rate"] = {"count": draw.randint(5, 20), "per_us": SECOND, "burst": 3}
+            world.set_rule("pool", pool, rule)
+    world.set_rule("pool", "tenant[*]", {"limit": draw.randint(1, 3)})
+    world.set_rule("runs", "", {"limit": draw.choice([-1, 2, 5])})
+    if draw.random() < 0.5:
+        world.set_rule(
+            "tag", "tenant=*", {"key": "tenant", "per_value": True, "limit": draw.randint(1, 2)}
+        )
+    if draw.random() < 0.3:
+        world.set_rule("tag", "tenant=acme", {"key": "tenant", "value": "acme", "limit": 1})
+    if draw.random() < 0.3:
+        world.set_rule("fair", "tenant", {"key": "tenant", "weights": {"acme": 3}})
+    if draw.random() < 0.2:
+        world.set_rule("engine", "age_boost_us", {"value": SECOND})
+    if draw.random() < 0.3:
+        world.set_rule("engine", "max_starts_per_cycle", {"value": 5})
+    if draw.random() < 0.3:
+        world.set_rule("active", "", {"limit": draw.randint(5, 12)})
+    if draw.random() < 0.3:
+        world.set_rule("engine", "placement", {"value": "pack"})
+    world.set_rule("engine", "max_bypass", {"value": draw.choice([2, 4, 16])})
+
+
+def random_world(seed: int) -> SimWorld:
+    """A world with arrivals, failures, crashes, lost leases, changed limits and cancels ahead of it."""
+    draw = random.Random(seed)  # noqa: S311
+    behaviour = Behaviour(
+        duration=lambda rng, _node: rng.choice([1, 5, 20, 100, 400]) * MILLISECOND,
+        failure=draw.choice([0.0, 0.05, 0.3]),
+        latency=draw.choice([100, 1 * MILLISECOND, 20 * MILLISECOND]),
+        output=_output,
+    )
+    defaults = Defaults(dispatch_deadline_us=draw.choice([3_600, 60]) * SECOND)
+    world = SimWorld(seed, behaviour, defaults)
+    random_rules(draw, world)
+    local = draw.random() < 0.5
+    permits = {"async": draw.randint(1, 20), "thread": draw.randint(1, 4), "process": 2}
+    world.add_worker("w0", permits, local=local, total=draw.choice([-1, 6]))
+    for index in range(1, draw.randint(1, 3)):
+        world.add_worker(f"w{index}", permits)
+    world.lead()
+    graphs = [random_graph(draw, f"flow{index}") for index in range(3)]
+    for _ in range(draw.randint(3, 15)):
+        world.plan(draw.randrange(2 * SECOND), lambda: _submit(world, draw, graphs))
+    for _ in range(draw.randint(0, 3)):
+        world.plan(draw.randrange(3 * SECOND), lambda: _cancel(world, draw))
+    for _ in range(draw.randint(0, 4)):
+        world.plan(draw.randrange(4 * SECOND), lambda: _change_limit(world, draw))
+    if draw.random() < 0.4:
+        world.plan(draw.randrange(3 * SECOND), lambda: _kill_worker(world, draw))
+    for _ in range(draw.choice([0, 0, 1, 2])):
+        world.plan(draw.randrange(4 * SECOND), lambda: _change_leader(world, draw))
+    world.plan(5 * SECOND, lambda: _calm(world))
+    return world
+
+
+def _output(_row: TaskRow, _node: Node) -> bytes:
+    return b"1"
+
+
+def _submit(world: SimWorld, draw: random.Random, graphs: list[Graph]) -> None:
+    world.submit(
+        draw.choice(graphs),
+        consts=b"[[1,2,3,4,5,6,7],1,2]",
+        tags={"tenant": draw.choice(TENANTS)},
+        priority=draw.choice([0, 0, 0, 1, 5]),
+        key=draw.choice([None, None, None, "same"]),
+        deadline=draw.choice([None] * 9 + [SECOND]),
+    )
+
+
+def _cancel(world: SimWorld, draw: random.Random) -> None:
+    if world.model.runs:
+        world.cancel(draw.choice(list(world.model.runs)))
+
+
+def _change_limit(world: SimWorld, draw: random.Random) -> None:
+    pool = draw.choice(POOLS)
+    kind = draw.random()
+    if kind < 0.3:
+        world.set_rule("pool", pool, {"limit": draw.randint(2, 6), "paused": True})
+    elif kind < 0.8:
+        world.set_rule("pool", pool, {"limit": draw.randint(2, 6)})
+    else:
+        world.set_rule("runs", "", {"limit": draw.choice([1, 3, -1])})
+
+
+def _kill_worker(world: SimWorld, draw: random.Random) -> None:
+    alive = [worker for worker in world.workers.values() if worker.alive]
+    if alive:
+        name = draw.choice(alive).id
+        # By a chance of its own: every other choice of a seed stays what it was.
+        told = random.Random(world.seed).random() < 0.5  # noqa: S311
+        (world.drain_worker if told else world.kill_worker)(name)
+
+
+def _change_leader(world: SimWorld, draw: random.Random) -> None:
+    world.kill_leader()
+    world.plan(draw.choice([0, 6 * SECOND]), world.lead)
+
+
+def _calm(world: SimWorld) -> None:
+    """What must end can end: pools are open, a worker is there, somebody leads."""
+    for pool in POOLS:
+        world.set_rule("pool", pool, {"limit": 4})
+    if not any(worker.alive and not worker.local for worker in world.workers.values()):
+        world.add_worker("late", {"async": 10, "thread": 4, "process": 4})
+    if world.conductor is None:
+        world.lead()
+
+
+def violations(world: SimWorld, *, complete: bool = True) -> list[Violation]:
+    """The checker's verdict on what happened in `world`."""
+    history = History(
+        events=world.model.events,
+        graphs=world.model.graphs,
+        rejections=[Rejection("max_active", *each) for each in world.rejections],
+        complete=complete,
+    )
+    return check(history)

@@ -1,0 +1,474 @@
+"""The world of a simulation: a virtual clock, workers that take time, fail and die, leaders that change.
+
+Everything that happens is an entry of one heap, drawn from one seed: the same
+seed gives the same history to the last event.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+
+import msgspec
+
+from locktender.base.changes import RunEvents, TaskRow
+from locktender.base.clock import MILLISECOND, SECOND
+from locktender.base.events import NOBODY, Change, Event
+from locktender.base.graph import Graph, Node
+from locktender.base.ids import RunId, run_of
+from locktender.base.model import Failure, RunRow, WorkerRow
+from locktender.base.states import TERMINAL_RUNS, RunState, TaskState
+from locktender.kernel.lifecycle import Defaults
+from locktender.kernel.scheduler import Cycle, Scheduler
+from locktender.simulate.model import Model
+
+_dump = msgspec.json.Encoder().encode
+LEASE = 10 * SECOND
+BEAT = 2 * SECOND
+
+
+@dataclass(slots=True)
+class SimBody:
+    """One execution of a step, as the step itself would have recorded it."""
+
+    task: int
+    token: int
+    worker: str
+    node: Node
+    pools: dict[str, int]
+    start: int
+    end: int = 0
+    state: str = ""
+
+
+@dataclass(slots=True)
+class SimWorker:
+    id: str
+    local: bool
+    permits: dict[str, int]
+    total: int
+    alive: bool = True
+    deaf: bool = False
+    """It lives and beats, but reads no orders."""
+    renewed: int = 0
+    running: dict[int, SimBody] = field(default_factory=dict[int, SimBody])
+
+
+@dataclass(frozen=True, slots=True)
+class Behaviour:
+    """How long bodies take, how often they fail, how slow messages are."""
+
+    duration: Callable[[random.Random, Node], int]
+    failure: float = 0.0
+    latency: int = 1 * MILLISECOND
+    output: Callable[[TaskRow, Node], bytes] = lambda _row, _node: b"1"
+    fate: Callable[[TaskRow, Node], TaskState | None] | None = None
+    """How a body ends where a test wants to say so itself; None: by the rules above."""
+
+
+class SimWorld:
+    def __init__(self, seed: int, behaviour: Behaviour, defaults: Defaults | None = None) -> None:
+        self.random: random.Random = random.Random(seed)  # noqa: S311
+        self.seed = seed
+        self.behaviour = behaviour
+        self.defaults: Defaults = defaults or Defaults()
+        self.now: int = 1_000_000 * SECOND
+        self.model: Model = Model()
+        self.workers: dict[str, SimWorker] = {}
+        self.bodies: list[SimBody] = []
+        self.rejections: list[tuple[int, int, int]] = []
+        self.conductor: Scheduler | None = None
+        self.peak_demand: int = 0
+        self._heap: list[tuple[int, int, Callable[[], None]]] = []
+        self._serial = 0
+        self._seen = 0
+        self._due: int | None = None
+        self._rules_seen: object = None
+        self._leaders = 0
+        self._fed: set[int] = set()
+        self._local_ends: list[tuple[int, int, str, bytes | None, bytes | None]] = []
+
+    # -- time --------------------------------------------------------------------------------------
+
+    def at(self, delay: int, action: Callable[[], None]) -> None:
+        self._serial += 1
+        heappush(self._heap, (self.now + max(0, delay), self._serial, action))
+
+    def run(self, until: int | None = None, steps: int = 200_000) -> None:
+        """Until all is done (or `until`); bounded, so that a livelock is found and not waited for."""
+        while self._heap and steps:
+            if until is not None and self._heap[0][0] > until:
+                self.now = until
+                return
+            self.now, _, action = heappop(self._heap)
+            action()
+            steps -= 1
+            if until is None and self.idle:
+                return
+        if not steps:
+            raise AssertionError(f"seed {self.seed}: no end after 200,000 steps")
+
+    @property
+    def idle(self) -> bool:
+        """Every run has ended and nothing else is planned but heart-beats."""
+        return not self._planned and all(
+            run.state in TERMINAL_RUNS for run in self.model.runs.values()
+        )
+
+    _planned = 0
+
+    def plan(self, delay: int, action: Callable[[], None]) -> None:
+        """Something of the scenario that has to happen before the world may be called idle."""
+        self._planned += 1
+
+        def act() -> None:
+            self._planned -= 1
+            action()
+
+        self.at(delay, act)
+
+    # -- clients -----------------------------------------------------------------------------------
+
+    def submit(
+        self,
+        graph: Graph,
+        *,
+        params: bytes = b"{}",
+        consts: bytes = b"[]",
+        tags: dict[str, str] | None = None,
+        priority: int = 0,
+        key: str | None = None,
+        deadline: int | None = None,
+        queue_timeout: int | None = None,
+        dispatch_deadline: int | None = None,
+    ) -> RunRow | None:
+        digest = graph.flow
+        self.model.graphs[digest] = graph
+        row = RunRow(
+            seq=0,
+            id=RunId(f"run-{len(self.model.runs) + 1}"),
+            flow=graph.flow,
+            graph=digest,
+            params=params,
+            consts=consts,
+            tags=tags or {},
+            priority=priority,
+            key=key,
+            kind="flow",
+            generation=0,
+            state=RunState.QUEUED,
+            verdict=None,
+            lane=0,
+            waits_for=None,
+            queued_at=0,
+            started_at=0,
+            ended_at=0,
+            deadline_at=None if deadline is None else self.now + deadline,
+            queue_timeout_us=queue_timeout,
+            dispatch_deadline_us=dispatch_deadline,
+            output=None,
+            error=None,
+        )
+        stored = self.model.submit(row, self.now)
+        if stored is None:
+            active, limit = self.model.active(), self.model.limits.max_active
+            self.rejections.append((active, limit, self.model.seq))
+        self.poke()
+        return stored
+
+    def cancel(self, run: int) -> None:
+        self.model.cancels.append(run)
+        self.poke()
+
+    def set_rule(self, kind: str, name: str, rule: object) -> None:
+        self.model.set_rule(kind, name, rule)
+        self.poke()
+
+    # -- workers -----------------------------------------------------------------------------------
+
+    def add_worker(
+        self,
+        name: str,
+        permits: dict[str, int] | None = None,
+        *,
+        total: int = -1,
+        local: bool = False,
+        labels: dict[str, str] | None = None,
+    ) -> SimWorker:
+        worker = SimWorker(name, local, permits or {"async": 100, "thread": 8, "process": 2}, total)
+        self.workers[name] = worker
+        self.model.workers[name] = WorkerRow(
+            id=name,
+            host="sim",
+            pid=len(self.workers),
+            version="sim",
+            permits=worker.permits,
+            total=total,
+            claim=-1 if local else 50,
+            labels=labels or {},
+            since=self.now,
+            lease_until=self.now + LEASE,
+        )
+        self._beat(worker)
+        self.poke()
+        return worker
+
+    def _beat(self, worker: SimWorker) -> None:
+        row = self.model.workers.get(worker.id)
+        if worker.alive and row is not None:
+            worker.renewed = self.now
+            self.model.workers[worker.id] = msgspec.structs.replace(
+                row, lease_until=self.now + LEASE
+            )
+            self.at(BEAT, lambda: self._beat(worker))
+
+    def kill_worker(self, name: str) -> None:
+        """SIGKILL: its bodies end at once and nothing is written."""
+        worker = self.workers[name]
+        worker.alive = False
+        for body in worker.running.values():
+            body.end = self.now
+            body.state = "killed"
+        worker.running.clear()
+        if worker.local:
+            self.kill_leader()
+        self.at(LEASE + SECOND, self.poke)
+
+    def drain_worker(self, name: str) -> None:
+        """SIGTERM, and bodies that outlast the grace: it says what it leaves behind, and is gone."""
+        row = self.model.workers.get(name)
+        if row is not None:
+            leaves = tuple((body.task, token) for token, body in self.workers[name].running.items())
+            self.model.workers[name] = msgspec.structs.replace(row, leaves=leaves)
+        self.kill_worker(name)
+
+    def _start(self, worker: SimWorker, row: TaskRow) -> None:
+        node = self.model.graphs[self.model.runs[run_of(row.id)].graph].nodes[row.node]
+        pools = msgspec.json.decode(row.held or b"{}", type=dict[str, int])
+        body = SimBody(row.id, row.token, worker.id, node, pools, self.now)
+        worker.running[row.token] = body
+        self.bodies.append(body)
+        took = max(1, self.behaviour.duration(self.random, node))
+        fate = None if self.behaviour.fate is None else self.behaviour.fate(row, node)
+        if fate is not None:
+            self.at(took, lambda: self._end(worker, row, fate))
+        elif node.timeout_us is not None and took > node.timeout_us:
+            self.at(node.timeout_us, lambda: self._end(worker, row, TaskState.TIMED_OUT))
+        elif self.random.random() < self.behaviour.failure:
+            self.at(took, lambda: self._end(worker, row, TaskState.FAILED))
+        else:
+            self.at(took, lambda: self._end(worker, row, TaskState.COMPLETED))
+
+    def _end(self, worker: SimWorker, row: TaskRow, state: TaskState) -> None:
+        body = worker.running.pop(row.token, None)
+        if body is None or not worker.alive:
+            return
+        body.end = self.now
+        body.state = state
+        node = body.node
+        output = self.behaviour.output(row, node) if state is TaskState.COMPLETED else None
+        error = (
+            _dump(Failure("Boom" if state is TaskState.FAILED else "TimeoutError", "as planned"))
+            if state in (TaskState.FAILED, TaskState.TIMED_OUT)
+            else None
+        )
+        if worker.local and self.conductor is not None:
+            self._local_ends.append((row.id, row.token, state, output, error))
+        else:
+            self.model.finish(worker.id, row.id, row.token, state, self.now, output, error)
+        self.poke()
+
+    def _obey(self, worker: SimWorker) -> None:
+        """A worker in another process reads its orders."""
+        if not worker.alive or worker.deaf:
+            return
+        for order in [each for key, each in self.model.orders.items() if key[0] == worker.id]:
+            if order.kind == "stop":
+                self._stop(worker, order.task, order.token)
+            elif self.model.accept(worker.id, order.task, order.token, self.now):
+                self._start(worker, self.model.tasks[order.task])
+        self.poke()
+
+    def _stop(self, worker: SimWorker, task: int, token: int) -> None:
+        body = worker.running.get(token)
+        if body is not None:
+            self._end(worker, self.model.tasks[task], TaskState.CANCELLED)
+
+    # -- the leader --------------------------------------------------------------------------------
+
+    def lead(self) -> None:
+        """A leader takes over and rebuilds its ledger from rows."""
+        model = self.model
+        self.kill_leader()
+        model.term += 1
+        self._leaders += 1
+        conductor = Scheduler(
+            model.limits, model.term, f"leader-{self._leaders}", self.defaults, self.seed
+        )
+        elected = Change("leader", 0, "", conductor.owner)
+        model.log(self.now, conductor.journal.actor, [RunEvents(NOBODY, [elected])], model.term)
+        conductor.graphs = model.graphs
+        conductor.begin(list(model.rules.values()))
+        self._rules_seen = dict(model.rules)
+        self._seen = len(model.events)
+        self._fed = set()
+        local = next((each.id for each in self.workers.values() if each.local and each.alive), None)
+        executing = [run for run in model.runs.values() if run.state in ("running", "cancelling")]
+        ids = {run.seq for run in executing}
+        rows = [row for row in model.tasks.values() if run_of(row.id) in ids]
+        conductor.restore(
+            executing,
+            rows,
+            list(model.workers.values()),
+            model.stored_buckets(),
+            self.now,
+            local,
+            model.lingers,
+        )
+        self.conductor = conductor
+        self._due = None
+        self.poke()
+        self._sweep(conductor)
+
+    def kill_leader(self) -> None:
+        """Its term ends. What its worker had to tell and was not written is written by the worker itself."""
+        self.conductor = None
+        self._due = None
+        ends, self._local_ends = self._local_ends, []
+        for task, token, state, output, error in ends:
+            worker = self.model.tasks[task].worker or ""
+            if self.workers[worker].alive:
+                self.model.finish(worker, task, token, state, self.now, output, error)
+
+    def poke(self) -> None:
+        """Somebody wakes the leader: it looks after the latency of one message."""
+        self._wake_at(self.now + self.behaviour.latency)
+
+    def _wake_at(self, when: int) -> None:
+        if self.conductor is not None and (self._due is None or when < self._due):
+            self._due = when
+            conductor = self.conductor
+            self.at(when - self.now, lambda: self._cycle(conductor, when))
+
+    def _sweep(self, conductor: Scheduler) -> None:
+        if self.conductor is not conductor:
+            return
+        self._expire(conductor)
+        self.peak_demand = max(self.peak_demand, conductor.sweep(self.now).total)
+        # As the coordinator does, at the same instant: what the sweep found is told when it is decided.
+        self._wake_at(self.now)
+        self.at(SECOND, lambda: self._sweep(conductor))
+
+    def _expire(self, conductor: Scheduler) -> None:
+        journal = conductor.journal
+        lost = self.model.expire(self.now, journal.actor, self.model.term, journal.next_cycle())
+        for each in lost:
+            conductor.worker_lost(
+                each.worker,
+                each.reason,
+                each.abandoned,
+                each.withdrawn,
+                self.now,
+                handed_back=each.handed_back,
+            )
+
+    def _cycle(self, conductor: Scheduler, when: int) -> None:
+        if self.conductor is not conductor or self._due != when:
+            return
+        self._due = None
+        self._gather(conductor)
+        cycle = conductor.cycle(self.now)
+        if not self.model.commit(cycle.commit):
+            raise AssertionError("a leader wrote after its term")
+        self._act(conductor, cycle)
+        if cycle.unfinished:
+            self.poke()
+        if cycle.next_wake is not None:
+            self._wake_at(max(cycle.next_wake, self.now + 1))
+
+    def _gather(self, conductor: Scheduler) -> None:
+        model = self.model
+        ends, self._local_ends = self._local_ends, []
+        for task, token, state, output, error in ends:
+            conductor.ended(task, token, state, self.now, output, error, local=True)
+        if self._rules_seen != model.rules:
+            self._rules_seen = dict(model.rules)
+            conductor.set_limits(model.limits, list(model.rules.values()), self.now)
+        fresh, self._seen = model.events[self._seen :], len(model.events)
+        for event in fresh:
+            if event.subject == "task" and event.actor.startswith("worker:"):
+                self._learn(conductor, event)
+        for worker in model.workers.values():
+            known = conductor.ledger.floor.workers.get(worker.id)
+            if known is None or known.row != worker:
+                conductor.put_worker(worker, local=self.workers[worker.id].local)
+        for run in model.cancels:
+            row = model.runs[run]
+            if row.state == RunState.QUEUED and run not in conductor.ledger.runs:
+                failure = Failure("cancelled", "cancelled on request")
+                conductor.end_queued(row, RunState.CANCELLED, failure, self.now)
+            else:
+                conductor.cancel_run(run, self.now)
+        model.cancels.clear()
+        for row in model.queued()[:500]:
+            if row.seq not in self._fed:
+                self._fed.add(row.seq)
+                conductor.put_head(row)
+
+    def _learn(self, conductor: Scheduler, event: Event) -> None:
+        if event.after == TaskState.RUNNING:
+            conductor.accepted(event.task, event.token, event.at)
+            return
+        row = self.model.tasks[event.task]
+        conductor.ended(
+            event.task,
+            event.token,
+            event.after,
+            self.now,
+            row.output,
+            row.error,
+            local=False,
+            at=event.at,
+        )
+
+    def _act(self, conductor: Scheduler, cycle: Cycle) -> None:
+        for entry in cycle.starts:
+            worker = self.workers[entry.worker or ""]
+            if worker.alive:
+                self._start(worker, self.model.tasks[entry.id])
+        for task, token, _ in cycle.stops:
+            for worker in self.workers.values():
+                if worker.local and worker.alive:
+                    self._stop(worker, task, token)
+        for to in (TaskState.REQUESTED, TaskState.CANCELLED):
+            wanted = [(task, token) for task, token, target in cycle.withdrawals if target == to]
+            if wanted:
+                done = self.model.withdraw(
+                    wanted,
+                    to,
+                    self.now,
+                    conductor.journal.actor,
+                    conductor.term,
+                    conductor.journal.next_cycle(),
+                )
+                conductor.withdrawn(done, to, self.now)
+                self._wake_at(self.now)
+        for name in sorted({order.worker for order in cycle.commit.orders}):
+            worker = self.workers[name]
+            self.at(self.behaviour.latency, lambda worker=worker: self._obey(worker))
+
+    # -- what was seen -----------------------------------------------------------------------------
+
+    def peak(self, of: Callable[[SimBody], int]) -> int:
+        """The most of anything in use at one instant, measured from the bodies' own records."""
+        moments: list[tuple[int, int]] = []
+        for body in self.bodies:
+            if amount := of(body):
+                moments += [(body.start, amount), (body.end or self.now, -amount)]
+        level = peak = 0
+        for _, change in sorted(moments):
+            level += change
+            peak = max(peak, level)
+        return peak

@@ -1,0 +1,331 @@
+"""Submitting runs: keys, the ceiling, the queue.
+
+Submitters of all processes go one at a time, behind an advisory lock that is
+taken before the transaction has an id: what is read then cannot be changed by
+another submitter, so two can never both take the last place. The leader only
+closes runs meanwhile; a stale `closed` errs on the safe side.
+
+Submissions that wait together go together: everything is read in one round
+trip, judged in memory, and written in one statement. Most need no lock at all:
+they look, and their statement writes only if nobody was admitted since, no key
+was freed and nobody is alone (`submit_claim`). New lanes and large batches take
+the lock, and so does who came too late a few times. What admits nobody (a
+rejection, a duplicate, one that attaches) is a plain read.
+
+Queueing ended runs again: past the ceiling and the key like any submission, keeping what they finished.
+
+Changing limits: what code declares and what operators set, apart, with a history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from locktender.base.events import NOBODY, pack
+from locktender.base.limits import Limits
+from locktender.kernel.lanes import rank
+from locktender.store.admission import WINDOW_SECONDS, Ceilings, Drained, counter_names, recounted
+from locktender.store.decode import decode_tags, encode
+from locktender.store.history import CLIENT, RunChanges, event_rows
+from locktender.store.lanes import lane_name
+from locktender.store.limiting import check, judge_limit
+from locktender.store.postgres.composed_sql import Parts, columns
+from locktender.store.postgres.session import SUBMITTERS, PostgresSession, Row, limit_rows, pairs
+from locktender.store.protocol import SetLimit, Submit, Submitted
+from locktender.store.retry_runs import candidates, judge_retry
+from locktender.store.submission import (
+    Admission,
+    AdmissionPlan,
+    Facts,
+    KeyHolder,
+    keys_of,
+    likely_lanes,
+    queued_event,
+)
+
+COPY_OVER = 1_000
+"""More runs than this are copied in."""
+TRIES = 3
+"""Without the lock. It is dearer for everybody: while it is held, nobody else is admitted."""
+
+Answer = list[Submitted] | Exception
+_RUN = (
+    "seq", "id", "kind", "flow", "graph", "tags", "priority", "key", "lane", "rank1", "rank2",
+    "waits_for", "queued_at", "deadline_us", "deadline_at", "queue_timeout_us",
+    "dispatch_deadline_us", "params", "consts", "trace",
+)  # fmt: skip
+_QUEUE = ("lane", "rank1", "rank2", "run")
+_EVENT = ("seq", "at", "term", "cycle", "actor", "run", "body")
+
+
+async def submit_all(tx: PostgresSession, submits: Sequence[Submit]) -> list[Answer]:
+    """The answer to each of `submits`; one that cannot be right does not hurt the others."""
+    # A large batch is copied in, alone: to judge it before that would be done for nothing.
+    large = sum(len(each.runs) for each in submits) > COPY_OVER
+    for _ in range(0 if large else TRIES):
+        desk, answers, lanes = await _look(tx, submits)
+        if not desk.new:
+            return answers
+        if not _simple(desk, lanes):
+            break
+        if await _write_at_once(tx, desk, submits, lanes):
+            return answers
+    async with tx.transaction("begin_alone"):
+        desk, answers, lanes = await _look(tx, submits)
+        if desk.new:
+            await _write(tx, desk, submits, lanes)
+    return answers
+
+
+async def _look(
+    tx: PostgresSession, submits: Sequence[Submit]
+) -> tuple[Admission, list[Answer], dict[str, int]]:
+    """The desk and its answers, and the lanes there are."""
+    desk, lanes, graphs = await _read(tx, submits)
+    return desk, _judge(desk, submits, graphs), lanes
+
+
+def _judge(desk: Admission, submits: Sequence[Submit], graphs: set[str]) -> list[Answer]:
+    answers: list[Answer] = []
+    for each in submits:
+        try:
+            answers.append(desk.receive(each, graphs))
+        except Exception as error:  # noqa: BLE001 — it is this submission's answer, and only its
+            answers.append(error)
+    return answers
+
+
+async def _read(
+    tx: PostgresSession, submits: Sequence[Submit]
+) -> tuple[Admission, dict[str, int], set[str]]:
+    """What is known, the lanes there are, stored graphs that were not sent along."""
+    runs = [run for each in submits for run in each.runs]
+    keys, skipping = keys_of(runs)
+    unsent = {run.graph for each in submits for run in each.runs if run.graph not in each.graphs}
+    while True:
+        version, limits = tx.known.limits
+        (
+            [[found]],
+            [marks],
+            stored,
+            counted,
+            [drained],
+            held,
+            finished,
+            lanes,
+            graphs,
+        ) = await tx.several(
+            ("limits_version", ()),
+            ("submit_marks", ()),
+            ("runs_by_id", ([run.id for run in runs],)),
+            ("counters_by_name", (sorted(counter_names(limits, (run.tags for run in runs))),)),
+            ("drain_recent", (WINDOW_SECONDS,)),
+            ("runs_by_key", (sorted(keys),)),
+            ("runs_finished_by_key", (sorted(skipping),)),
+            ("lanes_by_signature", (sorted(likely_lanes(limits, runs)),)),
+            ("graph_known", (sorted(unsent),)),
+        )
+        if found == version:
+            break
+        # By other limits other counters and lanes concern these runs.
+        await tx.limits(found)
+    last, admissions, as_of, now, held_back = marks
+    facts = Facts(
+        last=last,
+        admissions=admissions,
+        # A commit in flight may still come to stand before that end of the history.
+        as_of=0 if held_back else as_of,
+        now=now,
+        limits=limits,
+        stored=pairs(stored),
+        ceilings=ceilings(limits, counted, drained),
+        holders={key: KeyHolder(*rest) for key, *rest in held},
+        finished={key: (seq, run_id) for key, seq, run_id in finished},
+    )
+    return Admission(facts), pairs(lanes), {row[0] for row in graphs}
+
+
+def ceilings(limits: Limits, counted: Iterable[Row], drained: Row) -> Ceilings:
+    active = {name: admitted - closed for name, admitted, closed in counted}
+    return Ceilings(limits, active, lambda: Drained(*drained))
+
+
+def _simple(desk: Admission, lanes: dict[str, int]) -> bool:
+    return len(desk.new) <= COPY_OVER and lanes.keys() >= set(desk.signatures())
+
+
+async def _write_at_once(
+    tx: PostgresSession, desk: Admission, submits: Sequence[Submit], lanes: dict[str, int]
+) -> bool:
+    """False: nothing was written, because somebody else was admitted or is about to be."""
+    parts = Parts()
+    parts.add("now", alias="clock")
+    last, admissions = desk.as_read
+    lock = tx.options.lock(SUBMITTERS)
+    parts.add("submit_claim", last, admissions, desk.new[-1].seq, *lock, alias="claimed")
+    parts.add("submit_fence", alias="fence")
+    _rows(parts, desk, desk.plan(desk.signatures(), lanes), submits)
+    parts.add("submit_answer", *tx.hint("submit"))
+    return bool(await tx.compose(parts))
+
+
+async def _write(
+    tx: PostgresSession, desk: Admission, submits: Sequence[Submit], known: dict[str, int]
+) -> None:
+    signatures = desk.signatures()
+    plan = desk.plan(signatures, await lanes_for(tx, signatures, known))
+    parts = Parts()
+    parts.add("now", alias="clock")
+    parts.add("open_fence", alias="fence")
+    parts.add("last_run_save", desk.new[-1].seq)
+    _rows(parts, desk, plan, submits)
+    parts.add("wake", *tx.hint("submit"))
+    await tx.compose(parts)
+    if len(plan.runs) > COPY_OVER:
+        await _copy(tx, plan, desk.now)
+
+
+def _rows(parts: Parts, desk: Admission, plan: AdmissionPlan, submits: Sequence[Submit]) -> None:
+    sent: dict[str, bytes] = {}
+    for each in submits:
+        sent |= each.graphs
+    needed = {each.run.graph for each in desk.new} & sent.keys()
+    if needed:
+        parts.add("graph_add", sorted(needed), [sent[name] for name in sorted(needed)])
+    if desk.ceilings.added:
+        parts.add("counter_admit", *columns(sorted(desk.ceilings.added.items()), 2))
+    if len(plan.runs) <= COPY_OVER:
+        parts.add("submit_run", *columns(plan.runs, len(_RUN)))
+        parts.add("queue_add", *columns(plan.queued, 4))
+        parts.add("told_given", *columns(plan.events, 2), alias="told")
+        parts.add("event_add", desk.now, 0, 0, CLIENT)
+    if plan.keys:
+        parts.add("key_take", *columns(sorted(plan.keys.items()), 2))
+    if desk.replaced:
+        parts.add("request_add", [encode(request) for request in desk.replaced])
+
+
+async def _copy(tx: PostgresSession, plan: AdmissionPlan, now: int) -> None:
+    await tx.copy("run", _RUN, plan.runs)
+    await tx.copy("queue", _QUEUE, plan.queued)
+    [base] = await tx.row("event_base")
+    await tx.copy(
+        "event",
+        _EVENT,
+        ((base + n, now, 0, 0, CLIENT, run, body) for n, (run, body) in enumerate(plan.events)),
+    )
+
+
+async def lanes_for(
+    tx: PostgresSession, signatures: Sequence[str], known: dict[str, int] | None = None
+) -> dict[str, int]:
+    """The lane of each signature, made where there is none."""
+    found = dict(known or {})
+    missing = sorted(set(signatures) - found.keys())
+    if missing and known is None:
+        found |= pairs(await tx.all("lanes_by_signature", missing))
+        missing = sorted(set(missing) - found.keys())
+    if missing:
+        # Sorted: two who make the same lanes wait for each other in one order only.
+        await tx.run("lane_add", missing)
+        found |= pairs(await tx.all("lanes_by_signature", missing))
+    return found
+
+
+async def retry(tx: PostgresSession, run_ids: list[str]) -> list[Submitted]:
+    async with tx.transaction("begin_alone"):
+        rows, [[version]] = await tx.several(
+            ("retry_candidates", (run_ids,)), ("limits_version", ())
+        )
+        found = candidates(run_ids, rows)
+        limits = await tx.limits(version)
+        names = counter_names(limits, (again.run.tags for again in found.values()))
+        keys = sorted(again.run.key for again in found.values() if again.run.key is not None)
+        [marks], counted, [drained], held = await tx.several(
+            ("submit_marks", ()),
+            ("counters_by_name", (sorted(names),)),
+            ("drain_recent", (WINDOW_SECONDS,)),
+            ("runs_by_key", (keys,)),
+        )
+        _, _, seen, now, held_back = marks
+        as_of = 0 if held_back else seen
+        counters = ceilings(limits, counted, drained)
+        holders = {key: (seq, run_id) for key, seq, run_id, *_ in held}
+        answers, queue = judge_retry(run_ids, found, holders, counters, now, as_of)
+        if not queue:
+            return answers
+        queue.sort(key=lambda again: again.seq)
+        signatures = [
+            lane_name(limits, kind=again.run.kind, tags=again.run.tags, key=again.run.key)
+            for again in queue
+        ]
+        lanes = await lanes_for(tx, signatures)
+        events: list[RunChanges] = []
+        queued: list[tuple[int, int, int, int]] = []
+        for again, sign in zip(queue, signatures, strict=True):
+            lane, place = lanes[sign], rank(limits, again.run.priority, now)
+            deadline_at = None if again.deadline_us is None else now + again.deadline_us
+            generation = again.generation + 1
+            await tx.run("retry_run", generation, lane, *place, now, deadline_at, again.seq)
+            queued.append((lane, *place, again.seq))
+            change = queued_event(
+                again.run, lane, place, before=again.before, generation=generation
+            )
+            events.append((again.seq, [change]))
+        parts = Parts()
+        parts.add("now", alias="clock")
+        parts.add("open_fence", alias="fence")
+        parts.add("queue_add", *columns(queued, 4))
+        taken = sorted((again.run.key, again.seq) for again in queue if again.run.key is not None)
+        if taken:
+            parts.add("key_take", *columns(taken, 2))
+        if counters.added:
+            parts.add("counter_admit", *columns(sorted(counters.added.items()), 2))
+        bodies = event_rows(now, CLIENT, events)
+        parts.add(
+            "told_given", [row[4] for row in bodies], [row[5] for row in bodies], alias="told"
+        )
+        parts.add("event_add", now, 0, 0, CLIENT)
+        parts.add("wake", *tx.hint("retry"))
+        await tx.compose(parts)
+    return answers
+
+
+async def set_limits(tx: PostgresSession, changes: list[SetLimit]) -> None:
+    check(changes)
+    # Code declares the same limits at every start: mostly there is nothing to write.
+    if not judge_limit(changes, limit_rows(await tx.all("limit_list"))).asked:
+        return
+    async with tx.transaction("begin_alone"):
+        changed = judge_limit(changes, limit_rows(await tx.all("limit_list")))
+        if not changed.asked:
+            return
+        if changed.recount:
+            # The leader's commit in flight may close runs: it ends first, and the next waits for us,
+            # finds another version of the limits, and reckons anew.
+            await tx.run("leader_lock")
+            await _recount(tx, changed.after)
+        [now] = await tx.row("now")
+        for row in changed.rows:
+            if row.effective is None:
+                await tx.run("limit_remove", row.kind, row.name)
+            else:
+                await tx.run("limit_put", row.kind, row.name, row.declared, row.live)
+        for entry in changed.history:
+            await tx.run("limit_history_add", now, *entry)
+        await tx.run("limits_changed")
+        parts = Parts()
+        parts.add("now", alias="clock")
+        parts.add("open_fence", alias="fence")
+        parts.add("told_given", [NOBODY], [pack(changed.asked)], alias="told")
+        parts.add("event_add", now, 0, 0, CLIENT)
+        parts.add("wake", *tx.hint("limit"))
+        await tx.compose(parts)
+
+
+async def _recount(tx: PostgresSession, limits: Limits) -> None:
+    """Counters follow the rules: new ones start from the active runs, in the transaction that sets the rule."""
+    tags = await tx.all("active_tags")
+    active = recounted(limits, ((decode_tags(each), n) for each, n in tags))
+    await tx.run("counter_remove", [row[0] for row in await tx.all("counter_names")])
+    await tx.run("counter_put", *columns(sorted(active.items()), 2))

@@ -1,0 +1,171 @@
+"""One connection, one verb at a time, in the order they were asked; replaced when it is lost.
+
+A verb runs to its end even if its caller stops waiting: half a transaction is
+nobody's wish, and a cancelled query would cost the connection. When a
+connection is lost
+
+  before anything was sent, or before a transaction was to be committed
+      nothing was stored for certain: the verb is run again, once;
+  after that
+      the answer may have been lost on its way: `StoreError`, and the caller
+      repeats the verb, which is idempotent on its ids.
+
+Reads are always run again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import asyncpg
+
+from locktender.base.errors import StoreError
+from locktender.store.postgres import faults
+from locktender.store.postgres.composed_sql import Dialect
+from locktender.store.postgres.options import Options
+from locktender.store.postgres.session import KnownStatements, PostgresSession
+
+T = TypeVar("T")
+Verb = Callable[[PostgresSession], Awaitable[T]]
+
+CONNECT_SECONDS = 10.0
+COMMAND_SECONDS = 30.0
+CACHED_STATEMENTS = 500
+MOST_WAITING = 10_000
+CLOSE_SECONDS = 5.0
+"""How long what was handed in may take when the store is closed."""
+SETTINGS = {
+    "application_name": "locktender",
+    "jit": "off",
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "enable_material": "off",
+}
+"""A plan is made once for all batches, maybe while the tables are empty, and kept while they grow: so it
+must be the one that is right for many rows, whatever seems cheaper at that moment: by index, row by row."""
+_TRIES = 3
+
+
+async def connect(options: Options, dsn: str | None = None) -> asyncpg.Connection[Any]:
+    """A new connection; `StoreError` where there is none to be had."""
+    try:
+        return await asyncpg.connect(
+            dsn or options.dsn,
+            timeout=CONNECT_SECONDS,
+            command_timeout=COMMAND_SECONDS,
+            statement_cache_size=0 if options.pooled else CACHED_STATEMENTS,
+            max_cached_statement_lifetime=0,
+            # Behind a pooler the startup packet is not ours to fill.
+            server_settings=None if options.pooled else SETTINGS,
+        )
+    except faults.WORLD as error:
+        raise faults.translate(error, options.shown) from error
+    except ValueError as error:
+        raise StoreError(
+            f"the url of {options.shown} cannot be used: {error}.", field="url", got=options.shown
+        ) from error
+
+
+class Connection:
+    def __init__(
+        self,
+        options: Options,
+        sql: Dialect,
+        known: KnownStatements,
+        before: Callable[[PostgresSession], Awaitable[None]] | None = None,
+    ) -> None:
+        self._options = options
+        self._sql = sql
+        self._known = known
+        self._before = before
+        self._conn: asyncpg.Connection[Any] | None = None
+        self._turn = asyncio.Lock()
+        self._room = asyncio.Semaphore(MOST_WAITING)
+        self._running: set[asyncio.Task[Any]] = set()
+        self._closed = False
+
+    async def call(self, verb: Verb[T], *, read: bool = False) -> T:
+        """The verb's result. A caller that stops waiting does not stop the verb."""
+        async with self._room:
+            if self._closed:
+                raise StoreError("the store is closed.", hint="Open it first.")
+            task = asyncio.get_running_loop().create_task(self._serve(verb, read=read))
+            self._running.add(task)
+            task.add_done_callback(self._done)
+            return await asyncio.shield(task)
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._running.discard(task)
+        if not task.cancelled():
+            # Its caller may have gone; then nobody else looks at what it ran into.
+            task.exception()
+
+    @property
+    def busy(self) -> bool:
+        """A verb is under way."""
+        return self._turn.locked()
+
+    @property
+    def backend(self) -> int:
+        """The server's number for the connection; 0: there is none, or it is the pooler's."""
+        if self._conn is None or self._conn.is_closed() or self._options.pooled:
+            return 0
+        return self._conn.get_server_pid()
+
+    async def close(self) -> None:
+        """Finishes what was handed in, then hangs up. A server that does not answer is not waited for."""
+        self._closed = True
+        if self._running:
+            _, left = await asyncio.wait(self._running, timeout=CLOSE_SECONDS)
+            if left:
+                # What became of these nobody learns, as if this process had died here.
+                if self._conn is not None:
+                    self._conn.terminate()
+                for task in left:
+                    task.cancel()
+                await asyncio.wait(left, timeout=1.0)
+        await self._hang_up()
+
+    async def _serve(self, verb: Verb[T], *, read: bool) -> T:
+        # asyncio's lock is first come, first served: commits stay in the order they were decided.
+        async with self._turn:
+            for attempt in range(1, _TRIES + 1):
+                session = PostgresSession(
+                    await self._connected(), self._sql, self._options, self._known
+                )
+                try:
+                    return await self._run(verb, session)
+                except faults.ROLLED_BACK as error:
+                    if attempt == _TRIES:
+                        raise faults.translate(error, self._options.shown) from error
+                except faults.WORLD as error:
+                    lost = session.conn.is_closed() or isinstance(error, faults.CONNECTION)
+                    if lost or isinstance(error, TimeoutError):
+                        await self._hang_up()
+                    if not lost or attempt > 1 or (session.uncertain and not read):
+                        raise faults.translate(error, self._options.shown) from error
+            raise AssertionError("unreachable")
+
+    async def _run(self, verb: Verb[T], session: PostgresSession) -> T:
+        if self._before is not None:
+            await self._before(session)
+            session.uncertain = False
+        return await verb(session)
+
+    async def _connected(self) -> asyncpg.Connection[Any]:
+        if self._conn is None or self._conn.is_closed():
+            self._conn = await connect(self._options)
+        return self._conn
+
+    async def _hang_up(self) -> None:
+        conn, self._conn = self._conn, None
+        if conn is None:
+            return
+        try:
+            await conn.close(timeout=1.0)
+        except (*faults.WORLD, asyncio.CancelledError):
+            conn.terminate()

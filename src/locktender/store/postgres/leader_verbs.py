@@ -1,0 +1,106 @@
+"""Who leads: the one row with its lease and its term.
+
+Workers that were asked for: each verb one statement, with its fence inside.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from locktender.base.errors import StoreBusy
+from locktender.base.events import NOBODY, Change, pack
+from locktender.store.decode import asked_workers, decode_said, encode
+from locktender.store.postgres.commits import not_leader
+from locktender.store.postgres.composed_sql import Parts, columns
+from locktender.store.postgres.numbering import keep_order
+from locktender.store.postgres.session import PostgresSession
+from locktender.store.postgres.stuck import clear_the_way
+from locktender.store.protocol import Elect, Leadership
+from locktender.store.provisioning import Provision, ProvisionState
+
+log: logging.Logger = logging.getLogger(__name__)
+_TRIES = 20
+
+
+async def renew(tx: PostgresSession, elect: Elect, backend: int) -> Leadership:
+    """`backend`: the connection that commits go by, whichever this one is."""
+    row = await tx.one("leader_renew", elect.term, elect.owner, elect.lease_us, backend)
+    if row is not None:
+        return Leadership(*row)
+    _, owner, expires_at, _, _, now, _ = await tx.row("leader")
+    return Leadership(0, owner, expires_at, now)
+
+
+async def elect(tx: PostgresSession, elect: Elect) -> Leadership:
+    term, owner, expires_at, _, _, now, _ = await tx.row("leader")
+    # An owner that stands again has lost its memory: it needs a new term, because tokens are
+    # counted within one. While another's lease lives this is a plain read.
+    if owner != elect.owner and expires_at > now:
+        return Leadership(0, owner, expires_at, now)
+    await clear_the_way(tx)
+    await keep_order(tx)
+    if term and expires_at and not tx.options.pooled and owner != elect.owner:
+        # It may hang in a transaction and hold the row: frozen, or cut off from the network.
+        for [ended] in await tx.all("leader_end_backend", term):
+            log.warning("ended the connection of %s, which led in term %s: %s", owner, term, ended)
+    for _ in range(_TRIES):
+        taken = await _take(tx, elect)
+        if taken is not None:
+            return taken
+    raise StoreBusy("the leader's row is never free.", hint="Stand for election again.")
+
+
+async def _take(tx: PostgresSession, elect: Elect) -> Leadership | None:
+    """None: to be tried again."""
+    async with tx.transaction():
+        # Waits for the old leader's commit in flight; from here on its fence is shut.
+        term, owner, expires_at, now = await tx.row("leader_lock")
+        if owner != elect.owner and expires_at > now:
+            return Leadership(0, owner, expires_at, now)
+        # Our transaction's number was given before that wait: an event of the old term may have a
+        # higher one, and would stand behind the end of its term.
+        [late] = await tx.row("later_events", [], term)
+        if late and term:
+            return None
+        until = now + elect.lease_us
+        await tx.run("leader_take", term + 1, elect.owner, until, tx.options.pooled)
+        change = Change("leader", 0, owner, elect.owner, 0, {"lease_us": elect.lease_us})
+        parts = Parts()
+        parts.add("now", alias="clock")
+        parts.add("open_fence", alias="fence")
+        parts.add("told_given", [NOBODY], [pack([change])], alias="told")
+        parts.add("event_add", now, term + 1, 0, f"leader:{elect.owner}")
+        parts.add("wake", *tx.hint("leader"))
+        await tx.compose(parts)
+    return Leadership(term + 1, elect.owner, until, now)
+
+
+async def provision(tx: PostgresSession, provision: Provision) -> None:
+    parts = Parts()
+    parts.add("now", alias="clock")
+    parts.add("term_fence", provision.term, alias="fence")
+    if provision.asked:
+        rows = columns(sorted(provision.asked.items()), 2)
+        parts.add("asked_add", *rows, provision.start_timeout_us)
+    if provision.gone:
+        parts.add("asked_remove", sorted(provision.gone))
+    if provision.said is not None:
+        parts.add("provisioner_say", provision.term, encode(provision.said))
+    parts.add("fence_answer")
+    if not (await tx.compose(parts))[0][0]:
+        raise not_leader(provision.term, await tx.row("leader"))
+
+
+async def forget(tx: PostgresSession, names: list[str]) -> None:
+    parts = Parts()
+    parts.add("open_fence", alias="fence")
+    parts.add("asked_remove", sorted(names))
+    parts.add("fence_answer")
+    await tx.compose(parts)
+
+
+async def provisioned(tx: PostgresSession) -> ProvisionState:
+    asked, said, [[now]] = await tx.several(
+        ("asked_list", ()), ("provisioner_said", ()), ("now", ())
+    )
+    return ProvisionState(now, asked_workers(asked), decode_said(said[0][0]) if said else None)

@@ -1,0 +1,181 @@
+"""The worker's verbs: join and renew, accept, finish, leave.
+
+`accept` meets the leader's `withdraw`, `finish` meets its `expire`. Each locks
+the tasks' rows in the order of their ids, reads (state, token) as they are
+then, and changes them, in one statement: the second of two finds the row moved
+and leaves it alone. An acceptance also holds the worker's own row, so that a
+worker is declared lost before it or after it, never beside it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from locktender.base.changes import Order, TaskRow
+from locktender.base.events import NOBODY, Change, pack
+from locktender.base.states import TaskState
+from locktender.store.decode import decode_worker, encode
+from locktender.store.postgres.composed_sql import Parts, columns, sparse
+from locktender.store.postgres.session import PostgresSession, Row
+from locktender.store.protocol import Accept, Beat, Beaten, Ended, Finish, Started
+from locktender.store.worker_changes import changed, end_of, is_news, joined, left
+
+log: logging.Logger = logging.getLogger(__name__)
+
+_TASK_COLUMNS = len(TaskRow._fields)
+_SMALL = _TASK_COLUMNS + 4
+ACCEPTED_AT_ONCE = 250
+ANSWERED_BYTES = 64 << 10
+"""Of arguments, by the statement that accepts: so much fits into a socket whose reader stands still."""
+
+
+async def beat(tx: PostgresSession, beat: Beat) -> Beaten:
+    worker = beat.worker
+    known, [[now]] = await tx.several(("worker_get", (worker.id,)), ("now", ()))
+    before = decode_worker(known[0][2]) if known else None
+    news = joined(worker) if before is None else changed(before, worker)
+    parts = Parts()
+    parts.add("now", alias="clock")
+    parts.add("worker_save", worker.id, beat.lease_us, encode(worker), alias="fence")
+    if before is None and worker.provision:
+        parts.add("asked_joined", worker.provision)
+    # A renewal alone is no news: nobody is woken for it.
+    if before is None or is_news(before, worker):
+        parts.add("workers_changed")
+        parts.add("wake", *tx.hint("beat"), alias="woken")
+    else:
+        parts.add("quiet", alias="woken")
+    if news is not None:
+        _tell(parts, worker.id, [news])
+    parts.add("beat_answer")
+    rows = await tx.compose(parts)
+    # Its tasks may be given to others from the moment the lease has passed: too late to renew.
+    return Beaten(rows[0][0], rows[0][1]) if rows else Beaten(0, now)
+
+
+def _tell(parts: Parts, worker: str, changes: Sequence[Change]) -> None:
+    parts.add("told_given", [NOBODY], [pack(changes)], alias="told")
+    parts.add("event_add", None, 0, 0, f"worker:{worker}")
+
+
+async def leave(tx: PostgresSession, worker: str) -> None:
+    async with tx.transaction():
+        if await tx.one("worker_lock", worker) is None:
+            return
+        if await tx.all("worker_tasks", [worker]):
+            # Without its row nobody would ever declare these tasks abandoned.
+            await tx.run("worker_end_lease", worker)
+            return
+        await tx.run("worker_remove", worker)
+        parts = Parts()
+        parts.add("now", alias="clock")
+        parts.add("open_fence", alias="fence")
+        parts.add("workers_changed")
+        _tell(parts, worker, [left(worker)])
+        parts.add("wake", *tx.hint("leave"))
+        await tx.compose(parts)
+
+
+async def orders(tx: PostgresSession, worker: str) -> list[Order]:
+    return [Order(*row) for row in await tx.all("orders_of", worker)]
+
+
+async def accept(tx: PostgresSession, accept: Accept) -> tuple[list[Started], int]:
+    """What was started, and how many offers were stale."""
+    tokens = sorted(dict(accept.tasks).items())
+    started: list[Started] = []
+    for first in range(0, len(tokens), ACCEPTED_AT_ONCE):
+        some = dict(tokens[first : first + ACCEPTED_AT_ONCE])
+        started += map(_started, await _accept(tx, accept.worker, some))
+    stale = len(tokens) - len(started)
+    if stale:
+        log.info("worker %s came too late for %d of its offers", accept.worker, stale)
+    return started, stale
+
+
+def _started(row: Row) -> Started:
+    return Started(TaskRow._make(row[:_TASK_COLUMNS]), *row[_TASK_COLUMNS:][:4])
+
+
+async def _accept(tx: PostgresSession, worker: str, tokens: dict[int, int]) -> list[Row]:
+    data = {"worker": worker}
+    changes = [
+        pack(Change("task", task, "scheduled", "running", token, data)).decode()
+        for task, token in tokens.items()
+    ]
+    ids, given = list(tokens), list(tokens.values())
+    parts = Parts()
+    parts.add("now", alias="clock")
+    parts.add("lease_fence", worker, alias="fence")
+    parts.add("tasks_owned", ids, given, changes)
+    parts.add("task_accept", worker, alias="effect")
+    parts.add("offer_remove")
+    parts.add("told_moved", alias="told")
+    parts.add("event_add", None, 0, 0, f"worker:{worker}")
+    parts.add("wake_if_moved", *tx.hint("accept"), alias="woken")
+    parts.add("accept_answer", ANSWERED_BYTES // max(1, len(tokens)))
+    answered = await tx.compose(parts)
+    rows = [row for row in answered if row[_SMALL]]
+    # The large ones are read when nothing is held for them any more. And the repetition of an
+    # acceptance whose answer was lost is answered with what it had started.
+    if len(answered) > len(rows) or (len(rows) < len(tokens) and await _alive(tx, worker)):
+        missing = sorted(tokens.items() - {(row[0], row[8]) for row in rows})
+        rows += await tx.all("tasks_accepted", worker, *columns(missing, 2))
+    return rows
+
+
+async def _alive(tx: PostgresSession, worker: str) -> bool:
+    rows, [[now]] = await tx.several(("worker_get", (worker,)), ("now", ()))
+    return bool(rows) and rows[0][1] >= now
+
+
+async def finish(tx: PostgresSession, finish: Finish) -> list[tuple[int, int]]:
+    """The stale ones, in the order they were given."""
+    stale: set[Ended] = set()
+    ended: list[Ended] = list(dict.fromkeys(finish.ended))
+    while ended:
+        # A task named twice with different ends: the second is judged after the first was written.
+        first = {each.task: each for each in reversed(ended)}
+        stale |= await _finish(tx, finish.worker, [first[task] for task in sorted(first)])
+        ended = [each for each in ended if first[each.task] is not each]
+    if stale:
+        log.warning("worker %s: %d stale writes refused", finish.worker, len(stale))
+    seen = dict.fromkeys(each for each in finish.ended if each in stale)
+    return [(each.task, each.token) for each in seen]
+
+
+async def _finish(tx: PostgresSession, worker: str, ended: list[Ended]) -> set[Ended]:
+    rows: list[Sequence[object]] = []
+    for each in ended:
+        change = pack(end_of(each, TaskState.RUNNING)).decode()
+        declined = (
+            pack(end_of(each, TaskState.SCHEDULED)).decode()
+            if each.state == TaskState.HANDED_BACK
+            else None
+        )
+        rows.append((each.task, each.token, each.state, each.output, each.error, change, declined))
+    parts = Parts()
+    parts.add("now", alias="clock")
+    parts.add("open_fence", alias="fence")
+    parts.add("ended_owned", *map(sparse, columns(rows, 7)), alias="tasks_owned")
+    parts.add("task_finish", alias="effect")
+    parts.add("idle_moved", alias="idle")
+    parts.add("order_remove")
+    parts.add("told_moved", alias="told")
+    parts.add("event_add", None, 0, 0, f"worker:{worker}")
+    parts.add("wake_if_moved", *tx.hint("finish"), alias="woken")
+    parts.add("moved_answer")
+    _, owned, moved = moves(await tx.compose(parts))
+    return {
+        each
+        for each in ended
+        if each.task not in moved and owned.get(each.task) != (each.token, each.state)
+    }
+
+
+def moves(rows: Sequence[Row]) -> tuple[bool, dict[int, tuple[int, str]], set[int]]:
+    """Was the fence open; (token, state) of each task before; which were moved."""
+    (_, fenced, *_), *rest = rows
+    owned = {task: (token, state) for task, token, state, moved in rest if not moved}
+    return bool(fenced), owned, {row[0] for row in rest if row[3]}

@@ -1,0 +1,97 @@
+"""Ended runs queued again: past the ceiling and the key like any submission, keeping what they finished."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from locktender.base.errors import NotFound
+from locktender.base.ids import RunId
+from locktender.base.model import NewRun
+from locktender.base.states import RunState
+from locktender.store.admission import Ceilings, rejected
+from locktender.store.decode import Row, decode_tags
+from locktender.store.protocol import Submitted
+
+_RETRYABLE = frozenset({RunState.FAILED, RunState.CANCELLED, RunState.TIMED_OUT})
+
+
+class Again(NamedTuple):
+    """A run to be queued again."""
+
+    seq: int
+    run: NewRun
+    before: str
+    generation: int
+    deadline_us: int | None
+
+
+def candidates(run_ids: Sequence[str], rows: Sequence[Row]) -> dict[str, Again]:
+    """Rows of `retry_candidates` by id; `NotFound` where one is missing."""
+    found = {row[1]: _again(row) for row in rows}
+    for run_id in run_ids:
+        if run_id not in found:
+            raise NotFound(f"no run {run_id!r} is stored.", field="run", got=run_id)
+    return found
+
+
+def judge_retry(
+    run_ids: Sequence[str],
+    found: Mapping[str, Again],
+    holders: Mapping[str, tuple[int, str]],
+    ceilings: Ceilings,
+    now: int,
+    as_of: int,
+) -> tuple[list[Submitted], list[Again]]:
+    """The answers, and the runs to queue."""
+    held = dict(holders)
+    queue: list[Again] = []
+    done: dict[str, Submitted] = {}
+    for run_id in run_ids:
+        if run_id in done:
+            continue
+        again = found[run_id]
+        answer = done[run_id] = _answer(again, held, ceilings, now, as_of)
+        if answer.outcome == "created" and again.before in _RETRYABLE:
+            queue.append(again)
+            if again.run.key is not None:
+                held[again.run.key] = again.seq, again.run.id
+    return [done[run_id] for run_id in run_ids], queue
+
+
+def _answer(
+    again: Again,
+    held: Mapping[str, tuple[int, str]],
+    ceilings: Ceilings,
+    now: int,
+    as_of: int,
+) -> Submitted:
+    seq, run, state, *_ = again
+    if state == RunState.SUCCEEDED:
+        return Submitted(run.id, seq, "finished")
+    if state not in _RETRYABLE:
+        # Active already: a repetition of a call whose answer was lost.
+        return Submitted(run.id, seq, "created")
+    if run.key is not None and (holder := held.get(run.key)) is not None:
+        return Submitted(holder[1], holder[0], "duplicate")
+    if run.kind != "hold":
+        full = ceilings.admit(run.tags, now)
+        if full is not None:
+            return rejected(run.id, seq, full, as_of)
+    return Submitted(run.id, seq, "created")
+
+
+def _again(row: Row) -> Again:
+    seq, run_id, state, kind, flow, graph, tags, priority, key, generation, deadline_us = row
+    run = NewRun(
+        id=RunId(run_id),
+        flow=flow,
+        graph=graph,
+        params=b"",
+        consts=b"",
+        tags=decode_tags(tags),
+        priority=priority,
+        key=key,
+        kind=kind,
+    )
+    return Again(seq, run, state, generation, deadline_us)

@@ -1,0 +1,188 @@
+"""The leader's verbs of every cycle: take or renew the term, and commit what was decided.
+
+The fence is the term on the one leader row, read inside the same write
+transaction: a leader that was paused and woke up finds a higher term there and
+changes nothing, whatever its lease says.
+
+Workers that were asked for, in the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from locktender.base.changes import RunEnd
+from locktender.base.clock import SECOND
+from locktender.base.errors import NotLeader, OutOfOrder
+from locktender.base.events import NOBODY, Change
+from locktender.base.states import HOLDING
+from locktender.kernel.lanes import rank
+from locktender.store.admission import TOTAL, WINDOW_SECONDS, closing
+from locktender.store.decode import asked_workers, decode_said, decode_tags, encode
+from locktender.store.protocol import Commit, Committed, Elect, Leadership
+from locktender.store.provisioning import Provision, ProvisionState
+from locktender.store.replacements import heirs, let_go
+from locktender.store.sqlite.history import record
+from locktender.store.sqlite.session import SqliteSession, listed
+
+
+def elect(tx: SqliteSession, elect: Elect, dead: Callable[[str], bool]) -> Leadership:
+    term, owner, expires_at, cycle, _, now = tx.row("leader")
+    until = now + elect.lease_us
+    if elect.term:
+        if (term, owner) != (elect.term, elect.owner):
+            return Leadership(0, owner, expires_at, now)
+        tx.run("leader_renew", until)
+        return Leadership(term, owner, until, now, cycle)
+    # An owner that stands again has lost its memory: it needs a new term, because tokens
+    # are counted within one.
+    if owner != elect.owner and expires_at > now and not dead(owner):
+        return Leadership(0, owner, expires_at, now)
+    term += 1
+    tx.run("leader_take", term, elect.owner, until)
+    change = Change("leader", 0, owner, elect.owner, 0, {"lease_us": elect.lease_us})
+    record(tx, now, f"leader:{elect.owner}", [(NOBODY, [change])], term=term)
+    return Leadership(term, elect.owner, until, now)
+
+
+def resign(tx: SqliteSession, owner: str, term: int) -> None:
+    tx.run("leader_resign", owner, term)
+
+
+def fence(tx: SqliteSession, term: int) -> tuple[int, int, int]:
+    """(last cycle, its seq, now), if `term` is still the term."""
+    current, owner, _, cycle, seq, now = tx.row("leader")
+    if current != term:
+        raise NotLeader(
+            f"term {term} has ended; {owner!r} leads in term {current}.",
+            field="term",
+            got=term,
+            hint="Stand for election again and reload.",
+        )
+    return cycle, seq, now
+
+
+def commit(tx: SqliteSession, commit: Commit) -> Committed:
+    cycle, seq, now = fence(tx, commit.term)
+    if commit.cycle <= cycle:
+        return Committed(seq, now)
+    if commit.previous and commit.previous != cycle:
+        # The one before it failed and is being tried again: this one must wait for it.
+        raise OutOfOrder(
+            f"cycle {commit.cycle} follows cycle {commit.previous}, which is not written yet.",
+            field="previous",
+            got=commit.previous,
+        )
+    _write_tasks(tx, commit)
+    _write_runs(tx, commit, now)
+    if commit.node_inputs:
+        tx.each("node_input_add", commit.node_inputs)
+    if commit.buckets:
+        tx.each("bucket_save", commit.buckets)
+    if commit.reservations is not None:
+        tx.run("reservation_clear")
+        tx.each("reservation_add", commit.reservations)
+    if commit.lingers is not None:
+        tx.run("linger_clear")
+        tx.each("linger_add", commit.lingers)
+    if commit.requests_done:
+        tx.run("request_done", listed(commit.requests_done))
+    seq = record(
+        tx, commit.at or now, commit.actor, commit.events, term=commit.term, cycle=commit.cycle
+    )
+    seq = seq or tx.row("last_seq")[0]
+    tx.run("leader_cycle", commit.cycle, seq)
+    return Committed(seq, now)
+
+
+def _write_tasks(tx: SqliteSession, commit: Commit) -> None:
+    # In this order: a task may be made, started and completed within one commit.
+    if commit.tasks_new:
+        tx.each("task_new", commit.tasks_new)
+    if commit.tasks_saved:
+        tx.each("task_save", commit.tasks_saved)
+        idle = [save.id for save in commit.tasks_saved if save.state not in HOLDING]
+        if idle:
+            tx.run("order_remove", listed(idle))
+    if commit.tasks_ended:
+        tx.each("task_end", commit.tasks_ended)
+    if commit.orders:
+        tx.each("order_add", commit.orders)
+
+
+def _write_runs(tx: SqliteSession, commit: Commit, now: int) -> None:
+    if commit.reprioritised:
+        _reprioritise(tx, commit.reprioritised)
+    if commit.runs_started:
+        tx.each("run_start", commit.runs_started)
+        tx.run("queue_remove", listed(start.run for start in commit.runs_started))
+    if commit.runs_marked:
+        tx.each("run_mark", commit.runs_marked)
+    if commit.runs_ended:
+        _end(tx, commit.runs_ended, now)
+
+
+def _end(tx: SqliteSession, ended: list[RunEnd], now: int) -> None:
+    ends = {end.run: end for end in ended}
+    runs = tx.all("runs_open", listed(ends))
+    tx.each("run_end", [ends[row[0]] for row in runs])
+    closed = [decode_tags(tags) for _, _, kind, tags, *_ in runs if kind != "hold"]
+    if closed:
+        names = closing(tx.limits(), closed)
+        tx.each("counter_close", sorted(names.items()))
+        second = now // SECOND
+        tx.run("drain_add", second % WINDOW_SECONDS, second, names[TOTAL])
+    queued = [run for run, state, *_ in runs if state == "queued"]
+    if queued:
+        tx.run("queue_remove", listed(queued))
+    keyed = {run: waits_for for run, _, _, _, key, waits_for in runs if key is not None}
+    if keyed:
+        for heir, run in heirs(keyed):
+            tx.run("key_pass", heir, run)
+        tx.run("key_free", listed(keyed))
+        _let_go(tx, keyed)
+
+
+def _let_go(tx: SqliteSession, ended: dict[int, int | None]) -> None:
+    """Replacements that waited for ended runs."""
+    for still, run in let_go(ended, (row[0] for row in tx.all("runs_awaited", listed(ended)))):
+        tx.run("run_waits_on", still, run)
+
+
+def _reprioritise(tx: SqliteSession, wanted: list[tuple[int, int]]) -> None:
+    priorities = dict(wanted)
+    limits = tx.limits()
+    moves: list[tuple[int, int, int, int, int]] = []
+    for run, lane, _, _, queued_at in tx.all("queued_runs_by_seq", listed(priorities)):
+        priority = priorities[run]
+        moves.append((run, priority, lane, *rank(limits, priority, queued_at)))
+    move(tx, moves)
+
+
+def move(tx: SqliteSession, moves: list[tuple[int, int, int, int, int]]) -> None:
+    """Gives queued runs a new (priority, lane, rank1, rank2)."""
+    # The old place is found from the run's row, so it goes before the row changes.
+    tx.run("queue_remove", listed(run for run, *_ in moves))
+    tx.each("run_rank", moves)
+    tx.each("queue_add", [(*place, run) for run, _, *place in moves])
+
+
+def provision(tx: SqliteSession, provision: Provision) -> None:
+    _, _, now = fence(tx, provision.term)
+    until = now + provision.start_timeout_us
+    tx.each("asked_add", [(name, now, until, body) for name, body in provision.asked.items()])
+    forget(tx, provision.gone)
+    if provision.said is not None:
+        tx.run("provisioner_say", provision.term, encode(provision.said))
+
+
+def forget(tx: SqliteSession, names: list[str]) -> None:
+    if names:
+        tx.run("asked_remove", listed(names))
+
+
+def provisioned(tx: SqliteSession) -> ProvisionState:
+    asked, said = tx.all("asked_list"), tx.one("provisioner_said")
+    return ProvisionState(
+        tx.now(), asked_workers(asked), None if said is None else decode_said(said[0])
+    )

@@ -1,0 +1,122 @@
+"""Who is alive on this machine: each owner holds a lock that only its death, or leaving, releases.
+
+A lease says that an owner is alive until it ends; after a crash everybody waits
+for that. On one machine the kernel knows at once: whoever leads or works keeps
+`<file>-live/<owner>.lock` locked, and the lock is free as soon as the last
+process that inherited it is dead. So
+
+    locked      alive, as far as the lock can tell: the lease decides
+    free        dead, whatever the lease says
+    no file     unknown: the lease decides
+
+A lock is taken before the owner's first row is written and probed only for
+owners that have a row, so a prober never meets an owner that is still coming up.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import threading
+from pathlib import Path
+from urllib.parse import quote
+
+_LONGEST_NAME = 200
+_TRIES = 50
+
+
+class Liveness:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._held: dict[str, int] = {}
+        self._guard = threading.Lock()
+
+    def hold(self, owner: str) -> None:
+        """Holds the owner's lock until `drop`, `close` or the death of this process and its heirs."""
+        with self._guard:
+            if owner in self._held:
+                return
+            self._folder.mkdir(parents=True, exist_ok=True)
+            if (fd := self._acquire(self._file(owner))) is not None:
+                self._held[owner] = fd
+
+    def fd(self, owner: str) -> int | None:
+        """For children that do the owner's work: whoever inherits it keeps the owner alive."""
+        return self._held.get(owner)
+
+    def drop(self, owner: str) -> None:
+        """The owner has left in order: no lock, no file."""
+        with self._guard:
+            fd = self._held.pop(owner, None)
+            if fd is not None:
+                self._file(owner).unlink(missing_ok=True)
+                os.close(fd)
+
+    def dead(self, owner: str) -> bool:
+        """Whether the kernel has released the owner's lock."""
+        if owner in self._held:
+            return False
+        try:
+            fd = os.open(self._file(owner), os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            return _try(fd)
+        finally:
+            os.close(fd)
+
+    def forget(self, owner: str) -> None:
+        """Removes the file of an owner declared lost, unless another process holds it after all."""
+        if owner in self._held:
+            self.drop(owner)
+            return
+        path = self._file(owner)
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            return
+        try:
+            if _try(fd):
+                path.unlink(missing_ok=True)
+        finally:
+            os.close(fd)
+
+    def close(self) -> None:
+        """Lets go of every lock. The files stay, free: others learn at once that nobody renews here."""
+        with self._guard:
+            for fd in self._held.values():
+                os.close(fd)
+            self._held.clear()
+
+    def _acquire(self, path: Path) -> int | None:
+        for _ in range(_TRIES):
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            # Between open and lock a prober may have removed the file: a lock on it would be seen by nobody.
+            if _try(fd) and _is(path, fd):
+                return fd
+            os.close(fd)
+        return None
+
+    def _file(self, owner: str) -> Path:
+        name = quote(owner, safe="")
+        if len(name) > _LONGEST_NAME:
+            name = hashlib.sha256(owner.encode()).hexdigest()
+        return self._folder / f"{name}.lock"
+
+
+def _try(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is(path: Path, fd: int) -> bool:
+    try:
+        named = path.stat()
+    except OSError:
+        return False
+    ours = os.fstat(fd)
+    return (named.st_dev, named.st_ino) == (ours.st_dev, ours.st_ino)

@@ -1,0 +1,131 @@
+"""The worker's verbs: join and renew, accept, finish, leave.
+
+`accept` meets the leader's `withdraw`, `finish` meets its `expire`. Each reads
+the row's (state, token) and changes it within one write transaction, so the
+second of two finds the row moved and leaves it alone.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from locktender.base.changes import Order, TaskRow
+from locktender.base.events import NOBODY, Change
+from locktender.base.model import WorkerRow
+from locktender.store.decode import decode_worker, encode
+from locktender.store.history import by_run
+from locktender.store.protocol import Accept, Beat, Beaten, Finish, Started
+from locktender.store.sqlite.history import record
+from locktender.store.sqlite.session import SqliteSession, listed, mapped
+from locktender.store.worker_changes import changed, end_of, is_news, joined, left, may_end
+
+log: logging.Logger = logging.getLogger(__name__)
+
+_TASK_COLUMNS = len(TaskRow._fields)
+
+
+def beat(tx: SqliteSession, beat: Beat) -> Beaten:
+    now = tx.now()
+    worker = beat.worker
+    until = now + beat.lease_us
+    known = tx.one("worker_get", worker.id)
+    if known is None:
+        if tx.one("worker_lost", worker.id) is not None:
+            return Beaten(0, now)
+        _save(tx, worker, now, until)
+        if worker.provision:
+            tx.run("asked_joined", now, worker.provision)
+        tx.run("workers_changed")
+        _tell(tx, now, worker.id, joined(worker))
+        return Beaten(until, now)
+    since, lease_until, body = known
+    # Its tasks may be given to others from the moment the lease has passed: too late to renew.
+    if lease_until < now:
+        return Beaten(0, now)
+    _save(tx, worker, since, until)
+    before = decode_worker(body)
+    if is_news(before, worker):
+        tx.run("workers_changed")
+    change = changed(before, worker)
+    if change is not None:
+        _tell(tx, now, worker.id, change)
+    return Beaten(until, now)
+
+
+def _save(tx: SqliteSession, worker: WorkerRow, since: int, until: int) -> None:
+    tx.run("worker_save", worker.id, since, until, encode(worker))
+
+
+def _tell(tx: SqliteSession, now: int, worker: str, change: Change) -> None:
+    record(tx, now, f"worker:{worker}", [(NOBODY, [change])])
+
+
+def leave(tx: SqliteSession, worker: str) -> None:
+    if tx.one("worker_get", worker) is None:
+        return
+    if tx.all("worker_tasks", listed([worker])):
+        # Without its row nobody would ever declare these tasks abandoned.
+        tx.run("worker_end_lease", worker)
+        return
+    tx.run("worker_remove", worker)
+    tx.run("workers_changed")
+    _tell(tx, tx.now(), worker, left(worker))
+
+
+def orders(tx: SqliteSession, worker: str) -> list[Order]:
+    return [Order(*row) for row in tx.all("orders_of", worker)]
+
+
+def accept(tx: SqliteSession, accept: Accept) -> tuple[list[Started], int]:
+    """What was started, and how many offers were stale."""
+    now = tx.now()
+    tokens = dict(accept.tasks)
+    lease = tx.one("worker_get", accept.worker)
+    if lease is None or lease[1] < now:
+        log.warning("worker %s accepted %d tasks without a lease", accept.worker, len(tokens))
+        return [], len(tokens)
+    wanted = mapped(tokens)
+    accepted = tx.all("task_accept", now, accept.worker, wanted)
+    started = [
+        Started(TaskRow._make(row[:_TASK_COLUMNS]), *row[_TASK_COLUMNS:])
+        for row in tx.all("tasks_accepted", accept.worker, wanted)
+    ]
+    if accepted:
+        data = {"worker": accept.worker}
+        changes = [
+            Change("task", task, "scheduled", "running", token, data) for task, token in accepted
+        ]
+        tx.run("offer_remove", listed(tokens))
+        record(tx, now, f"worker:{accept.worker}", by_run(changes).items())
+    stale = len(tokens) - len(started)
+    if stale:
+        log.info("worker %s came too late for %d of its offers", accept.worker, stale)
+    return started, stale
+
+
+def finish(tx: SqliteSession, finish: Finish) -> list[tuple[int, int]]:
+    now = tx.now()
+    owned = {
+        task: (token, state)
+        for task, token, state, _ in tx.all("tasks_owned", listed(e.task for e in finish.ended))
+    }
+    stale: list[tuple[int, int]] = []
+    rows: list[tuple[int, str, bytes | None, bytes | None]] = []
+    changes: list[Change] = []
+    for ended in finish.ended:
+        token, state = owned.get(ended.task, (0, ""))
+        if token == ended.token and may_end(state, ended.state):
+            rows.append((ended.task, ended.state, ended.output, ended.error))
+            changes.append(end_of(ended, state))
+            owned[ended.task] = token, ended.state
+        elif (token, state) != (ended.token, ended.state):
+            stale.append((ended.task, ended.token))
+    if rows:
+        tx.each("task_finish", rows, now)
+        tx.run("order_remove", listed(row[0] for row in rows))
+        record(tx, now, f"worker:{finish.worker}", by_run(changes).items())
+    if stale:
+        log.warning(
+            "worker %s: %d stale writes refused, first %s", finish.worker, len(stale), stale[0]
+        )
+    return stale

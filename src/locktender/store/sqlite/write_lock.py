@@ -1,0 +1,80 @@
+"""Turns between the processes that write one file.
+
+SQLite's busy handler sleeps and tries again, so a process that commits without
+pause wins nearly every time and another may wait for seconds. Here every
+writer passes two locked files:
+
+    take Q, take W, release Q, transaction, release W
+
+Q is the place at the head of the line, W the write itself. A hot writer that
+comes round again finds Q taken by the one who waits for W, and must stand
+behind it. The locks are the kernel's (`flock`): a process that dies holds none.
+Waiting is by short sleeps and not by a blocking `flock`, which nothing could
+end: a process stopped in the middle of its write must cost the others an
+error, not their life.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from pathlib import Path
+
+from locktender.base.clock import Clock
+from locktender.store.sqlite.faults import busy
+
+_FIRST_SLEEP_SECONDS = 0.000_1
+_LONGEST_SLEEP_SECONDS = 0.000_5
+
+
+class WriteLock:
+    def __init__(self, path: Path, clock: Clock, timeout_us: int) -> None:
+        self._path = path
+        self._clock = clock
+        self._timeout_us = timeout_us
+        self._head = _lock_file(path, "-q.lock")
+        try:
+            self._write = _lock_file(path, "-w.lock")
+        except BaseException:
+            os.close(self._head)
+            raise
+
+    def enter(self) -> None:
+        """Returns when it is this process's turn to write; `StoreBusy` after the timeout."""
+        self._take(self._head)
+        try:
+            self._take(self._write)
+        finally:
+            # Only now: to let Q go before W is ours would let a hot writer pass us for ever.
+            fcntl.flock(self._head, fcntl.LOCK_UN)
+
+    def leave(self) -> None:
+        fcntl.flock(self._write, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        os.close(self._head)
+        os.close(self._write)
+
+    def _take(self, lock: int) -> None:
+        if _try(lock):
+            return
+        started = self._clock.monotonic()
+        sleep = _FIRST_SLEEP_SECONDS
+        while not _try(lock):
+            if self._clock.monotonic() - started > self._timeout_us:
+                raise busy(self._path)
+            time.sleep(sleep)
+            sleep = min(sleep * 1.5, _LONGEST_SLEEP_SECONDS)
+
+
+def _try(lock: int) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _lock_file(path: Path, suffix: str) -> int:
+    return os.open(path.with_name(path.name + suffix), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)

@@ -1,0 +1,231 @@
+"""What bodies log, kept per attempt.
+
+Every record that Python's `logging` hands to its handlers is looked at once
+more: if the code that made it belongs to an attempt (a context variable says
+so), a line is kept with the attempt. A handler on the root logger would be
+simpler and wrong: with one there, `logging.basicConfig()` in a user's script
+does nothing, warnings of an unconfigured program are no longer printed, and
+loggers that do not propagate are missed. So `Logger.callHandlers` is wrapped:
+levels, filters and the user's own handlers are all as they were.
+
+A body that logs nothing costs nothing; nobody writes before the attempt ends.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from typing import Any, Final, cast
+
+from locktender.base.clock import SECOND, SystemClock
+from locktender.base.model import MAX_BYTES, MAX_LINE, MAX_LINES, AttemptLog, LogLine, encode_log
+from locktender.worker.executors.protocol import CURRENT, Attempt
+
+STEP_LOGGER: Final = "locktender.step"
+MAX_KEPT_BYTES: Final = 64 * 1024 * 1024
+"""Of all attempts in flight together: who logs beyond it loses lines of its own."""
+MAX_NAME: Final = 200
+MAX_LEVEL: Final = 1_000_000
+MAX_AT: Final = 253_402_300_799 * SECOND
+MAX_DEPTH: Final = 3
+"""How deep a text may log while it is made. Each depth may make two more: this bounds the work, too."""
+_OVERHEAD = 40
+"""Bytes a line takes in JSON beside its texts."""
+_formatter = logging.Formatter()
+_clock = SystemClock()
+_here = threading.local()
+_wrapped: list[Callable[[logging.Logger, logging.LogRecord], None]] = []
+"""What was there before us; empty: bodies' records are not kept yet."""
+
+
+class _All:
+    """The bytes of all attempts' lines in this process, and the one lock on them."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        # A signal handler or a finaliser that logs may come in between, in the very thread that has it.
+        self.lock = threading.RLock()
+
+
+_all = _All()
+# A body may fork while another thread keeps a line: the lock would never be free in the fork.
+os.register_at_fork(after_in_child=lambda: setattr(_all, "lock", threading.RLock()))
+
+
+class CapturedLines:
+    """The newest lines of one attempt, within bounds. Bodies may log from several threads."""
+
+    __slots__ = ("_bytes", "_closed", "_dropped", "_lines")
+
+    def __init__(self) -> None:
+        self._lines: deque[LogLine] = deque()
+        self._bytes = 0
+        self._dropped = 0
+        self._closed = False
+
+    def add(self, lines: Iterable[LogLine], dropped: int = 0) -> None:
+        with _all.lock:
+            if self._closed:
+                return  # a thread that has outlived its attempt
+            self._dropped += dropped
+            for line in lines:
+                self._lines.append(line)
+                self._count(_size(line))
+            while self._lines and self._too_much():
+                try:
+                    oldest = self._lines.popleft()
+                except IndexError:
+                    break  # a signal handler that logs has come in between
+                self._count(-_size(oldest))
+                self._dropped += 1
+
+    def take(self, *, last: bool = False) -> AttemptLog:
+        """All there is; nothing is left. After the `last` time nothing more is kept."""
+        with _all.lock:
+            self._closed = self._closed or last
+            taken, self._lines = self._lines, deque()
+            self._count(-self._bytes)
+            dropped, self._dropped = self._dropped, 0
+        return AttemptLog(dropped, list(taken))
+
+    def body(self) -> bytes:
+        """As it is stored, at the end of the attempt."""
+        return encode_log(self.take(last=True))
+
+    def _count(self, size: int) -> None:
+        self._bytes += size
+        _all.bytes += size
+
+    def _too_much(self) -> bool:
+        return (
+            len(self._lines) > MAX_LINES or self._bytes > MAX_BYTES or _all.bytes > MAX_KEPT_BYTES
+        )
+
+
+def install() -> None:
+    """From here on bodies' records are kept. Once per process: others may wrap it after us."""
+    if not _wrapped:
+        _wrapped.append(logging.Logger.callHandlers)
+        logging.Logger.callHandlers = _seen
+
+
+def _seen(self: logging.Logger, record: logging.LogRecord) -> None:
+    job = CURRENT.get(None)
+    if job is not None:
+        keep(job, record)
+    _wrapped[0](self, record)
+
+
+def keep(job: Attempt, record: logging.LogRecord) -> None:
+    """One line of this attempt. What cannot be kept must not fail the body that logs it."""
+    depth: int = getattr(_here, "depth", 0)
+    if depth >= MAX_DEPTH:
+        return  # a text that logs while it is made, and there makes itself again
+    _here.depth = depth + 1
+    try:
+        line = _line(job, record)
+    finally:
+        _here.depth = depth
+    if job.lines is None:
+        job.lines = CapturedLines()
+    job.lines.add((line,))
+    if job.telling is not None:
+        job.telling.wake()
+
+
+def _line(job: Attempt, record: logging.LogRecord) -> LogLine:
+    """Only plain values of bounded size: whatever is in it must pass every encoder."""
+    text = _clean(job, text_of(record))
+    if len(text) > MAX_LINE:
+        text = f"{text[:MAX_LINE]}… ({len(text) - MAX_LINE:,} characters more)"
+    name = _clean(job, _shown(record.name))[:MAX_NAME]
+    try:
+        at = int(record.created * SECOND)
+        level = min(max(int(record.levelno), 0), MAX_LEVEL)
+    except (TypeError, ValueError, OverflowError):  # a record made by hand
+        at, level = _clock.now(), logging.INFO
+    return LogLine(min(max(at, 0), MAX_AT), level, name, text)
+
+
+def text_of(record: logging.LogRecord) -> str:
+    """What it says, with its traceback. What cannot be formatted is said as it was given, without arguments."""
+    try:
+        text = record.getMessage()
+        if record.exc_info and record.exc_info[0] is not None:
+            text = f"{text}\n{_formatter.formatException(record.exc_info)}"
+        if record.stack_info:
+            text = f"{text}\n{record.stack_info}"
+    except Exception as error:  # noqa: BLE001 — a user's arguments and __str__ may do anything
+        return f"{_shown(record.msg)} (cannot be formatted: {type(error).__name__})"
+    return text
+
+
+def _shown(message: object) -> str:
+    """A message that cannot be formatted: as it was given, if there is any way."""
+    if isinstance(message, str):
+        return message
+    try:
+        return repr(message)
+    except Exception:  # noqa: BLE001 — a user's __repr__ may do anything
+        return f"<{type(message).__name__}>"
+
+
+def _clean(job: Attempt, text: str) -> str:
+    if job.redact is not None:
+        text = job.redact(text)  # before it is cut: half a secret would not be found
+    # Half characters are no text for any encoder.
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+class StepLog(logging.LoggerAdapter[logging.Logger]):
+    """`current().log`: kept from INFO up, whatever level the process's logging is set to."""
+
+    def __init__(self, job: Attempt) -> None:
+        fields = {
+            "run": job.run_id,
+            "task": job.task,
+            "attempt": job.attempt,
+            "step": job.step.name,
+        }
+        super().__init__(logging.getLogger(STEP_LOGGER), fields)
+        self._job = job
+
+    def isEnabledFor(self, level: int) -> bool:  # noqa: N802 — logging's own name
+        return level >= logging.INFO or super().isEnabledFor(level)
+
+    def process(
+        self, msg: Any, kwargs: MutableMapping[str, Any]
+    ) -> tuple[Any, MutableMapping[str, Any]]:
+        """The attempt's fields beside the caller's own."""
+        own: Mapping[str, object] = kwargs.get("extra") or {}
+        kwargs["extra"] = {**(self.extra or {}), **own}
+        return msg, kwargs
+
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        if self.logger.isEnabledFor(level):
+            # The frame of this method is not the caller's.
+            kwargs["stacklevel"] = kwargs.get("stacklevel", 1) + 1
+            said, options = self.process(msg, kwargs)
+            self.logger.log(level, said, *args, **options)
+        elif level >= logging.INFO:
+            record = logging.LogRecord(
+                STEP_LOGGER, level, "", 0, msg, args, _exc_info(kwargs.get("exc_info"))
+            )
+            keep(self._job, record)
+
+
+def _exc_info(given: Any) -> Any:
+    """As `Logger._log` reads it: an exception, a triple, or true for the one being handled."""
+    if isinstance(given, BaseException):
+        return type(given), given, given.__traceback__
+    if isinstance(given, tuple):
+        return cast("Any", given)
+    return sys.exc_info() if given else None
+
+
+def _size(line: LogLine) -> int:
+    return _OVERHEAD + len(line.logger) + len(line.text.encode())

@@ -1,0 +1,197 @@
+"""What a worker and its child processes send each other: a length, then MessagePack.
+
+To the child: one `Hello`, then one `Work` at a time. From the child: one
+`Report` when it is ready (token 0), then one per work; before that any number
+of notes on what the body logged and how far it is. No pickle: a child can
+say nothing that runs code in the worker.
+
+A child process's side of the line to its worker.
+
+The end of a body is sent by the thread that ran it. What the body logs and how
+far it is goes out beside it, a few times a second, from a thread that is
+started with the first such word: the body never waits for the line, a body
+that says nothing has no thread, and when the child is killed at most the last
+moment's lines are lost with it.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import Final, Literal
+
+import msgspec
+
+from locktender.base.model import AttemptLog, Failure, Progress
+from locktender.worker.executors.protocol import Attempt
+from locktender.worker.executors.sources import CodeSource
+
+MAX_FRAME: Final = 256 * 1024 * 1024
+READY: Final = 0
+_LENGTH = struct.Struct("<I")
+
+
+class Hello(msgspec.Struct, frozen=True, array_like=True):
+    sys_path: list[str]
+    steps: str
+    """`module:attribute` (dotted) of the mapping from names to steps, filled by importing their source."""
+    max_result: int | None
+    sources: list[CodeSource]
+    """What to import before it says that it is ready."""
+    log_level: int = 0
+    """Of the worker's root logger, so that a body's lines pass or do not as they would there."""
+    step_level: int = 0
+    """Of what `current().log` writes to; the worker's own loggers may have another."""
+    prints: bool = False
+    """The worker prints what bodies log: so does the child."""
+    own_level: int = 0
+    """From where on the worker prints its own lines, and what `current().log` writes; 0: it does not."""
+
+
+class Work(msgspec.Struct, frozen=True, array_like=True):
+    task: int
+    token: int
+    run_id: str
+    attempt: int
+    step: str
+    source: CodeSource
+    call: bytes
+    work_root: str | None
+    timeout_us: int | None
+    flow: str = ""
+    worker: str = ""
+    trace: str | None = None
+
+
+class Report(msgspec.Struct, frozen=True, array_like=True):
+    token: int
+    state: Literal["completed", "failed", "timed_out", "note"] = "completed"
+    output: bytes | None = None
+    failure: Failure | None = None
+    log: AttemptLog | None = None
+    """Lines since the last note."""
+    progress: Progress | None = None
+    spent: bool = False
+    """The child must not be used again: its body left something that cannot be ended without it."""
+
+
+_encode = msgspec.msgpack.Encoder().encode
+decode_hello: Callable[[bytes], Hello] = msgspec.msgpack.Decoder(Hello).decode
+decode_work: Callable[[bytes], Work] = msgspec.msgpack.Decoder(Work).decode
+decode_report: Callable[[bytes], Report] = msgspec.msgpack.Decoder(Report).decode
+
+
+def frame(message: Hello | Work | Report) -> bytes:
+    body = _encode(message)
+    return _LENGTH.pack(len(body)) + body
+
+
+class Frames:
+    """Cuts a stream of bytes into frames again."""
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The frames that `data` completes. Raises ValueError where the stream makes no sense."""
+        # Nearly always one whole frame arrives at once: no copy through the buffer then.
+        if not self._rest and len(data) >= 4 and len(data) == 4 + _size(data):
+            return [data[4:]]
+        self._rest += data
+        found: list[bytes] = []
+        start = 0
+        while len(self._rest) - start >= 4:
+            end = start + 4 + _size(self._rest, start)
+            if len(self._rest) < end:
+                break
+            found.append(bytes(self._rest[start + 4 : end]))
+            start = end
+        del self._rest[:start]
+        return found
+
+
+def _size(data: bytes | bytearray, start: int = 0) -> int:
+    (size,) = _LENGTH.unpack_from(data, start)
+    if size > MAX_FRAME:
+        raise ValueError(f"a frame of {size:,} bytes: the stream is broken")
+    return size
+
+
+PAUSE_SECONDS = 0.2
+
+
+class ChildReporter:
+    def __init__(self, line: socket.socket) -> None:
+        self._line = line
+        self._pid = os.getpid()
+        self.spent: bool = False
+        """What the last body left behind makes this process unfit for another: told with its end."""
+        self._lock = threading.Lock()
+        # Not an event: a signal handler that logs may come into the middle of `put`, and only this
+        # kind of queue is made for that.
+        self._news: SimpleQueue[None] = SimpleQueue()
+        self._told = True
+        self._thread: threading.Thread | None = None
+        self._job: Attempt | None = None
+        self._progress: Progress | None = None
+
+    def send(self, report: Report) -> None:
+        with self._lock:
+            self._line.sendall(frame(report))
+
+    def begin(self, job: Attempt) -> None:
+        with self._lock:
+            self._job, self._progress = job, None
+
+    def end(self, report: Report) -> None:
+        """The body's end, with the lines that have not been told yet. Nothing is told of it after that."""
+        with self._lock:
+            job, self._job = self._job, None
+            if job is not None and job.lines is not None:
+                report = msgspec.structs.replace(report, log=job.lines.take(last=True))
+            if self.spent:
+                report = msgspec.structs.replace(report, spent=True)
+            self._line.sendall(frame(report))
+
+    def put(self, progress: Progress) -> None:
+        job = self._job
+        if job is not None and job.token == progress.token:
+            self._progress = progress
+            self.wake()
+
+    def forget(self, token: int) -> None:
+        """The worker forgets by itself, at the end."""
+
+    def wake(self) -> None:
+        # A process that the body forked has this object too, but the line is not its to write on.
+        if os.getpid() != self._pid:
+            return
+        if self._told:
+            self._told = False
+            self._news.put(None)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._talk, name="locktender-notes", daemon=True)
+            self._thread.start()
+
+    def _talk(self) -> None:
+        with suppress(OSError):  # the worker is gone: so are we, soon
+            while True:
+                self._news.get()
+                self._told = True  # first: what comes from here on has a wake of its own
+                self._tell()
+                time.sleep(PAUSE_SECONDS)
+
+    def _tell(self) -> None:
+        with self._lock:
+            job = self._job
+            if job is None:
+                return
+            progress, self._progress = self._progress, None
+            log = None if job.lines is None else job.lines.take()
+            self._line.sendall(frame(Report(job.token, "note", log=log, progress=progress)))

@@ -1,0 +1,170 @@
+"""What a worker and its executors agree on: a job goes in, exactly one outcome comes out.
+
+A job is one accepted attempt. `start` never blocks and never raises; `done` is
+called exactly once for it, on the loop's thread, when the body has truly ended:
+until then the attempt keeps its permit, even if it was told to stop. Whatever
+the body does after it was told to stop, the outcome is the one that was asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
+
+from locktender.base.errors import NotFound
+from locktender.base.model import Failure, Progress
+from locktender.worker.executors import workdirs
+from locktender.worker.executors.redaction import Redactor
+from locktender.worker.executors.sources import CodeSource
+
+if TYPE_CHECKING:
+    from locktender.worker.executors.capture import CapturedLines
+
+EndState = Literal["completed", "failed", "timed_out", "cancelled"]
+StopReason = Literal["cancel", "timeout", "lease_lost", "drain", "kill", "error"]
+"""Why an attempt is told to end. `timeout` ends it timed_out, `error` failed (with `Attempt.raised`); all others
+end it cancelled, and the worker decides by the outcome's `reason` what to write (a drained attempt is handed
+back)."""
+
+MAX_RESULT_BYTES: Final = 2 * 1024 * 1024
+
+
+class ProgressSink(Protocol):
+    """Where an attempt's progress goes: `ProgressReports` of the worker, or the line of a child to it."""
+
+    def put(self, progress: Progress) -> None: ...
+    def forget(self, token: int) -> None: ...
+
+
+class StepCode(Protocol):
+    """What an executor needs of a step."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def fn(self) -> Callable[..., Any]: ...
+    @property
+    def retry_on(self) -> tuple[type[BaseException], ...] | None:
+        """None: every error may be retried."""
+        ...
+
+    def decode_call(self, raw: bytes, /) -> tuple[Sequence[Any], Mapping[str, Any]]: ...
+    def encode_result(self, value: Any, /) -> bytes: ...
+
+
+@dataclass(slots=True, eq=False)
+class Attempt:
+    """One accepted attempt. A body sees it as `current()`."""
+
+    task: int
+    token: int
+    run_id: str
+    step: StepCode
+    call: bytes
+    timeout_us: int | None = None
+    attempt: int = 1
+    work_root: Path | None = None
+    source: CodeSource | None = None
+    """Where a child process finds the step; None: where `step.fn` was defined."""
+    deadline_us: int | None = None
+    """When the timeout ends it, on the boot-time clock; set when the body starts."""
+    stop_reason: StopReason | None = None
+    """Set when it is told to stop. A thread cannot be stopped from outside: its body may look here."""
+    has_workdir: bool = False
+    flow: str = ""
+    worker: str = ""
+    trace: str | None = None
+    """The trace of whoever submitted the run (W3C `traceparent`)."""
+    progress: ProgressSink | None = None
+    """Where the body's progress goes; None: nobody wants to know."""
+    redact: Redactor | None = None
+    """Takes the values of its secrets out of a text; None: it has none."""
+    lines: CapturedLines | None = None
+    """What its body logged so far; None: nothing."""
+    telling: Telling | None = None
+    """In a child process: who tells the worker of new lines."""
+    span: Any = None
+    """Its span, where somebody collects traces."""
+    home: Home | None = None
+    """Who carries it in this process."""
+    raised: Failure | None = None
+    """What something that its body started has raised: it fails with it, whatever the body does."""
+
+    @property
+    def workdir(self) -> Path:
+        """This attempt's own directory, made on first use and removed when the attempt ends."""
+        if self.work_root is None:
+            raise NotFound("this attempt has no work directory.", hint="Set work_dir.")
+        # Set first: a directory half made when the body is stopped must be removed too.
+        self.has_workdir = True
+        return workdirs.create(self.work_root, self.task, self.token)
+
+
+class Home(Protocol):
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop: ...
+    def fail(self, job: Attempt, failure: Failure) -> bool:
+        """End an attempt with what it has started raised; False: it has ended. From any thread."""
+        ...
+
+    def carries(self, job: Attempt) -> bool:
+        """Whether its attempt is still in flight."""
+        ...
+
+
+class Telling(Protocol):
+    def wake(self) -> None:
+        """There is something new to tell."""
+        ...
+
+
+class Outcome(NamedTuple):
+    state: EndState
+    output: bytes | None = None
+    failure: Failure | None = None
+    reason: StopReason | None = None
+    """What it was told to stop for, if it was."""
+    log: bytes | None = None
+    """What its body logged, ready to be stored."""
+
+
+class Stopping(NamedTuple):
+    """An attempt that was told to stop and still runs."""
+
+    token: int
+    reason: StopReason
+    since_us: int
+    task: int = 0
+    step: str = ""
+
+
+Done = Callable[[Attempt, Outcome], None]
+
+CURRENT: ContextVar[Attempt] = ContextVar("locktender_job")
+
+
+class Executor(Protocol):
+    @property
+    def in_flight(self) -> int: ...
+    @property
+    def free(self) -> int:
+        """Permits not in use; −1: no end."""
+        ...
+
+    def start(self, job: Attempt, done: Done) -> None: ...
+    def stop(self, token: int, reason: StopReason) -> None:
+        """Ask one attempt to end. Unknown tokens and second requests change nothing."""
+        ...
+
+    def stopping(self) -> list[Stopping]: ...
+    def kill(self) -> None:
+        """End everything now, by whatever means there are."""
+        ...
+
+    async def close(self, grace_us: int) -> list[int]:
+        """Wait for what is in flight, then stop it (`drain`). Returns tokens that could not be ended."""
+        ...

@@ -1,0 +1,240 @@
+"""How late the worker's loop is, and which step makes it so.
+
+Who runs this: a thread beside the loop, because a loop that is held cannot
+measure itself. It asks the loop for an answer a few times per threshold; where
+none comes in time it looks who holds the loop and at which line. Only who is
+found again and again is blamed: a loop with too much to do is late as well, and
+then whoever is seen last is not at fault. Tasks pay nothing for it: who it
+is stands in the stack of the loop's thread, where the loop calls the handle
+that is running, and the handle has the context it was made in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import sysconfig
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from contextvars import Context
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Final, NamedTuple, Protocol
+
+from locktender.base.clock import MILLISECOND, SECOND, Clock
+
+log: logging.Logger = logging.getLogger(__name__)
+SAY_AGAIN_US: Final = 60 * SECOND
+MOST_REMEMBERED: Final = 1_000
+WINDOW_US: Final = 5 * SECOND
+_RUN: CodeType = asyncio.Handle._run.__code__  # pyright: ignore
+_OURS = str(Path(__file__).parents[1])
+_LIBRARIES: Final = tuple(
+    {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+)
+
+
+class LoopHolder(Protocol):
+    @property
+    def token(self) -> int: ...
+    @property
+    def step(self) -> NamedStep: ...
+
+
+class NamedStep(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+class LoopSample(NamedTuple):
+    """Who had the loop at one moment, and where its code was."""
+
+    who: object
+    """The attempt's token; what is no step's is told apart by the handle that runs."""
+    step: str | None
+    place: str
+    is_users: bool
+    """Whether that line is of a user's own code."""
+
+
+class LoopLag:
+    """`holder` says, from any thread, whose body has the loop; `on_block` hears, on the loop, of every
+    step that held it, once it has let go: (step, how late the loop was). What is no step's is only logged."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        holder: Callable[[], LoopHolder | None],
+        clock: Clock,
+        threshold_us: int,
+        on_block: Callable[[str, int], None] | None = None,
+    ) -> None:
+        self._loop = loop
+        self._holder = holder
+        self._clock = clock
+        self._threshold_us = threshold_us
+        self._on_block = on_block
+        self._thread = threading.Thread(
+            target=self._watch, name="locktender-loop-watch", daemon=True
+        )
+        self._stop = threading.Event()
+        self._answered = threading.Event()
+        self._answered_at = 0
+        self._asked_at = 0
+        self._loop_thread = 0
+        self._worst = 0
+        self._worst_before = 0
+        self._window_since = 0
+        self._said: dict[str, int] = {}
+
+    def start(self) -> None:
+        """On the loop's own thread: whose stack is read from then on."""
+        self._loop_thread = threading.get_ident()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Returns at once: the thread ends by itself, and may be called from the loop."""
+        self._stop.set()
+        self._answered.set()
+
+    def worst_us(self) -> int:
+        """How late the loop was at worst in the last five to ten seconds, also if it still is."""
+        worst = max(self._worst, self._worst_before)
+        asked = self._asked_at
+        late = self._clock.monotonic() - asked if asked and not self._answered.is_set() else 0
+        return max(worst, late)
+
+    # -- in the thread -----------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        half = self._threshold_us / 2 / SECOND
+        while not self._stop.wait(half):
+            self._answered.clear()
+            if self._stop.is_set():  # it came between the two lines: its answer is cleared too
+                return
+            self._asked_at = self._clock.monotonic()
+            try:
+                self._loop.call_soon_threadsafe(self._answer)
+            except RuntimeError:
+                return  # the loop is closed
+            if not self._answered.wait(half):
+                self._late(half)
+            if not self._stop.is_set():
+                self._note(self._answered_at - self._asked_at)
+
+    def _note(self, lag_us: int) -> None:
+        now = self._clock.monotonic()
+        if now - self._window_since >= WINDOW_US:
+            self._worst_before, self._worst, self._window_since = self._worst, 0, now
+        self._worst = max(self._worst, lag_us)
+
+    def _answer(self) -> None:
+        self._answered_at = self._clock.monotonic()
+        self._answered.set()
+
+    def _late(self, half: float) -> None:
+        """No answer after half the threshold: look until it is the same one twice running, a later one
+        three times, then wait for the end of it."""
+        before, times, enough = self._see(), 1, 2
+        while not self._answered.wait(half):
+            sight = self._see()
+            if before is None or sight is None or before.who != sight.who:
+                # Who comes later has not been late for as long: looked at once more.
+                before, times, enough = sight, 1, 3
+                continue
+            times += 1
+            if times >= enough:
+                self._say(sight)
+                step = sight.step
+                del before, sight  # a handle that has run must not be kept alive
+                self._answered.wait()
+                self._tell(step)
+                return
+
+    def _tell(self, step: str | None) -> None:
+        if step is not None and self._on_block is not None and not self._stop.is_set():
+            with suppress(RuntimeError):  # the loop was closed meanwhile
+                lag_us = self._answered_at - self._asked_at
+                self._loop.call_soon_threadsafe(self._on_block, step, lag_us)
+
+    def _see(self) -> LoopSample | None:
+        holder = self._holder()
+        frame = frame_of(self._loop_thread)
+        if holder is not None:
+            return LoopSample(holder.token, holder.step.name, *_place(frame))
+        handle = running_handle(frame)
+        return None if handle is None else LoopSample(handle, None, *_place(frame))
+
+    def _say(self, sight: LoopSample) -> None:
+        now = self._clock.monotonic()
+        subject = sight.step or sight.place
+        if now - self._said.get(subject, -SAY_AGAIN_US) < SAY_AGAIN_US:
+            return
+        if len(self._said) >= MOST_REMEMBERED:
+            self._said.clear()
+        self._said[subject] = now
+        threshold_ms = self._threshold_us // MILLISECOND
+        if not sight.is_users and sight.step is None:
+            # Our own code, or an import of ours, is nothing that its user can change.
+            log.info(
+                "the worker holds its own loop for more than %d ms, at %s",
+                threshold_ms,
+                sight.place,
+            )
+            return
+        if sight.step is None:
+            log.warning(
+                "something that is no step holds the worker's loop for more than %d ms, at %s: nothing"
+                " else of this worker goes on meanwhile. Await what blocks, or give it a thread.",
+                threshold_ms,
+                sight.place,
+            )
+            return
+        log.warning(
+            "step %s holds the worker's loop for more than %d ms, at %s: nothing else of this worker"
+            " goes on meanwhile, and no timeout ends anything. Await what blocks, or make it a step"
+            " without async (a thread).",
+            sight.step,
+            threshold_ms,
+            sight.place,
+        )
+
+
+def frame_of(thread: int) -> FrameType | None:
+    """Where a thread's code is at this moment."""
+    return sys._current_frames().get(thread)  # pyright: ignore[reportPrivateUsage]
+
+
+def running_handle(frame: FrameType | None) -> asyncio.Handle | None:
+    """What the loop has called, seen from within; None: the loop itself waits, or is not Python."""
+    while frame is not None:
+        if frame.f_code is _RUN:
+            handle = frame.f_locals.get("self")
+            return handle if isinstance(handle, asyncio.Handle) else None
+        frame = frame.f_back
+    return None
+
+
+def is_run_frame(frame: FrameType) -> bool:
+    """Whether it is the loop's call of a handle."""
+    return frame.f_code is _RUN
+
+
+def context_of(handle: asyncio.Handle) -> Context:
+    """The context it runs in: that of the task it is a step of, or of whoever asked to be called back."""
+    return handle._context  # pyright: ignore[reportPrivateUsage, reportUnknownMemberType, reportUnknownVariableType, reportAttributeAccessIssue]
+
+
+def _place(frame: FrameType | None) -> tuple[str, bool]:
+    """The innermost line of the user's own code; where there is none, the innermost of all, and False."""
+    innermost = ""
+    while frame is not None and frame.f_code is not _RUN:  # beyond it is who started the loop
+        file = frame.f_code.co_filename
+        place = f"{file}:{frame.f_lineno} ({frame.f_code.co_qualname})"
+        if not file.startswith((_OURS, *_LIBRARIES, "<frozen")):
+            return place, True
+        innermost = innermost or place
+        frame = frame.f_back
+    return innermost or "an unknown line", False
