@@ -255,9 +255,47 @@ def test_a_retried_run_takes_up_its_failed_tasks_in_a_new_generation():
     story.run(1, "failed")
     story.run(1, "queued", actor="client", generation=1)
     story.run(1, "running")
+    story.task(a, "pending")
+    story.task(b, "pending")
     story.task(a, "requested")
     story.perform(a)
     story.task(b, "requested")
     story.perform(b)
     story.run(1, "succeeded")
     assert check(story.history(complete=True)) == []
+
+
+def test_a_retried_run_that_forgets_what_it_had_skipped_is_found():
+    story = tell(CHAIN)
+    a = story.request(1, 0)
+    story.perform(a, "failed", error={"type": "E", "message": ""})
+    story.task(story.new_task(1, 1), "skipped", node=1, index=-1, reason="a failed")
+    story.run(1, "failed")
+    story.run(1, "queued", actor="client", generation=1)
+    story.run(1, "running")
+    story.task(a, "pending")
+    story.task(a, "requested")
+    story.perform(a)
+    story.run(1, "succeeded")
+    assert "terminal" in found(story, complete=True)
+
+
+def test_a_completed_task_that_runs_again_without_a_clean_up_is_found():
+    story = tell(CHAIN)
+    a = story.request(1, 0)
+    story.perform(a)
+    b = story.request(1, 1)
+    story.perform(b, "failed", error={"type": "E", "message": ""})
+    story.run(1, "failed")
+    story.run(1, "queued", actor="client", generation=1)
+    story.run(1, "running")
+    story.task(a, "pending")
+    assert "dependencies" in found(story)
+
+
+def test_a_pending_task_without_a_retry_is_found():
+    story = tell(PLAIN)
+    a = story.request(1)
+    story.perform(a, "failed", error={"type": "E", "message": ""})
+    story.task(a, "pending")
+    assert "dependencies" in found(story)

@@ -168,6 +168,8 @@ class Commit:
     runs_marked: list[RunMark] = field(default_factory=list[RunMark])
     runs_ended: list[RunEnd] = field(default_factory=list[RunEnd])
     tasks_new: list[TaskRow] = field(default_factory=list[TaskRow])
+    tasks_again: list[TaskRow] = field(default_factory=list[TaskRow])
+    """Rows of a retried run that are written over what an earlier try left in them."""
     tasks_saved: list[TaskSave] = field(default_factory=list[TaskSave])
     tasks_ended: list[TaskEnd] = field(default_factory=list[TaskEnd])
     node_inputs: list[NodeInput] = field(default_factory=list[NodeInput])
@@ -194,6 +196,7 @@ class Commit:
             self.own_ends
             or self.runs_marked
             or self.runs_ended
+            or self.tasks_again
             or self.tasks_ended
             or self.lingers is not None
             or self.requests_done

@@ -21,6 +21,8 @@ class RunState(StrEnum):
 
 
 class TaskState(StrEnum):
+    PENDING = "pending"
+    """The row of an earlier try of a retried run: what it needs decides whether it is requested again."""
     REQUESTED = "requested"
     SCHEDULED = "scheduled"
     RUNNING = "running"
@@ -102,7 +104,12 @@ TASK_CHANGES: Final[dict[tuple[str, str], Owner]] = {
     (TaskState.ABANDONED, TaskState.CANCELLED): Owner.COORDINATOR,
     (TaskState.HANDED_BACK, TaskState.REQUESTED): Owner.COORDINATOR,
     (TaskState.HANDED_BACK, TaskState.CANCELLED): Owner.COORDINATOR,
-    # Only when a run is retried:
-    (TaskState.CANCELLED, TaskState.REQUESTED): Owner.COORDINATOR,
-    (TaskState.SKIPPED, TaskState.REQUESTED): Owner.COORDINATOR,
+    # Only when a run is retried. A completed task runs again only where a clean-up undid its work.
+    (TaskState.COMPLETED, TaskState.PENDING): Owner.COORDINATOR,
+    (TaskState.FAILED, TaskState.PENDING): Owner.COORDINATOR,
+    (TaskState.TIMED_OUT, TaskState.PENDING): Owner.COORDINATOR,
+    (TaskState.CANCELLED, TaskState.PENDING): Owner.COORDINATOR,
+    (TaskState.SKIPPED, TaskState.PENDING): Owner.COORDINATOR,
+    (TaskState.PENDING, TaskState.REQUESTED): Owner.COORDINATOR,
+    (TaskState.PENDING, TaskState.SKIPPED): Owner.COORDINATOR,
 }

@@ -38,6 +38,7 @@ class CommitBuilder:
         self._new: dict[int, tuple[TaskEntry, bytes]] = {}
         self._dirty: dict[int, TaskEntry] = {}
         self._errors: dict[int, bytes] = {}
+        self._again: dict[int, TaskRow] = {}
 
     def next_cycle(self) -> int:
         """A number for a leader's transaction of its own (a withdrawal, an expiry)."""
@@ -62,6 +63,10 @@ class CommitBuilder:
         """A new task: its row is inserted as it is at the end of the cycle."""
         self._new[entry.id] = (entry, value)
 
+    def add_again(self, row: TaskRow) -> None:
+        """The row of an earlier try is written over, as it is here or in a later `add` of the same cycle."""
+        self._again[row.id] = row
+
     def save(self, entry: TaskEntry) -> None:
         """A task whose row the coordinator owns: written once, as it is at the end of the cycle."""
         if entry.id not in self._new:
@@ -85,8 +90,13 @@ class CommitBuilder:
         commit = self.commit
         commit.at = now
         for entry, value in self._new.values():
-            commit.tasks_new.append(self._row(entry, value, now))
+            row = self._row(entry, value, now)
             entry.stored = True
+            if self._again and entry.id in self._again:
+                self._again[entry.id] = row
+            else:
+                commit.tasks_new.append(row)
+        commit.tasks_again += self._again.values()
         commit.tasks_saved += [self._save(entry, now) for entry in self._dirty.values()]
         commit.events = [
             RunEvents(run, changes)

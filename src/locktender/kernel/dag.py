@@ -12,6 +12,7 @@ condition (nothing is wrong) and because something it needs failed (*tainted*).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from heapq import heappop, heappush
 
 import msgspec
@@ -110,11 +111,16 @@ class RunGraph:
             self._existing[row.node, row.idx] = row
             self._ordinals = max(self._ordinals, row.ordinal + 1)
             step = self.steps[row.node]
+            if row.again:
+                step.again.append(row)
+                if row.idx == PLAIN and step.mapped:
+                    continue  # The row of a map that was skipped whole has no place among its items.
+            else:
+                step.had_rows = True
             step.base = row.ordinal - max(row.idx, 0)
-            step.had_rows = True
             step.total = max(step.total, row.idx + 1)
         for step in self.steps:
-            if step.had_rows and step.source is not None:
+            if step.base >= 0 and step.source is not None:
                 # It may have rows for a few of its items only: the rest of its block stays its own.
                 self._ordinals = max(self._ordinals, step.base + self._root(step).total)
         for step in self.steps:
@@ -289,6 +295,11 @@ class RunGraph:
 
     def _claim(self, step: NodeState, count: int) -> None:
         """Give the node its block of ordinals; one that has rows keeps the block it had."""
+        if step.again and step.base >= 0 and count > self._root(step).total:
+            raise ValueError(
+                f"it had {self._root(step).total:,} items when the run was first tried and has {count:,} now;"
+                " a retry keeps the place of each item: submit the run anew"
+            )
         if step.base < 0:
             if self._ordinals + count > MAX_TASKS_PER_RUN:
                 raise ValueError(f"a run has at most {MAX_TASKS_PER_RUN:,} tasks")
@@ -400,7 +411,11 @@ class RunGraph:
     def _skip(self, step: NodeState, reason: str, *, tainted: bool) -> None:
         step.phase = Phase.TAINTED if tainted else Phase.SKIPPED
         row = self._existing.pop((step.index, PLAIN), None) if self._existing else None
-        if row is None or row.again:
+        if step.again:
+            self._out.skips += [
+                Skipped(step.index, each.idx, each.ordinal, reason, tainted) for each in step.again
+            ]
+        elif row is None:
             self._claim(step, 1)
             ordinal = self._ordinal(step, PLAIN)
             self._out.skips.append(Skipped(step.index, PLAIN, ordinal, reason, tainted))
@@ -443,3 +458,21 @@ class RunGraph:
 
 
 _failure = msgspec.json.Decoder(Failure).decode
+
+
+def undone_by_clean_up(graph: Graph, completed: AbstractSet[int]) -> frozenset[int]:
+    """Nodes that a retry runs again although they completed, given the nodes of which every task completed.
+
+    A clean-up (`run_if="always"`) has removed what it was given: what made that, everything
+    that follows from it, and the clean-up itself are done once more.
+    """
+    undone: set[int] = set()
+    for index, node in enumerate(graph.nodes):
+        if node.run_if == "always" and index in completed:
+            undone.add(index)
+            undone |= {ref.node for each in templates(node) for ref in outputs(each)}
+    # Nodes stand in the order of their calls: what a node needs comes before it.
+    for index, node in enumerate(graph.nodes):
+        if not undone.isdisjoint(needs_of(node)):
+            undone.add(index)
+    return frozenset(undone)

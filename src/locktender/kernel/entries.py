@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from heapq import heappop
 
+from locktender.base.changes import TaskRow
 from locktender.base.graph import Graph, Node
 from locktender.base.model import RunRow
 from locktender.base.states import TaskState
@@ -33,6 +34,7 @@ class RunEntry:
         "graph",
         "lanes",
         "parallel",
+        "pending",
         "row",
         "seq",
         "tasks",
@@ -59,6 +61,8 @@ class RunEntry:
         }
         self.tasks: dict[int, TaskEntry] = {}
         """Tasks that are not terminal."""
+        self.pending: dict[int, TaskRow] = {}
+        """Of a retried run: rows of earlier tries that were neither requested nor skipped again yet."""
         self.files: dict[int, list[int]] = {}
         """Of a sequential flow: items of each map that are not terminal, by node, as a heap of their ids."""
         self.lanes: dict[tuple[int, tuple[tuple[str, int], ...]], Lane[TaskEntry]] = {}

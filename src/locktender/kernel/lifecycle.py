@@ -67,6 +67,9 @@ def short(failure: Failure) -> dict[str, str]:
     return {"type": failure.type, "message": failure.message[:500]}
 
 
+UNNEEDED = "the retried run did not need it"
+
+
 class Lifecycle:
     def __init__(
         self, ledger: Ledger, journal: CommitBuilder, defaults: Defaults, seed: int
@@ -92,26 +95,17 @@ class Lifecycle:
             self.timers.set(row.deadline_at, "run_deadline", row.seq)
         return progress
 
-    def apply(
-        self,
-        run: RunEntry,
-        advance: Advance,
-        now: int,
-        before: dict[int, TaskRow] | None = None,
-    ) -> None:
-        """Carry out what follows in `run`: request, skip, close, and end it when nothing is left.
-
-        `before`: rows of a retried run that are asked for once more.
-        """
+    def apply(self, run: RunEntry, advance: Advance, now: int) -> None:
+        """Carry out what follows in `run`: request, skip, close, and end it when nothing is left."""
         if advance is NOTHING:
             self.close_if_finished(run, now)
             return
         for node, common in advance.shared:
             self.journal.commit.node_inputs.append(NodeInput(run.seq, node, common))
         for skipped in advance.skips:
-            self._skip_new(run, skipped, now, before)
+            self._skip_new(run, skipped, now)
         for asked in advance.requests:
-            self._request(run, asked, now, before)
+            self._request(run, asked, now)
         if advance.closing:
             self._close_maps(run, advance.closing, now)
         if advance.stop and run.row.verdict is None and run.seq in self.progress:
@@ -119,25 +113,18 @@ class Lifecycle:
             self.stop(run, "failed", failure, now)
         self.close_if_finished(run, now)
 
-    def _request(
-        self, run: RunEntry, asked: TaskRequest, now: int, before: dict[int, TaskRow] | None
-    ) -> None:
+    def _request(self, run: RunEntry, asked: TaskRequest, now: int) -> None:
         task = ids.task_id(run.seq, asked.ordinal)
         entry = TaskEntry(task, run, asked.node, asked.idx)
         entry.requested_at = now
         entry.input = asked.input
-        old = None if before is None else before.get(task)
-        data = {"node": asked.node, "index": asked.idx, "attempt": 0}
-        if old is None:
-            self.journal.tell(run.seq, Change("task", task, NEW, TaskState.REQUESTED, 0, data))
-            self.journal.add(entry, asked.input)
-        else:
-            data["attempt"] = entry.attempt = old.attempt
-            self.journal.tell(
-                run.seq, Change("task", task, old.state, TaskState.REQUESTED, 0, data)
-            )
-            entry.stored = True
-            self.journal.save(entry)
+        before = NEW
+        if run.pending and (old := run.pending.pop(task, None)) is not None:
+            before, entry.attempt = TaskState.PENDING, old.attempt
+            self.journal.add_again(old)
+        data = {"node": asked.node, "index": asked.idx, "attempt": entry.attempt}
+        self.journal.tell(run.seq, Change("task", task, before, TaskState.REQUESTED, 0, data))
+        self.journal.add(entry, asked.input)
         self.tasks[task] = entry
         self.ledger.enter(entry)
         try:
@@ -185,18 +172,26 @@ class Lifecycle:
                 return value
         return self.defaults.dispatch_deadline_us
 
-    def _skip_new(
-        self, run: RunEntry, skipped: Skipped, now: int, before: dict[int, TaskRow] | None
-    ) -> None:
+    def _skip_new(self, run: RunEntry, skipped: Skipped, now: int) -> None:
         task = ids.task_id(run.seq, skipped.ordinal)
-        if before is not None and task in before:
-            return  # It ended in an earlier generation and stays as it ended.
         data = {"node": skipped.node, "index": skipped.idx, "reason": skipped.reason}
-        self.journal.tell(run.seq, Change("task", task, NEW, TaskState.SKIPPED, 0, data))
         kind = TAINTED if skipped.tainted else "condition"
         error = _dump(Failure(kind, skipped.reason, retryable=False))
         row = TaskRow(task, skipped.node, skipped.idx, TaskState.SKIPPED, error=error)
-        self.journal.commit.tasks_new.append(row._replace(requested_at=now, ended_at=now))
+        row = row._replace(requested_at=now, ended_at=now)
+        if run.pending and (old := run.pending.pop(task, None)) is not None:
+            before = TaskState.PENDING
+            self.journal.add_again(row._replace(attempt=old.attempt))
+        else:
+            before = NEW
+            self.journal.commit.tasks_new.append(row)
+        self.journal.tell(run.seq, Change("task", task, before, TaskState.SKIPPED, 0, data))
+
+    def _skip_unneeded(self, run: RunEntry, now: int) -> None:
+        """Rows of earlier tries that this one had no use for: its map has fewer items, or items at last."""
+        for row in list(run.pending.values()):
+            ordinal = ids.ordinal_of(row.id)
+            self._skip_new(run, Skipped(row.node, row.idx, ordinal, UNNEEDED, tainted=False), now)
 
     def _close_maps(self, run: RunEntry, nodes: Sequence[int], now: int) -> None:
         """An item failed and its map stops there: items that wait are skipped, items in flight finish."""
@@ -389,6 +384,8 @@ class Lifecycle:
         if progress is None or not progress.finished or run.tasks:
             return
         row = run.row
+        if run.pending:
+            self._skip_unneeded(run, now)
         del self.progress[run.seq]
         succeeded, output, failure = progress.verdict()
         state = RunState.SUCCEEDED if succeeded else RunState.FAILED

@@ -49,6 +49,8 @@ class NodeState:
     had_rows: bool = False
     base: int = -1
     """Ordinal of its first task."""
+    again: list[Existing] = field(default_factory=list["Existing"])
+    """Rows of earlier tries of a retried run that are asked for once more."""
     output: bytes | None = None
     items: list[bytes | None] | None = None
     early: list[int] = field(default_factory=list[int])
@@ -73,7 +75,7 @@ class Existing:
     final: bool
     """No attempt follows."""
     again: bool = False
-    """It ended, but its run was retried: it is asked for once more, in the same row."""
+    """Its run was retried: it is asked for once more, in the same row."""
 
 
 @dataclass(slots=True)

@@ -7,12 +7,16 @@ again, what its graph asks for and no row has is requested.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from locktender.base import ids
 from locktender.base.changes import TaskRow
+from locktender.base.events import Change
 from locktender.base.graph import Graph
 from locktender.base.model import RunRow
 from locktender.base.states import TaskState
 from locktender.kernel import render
+from locktender.kernel.dag import undone_by_clean_up
 from locktender.kernel.entries import RunEntry, TaskEntry
 from locktender.kernel.lifecycle import Lifecycle, failure_of
 from locktender.kernel.node_state import PLAIN, Existing
@@ -27,6 +31,11 @@ def restore_run(lives: Lifecycle, row: RunRow, graph: Graph, rows: list[TaskRow]
     existing: list[Existing] = []
     open_rows: list[tuple[TaskEntry, TaskRow]] = []
     for task in rows:
+        ordinal = ids.ordinal_of(task.id)
+        if task.state == TaskState.PENDING:
+            run.pending[task.id] = task
+            existing.append(_again(task))
+            continue
         final = task.state in (TaskState.COMPLETED, TaskState.CANCELLED, TaskState.SKIPPED)
         if not final:
             entry = _entry(run, task)
@@ -36,7 +45,6 @@ def restore_run(lives: Lifecycle, row: RunRow, graph: Graph, rows: list[TaskRow]
                 lives.tasks[entry.id] = entry
                 lives.ledger.enter(entry)
                 open_rows.append((entry, task))
-        ordinal = ids.ordinal_of(task.id)
         existing.append(
             Existing(task.node, task.idx, ordinal, task.state, task.output, task.error, final)
         )
@@ -48,6 +56,42 @@ def restore_run(lives: Lifecycle, row: RunRow, graph: Graph, rows: list[TaskRow]
     if row.verdict is not None and row.seq in lives.progress:
         lives.wind_down(run, now, force=False)
     lives.close_if_finished(run, now)
+
+
+def start_again(lives: Lifecycle, run: RunEntry, rows: Sequence[TaskRow], now: int) -> None:
+    """Start a retried run over the rows of its earlier tries.
+
+    Completed tasks keep their results. Every other row is *pending* from the commit of this start on: it is
+    the same row that is requested or skipped when its turn comes, however late and whichever leader does it.
+    """
+    progress = lives.enter(run)
+    undone = undone_by_clean_up(run.graph, _completed_nodes(rows))
+    existing: list[Existing] = []
+    for row in rows:
+        if row.state == TaskState.COMPLETED and row.node not in undone:
+            ordinal = ids.ordinal_of(row.id)
+            existing.append(
+                Existing(row.node, row.idx, ordinal, row.state, row.output, None, final=True)
+            )
+            continue
+        change = Change("task", row.id, row.state, TaskState.PENDING, 0, {})
+        lives.journal.tell(run.seq, change)
+        pending = TaskRow(row.id, row.node, row.idx, TaskState.PENDING, row.attempt)
+        lives.journal.add_again(pending)
+        run.pending[row.id] = pending
+        existing.append(_again(pending))
+    lives.apply(run, progress.begin(existing), now)
+
+
+def _completed_nodes(rows: Sequence[TaskRow]) -> set[int]:
+    return {row.node for row in rows} - {
+        row.node for row in rows if row.state != TaskState.COMPLETED
+    }
+
+
+def _again(row: TaskRow) -> Existing:
+    ordinal = ids.ordinal_of(row.id)
+    return Existing(row.node, row.idx, ordinal, row.state, None, None, final=False, again=True)
 
 
 def _entry(run: RunEntry, row: TaskRow) -> TaskEntry:

@@ -36,8 +36,7 @@ from locktender.kernel.entries import QueuedRun, TaskEntry
 from locktender.kernel.grants import Calls, GrantWriter, tell_waits
 from locktender.kernel.ledger import Ledger
 from locktender.kernel.lifecycle import Defaults, Lifecycle, failure_of, short
-from locktender.kernel.node_state import PLAIN, Existing
-from locktender.kernel.rebuild import restore_run
+from locktender.kernel.rebuild import restore_run, start_again
 from locktender.kernel.timeouts import QUEUED, Timeouts, still_queued
 
 _dump = msgspec.json.Encoder().encode
@@ -416,25 +415,10 @@ class Scheduler:
         self.journal.tell(row.seq, change)
         row = msgspec.structs.replace(row, state=RunState.RUNNING, started_at=now)
         run = self.ledger.add_run(row, self.graphs[row.graph], charged=True)
-        progress = self.lives.enter(run)
-        rows = self._retried.pop(row.seq, ())
-        existing = [
-            Existing(
-                task.node,
-                task.idx,
-                ids.ordinal_of(task.id),
-                task.state,
-                task.output,
-                None,
-                final=task.state == TaskState.COMPLETED,
-                again=task.state != TaskState.COMPLETED,
-            )
-            for task in rows
-            # The row of a map that was skipped whole has no place among its items.
-            if not (task.idx == PLAIN and run.graph.nodes[task.node].over is not None)
-        ]
-        before = {task.id: task for task in rows if task.state != TaskState.COMPLETED}
-        self.lives.apply(run, progress.begin(existing), now, before)
+        if rows := self._retried.pop(row.seq, ()):
+            start_again(self.lives, run, rows, now)
+        else:
+            self.lives.apply(run, self.lives.enter(run).begin(), now)
 
     def _hand_over(self, starts: list[TaskEntry], now: int) -> Cycle:
         journal, board = self.journal, self.ledger.board

@@ -122,6 +122,8 @@ class Model:
             self._run(mark.run, state=mark.state, verdict=mark.verdict, error=mark.error)
         for row in commit.tasks_new:
             self.tasks.setdefault(row.id, row)
+        for row in commit.tasks_again:
+            self.tasks[row.id] = row
         for save in commit.tasks_saved:
             self.tasks[save.id] = self.tasks[save.id]._replace(**save._asdict())
             if save.state not in HOLDING:

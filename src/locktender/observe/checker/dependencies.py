@@ -53,19 +53,53 @@ def all_completed(run: CheckedRun, plan: NodePlan) -> bool:
     return tally.counts[COMPLETED] == tally.total and not (tally.unexpanded and not tally.total)
 
 
+def _undone(run: CheckedRun, graph: GraphPlan) -> frozenset[int]:
+    """Nodes whose work a completed clean-up has undone: what it took, all that follows, and itself."""
+    undone: set[int] = set()
+    for plan in graph.nodes:
+        tally = run.nodes.get(plan.index)
+        if plan.node.run_if != "always" or tally is None or not tally.total:
+            continue
+        if tally.counts[COMPLETED] == tally.total:
+            undone |= {plan.index, *plan.data}
+            if plan.each_of is not None:
+                undone.add(plan.each_of)
+    for plan in graph.nodes:
+        if not undone.isdisjoint(plan.needs):
+            undone.add(plan.index)
+    return frozenset(undone)
+
+
 _SAME_ATTEMPT = frozenset({"scheduled", "running", "abandoned", "handed_back"})
 
 
 class Dependencies(Rule):
     """A task is requested in an executing run, once per (node, index), when everything it needs has
-    ended in the right way; a completed task is never requested again, and a failure that a
-    successor took for final is not retried."""
+    ended in the right way; a completed task is never requested again, unless its run was retried
+    after a clean-up undid its work, and a failure that a successor took for final is not retried."""
 
     id = "dependencies"
 
     def watch(self, on: Watch) -> None:
         on.tasks(self.create, "requested", "skipped")
         on.tasks(self.request, "requested")
+        on.tasks(self.reset, "pending")
+        on.runs(self.begin, "running")
+
+    def begin(self, _: Event, run: CheckedRun) -> None:
+        if run.generation and run.plan is not None:
+            run.undone = _undone(run, run.plan)
+
+    def reset(self, event: Event, task: CheckedTask) -> None:
+        if task.ended_in == task.run.generation:
+            self.report(
+                event, f"task {task.id} ({task.name}) is pending without a retry of its run."
+            )
+        if task.state == "completed" and task.node not in task.run.undone:
+            self.report(
+                event,
+                f"task {task.id} ({task.name}) completed and is to run again, although no clean-up undid it.",
+            )
 
     def create(self, event: Event, task: CheckedTask) -> None:
         if task.state != NEW:
@@ -182,7 +216,9 @@ class Sequential(Rule):
         if plan is None or graph is None or not graph.graph.sequential or plan.index == 0:
             return
         tally = run.nodes.get(plan.index)
-        others = run.open - (0 if tally is None else tally.counts[OPEN])
+        others = run.open - run.pending
+        if tally is not None:
+            others -= tally.counts[OPEN] - tally.pending
         before = graph.nodes[plan.index - 1]
         # That the step before had to wait for the one before it was checked when it was requested.
         if others or not settled(run, graph, before.index):

@@ -150,6 +150,7 @@ SKIPPED: Final = 3
 CANCELLED: Final = 4
 
 STANDING: Final[dict[str, int]] = {
+    TaskState.PENDING.value: OPEN,
     TaskState.REQUESTED.value: OPEN,
     TaskState.SCHEDULED.value: OPEN,
     TaskState.RUNNING.value: OPEN,
@@ -173,11 +174,13 @@ ACTIVE: Final = EXECUTING | {RunState.QUEUED.value}
 class UseCount:
     """The tasks of one node of one run, counted by standing."""
 
-    __slots__ = ("acted_on", "counts", "in_flight", "unexpanded")
+    __slots__ = ("acted_on", "counts", "in_flight", "pending", "unexpanded")
 
     def __init__(self) -> None:
         self.counts: list[int] = [0, 0, 0, 0, 0]
         self.in_flight: int = 0
+        self.pending: int = 0
+        """Of those that are open: rows of earlier tries that were not decided about yet."""
         self.unexpanded: bool = False
         """A map that was skipped before it had items."""
         self.acted_on: int = -1
@@ -203,6 +206,7 @@ class CheckedRun:
         "kind",
         "nodes",
         "open",
+        "pending",
         "places",
         "plan",
         "priority",
@@ -210,6 +214,7 @@ class CheckedRun:
         "state",
         "tags",
         "tasks",
+        "undone",
         "waits_for",
     )
 
@@ -230,9 +235,12 @@ class CheckedRun:
         self.places: dict[tuple[int, int], CheckedTask] = {}
         self.nodes: dict[int, UseCount] = {}
         self.open: int = 0
+        self.pending: int = 0
         self.failed: int = 0
         self.in_flight: int = 0
         self.by_executor: dict[str, int] = {}
+        self.undone: frozenset[int] = frozenset()
+        """Of a retried run: nodes that a clean-up of an earlier try undid."""
 
     def forget_tasks(self) -> None:
         """A succeeded run is never retried: that it ended is all that is needed of it."""

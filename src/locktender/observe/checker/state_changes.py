@@ -139,8 +139,24 @@ class Terminal(Rule):
                 f"run {run.id} ends {event.after} with {run.open} tasks that have not ended, "
                 f"first task {first.id} ({first.name}), {first.state}.",
             )
+        if run.generation:
+            self._check_decided_again(event, run)
         if run.state == "cancelling" and event.after != "cancelled":
             self.report(event, f"run {run.id} was cancelling and ends {event.after}.")
+
+    def _check_decided_again(self, event: Event, run: CheckedRun) -> None:
+        left = [
+            task
+            for task in run.tasks.values()
+            if STANDING.get(task.state, OPEN) not in (OPEN, COMPLETED)
+            and task.ended_in != run.generation
+        ]
+        if left and run.state != "queued":
+            self.report(
+                event,
+                f"run {run.id} ends {event.after} in generation {run.generation}; task {left[0].id} "
+                f"({left[0].name}) is still {left[0].state} from an earlier one, as {len(left)} in all.",
+            )
 
     def succeed(self, event: Event, run: CheckedRun) -> None:
         for node, tally in sorted(run.nodes.items()):

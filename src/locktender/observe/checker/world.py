@@ -262,6 +262,9 @@ class HistoryState:
         self._moved.clear()
 
 
+_PENDING = TaskState.PENDING.value
+
+
 def _request(event: Event, task: CheckedTask) -> None:
     if event.before != TaskState.SCHEDULED:
         # An offer that was taken back does not cost the task its age.
@@ -275,6 +278,9 @@ def _request(event: Event, task: CheckedTask) -> None:
 
 
 def _stand(run: CheckedRun, task: CheckedTask, tally: UseCount, after: str) -> None:
+    pending = (after == _PENDING) - (task.state == _PENDING)
+    run.pending += pending
+    tally.pending += pending
     old = STANDING.get(task.state, -1)
     new = STANDING.get(after, -1)
     if old == new:

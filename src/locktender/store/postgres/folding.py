@@ -19,7 +19,7 @@ class Folded(NamedTuple):
     new: list[TaskRow]
     """As they are at the end of the cycle."""
     replaced: list[int]
-    """Of those, the ones whose row is to be replaced where it exists: they were also saved."""
+    """Of those, the ones whose row is replaced where it exists: also saved, or left by an earlier try."""
     saved: list[TaskSave]
     ended: list[TaskEnd]
     idle: list[int]
@@ -29,8 +29,8 @@ class Folded(NamedTuple):
 
 
 def fold(commit: Commit) -> Folded:
-    new = {row.id: row for row in commit.tasks_new}
-    replaced: list[int] = []
+    new = {row.id: row for row in (*commit.tasks_new, *commit.tasks_again)}
+    replaced = [row.id for row in commit.tasks_again]
     saved: list[TaskSave] = []
     ended: list[TaskEnd] = []
     idle: list[int] = []

@@ -99,6 +99,8 @@ def _write_tasks(tx: SqliteSession, commit: Commit) -> None:
     # In this order: a task may be made, started and completed within one commit.
     if commit.tasks_new:
         tx.each("task_new", commit.tasks_new)
+    if commit.tasks_again:
+        tx.each("task_again", commit.tasks_again)
     if commit.tasks_saved:
         tx.each("task_save", commit.tasks_saved)
         idle = [save.id for save in commit.tasks_saved if save.state not in HOLDING]

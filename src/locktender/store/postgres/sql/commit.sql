@@ -54,7 +54,7 @@ UPDATE locktender.run SET waits_for = $1 WHERE waits_for = $2
 
 -- name: task_new
 -- New tasks. One that exists is left alone, so that advancing a run may be repeated, unless the same
--- commit also saves it.
+-- commit also saves it or writes it over what an earlier try of its run left.
 INSERT INTO locktender.task (
     id, node, idx, state, attempt, tries, abandons, offers, token, worker, held, input, output,
     error, requested_at, scheduled_at, started_at, ended_at, not_before, eligible_at
@@ -66,7 +66,8 @@ INSERT INTO locktender.task (
 ON CONFLICT (id) DO UPDATE SET
     state = excluded.state, attempt = excluded.attempt, tries = excluded.tries,
     abandons = excluded.abandons, offers = excluded.offers, token = excluded.token,
-    worker = excluded.worker, held = excluded.held, error = excluded.error,
+    worker = excluded.worker, held = excluded.held, input = excluded.input,
+    output = excluded.output, error = excluded.error,
     requested_at = excluded.requested_at, scheduled_at = excluded.scheduled_at,
     started_at = excluded.started_at, ended_at = excluded.ended_at,
     not_before = excluded.not_before, eligible_at = excluded.eligible_at
@@ -100,7 +101,7 @@ WHERE t.id = v.id AND t.token = v.token AND t.state IN ('running', 'scheduled')
 -- Arguments that all items of a mapped step share.
 INSERT INTO locktender.node_input (run, node, input)
 SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bytea[]) WHERE EXISTS (SELECT 1 FROM fence)
-ON CONFLICT (run, node) DO NOTHING
+ON CONFLICT (run, node) DO UPDATE SET input = excluded.input
 
 -- name: order_add
 -- What workers in other processes are to do.

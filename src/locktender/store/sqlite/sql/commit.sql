@@ -53,6 +53,13 @@ INSERT OR IGNORE INTO task (
     error, requested_at, scheduled_at, started_at, ended_at, not_before, eligible_at
 ) VALUES /*rows*/ (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
+-- name: task_again
+-- Rows of a retried run, over what an earlier try left in them.
+INSERT OR REPLACE INTO task (
+    id, node, idx, state, attempt, tries, abandons, offers, token, worker, held, input, output,
+    error, requested_at, scheduled_at, started_at, ended_at, not_before, eligible_at
+) VALUES /*rows*/ (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
 -- name: task_save
 -- Tasks the leader owns, as they are now.
 WITH v (
@@ -75,7 +82,7 @@ WHERE task.id = v.id AND task.token = v.token AND task.state IN ('running', 'sch
 
 -- name: node_input_add
 -- Arguments that all items of a mapped step share.
-INSERT OR IGNORE INTO node_input (run, node, input) VALUES /*rows*/ (?, ?, ?)
+INSERT OR REPLACE INTO node_input (run, node, input) VALUES /*rows*/ (?, ?, ?)
 
 -- name: order_add
 -- What workers in other processes are to do.
