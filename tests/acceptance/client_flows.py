@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,7 +46,7 @@ def fail(message: str) -> int:
 
 @step
 def until_open(x: int) -> int:
-    assert GATE.wait(20)
+    assert GATE.wait(60)
     return x
 
 
@@ -173,19 +175,21 @@ def say(line: object) -> None:
 
 
 def main(role: str, url: str, *rest: str) -> None:
+    # As at a terminal, however the tests were started: a shell's background ignores it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if role == "engine":  # until its input is closed
         with embedded(url, grace="1s"):
             say("ready")
             sys.stdin.read()
     elif role == "submit":
         with connect(url) as engine:
-            say(engine.submit(doubled, int(rest[0])).result(timeout="20s"))
+            say(engine.submit(doubled, int(rest[0])).result(timeout="60s"))
     elif role == "interrupted":
         with embedded(url, grace=rest[1]) as engine:
-            engine.submit(sleeps, rest[0], 60.0).result()
+            engine.submit(sleeps, rest[0], 600.0).result()
     elif role == "forgetful":
         engine = embedded(url)
-        run = engine.submit(sleeps, rest[0], 60.0)
+        run = engine.submit(sleeps, rest[0], 600.0)
         while not list(Path(rest[0]).iterdir()):
             time.sleep(0.01)
         say(run.id)
@@ -193,16 +197,28 @@ def main(role: str, url: str, *rest: str) -> None:
         hold_many(url, *rest)
 
 
-def hold_many(url: str, marks: str, pool: str, times: str) -> None:
-    """Takes a slot again and again, from four threads; every hold leaves its begin and end."""
+def wait_for(ready: Callable[[], object]) -> None:
+    end = time.monotonic() + 100
+    while not ready() and time.monotonic() < end:
+        time.sleep(0.002)
+
+
+def hold_many(url: str, marks: str, pool: str, times: str, full: str) -> None:
+    """Takes a slot again and again, from four threads; every hold leaves its begin and end.
+
+    The first holds wait for each other until `full` are there, so that the limit is reached.
+    """
 
     def work(number: int) -> None:
         for turn in range(int(times)):
+            name = f"{os.getpid()}-{number}-{turn}"
             with engine.slots(pool):
                 begun = time.monotonic_ns()
-                time.sleep(0.003)
+                Path(marks, f"{name}.begun").touch()
+                wait_for(lambda: len(list(Path(marks).glob("*.begun"))) >= int(full))
+                time.sleep(0.001)
                 ended = time.monotonic_ns()
-            Path(marks, f"{os.getpid()}-{number}-{turn}").write_text(f"{begun} {ended}")
+            Path(marks, name).write_text(f"{begun} {ended}")
 
     with connect(url) as engine:
         threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
@@ -218,12 +234,17 @@ if __name__ == "__main__":
 
 @step
 async def long_sleep() -> None:
-    await asyncio.sleep(60)
+    await asyncio.sleep(600)
 
 
 @step
 def tidy_up() -> None:
     return None
+
+
+@flow
+def sleeping() -> None:
+    long_sleep()
 
 
 @flow

@@ -8,7 +8,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from tests.acceptance.cli_harness import FLOWS, Said, batch, locktender
+from tests.acceptance.cli_harness import FLOWS, Said, batch, executable, locktender
 
 NOWHERE = "postgresql://a:secret@no-host.invalid/c"
 BAD: dict[str, tuple[list[str], str]] = {
@@ -175,7 +175,7 @@ def test_bad_input_comes_with_a_hint_or_with_what_is_allowed(
 
 @pytest.mark.parametrize("name", ["limit -2", "does not import", "no such flow", "unknown command"])
 def test_the_program_itself_says_the_same(folder: Path, said: dict[str, Said], name: str) -> None:
-    assert locktender(*BAD[name][0], cwd=folder) == said[name]
+    assert executable(*BAD[name][0], cwd=folder) == said[name]
 
 
 def test_what_does_not_import_shows_the_users_part_only(said: dict[str, Said]) -> None:

@@ -55,6 +55,6 @@ def test_dev_runs_what_is_submitted_and_takes_up_changes(tmp_path: Path) -> None
         assert result_of(tmp_path, submit()) == "good night you"
 
         interrupt(dev)
-        assert dev.wait(timeout=20) == 130
+        assert dev.wait(timeout=110) == 130
         assert "Traceback" not in output_of(dev)
     assert locktender("audit", cwd=tmp_path).code == 0

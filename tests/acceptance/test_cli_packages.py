@@ -11,22 +11,35 @@ from pathlib import Path
 import pytest
 from tests.acceptance.cli_harness import environment, locktender, output_of, started, until
 
+pytestmark = pytest.mark.timeout(300)  # many processes: on a busy machine each starts late
+
 PACKAGE = """
 import os
 import time
+from pathlib import Path
 
 from locktender import flow, step
 
 
-@step
-def work(x: int) -> int:
-    time.sleep(0.3)
+def meet(processes: int) -> int:
+    #Waits until bodies run in so many processes: those that come late are waited for.
+    marks = Path(__file__).with_name("marks")
+    marks.mkdir(exist_ok=True)
+    (marks / str(os.getpid())).touch()
+    end = time.monotonic() + 100
+    while len(list(marks.iterdir())) < processes and time.monotonic() < end:
+        time.sleep(0.01)
     return os.getpid()
 
 
+@step
+def work(x: int, processes: int) -> int:
+    return meet(processes)
+
+
 @flow
-def many(n: int = 2):
-    return work.map(range(n))
+def many(n: int = 2, processes: int = 1):
+    return work.map(range(n), processes=processes)
 """
 MAIN = """
 import json
@@ -39,7 +52,7 @@ OPTIONS = {"thread_permits": 1, "provision_interval": "100ms", "provisioned_idle
 
 if __name__ == "__main__":
     with embedded("locktender.db", max_workers=1, **OPTIONS) as engine:
-        print(json.dumps(engine.submit(many, 12).result("30s")))
+        print(json.dumps(engine.submit(many, 3, 2).result("100s")))
 """
 
 
@@ -61,11 +74,11 @@ def test_run_takes_a_package_by_its_name(project: Path, name: str):
 
 def test_a_worker_serves_a_package(project: Path):
     with started("worker", "--app", "shop", "--lead", "--json", cwd=project) as worker:
-        said = until(lambda: output_of(worker), "the worker's first words")
+        said = until(lambda: "\n" in output_of(worker) and output_of(worker), "the first words")
 
         assert json.loads(said.splitlines()[0])["steps"] == ["shop:work"]
         worker.send_signal(signal.SIGTERM)
-        assert worker.wait(20) == 0
+        assert worker.wait(60) == 0
 
 
 def test_a_module_is_meant_where_a_file_has_its_name(project: Path):
@@ -73,7 +86,7 @@ def test_a_module_is_meant_where_a_file_has_its_name(project: Path):
     (project / "stall.py").write_text(PACKAGE)
 
     with started("worker", "--app", "stall", "--lead", "--json", cwd=project) as worker:
-        said = until(lambda: output_of(worker), "the worker's first words")
+        said = until(lambda: "\n" in output_of(worker) and output_of(worker), "the first words")
 
         assert json.loads(said.splitlines()[0])["steps"] == ["stall:work"]
 
@@ -85,7 +98,7 @@ def test_a_program_starts_workers_for_the_steps_of_its_package(project: Path):
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=110,
         check=False,
     )
 

@@ -17,7 +17,7 @@ from locktender.client.run import Run
 def failed(engine: Client, count: int) -> list[Run[int]]:
     runs = [engine.submit(flows.failing, f"no {n}") for n in range(count)]
     for run in runs:
-        run.wait(10)
+        run.wait(60)
     return runs
 
 
@@ -91,7 +91,7 @@ def test_one_alone_is_refused_in_plain_words(engine: Client):
 def test_one_that_succeeded_is_refused_before_any_other_is_queued(engine: Client):
     (run,) = failed(engine, 1)
     done = engine.submit(flows.doubled, 1)
-    done.result(10)
+    done.result(60)
     engine.limits.pause()
 
     with pytest.raises(InvalidInput, match=f"run {done.id} succeeded"):
@@ -102,7 +102,7 @@ def test_one_that_succeeded_is_refused_before_any_other_is_queued(engine: Client
 
 def test_a_key_in_use_is_told_with_what_was_queued(engine: Client):
     keyed = engine.submit(flows.failing, "no", key="one")
-    keyed.wait(10)
+    keyed.wait(60)
     (run,) = failed(engine, 1)
     engine.limits.pause()
     holder = engine.submit(flows.doubled, 1, key="one")

@@ -42,7 +42,7 @@ def test_e11_fifty_claimers_of_a_pool_of_one_hold_it_one_at_a_time(engine: Clien
 
     def claim(client: Client) -> None:
         nonlocal now, peak
-        with client.slots("db", timeout="20s"):
+        with client.slots("db", timeout="100s"):
             with lock:
                 now += 1
                 peak = max(peak, now)
@@ -67,12 +67,13 @@ def test_two_processes_never_hold_more_than_the_limit(engine: Client, url: Path,
     marks = tmp_path / "marks"
     marks.mkdir()
     engine.pools.set("db", limit=3)
-    script = [sys.executable, flows.__file__, "hold", str(url), str(marks), "db", "8"]
+    script = [sys.executable, flows.__file__, "hold", str(url), str(marks), "db", "6", "3"]
     others = [subprocess.Popen(script) for _ in range(2)]
-    assert [other.wait(30) for other in others] == [0, 0]
-    spans = [tuple(map(int, mark.read_text().split())) for mark in marks.iterdir()]
-    assert len(spans) == 64
-    assert 2 <= _peak(spans) <= 3
+    assert [other.wait(100) for other in others] == [0, 0]
+    held = [mark for mark in marks.iterdir() if mark.suffix != ".begun"]
+    spans = [tuple(map(int, mark.read_text().split())) for mark in held]
+    assert len(spans) == 48
+    assert _peak(spans) == 3
 
 
 def test_slots_and_steps_share_one_limit(engine: Client):
@@ -80,13 +81,13 @@ def test_slots_and_steps_share_one_limit(engine: Client):
     with engine.slots("db"):
         run = engine.submit(flows.pooled, 1)
         assert _comes_true(lambda: any(task.wait_reason == "pool:db" for task in run.tasks()))
-    assert run.result(10) == 1
+    assert run.result(60) == 1
 
 
 def test_slots_pass_while_hundreds_of_runs_queue(engine: Client):
     engine.limits.pause()
     engine.submit_many(flows.doubled, range(400))
-    with engine.slots("db", timeout="5s"):
+    with engine.slots("db", timeout="60s"):
         pass
     engine.limits.resume()
 
@@ -100,7 +101,7 @@ def test_patience_ends_and_the_request_is_taken_back(engine: Client):
         ):
             pytest.fail("it was not free")
         assert _comes_true(lambda: engine.pools.get("db").waiting == 0)
-    with engine.slots("db", timeout="10s"):
+    with engine.slots("db", timeout="60s"):
         pass
 
 
@@ -108,7 +109,7 @@ def test_a_keyed_pool_has_slots_per_key(engine: Client):
     engine.pools.set("api[*]", limit=1)
     with (
         engine.slots("api[acme]"),
-        engine.slots("api[other]", timeout="5s"),
+        engine.slots("api[other]", timeout="60s"),
         pytest.raises(WaitTimeout),
         engine.slots("api[acme]", timeout="50ms"),
     ):
@@ -119,7 +120,7 @@ def test_an_operator_cancels_a_hold_and_its_body_is_told(engine: Client):
     engine.pools.set("db", limit=1)
     with pytest.raises(LeaseLost, match="cancelled"), engine.slots("db") as held:  # noqa: PT012
         engine.runs.cancel(held.run_id, reason="maintenance")
-        assert held.lost.wait(10)
+        assert held.lost.wait(60)
         with pytest.raises(LeaseLost):
             held.check()
     assert _comes_true(lambda: engine.pools.get("db").used == 0)
@@ -143,7 +144,7 @@ def test_a_waiting_request_that_is_cancelled_raises(engine: Client):
         holds = engine.runs.list(status="running", flow="locktender:hold")
         [waiting] = [info for info in holds if _waits(engine, info.id)]
         engine.runs.cancel(waiting.id)
-        asking.join(10)
+        asking.join(60)
         assert len(raised) == 1
 
 
@@ -162,7 +163,7 @@ with engine.slots("db"):
     other.kill()
     other.wait()
     other.stdout.close()
-    with engine.slots("db", timeout="10s"):
+    with engine.slots("db", timeout="60s"):
         pass
 
 
@@ -175,10 +176,10 @@ async def test_a_lost_lease_cancels_an_async_body(url: Path):
             async with engine.slots("db") as held:
                 begun.set()
                 await engine.runs.cancel(held.run_id)
-                await asyncio.sleep(60)
+                await asyncio.Event().wait()
 
         with pytest.raises(LeaseLost):
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await body()
         assert begun.is_set()
         task = asyncio.current_task()
@@ -202,7 +203,7 @@ async def test_the_callers_own_cancellation_stays_one(url: Path):
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        async with engine.slots("db", timeout="10s"):
+        async with engine.slots("db", timeout="60s"):
             pass
 
 
@@ -250,7 +251,7 @@ def _peak(spans: list[tuple[int, ...]]) -> int:
     return peak
 
 
-def _comes_true(condition, seconds: float = 10.0) -> bool:
+def _comes_true(condition, seconds: float = 60.0) -> bool:
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:

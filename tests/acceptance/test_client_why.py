@@ -16,7 +16,7 @@ LARGE = 400_000
 
 @step(pools={"db": 1})
 def hold(x: str) -> int:
-    assert flows.GATE.wait(20)
+    assert flows.GATE.wait(60)
     return len(x)
 
 
@@ -106,7 +106,7 @@ def test_a_run_that_replaces_another_names_it_and_every_other_gate(engine: Clien
         flows.GATE.set()
 
 
-def _until(condition: Any, seconds: float = 15.0) -> None:
+def _until(condition: Any, seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it did not happen in time"
@@ -118,8 +118,8 @@ def test_a_queued_run_is_estimated_from_runs_of_its_own_flow_only(engine: Client
     engine.limits.set_max_concurrent_runs(1)
     if alike:
         flows.GATE.set()
-        engine.submit(flows.waits, 0).result(10)
-    engine.submit(flows.doubled, 1).result(10)
+        engine.submit(flows.waits, 0).result(60)
+    engine.submit(flows.doubled, 1).result(60)
     flows.GATE.clear()
     try:
         first = engine.submit(flows.waits, 1)

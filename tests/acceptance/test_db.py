@@ -23,6 +23,8 @@ from locktender.store.protocol import EventFilter, RunFilter
 from locktender.store.pruning import Prune
 from locktender.testing.postgres_server import connected
 
+pytestmark = pytest.mark.timeout(300)  # many processes: on a busy machine each starts late
+
 pytest_plugins = ["locktender.testing.postgres"]
 
 
@@ -37,7 +39,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 async def test_status_tells_what_there_is_beside_an_engine(url: str, tmp_path: Path) -> None:
     await fill(url, 4)
     async with embedded_async(url) as engine:
-        await (await engine.submit(build)).result(timeout="30s")
+        await (await engine.submit(build)).result(timeout="60s")
         said = await asyncio.to_thread(
             locktender, "db", "status", "--json", "--url", url, cwd=tmp_path
         )
@@ -153,12 +155,9 @@ async def test_pruners_and_submitters_come_one_after_the_other(postgres_url: str
         prune = Prune(await store.now(), 2**62, "ops")
         pruning = asyncio.create_task(store.prune(prune))
         waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
-        for _ in range(500):
-            if await looker.fetchval(waits):
-                break
-            await asyncio.sleep(0.01)
-        else:
-            pytest.fail("it does not wait for submitters")
+        async with asyncio.timeout(60):  # it waits for submitters
+            while not await looker.fetchval(waits):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
         assert not pruning.done()
         await submitter.execute("ROLLBACK")
         assert (await pruning).runs == 2

@@ -20,6 +20,8 @@ from locktender.store.pruning import Prune
 from locktender.store.sqlite.session import SQL
 from locktender.testing.postgres_server import connected, with_options
 
+pytestmark = pytest.mark.timeout(300)  # many processes: on a busy machine each starts late
+
 pytest_plugins = ["locktender.testing.postgres"]
 
 LEFT_OUT = {
@@ -33,7 +35,7 @@ async def every_kind_of_work(url: str, tmp_path: Path) -> dict[str, str]:
     await fill(url, 3)
     async with embedded_async(url, max_concurrent_runs=1) as engine:
         large = await engine.submit(big, 7)
-        await large.result(timeout="30s")
+        await large.result(timeout="60s")
         await engine.limits.set_tag("tenant", limit=1, per_value=True, max_active=50)
         held = await engine.submit(waiting, str(tmp_path / "gate"), tags={"tenant": "a"})
         while await held.status() != "running":  # noqa: ASYNC110
@@ -52,7 +54,7 @@ async def finish_there(url: str, ids: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "gate").touch()
     async with embedded_async(url) as engine:
         large = await engine.runs.get(ids["large"])
-        assert await large.result(timeout="30s") == "7" * LARGE
+        assert await large.result(timeout="60s") == "7" * LARGE
         assert await (await engine.runs.get(ids["held"])).result(timeout="60s") == "there"
         for n in range(3):
             assert await (await engine.runs.get(ids[f"q{n}"])).result(timeout="60s") == 6
@@ -206,7 +208,7 @@ async def test_a_target_that_is_used_is_refused_and_left_alone(
 async def test_a_store_that_is_worked_on_is_copied_only_by_force(tmp_path: Path) -> None:
     source = str(tmp_path / "a.db")
     async with embedded_async(source) as engine:
-        await (await engine.submit(build)).result(timeout="30s")
+        await (await engine.submit(build)).result(timeout="60s")
         asked = ("db", "copy", source, str(tmp_path / "b.db"))
         refused = await asyncio.to_thread(locktender, *asked, "--json", cwd=tmp_path)
         assert refused.code == 2
@@ -216,7 +218,7 @@ async def test_a_store_that_is_worked_on_is_copied_only_by_force(tmp_path: Path)
             await check_source(place_for(source), force=False)
         forced = await asyncio.to_thread(locktender, *asked, "--force", cwd=tmp_path)
         assert forced.code == 0, forced.err
-        await (await engine.submit(build)).result(timeout="30s")
+        await (await engine.submit(build)).result(timeout="60s")
     assert (await judged(str(tmp_path / "b.db")))[0] == []
     await fill(str(tmp_path / "b.db"), 1)
 

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Generator, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,8 @@ from locktender.testing import check_history, eventually
 from locktender.testing.postgres_server import connected, execute, run
 from locktender.testing.processes import source
 from locktender.worker.executors import sources
+
+pytestmark = pytest.mark.timeout(300)  # many processes: on a busy machine each starts late
 
 pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 
@@ -47,9 +49,12 @@ def lines() -> list[str]:
 
 
 def free_port() -> str:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return str(found.getsockname()[1])
+    """Below those that the kernel gives to whoever asks for any: nobody takes it meanwhile."""
+    while True:
+        port = 15_000 + int.from_bytes(os.urandom(2), "big") % 15_000
+        with socket.socket() as found, suppress(OSError):
+            found.bind(("127.0.0.1", port))
+            return str(port)
 
 
 class Operator:
@@ -84,7 +89,7 @@ class Operator:
             self._started.append(subprocess.Popen(words, cwd=self._folder, env=self.env))
             return ""
         try:
-            eventually(lambda: self._succeeds(line), "30s", line)
+            eventually(lambda: self._succeeds(line), "60s", line)
         except AssertionError as error:
             raise AssertionError(f"{error}: {self._said}") from None
         return self._said
@@ -96,7 +101,7 @@ class Operator:
             env=self.env,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=110,
             check=False,
         )
         self._said = done.stdout + done.stderr
@@ -145,10 +150,10 @@ def test_every_command_of_the_page(
                 _began_as_a_file(tmp_path)
             if "$WORKER" in line and "WORKER" not in operator.env:
                 client = opened.enter_context(connect(postgres_url))
-                eventually(lambda client=client: len(_alive(client)) == 3)
+                eventually(lambda client=client: len(_alive(client)) == 3, "60s")
                 operator.env["WORKER"] = _alive(client)[0]
                 operator.env["RUN"] = client.runs.list()[0].id
-                assert client.runs.get(operator.env["RUN"]).result("30s") == [4, 4]
+                assert client.runs.get(operator.env["RUN"]).result("60s") == [4, 4]
             said[line] = operator.type(line)
 
     # the two of the ten lines, and the one that leads
@@ -170,6 +175,7 @@ def test_the_story_of_a_ceiling_and_of_workers_that_come_and_go(tmp_path: Path):
     assert len(typed) <= 15
     operator = Operator("", tmp_path)
     operator.env.pop("LOCKTENDER_URL", None)
+    operator.env["LOCKTENDER_PROVISION_INTERVAL"] = "200ms"  # the page waits for nobody's patience
     said: list[str] = []
     try:
         for line in typed:
@@ -182,7 +188,7 @@ def test_the_story_of_a_ceiling_and_of_workers_that_come_and_go(tmp_path: Path):
                     came = [each.provision for each in client.workers.list()]
                     assert len(came) <= 2
                     assert all(came)
-                    eventually(lambda: client.workers.list() == [], "30s", "workers to end")
+                    eventually(lambda: client.workers.list() == [], "60s", "workers to end")
         assert operator.end() == [0]
     finally:
         operator.kill()
@@ -208,7 +214,7 @@ def _alive(client: Client) -> list[str]:
 def _began_as_a_file(folder: Path) -> None:
 
     with embedded(folder / ".locktender" / "locktender.db") as engine:
-        assert engine.submit(flows.doubled, 2).result(10) == 4
+        assert engine.submit(flows.doubled, 2).result(60) == 4
 
 
 def test_the_unit_is_one_and_starts_a_worker(tmp_path: Path, postgres_url: str):
@@ -227,7 +233,7 @@ def test_the_unit_is_one_and_starts_a_worker(tmp_path: Path, postgres_url: str):
     assert process.stdout is not None
     assert b"flows:fetch" in process.stdout.readline()
     process.terminate()
-    assert process.wait(30) == 0
+    assert process.wait(60) == 0
     process.stdout.close()
 
 
@@ -257,41 +263,28 @@ def test_connections_are_as_many_as_the_page_says(postgres_url: str, tmp_path: P
         r"^\| `?(?:locktender )?([^|`]+?)`?(?: \([^|]*)? \| (\d) \|", TEXT, re.MULTILINE
     )
     told = {name: int(most) for name, most in rows}
-    used: dict[str, int] = {}
+    most = told["server"]
     with _node(postgres_url, tmp_path, "server", "--port", "0"):
-        # All of them: those it opens later would be taken for the worker's.
-        eventually(lambda: _connections(postgres_url) == told["server"])
-        used["server"] = told["server"]
+        eventually(lambda: _connections(postgres_url) == most, "60s")
+        most += told["worker"]
         with _node(postgres_url, tmp_path, "worker", str(STEPS), "--metrics-port", "0"):
             with connect(postgres_url) as client:
                 _use(client)
-                everybody = _connections(postgres_url)
-            eventually(lambda: _connections(postgres_url) < everybody)
-            others = eventually(lambda: _settled(postgres_url))
-            used["worker"] = others - used["server"]
-            used["a client"] = everybody - others
-    eventually(lambda: _connections(postgres_url) == 0)
+                assert _connections(postgres_url) <= most + told["a client"]
+            # A connection that is closed is there for a moment longer: too many never go.
+            eventually(lambda: _connections(postgres_url) <= most, "60s")
+    eventually(lambda: _connections(postgres_url) == 0, "60s")
     with _node(postgres_url, tmp_path, "worker", str(STEPS), "--lead", "--metrics-port", "0"):
         with connect(postgres_url) as client:
             _use(client)
-            everybody = _connections(postgres_url)
-        eventually(lambda: _connections(postgres_url) < everybody)
-        used["worker --lead"] = eventually(lambda: _settled(postgres_url))
-
-    assert {name: most for name, most in used.items() if most > told[name]} == {}
+        eventually(lambda: _connections(postgres_url) <= told["worker --lead"], "60s")
 
 
 def _use(client: Client) -> None:
     submitted = client.submit(steps.light, [1, 2])
     submitted.why()
-    assert submitted.result("30s") == 5
+    assert submitted.result("60s") == 5
     client.runs.list()
-
-
-def _settled(url: str) -> int:
-    """How many there are, once nobody comes or goes any more."""
-    first = _connections(url)
-    return first if [_connections(url) for _ in range(5)] == [first] * 5 else 0
 
 
 @contextmanager
@@ -307,7 +300,7 @@ def _node(url: str, folder: Path, *words: str) -> Generator[None]:
                 assert answer.status == 200
         yield
         process.terminate()
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
     finally:
         process.kill()
         process.wait()

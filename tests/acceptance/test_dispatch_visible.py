@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.acceptance import client_flows as flows
+from tests.acceptance.pausing import pause_between_writes
 
 from locktender import RunState
 from locktender.kernel.scheduler import Cycle, Scheduler
@@ -28,7 +29,7 @@ def test_b11_an_error_in_one_cycle_is_logged_and_the_next_one_runs(
     make_engine: Engines, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     engine = make_engine()
-    assert engine.submit(flows.doubled, 1).result(10) == 2
+    assert engine.submit(flows.doubled, 1).result(60) == 2
     real, broken = Scheduler.cycle, [True]
 
     def cycle(self: Scheduler, now: int) -> Cycle:
@@ -41,7 +42,7 @@ def test_b11_an_error_in_one_cycle_is_logged_and_the_next_one_runs(
         monkeypatch.setattr(Scheduler, "cycle", cycle)
         runs = [engine.submit(flows.doubled, n) for n in range(5)]
 
-        assert [run.result(20) for run in runs] == [0, 2, 4, 6, 8]
+        assert [run.result(60) for run in runs] == [0, 2, 4, 6, 8]
 
     assert not broken
     assert "a fault of our own" in caplog.text
@@ -66,13 +67,13 @@ def test_b11_a_full_house_is_visible_before_anything_fails(tmp_path: Path, overl
         assert re.search(r"cycle \d+: \d runs and \d tasks started, .* demand \d", server.log)
 
         # one that lives and does not answer: its offers are taken back, counted, and told
-        worker.pause()
+        pause_between_writes(worker, tmp_path / "locktender.db")
         latch.touch()
         quick = cluster.worker(STEPS_FILE, async_permits=1)
         quick.ready()
-        assert {run.wait("40s") for run in runs[2:]} == {RunState.SUCCEEDED}
+        assert {run.wait("60s") for run in runs[2:]} == {RunState.SUCCEEDED}
         worker.resume()
-        assert {run.wait("40s") for run in runs} == {RunState.SUCCEEDED}
+        assert {run.wait("60s") for run in runs} == {RunState.SUCCEEDED}
     except BaseException:
         cluster.end()
         raise
@@ -86,7 +87,7 @@ def test_b10_no_cycle_starts_more_than_its_share(make_engine: Engines):
     runs = engine.submit_many(flows.doubled, range(20))
     engine.limits.resume()
 
-    assert [run.result(20) for run in runs] == [2 * n for n in range(20)]
+    assert [run.result(60) for run in runs] == [2 * n for n in range(20)]
     started: dict[tuple[int, int], int] = {}
     for event in load_history(engine).events:
         if event.subject == "task" and event.after == "scheduled":

@@ -23,7 +23,7 @@ pytest_plugins = ["locktender.testing.plugin"]
 
 steps: Any = load(source(Path(__file__).parents[1] / "inside_steps.py"))
 every = pytest.mark.parametrize("kind", ["async", "thread", "process"])
-TIMEOUT = "30s"
+TIMEOUT = "60s"
 VALUE = "hunter2-and-more"
 
 
@@ -86,10 +86,25 @@ def test_what_was_dropped_is_said(engine: Client):
     assert rest[-1].message.startswith(f"{MAX_LINES + 6} ")
 
 
-def test_a_process_step_that_timed_out_has_its_last_words(engine: Client):
-    run = engine.submit(steps.call, "hang_after", "process", ["help"])
+@flow
+def hanging(text: str) -> None:
+    return steps.BODIES["hang_after"]["process"].with_options(timeout="1h")(text)
 
-    assert run.wait(TIMEOUT) is RunState.FAILED
+
+def test_a_process_step_that_is_killed_has_its_last_words(engine: Client):
+    """By its timeout or by whoever stops it; here when its worker has heard them."""
+    run = engine.submit(hanging, "help")
+    core: Any = engine._core
+    executors = core.engine.worker._executors
+
+    def heard() -> bool:
+        flights = list(executors["process"]._flights._by_token.values()) if executors else []
+        return any(each.job.lines is not None for each in flights)
+
+    eventually(heard, "60s", "the words")
+    run.cancel()
+
+    assert run.wait(TIMEOUT) is RunState.CANCELLED
 
     assert [line.message for line in run.logs()] == ["last words: help"]
 
@@ -222,7 +237,7 @@ def locktender(engine: Client, *arguments: str) -> str:
         [sys.executable, "-m", "locktender.cli.main", *arguments, "--url", core.settings.url],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=110,
         env={**os.environ, "COLUMNS": "200"},
     )
     assert done.returncode == 0, done.stderr
@@ -256,7 +271,7 @@ def test_the_examples_of_the_docs_run(number: int, tmp_path: Path):
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=110,
         env={**os.environ, "API_TOKEN": VALUE},
     )
     assert done.returncode == 0, done.stderr

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import psutil
+import pytest
 from tests.conftest import broken_promises
 
 from locktender import RunState, connect_async
@@ -25,7 +26,9 @@ from locktender.provision.local import LocalProvisioner, worker_command
 from locktender.provision.protocol import Provisioned
 from locktender.store.open import settings_for, store_for
 
-PATIENCE = 40.0
+pytestmark = pytest.mark.timeout(300)  # many processes: on a busy machine each starts late
+
+PATIENCE = 60.0
 T = TypeVar("T")
 
 FLOWS = """
@@ -41,17 +44,23 @@ def mark(path: str, text: str) -> None:
     os.close(fd)
 
 
+def begun(path: str) -> int:
+    with open(path) as file:
+        return file.read().split().count("begin")
+
+
 @step
-async def work(marks: str, seconds: float) -> int:
+async def work(marks: str, together: int) -> int:
     mark(marks, "begin")
-    await asyncio.sleep(seconds)
+    while begun(marks) < together:  # so many are in it at once, before the first goes on
+        await asyncio.sleep(0.01)
     mark(marks, "end")
     return os.getpid()
 
 
 @flow
-def one(marks: str, seconds: float):
-    return work(marks, seconds)
+def one(marks: str, together: int):
+    return work(marks, together)
 """
 
 
@@ -247,7 +256,7 @@ async def test_b8_what_overflows_is_done_by_at_most_so_many_workers(url: Path, t
     settings = settings_of(url, max_concurrent_runs=20)
     flow = load(str(source))
     async with leading(settings, local(source, settings)) as overflow, connect_async(url) as client:
-        runs = [await client.submit(flow, str(marks), 0.8) for _ in range(9)]
+        runs = [await client.submit(flow, str(marks), 3) for _ in range(6)]
         pids = [await run.result(PATIENCE) for run in runs]
         assert overflow.policy.requested <= 3
     assert len(set(pids)) == 3
@@ -260,19 +269,23 @@ async def test_b8_what_overflows_is_done_by_at_most_so_many_workers(url: Path, t
 async def test_b6_a_failing_provisioner_fails_no_task(url: Path, tmp_path: Path):
     source, broken = write_flows(tmp_path, "elastic_failing"), tmp_path / "broken.py"
     broken.write_text("raise SystemExit('no licence for this machine')\n")
-    settings = settings_of(url)
+    settings = settings_of(url, provision_cooldown="1h")  # it asks once, however long this takes
     flow = load(str(source))
     async with leading(settings, local(broken, settings)) as overflow, connect_async(url) as client:
-        run = await client.submit(flow, str(tmp_path / "marks"), 0.0)
+        run = await client.submit(flow, str(tmp_path / "marks"), 1)
 
         async def told() -> bool:
             return "no licence for this machine" in overflow.policy.last_error
 
         await until(told, "the failure to be told")
         assert "; cools down " in overflow.describe()
-        why = await until(run.why, "why")
-        assert why.note.startswith("Provisioner: none of at most 3 workers is on its way; cools ")
-        assert "no licence for this machine" in why.note
+        begins = "Provisioner: none of at most 3 workers is on its way; cools "
+
+        async def noted() -> str:
+            note = (await run.why()).note  # what the leader has told the store by now
+            return note if note.startswith(begins) else ""
+
+        assert "no licence for this machine" in await until(noted, "the note")
         asked = overflow.policy.requested
         assert await run.status() == RunState.RUNNING
         [task] = await run.tasks()
@@ -283,12 +296,12 @@ async def test_b6_a_failing_provisioner_fails_no_task(url: Path, tmp_path: Path)
 async def test_a_command_that_ends_well_and_never_joins_is_a_failure(url: Path, tmp_path: Path):
     source, quits = write_flows(tmp_path, "elastic_quits"), tmp_path / "quits.py"
     quits.write_text("import sys\nprint('nothing to do', flush=True)\nsys.exit(0)\n")
-    settings = settings_of(url)
+    settings = settings_of(url, provision_cooldown="1h")
     command = [sys.executable, str(quits)]
     provisioner = LocalProvisioner(command, settings)
     flow = load(str(source))
     async with leading(settings, provisioner) as overflow, connect_async(url) as client:
-        run = await client.submit(flow, str(tmp_path / "marks"), 0.0)
+        run = await client.submit(flow, str(tmp_path / "marks"), 1)
 
         async def told() -> bool:
             return overflow.policy.failures > 0
@@ -310,7 +323,7 @@ async def test_why_says_that_nobody_starts_workers(url: Path, tmp_path: Path):
     await engine.start()
     try:
         async with connect_async(url) as client:
-            run = await client.submit(flow, str(tmp_path / "marks"), 0.0)
+            run = await client.submit(flow, str(tmp_path / "marks"), 1)
 
             note = "No provisioner: workers are started by hand."
 

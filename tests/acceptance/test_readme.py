@@ -30,7 +30,7 @@ def test_the_example_runs_as_shown(tmp_path: Path):
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=110,
         check=False,
     )
     assert done.returncode == 0, done.stderr

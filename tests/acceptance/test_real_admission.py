@@ -26,7 +26,7 @@ from locktender.worker.executors.sources import load
 pytest_plugins = ["locktender.testing.plugin"]
 
 steps: Any = load(source(Path(__file__).parents[1] / "engine_steps.py"))
-TIMEOUT = "20s"
+TIMEOUT = "60s"
 
 
 def ended(runs: list[Run[Any]]) -> set[RunState]:

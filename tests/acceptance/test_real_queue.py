@@ -17,7 +17,7 @@ pytest_plugins = ["locktender.testing.plugin"]
 
 STEPS_FILE = Path(__file__).parents[1] / "engine_steps.py"
 steps: Any = load(source(STEPS_FILE))
-TIMEOUT = "20s"
+TIMEOUT = "60s"
 
 
 @step(pools={"db": 2, "api": 1})
@@ -175,7 +175,7 @@ def locktender(path: Path, *words: str) -> Any:
     """One command as a user types it, in a process of its own."""
     done = subprocess.run(
         [sys.executable, "-m", "locktender.cli.main", *words, "--url", str(path), "--json"],
-        capture_output=True, text=True, timeout=30,
+        capture_output=True, text=True, timeout=110,
     )  # fmt: skip
     assert done.returncode == 0, (words, done.stdout, done.stderr)
     return json.loads(done.stdout) if done.stdout.strip() else None

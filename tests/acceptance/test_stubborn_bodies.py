@@ -67,7 +67,7 @@ def engine_settings() -> dict[str, Any]:
 def told(run: Any) -> StubbornInfo:
     found = eventually(
         lambda: next((each.stubborn for each in run.tasks()), None),
-        "10s",
+        "60s",
         "word of the body that does not stop",
     )
     assert found is not None
@@ -96,7 +96,7 @@ def test_f4_a_body_that_does_not_stop_is_seen_everywhere(
     assert (task.state, stubborn.reason, stubborn.task) == ("running", "timeout", task.id)
     assert task.started_at is not None
     waited = stubborn.since - task.started_at
-    assert abs(waited) < timedelta(seconds=5)
+    assert abs(waited) < timedelta(minutes=2)  # by one clock, whatever each process counts from
     # the log: once, by the step's name
     lines = [
         record.getMessage() for record in caplog.records if "told to stop" in record.getMessage()
@@ -124,6 +124,6 @@ def test_f4_a_body_that_does_not_stop_is_seen_everywhere(
         assert all(word in out for word in words), out
 
     latch.touch()
-    assert run.wait("10s") == "failed"
+    assert run.wait("60s") == "failed"
     assert run.tasks()[0].stubborn is None
-    behind.wait("10s")
+    behind.wait("60s")

@@ -23,7 +23,7 @@ from locktender.worker.executors.sources import load
 pytest_plugins = ["locktender.testing.plugin"]
 
 steps: Any = load(source(Path(__file__).parents[1] / "traced_steps.py"))
-TIMEOUT = "30s"
+TIMEOUT = "60s"
 
 
 @pytest.fixture

@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.acceptance.cli_harness import PROGRAM, environment
+from tests.acceptance.cli_harness import environment, locktender
+
+pytestmark = pytest.mark.timeout(300)  # many processes: on a busy machine each starts late
 
 STEPS = """
 import asyncio
@@ -26,7 +28,7 @@ def doubled(x: int) -> int:
 
 async def main():
     async with embedded_async() as engine:
-        return await (await engine.submit(doubled, 4)).result("30s")
+        return await (await engine.submit(doubled, 4)).result("60s")
 
 """
 WAYS = {
@@ -44,7 +46,7 @@ def _run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=110,
         check=False,
     )
 
@@ -75,7 +77,7 @@ def test_a_process_step_that_is_in_no_file_says_so(tmp_path: Path):
             env=environment(),
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=110,
             check=False,
         )
         assert "was defined in no file, so no other process can import it" in done.stderr
@@ -98,11 +100,11 @@ def test_a_child_does_not_run_the_script_again(way: str, tmp_path: Path):
 def test_a_worker_refuses_the_file(way: str, tmp_path: Path):
     (tmp_path / "flows.py").write_text(STEPS + WAYS[way])
 
-    done = _run(tmp_path, *PROGRAM, "worker", "flows.py")
+    done = locktender("worker", "flows.py", cwd=tmp_path)
 
-    assert done.returncode == 2
-    assert "flows.py starts an engine while a worker imports it for its steps" in done.stderr
-    assert FIX in done.stderr
+    assert done.code == 2
+    assert "flows.py starts an engine while a worker imports it for its steps" in done.err
+    assert FIX in done.err
 
 
 def test_a_client_of_a_module_is_its_own_and_submits_nothing_meanwhile(tmp_path: Path):
@@ -113,9 +115,9 @@ def test_a_client_of_a_module_is_its_own_and_submits_nothing_meanwhile(tmp_path:
     (tmp_path / "hasty.py").write_text(STEPS + "connect().submit(doubled, 4)\n")
 
     assert _run(tmp_path, sys.executable, "flows.py").stdout == "8\n"
-    refused = _run(tmp_path, *PROGRAM, "worker", "hasty.py")
-    assert refused.returncode == 2
-    assert "hasty.py submits a run while a worker imports it for its steps" in refused.stderr
+    refused = locktender("worker", "hasty.py", cwd=tmp_path)
+    assert refused.code == 2
+    assert "hasty.py submits a run while a worker imports it for its steps" in refused.err
 
 
 def test_a_script_that_starts_itself_in_a_thread_is_stopped(tmp_path: Path):
@@ -126,7 +128,7 @@ import threading
 
 def work():
     with embedded(grace="0s") as engine:
-        engine.submit(doubled, 4).wait("20s")
+        engine.submit(doubled, 4).wait("60s")
 
 
 print("imported", flush=True)

@@ -30,7 +30,7 @@ def shut() -> Iterator[None]:
     flows.GATE.set()
 
 
-def until(condition: Callable[[], object], seconds: float = 15.0) -> None:
+def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it did not happen in time"
@@ -44,7 +44,7 @@ def taking_turns(engine: Client, at_work: str = "a") -> list[Submission]:
     engine.limits.set_tag("team", limit=1)
     flows.GATE.set()
     for tenant in "aaab":
-        engine.submit(flows.waits, 0, tags={"tenant": tenant}).result("20s")
+        engine.submit(flows.waits, 0, tags={"tenant": tenant}).result("60s")
     flows.GATE.clear()
     first = engine.submit(flows.waits, 0, tags={"tenant": at_work})
     until(lambda: first.status() == "running")

@@ -14,6 +14,7 @@ from locktender.base.ids import run_id
 from locktender.base.model import WorkerRow
 from locktender.store.protocol import Beat, Elect, SetLimit, Submit
 from locktender.store.sqlite import SqliteStore
+from locktender.store.sqlite import store as stores
 from locktender.testing.conformance.world import DIGEST, GRAPH, new_run
 
 
@@ -45,21 +46,19 @@ async def hammer(store: SqliteStore, batch: str) -> None:
 
 
 async def operate(store: SqliteStore, count: str) -> None:
-    """Sets a limit `count` times, as an operator's command would; says how long each took."""
-    taken: list[float] = []
+    """Sets a limit `count` times, as an operator's command would; says when all are set."""
     for n in range(int(count)):
-        started = time.monotonic()
         await store.set_limit([SetLimit("pool", "db", b'{"limit":%d}' % (n + 1), "ops")])
-        taken.append(time.monotonic() - started)
-    say(taken=taken)
+    say(set=int(count))
 
 
 async def echo(store: SqliteStore, count: str) -> None:
-    """Answers each foreign commit with one of its own."""
+    """Answers each foreign commit with one of its own; it does not poll."""
+    stores.POLL_SECONDS = 3600.0
     mark = await store.wait(0)
     say(ready=True)
     for _ in range(int(count)):
-        mark = await store.wait(30 * SECOND, mark)
+        mark = await store.wait(3600 * SECOND, mark)
         await store.submit(fresh())
     say(done=True)
 

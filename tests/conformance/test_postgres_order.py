@@ -73,9 +73,7 @@ async def test_who_gathers_beside_a_silent_commit_looks_again(
         mark = await store.wait(0)
         assert (await store.gather(Gather(0, "me"))).events == []
         await silent.execute("COMMIT")
-    started = time.monotonic()
-    assert await store.wait(30 * SECOND, mark) > mark
-    assert time.monotonic() - started < 5
+    assert await asyncio.wait_for(store.wait(3_600 * SECOND, mark), 60) > mark
     assert len((await store.gather(Gather(0, "me"))).events) == 1
 
 
@@ -100,7 +98,7 @@ async def test_many_writers_lose_no_event(store: PostgresStore, other: PostgresS
     submits = [submitted(each) for _ in range(60) for each in (store, other)]
     runs = [result.seq for result in await asyncio.gather(*submits)]
     done = True
-    await asyncio.wait_for(following, 30)
+    await asyncio.wait_for(following, 60)
     assert sorted(seen) == sorted(runs)
     assert seqs == sorted(set(seqs))
 
@@ -121,10 +119,9 @@ async def test_a_leader_that_hangs_in_a_transaction_is_taken_over(
 
     frozen = asyncio.ensure_future(store._lead(hang))
     await inside.wait()
-    started = time.monotonic()
-    while not (taken := await other.elect(Elect("b", 10 * SECOND))).term:
-        await other.wait(10 * MILLISECOND)
-    assert time.monotonic() - started < 5
+    async with asyncio.timeout(60):  # it would hang for ever
+        while not (taken := await other.elect(Elect("b", 60 * SECOND))).term:
+            await other.wait(10 * MILLISECOND)
     assert taken.term == led.term + 1
     woken.set()
     with pytest.raises(NotLeader):
@@ -158,7 +155,7 @@ async def test_an_acceptance_beside_a_loss_stands_before_it(
         accepts = [other.accept(Accept(f"w{n}", [pair])) for pair in pairs]
 
         async def expire(leader: SceneLeader = leader) -> None:
-            end = time.monotonic() + 5
+            end = time.monotonic() + 60
             while not await store.expire(Expire(leader.term, 1, leader.actor)):
                 assert time.monotonic() < end
                 await asyncio.sleep(0.002)

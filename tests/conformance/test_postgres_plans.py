@@ -216,7 +216,7 @@ async def test_changes_of_a_tasks_state_touch_no_index(postgres_url: str) -> Non
             "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables"
             " WHERE schemaname = 'locktender' AND relname = 'task'"
         )
-        for _ in range(200):
+        for _ in range(3_000):
             updated, hot = await conn.fetchrow(query)
             if updated >= 2_000:
                 break

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import sqlite3
-import statistics
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -20,6 +19,7 @@ import pytest
 from locktender.base.clock import SECOND
 from locktender.store.protocol import Elect, Expire, RunFilter, Store
 from locktender.store.sqlite import SqliteStore
+from locktender.store.sqlite import store as stores
 from locktender.testing.conformance import SceneLeader, new_run
 from locktender.testing.conformance.world import join, set_ceiling, submit, submitted
 
@@ -33,7 +33,7 @@ class Child:
     async def hear(self) -> dict[str, Any]:
         """The next line it says."""
         assert self.process.stdout is not None
-        line = await asyncio.wait_for(self.process.stdout.readline(), 30)
+        line = await asyncio.wait_for(self.process.stdout.readline(), 60)
         assert line, "the child ended without a word"
         return json.loads(line)
 
@@ -116,7 +116,7 @@ async def test_a_killed_writer_leaves_nothing_half_done(path: Path, store: Sqlit
     sound(path)
     # Nor does its socket stay: the next commits find nobody there.
     wake = path.with_name(path.name + "-wake")
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while len(list(wake.iterdir())) > 1:
         assert time.monotonic() < end
         own.add((await submitted(store)).id)
@@ -129,7 +129,10 @@ async def test_a_killed_writer_leaves_nothing_half_done(path: Path, store: Sqlit
 async def test_a_second_process_gets_its_turn_beside_a_hot_writer(
     path: Path, store: SqliteStore
 ) -> None:
-    """An operator's write waits for at most a few commits, however hot the engine is."""
+    """An operator's writes all pass while an engine writes without pause.
+
+    That whoever waits is next, before the hot writer's next turn, is `test_a_waiter_is_always_next`.
+    """
     await set_ceiling(store, -1)
     stop = False
     commits = 0
@@ -137,31 +140,29 @@ async def test_a_second_process_gets_its_turn_beside_a_hot_writer(
     async def engine() -> None:
         nonlocal commits
         while not stop:
-            await submit(store, *(new_run() for _ in range(50)))
+            await submit(store, *(new_run() for _ in range(20)))
             commits += 1
 
     hot = [asyncio.ensure_future(engine()) for _ in range(3)]
-    async with child(path, "operate", 200) as operator:
-        taken = sorted((await operator.hear())["taken"])
+    async with child(path, "operate", 50) as operator:
+        assert await operator.hear() == {"set": 50}
     stop = True
     await asyncio.gather(*hot)
-    assert commits > 20
-    assert taken[round(len(taken) * 0.99) - 1] <= 0.2
+    assert commits > 0
 
 
-async def test_waking_takes_milliseconds(path: Path, store: SqliteStore) -> None:
-    async with child(path, "echo", 30) as other:
+async def test_a_commit_wakes_who_waits_without_a_poll(
+    path: Path, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither side polls here: without the byte that says *look* nobody would go on."""
+    monkeypatch.setattr(stores, "POLL_SECONDS", 3600.0)
+    async with child(path, "echo", 30) as other, asyncio.timeout(60):
         await other.hear()
         mark = await store.wait(0)
-        taken: list[float] = []
         for _ in range(30):
-            started = time.monotonic()
             await submitted(store)
-            mark = await store.wait(30 * SECOND, mark)
-            taken.append(time.monotonic() - started)
+            mark = await store.wait(3600 * SECOND, mark)
         assert await other.hear() == {"done": True}
-    # Two wakings and two commits; polling alone would take 50 ms each.
-    assert statistics.median(taken) < 0.045
 
 
 async def test_without_sockets_polling_finds_out(path: Path, store: SqliteStore) -> None:
@@ -171,13 +172,11 @@ async def test_without_sockets_polling_finds_out(path: Path, store: SqliteStore)
         [socket] = path.with_name(path.name + "-wake").iterdir()
         socket.unlink()
         mark = await store.wait(0)
-        started = time.monotonic()
-        assert await store.wait(30 * SECOND, mark) > mark
-        assert time.monotonic() - started < 5
+        assert await store.wait(60 * SECOND, mark) > mark
 
 
 async def takes_over(store: Store, owner: str) -> int:
-    end = time.monotonic() + 5
+    end = time.monotonic() + 60
     while not (led := await store.elect(Elect(owner, SECOND))).term:
         assert time.monotonic() < end, "nobody took over"
         await asyncio.sleep(0.005)
@@ -222,7 +221,7 @@ async def test_a_worker_lives_as_long_as_its_children(path: Path, store: SqliteS
             assert await store.expire(Expire(led.term, 1, led.actor)) == []
         finally:
             os.kill(orphan, signal.SIGKILL)
-        end = time.monotonic() + 5
+        end = time.monotonic() + 60
         while not (lost := await store.expire(Expire(led.term, 1, led.actor))):
             assert time.monotonic() < end
             await asyncio.sleep(0.005)

@@ -42,7 +42,14 @@ def plant(bug: dict[str, Any], package: Path) -> None:
         raise ValueError(
             f"{bug['file']} has the text of this planted bug {found} times, not once: rewrite the bug."
         )
-    path.write_text(text.replace(bug["old"], bug["new"]), encoding="utf-8")
+    write(path, text.replace(bug["old"], bug["new"]))
+
+
+def write(path: Path, text: str) -> None:
+    """Whatever was compiled of it before is gone."""
+    path.write_text(text, encoding="utf-8")
+    for compiled in path.parent.glob(f"__pycache__/{path.stem}.*"):
+        compiled.unlink()
 
 
 def copy_of_package(folder: Path) -> Path:
@@ -51,9 +58,8 @@ def copy_of_package(folder: Path) -> Path:
     # The public names import everything; a world needs the lower layers only.
     (package / "__init__.py").write_text("", encoding="utf-8")
     for layer in LAYERS:
-        shutil.copytree(
-            PACKAGE / layer, package / layer, ignore=shutil.ignore_patterns("__pycache__")
-        )
+        # With what is compiled of it: only the file with the bug is compiled anew.
+        shutil.copytree(PACKAGE / layer, package / layer)
     return package
 
 
@@ -94,7 +100,7 @@ def test_without_a_bug_nothing_is_found(tmp_path: Path):
 
 def test_the_copy_is_what_runs(tmp_path: Path):
     package = copy_of_package(tmp_path)
-    (package / "kernel" / "admission.py").write_text("raise SystemExit(7)", encoding="utf-8")
+    write(package / "kernel" / "admission.py", "raise SystemExit(7)")
     with pytest.raises(AssertionError):
         hunt(tmp_path)
 

@@ -1,4 +1,7 @@
-"""Whatever whole runs are pruned from a history that kept every promise, what is left keeps them too."""
+"""Whatever whole runs are pruned from a history that kept every promise, what is left keeps them too.
+
+That it does is asserted of random worlds in `test_scenarios`; here is why the checkpoint matters.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,6 @@ from locktender.observe.checker import History, check
 from locktender.observe.checker.reasons import TrueReason
 from locktender.simulate.scenarios import random_world
 from locktender.simulate.world import SimWorld
-
-SEEDS = 60
-CHUNK = 20
 
 
 def history_of(world: SimWorld) -> History:
@@ -40,22 +40,12 @@ def pruned(history: History, chance: random.Random) -> History:
     return replace(history, events=left, checked=checked)
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
-def test_a_pruned_history_keeps_its_promises(first: int) -> None:
-    for seed in range(first, first + CHUNK):
-        history = history_of(random_world(seed))
-        assert check(history) == []
-        chance = random.Random(seed)
-        for _ in range(3):
-            assert check(pruned(history, chance)) == [], seed
-
-
 def test_without_the_checkpoint_true_reasons_would_look_like_lies(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(TrueReason, "across", False)
     broken = 0
-    for seed in range(20):
+    for seed in range(12):
         history = history_of(random_world(seed))
         broken += len(check(pruned(history, random.Random(seed))))
     assert broken > 0

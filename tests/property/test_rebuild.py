@@ -219,7 +219,7 @@ def same_books(lived: Scheduler, again: Scheduler) -> None:
 
 
 QUICK = settings(
-    max_examples=120,
+    max_examples=80,
     deadline=None,
     derandomize=True,
     suppress_health_check=list(HealthCheck),

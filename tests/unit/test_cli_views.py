@@ -153,7 +153,7 @@ def test_logs_and_errors_are_shown_without_them(
     with embedded(str(tmp_path / "engine.db")) as engine:
         run = engine.submit(evil_flow)
         with pytest.raises(RunFailed):
-            run.result("20s")
+            run.result("60s")
     shell = Context(url=str(tmp_path / "engine.db"))
 
     runs.logs(shell, run.id)
@@ -183,7 +183,7 @@ def test_no_text_of_a_user_commands_the_terminal(
     with embedded(str(tmp_path / "engine.db")) as engine:
         run = engine.submit(failing)
         with pytest.raises(RunFailed) as failed:
-            run.result("20s")
+            run.result("60s")
         engine.limits.pause()
         engine.runs.cancel(engine.submit(failing).id, reason=evil)
         shell = Context(url=str(tmp_path / "engine.db"))

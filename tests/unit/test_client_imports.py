@@ -10,6 +10,7 @@ import pytest
 
 import locktender
 
+MOST_MODULES = 40
 HEAVY = ["asyncio", "sqlite3", "msgspec", "typer", "rich", "inspect"]
 
 
@@ -29,12 +30,10 @@ def test_defining_flows_does_not_load_the_engine():
     assert not {"sqlite3", "typer", "rich", "locktender.engine"} & set(loaded)
 
 
-def test_importing_takes_less_than_150_ms():
-    code = (
-        "import time; begun = time.perf_counter(); import locktender;"
-        "print(time.perf_counter() - begun)"
-    )
-    assert min(float(_fresh(code)) for _ in range(3)) < 0.150
+def test_importing_the_package_loads_next_to_nothing():
+    """How long it takes is the benchmark's; what takes long is to load many modules."""
+    code = "import sys; before = {*sys.modules}; import locktender; print(*{*sys.modules} - before)"
+    assert len(_fresh(code).split()) <= MOST_MODULES
 
 
 @pytest.mark.parametrize("name", locktender.__all__)

@@ -54,7 +54,7 @@ async def test_a_retry_that_was_carried_out_is_not_repeated_when_the_run_has_end
     async with embedded_async(url) as engine:
         run = await engine.submit(failing)
         with pytest.raises(RunFailed):
-            await run.result(timeout="10s")
+            await run.result(timeout="60s")
         core = engine._core  # pyright: ignore[reportPrivateUsage]
 
         async def ended_again() -> None:

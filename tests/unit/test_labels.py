@@ -78,7 +78,7 @@ def test_b14_after_a_change_of_settings_why_says_never(tmp_path: Path):
         assert "it needs gpu=a100, and [labels] does not know the value 'a100': never" in str(said)
     # and again without: whoever has the label runs it
     with engine(tmp_path, worker_labels={"gpu": "a100"}) as client:
-        assert client.runs.get(run.id).result("10s") == 1
+        assert client.runs.get(run.id).result("60s") == 1
 
 
 def test_one_value_of_each_label():

@@ -10,35 +10,22 @@ from contextlib import contextmanager
 
 import pytest
 
+from locktender.base.clock import ManualClock
 from locktender.cli import shutdown
 
 SCRIPT = """
 import asyncio, sys, time
-from locktender.base.clock import SystemClock
 from locktender.cli import shutdown
 from locktender.cli.shutdown import Told
 
-shutdown.FIRST_US, shutdown.AGAIN_US, held, grace_us, again = map(int, sys.argv[1:])
-shutdown.HELD_US = 1_000_000
+shutdown.FIRST_US, shutdown.AGAIN_US, grace_us = map(int, sys.argv[1:])
 
 async def main():
     told = Told()
     told.last_resort.grace_us = grace_us
     told.listen(with_parent=False)
     print("ready", flush=True)
-    if held:
-        time.sleep(held)
-    await told.once()
-    print("heard", told.why, flush=True)
-    if again:
-        await asyncio.sleep(1.5)  # longer than a loop may be silent: it is not
-        print("left", told.last_resort.grace_left(), flush=True)
-        time.sleep(again)
-    await told.twice()
-    print("twice", flush=True)
-    await asyncio.sleep(1.5)  # longer than the signals' time: they were heard
-    told.last_resort.over()
-    time.sleep(1.5)
+    time.sleep(600)  # a step holds the loop
 
 asyncio.run(main())
 """
@@ -47,10 +34,9 @@ SHORT = 300_000
 
 
 @contextmanager
-def told(
-    first_us: int, again_us: int, held: int, grace_us: int = 0, again: int = 0
-) -> Generator[subprocess.Popen[str]]:
-    arguments = [str(each) for each in (first_us, again_us, held, grace_us, again)]
+def told(first_us: int, again_us: int, grace_us: int = 0) -> Generator[subprocess.Popen[str]]:
+    """A process whose loop is held, and which is to be told to end."""
+    arguments = [str(each) for each in (first_us, again_us, grace_us)]
     with subprocess.Popen(
         [sys.executable, "-c", SCRIPT, *arguments],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -65,10 +51,10 @@ def told(
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_loop_that_is_held_does_not_keep_the_process(number: signal.Signals):
-    with told(SHORT, LONG, held=60) as process:
+    with told(SHORT, LONG) as process:
         process.send_signal(number)
 
-        assert process.wait(20) == 75
+        assert process.wait(60) == 75
         assert process.stderr is not None
         assert "it does not end by itself" in process.stderr.read()
 
@@ -98,72 +84,121 @@ shutdown.LastResort.__init__ = make
 
 def test_the_last_words_are_said_and_do_not_keep_the_process(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(f"{__name__}.SCRIPT", WORDS + SCRIPT)
-    with told(SHORT, LONG, held=60) as process:
+    with told(SHORT, LONG) as process:
         process.send_signal(signal.SIGTERM)
 
         assert process.stdout is not None
         assert process.stdout.readline() == "unheard\n"
         assert process.stdout.readline() == "ending\n"
-        assert process.wait(20) == 75
-
-
-def test_nothing_is_said_where_the_loop_hears(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(f"{__name__}.SCRIPT", WORDS + SCRIPT)
-    with told(SHORT, SHORT, held=0) as process:
-        assert process.stdout is not None
-        process.send_signal(signal.SIGTERM)
-        assert process.stdout.readline() == "heard SIGTERM\n"
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(0.5)
-        process.send_signal(signal.SIGTERM)
-        assert process.stdout.read() == "twice\n"
+        assert process.wait(60) == 75
 
 
 def test_the_second_signal_does_not_wait_for_grace():
-    with told(SHORT, SHORT, held=60, grace_us=LONG) as process:
+    with told(SHORT, SHORT, grace_us=LONG) as process:
         process.send_signal(signal.SIGTERM)
         with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(1.5)
+            process.wait(2 * SHORT / 1_000_000)
         process.send_signal(signal.SIGTERM)
 
-        assert process.wait(20) == 75
+        assert process.wait(60) == 75
 
 
-def test_signals_that_are_heard_end_nothing_by_themselves():
-    with told(SHORT, SHORT, held=0) as process:
-        assert process.stdout is not None
-        process.send_signal(signal.SIGTERM)
-        assert process.stdout.readline() == "heard SIGTERM\n"
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(1)
-        process.send_signal(signal.SIGINT)
-        assert process.stdout.readline() == "twice\n"
-
-        assert process.wait(20) == 0
+class Looked(Exception):
+    pass
 
 
-def test_a_loop_that_has_heard_and_is_held_again_does_not_keep_the_process():
-    with told(SHORT, LONG, held=0, again=60) as process:
-        assert process.stdout is not None
-        process.send_signal(signal.SIGTERM)
-        assert process.stdout.readline() == "heard SIGTERM\n"
-        assert process.stdout.readline() == "left 0\n"
-
-        assert process.wait(20) == 75
+class Ended(Exception):
+    pass
 
 
-def test_a_loop_that_is_held_again_has_what_was_promised():
-    with told(SHORT, SHORT, held=0, grace_us=LONG, again=60) as process:
-        assert process.stdout is not None
-        process.send_signal(signal.SIGTERM)
-        assert process.stdout.readline() == "heard SIGTERM\n"
-        left = int(process.stdout.readline().removeprefix("left "))
-        assert LONG - 10_000_000 < left <= LONG - 1_500_000  # it began with the signal
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(1.5)
-        process.send_signal(signal.SIGTERM)
+class Once:
+    """In the place of the queue that the thread waits at: one look, and it is over."""
 
-        assert process.wait(20) == 75
+    def put(self, _: None) -> None: ...
+
+    def get(self, timeout: float | None) -> None:
+        raise Looked
+
+
+class Resort(shutdown.LastResort):
+    """Under a clock of the test's own; its thread's looks are the test's, too."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        super().__init__(self.clock)
+        self.said: list[str] = []
+        self.unheard = lambda: self.said.append("unheard")
+        self._signals = Once()  # type: ignore[assignment]
+
+    def after(self, passed_us: int) -> str:
+        """What its thread does when so much time has passed."""
+        self.clock.advance(passed_us)
+        try:
+            self._watch()
+        except Looked:
+            return "goes on"
+        except Ended:
+            return "ended"
+
+    def _end(self) -> None:
+        raise Ended
+
+
+async def test_nothing_is_said_where_the_loop_hears():
+    resort = Resort()
+    resort.signalled()
+    resort.heard()
+    assert resort.after(shutdown.UNHEARD_US) == "goes on"
+    assert resort.said == []
+
+
+async def test_signals_that_are_heard_end_nothing_while_the_loop_goes_on():
+    resort = Resort()
+    resort.signalled()
+    resort.heard()
+    for _ in range(20):
+        assert resort.after(shutdown.HELD_US - 1) == "goes on"
+        resort._go_on()
+    resort.signalled()
+    resort.heard()
+    resort._go_on()
+    assert resort.after(shutdown.AGAIN_US) == "goes on"
+    resort.over()  # everything has ended: nobody hurries the process any more
+    assert resort.after(LONG) == "goes on"
+
+
+async def test_after_the_second_signal_it_ends_in_any_case():
+    resort = Resort()
+    for _ in range(2):
+        resort.signalled()
+        resort.heard()
+    resort._go_on()
+    waited = 0
+    while resort.after(shutdown.SECOND) == "goes on":
+        resort._go_on()
+        waited += shutdown.SECOND
+    assert waited == shutdown.AT_LAST_US - shutdown.SECOND
+
+
+async def test_a_loop_that_has_heard_and_is_held_again_does_not_keep_the_process():
+    resort = Resort()
+    resort.signalled()
+    resort.heard()
+    assert resort.grace_left() == 0
+    assert resort.after(shutdown.HELD_US - 1) == "goes on"
+    assert resort.after(1) == "ended"
+
+
+async def test_a_loop_that_is_held_again_has_what_was_promised():
+    resort = Resort()
+    resort.grace_us = LONG
+    resort.signalled()
+    resort.heard()
+    assert resort.after(LONG // 2) == "goes on"
+    assert resort.grace_left() == LONG // 2  # it began with the signal
+    resort.signalled()
+    assert resort.after(shutdown.AGAIN_US - 1) == "goes on"
+    assert resort.after(1) == "ended"
 
 
 def test_what_is_promised_is_kept_within_about_a_second():

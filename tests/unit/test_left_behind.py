@@ -57,6 +57,6 @@ async def test_a_leading_worker_names_ends_that_its_commits_have_yet_to_bring(tm
 
 
 async def _leads(engine: Engine) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not engine.leads:  # noqa: ASYNC110
             await asyncio.sleep(0.005)

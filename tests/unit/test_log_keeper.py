@@ -32,7 +32,7 @@ async def test_what_comes_meanwhile_goes_together(tmp_path: Path):
     await store.open()
     keeper = LogReports(store)
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await asyncio.gather(*(keeper.keep(row(number)) for number in range(250)))
 
     assert store.batches == [100, 100, 50]
@@ -47,7 +47,7 @@ async def test_a_store_that_does_not_take_them_is_a_warning(
     keeper = LogReports(SqliteStore(tmp_path / "never-opened"))
 
     with caplog.at_level(logging.WARNING):
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await asyncio.gather(keeper.keep(row(1)), keeper.keep(row(2)))
 
     assert [each.getMessage() for each in caplog.records] == [
@@ -66,7 +66,7 @@ async def test_whoever_is_cancelled_leaves_nobody_waiting(tmp_path: Path):
 
     first.cancel()
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await keeper.keep(row(3))
         await second
     assert row(2) in await store.logs(LogFilter(1))

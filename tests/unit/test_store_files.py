@@ -9,6 +9,7 @@ import shutil
 import sqlite3
 import tempfile
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -79,10 +80,10 @@ async def test_nothing_is_left_behind(path: Path) -> None:
         await store.wait(0)
         await store.close()
         await store.close()
-    assert threading.active_count() == threads
+    assert threading.active_count() <= threads
     assert list(path.with_name(path.name + "-wake").iterdir()) == []
     assert not path.with_name(path.name + "-wal").exists()
-    assert _open_files() == open_files
+    assert Counter(_open_files()) <= Counter(open_files)
 
 
 async def test_a_closed_store_says_so(path: Path) -> None:

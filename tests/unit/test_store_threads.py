@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -48,7 +49,7 @@ async def _held_up(store: SqliteStore, *verbs: object) -> list[object]:
     """Runs the verbs as one group: they queue up while the writer is busy."""
     writer = store._opened.writer
     go = threading.Event()
-    busy = asyncio.ensure_future(writer.call(lambda _: go.wait(10), outside=True))
+    busy = asyncio.ensure_future(writer.call(lambda _: go.wait(60), outside=True))
     await asyncio.sleep(0)
     work = [asyncio.ensure_future(writer.call(verb)) for verb in verbs]  # pyright: ignore
     await asyncio.sleep(0)
@@ -104,7 +105,7 @@ async def test_limits_that_were_rolled_back_are_forgotten(store: SqliteStore) ->
 async def test_a_caller_that_stops_waiting_does_not_stop_the_verb(store: SqliteStore) -> None:
     writer = store._opened.writer
     go = threading.Event()
-    busy = asyncio.ensure_future(writer.call(lambda _: go.wait(10), outside=True))
+    busy = asyncio.ensure_future(writer.call(lambda _: go.wait(60), outside=True))
     await asyncio.sleep(0)
     work = asyncio.ensure_future(writer.call(lambda tx: _write(tx, "kept")))
     await asyncio.sleep(0)
@@ -119,32 +120,38 @@ async def test_a_caller_that_stops_waiting_does_not_stop_the_verb(store: SqliteS
 def test_a_waiter_is_always_next(tmp_path: Path) -> None:
     """However fast the other comes round again, it stands behind who waits."""
     path = tmp_path / "locktender.db"
-    hot, waiter = (WriteLock(path, SystemClock(), 10_000_000) for _ in range(2))
-    turns = 0
-    stop = threading.Event()
+    hot, waiter = (WriteLock(path, SystemClock(), 60_000_000) for _ in range(2))
+    for _ in range(20):
+        turns: list[str] = []
 
-    def hurry() -> None:
-        nonlocal turns
-        while not stop.is_set():
-            hot.enter()
-            turns += 1
-            time.sleep(0.001)
-            hot.leave()
-
-    thread = threading.Thread(target=hurry)
-    thread.start()
-    try:
-        passed: list[int] = []
-        for _ in range(50):
-            before = turns
+        def wait(turns: list[str] = turns) -> None:
             waiter.enter()
-            passed.append(turns - before)
+            turns.append("waiter")
             waiter.leave()
-            time.sleep(0.002)
-    finally:
-        stop.set()
-        thread.join()
-        hot.close()
-        waiter.close()
-    assert turns > 50
-    assert sorted(passed)[-5] <= 3
+
+        hot.enter()
+        thread = threading.Thread(target=wait)
+        thread.start()
+        _until_the_head_is_taken(path)
+        hot.leave()
+        hot.enter()  # at once again
+        turns.append("hot")
+        hot.leave()
+        thread.join(60)
+        assert turns == ["waiter", "hot"]
+    hot.close()
+    waiter.close()
+
+
+def _until_the_head_is_taken(path: Path) -> None:
+    """Somebody stands at the head of the line, and waits for the write to be over."""
+    end = time.monotonic() + 60
+    with path.with_name(path.name + "-q.lock").open("r+b") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return
+            fcntl.flock(file, fcntl.LOCK_UN)
+            assert time.monotonic() < end
+            time.sleep(0.0005)

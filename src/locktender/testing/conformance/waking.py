@@ -10,6 +10,11 @@ from locktender.base.clock import MILLISECOND, SECOND
 from locktender.store.protocol import Store
 from locktender.testing.conformance.world import StoreScene, submitted
 
+_FOREVER = 3_600 * SECOND
+"""Who is not woken waits for so long,"""
+_PATIENCE = 60.0
+"""and a test for so many seconds."""
+
 
 async def waited(store: Store, timeout_us: int, since: int = -1) -> float:
     started = time.monotonic()
@@ -20,14 +25,15 @@ async def waited(store: Store, timeout_us: int, since: int = -1) -> float:
 class TestWaking:
     async def test_a_wait_ends_at_its_timeout(self, world: StoreScene) -> None:
         store = await world.open()
-        assert await waited(store, 0) < 1
-        assert 0.1 <= await waited(store, 100 * MILLISECOND) < 5
+        async with asyncio.timeout(_PATIENCE):
+            await store.wait(0)
+            assert await waited(store, 100 * MILLISECOND) >= 0.1
 
     async def test_another_stores_commit_ends_a_wait(self, world: StoreScene) -> None:
         store, other = await world.open(), await world.open()
-        waiting = asyncio.ensure_future(waited(store, 30 * SECOND))
+        waiting = asyncio.ensure_future(store.wait(_FOREVER))
         await submitted(other)
-        assert await asyncio.wait_for(waiting, 10) < 5
+        await asyncio.wait_for(waiting, _PATIENCE)
 
     async def test_ones_own_commit_does_not(self, world: StoreScene) -> None:
         store = await world.open()
@@ -39,18 +45,19 @@ class TestWaking:
         store, other = await world.open(), await world.open()
         await store.wait(0)
         await submitted(other)
-        assert await waited(store, 30 * SECOND) < 5
+        await asyncio.wait_for(store.wait(_FOREVER), _PATIENCE)
 
     async def test_two_who_wait_on_one_store_both_learn_of_it(self, world: StoreScene) -> None:
         store, other = await world.open(), await world.open()
         leader_mark = worker_mark = await store.wait(0)
         await submitted(other)
-        leader_mark = await store.wait(30 * SECOND, leader_mark)
-        assert await waited(store, 30 * SECOND, worker_mark) < 5
+        async with asyncio.timeout(_PATIENCE):
+            leader_mark = await store.wait(_FOREVER, leader_mark)
+            await store.wait(_FOREVER, worker_mark)
         assert leader_mark > worker_mark
 
     async def test_many_wait_at_once(self, world: StoreScene) -> None:
         store, other = await world.open(), await world.open()
-        waiting = [asyncio.ensure_future(waited(store, 30 * SECOND)) for _ in range(5)]
+        waiting = [asyncio.ensure_future(store.wait(_FOREVER)) for _ in range(5)]
         await submitted(other)
-        assert max(await asyncio.wait_for(asyncio.gather(*waiting), 10)) < 5
+        await asyncio.wait_for(asyncio.gather(*waiting), _PATIENCE)

@@ -53,13 +53,6 @@ INSERT OR IGNORE INTO task (
     error, requested_at, scheduled_at, started_at, ended_at, not_before, eligible_at
 ) VALUES /*rows*/ (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
--- name: task_again
--- Rows of a retried run, over what an earlier try left in them.
-INSERT OR REPLACE INTO task (
-    id, node, idx, state, attempt, tries, abandons, offers, token, worker, held, input, output,
-    error, requested_at, scheduled_at, started_at, ended_at, not_before, eligible_at
-) VALUES /*rows*/ (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-
 -- name: task_save
 -- Tasks the leader owns, as they are now.
 WITH v (

@@ -118,3 +118,10 @@ VALUES (?, 'copying', '', locktender_now())
 -- name: copy_unmark
 -- The copy is finished.
 DELETE FROM migration WHERE number = ?
+
+-- name: task_again
+-- Rows of a retried run, over what an earlier try left in them.
+INSERT OR REPLACE INTO task (
+    id, node, idx, state, attempt, tries, abandons, offers, token, worker, held, input, output,
+    error, requested_at, scheduled_at, started_at, ended_at, not_before, eligible_at
+) VALUES /*rows*/ (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
