@@ -42,6 +42,10 @@ def _record() -> None:
 _record()
 
 
+def _opened(latch: str) -> bool:
+    return not latch or Path(latch).exists()
+
+
 @step(max_abandons=10)
 async def prepare(n: int) -> int:
     with recording("prepare", label=str(n)):
@@ -49,12 +53,14 @@ async def prepare(n: int) -> int:
 
 
 @step(max_abandons=10)
-async def work(n: int, seconds: float) -> int:
+async def work(n: int, latch: str) -> int:
+    """Runs until the latch is open; one without a name is."""
     with recording("work", label=str(n)):
-        await asyncio.sleep(seconds)
+        while not _opened(latch):  # noqa: ASYNC110 — the test opens it
+            await asyncio.sleep(0.002)
     return 2 * n
 
 
 @flow
-def prepared(n: int, seconds: float) -> int:
-    return work(prepare(n), seconds)
+def prepared(n: int, latch: str) -> int:
+    return work(prepare(n), latch)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests import inherited
 
 from locktender import Client, embedded
 from locktender.base.events import unpack
@@ -15,6 +16,10 @@ from locktender.base.graph import Graph
 from locktender.observe.checker import History, check
 from locktender.store.protocol import EventFilter
 from locktender.store.sqlite.store import SqliteStore
+
+
+def pytest_configure() -> None:
+    inherited.reset()
 
 
 @pytest.fixture

@@ -18,6 +18,8 @@ from locktender import Retry, current, flow, step
 from locktender.testing import recording
 
 LOOK = 0.002
+MOST_LOOK = 0.02
+"""Hundreds of bodies may wait at once."""
 
 
 def opened(latch: str) -> bool:
@@ -25,17 +27,21 @@ def opened(latch: str) -> bool:
 
 
 async def until_open(latch: str) -> None:
-    while not opened(latch):  # noqa: ASYNC110 — the test opens it, maybe from another process
-        await asyncio.sleep(LOOK)
+    pause = LOOK
+    while not opened(latch):  # the test opens it, maybe from another process
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, MOST_LOOK)
 
 
 def block_until_open(latch: str) -> None:
     """A thread cannot be stopped: it looks by itself whether it was told to."""
+    pause = LOOK
     while not opened(latch):
         job = current()
         if job is not None and job.stop_reason is not None:
             return
-        time.sleep(LOOK)
+        time.sleep(pause)
+        pause = min(2 * pause, MOST_LOOK)
 
 
 # -- bodies that take a while, one for each executor -----------------------------------------------

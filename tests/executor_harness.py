@@ -24,7 +24,7 @@ SOURCE = sources.CodeSource(
 )
 STEPS: dict[str, Any] = sources.load(SOURCE).STEPS
 KINDS = ("async", "thread", "process")
-PATIENCE = 20.0
+PATIENCE = 60.0
 LONG = 60_000_000
 
 

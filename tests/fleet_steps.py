@@ -242,15 +242,15 @@ def wants_both(latch: str) -> None:
 
 
 @step(pools={"api[{tenant}]": 1})
-async def api(item: int, tenant: str) -> int:
+async def api(item: int, tenant: str, latch: str) -> int:
     with recording(f"api-{tenant}"):
-        await asyncio.sleep(0.02)
+        await steps.until_open(latch)
     return item
 
 
 @flow
-def apis(count: int, tenant: str) -> list[int]:
-    return api.map(list(range(count)), tenant=tenant)
+def apis(count: int, tenant: str, latch: str) -> list[int]:
+    return api.map(list(range(count)), tenant=tenant, latch=latch)
 
 
 @step(pool="gate")
@@ -290,7 +290,7 @@ def claim(url: str, first: int, count: int) -> None:
     with connect(url) as client:
 
         def take(number: int) -> None:
-            with client.slots("lock", timeout="60s"), recording("lock", label=str(number)):
+            with client.slots("lock", timeout="5m"), recording("lock", label=str(number)):
                 pass
 
         threads = [threading.Thread(target=take, args=(first + n,)) for n in range(count)]

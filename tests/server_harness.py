@@ -15,7 +15,7 @@ from locktender.engine import Engine
 from locktender.server.web import bind, port_of, telling
 from locktender.store.open import settings_for
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 class Answer(NamedTuple):

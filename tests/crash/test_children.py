@@ -207,9 +207,32 @@ async def test_children_are_warm_and_one_per_permit(tmp_path: Path):
         assert os.getsid(0) not in both
 
 
+SLOW_TO_IMPORT = """
+import json, time
+from types import SimpleNamespace
+
+time.sleep(2.5)
+STEPS = {
+    "pid": SimpleNamespace(
+        fn=lambda: True,
+        retry_on=None,
+        decode_call=lambda raw: ([], {}),
+        encode_result=lambda value: json.dumps(value).encode(),
+    )
+}
+"""
+
+
 async def test_a_timeout_does_not_count_the_start_of_the_child(tmp_path: Path):
-    async with Harness("process", tmp_path) as harness:
-        assert (await harness.run("double", 2, timeout_us=30_000)).state == "completed"
+    """The child takes longer to start than the body may take."""
+    (tmp_path / "slow.py").write_text(SLOW_TO_IMPORT)
+    root = tmp_path / "root"
+    root.mkdir()
+    source = CodeSource("slow", str(tmp_path / "slow.py"))
+    async with Harness("process", root, steps="slow:STEPS") as harness:
+        job = Attempt(1, 1, "run", STEPS["pid"], b"[]", source=source, timeout_us=2 * SECOND)
+        harness.executor.start(job, harness._done)
+        assert (await harness.end_of(job)).state == "completed"
 
 
 async def test_the_deadline_in_shared_memory_ends_children(tmp_path: Path):
@@ -379,6 +402,9 @@ async def main():
     executor.extend(SystemClock().monotonic() + int(sys.argv[3]))
     step = executor_steps.STEPS[sys.argv[4]]
     executor.start(Attempt(1, 1, "run", step, b"", work_root=Path(sys.argv[1])), print)
+    while seconds := await asyncio.to_thread(sys.stdin.readline):
+        executor.extend(SystemClock().monotonic() + int(seconds))
+        print("extended", flush=True)
     await asyncio.Event().wait()
 
 asyncio.run(main())
@@ -395,7 +421,9 @@ def worker(tmp_path: Path) -> Iterator[Any]:
     ) -> tuple[subprocess.Popen[bytes], int]:
         arguments = [str(tmp_path), str(Path(__file__).parents[1]), str(deadline_us), step]
         command = [sys.executable, "-c", WORKER, *arguments]
-        started.append(subprocess.Popen(command))  # noqa: ASYNC220 — to be killed and frozen
+        started.append(  # to be killed and frozen
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # noqa: ASYNC220
+        )
         marker = tmp_path / "1" / "1" / file
         await until(lambda: marker.exists() and marker.read_text())
         return started[0], int(marker.read_text())
@@ -404,7 +432,7 @@ def worker(tmp_path: Path) -> Iterator[Any]:
     for process in started:
         with suppress(ProcessLookupError):
             process.kill()
-        process.wait()
+        process.communicate()
 
 
 async def test_all_descendants_die_with_their_worker(worker: Any):
@@ -436,8 +464,11 @@ async def test_what_has_a_session_of_its_own_ends_where_the_worker_is_killed(
 
 
 async def test_b12_children_of_a_frozen_worker_end_at_the_deadline(worker: Any):
-    process, grandchild = await worker(2 * SECOND)
+    process, grandchild = await worker(3600 * SECOND)
     child = os.getpgid(grandchild)
+    process.stdin.write(b"%d\n" % SECOND)
+    process.stdin.flush()
+    assert process.stdout.readline() == b"extended\n"
     process.send_signal(signal.SIGSTOP)
 
     # A frozen worker cannot reap: what matters is that the bodies no longer run.
@@ -487,7 +518,7 @@ def test_a_child_whose_parent_is_already_gone_ends_at_once(tmp_path: Path):
             ],
             pass_fds=[file.fileno()],
             start_new_session=True,
-            timeout=20,
+            timeout=90,
         )
 
     assert done.returncode == -signal.SIGKILL
@@ -533,7 +564,7 @@ def test_a_script_with_the_real_registry_is_imported_but_not_run_again(tmp_path:
     command = ["package/script.py"] if how == "file" else ["-m", "package.script"]
 
     done = subprocess.run(
-        [sys.executable, *command], cwd=tmp_path, capture_output=True, text=True, timeout=60
+        [sys.executable, *command], cwd=tmp_path, capture_output=True, text=True, timeout=90
     )
 
     assert done.stderr == ""

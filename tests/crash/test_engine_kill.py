@@ -13,6 +13,7 @@ import pytest
 
 from locktender import Run, RunFailed, RunState, TaskState
 from locktender.testing import EngineProcess, Engines, Overlap, eventually
+from locktender.testing.fixtures import VirtualClock
 from locktender.testing.overlap import alive
 from locktender.testing.processes import source
 from locktender.worker.executors.sources import load
@@ -21,7 +22,7 @@ pytest_plugins = ["locktender.testing.plugin"]
 
 STEPS_FILE = Path(__file__).parents[1] / "engine_steps.py"
 steps: Any = load(source(STEPS_FILE))
-TIMEOUT = "30s"
+TIMEOUT = "90s"
 APART = {"where": "apart"}
 POOLS = {"db": 4, "api": 6, "cpu": 2}
 
@@ -67,7 +68,9 @@ def test_b9_the_next_start_recovers_and_repeats_nothing_finished(
     assert overlap.peak("first") == 1
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "seed", [0, pytest.param(1, marks=pytest.mark.long), pytest.param(2, marks=pytest.mark.long)]
+)
 def test_b9_killed_at_random_moments_one_engine_after_another(
     make_engine: Engines, overlap: Overlap, seed: int
 ):
@@ -93,8 +96,8 @@ def test_b9_killed_at_random_moments_one_engine_after_another(
     assert overlap.count("db") <= completed + unfinished + 4 * 4
 
 
-@pytest.mark.slow
-def test_b9_three_engines_killed_at_random(make_engine: Engines, overlap: Overlap):
+@pytest.mark.parametrize("kills", [5, pytest.param(12, marks=pytest.mark.long)])
+def test_b9_three_engines_killed_at_random(make_engine: Engines, overlap: Overlap, kills: int):
     """Limits over all engines hold through every death; each run ends with its one right result."""
     chance = random.Random(7)
     client = make_engine.connect()
@@ -103,37 +106,36 @@ def test_b9_three_engines_killed_at_random(make_engine: Engines, overlap: Overla
     settings = {"max_concurrent_runs": 4}
     engines = [make_engine.process(STEPS_FILE, **settings).ready() for _ in range(3)]
     runs: list[Run[int]] = []
-    for number in range(12):
+    for number in range(kills):
         runs += [client.submit(steps.pipeline, list(range(8))) for _ in range(2)]
         victim = number % 3
         kill_while_writing(engines[victim], make_engine.path, chance)
         engines[victim] = make_engine.process(STEPS_FILE, **settings)
         engines[victim].ready()
 
-    assert {run.result("60s") for run in runs} == {sum((n + 1) * 2 for n in range(8))}
+    assert {run.result("90s") for run in runs} == {sum((n + 1) * 2 for n in range(8))}
 
     for name, limit in POOLS.items():
         assert overlap.peak(name) <= limit, name
     assert overlap.count("total") >= len(runs)
 
 
-def test_b9_a_second_process_takes_over_within_seconds(
+def test_b9_a_second_process_takes_over_without_waiting_for_a_lease(
     make_engine: Engines, overlap: Overlap, tmp_path: Path
 ):
-    """With the leases of production: the kernel tells of the death, nobody waits for a lease."""
+    """The kernel tells of the death: the leases are longer than the test waits."""
     latch = tmp_path / "latch"
-    leader = make_engine.process(STEPS_FILE, async_permits=2).ready()
+    leases = {"worker_lease": "1h", "leader_lease": "1h"}
+    leader = make_engine.process(STEPS_FILE, async_permits=2, **leases).ready()
     client = make_engine.connect()
     mine = client.submit(steps.hold, str(latch), 1)
     eventually(lambda: overlap.count("held") == 1)
     second = make_engine.process(STEPS_FILE).ready()
 
-    began = time.monotonic()
     leader.kill()
     new = client.submit(steps.many, [1], 0.001)
     assert new.result(TIMEOUT) == [2]
     eventually(lambda: overlap.count("held") == 2)
-    assert time.monotonic() - began < 8
 
     latch.touch()
     assert mine.result(TIMEOUT) == 1
@@ -225,11 +227,11 @@ def test_e5_a_dead_holders_slots_go_to_the_next(
 
 
 def test_e5_a_pool_with_a_lease_of_its_own_outlasts_its_dead_holder(
-    make_engine: Engines, overlap: Overlap, tmp_path: Path
+    engine_clock: VirtualClock, make_engine: Engines, overlap: Overlap, tmp_path: Path
 ):
     latch, other = tmp_path / "latch", tmp_path / "other"
     client = make_engine(async_permits=1)
-    client.pools.set("lock", limit=1, lease="1500ms")
+    client.pools.set("lock", limit=1, lease="1h")
     busy = client.submit(steps.hold, str(other))  # this worker is full: the other gets the lock
     eventually(lambda: "held" in overlap.names())
     engine = make_engine.process(STEPS_FILE).ready()
@@ -240,10 +242,12 @@ def test_e5_a_pool_with_a_lease_of_its_own_outlasts_its_dead_holder(
 
     engine.kill()
     latch.touch()
-    killed_us = overlap.lines()[-1].at_us
     second = client.submit(steps.locking, str(latch), 2)
     eventually(lambda: "dead worker" in str(second.why()))
+    engine_clock.move("59m")
+    assert client.submit(steps.hold, "").result(TIMEOUT) == 0  # all that was due has been done
+    assert overlap.count("lock") == 1
+    engine_clock.move("2m")
 
     assert {first.wait(TIMEOUT), second.wait(TIMEOUT)} == {RunState.SUCCEEDED}
-    assert overlap.spans("lock")[1].began_us - killed_us > 500_000
     assert overlap.peak("lock") == 1

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.processes.leases import KEPT, lapse
 
 from locktender.testing import EngineProcess, Engines, Overlap, eventually
 from locktender.testing.overlap import alive
@@ -17,19 +18,14 @@ pytest_plugins = ["locktender.testing.plugin"]
 
 STEPS_FILE = Path(__file__).parents[1] / "engine_steps.py"
 steps: Any = load(source(STEPS_FILE))
-TIMEOUT = "30s"
+TIMEOUT = "90s"
 APART = {"where": "apart"}
 
 
 @pytest.fixture
 def engine_settings() -> dict[str, Any]:
-    """Leases that end while a test looks on."""
-    return {
-        "worker_lease": "1200ms",
-        "heartbeat": "300ms",
-        "leader_lease": "1s",
-        "leader_renew": "300ms",
-    }
+    """Leases that nobody loses by being slow; of one that was stopped they end when a test says so."""
+    return KEPT
 
 
 def pause(engine: EngineProcess, store: Path) -> None:
@@ -59,7 +55,9 @@ def test_b12_a_paused_worker_wakes_up_without_its_tasks(
 ):
     latch = tmp_path / "latch"
     engine = make_engine()
-    paused = make_engine.process(STEPS_FILE, worker_labels=APART).ready()
+    # A child of this one has to end by itself: its lease passes while the test looks on.
+    short = {"worker_lease": "4s", "heartbeat": "500ms"}
+    paused = make_engine.process(STEPS_FILE, worker_labels=APART, **short).ready()
     run = engine.submit(steps.apart, str(latch))
     eventually(lambda: overlap.count("apart") == 3 if "apart" in overlap.names() else 0)
     child = next(span.pid for span in overlap.spans("apart") if span.label == "process")
@@ -96,7 +94,8 @@ def test_b12_a_paused_leader_writes_nothing_when_it_wakes_up(
 
     pause(leader, make_engine.path)
     second = make_engine.process(STEPS_FILE).ready()
-    eventually(lambda: overlap.count("held") == 2)  # its lease passed: taken over
+    lapse(str(make_engine.path), leader)
+    eventually(lambda: overlap.count("held") == 2)  # taken over
     leader.resume()
     latch.touch()  # both bodies may end now; only one end counts
 
@@ -121,7 +120,8 @@ def test_b12_alone_and_paused_it_goes_on_by_itself(
     eventually(lambda: "held" in overlap.names())
 
     pause(engine, make_engine.path)
-    eventually(lambda: not client.workers.list()[0].alive)
+    lapse(str(make_engine.path), engine)
+    assert not client.workers.list()[0].alive
     engine.resume()
     latch.touch()
 

@@ -25,7 +25,6 @@ from pathlib import Path
 import msgspec
 from tests.processes.scenes import (
     END_BACKENDS,
-    QUICK,
     STEPS_FILE,
     Load,
     Watch,
@@ -44,6 +43,15 @@ SERVERS = 2
 WORKERS = 3
 SOME_BACKENDS = END_BACKENDS + " AND random() < 0.4"
 Start = Callable[[], ClusterNode]
+LEAST_KILLS = 2
+LEASES: dict[str, str] = {
+    "worker_lease": "5s",
+    "heartbeat": "1s",
+    "leader_lease": "4s",
+    "leader_renew": "800ms",
+}
+"""Long enough for a process that is only slow, short enough to be lost by one that is stopped."""
+MOST_STOPPED_SECONDS = 8.0
 
 
 @dataclass
@@ -75,17 +83,17 @@ class Chaos:
             node.ready()
 
     def _server(self) -> ClusterNode:
-        return self._cluster.server(**QUICK)
+        return self._cluster.server(**LEASES)
 
     def _worker(self) -> ClusterNode:
-        return self._cluster.worker(STEPS_FILE, **QUICK)
+        return self._cluster.worker(STEPS_FILE, **LEASES)
 
     def _leading_worker(self) -> ClusterNode:
-        return self._cluster.worker(STEPS_FILE, lead=True, **QUICK)
+        return self._cluster.worker(STEPS_FILE, lead=True, **LEASES)
 
     def go_on(self, seconds: float) -> None:
         end = time.monotonic() + seconds
-        while time.monotonic() < end:
+        while time.monotonic() < end or self.done["kill"] < LEAST_KILLS:
             self._wake(time.monotonic())
             self._replace()
             self._strike()
@@ -102,7 +110,9 @@ class Chaos:
             case "stop" if place not in self._asleep and len(self._asleep) < 2:
                 self._count("stop", self._nodes[place])
                 self._nodes[place].pause()
-                self._asleep[place] = time.monotonic() + self._chance.uniform(0.2, 4.0)
+                self._asleep[place] = time.monotonic() + self._chance.uniform(
+                    0.2, MOST_STOPPED_SECONDS
+                )
             case "end all":
                 self.done["backends ended"] += self._end(END_BACKENDS)
             case "end some":

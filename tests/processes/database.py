@@ -8,7 +8,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import psutil
 
 from locktender.store.postgres import local
 
-END_SECONDS = 30.0
+END_SECONDS = 90.0
 
 
 class Database:
@@ -29,8 +29,22 @@ class Database:
         master = psutil.Process(self._started.pid)
         children = master.children(recursive=True)
         os.kill(master.pid, signal.SIGKILL)
+        for child in children:
+            with suppress(psutil.NoSuchProcess):
+                if child.status() == psutil.STATUS_STOPPED:
+                    child.kill()
         _, left = psutil.wait_procs([master, *children], END_SECONDS)
         assert not left, left
+
+    def stop_flushing(self) -> None:
+        """From now on, until it is killed, only those who commit flush what they wrote."""
+        writers = [
+            child
+            for child in psutil.Process(self._started.pid).children()
+            if any(name in " ".join(child.cmdline()) for name in ("walwriter", "wal writer"))
+        ]
+        assert len(writers) == 1, writers
+        writers[0].suspend()
 
     def start(self) -> float:
         """Starts it again on the same data and socket; seconds it took, with what it had to recover."""
@@ -40,6 +54,9 @@ class Database:
         return time.monotonic() - began
 
     def close(self) -> None:
+        with suppress(psutil.NoSuchProcess):
+            for child in psutil.Process(self._started.pid).children():
+                child.resume()
         self._started.stop()
 
 

@@ -21,7 +21,7 @@ HERE = Path(__file__).parents[1]
 FILES = (HERE / "fleet_steps.py", HERE / "engine_steps.py")
 fleet: Any = load(source(FILES[0]))
 steps: Any = load(source(FILES[1]))
-TIMEOUT = "60s"
+TIMEOUT = "90s"
 Measured = Callable[[str, object], None]
 
 

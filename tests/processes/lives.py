@@ -89,3 +89,14 @@ class Lives:
         for line in whole.splitlines()[len(self._lives) :]:
             pid, provision, began_us = json.loads(line)
             self._lives.append(Life(pid, provision, began_us))
+
+
+def peak(lives: list[Life]) -> int:
+    """Most processes at once; it grows only where one begins."""
+    return max(
+        sum(
+            other.began_us <= life.began_us < (other.ended_us or life.began_us + 1)
+            for other in lives
+        )
+        for life in lives
+    )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from locktender.testing.postgres_proxy import Proxy
 
-START_SECONDS = 10.0
+START_SECONDS = 60.0
 
 
 @contextmanager

@@ -36,11 +36,11 @@ RIGHT = sum(range(1, ITEMS + 1))
 """What `light` over `ITEMS` comes to."""
 MOST_OPEN = 4
 """Runs of the load at once: what is measured is the recovery, not the queue."""
-RECOVERY_SECONDS = 15.0
-TAKE_OVER_SECONDS = 8.0
+PATIENCE_SECONDS = 90.0
+"""What takes longer than this does not come; how long it took is reported, not judged."""
 
 
-def patiently(ask: Callable[[], T], seconds: float = 30.0) -> T:
+def patiently(ask: Callable[[], T], seconds: float = PATIENCE_SECONDS) -> T:
     """The answer of a client, asked again where the store cannot be reached: it may be dead just now."""
     end = time.monotonic() + seconds
     while True:
@@ -52,7 +52,7 @@ def patiently(ask: Callable[[], T], seconds: float = 30.0) -> T:
             time.sleep(0.05)
 
 
-def result(run: Run[T], seconds: float = 60.0) -> T:
+def result(run: Run[T], seconds: float = PATIENCE_SECONDS) -> T:
     """The run's result. A run that does not end says what it waits for."""
     try:
         return run.result(seconds)
@@ -67,7 +67,7 @@ class Watch:
     def __init__(self) -> None:
         self._began = time.monotonic()
 
-    def until(self, condition: Callable[[], object], most: float = RECOVERY_SECONDS) -> float:
+    def until(self, condition: Callable[[], object], most: float = PATIENCE_SECONDS) -> float:
         """How long it took to come true; more than `most` is an error."""
         left = most - (time.monotonic() - self._began)
         eventually(condition, f"{max(1, round(left * 1000))}ms", "the recovery")
@@ -112,26 +112,25 @@ class Load:
                     patiently(
                         lambda key=key: self._client.submit(
                             steps.light, list(range(ITEMS)), key=key, on_duplicate="attach"
-                        ),
-                        60.0,
+                        )
                     )
                 )
                 self.open.append(self.runs[-1])
         except BaseException as error:  # noqa: BLE001 — raised where it is looked for
             self._failed = error
 
-    def check(self, overlap: Overlap, at_least: int = 1) -> None:
+    def check(self, overlap: Overlap, at_least: int = 1, *, limits: bool = True) -> None:
         """Every acknowledged run ends right, and the bodies kept to the limits."""
         self.__exit__()
         if self._failed is not None:
             raise self._failed
         assert len(self.runs) >= at_least
         assert {result(run) for run in self.runs} == {RIGHT}
-        for pool, limit in POOLS.items():
+        for pool, limit in POOLS.items() if limits else ():
             assert overlap.peak(pool) <= limit, pool
 
 
-def works(client: Client, seconds: float = RECOVERY_SECONDS) -> None:
+def works(client: Client, seconds: float = PATIENCE_SECONDS) -> None:
     """A run submitted now is carried out: somebody leads, somebody works."""
     run = patiently(lambda: client.submit(steps.many, [1, 2], 0.001, priority=9))
     assert result(run, seconds) == [2, 4]

@@ -12,7 +12,7 @@ from pathlib import Path
 from locktender.testing.cluster import Cluster, ClusterNode
 from locktender.testing.postgres_server import connected, run
 
-TRIES_SECONDS = 30.0
+TRIES_SECONDS = 90.0
 _STATE = (
     "SELECT a.state FROM pg_stat_activity a, locktender.leader l"
     " WHERE a.pid = l.backend AND a.backend_start = l.backend_since"

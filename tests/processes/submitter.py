@@ -1,4 +1,6 @@
-"""A process that submits without mercy: `submitter.py URL SEED`; until its standard input ends.
+"""A process that submits without mercy: `submitter.py URL FILE SEED`; until its standard input ends.
+
+Every new kind of answer is told in the file at once.
 
 Several at a time, alone and in batches, with and without keys, and ended runs
 once more. At its end it says how it was answered.
@@ -32,7 +34,8 @@ ENDED = ["cancelled", "failed"]
 
 
 class Submitter:
-    def __init__(self, url: str, seed: int) -> None:
+    def __init__(self, url: str, answered: str, seed: int) -> None:
+        self._answered = Path(answered)
         self._settings = settings_for(url, {})
         self._clock = SystemClock()
         self._dice = random.Random(seed)
@@ -75,10 +78,16 @@ class Submitter:
         if ended:
             row = self._dice.choice(ended)
             [answer] = await store.retry([row.id])
-            self.answers[f"retry {answer.outcome}"] += 1
+            self._count(f"retry {answer.outcome}")
+
+    def _count(self, kind: str) -> None:
+        if kind not in self.answers:
+            with self._answered.open("a") as file:
+                file.write(kind + "\n")
+        self.answers[kind] += 1
 
     def _note(self, run: NewRun, answer: Submitted) -> None:
-        self.answers[answer.outcome] += 1
+        self._count(answer.outcome)
         if answer.outcome == "created":
             assert answer.id == run.id
             self.created.add(answer.id)
@@ -101,8 +110,8 @@ def say(words: object) -> None:
     sys.stdout.flush()
 
 
-async def main(url: str, seed: str) -> None:
-    submitter = Submitter(url, int(seed))
+async def main(url: str, answered: str, seed: str) -> None:
+    submitter = Submitter(url, answered, int(seed))
     store = store_for(settings_for(url, {}))
     await store.open()
     say({"ready": True})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from tests.processes.fleet import (
     start,
     steps,
 )
+from tests.processes.leases import KEPT, lapse
 
 from locktender import Client, RunState
 from locktender.testing import Overlap, eventually
@@ -32,7 +34,8 @@ pytest_plugins = [
     "tests.processes.standing",
 ]
 
-QUICK: dict[str, Any] = {"worker_lease": "1500ms", "heartbeat": "300ms"}
+NO_POLL: dict[str, Any] = {"poll": "10m"}
+"""Whoever is not woken does nothing for longer than the test waits."""
 
 
 def where(client: Client, overlap: Overlap, latch: Path, item: int) -> int:
@@ -46,8 +49,8 @@ def test_b2_pack_fills_workers_in_a_stable_order(
     cluster: Cluster, overlap: Overlap, tmp_path: Path
 ):
     """The first that joined is the first asked, every time; past a busy one, past a vanished one."""
-    cluster.server(placement="pack", offer_ttl="500ms").ready()
-    first, second, third = (join(cluster, async_permits=2, **QUICK) for _ in range(3))
+    cluster.server(placement="pack", offer_ttl="10m").ready()
+    first, second, third = (join(cluster, async_permits=2, **KEPT) for _ in range(3))
     client = cluster.client()
     client.limits.set_max_concurrent_runs(-1)
     done, latch = tmp_path / "done", tmp_path / "latch"
@@ -60,9 +63,10 @@ def test_b2_pack_fills_workers_in_a_stable_order(
     assert busy == [first.pid, first.pid, second.pid]
     first.kill()
 
-    # Its two are found out by its lease, and go to who is next in the order and has room.
-    assert where(client, overlap, latch, 20) == second.pid
-    eventually(lambda: overlap.count("held") == 5 + 3 + 1 + 2)
+    lapse(cluster.url, first)
+    # Its two go to who is next in the order and has room; so does what comes after them.
+    eventually(lambda: overlap.count("held") == 5 + 3 + 2)
+    assert where(client, overlap, latch, 20) == third.pid
     latch.touch()
     runs = [client.runs.get(each.id) for each in client.runs.list()]
     assert ended(runs) == {"succeeded"}
@@ -124,15 +128,14 @@ def test_b9_c3_nobody_has_to_ask_again(cluster: Cluster, overlap: Overlap, tmp_p
     assert run.status() == RunState.QUEUED
     other = client.submit(steps.chain, str(latch))
     assert not other.cancel("changed my mind").leader  # C3: remembered until somebody leads
-    worker = join(cluster, **QUICK)
+    worker = join(cluster, worker_lease="60s", heartbeat="100ms")
     server = cluster.server().ready()
     eventually(lambda: "held" in overlap.names())
 
-    # What beats is never touched, however long it takes: here for more than two leases.
-    began = client.workers.get(joined(client, worker)).lease_until
-    eventually(
-        lambda: (client.workers.get(joined(client, worker)).lease_until - began).total_seconds() > 3
-    )
+    # What beats is never touched, however long it takes: its lease moves on with every beat.
+    for _ in range(3):
+        until = client.workers.get(joined(client, worker)).lease_until
+        eventually(lambda u=until: client.workers.get(joined(client, worker)).lease_until > u)
     assert server.close() == 0
     cluster.server().ready()
     latch.touch()
@@ -151,7 +154,7 @@ def test_d3_memory_stays_flat_over_ten_thousand_tasks(
     (worker,) = start(cluster, 1)
     client = cluster.client()
     process = psutil.Process(worker.pid)
-    assert client.submit(fleet.ticks, list(range(2_000))).result("60s") == 2_000
+    assert client.submit(fleet.ticks, list(range(2_000))).result("90s") == 2_000
     warm = process.memory_info().rss
 
     began = time.monotonic()
@@ -167,17 +170,19 @@ def test_d3_memory_stays_flat_over_ten_thousand_tasks(
 
 
 def test_d4_d8_work_is_spread_and_affinity_is_a_preference(
-    cluster: Cluster, overlap: Overlap, tmp_path: Path, measured: Measured
+    cluster: Cluster, overlap: Overlap, tmp_path: Path
 ):
-    workers = start(cluster, 3, async_permits=4)
+    workers = start(cluster, 3, async_permits=4, server={"offer_ttl": "10m"})
     client = cluster.client()
+    client.limits.set_max_concurrent_runs(-1)
 
-    # D4: of tasks for half of them the busiest worker gets at most half more than the idlest
-    assert len(client.submit(fleet.lengths, [0.005] * 240, 6).result(TIMEOUT)) == 240
-    by_pid = Counter(pids(overlap, "takes"))
-    measured("spread", sorted(by_pid.values()))
-    assert set(by_pid) == {worker.pid for worker in workers}
-    assert max(by_pid.values()) <= 1.5 * min(by_pid.values())
+    # D4: tasks for half of their permits go to all workers alike
+    even = tmp_path / "even"
+    spread = [client.submit(fleet.holding, str(even), n, "even") for n in range(6)]
+    eventually(lambda: overlap.count("even") == 6)
+    assert Counter(pids(overlap, "even")) == {worker.pid: 2 for worker in workers}
+    even.touch()
+    assert ended(spread) == {"succeeded"}
     # D8: steps of one affinity stay where the first of them went …
     for _ in range(3):
         assert client.submit(fleet.warmed, 6).result(TIMEOUT) == 0
@@ -192,23 +197,39 @@ def test_d4_d8_work_is_spread_and_affinity_is_a_preference(
     assert ended(held) == {"succeeded"}
 
 
-def test_d8_an_idle_cluster_is_woken_and_does_not_poll(
+def test_d8_e5_an_idle_cluster_is_woken_and_does_not_poll(
     cluster: Cluster, overlap: Overlap, store: str, tmp_path: Path, measured: Measured
 ):
-    """From submit to the body's first line, over three processes; by polling it would be a second."""
-    start(cluster, 1, poll="1s", server={"poll": "1s"})
+    """Over three processes of which none polls: a submission, a changed limit and a release each wake
+    whom they concern. How long it takes is reported."""
+    start(cluster, 1, **NO_POLL, server=NO_POLL)
     client = cluster.client()
+    client.limits.set_max_concurrent_runs(-1)
     (tmp_path / "latch").touch()
     waits: list[float] = []
-    for item in range(21):
+    for item in range(9):
         began = time.clock_gettime(time.CLOCK_BOOTTIME)
         assert client.submit(fleet.holding, str(tmp_path / "latch"), item).result(TIMEOUT) == item
         waits.append(overlap.spans("held")[-1].began_us / 1_000 - began * 1_000)
+    measured(f"{store}_submit_to_start_p50_ms", round(sorted(waits)[4], 1))
 
-    waits.sort()
-    measured(f"{store}_submit_to_start_p50_ms", round(waits[10], 1))
-    measured(f"{store}_submit_to_start_max_ms", round(waits[-1], 1))
-    assert waits[10] < 200
+    latches = [tmp_path / f"latch-{n}" for n in range(8)]
+    client.pools.set("lock", limit=1)
+    runs = [client.submit(steps.locking, str(latch), n) for n, latch in enumerate(latches)]
+    eventually(lambda: overlap.count("lock") == 1)
+    began = time.clock_gettime(time.CLOCK_BOOTTIME)
+    client.pools.set("lock", limit=3)
+    eventually(lambda: overlap.count("lock") == 3)
+    measured(f"{store}_raised_ms", round(overlap.spans("lock")[2].began_us / 1e3 - began * 1e3, 1))
+    client.pools.set("lock", limit=1)
+    for number, latch in enumerate(latches):
+        eventually(lambda n=number: overlap.count("lock") >= n + 1)
+        latch.touch()
+    assert [run.result(TIMEOUT) for run in runs] == list(range(8))
+    spans = overlap.spans("lock")
+    assert [span.label for span in spans] == [str(n) for n in range(8)]  # the right one, by age
+    gaps = sorted(after.began_us - (before.ended_us or 0) for before, after in pairwise(spans[3:]))
+    measured(f"{store}_hand_off_p50_ms", gaps[len(gaps) // 2] / 1000)
 
 
 def test_d5_a_worker_that_is_told_to_end_in_the_middle_of_a_task(

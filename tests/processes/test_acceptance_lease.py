@@ -21,7 +21,15 @@ pytest_plugins = [
 ]
 
 APART = {"where": "apart"}
-LEASE: dict[str, Any] = {"worker_lease": "4s", "heartbeat": "500ms"}
+MARGIN_SECONDS = 9
+LEASE: dict[str, Any] = {"worker_lease": "12s", "heartbeat": "500ms"}
+_MAIN = "import sys; from locktender.cli.main import main; sys.exit(main())"
+_STOP_AT = f"lambda self: self._ends - {MARGIN_SECONDS}_000_000"
+EARLY = (
+    "-c",
+    f"from locktender.stages import lease; lease.LeaseKeeper._stop_at = {_STOP_AT}; {_MAIN}",
+)
+"""A worker that stops what it runs long before its lease ends: time enough on a busy machine, too."""
 
 
 def ids(client: Client, pid: int) -> list[str]:
@@ -38,7 +46,7 @@ def test_b12_a_worker_that_hears_nothing_stops_before_its_lease_ends(
     client = cluster.client()
     latch = tmp_path / "latch"
     with proxied(cluster.url, tmp_path / "proxy") as proxy:
-        cut = cluster.worker(*FILES, labels=APART, url=proxy.url, **LEASE).ready()
+        cut = cluster.worker(*FILES, labels=APART, url=proxy.url, program=EARLY, **LEASE).ready()
         name = joined(client, cut)
         run = client.submit(steps.apart, str(latch))
         eventually(lambda: overlap.count("apart") == 3)

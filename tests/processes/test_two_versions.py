@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import pytest
 from tests.processes.fleet import TIMEOUT, ask, ended, joined, pids
+from tests.processes.sampled import on_stores
 
 from locktender import Client, Run
 from locktender.testing import Overlap, eventually
@@ -57,20 +58,20 @@ class Version(NamedTuple):
     def submit(self, client: Client, *orders: int, latch: str = "") -> list[Run[str]]:
         """From a process of its own: one process has one version of a step."""
         words = [sys.executable, str(self.file), client.settings.url, latch, *map(str, orders)]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=90, check=True)
         return [client.runs.get(each) for each in done.stdout.split()]
 
 
-@pytest.fixture(params=["signature", "version"])
-def versions(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Version, Version]:
+@pytest.fixture
+def versions(differ: str, tmp_path: Path) -> tuple[Version, Version]:
     """They differ in a parameter, or only in what their author calls them."""
     made: list[Version] = []
     for name in ("old", "new"):
-        other = request.param == "signature" and name == "new"
+        other = differ == "signature" and name == "new"
         file = tmp_path / name / "shop.py"
         file.parent.mkdir()
         file.write_text(
-            SHOP.replace("{options}", f'(version="{name}")' if request.param == "version" else "")
+            SHOP.replace("{options}", f'(version="{name}")' if differ == "version" else "")
             .replace("{parameter}", ', currency: str = "EUR"' if other else "")
             .replace("{argument}", ', "USD"' if other else "")
             .replace("{name}", name)
@@ -84,6 +85,11 @@ def knows(client: Client, node: ClusterNode) -> str:
     return client.workers.get(joined(client, node)).steps["shop:charge"]
 
 
+@on_stores(
+    "differ",
+    {"signature": "signature", "version": "version"},
+    {("postgres", "signature"), ("sqlite", "version")},
+)
 def test_two_versions_at_once_and_a_rolling_deploy(
     cluster: Cluster, overlap: Overlap, tmp_path: Path, versions: tuple[Version, Version]
 ):
@@ -91,7 +97,7 @@ def test_two_versions_at_once_and_a_rolling_deploy(
     cluster.server().ready()
     client = cluster.client()
     client.limits.set_max_concurrent_runs(-1)
-    nodes = [cluster.worker(each.file, grace="30s") for each in versions]
+    nodes = [cluster.worker(each.file, grace="10m") for each in versions]
     before, after = (node.ready() for node in nodes)
     wanted, known = knows(client, before), knows(client, after)
     assert wanted != known
@@ -136,6 +142,7 @@ def test_two_versions_at_once_and_a_rolling_deploy(
     assert (after.close(), again.close()) == (0, 0)
 
 
+@pytest.mark.parametrize("differ", ["signature", "version"])
 @pytest.mark.parametrize("store", ["sqlite"], indirect=True)
 def test_one_process_has_one_version(cluster: Cluster, versions: tuple[Version, Version]):
     """Two files with a step of one name: it says so in place of starting."""

@@ -24,8 +24,7 @@ LOST = "the store has lost cycle"
 def database() -> Iterator[Database]:
     """One that leaves it to those who commit to flush what they wrote."""
     with own_database() as database:
-        query(database.url, "ALTER SYSTEM SET wal_writer_delay = '10s'")
-        query(database.url, "SELECT pg_reload_conf()")
+        database.stop_flushing()
         yield database
 
 
@@ -61,7 +60,7 @@ def test_a_run_that_was_started_and_not_flushed_is_started_again(
         database.start()
         # then it is started again, or goes on
         cluster.worker(STEPS_FILE).ready()
-        assert patiently(lambda: client.runs.get(run.id).result("30s")) == [2, 4, 6]
+        assert patiently(lambda: client.runs.get(run.id).result("90s")) == [2, 4, 6]
         recorded_once(cluster.url)
     except BaseException:
         cluster.end()
@@ -87,5 +86,5 @@ def test_a_leader_whose_last_cycle_is_missing_reads_everything_again(
     if settings["leader_renew"] == "100ms":
         eventually(lambda: LOST in server.log)  # it has nothing to commit
     cluster.worker(STEPS_FILE).ready()
-    assert run.result("30s") == [2, 4, 6]
+    assert run.result("90s") == [2, 4, 6]
     eventually(lambda: LOST in server.log)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from locktender.worker.executors.sources import load
 pytest_plugins = ["locktender.testing.plugin"]
 pytestmark = pytest.mark.parametrize("store", ["sqlite"], indirect=True)
 
-TIMEOUT = "30s"
+TIMEOUT = "90s"
 STEPS = """
 import asyncio
 import logging
@@ -61,6 +63,19 @@ BROKEN = "no number %d (cannot be formatted: TypeError)"
 KINDS = ["loop", "thread", "process"]
 TOKEN = 'hid"den \\ wörd'
 FORM = r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} "
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_it_was() -> Iterator[None]:
+    """The files are loaded here, too: what they configure must not reach another test."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    for each in root.manager.loggerDict.values():
+        if isinstance(each, logging.Logger):
+            each.disabled = False
 
 
 def started(

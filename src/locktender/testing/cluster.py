@@ -26,7 +26,7 @@ from locktender.client.open import connect
 from locktender.testing.history import SLACK_US, check_history
 from locktender.testing.overlap import Overlap
 
-PATIENCE_SECONDS = 40.0
+PATIENCE_SECONDS = 90.0
 
 
 class ClusterNode:

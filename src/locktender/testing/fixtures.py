@@ -33,17 +33,21 @@ from locktender.testing.processes import EngineProcess
 
 T = TypeVar("T")
 LOOK_SECONDS = 0.002
+MOST_LOOK_SECONDS = 0.025
+"""Between two looks, after a while: what is waited for needs the machine, too."""
 LONG_LEASE = "3650d"
 """Under a clock that jumps, leases must not be what ends: a test that wants that sets its own."""
 
 
-def eventually(condition: Callable[[], T], timeout: Duration = "20s", what: str = "it") -> T:
+def eventually(condition: Callable[[], T], timeout: Duration = "60s", what: str = "it") -> T:
     """The first true answer of `condition`. Raises `AssertionError` where none comes in time."""
     end = time.monotonic() + microseconds(timeout, "timeout") / 1_000_000
+    pause = LOOK_SECONDS
     while not (answer := condition()):
         if time.monotonic() > end:
             raise AssertionError(f"{what} did not come true within {timeout}")
-        time.sleep(LOOK_SECONDS)
+        time.sleep(pause)
+        pause = min(pause * 1.25, MOST_LOOK_SECONDS)
     return answer
 
 

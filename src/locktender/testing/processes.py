@@ -23,7 +23,7 @@ from locktender.client.open import embedded
 from locktender.testing.overlap import Overlap
 from locktender.worker.executors.sources import CodeSource, load
 
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 90.0
 READY = "ready"
 
 

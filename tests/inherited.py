@@ -1,0 +1,48 @@
+"""What a test run inherits from the shell that starts it, made the same everywhere.
+
+A background shell ignores SIGINT, a service has another umask, a developer has
+LOCKTENDER_URL, a proxy or PGHOST set. None of it may change a verdict. Processes
+that tests start inherit what is set here.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+KEPT = {
+    "LOCKTENDER_TEST_POSTGRES",  # names the server that tests of PostgreSQL use
+    "PYTHONPATH",
+    "PYTHONHOME",
+    "PYTHONDONTWRITEBYTECODE",
+    "PYTHONPYCACHEPREFIX",
+}
+PREFIXES = ("LOCKTENDER_", "PYTHON", "PG", "OTEL_", "LC_")
+PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy")
+NAMES = {"LANGUAGE", "NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "COLUMNS", "LINES"}
+OF_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
+"""Ignored by every Python process."""
+
+
+def reset() -> None:
+    """Signals, variables, umask, locale and time zone as the tests expect them."""
+    _signals()
+    for name in list(os.environ):
+        if name not in KEPT and (
+            name.startswith(PREFIXES) or name in NAMES or name.lower() in PROXIES
+        ):
+            del os.environ[name]
+    os.environ |= {"TZ": "UTC", "LANG": "C.UTF-8"}
+    time.tzset()
+    os.umask(0o022)
+
+
+def _signals() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    for number in signal.valid_signals() - set(OF_PYTHON):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+    # Python has no handler of its own where SIGINT was ignored when it began.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
