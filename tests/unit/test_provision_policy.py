@@ -252,7 +252,7 @@ def test_a_listed_worker_counts_although_its_row_has_gone_and_is_released_in_the
         if not plan.asks
     ]
     assert released == ["n0"]
-    assert leader.says == "none of at most 1 worker is on its way; 1 told to end and not gone yet"
+    assert leader.says == "none of at most 1 worker is on its way; 1 released and not gone yet"
     assert leader.asks(want(1), after=1, listed=(ended("n0"),)) == 1
 
 

@@ -4,7 +4,7 @@ A process that may lead has one `ProvisionController` for all of its terms. The 
 calls `observe` after each sweep; one task at a time then does these steps:
 
 list     Read the provisioner's workers. The names of those that ended are removed.
-count    Read the stored names: they are the count, whoever requested the workers.
+count    Read the stored names: they are the count, also those of an earlier leader.
 plan     The policy decides how many more are needed, within `max_workers`, interval and cool-down.
 store    Store a new name per worker, under the leader's term, before the request. A leader
          whose term is over is refused and requests nothing; its successor counts the names.

@@ -271,7 +271,7 @@ class Policy:
             text = f"{self._there:,} {of} {verb} there, none is on its way"
         else:
             text = f"none {of} is on its way"
-        ending = f"{self._ending:,} told to end and not gone yet" if self._ending else ""
+        ending = f"{self._ending:,} released and not gone yet" if self._ending else ""
         return "; ".join(filter(None, (text, ending, self._impossible)))
 
 

@@ -5,7 +5,7 @@ as joined with its first beat. Two races, and why they are safe:
 
     two leaders   `provision` is fenced: a leader whose term is over stores no name and so requests
                   no worker. Its successor reads the names stored before, and counts them.
-    a name        is used once. Removing the name of a worker that ended is right whoever does it,
+    a name        is used once. Removing the name of a worker that ended is right in any process,
                   so `forget_asked` has no fence: a former leader reports the end of its own workers.
 """
 
