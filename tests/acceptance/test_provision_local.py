@@ -113,7 +113,7 @@ async def test_workers_start_join_and_drain_when_released(url: Path, tmp_path: P
             return rows if len(rows) == 2 else []
 
         rows = await until(joined, "two workers")
-        assert all(set(row.steps or {}) == {"elastic_flows:work"} for row in rows)
+        assert [set(row.steps or {}) for row in rows] == [{"elastic_flows:work"}] * 2
         pids = {row.pid for row in rows}
 
         await provisioner.release(names[0])

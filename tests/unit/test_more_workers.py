@@ -292,15 +292,15 @@ def test_one_that_is_ready_and_one_that_is_made_from_the_settings():
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (3, "int is no provisioner: it has no capacity, request, list, release, close"),
-        ("machines:own", "str is no provisioner"),
-        (object, "object is no provisioner: it is called with the settings"),
-        (of_nothing, "does not take them"),
-        (nothing, "NoneType is no provisioner"),
-        (later, "making it must not be async"),
+        (3, "int is not a provisioner: it has no capacity, request, list, release, close"),
+        ("machines:own", "str is not a provisioner"),
+        (object, "object is not a provisioner: it must take the settings"),
+        (of_nothing, "must take the settings"),
+        (nothing, "NoneType is not a provisioner"),
+        (later, "it must be made without async"),
         (SimpleNamespace(request=Own().request), "it has no capacity, list, release, close"),
-        (Plain(), "Plain is no provisioner: request must be async"),
-        (Slow(), "capacity must answer at once"),
+        (Plain(), "Plain is not a provisioner: request must be async"),
+        (Slow(), "capacity must not be async"),
     ],
 )
 def test_what_is_no_provisioner_is_refused_before_anything_starts(given: Any, words: str):
@@ -323,4 +323,4 @@ async def test_closing_is_bounded_and_never_raises(caplog: pytest.LogCaptureFixt
     await more.close()
     assert ready.closed == 1
     await MoreWorkers(Closing(RuntimeError("no route")), settings).close(0)
-    assert "cannot close: no route" in caplog.text
+    assert "failed to close: no route" in caplog.text

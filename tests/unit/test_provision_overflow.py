@@ -15,7 +15,7 @@ from locktender.base.config import Settings
 from locktender.base.limits import Limits
 from locktender.base.model import AskedWorker, LimitRow, Said
 from locktender.kernel.demand import Demand, Want
-from locktender.provision import controller as overflow_module
+from locktender.provision import controller as subject
 from locktender.provision.controller import ProvisionController, placed
 from locktender.provision.protocol import Capacity, Provisioned
 from locktender.simulate.build import worker_row
@@ -92,7 +92,7 @@ class Post:
 
     def tell(self, demand: Demand, *names: str) -> None:
         rows = [worker_row(name, provision=name) for name in names]
-        self.overflow.sees(demand, rows, self.store, self.term)
+        self.overflow.observe(demand, rows, self.store, self.term)
 
     async def sees(self, demand: Demand = FIVE, *names: str, after: float = 0.0) -> None:
         self.clock.advance(int(after * SECOND))
@@ -172,7 +172,7 @@ async def test_a_provisioner_that_raises_is_logged_and_asked_again_after_the_coo
     post.foreign.error = PermissionError("quota exceeded")
     with caplog.at_level(logging.WARNING, "locktender"):
         await post.sees()
-    assert "cannot start 3 workers: quota exceeded; tasks stay queued" in caplog.text
+    assert "failed to start 3 workers: quota exceeded; tasks stay queued" in caplog.text
     assert "quota exceeded" in post.overflow.describe()
     assert await post.stored() == []  # it said itself that nobody will come
     await post.sees(after=4.9)
@@ -188,7 +188,7 @@ async def test_a_provisioner_that_hangs_holds_nobody_up(post: Post):
     post.tell(FIVE)  # returns at once although the first has not been answered
     async with asyncio.timeout(60):
         await post.overflow.settled()
-    assert "it did not answer in time" in post.overflow.policy.last_error
+    assert "failed to start 3 workers: timed out" in post.overflow.policy.last_error
     assert len(post.foreign.asked) == 1
     assert await post.names() == set(post.foreign.names)  # they may come all the same
 
@@ -239,19 +239,6 @@ async def test_what_was_not_granted_is_not_kept(post: Post):
     assert await post.names() == set(post.foreign.names[:1])
 
 
-async def test_one_that_gives_names_of_its_own_is_counted_by_those(post: Post):
-    foreign = post.foreign
-
-    async def request(
-        n: int, needs: Mapping[str, str], reason: str, names: Sequence[str]
-    ) -> list[str]:
-        return [f"pod-{i}" for i in range(n)]
-
-    foreign.request = request  # pyright: ignore[reportAttributeAccessIssue]
-    await post.sees()
-    assert await post.names() == {"pod-0", "pod-1", "pod-2"}
-
-
 async def test_who_has_joined_and_gone_is_forgotten(post: Post):
     await post.sees()
     for name in post.foreign.names:
@@ -289,72 +276,35 @@ async def test_the_next_leader_counts_who_is_on_the_way(posts: Posts):
     assert await second.names() == set(second.foreign.names)
 
 
-async def test_who_leads_no_longer_still_sees_its_workers_end(
-    posts: Posts, monkeypatch: pytest.MonkeyPatch
+async def test_a_process_that_leads_no_longer_removes_its_ended_workers_and_logs_once(
+    posts: Posts, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    monkeypatch.setattr(overflow_module, "MIND_SECONDS", 0.01)
-    monkeypatch.setattr(overflow_module, "UNSEEN_SECONDS", 0.05)
+    monkeypatch.setattr(subject, "REAP_SECONDS", 0.01)
+    monkeypatch.setattr(subject, "NOT_LEADING_SECONDS", 0.05)
     first = await posts.stand()
     await first.sees()
-    await posts.stand()
+    second = await posts.stand()
     gone, *others = first.foreign.names
     first.foreign.running = others
     first.foreign.ended = [Provisioned(gone, "failed", 0, "exit code 3")]
     async with asyncio.timeout(60):
-        while gone in await first.names():  # noqa: ASYNC110
+        while gone in await second.names():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-    assert await first.names() == set(others)
-
-
-async def test_who_leads_again_says_nothing_of_who_came_and_went_meanwhile(
-    posts: Posts, caplog: pytest.LogCaptureFixture
-):
-    first = await posts.stand()
-    await first.sees()
-    names = list(first.foreign.names)
-    for name in names:
-        await first.joins(name)
-    # Another leads, sees them leave, and takes away their names.
-    second = await posts.stand()
-    await second.store.forget_asked(names)
-    first.foreign.running = []
-    first.foreign.ended = [Provisioned(name, "ended", 0, "exit code 0: idle") for name in names]
+    assert await second.names() == set(others)
     first.clock.advance(MILLISECOND)
     first.term = (await first.store.elect(Elect("again", 1))).term or 0
-    with caplog.at_level(logging.WARNING, "locktender"):
-        await first.sees(after=6)
-    assert caplog.text == ""
-    assert first.overflow.policy.failures == 0
-    assert len(first.foreign.asked) == 2
-
-
-async def test_who_ended_while_another_led_is_told_once(
-    posts: Posts, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
-    monkeypatch.setattr(overflow_module, "MIND_SECONDS", 0.01)
-    monkeypatch.setattr(overflow_module, "UNSEEN_SECONDS", 0.05)
-    first = await posts.stand()
     await first.sees()
-    gone, *others = first.foreign.names
-    first.foreign.running = others
-    first.foreign.ended = [Provisioned(gone, "failed", 0, "exit code 3")]
-    with caplog.at_level(logging.WARNING, "locktender"):
-        await until(lambda: f"worker {gone} ended: exit code 3" in caplog.text)
-        await until(lambda: not first.overflow.policy.knows(gone))
-        await first.sees(after=0.001)
+    assert caplog.text.count(f"worker {gone} failed: exit code 3") == 1
     assert caplog.text.count("exit code 3") == 1
     assert first.overflow.policy.failures == 0
 
 
-@pytest.mark.parametrize("closed", [False, True], ids=["store open", "store closed"])
-async def test_who_ends_with_this_process_is_not_waited_for_by_the_next(posts: Posts, closed: bool):
+async def test_who_ends_with_this_process_is_not_waited_for_by_the_next(posts: Posts):
     first = await posts.stand()
     await first.sees()
     gone, *others = first.foreign.names
     first.foreign.ended = [Provisioned(gone, "ended", released=True)]
     first.foreign.running = others  # elsewhere: they go on
-    if closed:
-        await first.store.close()
     await first.overflow.close()
     second = await posts.stand()
     assert await second.names() == set(others)
@@ -373,7 +323,7 @@ async def test_how_it_stands_is_stored_when_it_changes(posts: Posts):
     assert said is not None
     words = said.words(post.clock.now() + SECOND)
     assert words.startswith("none of at most 3 workers is on its way; cools down ")
-    assert words.endswith("after: cannot start 3 workers: quota exceeded")
+    assert words.endswith("after: failed to start 3 workers: quota exceeded")
     await post.sees(after=1)
     assert await post.said() == said  # an instant, and not what is left of it: nothing to write
     # The next leader has no provisioner: what the one before said is not said of it.

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
+import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from locktender.base.model import AskedWorker
 from locktender.kernel.demand import Demand, Want
 from locktender.provision.packing import Ask
-from locktender.provision.policy import Policy, Rules
+from locktender.provision.policy import Policy, Rules, WorkersSeen
 from locktender.provision.protocol import Capacity, Provisioned
-from locktender.provision.state import Stored, WorkersSeen
 from locktender.simulate.build import worker_row
 
 SECOND = 1_000_000
@@ -24,7 +25,7 @@ class Machine:
     def __init__(self, most: int, *, steps: bool = True) -> None:
         """`steps`: what its workers have is known beforehand."""
         self.steps = {"step": "s"} if steps else None
-        self.policy = Policy(Rules(max_workers=most), self, seed=1)
+        self.policy = Policy(Rules(max_workers=most), self.capacity)
         self.most = most
         self.now = SECOND
         self.starting: list[str] = []
@@ -32,7 +33,7 @@ class Machine:
         self.ended: list[Provisioned] = []
         self.open: list[tuple[Ask, list[str]]] = []
         """Asked for, stored, and not answered yet."""
-        self.stored: dict[str, Stored] = {}
+        self.stored: dict[str, AskedWorker] = {}
         self.names = 0
         self.foreign: set[str] = set()
         """Started by a process that is no more."""
@@ -40,20 +41,6 @@ class Machine:
 
     def capacity(self, needs: Mapping[str, str]) -> Capacity | None:
         return Capacity(PERMITS, total=3, steps=self.steps)
-
-    async def request(
-        self, n: int, needs: Mapping[str, str], reason: str, names: Sequence[str]
-    ) -> list[str]:
-        raise AssertionError("the policy does not ask by itself")
-
-    async def list(self) -> list[Provisioned]:
-        raise AssertionError
-
-    async def release(self, name: str) -> None:
-        raise AssertionError
-
-    async def close(self) -> None:
-        raise AssertionError
 
     @property
     def asked_for(self) -> int:
@@ -78,11 +65,11 @@ class Machine:
         plan = self.policy.plan(
             WorkersSeen(demand, rows, listed, tuple(self.stored.values())), self.now
         )
+        for name in plan.release:
+            self.end(name, "ended")
         for name in plan.gone:
             assert name not in self.starting + self.present, "forgotten while it lives"
             del self.stored[name]
-        for name in plan.give_up:
-            self.end(name, "ended")
         on_the_way = len(self.starting) + self.asked_for
         asked = sum(ask.n for ask in plan.asks)
         overflow = {want.executor: want.tasks - want.room for want in wants}
@@ -99,17 +86,20 @@ class Machine:
         for ask in plan.asks:
             names = [f"n{self.names + i}" for i in range(ask.n)]
             self.names += ask.n
+            body, until = msgspec.json.encode(ask.capacity), self.now + 60 * SECOND
             for name in names:
-                self.stored[name] = Stored(name, self.now + 60 * SECOND, ask=ask)
+                self.stored[name] = AskedWorker(name, self.now, until, 0, body)
             self.open.append((ask, names))
         assert self.living + self.asked_for <= self.most
 
     def cut_off(self) -> None:
-        """A request gets no more time than the workers it is for."""
-        for ask, names in self.open:
-            if self.now >= self.stored[names[0]].until:
-                self.policy.failed("it did not answer in time", self.now, ask, names)
-        self.open = [each for each in self.open if self.now < self.stored[each[1][0]].until]
+        """A step waits for its requests; each gets no more time than its workers."""
+        if self.open:
+            for ask, names in self.open:
+                self.policy.asked(ask, names)
+            self.policy.failed("timed out", self.now)
+            self.now += 60 * SECOND
+        self.open = []
 
     def take_over(self) -> None:
         """Another process leads: it knows what is stored and who is there, and nothing else."""
@@ -119,25 +109,26 @@ class Machine:
             self.starting += names
             self.foreign |= set(names)
         self.open = []
-        self.policy = Policy(Rules(max_workers=self.most), self, seed=self.names)
+        self.policy = Policy(Rules(max_workers=self.most), self.capacity)
         self.asked_at = []
 
     def answer(self, *, fails: bool) -> None:
         for ask, names in self.open:
             if fails:
-                self.policy.failed("no quota", self.now, ask)
+                self.policy.failed("no quota", self.now)
                 for name in names:
                     del self.stored[name]
                 continue
             self.starting += names
-            self.policy.asked(ask, names, self.now)
+            self.policy.asked(ask, names)
         self.open = []
 
     def join(self) -> None:
         if self.starting:
             name = self.starting.pop(0)
             self.present.append(name)
-            self.stored[name] = self.stored[name]._replace(joined=True)
+            row = self.stored[name]
+            self.stored[name] = msgspec.structs.replace(row, joined_at=self.now)
 
     def end(self, name: str, state: str) -> None:
         for group in (self.starting, self.present):

@@ -1,4 +1,4 @@
-"""Options of `server`, `dev` and `run` about workers that are started on overflow, and what they mean."""
+"""Options of `server`, `dev` and `run` about workers that are started on overflow."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Label = Annotated[
     typer.Option(
         "--label",
         metavar="KEY=VALUE",
-        help="What workers that are started here have, e.g. gpu=a100. Repeatable.",
+        help="A label of the workers started here, e.g. gpu=a100. Repeatable.",
     ),
 ]
 OwnProvisioner = Annotated[
@@ -36,17 +36,17 @@ OwnProvisioner = Annotated[
     typer.Option(
         "--provisioner",
         metavar="MODULE:NAME",
-        help="Who starts workers instead: a provisioner, or what makes one from the settings.",
+        help="Starts the workers instead: a provisioner, or a class or function that makes one.",
     ),
 ]
 _EXAMPLE = "locktender server --spawn flows.py --max-workers 3"
 
 
 class Wanted(NamedTuple):
-    """Who is to start workers."""
+    """What starts workers; false: nothing does."""
 
     sources: list[str]
-    """As `locktender worker` takes them, for workers on this machine."""
+    """For workers on this machine, as `locktender worker` takes them."""
     provisioner: GivenProvisioner | None = None
 
     def __bool__(self) -> bool:
@@ -66,12 +66,12 @@ def given(max_workers: str | None, label: Sequence[str] | None) -> dict[str, Any
 
 
 def wanted(spawn: Sequence[str] | None, provisioner: str | None) -> Wanted:
-    """What `--spawn` and `--provisioner` name, looked up before anything is started."""
+    """What `--spawn` and `--provisioner` name, checked before the server starts."""
     from locktender.base.errors import InvalidInput
 
     if spawn and provisioner is not None:
         raise InvalidInput(
-            "--spawn starts workers on this machine, --provisioner starts them another way.",
+            "--spawn and --provisioner cannot be used together: both start workers.",
             field="provisioner",
             got=provisioner,
             hint="Leave one of them out.",
@@ -82,7 +82,7 @@ def wanted(spawn: Sequence[str] | None, provisioner: str | None) -> Wanted:
 
 
 def wanted_by_dev(target: Target, provisioner: str | None, settings: Settings) -> Wanted:
-    """`dev` runs one file and has a worker of its own: without a maximum it starts no others."""
+    """`dev` has a worker of its own: without a maximum it starts no others."""
     from locktender.client.more_workers import check_idle_exit
 
     if provisioner is not None:
@@ -95,7 +95,7 @@ def wanted_by_dev(target: Target, provisioner: str | None, settings: Settings) -
 
 
 def check_wanted(who: Wanted, settings: Settings) -> None:
-    """Refuses a maximum without somebody to start workers, and the other way round."""
+    """Refuses a maximum without a way to start workers, and a way without a maximum."""
     from locktender.base.errors import InvalidInput
     from locktender.client.more_workers import check_idle_exit, given_by_argument
 
@@ -111,14 +111,14 @@ def check_wanted(who: Wanted, settings: Settings) -> None:
             if each.partition(".")[0] == key
         ):
             raise InvalidInput(
-                f"{option} is about workers that this server starts, and it starts none.",
+                f"{option} is for workers that this server starts, but it starts none.",
                 field=key,
-                hint=f"Say with which steps: {_EXAMPLE}, or who does it: --provisioner MODULE:NAME.",
+                hint=f"Add --spawn: {_EXAMPLE}, or --provisioner MODULE:NAME.",
             )
 
 
 def check_maximum(settings: Settings, option: str) -> None:
-    """Refuses `option` where there may be no worker at all."""
+    """Refuses `option` without a maximum."""
     from locktender.client.more_workers import no_maximum
 
     if not settings.max_workers:
@@ -128,7 +128,7 @@ def check_maximum(settings: Settings, option: str) -> None:
 def started(
     who: Wanted, settings: Settings, *, grace_us: int | None = None, same_code: bool = False
 ) -> MoreWorkers | None:
-    """None where nobody is to start any. `same_code`: the sources are loaded in this process too."""
+    """None: no workers are started. `same_code`: the sources are loaded in this process too."""
     from locktender.client.more_workers import MoreWorkers, local_workers, steps_here
 
     if who.provisioner is not None:
@@ -140,7 +140,7 @@ def started(
 
 
 def source_words(text: str) -> list[str]:
-    """FILE.py or package.module as `locktender worker` takes it; refuses what is not there."""
+    """FILE.py or package.module as `locktender worker` takes it; refuses one that does not exist."""
     from pathlib import Path
 
     from locktender.cli import load_flow
@@ -155,7 +155,7 @@ def source_words(text: str) -> list[str]:
 
 
 def load_provisioner(text: str) -> GivenProvisioner:
-    """What `MODULE:NAME`, or `FILE.py:NAME`, is."""
+    """The object that `MODULE:NAME` or `FILE.py:NAME` names."""
     from locktender.base.errors import InvalidInput, NotFound
     from locktender.base.names import did_you_mean
     from locktender.cli import load_flow
@@ -163,7 +163,7 @@ def load_provisioner(text: str) -> GivenProvisioner:
     target = load_flow.parse(text)
     if not target.flow:
         raise InvalidInput(
-            "--provisioner names a module and what is in it.",
+            "--provisioner needs a module and a name in it.",
             field="provisioner",
             got=text,
             hint="e.g. --provisioner shop.machines:provisioner, or machines.py:Machines",
@@ -181,7 +181,7 @@ def load_provisioner(text: str) -> GivenProvisioner:
 
 
 def made_for(provisioner: GivenProvisioner, settings: Settings) -> Any:
-    """A user's own provisioner; what their code raises while it is made is theirs."""
+    """A user's own provisioner; an error of their code is shown with its traceback."""
     from locktender.base.errors import LocktenderError
     from locktender.cli.errors import UserCode
     from locktender.cli.load_flow import users_trace
@@ -193,8 +193,8 @@ def made_for(provisioner: GivenProvisioner, settings: Settings) -> Any:
         raise
     except Exception as error:
         raise UserCode(
-            f"the provisioner cannot be made: {type(error).__name__}: {error}",
+            f"failed to make the provisioner: {type(error).__name__}: {error}",
             trace=users_trace(error),
             field="provisioner",
-            hint="It is called with the settings, and nothing else.",
+            hint="It is called with the settings as its only argument.",
         ) from error

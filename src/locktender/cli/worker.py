@@ -107,7 +107,7 @@ def worker(
     overrides: dict[str, Any] = {"exit_when_stuck": True, **arguments.settings(set_ or ())}
     if overrides.get("max_workers"):
         raise InvalidInput(
-            "a worker starts no others: max_workers is for whoever does.",
+            "max_workers cannot be set on a worker; set it on the server.",
             field="max_workers",
             got=overrides["max_workers"],
             hint="e.g. locktender server --spawn flows.py --max-workers 3",

@@ -1,14 +1,8 @@
-"""Where another process finds the steps of this one: what `locktender worker` must be told.
+"""More workers for an engine: processes that start when tasks lack only a worker, and end when idle.
 
-A script is named by its file, as it would be on a command line, and knows its
-steps by the same names there. A module is named as it is imported, and where it
-lies comes along: the path of this process may not be a new one's.
-
-More workers for an engine: processes that come when nobody can take what waits, and go by themselves.
-
-Who starts them is a provisioner: this machine's, which runs `locktender worker`
-on the same files, or one of the user's own. An engine in a user's program
-(`embedded()`) finds its files by the steps it knows; `dev` and `server` name them.
+They are started by a provisioner: the local one, which runs `locktender worker` on
+the same files, or one of the user's own. An engine in a user's program (`embedded()`)
+finds the files by the steps it knows; `dev` and `server` name them.
 """
 
 from __future__ import annotations
@@ -30,20 +24,30 @@ from locktender.base.settings_values import KEYS
 from locktender.client.provisioners import GivenProvisioner, made
 from locktender.flows.definitions import StepDef
 from locktender.flows.registry import registry
+from locktender.provision.calls import error_text
 from locktender.provision.controller import ProvisionController
 from locktender.provision.local import LocalProvisioner, worker_command
 from locktender.provision.protocol import Provisioner
+
+log: logging.Logger = logging.getLogger(__name__)
+LIMIT_TABLES = ("pools", "tags", "labels")
+"""The engine here declares them; a worker does not need them."""
+CLOSE_MARGIN_SECONDS = 3.0
+"""After a shortened grace, closing a provisioner times out."""
+KILL_MARGIN_SECONDS = 15.0
+"""After a whole grace: by then the local provisioner has killed its workers."""
+STEPS_NAMED = 3
 
 
 class Sources(NamedTuple):
     words: tuple[str, ...]
     """As `locktender worker` takes them."""
     roots: tuple[str, ...]
-    """Where modules are looked for, beside where Python looks anyway."""
+    """Folders of modules that a worker would not find by itself."""
     steps: frozenset[str]
-    """What a worker with these words knows."""
+    """The steps that such a worker has."""
     left_out: dict[str, str]
-    """Step → why no other process can know it."""
+    """Step → why no other process can load it."""
 
 
 class _Place(NamedTuple):
@@ -52,7 +56,11 @@ class _Place(NamedTuple):
 
 
 def step_sources(steps: Mapping[str, StepDef]) -> Sources:
-    """Where these steps can be loaded from."""
+    """What `locktender worker` needs to load these steps.
+
+    A script is named by its file. A module is named as it is imported, with the folder
+    it is imported from: a new process may search other folders than this one.
+    """
     files: dict[str, None] = {}
     modules: dict[tuple[str, ...], None] = {}
     roots: dict[str, None] = {}
@@ -75,7 +83,7 @@ def step_sources(steps: Mapping[str, StepDef]) -> Sources:
 
 
 def _place(step: StepDef) -> _Place | str:
-    """Where a step is defined; as text, why it cannot be had from there."""
+    """Where a step is defined; as text, why another process cannot load it from there."""
     if step.file.startswith("<"):
         return "it was typed at a prompt and is in no file"
     if step.is_local:
@@ -95,7 +103,7 @@ def _script(step: StepDef) -> _Place | str:
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     if spec is None:
         return _Place((str(Path(step.file).absolute()),))
-    # `python -m shop.flows`: here its steps are named after its file, where it is imported after all of it.
+    # With `python -m shop.flows` steps are named after the file; imported they are named after the module.
     if step.name in {f"{spec.name}:{step.qualname}", step.short}:
         root = _root(spec.name, Path(step.file).absolute())
         return _Place(("--app", spec.name), None if root is None else str(root))
@@ -119,21 +127,11 @@ def _root(module: str, path: Path) -> Path | None:
 
 
 def _found_anyway(root: str) -> bool:
-    """A worker looks in its working directory, and in what was installed with the interpreter."""
+    """A worker searches its working directory and the packages of the interpreter."""
     if Path(root) == Path.cwd():
         return True
     inside = {os.path.realpath(prefix) for prefix in (sys.prefix, sys.base_prefix)}
     return any(Path(os.path.realpath(root)).is_relative_to(prefix) for prefix in inside)
-
-
-log: logging.Logger = logging.getLogger(__name__)
-BY_THEMSELVES = ("pools", "tags", "labels")
-"""Tables of limits: the engine here declares them, and a worker needs none."""
-LEAVE_SECONDS = 3.0
-"""Beyond the grace: then a provisioner is not waited for any longer."""
-KILL_SECONDS = 15.0
-"""Beyond a whole grace: by then the local one has killed whoever has not ended."""
-MOST_NAMED = 3
 
 
 class MoreWorkers:
@@ -143,30 +141,30 @@ class MoreWorkers:
         self.overflow: ProvisionController = ProvisionController(provisioner, settings)
 
     async def renew(self) -> None:
-        """The code has changed: whoever runs the old one drains, and what still waits is done by new ones."""
+        """The code has changed: workers with the old code drain, and new workers are started when needed."""
         for each in await self._provisioner.list():
             if each.state in ("starting", "running"):
                 await self._provisioner.release(each.name)
 
     async def close(self, grace_us: int | None = None) -> None:
-        """Lets them drain and end; whoever has not a while after the grace is ended with the provisioner."""
+        """Lets the workers drain and end. Bounded, and never raises."""
         whole = self._settings.grace_us
         grace = whole if grace_us is None else min(grace_us, whole)
-        margin = KILL_SECONDS if grace == whole else LEAVE_SECONDS
+        margin = KILL_MARGIN_SECONDS if grace == whole else CLOSE_MARGIN_SECONDS
         try:
             async with asyncio.timeout(grace / SECOND + margin):
                 await self.overflow.close()
         except TimeoutError:
-            log.warning("provisioner: it did not close in time")
-        except Exception as error:  # noqa: BLE001 — a provisioner is foreign code: it may raise anything
-            log.warning("provisioner: cannot close: %s", error or type(error).__name__)
+            log.warning("provisioner: close timed out")
+        except Exception as error:  # noqa: BLE001 — a provisioner may raise anything
+            log.warning("provisioner: %s", error_text(error, "failed to close"))
 
 
 def more_workers(settings: Settings, provisioner: GivenProvisioner | None) -> MoreWorkers | None:
-    """For an engine in a user's own program; None where no workers are asked for.
+    """For an engine in a user's own program; None without `max_workers`.
 
-    A maximum in a settings file may be meant for others, a server say: where it cannot be had
-    here that is only told. Who gives one as an argument means this engine.
+    `max_workers` from a file or variable may be meant for a server: if no worker can be
+    started here, that is only logged. Given as an argument, it is an error.
     """
     if provisioner is not None:
         if not settings.max_workers:
@@ -180,7 +178,7 @@ def more_workers(settings: Settings, provisioner: GivenProvisioner | None) -> Mo
         if given_by_argument(settings, "max_workers"):
             raise
         where = settings.sources.get("max_workers", "max_workers")
-        log.warning("no more workers are started here, although %s says so: %s", where, error)
+        log.warning("no more workers are started here, although %s is set: %s", where, error)
         return None
 
 
@@ -194,13 +192,14 @@ def local_workers(
 ) -> MoreWorkers:
     """Worker processes on this machine.
 
-    `sources` as `locktender worker` takes them; `roots`: where their modules are; `steps`: step →
-    signature as they will have them, where the same code is loaded here.
+    sources    as `locktender worker` takes them
+    steps      step → signature of the workers, if the same code is loaded here
+    roots      the folders of their modules
     """
     check_idle_exit(settings)
     grace = settings.grace_us if grace_us is None else grace_us
     given = {**_given(settings), "grace": f"{grace}us"}
-    settings = _from_anywhere(settings)
+    settings = _with_absolute_paths(settings)
     provisioner = LocalProvisioner(
         worker_command(sources, settings, given),
         settings,
@@ -212,29 +211,29 @@ def local_workers(
 
 
 def check_idle_exit(settings: Settings) -> None:
-    """Refuses an `idle_exit` that would not be the one of the workers that are started here."""
+    """Refuses an `idle_exit` that the workers started here would not use."""
     if given_by_argument(settings, "idle_exit"):
         raise InvalidInput(
-            "idle_exit is for workers that somebody starts by hand;"
-            " those that are started on overflow have provisioned_idle_exit.",
+            "idle_exit is for workers started by hand;"
+            " workers started on overflow use provisioned_idle_exit.",
             field="idle_exit",
             hint="Set provisioned_idle_exit instead.",
         )
 
 
 def steps_here() -> dict[str, str]:
-    """Step → signature, of all that are loaded in this process."""
+    """Step → signature, of all steps loaded in this process."""
     return {name: step.signature for name, step in dict(registry.steps).items()}
 
 
 def given_by_argument(settings: Settings, key: str) -> bool:
-    """Whether a flag or an argument set it, and no file or variable."""
+    """Whether a flag or an argument set it, not a file or variable."""
     return settings.sources.get(key, "").startswith("override")
 
 
 def no_maximum(who: str, say: str) -> InvalidInput:
     return InvalidInput(
-        f"{who} needs to know how many workers there may be at once.",
+        f"{who} needs max_workers: how many workers may run at once.",
         field="max_workers",
         hint=f"{say}, or max_workers = 3 in locktender.toml (LOCKTENDER_MAX_WORKERS=3).",
     )
@@ -242,19 +241,19 @@ def no_maximum(who: str, say: str) -> InvalidInput:
 
 def _beside(settings: Settings) -> MoreWorkers:
     if settings.provision:
-        # Without this, a script that starts its engine while it is imported would start workers for ever.
+        # A script that starts its engine while it is imported would start workers without end.
         raise InvalidInput(
-            f"this process is itself a worker that was started on overflow ({settings.provision}),"
-            " and starts no others.",
+            f"this process is itself a worker that was started on overflow ({settings.provision});"
+            " it cannot start others.",
             field="max_workers",
             got=settings.max_workers,
-            hint='Put what runs the engine behind: if __name__ == "__main__":',
+            hint='Put the code that starts the engine behind: if __name__ == "__main__":',
         )
     sources = step_sources(dict(registry.steps))
     if not sources.words:
         raise _no_sources(settings, sources)
     if sources.left_out:
-        log.warning("more workers do not know, and only this process runs: %s", _left_out(sources))
+        log.warning("only this process can run these steps: %s", _left_out(sources))
 
     def steps() -> dict[str, str]:
         return {name: each for name, each in steps_here().items() if name in sources.steps}
@@ -264,7 +263,7 @@ def _beside(settings: Settings) -> MoreWorkers:
 
 def _no_sources(settings: Settings, sources: Sources) -> InvalidInput:
     if not sources.left_out:
-        message = "no step is defined yet, so that another worker would know none."
+        message = "no step is defined yet, so another worker would have none."
         hint = "Define or import the steps before the engine is started."
     else:
         message = f"no other process can run these steps: {_left_out(sources)}."
@@ -274,12 +273,12 @@ def _no_sources(settings: Settings, sources: Sources) -> InvalidInput:
 
 def _left_out(sources: Sources) -> str:
     named = [f"{name} ({why})" for name, why in sources.left_out.items()]
-    more = len(named) - MOST_NAMED
-    return ", ".join(named[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+    more = len(named) - STEPS_NAMED
+    return ", ".join(named[:STEPS_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _given(settings: Settings) -> dict[str, str]:
-    """What flags or arguments set, as text: what files and variables say a worker reads itself."""
+    """Settings that flags or arguments set, as text; a worker reads files and variables itself."""
     by_argument = {
         source.partition(".")[0]
         for source in settings.sources
@@ -288,7 +287,7 @@ def _given(settings: Settings) -> dict[str, str]:
     return {
         name: _text(key.field, getattr(settings, key.field))
         for name, key in KEYS.items()
-        if name in by_argument and not key.limit and name not in BY_THEMSELVES
+        if name in by_argument and not key.limit and name not in LIMIT_TABLES
     }
 
 
@@ -302,8 +301,8 @@ def _text(field: str, value: Any) -> str:
     return f"{value}us" if field.endswith("_us") else str(value)
 
 
-def _from_anywhere(settings: Settings) -> Settings:
-    """Paths that hold after this program has changed its working directory."""
+def _with_absolute_paths(settings: Settings) -> Settings:
+    """Paths that stay right when this program changes its working directory."""
     url = settings.url if "://" in settings.url else str(Path(settings.url).absolute())
     work_dir = str(Path(settings.work_dir).absolute())
     return msgspec.structs.replace(settings, url=url, work_dir=work_dir)

@@ -424,7 +424,7 @@ class Leader:
             self._behind(self._tidy(conductor.term))
         if self._overflow is not None:
             workers = [worker.row for worker in conductor.ledger.floor.workers.values()]
-            self._overflow.sees(self.demand, workers, self._store, conductor.term)
+            self._overflow.observe(self.demand, workers, self._store, conductor.term)
 
     async def _expire(self, conductor: Scheduler) -> list[Lost]:
         if not self._steady.trusted(self._clock.monotonic()):

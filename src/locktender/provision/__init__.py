@@ -1,14 +1,10 @@
-"""Workers that are started when work overflows, and end themselves when it has gone.
+"""Workers that start when tasks lack only a worker, and end themselves when idle.
 
-protocol    what a provisioner is
-answers     what one answered, checked
-arms_length one that can neither keep, cancel nor end whoever asks it
-sight       what a leader sees, knows and plans
-standing    how that is said
-policy      when to ask one, for how many, and when to give up: pure
-dealing     how many workers it takes for what waits: pure
-local       worker processes on this machine
-worker_logs what those print, and the lock by which everybody knows that they live
-
-`provision/controller.py` is where a leader runs them.
+protocol      the methods of a provisioner
+calls         calls to a provisioner: time limit, checked answers
+packing       how many workers the waiting tasks need: pure
+policy        when to ask for workers, and which stored names count: pure
+controller    what a leader runs: list, count, plan, store, ask
+local         worker processes on this machine
+worker_logs   the log and the lock of each local worker
 """

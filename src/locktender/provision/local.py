@@ -1,17 +1,14 @@
-"""Workers as processes on this machine, started on overflow and ended with whoever started them.
+"""Workers as processes on this machine; they end with the process that started them.
 
-Each is a `locktender worker … --with-parent` in a session of its own, so that a
-Ctrl-C in the terminal does not reach it past us. It holds the reading end of a
-pipe as its standard input, and we the other: when this process is gone,
-however it ended, the pipe ends, and the worker drains and ends too. Until then
-its row says what it is called, so that a leader elsewhere counts it.
+Each is a `locktender worker … --with-parent` in a session of its own, so that Ctrl-C
+in the terminal does not reach it. Its standard input is a pipe whose other end this
+process holds: when this process ends, in any way, the worker drains and ends too.
 
-What a worker prints goes to a file and not to us: it must be able to print
-after we are gone. The last error in that of one that failed is the reason that
-is told. The file is locked as long as the worker lives (`worker_logs.py`), so
-that every other process that starts workers here lists it too, and knows when
-it has gone. Only processes that were started here are ever signalled; their
-numbers cannot be used again before we have reaped them.
+A worker prints to a file, so that it can print after this process has ended. The last
+error in that file is the reason that is reported when the worker failed. The file is
+locked while the worker lives (`worker_logs.py`), so that other processes on this
+machine list it too. Only workers that this process started are signalled: their
+process ids cannot be used again before they are reaped here.
 """
 
 from __future__ import annotations
@@ -35,18 +32,18 @@ from locktender.base.config import PREFIX, Settings
 from locktender.base.errors import LocktenderError
 from locktender.kernel.gate_names import counted
 from locktender.provision.protocol import Capacity, Provisioned, ProvisionedState
-from locktender.provision.worker_logs import WorkerLogs, last_words, shorten
+from locktender.provision.worker_logs import WorkerLogs, last_error, shorten
 
 log: logging.Logger = logging.getLogger(__name__)
 
 PROGRAM = (sys.executable, "-m", "locktender")
 BY_VARIABLE = ("url", "work_dir", "provision")
-"""Settings a worker gets by variables: everybody may read a command line, and a url may hold a password."""
-REMEMBERED = 100
-"""How many that ended are still listed."""
+"""Settings passed as variables: every user can read a command line, and a url may hold a password."""
+ENDED_LISTED = 100
+"""How many ended workers are still listed."""
 KILL_MARGIN_US = 10 * SECOND
-"""Beyond its grace: then a worker that was told to end is killed."""
-LOOK_SECONDS = 0.02
+"""After its grace, a released worker is killed."""
+POLL_SECONDS = 0.02
 
 
 def worker_command(
@@ -58,7 +55,7 @@ def worker_command(
     """The command of one worker.
 
     sources    as on the command line: `flows.py`, or `--app`, `shop.flows`
-    given      settings that were set by flags, as text: what files and variables say it reads itself
+    given      settings that flags set, as text; the worker reads files and variables itself
     """
     sets = {key.strip(): value for key, value in (given or {}).items()}
     sets["idle_exit"] = f"{settings.provisioned_idle_exit_us}us"
@@ -88,9 +85,9 @@ class LocalProvisioner:
         grace_us: int | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """`steps`: step → signature as a new worker would have them, where the same code is loaded here.
-
-        `environment`: variables of a worker, over those of this process.
+        """
+        steps          step → signature of a new worker, if the same code is loaded here
+        environment    variables of a worker, over those of this process
         """
         self._command = list(command)
         self._settings = settings
@@ -100,9 +97,9 @@ class LocalProvisioner:
         self._environment = dict(environment or {})
         self._logs = WorkerLogs(Path(settings.work_dir) / "workers", settings.url)
         self._children: dict[str, _Child] = {}
-        self._ended: deque[Provisioned] = deque(maxlen=REMEMBERED)
+        self._ended: deque[Provisioned] = deque(maxlen=ENDED_LISTED)
         self._lock = threading.Lock()
-        """Starting happens in a thread: nothing may start once we are closed."""
+        """Workers start in a thread: none may start after the close."""
         self._closed = False
 
     # -- the protocol ------------------------------------------------------------------------------
@@ -110,7 +107,7 @@ class LocalProvisioner:
     def capacity(self, needs: Mapping[str, str]) -> Capacity | None:
         settings = self._settings
         if any(settings.worker_labels.get(label) != value for label, value in needs.items()):
-            # Labels tell what a machine has: this one does not get a GPU by being asked for it.
+            # Labels say what a machine has: requesting a GPU does not add one.
             return None
         steps = None if self._steps is None else dict(self._steps())
         return Capacity(
@@ -133,32 +130,32 @@ class LocalProvisioner:
 
     async def list(self) -> builtins.list[Provisioned]:
         try:
-            return await asyncio.to_thread(self._look)
+            return await asyncio.to_thread(self._poll)
         except RuntimeError:
-            # Where a whole program ends there is no thread to be had any more.
-            return self._look()
+            # While the interpreter shuts down no thread can start.
+            return self._poll()
 
     async def release(self, name: str) -> None:
         child = self._children.get(name)
         if child is not None:
-            self._tell_to_end(child)
+            self._terminate(child)
 
     async def close(self) -> None:
-        """Everybody drains; whoever has not ended a while after its grace is killed."""
+        """All workers drain; one that has not ended ten seconds after its grace is killed."""
         with self._lock:
             self._closed = True
         try:
             for child in self._living():
-                self._tell_to_end(child)
+                self._terminate(child)
             while self._living():
-                await asyncio.sleep(LOOK_SECONDS)
-                self._look()  # not in a thread: where a whole program ends there may be none to be had
+                await asyncio.sleep(POLL_SECONDS)
+                self._poll()  # not in a thread: none can start while the interpreter shuts down
         finally:
-            # Also when nobody wants to wait any longer: nothing is left behind.
+            # Also when the caller is cancelled: no worker is left behind.
             for child in self._living():
                 _kill(child)
                 child.process.wait()
-                self._bury(child)
+                self._record_end(child)
 
     def _living(self) -> builtins.list[_Child]:
         return builtins.list(self._children.values())
@@ -166,7 +163,7 @@ class LocalProvisioner:
     # -- one worker --------------------------------------------------------------------------------
 
     def _start(self, names: Sequence[str]) -> builtins.list[str]:
-        """Who is there now; a name that was started before is not started again."""
+        """The names that run now; a name that was started before is not started again."""
         self._logs.tidy(self._children)
         started: builtins.list[str] = []
         for name in names:
@@ -179,15 +176,15 @@ class LocalProvisioner:
                     except OSError as error:
                         if not started:
                             raise
-                        log.warning("no more than %s: %s", counted(len(started), "worker"), error)
+                        log.warning("started only %s: %s", counted(len(started), "worker"), error)
                         break
             started.append(name)
         return started
 
     def _start_one(self, name: str) -> _Child:
         values = (self._settings.url, self._settings.work_dir, name)
-        told = zip(BY_VARIABLE, values, strict=True)
-        variables = {f"{PREFIX}{key.upper()}": value for key, value in told}
+        given = zip(BY_VARIABLE, values, strict=True)
+        variables = {f"{PREFIX}{key.upper()}": value for key, value in given}
         environment = {**os.environ, **self._environment, **variables}
         with self._logs.begun(name) as (path, out, lock):
             process = subprocess.Popen(  # noqa: S603 — our own program, or what the operator named
@@ -201,45 +198,42 @@ class LocalProvisioner:
             )
         return _Child(name, process, path, self._clock.now())
 
-    def _tell_to_end(self, child: _Child) -> None:
-        # Once: the second SIGTERM would not let it finish what it runs.
+    def _terminate(self, child: _Child) -> None:
+        # Once: a second SIGTERM would interrupt the steps that it still runs.
         if child.released_at is None and child.process.poll() is None:
             child.released_at = self._clock.monotonic()
             with suppress(ProcessLookupError):
                 child.process.send_signal(signal.SIGTERM)
 
-    def _look(self) -> builtins.list[Provisioned]:
-        """Everybody as they are now, whoever started them; who has ended here is reaped and remembered."""
+    def _poll(self) -> builtins.list[Provisioned]:
+        """All workers on this machine; children that ended are reaped."""
         alive: builtins.list[Provisioned] = []
         for child in self._living():
             if child.process.poll() is None:
-                self._mind(child)
+                self._supervise(child)
                 where = f"pid {child.process.pid}, log {child.log}"
                 alive.append(Provisioned(child.name, "running", child.since, where))
             else:
-                self._bury(child)
+                self._record_end(child)
         ended = builtins.list(self._ended)
         known = {each.name for each in (*alive, *ended)}
         return alive + ended + self._others(known)
 
     def _others(self, known: set[str]) -> builtins.list[Provisioned]:
-        """Workers that other processes started on this machine for the same store.
-
-        Of those that are gone nobody knows the exit code; they end with whoever started them.
-        """
+        """Workers that other processes started; the exit code of one that ended is not known."""
         return [
             Provisioned(name, "running" if lives else "ended", 0, f"log {path}")
             for name, path, lives in self._logs.others(known)
         ]
 
-    def _mind(self, child: _Child) -> None:
-        released, patience = child.released_at, self._grace_us + KILL_MARGIN_US
-        if released is not None and self._clock.monotonic() - released > patience:
-            log.warning("worker %s was told to end and has not: it is killed", child.name)
+    def _supervise(self, child: _Child) -> None:
+        released, limit = child.released_at, self._grace_us + KILL_MARGIN_US
+        if released is not None and self._clock.monotonic() - released > limit:
+            log.warning("worker %s did not end in its grace: it is killed", child.name)
             _kill(child)
         shorten(child.log)
 
-    def _bury(self, child: _Child) -> None:
+    def _record_end(self, child: _Child) -> None:
         with self._lock:
             if self._children.pop(child.name, None) is None:
                 return
@@ -248,7 +242,7 @@ class LocalProvisioner:
         code = child.process.returncode
         well = code == 0 or (child.released_at is not None and code == -signal.SIGTERM)
         state: ProvisionedState = "ended" if well else "failed"
-        detail = f"{_how(code)}{last_words(child.log, told=not well)}"
+        detail = f"{_how(code)}{last_error(child.log, with_path=not well)}"
         if well:
             child.log.unlink(missing_ok=True)
         released = child.released_at is not None
@@ -256,7 +250,7 @@ class LocalProvisioner:
 
 
 def _kill(child: _Child) -> None:
-    """Its whole session but what it put into sessions of their own: those end with their guard."""
+    """Its process group; its children are in groups of their own and end with their guard."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(child.process.pid, signal.SIGKILL)
 

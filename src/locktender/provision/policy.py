@@ -1,62 +1,52 @@
-"""When to ask for workers, for how many, and when to give up on one: a pure state machine.
+"""When to ask for workers, for how many, and which names count no longer: pure decisions.
 
-A *sight* goes in once a second: the demand, the workers that have joined, what
-the provisioner lists. A *plan* comes out: what to ask for now, whom to release.
-Whoever carries it out tells how it went (`asked`, `failed`). Time is an
-argument; jitter comes from a seed.
+The stored names are the count. A name counts from before its worker is requested
+until the worker has ended: the provisioner lists it as ended, or it is not listed
+and did not join in `start_timeout`, or its row has been gone for a few seconds.
+While the provisioner lists a worker as alive, its name counts. So a leader that
+takes over counts the same workers as the leader before.
 
-Workers are asked for only where tasks lack nothing but a worker and neither
-those present nor those on their way can take them. Whoever is on the way is
-counted twice over, and that is what keeps the promise: as capacity, so that
-nothing is asked for again, and as a head, so that `max_workers` holds.
-
-Where nobody knows beforehand which steps a new worker will have, one is started
-as a probe for all that waits with the same needs. What it has when it joins is
-taken for what the next will have; for what it does not fit, nobody is asked for
-in a while.
-
-Every name is stored before its worker is asked for, and a sight holds what is
-stored. So a new leader finds who is on the way for the leader before it, counts
-them like its own, and `max_workers` holds over a take-over too. A worker of
-which nobody says that it has ended is counted a while beyond its row: it leaves
-the store a moment before its process is gone.
+Workers that have not joined count as capacity too, so that nothing is requested
+twice for the same tasks. Time is the store's, and an argument.
 """
 
 from __future__ import annotations
 
-import zlib
-from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
+
+import msgspec
 
 from locktender.base.config import Settings
 from locktender.base.durations import spoken
-from locktender.base.model import Said, WorkerRow
+from locktender.base.model import AskedWorker, Said, WorkerRow
 from locktender.kernel.demand import Demand
+from locktender.kernel.gate_names import counted
 from locktender.kernel.placement import Requirement
-from locktender.provision.calls import WrongAnswer, capacity_of, named
-from locktender.provision.packing import Ask, Bag, Draft, Needs, fits, spoken_skill
-from locktender.provision.protocol import Capacity, ProvisionedState, Provisioner
-from locktender.provision.state import KnownWorker, ProvisionPlan, Standing, Stored, WorkersSeen
+from locktender.provision.packing import Ask, fits, new_workers, skill_text
+from locktender.provision.protocol import Capacity, Provisioned, ProvisionedState
 
-PARTING_US = 5_000_000
-"""How long one that has left and is listed nowhere still counts: its process may not be gone yet."""
 ALIVE: tuple[ProvisionedState, ...] = ("starting", "running")
-LONGEST_COOLDOWN_US = 300_000_000
-MOST_REMEMBERED = 1_000
-"""Skills set aside, and needs that somebody came for."""
+ROW_GONE_US = 5_000_000
+"""How long an unlisted worker counts after its row has gone: its process may not have ended yet."""
+MAX_COOLDOWN_US = 300_000_000
+SET_ASIDE_US = 300_000_000
+"""How long nothing is requested for a step that a new worker did not fit."""
+ERRORS_NAMED = 3
+_decode_capacity = msgspec.json.Decoder(Capacity).decode
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
     max_workers: int
-    """Asked for and alive at once; workers that somebody started by hand do not count."""
+    """Requested and alive at once; workers started by hand do not count."""
     interval_us: int = 5_000_000
     """Between two requests."""
     cooldown_us: int = 10_000_000
     """After a failure; doubled by each that follows, up to five minutes."""
     start_timeout_us: int = 60_000_000
-    """How long a worker may take from its request until it has joined."""
+    """From the request of a worker until it has joined."""
 
     @classmethod
     def of(cls, settings: Settings) -> Rules:
@@ -68,328 +58,226 @@ class Rules:
         )
 
 
+class WorkersSeen(NamedTuple):
+    """What a leader knows at one instant."""
+
+    demand: Demand
+    workers: Sequence[WorkerRow]
+    listed: Sequence[Provisioned] | None
+    """None: the provisioner's list could not be read."""
+    stored: Sequence[AskedWorker] = ()
+    """Read after the list, so that it says of each ended worker whether it had joined."""
+
+
+class ProvisionPlan(NamedTuple):
+    asks: tuple[Ask, ...] = ()
+    release: tuple[str, ...] = ()
+    gone: tuple[str, ...] = ()
+    """Stored names that count no longer."""
+
+
 class Policy:
-    def __init__(self, rules: Rules, provisioner: Provisioner, seed: int = 0) -> None:
+    def __init__(
+        self, rules: Rules, capacity: Callable[[Mapping[str, str]], Capacity | None]
+    ) -> None:
+        """`capacity`: what a new worker with these labels brings; None: there is no such worker."""
         self.rules: Rules = rules
         self.failures: int = 0
-        """One after the other; a worker that joins ends the row."""
+        """In a row; a worker that joins ends it."""
         self.cooling_until: int = 0
-        """Nothing is asked for before."""
         self.requested: int = 0
-        """Workers asked for so far."""
-        self.last_request: str = ""
+        """Workers granted so far."""
         self.last_error: str = ""
-        self._provisioner = provisioner
-        self._seed = seed
-        self._known: dict[str, KnownWorker] = {}
-        self._on_the_way: list[Ask] = []
-        """Planned, and not answered for yet."""
+        self._capacity = capacity
         self._not_before = 0
+        self._awaited: dict[str, Ask] = {}
+        """Requested by this process; their rows have not been seen."""
+        self._row_gone_at: dict[str, int] = {}
+        self._released: set[str] = set()
         self._set_aside: dict[Requirement, int] = {}
-        """Skills for which a worker came and did not fit, and until when nobody asks for one again."""
-        self._met: dict[Needs, Capacity] = {}
-        """What the worker that joined last had, by the needs it was asked for with."""
-        self.standing: Standing = Standing()
-        self._term = 0
+        """Requirements that a new worker did not fit, and until when nothing is requested for them."""
+        self._there = self._coming = self._ending = 0
+        self._impossible = ""
 
-    # -- facts -------------------------------------------------------------------------------------
+    # -- results of requests ---------------------------------------------------------------------
 
-    def asked(
-        self,
-        ask: Ask,
-        names: Iterable[str],
-        now: int,
-        surplus: Collection[str] = (),
-        wrong: str = "",
-    ) -> None:
-        """The provisioner has answered `ask`.
+    def asked(self, ask: Ask, names: Collection[str]) -> None:
+        """These workers may come."""
+        self._awaited.update(dict.fromkeys(names, ask))
+        self._coming += len(names)
+        self.requested += len(names)
 
-        surplus    granted beyond what was asked for, and told to end: they count until they have
-        wrong      what cannot be right about the answer: a failure like any other
-        """
-        self._answered(ask)
-        granted = list(names)
-        self._expect(ask, (*granted, *surplus), now)
-        for name in surplus:
-            self._known[name].surplus = True
-        self.requested += len(granted) + len(surplus)
-        if wrong or not granted:
-            self.failed(wrong or "the provisioner granted no worker", now)
-
-    def failed(
-        self, why: str, now: int, ask: Ask | None = None, perhaps: Iterable[str] = ()
-    ) -> None:
-        """Asking failed, or what was asked for did: nothing is asked for until it has cooled down.
-
-        `perhaps`: of `ask`, who may come nevertheless; they count until they are given up.
-        """
-        if ask is not None:
-            self._answered(ask)
-            self._expect(ask, perhaps, now)
+    def failed(self, why: str, now: int) -> None:
+        """Nothing is requested until the cool-down has passed."""
         self.failures += 1
         self.last_error = why
-        self.cooling_until = now + self._cooldown()
+        doubled = self.rules.cooldown_us * 2 ** min(self.failures - 1, 32)
+        self.cooling_until = now + min(doubled, max(MAX_COOLDOWN_US, self.rules.cooldown_us))
 
-    def blind(self, why: str, now: int) -> None:
-        """It cannot be seen who is there, so nothing is asked for.
-
-        That is one failure per cool-down, however often it is looked: else a few seconds without a
-        list would cost the longest of them.
-        """
-        if not self.failures or now >= self.cooling_until:
+    def list_failed(self, why: str, now: int) -> None:
+        """One failure per cool-down, although the list is read every second."""
+        if now >= self.cooling_until:
             self.failed(why, now)
         self.last_error = why
-        self.standing.blind = True
 
-    def withdrawn(self, ask: Ask) -> None:
-        """It was not asked for after all."""
-        self._answered(ask)
+    # -- the plan --------------------------------------------------------------------------------
 
-    def ended(self, names: Iterable[str]) -> None:
-        """They ended while another process led, and that was told then."""
-        for name in names:
-            self._known.pop(name, None)
+    def plan(self, seen: WorkersSeen, now: int) -> ProvisionPlan:
+        rows = {row.provision: row for row in seen.workers if row.provision}
+        release, gone = self._reap(seen.stored, rows, seen.listed, now)
+        kept = {each.name: each for each in seen.stored if each.name not in gone}
+        self._forget(kept)
+        self._meet(rows, now)
+        coming = [
+            each
+            for name, each in kept.items()
+            if name not in rows
+            and name not in self._released
+            and (not each.joined_at or name in self._awaited)
+        ]
+        # A worker that joins after its name was removed still counts, by its row.
+        unnamed = sum(row.provision not in kept for row in seen.workers if row.provision)
+        heads = len(kept) + unnamed
+        self._coming, self._ending = len(coming), len(self._released - rows.keys())
+        self._there = heads - self._coming - self._ending
+        room = self.rules.max_workers - heads
+        asks = self._asks(seen.demand, room, filter(None, map(_capacity_of, coming)), now)
+        return ProvisionPlan(tuple(asks), tuple(release), tuple(sorted(gone)))
 
-    def knows(self, name: str) -> bool:
-        """Whether a worker of that name was asked for, listed or seen before."""
-        return name in self._known
+    def _reap(
+        self,
+        stored: Sequence[AskedWorker],
+        rows: Mapping[str, WorkerRow],
+        listed: Sequence[Provisioned] | None,
+        now: int,
+    ) -> tuple[list[str], set[str]]:
+        """Workers to release, and names that count no longer."""
+        release: list[str] = []
+        gone: set[str] = set()
+        errors: list[str] = []
+        states = {each.name: each for each in listed or ()}
+        for each in stored if listed is not None else ():
+            worker = states.get(each.name)
+            alive = worker is not None and worker.state in ALIVE
+            if worker is not None and not alive:
+                gone.add(each.name)
+                errors += self._end_error(each, worker)
+            elif each.name in rows:
+                self._row_gone_at.pop(each.name, None)
+            elif self._is_overdue(each, alive, now):
+                if each.name not in self._released:
+                    release.append(each.name)
+                    errors += self._late_error(each)
+                if alive:
+                    self._released.add(each.name)
+                else:
+                    gone.add(each.name)
+        if errors:
+            # Workers that failed together are one failure.
+            self.failed("; ".join(errors[:ERRORS_NAMED]), now)
+        return release, gone
 
-    def _expect(self, ask: Ask, names: Iterable[str], now: int) -> None:
-        for name in names:
-            known = self._known.setdefault(name, KnownWorker(now + self.rules.start_timeout_us))
-            known.ask, known.ours = ask, True
+    def _is_overdue(self, each: AskedWorker, alive: bool, now: int) -> bool:
+        """Of a worker without a row."""
+        if not each.joined_at:
+            return now >= each.expires_at
+        gone_at = self._row_gone_at.setdefault(each.name, now)
+        return now - gone_at >= (self.rules.start_timeout_us if alive else ROW_GONE_US)
 
-    def _answered(self, ask: Ask) -> None:
-        if ask in self._on_the_way:
-            self._on_the_way.remove(ask)
+    def _end_error(self, each: AskedWorker, worker: Provisioned) -> list[str]:
+        """A worker that exits well has failed too if it never joined, unless it was released.
 
-    def _cooldown(self) -> int:
-        """Doubled with each failure; jitter takes off up to half, so that leaders do not come back together."""
-        rules = self.rules
-        most = max(LONGEST_COOLDOWN_US, rules.cooldown_us)
-        full = min(most, rules.cooldown_us * 2 ** min(self.failures - 1, 32))
-        draw = zlib.crc32(f"{self._seed}:{self.failures}".encode()) / 0xFFFFFFFF
-        return full - int(full * 0.5 * draw)
+        Workers of another process end with it: only those of this process are awaited.
+        """
+        if each.name in self._released:
+            return []
+        unseen = not each.joined_at
+        if worker.state == "failed" or (
+            unseen and each.name in self._awaited and not worker.released
+        ):
+            before = " before it had joined" if unseen else ""
+            detail = " ".join(worker.detail.split()) or "failed"
+            return [f"worker {each.name} ended{before}: {detail}"]
+        return []
 
-    # -- the plan ----------------------------------------------------------------------------------
+    def _late_error(self, each: AskedWorker) -> list[str]:
+        if each.joined_at or each.name not in self._awaited:
+            return []
+        limit = spoken(self.rules.start_timeout_us)
+        return [f"worker {each.name} did not join within start_timeout ({limit})"]
 
-    def plan(self, sight: WorkersSeen, now: int) -> ProvisionPlan:
-        """What to do about what is seen."""
-        self.standing.blind = False
-        rows: defaultdict[str, list[WorkerRow]] = defaultdict(list)
-        for row in sight.workers:
-            if row.provision:
-                rows[row.provision].append(row)
-        # By number, and not by name: a provisioner may give one name to several.
-        rowed = Counter({name: len(several) for name, several in rows.items()})
-        living = Counter(each.name for each in sight.listed if each.state in ALIVE)
-        present, alive = set(rowed), set(living)
-        self._return(sight, present | alive)
-        self._recall(sight.stored)
-        self._meet(rows, alive, now)
-        self._part(sight, present, alive, now)
-        give_up = self._overdue(present, now)
-        heads = self._heads(rowed, living)
-        asks = self._asks(sight.demand, self.rules.max_workers - heads, now)
+    def _forget(self, kept: Collection[str]) -> None:
+        for memory in (self._awaited, self._row_gone_at):
+            for name in [name for name in memory if name not in kept]:
+                del memory[name]
+        self._released.intersection_update(kept)
+
+    def _meet(self, rows: Mapping[str, WorkerRow], now: int) -> None:
+        self._set_aside = {skill: until for skill, until in self._set_aside.items() if until > now}
+        for name in sorted(self._awaited.keys() & rows.keys()):
+            ask, row = self._awaited.pop(name), rows[name]
+            self.failures = 0
+            if row.draining:
+                continue  # It may have older code: that says nothing about the next worker.
+            new = Capacity(row.permits, row.total, row.labels, row.steps)
+            for skill in [skill for skill in self._set_aside if fits(new, skill)]:
+                del self._set_aside[skill]
+            for skill in sorted(skill for skill in ask.skills if not fits(new, skill)):
+                self._set_aside[skill] = now + SET_ASIDE_US
+                self.last_error = f"worker {name} joined and does not fit {skill_text(skill)}"
+
+    def _asks(self, demand: Demand, room: int, coming: Iterable[Capacity], now: int) -> list[Ask]:
+        self._impossible = ""
+        if now < max(self._not_before, self.cooling_until):
+            return []
+        lacking = [
+            want
+            for want in demand.wants
+            if want.tasks > want.room and want.skill not in self._set_aside
+        ]
+        found = {
+            needs: self._capacity(dict(needs)) for needs in sorted({want.needs for want in lacking})
+        }
+        capacities = {needs: each for needs, each in found.items() if each is not None}
+        possible = [
+            want
+            for want in lacking
+            if want.needs in capacities and fits(capacities[want.needs], want.skill)
+        ]
+        if impossible := [want for want in lacking if want not in possible]:
+            skill = impossible[-1].skill
+            self._impossible = f"the provisioner has no worker for {skill_text(skill)}"
+        asks = new_workers(possible, capacities, coming, room)
         if asks:
             self._not_before = now + self.rules.interval_us
-            self._on_the_way += asks
-            self.last_request = "; ".join(f"{ask.n} {ask.reason}" for ask in asks)
-        stored = {each.name for each in sight.stored}
-        gone = sorted(stored - self._known.keys() - present - alive)
-        return ProvisionPlan(tuple(asks), tuple(give_up), tuple(gone))
+        return asks
 
-    def _return(self, sight: WorkersSeen, here: set[str]) -> None:
-        """Forget whose name was taken away while another process led: it came and went, and that leader knew."""
-        if sight.term != self._term:
-            self._term = sight.term
-            self.ended(self._known.keys() - here - {each.name for each in sight.stored})
-
-    def _recall(self, stored: Sequence[Stored]) -> None:
-        """Who was asked for, by whomever: they are on their way for this leader too."""
-        for each in stored:
-            known = self._known.get(each.name)
-            if known is None:
-                known = self._known[each.name] = KnownWorker(each.until, each.ask)
-            if each.joined and not known.came:
-                known.came = True
-                if known.ours:
-                    self.failures = 0
-
-    def _meet(self, rows: Mapping[str, Sequence[WorkerRow]], alive: set[str], now: int) -> None:
-        for name in alive - rows.keys() - self._known.keys():
-            # The provisioner lists it and the store does not: it may still join.
-            self._known[name] = KnownWorker(now + self.rules.start_timeout_us)
-        for name in sorted(rows.keys() & self._known.keys()):
-            known = self._known[name]
-            if known.joined:
-                continue
-            known.joined = True
-            self.failures = 0
-            # One that drains already may have the code of before: it says nothing about the next.
-            # Nor does one that another process started: it may run other code than ours would.
-            [row, *_] = rows[name]
-            if known.ask is not None and known.ours and not row.draining:
-                self._judge(name, known.ask, row, now)
-        for memory in (self._set_aside, self._met):
-            if len(memory) > MOST_REMEMBERED:
-                memory.clear()
-
-    def _judge(self, name: str, ask: Ask, row: WorkerRow, now: int) -> None:
-        """By its own row: demand leaves out workers that drain or are gone, whether they fit or not."""
-        met = Capacity(row.permits, row.total, row.labels, row.steps)
-        self._met[ask.needs] = met
-        for skill in [skill for skill in self._set_aside if fits(met, skill)]:
-            del self._set_aside[skill]
-        for skill in sorted(skill for skill in ask.skills if not fits(met, skill)):
-            self.last_error = f"worker {name} came and does not fit {spoken_skill(skill)}"
-            self._set_aside[skill] = now + LONGEST_COOLDOWN_US
-
-    def _part(self, sight: WorkersSeen, present: set[str], alive: set[str], now: int) -> None:
-        """Forget who has ended. Any number that failed at once are one failure.
-
-        Who ended well has failed too if it never joined, unless it was let go, or was another process's:
-        those end with whoever started them. If its name is no longer stored, nobody knows whether it joined.
-        """
-        words = [sight.wrong] if sight.wrong else []
-        stored = {each.name for each in sight.stored}
-        for each in sight.listed:
-            if each.name in alive or each.name not in self._known:
-                continue
-            known = self._known.pop(each.name)
-            unseen = each.name in stored and not (known.joined or known.came)
-            idle = each.state == "ended" and unseen and known.ours and not each.released
-            if not known.told_to_end and (each.state == "failed" or idle):
-                before = " before it had joined" if unseen else ""
-                words.append(f"worker {each.name} ended{before}: {each.detail or 'it failed'}")
-        gone: list[str] = []
-        for name, known in self._known.items():
-            if name in present or name in alive:
-                known.left_at = None
-            elif known.given_up:
-                gone.append(name)
-            elif known.joined or known.came:
-                known.left_at = now if known.left_at is None else known.left_at
-                if now - known.left_at >= PARTING_US:
-                    gone.append(name)
-        for name in gone:
-            del self._known[name]
-        if words:
-            self.failed("; ".join(words[:3]), now)
-
-    def _overdue(self, present: set[str], now: int) -> list[str]:
-        """Who should have joined by now, or has left and does not end."""
-        limit = self.rules.start_timeout_us
-        late: list[str] = []
-        never: list[str] = []
-        for name, known in self._known.items():
-            if name in present:
-                known.until = now + limit
-            elif not known.given_up and now >= known.until:
-                never += [name] if known.awaited and known.ours else []
-                known.given_up = True
-                late.append(name)
-        if never:
-            names = ", ".join(sorted(never))
-            self.failed(f"{names} did not join within start_timeout ({spoken(limit)})", now)
-        return late
-
-    def _heads(self, rows: Counter[str], alive: Counter[str]) -> int:
-        """How many there are or may be: of each name the most that its rows, the list or the books tell."""
-        expected = Counter(name for name, known in self._known.items() if not known.given_up)
-        everybody = rows | alive | expected
-        heads = everybody.total() + sum(ask.n for ask in self._on_the_way)
-        told = {name for name, known in self._known.items() if known.told_to_end}
-        lingering = sum(everybody[name] for name in told - rows.keys())
-        doubled = sorted(name for name, n in (rows | alive).items() if n > 1)
-        self.standing.there = heads - self._waiting() - lingering
-        self.standing.lingering = lingering
-        self.standing.doubled = (
-            f"more than one worker is called {named(doubled)}" if doubled else ""
-        )
-        return heads
-
-    def _asks(self, demand: Demand, room: int, now: int) -> list[Ask]:
-        self.standing.impossible = ""
-        self._set_aside = {skill: until for skill, until in self._set_aside.items() if until > now}
-        if not demand.total or now < max(self._not_before, self.cooling_until):
-            return []
-        try:
-            brings = self._brings(demand)
-        except WrongAnswer as error:
-            self.failed(str(error), now)
-            return []
-        bags = self._coming()
-        drafts: dict[Needs, Draft] = {}
-        for want in demand.wants:
-            skill, left = want.skill, want.tasks - want.room
-            # Before any bag is opened: what nobody comes for must not take the permits of what can run.
-            if left <= 0 or skill in self._set_aside:
-                continue
-            capacity = brings[want.needs]
-            if capacity is None or not fits(capacity, skill):
-                self.standing.impossible = (
-                    f"the provisioner has no worker for {spoken_skill(skill)}"
-                )
-                continue
-            if capacity.steps is None and not self._proven(skill):
-                if want.needs in drafts:
-                    drafts[want.needs].wants[skill] = want
-                elif room > 0 and not self._awaited(want.needs):
-                    drafts[want.needs] = Draft(capacity)
-                    drafts[want.needs].serve(want)
-                    bags.append(Bag(capacity))
-                    room -= 1
-                continue
-            for bag in bags:
-                left -= bag.take(skill, left)
-            while left > 0 and room > 0:
-                draft = drafts.setdefault(want.needs, Draft(capacity))
-                draft.serve(want)
-                bag = Bag(capacity)
-                bags.append(bag)
-                left -= bag.take(skill, left)
-                room -= 1
-        return [draft.ask(needs) for needs, draft in drafts.items()]
-
-    def _brings(self, demand: Demand) -> dict[Needs, Capacity | None]:
-        """What a worker would bring, by what it is needed with."""
-        wanted = {want.needs for want in demand.wants if want.tasks > want.room}
-        return {needs: capacity_of(self._provisioner, dict(needs)) for needs in sorted(wanted)}
-
-    def _proven(self, skill: Requirement) -> bool:
-        """Whether a worker that was asked for with these needs has come and fits."""
-        met = self._met.get(skill.needs)
-        return met is not None and fits(met, skill)
-
-    def _awaited(self, needs: Needs) -> bool:
-        """Whether somebody is on the way who will show what such workers have."""
-        return any(ask.needs == needs for ask in (*self._expected(), *self._on_the_way))
-
-    def _expected(self) -> list[Ask]:
-        """What each that was granted and has not joined was asked for with."""
-        return [
-            known.ask
-            for known in self._known.values()
-            if known.ask is not None and not known.joined and not known.told_to_end
-        ]
-
-    def _coming(self) -> list[Bag]:
-        planned = [ask for ask in self._on_the_way for _ in range(ask.n)]
-        return [Bag(ask.capacity) for ask in (*self._expected(), *planned)]
-
-    # -- words -------------------------------------------------------------------------------------
+    # -- what `why` shows ------------------------------------------------------------------------
 
     def said(self) -> Said:
-        """How it stands, for whoever asks why a task still waits for a worker. Instants are this process's."""
-        text = self.standing.words(self.rules.max_workers, self._waiting())
-        cools = bool(self.failures) and bool(self.cooling_until)
-        after = cools or (self._set_aside and not self.standing.impossible)
-        return Said(text, self.cooling_until if cools else 0, self.last_error if after else "")
+        cools = bool(self.failures)
+        shown = cools or (self._set_aside and not self._impossible)
+        return Said(
+            self._text(), self.cooling_until if cools else 0, self.last_error if shown else ""
+        )
 
-    def describe(self, now: int) -> str:
-        return self.said().words(now)
+    def _text(self) -> str:
+        of = f"of at most {counted(self.rules.max_workers, 'worker')}"
+        if self._coming:
+            verb = "is on its way" if self._coming == 1 else "are on their way"
+            text = f"{self._coming:,} {of} {verb}"
+        elif self._there:
+            verb = "is" if self._there == 1 else "are"
+            text = f"{self._there:,} {of} {verb} there, none is on its way"
+        else:
+            text = f"none {of} is on its way"
+        ending = f"{self._ending:,} released and not gone yet" if self._ending else ""
+        return "; ".join(filter(None, (text, ending, self._impossible)))
 
-    def _waiting(self) -> int:
-        awaited = sum(known.awaited for known in self._known.values())
-        return awaited + sum(ask.n for ask in self._on_the_way)
+
+def _capacity_of(each: AskedWorker) -> Capacity | None:
+    """None: another version stored it. Its name still counts."""
+    try:
+        return _decode_capacity(each.body)
+    except msgspec.DecodeError:
+        return None

@@ -1,15 +1,12 @@
-"""What a provisioner is: somebody who can start workers when asked.
+"""What a provisioner is: an object that starts workers when the leader asks.
 
-Who calls this: the leader, once a second at most, through `provision/controller.py`.
-A provisioner may fail or hang: no task fails with it and the leader does not
-wait for it. It must not block the event loop.
+The leader calls it at most once a second (`provision/controller.py`). It may fail or
+hang: no task fails with it, and the leader does not wait. It must not block the event loop.
 
-A worker that was asked for is known by the *name* it was asked for with. The
-leader makes the name and stores it before it asks, so that a later leader, in
-any process, knows who may be on the way. The worker carries the name in its row
-(`WorkerRow.provision`, from the setting `provision`: LOCKTENDER_PROVISION), so
-that any leader can count it. A name is never used twice: to be asked for one
-again is to be asked for the same worker.
+A worker is known by the *name* it was requested with. The leader makes the name and
+stores it before the request; the worker has it in its row (`WorkerRow.provision`, from
+the setting `provision`: LOCKTENDER_PROVISION). A name is used once: a second request
+for a name means the same worker.
 """
 
 from __future__ import annotations
@@ -23,17 +20,17 @@ ProvisionedState = Literal["starting", "running", "ended", "failed"]
 
 
 class Provisioned(msgspec.Struct, frozen=True):
-    """One worker that was asked for, as its provisioner sees it."""
+    """One requested worker, as its provisioner lists it."""
 
     name: str
     state: ProvisionedState
-    """*ended*: of its own accord, or because it was released."""
+    """*ended*: it exited well, or was released."""
     since: int = 0
-    """When it was asked for, on the clock of the provisioner's process."""
+    """When it was requested, by the clock of the provisioner's process."""
     detail: str = ""
-    """Where it is; of one that has ended, why, as its own last words if there are any."""
+    """Where it runs; for an ended worker why it ended, such as its last error."""
     released: bool = False
-    """It was told to end: then it is no failure if it never joined."""
+    """It was released: then it is no failure if it never joined."""
 
 
 class Capacity(msgspec.Struct, frozen=True):
@@ -45,32 +42,32 @@ class Capacity(msgspec.Struct, frozen=True):
     """Over all executors; −1 is unlimited."""
     labels: dict[str, str] = {}
     steps: dict[str, str] | None = None
-    """Step → signature. None: not known before it is there."""
+    """Step → signature. None: not known before the worker has joined."""
 
 
 class Provisioner(Protocol):
     def capacity(self, needs: Mapping[str, str]) -> Capacity | None:
-        """What a worker with these labels would bring; None: it cannot provide one. Answers from memory."""
+        """What a worker with these labels would bring; None: it cannot start one. Answers from memory."""
         ...
 
     async def request(
         self, n: int, needs: Mapping[str, str], reason: str, names: Sequence[str]
     ) -> list[str]:
-        """Ask for `n` more workers with these labels, to be called `names`. Returns the names that were granted.
+        """Start `n` workers with these labels, called `names`. Returns the names that were granted.
 
-        It need not wait until they run. Raised is only what says that none of them will come: where
-        some do, those are returned. Whoever does not answer in time may still have started them.
+        It need not wait until they run. An error means that none of them will come; if some
+        will, their names are returned. After a timeout the leader assumes that all may come.
         """
         ...
 
     async def list(self) -> list[Provisioned]:
-        """What it was asked for and has not forgotten: all that live, and those that ended lately."""
+        """All requested workers that live, and those that ended lately."""
         ...
 
     async def release(self, name: str) -> None:
-        """Let this one drain and end. An unknown name changes nothing."""
+        """Let this worker drain and end. An unknown name changes nothing."""
         ...
 
     async def close(self) -> None:
-        """Nothing more will be asked for; what ends with this process ends now."""
+        """Nothing more will be requested; workers that end with this process end now."""
         ...

@@ -1,12 +1,11 @@
-"""What local workers print, and by whose lock it is known that they live.
+"""The log of each local worker, and the lock on it that says whether the worker lives.
 
-Who meets here: every process that starts workers on this machine for one store.
-A worker's log is locked, by a descriptor that the worker alone keeps open: the
-kernel lets go of it when the worker is gone, however it ended, and not before.
-So others see who lives without asking whoever started it, which may be gone.
-The file has its name only once it is locked: nobody takes a worker that is about
-to start for one that has ended. The lock is not inherited by programs that
-a step starts, so what they leave behind is not taken for the worker.
+Every process that starts workers on this machine for one store shares the folder.
+A worker's log is locked through a descriptor that only the worker keeps open: the
+kernel releases the lock when the worker has ended, and not before. So any process
+sees which workers live, also when the process that started them is gone. The file
+gets its name only once it is locked, so a worker that is about to start is not taken
+for one that has ended. Programs that a step starts do not inherit the lock.
 """
 
 from __future__ import annotations
@@ -23,35 +22,35 @@ from pathlib import Path
 
 log: logging.Logger = logging.getLogger(__name__)
 
-MOST_LOGS = 50
-LARGEST_LOG = 8 << 20
-TAIL = 64 << 10
+MAX_LOGS_KEPT = 50
+MAX_LOG_BYTES = 8 << 20
+TAIL_BYTES = 64 << 10
 LAST_LINES = 8
-LONGEST_WORDS = 800
-TOLD = "error: "
+MAX_ERROR_LENGTH = 800
+CLI_ERROR = "error: "
 RAISED = re.compile(r"[A-Za-z_][\w.]*(: |$)")
 """The line below a traceback: the exception and its message."""
 
 
 class WorkerLogs:
     def __init__(self, folder: Path, store: str) -> None:
-        """One folder per store: workers of another are none of ours."""
+        """One folder per store, so that workers of other stores are not listed."""
         self.folder: Path = folder / hashlib.sha256(store.encode()).hexdigest()[:8]
 
     @contextmanager
     def begun(self, name: str) -> Generator[tuple[Path, int, int]]:
-        """(path, where to print, the lock) of a worker that is started within; nothing is left if it is not."""
+        """(path, descriptor for output, lock) of a worker started within; removed if it is not started."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        path, nameless = self.folder / f"{name}.log", self.folder / f"{name}.starting"
-        out = os.open(nameless, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
+        path, unnamed = self.folder / f"{name}.log", self.folder / f"{name}.starting"
+        out = os.open(unnamed, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
         try:
-            lock = os.open(nameless, os.O_RDONLY)
+            lock = os.open(unnamed, os.O_RDONLY)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX)
-                nameless.rename(path)
+                unnamed.rename(path)
                 yield path, out, lock
             except BaseException:
-                for each in (nameless, path):
+                for each in (unnamed, path):
                     each.unlink(missing_ok=True)
                 raise
             finally:
@@ -60,22 +59,61 @@ class WorkerLogs:
             os.close(out)
 
     def others(self, known: Collection[str]) -> Iterator[tuple[str, Path, bool]]:
-        """(name, path, whether it lives) of all that are not known."""
+        """(name, path, whether it lives) of each worker that is not in `known`."""
         for path in self.folder.glob("*.log"):
             if path.stem not in known:
                 with suppress(FileNotFoundError):
-                    yield path.stem, path, locked(path)
+                    yield path.stem, path, _is_locked(path)
 
     def tidy(self, known: Collection[str]) -> None:
-        """Logs of workers that failed are kept, up to a number."""
-        logs = sorted(self.folder.glob("*.log"), key=_changed)
-        for path in logs[:-MOST_LOGS]:
+        """Removes the oldest logs of workers that ended."""
+        logs = sorted(self.folder.glob("*.log"), key=_changed_at)
+        for path in logs[:-MAX_LOGS_KEPT]:
             with suppress(FileNotFoundError):
-                if path.stem not in known and not locked(path):
+                if path.stem not in known and not _is_locked(path):
                     path.unlink()
 
 
-def locked(path: Path) -> bool:
+def last_error(path: Path, *, with_path: bool) -> str:
+    """The last error in a log, to follow the exit code."""
+    try:
+        text = _tail(path).decode(errors="replace")
+    except OSError:
+        return ""
+    error = error_in(text)[:MAX_ERROR_LENGTH]
+    where = f" (log: {path})" if with_path else ""
+    return f": {error}{where}" if error else f" without output{where}"
+
+
+def error_in(text: str) -> str:
+    """The error that a program printed last, without its traceback.
+
+    That is the exception and what our own command line says about it; else the last line.
+    """
+    lines = [line.rstrip() for line in text.splitlines() if line.strip(" \t^~")][-LAST_LINES:]
+    said = [line.removeprefix(CLI_ERROR) for line in lines if line.startswith(CLI_ERROR)][-1:]
+    raised = [
+        line for before, line in pairwise(lines) if before[0].isspace() and RAISED.match(line)
+    ][-1:]
+    if said and raised and raised[0] in said[0]:
+        raised = []
+    return "; ".join(raised + said or [line.strip() for line in lines[-1:]])
+
+
+def shorten(path: Path) -> None:
+    """A log that is too large keeps its end. The worker appends, so it continues after that."""
+    try:
+        if path.stat().st_size <= MAX_LOG_BYTES:
+            return
+        end = _tail(path)
+        os.truncate(path, 0)
+        with path.open("ab") as file:
+            file.write(end)
+    except OSError as error:
+        log.warning("failed to shorten the log %s: %s", path, error)
+
+
+def _is_locked(path: Path) -> bool:
     fd = os.open(path, os.O_RDONLY)
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -86,7 +124,7 @@ def locked(path: Path) -> bool:
     return False
 
 
-def _changed(path: Path) -> float:
+def _changed_at(path: Path) -> float:
     try:
         return path.stat().st_mtime
     except FileNotFoundError:
@@ -95,44 +133,5 @@ def _changed(path: Path) -> float:
 
 def _tail(path: Path) -> bytes:
     with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - TAIL))
-        return file.read(TAIL)
-
-
-def last_words(path: Path, *, told: bool) -> str:
-    """What it said last; `told`: and where, for whoever wants to read more."""
-    try:
-        text = _tail(path).decode(errors="replace")
-    except OSError:
-        return ""
-    words = error_in(text)[:LONGEST_WORDS]
-    where = f" (log: {path})" if told else ""
-    return f": {words}{where}" if words else f" without a word{where}"
-
-
-def error_in(text: str) -> str:
-    """The error that a program told last, without the way there.
-
-    That is what was raised and what our own command line says about it; else the last line.
-    """
-    lines = [line.rstrip() for line in text.splitlines() if line.strip(" \t^~")][-LAST_LINES:]
-    told = [line.removeprefix(TOLD) for line in lines if line.startswith(TOLD)][-1:]
-    raised = [
-        line for before, line in pairwise(lines) if before[0].isspace() and RAISED.match(line)
-    ][-1:]
-    if told and raised and raised[0] in told[0]:
-        raised = []
-    return "; ".join(raised + told or [line.strip() for line in lines[-1:]])
-
-
-def shorten(path: Path) -> None:
-    """A log that has grown too large keeps its end. The worker appends, so it goes on behind that."""
-    try:
-        if path.stat().st_size <= LARGEST_LOG:
-            return
-        end = _tail(path)
-        os.truncate(path, 0)
-        with path.open("ab") as file:
-            file.write(end)
-    except OSError as error:
-        log.warning("the log %s is not shortened: %s", path, error)
+        file.seek(max(0, path.stat().st_size - TAIL_BYTES))
+        return file.read(TAIL_BYTES)

@@ -1,13 +1,12 @@
-"""Workers that were asked for: known before they are there, to every leader.
+"""Names of requested workers, stored before each request so that every leader counts the same workers.
 
-Who writes: the leader that asks, before it asks; and a worker, which marks its
-name as joined with its first beat. What they could race for, and why it is safe:
+The leader writes a name before it requests the worker; the worker marks the name
+as joined with its first beat. Two races, and why they are safe:
 
-    two leaders   the one whose term is over stores nothing and so may ask for nobody (`provision`
-                  is fenced). Its successor reads what it stored before, and counts it.
-    a name        is made once and never again. To take away the name of a worker that has ended is
-                  right whoever does it, so `forget_asked` needs no fence: a process that leads no
-                  longer says of its own children what it alone knows.
+    two leaders   `provision` is fenced: a leader whose term is over stores no name and so requests
+                  no worker. Its successor reads the names stored before, and counts them.
+    a name        is used once. Removing the name of a worker that ended is right in any process,
+                  so `forget_asked` has no fence: a former leader reports the end of its own workers.
 """
 
 from __future__ import annotations
@@ -22,26 +21,26 @@ from locktender.base.model import AskedWorker, Said
 class Provision:
     term: int
     asked: dict[str, bytes] = field(default_factory=dict[str, bytes])
-    """Name → what it is asked for with. A name that is stored already stays as it is."""
+    """Name → capacity of the worker, as JSON. A name that is stored already stays as it is."""
     start_timeout_us: int = 0
-    """How long those may take until they have joined."""
+    """How long the workers `asked` for may take until they have joined."""
     gone: list[str] = field(default_factory=list[str])
-    """Names of workers that ended, or that nobody waits for any longer."""
+    """Names that count no longer."""
     said: Said | None = None
-    """None: as it was."""
+    """None: unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProvisionState:
     now: int
     asked: list[AskedWorker]
-    """By name."""
+    """Sorted by name."""
     said: Said | None
-    """What the leader of this term said last; None: it has no provisioner, or has not said anything yet."""
+    """What the leader of this term stored last; None: it has no provisioner, or has stored nothing yet."""
 
 
 class Provisioning(Protocol):
-    """The verbs about workers that are asked for: a part of `Store`."""
+    """The verbs about requested workers: a part of `Store`."""
 
     async def provision(self, provision: Provision) -> None: ...
     async def forget_asked(self, names: list[str]) -> None:
