@@ -1,0 +1,83 @@
+"""Two rules of the layout: no public class name twice in `src`, no small module with a single importer.
+
+A module under 60 lines that one other module imports belongs into that module,
+unless `APART` says why it stands alone.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = "locktender"
+SMALL_LINES = 60
+APART: dict[str, str] = {}
+"""Module → why it stands alone."""
+EXEMPT = ("locktender.kernel.gates.",)
+"""One module per kind of gate, however small."""
+
+
+def modules() -> dict[str, Path]:
+    source = ROOT / "src"
+    return {
+        ".".join(path.relative_to(source).with_suffix("").parts): path
+        for path in sorted((source / PACKAGE).rglob("*.py"))
+        if path.name not in ("__init__.py", "__main__.py")
+    }
+
+
+def imports(tree: ast.AST, known: dict[str, Path]) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                yield whole if whole in known else node.module
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+def classes_twice(trees: dict[str, ast.Module]) -> Iterator[str]:
+    homes: dict[str, list[str]] = defaultdict(list)
+    for module, tree in trees.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes[node.name].append(module)
+    for name, found in sorted(homes.items()):
+        if len(found) > 1:
+            yield f"class {name} stands in {' and '.join(found)}: give each a name of its own"
+
+
+def small_and_alone(trees: dict[str, ast.Module], known: dict[str, Path]) -> Iterator[str]:
+    importers: dict[str, set[str]] = defaultdict(set)
+    for module, tree in trees.items():
+        for name in imports(tree, known):
+            importers[name].add(module)
+    for module, path in known.items():
+        lines = len(path.read_text(encoding="utf-8").splitlines())
+        alone = lines < SMALL_LINES and len(importers[module] - {module}) == 1
+        if alone and module not in APART and not module.startswith(EXEMPT):
+            (importer,) = importers[module]
+            yield f"{module} has {lines} lines and one importer: merge it into {importer}"
+        if module in APART and not alone:
+            yield f"{module} is listed in APART of tools/check_layout.py without need: remove it there"
+    yield from (f"{name} of APART does not exist" for name in APART if name not in known)
+
+
+def main() -> int:
+    known = modules()
+    trees = {
+        module: ast.parse(path.read_text(encoding="utf-8")) for module, path in known.items()
+    }
+    wrong = [*classes_twice(trees), *small_and_alone(trees, known)]
+    for said in wrong:
+        print(said)
+    print(f"{len(known)} modules, {len(wrong)} against the rules of the layout")
+    return int(bool(wrong))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
