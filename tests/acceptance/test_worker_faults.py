@@ -113,25 +113,34 @@ def test_a_store_that_is_away_for_a_moment_fails_no_large_result(
     assert engine.submit(give).result("20s") == len(LARGE)
 
 
+class Undescribed:
+    """A worker whose second description fails by an error nobody foresaw."""
+
+    in_flight = 0
+
+    def __init__(self) -> None:
+        self.lost = asyncio.Event()
+        self._rows = iter([WorkerRow("w", "h", 1, "0", {"async": 1}, -1, 1)])
+
+    def describe(self) -> WorkerRow:
+        return next(self._rows)
+
+    def lease_renewed(self, stop_at_us: int) -> None: ...
+    def lease_lost(self, why: str) -> None:
+        self.lost.set()
+
+    def before_exit(self, seconds: float) -> None: ...
+
+
 async def test_b12_a_keeper_that_fails_gives_the_lease_up(tmp_path: Path):
     """Nobody renews any more: what runs must be stopped, and it is said why."""
     store = SqliteStore(tmp_path / "locktender.db")
     await store.open()
-    told = asyncio.Event()
-    row = WorkerRow("w", "h", 1, "0", {"async": 1}, -1, 1)
-    described = iter([row])  # the second beat runs into an error nobody foresaw
-    keeper = LeaseKeeper(
-        store,
-        Settings(worker_lease_us=2_000_000, heartbeat_us=100_000),
-        SystemClock(),
-        lambda: next(described),
-        lambda _: None,
-        lambda _: told.set(),
-        lambda: 0,
-        exit_when_stuck=False,
-    )
+    owner = Undescribed()
+    settings = Settings(worker_lease_us=2_000_000, heartbeat_us=100_000)
+    keeper = LeaseKeeper(store, settings, SystemClock(), owner)
     await keeper.start()
 
-    await asyncio.wait_for(told.wait(), 10)
+    await asyncio.wait_for(owner.lost.wait(), 10)
     await keeper.close("w")
     await store.close()

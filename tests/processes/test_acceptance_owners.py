@@ -9,10 +9,11 @@ import pytest
 from tests.processes.fleet import TIMEOUT, Fleet, ask, changes, fleet, steps
 
 from locktender import RunState, TaskState
+from locktender.base.changes import End
 from locktender.base.clock import MILLISECOND
 from locktender.base.model import WorkerRow
 from locktender.base.states import TASK_CHANGES, Owner
-from locktender.store.protocol import Accept, Beat, Ended, Finish, Store
+from locktender.store.protocol import Accept, Beat, Finish, Store
 from locktender.testing import eventually
 from locktender.testing.overlap import alive
 
@@ -80,7 +81,7 @@ class Ghost:
 
     def finish(self, task: int, token: int, state: str, output: bytes | None = None) -> bool:
         """Whether it was news or known; False: it was stale and changed nothing."""
-        said = Finish(self.row.id, [Ended(task, token, state, output)])
+        said = Finish(self.row.id, [End(task, token, state, output)])
         return ask(self.url, lambda store: store.finish(said)) == []
 
     def leave(self) -> None:

@@ -146,7 +146,7 @@ class Core:
     def changed(self) -> None:
         """Something was committed here: the leader, if it is this process, should look now."""
         if self.engine is not None:
-            self.engine.look()
+            self.engine.wake()
 
     async def leader(self) -> bool:
         """Whether anybody is there to carry out a request."""

@@ -22,12 +22,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from locktender.base.background import end_tasks
+from locktender.base.changes import End
 from locktender.base.clock import SECOND, Clock
 from locktender.base.errors import LocktenderError, StoreError
 from locktender.base.model import WorkerRow
 from locktender.base.names import UNLIMITED
 from locktender.base.states import TaskState
-from locktender.store.protocol import Accept, Beat, Ended, Finish, Started, Store
+from locktender.store.protocol import Accept, Beat, Finish, Started, Store
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -93,7 +94,7 @@ class SlotWorker:
         """Gives the slots back. Repeated while the lease lives: after that the leader takes them itself."""
         self._held.pop(hold.token, None)
         state = TaskState.CANCELLED if hold.stopped else TaskState.COMPLETED
-        ended = Ended(hold.task, hold.token, state, b"null", reason=hold.lost or "")
+        ended = End(hold.task, hold.token, state, b"null", reason=hold.lost or "")
         while not self.gone:
             try:
                 stale = await self._store.finish(Finish(self.id, [ended]))

@@ -1,9 +1,8 @@
-"""Commits on their way: the leader decides the next cycle while the last one is being written.
+"""Commits that are being written: the leader decides the next cycle while the last one is on its way.
 
-They are written in the order they were decided: the store takes a commit only
-after the one it names as its predecessor, so one that failed (a full disk) and
-is tried again cannot be overtaken. What a cycle decided is acted on when its
-own commit is written, never before.
+They are written in the order in which they were decided: the store takes a commit only after the one it names
+as its predecessor, so one that failed (a full disk) and is tried again cannot be overtaken. What a cycle
+decided is acted on when its own commit is written, never before.
 """
 
 from __future__ import annotations
@@ -12,17 +11,16 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from locktender.base.changes import Commit
+from locktender.base.changes import Commit, End
 from locktender.base.errors import NotLeader, OutOfOrder, StoreError
 from locktender.kernel.scheduler import Cycle
 from locktender.observe.metrics import Metrics
 from locktender.store.protocol import Store
-from locktender.worker.worker import End
 
 log: logging.Logger = logging.getLogger(__name__)
-MOST_IN_FLIGHT = 1
-"""Beside the next, which is on its way too by then. With more of them each brings less: thread steps with
-8 permits came to 4,000 a second with four, and to 4,700 with one."""
+MAX_UNWRITTEN = 1
+"""Commits on their way beside the newest one. With more, each brings less: thread steps with 8 permits came to
+4,000 a second with four, and to 4,700 with one."""
 RETRY_SECONDS = 0.2
 
 
@@ -55,7 +53,7 @@ class CommitPipeline:
         task = asyncio.get_running_loop().create_task(self._write(cycle, ends, began))
         starts = [(entry.id, entry.token) for entry in cycle.starts]
         self._flights[task] = ends, starts
-        while len(self._flights) > MOST_IN_FLIGHT:
+        while len(self._flights) > MAX_UNWRITTEN:
             await asyncio.wait([next(iter(self._flights))])
             self.check()
 

@@ -7,10 +7,11 @@ from typing import Any, Final
 
 import msgspec
 
+from locktender.base.changes import End
 from locktender.base.events import Change
 from locktender.base.model import Failure, WorkerRow
 from locktender.base.states import TaskState
-from locktender.store.protocol import Ended, Lost
+from locktender.store.protocol import Lost
 
 LEFT_BEHIND: Final[bytes] = msgspec.json.encode(
     Failure("drained", "its worker was told to end, and ended before it")
@@ -97,7 +98,7 @@ def may_end(state: str, to: str) -> bool:
     )
 
 
-def end_of(ended: Ended, before: str) -> Change:
+def end_of(ended: End, before: str) -> Change:
     """The change an end makes."""
     data: dict[str, Any] = {}
     if ended.error is not None:

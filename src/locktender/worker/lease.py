@@ -20,7 +20,7 @@ import os
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from locktender.base.clock import SECOND, Clock
 from locktender.base.config import Settings
@@ -41,33 +41,34 @@ WOKEN_US = SECOND // 2
 """How long a process that was stopped past its lease may take, when it wakes up, to stop what it runs."""
 
 
-class LeaseKeeper:
-    def __init__(
-        self,
-        store: Store,
-        settings: Settings,
-        clock: Clock,
-        describe: Callable[[], WorkerRow],
-        renewed: Callable[[int], None],
-        lose: Callable[[str], None],
-        in_flight: Callable[[], int],
-        *,
-        exit_when_stuck: bool,
-        last_act: Callable[[float], None] | None = None,
-    ) -> None:
-        """`renewed`, `lose` are called on the engine's loop; `describe`, `in_flight` from any thread.
+class LeaseOwner(Protocol):
+    """The worker's membership, as the keeper of its lease sees it."""
 
-        `last_act`: what is done before the process ends hard, within so many seconds.
-        """
+    @property
+    def in_flight(self) -> int:
+        """Called from any thread."""
+        ...
+
+    def describe(self) -> WorkerRow:
+        """Called from any thread."""
+        ...
+
+    def lease_renewed(self, stop_at_us: int) -> None:
+        """What runs may run until then (boot-time clock)."""
+        ...
+
+    def lease_lost(self, why: str) -> None: ...
+    def before_exit(self, seconds: float) -> None:
+        """The process ends hard, within so many seconds. Called from any thread."""
+        ...
+
+
+class LeaseKeeper:
+    def __init__(self, store: Store, settings: Settings, clock: Clock, owner: LeaseOwner) -> None:
         self._store = store.twin()
         self._settings = settings
         self._clock = clock
-        self._describe = describe
-        self._renewed = renewed
-        self._lose = lose
-        self._in_flight = in_flight
-        self._exit_when_stuck = exit_when_stuck
-        self._last_act = last_act
+        self._owner = owner
         self._engine_loop = asyncio.get_running_loop()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ends = 0
@@ -86,10 +87,6 @@ class LeaseKeeper:
         """The lock that says the worker lives, for its children to inherit."""
         live: Callable[[str], int | None] | None = getattr(self._store, "live_fd", None)
         return None if live is None else live(owner)
-
-    def expired(self) -> bool:
-        """Whether what runs must have been stopped by now. Asked from any thread."""
-        return self._ends > 0 and self._clock.monotonic() >= self._stop_at()
 
     def _stop_at(self) -> int:
         return self._ends - min(MARGIN_US, self._settings.worker_lease_us // 4)
@@ -181,36 +178,37 @@ class LeaseKeeper:
 
     async def _beat(self) -> None:
         sent = self._clock.monotonic()
-        beaten = await self._store.beat(Beat(self._describe(), self._settings.worker_lease_us))
+        beaten = await self._store.beat(
+            Beat(self._owner.describe(), self._settings.worker_lease_us)
+        )
         if beaten.lease_until == 0:
             self._tell_lost("it was declared lost")
             await self._see_it_end()
             return
         self._ends = sent + self._settings.worker_lease_us
-        self._on_engine(self._renewed, self._stop_at())
+        self._on_engine(self._owner.lease_renewed, self._stop_at())
 
     async def _see_it_end(self) -> None:
         """Until the last moment the engine may stop what runs; then the process ends if it must."""
-        if not self._exit_when_stuck:
+        if not self._settings.exit_when_stuck:
             return
         now = self._clock.monotonic()
         last = self._ends - LAST_MOMENT_US
         until = last if now < last else now + WOKEN_US
         while self._clock.monotonic() < until:
-            if not self._in_flight():
+            if not self._owner.in_flight:
                 return
             await asyncio.sleep(0.02)
-        if self._in_flight():
+        if self._owner.in_flight:
             log.critical("work that is no longer ours cannot be stopped: this process must end")
             try:
-                if self._last_act is not None:
-                    self._last_act(LAST_ACT_SECONDS)
+                self._owner.before_exit(LAST_ACT_SECONDS)
             finally:
                 os._exit(75)
 
     def _tell_lost(self, why: str) -> None:
         self._lost = True
-        self._on_engine(self._lose, why)
+        self._on_engine(self._owner.lease_lost, why)
 
     def _tell_started(self, error: BaseException | None) -> None:
         def tell() -> None:
