@@ -10,8 +10,8 @@ from locktender.base.clock import MILLISECOND, SECOND
 from locktender.base.config import Settings
 from locktender.worker.pressure import (
     LOG_EVERY_US,
-    READ_EVERY_US,
     PUBLISH_EVERY_US,
+    READ_EVERY_US,
     ClaimAsked,
     MemoryGauge,
     Pressure,

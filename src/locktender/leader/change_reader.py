@@ -49,7 +49,7 @@ class ChangeReader:
         self, scheduler: Scheduler, gathered: Gathered, now: int, lost: Set[str] = frozenset()
     ) -> None:
         """`lost`: workers without a row that did not leave."""
-        self._queue.brought(gathered.queued)
+        self._queue.put_rows(gathered.queued)
         await self._apply_events(scheduler, gathered, now)
         if gathered.workers is not None:
             self._apply_workers(scheduler, gathered, lost)

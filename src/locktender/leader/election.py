@@ -13,10 +13,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
+from locktender.base.background import repeat_forever
 from locktender.base.changes import End
 from locktender.base.clock import SECOND
 from locktender.base.config import Settings
-from locktender.base.errors import LocktenderError, StoreError
+from locktender.base.errors import LocktenderError
 from locktender.leader.leader import Leader
 from locktender.leader.own_worker import OwnWorker
 from locktender.observe.metrics import Metrics
@@ -64,6 +65,7 @@ class Election:
         self._membership = membership
         self._metrics = metrics
         self._overflow = overflow
+        self._mark = -1
         self._unwritten: list[End] = []
         self._unstarted: list[tuple[int, int]] = []
         self._on_runs_ended: list[Callable[[list[int]], None]] = []
@@ -82,32 +84,30 @@ class Election:
 
     async def run(self) -> None:
         """Tries and leads until it is cancelled; then it gives its lease back."""
-        while True:
-            owner = self.owner
-            term = 0 if owner is None else await self._elected(owner)
-            if owner is not None and term:
-                await self._lead(owner, term)
-            else:
-                await asyncio.sleep(ELECT_EVERY_SECONDS)
+        await repeat_forever(self._try_to_lead, "lead", ELECT_EVERY_SECONDS)
+
+    async def _try_to_lead(self) -> None:
+        owner = self.owner
+        term = 0 if owner is None else await self._elected(owner)
+        if owner is not None and term:
+            await self._lead(owner, term)
+        else:
+            await asyncio.sleep(ELECT_EVERY_SECONDS)
 
     async def watch(self) -> None:
         """Commits of other processes wake the leader here."""
-        mark = -1
-        while True:
-            try:
-                mark = await self._store.wait(self._settings.poll_us, mark)
-            except StoreError as error:
-                log.warning("failed to wait for commits, polling: %s", error)
-                await asyncio.sleep(self._settings.poll_us / SECOND)
+        await repeat_forever(self._watch, "wait for commits", self._settings.poll_us / SECOND)
+
+    async def _watch(self) -> None:
+        try:
+            self._mark = await self._store.wait(self._settings.poll_us, self._mark)
+        finally:
+            # Also if the wait failed: then the leader polls.
             if self.leader is not None:
                 self.leader.wake()
 
     async def _elected(self, owner: str) -> int:
-        try:
-            led = await self._store.elect(Elect(owner, self._settings.leader_lease_us))
-        except StoreError as error:
-            log.warning("failed to ask for the leader lease: %s", error)
-            return 0
+        led = await self._store.elect(Elect(owner, self._settings.leader_lease_us))
         # A later term has begun, in whichever process: what was being written is written, or never will be.
         unwritten, self._unwritten = self._unwritten, []
         unstarted, self._unstarted = self._unstarted, []
@@ -128,29 +128,16 @@ class Election:
             self._overflow,
         )
         self._set_leader(leader)
-        failed = False
         try:
             await leader.lead(term)
-        except asyncio.CancelledError:
+        finally:
+            # Not earlier: up to here the worker hands the ends of its attempts to this leader.
             self._set_leader(None)
+            self._unwritten += leader.unwritten()
+            self._unstarted += leader.unstarted()
+            # The next leader, maybe this process under a new name, need not wait for a lease nobody renews.
             with suppress(LocktenderError):
                 await self._store.resign(owner, term)
-            raise
-        except StoreError as error:
-            log.warning("term %s ended: %s", term, error)
-            failed = True
-        except Exception:
-            log.exception("term %s ended by an internal error; trying to lead again", term)
-            failed = True
-        self._set_leader(None)
-        # Not earlier: up to here the worker hands the ends of its attempts to this leader.
-        self._unwritten += leader.unwritten()
-        self._unstarted += leader.unstarted()
-        # The next leader, maybe this process under a new name, need not wait for a lease nobody renews.
-        with suppress(LocktenderError):
-            await self._store.resign(owner, term)
-        if failed:
-            await asyncio.sleep(ELECT_EVERY_SECONDS)
 
     def _set_leader(self, leader: Leader | None) -> None:
         self.leader = leader

@@ -185,7 +185,7 @@ class Leader:
         """One cycle: what changed → decide → send its commit off; then wait for the next change."""
         self._pipeline.check()
         began = asyncio.get_running_loop().time()
-        if self._foreign or self._sweep_due or self._queue.hungry:
+        if self._foreign or self._sweep_due or self._queue.needs_reading:
             # What is read from the store must not be older than what was decided here.
             await self._pipeline.drain()
         idle = self._pipeline.idle
@@ -222,7 +222,7 @@ class Leader:
             self._queue.left(gone.run)
         ends, self._taken = self._taken, []
         await self._pipeline.send(cycle, ends, began)
-        if not (cycle.unfinished or self._queue.hungry or self._ends or self._foreign):
+        if not (cycle.unfinished or self._queue.needs_reading or self._ends or self._foreign):
             await self._rest(cycle.next_wake)
 
     async def _act(self, cycle: Cycle) -> None:
