@@ -22,6 +22,7 @@ from locktender.leader.election import Election
 from locktender.leader.leader import Leader
 from locktender.observe.metrics import Metrics
 from locktender.provision.controller import ProvisionController
+from locktender.store.lease_thread import LeaseThread
 from locktender.store.protocol import SetLimit, Store
 from locktender.worker.membership import Membership
 from locktender.worker.worker import LocalWorker
@@ -79,6 +80,8 @@ class Engine:
         self.settings = settings
         self.overflow = overflow
         self.metrics: Metrics = Metrics()
+        clock = clock or SystemClock()
+        self.leases: LeaseThread = LeaseThread(store.twin, clock)
         self.membership: Membership | None = None
         self.election: Election | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -86,15 +89,18 @@ class Engine:
             self.membership = Membership(
                 store,
                 settings,
-                clock or SystemClock(),
+                clock,
                 known,
                 self.metrics,
+                self.leases,
                 ends_itself=ends_itself,
             )
             self.metrics.describe = self.membership.describe
         if lead:
             name = f"{socket.gethostname()}-{os.getpid()}-{os.urandom(4).hex()}"
-            self.election = Election(store, settings, name, self.membership, self.metrics, overflow)
+            self.election = Election(
+                store, settings, name, self.membership, self.metrics, self.leases, overflow
+            )
 
     @property
     def worker(self) -> LocalWorker:
@@ -143,6 +149,7 @@ class Engine:
         await end_tasks(self._tasks)
         if self.membership is not None:
             await self.membership.leave(left)
+        await self.leases.close()
 
     async def drain(self) -> None:
         """Take no more tasks; what runs may finish. The engine goes on, and leads if it led."""

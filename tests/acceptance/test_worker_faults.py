@@ -15,9 +15,10 @@ from locktender.base.config import Settings
 from locktender.base.errors import StoreError
 from locktender.base.model import WorkerRow
 from locktender.store.blob_values import BlobValues
+from locktender.store.lease_thread import LeaseThread
 from locktender.store.sqlite.store import SqliteStore
 from locktender.testing import Engines, Overlap, eventually, recording
-from locktender.worker.lease import LeaseKeeper
+from locktender.worker.lease import WorkerLease
 
 pytest_plugins = ["locktender.testing.plugin"]
 LARGE = "x" * 300_000
@@ -132,15 +133,17 @@ class Undescribed:
     def before_exit(self, seconds: float) -> None: ...
 
 
-async def test_b12_a_keeper_that_fails_gives_the_lease_up(tmp_path: Path):
+async def test_b12_a_renewal_that_fails_gives_the_lease_up(tmp_path: Path):
     """Nobody renews any more: what runs must be stopped, and it is said why."""
     store = SqliteStore(tmp_path / "locktender.db")
     await store.open()
     owner = Undescribed()
     settings = Settings(worker_lease_us=2_000_000, heartbeat_us=100_000)
-    keeper = LeaseKeeper(store, settings, SystemClock(), owner)
-    await keeper.start()
+    leases = LeaseThread(store.twin, SystemClock())
+    lease = WorkerLease(owner, "w", settings, SystemClock())
+    await leases.add(lease)
 
     await asyncio.wait_for(owner.lost.wait(), 10)
-    await keeper.close("w")
+    await leases.remove(lease)
+    await leases.close()
     await store.close()

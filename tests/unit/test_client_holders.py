@@ -10,6 +10,7 @@ import pytest
 from locktender.base.clock import SECOND, SystemClock
 from locktender.base.errors import StoreError
 from locktender.client.slot_worker import Hold, SlotWorker
+from locktender.store.lease_thread import LeaseThread
 from locktender.store.protocol import Beat, Beaten
 from locktender.store.sqlite.store import SqliteStore
 
@@ -37,16 +38,18 @@ class Failing(SqliteStore):
 async def test_a_hold_is_lost_before_its_lease_ends(tmp_path: Path, answer, why: str):
     # given a holder with something in its hands
     clock = SystemClock()
-    store = Failing(tmp_path / "locktender.db")
+    store = SqliteStore(tmp_path / "locktender.db")
+    renewing = Failing(tmp_path / "locktender.db")
     await store.open()
-    holder = SlotWorker(store, clock, LEASE_US)
+    leases = LeaseThread(lambda: renewing, clock)
+    holder = SlotWorker(store, clock, leases, LEASE_US)
     await holder.open()
     lease_ends = clock.monotonic() + LEASE_US
     lost = asyncio.Event()
     hold = Hold(task=1, token=1, on_lost=[lost.set])
     holder._held[1] = hold  # pyright: ignore[reportPrivateUsage]
     # when its lease is renewed no more
-    store.answer = answer
+    renewing.answer = answer
     async with asyncio.timeout(5):
         await lost.wait()
     # then it knows, with time to spare, and is of no use any more
@@ -54,4 +57,5 @@ async def test_a_hold_is_lost_before_its_lease_ends(tmp_path: Path, answer, why:
     assert why in (hold.lost or "")
     assert holder.gone
     await holder.close()
+    await leases.close()
     await store.close()

@@ -46,7 +46,8 @@ class Core:
         self._hurried = asyncio.Event()
         self.clock: Clock = SystemClock()
         self.waiting: RunWaiter = RunWaiter(store, engine, self.guard)
-        self.holders: SlotWorkers = SlotWorkers(lambda: store_for(settings), self.clock)
+        leases = None if engine is None else engine.leases
+        self.holders: SlotWorkers = SlotWorkers(lambda: store_for(settings), self.clock, leases)
 
     @classmethod
     async def open(

@@ -18,10 +18,12 @@ from locktender.base.changes import End
 from locktender.base.clock import SECOND
 from locktender.base.config import Settings
 from locktender.base.errors import LocktenderError
+from locktender.leader.commit_pipeline import lost_cycle
 from locktender.leader.leader import Leader
 from locktender.leader.own_worker import OwnWorker
 from locktender.observe.metrics import Metrics
 from locktender.provision.controller import ProvisionController
+from locktender.store.lease_thread import Lease, LeaseThread
 from locktender.store.protocol import Elect, Store
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -47,6 +49,30 @@ class OwnMembership(Protocol):
         ...
 
 
+class LeaderLease(Lease):
+    """The lease of one term. Nothing is given up before its end: a commit of a later term fences this one."""
+
+    def __init__(self, leader: Leader, term: int, settings: Settings) -> None:
+        lease_us, renew_us = settings.leader_lease_us, settings.leader_renew_us
+        super().__init__("the leader lease", lease_us, renew_us, margin_us=None)
+        self._leader = leader
+        self._term = term
+
+    async def renew(self, store: Store) -> str | None:
+        if self._leader.blocked_longer_than(self.lease_us):
+            return "the loop of the leader is blocked"
+        written = self._leader.last_written
+        led = await store.elect(Elect(self._leader.owner, self.lease_us, self._term))
+        if led.term != self._term:
+            return "another term has begun"
+        return str(lost_cycle(written)) if led.cycle < written else None
+
+    def lost(self, why: str) -> None:
+        # The next commit would find out the same; this only saves the wait for it.
+        log.warning("term %s ends: %s", self._term, why)
+        self._leader.close()
+
+
 class Election:
     def __init__(
         self,
@@ -55,6 +81,7 @@ class Election:
         name: str,
         membership: OwnMembership | None,
         metrics: Metrics,
+        leases: LeaseThread,
         overflow: ProvisionController | None = None,
     ) -> None:
         """`name`: what a process without a worker leads as."""
@@ -64,6 +91,7 @@ class Election:
         self._name = name
         self._membership = membership
         self._metrics = metrics
+        self._leases = leases
         self._overflow = overflow
         self._mark = -1
         self._unwritten: list[End] = []
@@ -127,15 +155,18 @@ class Election:
             self._metrics,
             self._overflow,
         )
+        lease = LeaderLease(leader, term, self._settings)
         self._set_leader(leader)
         try:
+            await self._leases.add(lease, held=True)
             await leader.lead(term)
         finally:
             # Not earlier: up to here the worker hands the ends of its attempts to this leader.
             self._set_leader(None)
             self._unwritten += leader.unwritten()
             self._unstarted += leader.unstarted()
-            # The next leader, maybe this process under a new name, need not wait for a lease nobody renews.
+            # Before it resigns: a renewal after that would take the lease again.
+            await self._leases.remove(lease)
             with suppress(LocktenderError):
                 await self._store.resign(owner, term)
 

@@ -20,7 +20,7 @@ from locktender.base.background import BackgroundTasks, end_tasks
 from locktender.base.changes import End
 from locktender.base.clock import SECOND, SystemClock
 from locktender.base.config import Settings
-from locktender.base.errors import LocktenderError, NotLeader, StoreError
+from locktender.base.errors import LocktenderError, NotLeader
 from locktender.base.graph import Graph
 from locktender.base.ids import run_of
 from locktender.base.limits import Limits
@@ -29,14 +29,14 @@ from locktender.base.states import TaskState
 from locktender.kernel.lifecycle import Defaults
 from locktender.kernel.scheduler import Cycle, Scheduler
 from locktender.leader.change_reader import ChangeReader
-from locktender.leader.commit_pipeline import CommitPipeline, lost_cycle
+from locktender.leader.commit_pipeline import CommitPipeline
 from locktender.leader.own_worker import OwnWorker
 from locktender.leader.queue_reader import QueueReader
 from locktender.leader.sweep import Sweep
 from locktender.observe.metrics import Metrics
 from locktender.provision.controller import ProvisionController, placed
 from locktender.store import blob_values
-from locktender.store.protocol import Elect, Gathered, Lost, Recut, Store, Withdraw
+from locktender.store.protocol import Gathered, Lost, Recut, Store, Withdraw
 
 log: logging.Logger = logging.getLogger(__name__)
 _graph = msgspec.json.Decoder(Graph).decode
@@ -77,6 +77,7 @@ class Leader:
         self._summary_at = 0.0
         self._background = BackgroundTasks()
         self._clock = SystemClock()
+        self._loop_seen_us = self._clock.monotonic()
         self.sweep: Sweep = Sweep(
             store, settings, owner, self._queue, metrics, self._background, overflow
         )
@@ -109,6 +110,20 @@ class Leader:
             row = own.describe_own(known.given, self._pipeline.unstarted())
             scheduler.put_worker(row, local=True)
 
+    @property
+    def last_written(self) -> int:
+        """The last cycle whose commit the store has answered. Called from any thread."""
+        return self._pipeline.answered
+
+    def blocked_longer_than(self, us: int) -> bool:
+        """Whether its loop has not run for so long, though no rebuild keeps it. Called from any thread.
+
+        Such a leader decides nothing: another process should lead.
+        """
+        allowed_us = us + round(SWEEP_EVERY_SECONDS * SECOND)
+        blocked_us = self._clock.monotonic() - self._loop_seen_us
+        return self._scheduler is not None and blocked_us > allowed_us
+
     def close(self) -> None:
         self._closing = True
         self._awake.set()
@@ -131,7 +146,6 @@ class Leader:
 
     async def lead(self, term: int) -> list[End]:
         """Lead until the term is over; returns ends of attempts that were not written."""
-        keeper = asyncio.create_task(self._keep_lease(term), name="locktender-leader-lease")
         sweeper = asyncio.create_task(self._sweep_regularly(), name="locktender-sweep")
         try:
             scheduler = await self._rebuild(term)
@@ -145,7 +159,7 @@ class Leader:
             self._scheduler = None
             self._metrics.led()
             await self._pipeline.stop()
-            await end_tasks([keeper, sweeper])
+            await end_tasks([sweeper])
             await self._background.end()
         return self.unwritten()
 
@@ -176,6 +190,7 @@ class Leader:
             self._put_own(scheduler, self._own)  # again: what it runs already is counted now
         self._queue.lanes(snapshot.lanes)
         self._changes.begin(snapshot.seq)
+        self._loop_seen_us = self._clock.monotonic()
         self._scheduler = scheduler
         self._metrics.leads(term, scheduler.ledger)
         await self._changes.requests(scheduler, snapshot.requests, snapshot.now)
@@ -341,27 +356,9 @@ class Leader:
 
     # -- time --------------------------------------------------------------------------------------
 
-    async def _keep_lease(self, term: int) -> None:
-        settings = self._settings
-        while True:
-            await asyncio.sleep(settings.leader_renew_us / SECOND)
-            try:
-                elect = Elect(self.owner, settings.leader_lease_us, term)
-                answered = self._pipeline.answered
-                led = await self._store.elect(elect)
-                # The next commit would find out the same; this only saves the wait for it.
-                if led.term != term:
-                    self.close()
-                    return
-                if led.cycle < answered:
-                    log.warning("%s", lost_cycle(answered))
-                    self.close()
-                    return
-            except StoreError as error:
-                log.warning("failed to renew the leader lease: %s", error)
-
     async def _sweep_regularly(self) -> None:
         while True:
+            self._loop_seen_us = self._clock.monotonic()
             await asyncio.sleep(SWEEP_EVERY_SECONDS)
             # Everything is read once a second, in case a wake-up was lost.
             self._sweep_due = self._foreign = True

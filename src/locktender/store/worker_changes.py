@@ -16,8 +16,8 @@ from locktender.store.protocol import Lost
 LEFT_BEHIND: Final[bytes] = msgspec.json.encode(
     Failure("drained", "its worker was told to end, and ended before it")
 )
-"""The error of a row that was handed back for a worker that is gone, by the leader or its heir: whoever takes it
-up knows that the body was inside to the end, and how long its slots stay taken."""
+"""The error of a row that the leader handed back for a worker that is gone: the body was inside to the end, and a
+later leader knows by it how long its slots stay taken."""
 _failure = msgspec.json.Decoder(Failure).decode
 _REPORTED = ("full", "share", "permits", "total", "claim", "labels", "steps", "draining")
 """What of a worker the leader decides by; the rest may change unnoticed."""

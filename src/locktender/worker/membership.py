@@ -1,6 +1,6 @@
 """The membership of this process's worker: its lease, its offers, the ends of its attempts, its drain.
 
-The lease is renewed by a thread (`worker/lease.py`). If it is lost, attempts are stopped before it ends, so
+The lease is renewed by a thread (`store/lease_thread.py`). If it is lost, attempts are stopped before it ends, so
 that no other worker starts them beside us. A thread cannot be stopped: if one still runs then, a worker's
 process ends; in a process that is the user's own (embedded) the worker can write nothing and takes no work
 until that thread has ended. Then it joins again, under a new id.
@@ -32,8 +32,9 @@ from locktender.base.errors import LocktenderError
 from locktender.base.model import WorkerRow
 from locktender.flows.registry import Registry
 from locktender.observe.metrics import Metrics
+from locktender.store.lease_thread import LeaseThread
 from locktender.store.protocol import Finish, Store
-from locktender.worker.lease import LeaseKeeper
+from locktender.worker.lease import WorkerLease
 from locktender.worker.lifetime import Lifetime
 from locktender.worker.offers import OfferHandler
 from locktender.worker.worker import LocalWorker
@@ -92,6 +93,7 @@ class Membership:
         clock: Clock,
         known: Registry,
         metrics: Metrics,
+        leases: LeaseThread,
         *,
         ends_itself: bool = False,
     ) -> None:
@@ -103,6 +105,7 @@ class Membership:
         self._registry = known
         self._leader: OwnLeader | None = None
         self._metrics = metrics
+        self._leases = leases
         self._unwritten: list[End] = []
         self._finish_wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -115,7 +118,7 @@ class Membership:
         self.lifetime: Lifetime = Lifetime(settings, clock, awaited=ends_itself)
         """Of the process's worker, under whichever id it has joined."""
         self.worker: LocalWorker = self._new_worker()
-        self._keeper = self._new_keeper()
+        self._lease = self._new_lease()
         self.offers: OfferHandler = OfferHandler(store, settings, metrics, self)
 
     @property
@@ -144,7 +147,7 @@ class Membership:
     async def start(self) -> None:
         """Join. Returns when the worker has its lease."""
         self.worker.joins(await self._store.now())
-        await self._keeper.start()
+        await self._leases.add(self._lease)
         self.worker.watch_loop()
         finish = repeat_forever(self._finish, "write ends of attempts", RETRY_FINISH_SECONDS)
         pressure = repeat_forever(
@@ -211,9 +214,9 @@ class Membership:
             # Bodies in threads, or that ignore their cancellation. The lease is kept until they end, so that
             # their slots are not given to others beside them.
             log.warning("%s tasks cannot be stopped: their slots stay taken", len(left))
-            self._keeper.keep_while(self.worker.outlives, self.worker.id)
+            self._lease.keep_while = self.worker.outlives
             return
-        await self._keeper.close(self.worker.id)
+        await self._leases.remove(self._lease)
         self.worker.forget()
 
     def told_to_end(self) -> None:
@@ -224,7 +227,7 @@ class Membership:
         # Draining too: what is handed back for it must not be offered to it again.
         self._ending = self.worker.draining = True
         with suppress(LocktenderError, TimeoutError, CancelledError):
-            self._keeper.beat_from_outside(DRAIN_LIST_SECONDS)
+            self._leases.renew_from_thread(self._lease, DRAIN_LIST_SECONDS)
 
     def ends_hard(self) -> None:
         """The process ends right after this, whatever runs. From any thread but the loop's."""
@@ -255,7 +258,7 @@ class Membership:
 
     async def publish(self) -> None:
         """Renew the lease now: the worker's row has changed."""
-        await self._keeper.beat()
+        await self._leases.renew(self._lease)
 
     def publish_names(self) -> None:
         """Steps and flows may have been defined since the worker described itself."""
@@ -337,7 +340,7 @@ class Membership:
 
     def live_fd(self, worker: str) -> int | None:
         """The lock that says the worker is alive, for its children to inherit."""
-        return self._keeper.live_fd(worker)
+        return self._leases.live_fd(worker)
 
     @property
     def in_flight(self) -> int:
@@ -376,23 +379,23 @@ class Membership:
             self.lifetime,
         )
 
-    def _new_keeper(self) -> LeaseKeeper:
-        return LeaseKeeper(self._store, self._settings, self._clock, self)
+    def _new_lease(self) -> WorkerLease:
+        return WorkerLease(self, self.worker.id, self._settings, self._clock)
 
     async def _join_again(self) -> None:
         """When nothing of the lost worker runs any more, a new one takes its place."""
         await self.worker.emptied()
         await self.worker.close(0)
-        await self._keeper.close(self.worker.id)
+        await self._leases.remove(self._lease)
         self.worker.forget()
         draining = self._draining
         while True:
             self.worker = self._new_worker()
             self.worker.draining = draining
-            self._keeper = self._new_keeper()
+            self._lease = self._new_lease()
             try:
                 self.worker.joins(await self._store.now())
-                await self._keeper.start()
+                await self._leases.add(self._lease)
             except LocktenderError as error:
                 log.warning("failed to join again: %s", error)
                 self.worker.forget()
