@@ -18,7 +18,7 @@ from typing import Any
 import asyncpg
 
 from bench.report import Figure
-from locktender.base.changes import Order, RunEnd, RunEvents, RunStart, TaskRow
+from locktender.base.changes import End, Order, RunEnd, RunEvents, RunStart, TaskRow
 from locktender.base.events import Change
 from locktender.base.ids import run_id, task_id, token
 from locktender.base.model import NewRun, WorkerRow
@@ -28,7 +28,6 @@ from locktender.store.protocol import (
     Beat,
     Commit,
     Elect,
-    Ended,
     Finish,
     Gather,
     SetLimit,
@@ -130,7 +129,7 @@ class _Round:
         await store.orders(WORKER)
         started = await timed("accept", store.accept(Accept(WORKER, pairs)))
         assert len(started) == BATCH
-        ended = [Ended(task, given, "completed", b"42") for task, given in pairs]
+        ended = [End(task, given, "completed", b"42") for task, given in pairs]
         assert await timed("finish", store.finish(Finish(WORKER, ended))) == []
         gathered = await timed("gather", store.gather(Gather(self._cursor, ACTOR)))
         self._cursor = gathered.seq

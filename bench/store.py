@@ -23,11 +23,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.report import Figure
-from locktender.base.changes import RunEvents, TaskEnd, TaskRow
+from locktender.base.changes import End, RunEvents, TaskEnd, TaskRow
 from locktender.base.events import Change, pack
 from locktender.base.ids import run_id, task_id, token
 from locktender.base.model import NewRun, WorkerRow
-from locktender.store.protocol import Accept, Beat, Commit, Elect, Ended, Finish, SetLimit, Submit
+from locktender.store.protocol import Accept, Beat, Commit, Elect, Finish, SetLimit, Submit
 from locktender.store.sqlite import SqliteStore
 
 BATCH = 200
@@ -331,7 +331,7 @@ async def _work(store: SqliteStore, bare: sqlite3.Connection, rounds: int) -> li
 
     async def ours_finish(n: int) -> None:
         stale = await store.finish(
-            Finish(WORKER, [Ended(t.id, t.token, "completed", b"42") for t in batches[n]])
+            Finish(WORKER, [End(t.id, t.token, "completed", b"42") for t in batches[n]])
         )
         assert not stale
 

@@ -20,6 +20,7 @@ import psutil
 
 from bench.report import Figure
 from locktender import embedded_async, flow, step
+from locktender.base.changes import End
 from locktender.base.clock import SystemClock
 from locktender.base.config import Settings
 from locktender.base.graph import Node
@@ -28,7 +29,7 @@ from locktender.client.client_async import AsyncClient
 from locktender.flows.registry import registry
 from locktender.store.sqlite.store import SqliteStore
 from locktender.worker.pressure import Pressure
-from locktender.worker.worker import End, Launch, LocalWorker
+from locktender.worker.worker import LocalWorker
 
 HERE = Path(__file__)
 CALL = b'{"args": [1], "kwargs": {}}'
@@ -119,16 +120,21 @@ async def alone(kind: str, count: int) -> Cost:
 
     def launch() -> None:
         token = next(tokens)
-        worker.launch([Launch(token << 20, token, 1, "run", node, CALL)])
+        worker.start(token << 20, token, 1, "run", node, CALL)
 
-    def deliver(end: End) -> None:
-        nonlocal left
-        assert end.state == "completed", end
-        left -= 1
-        if left >= PERMITS[kind]:
-            launch()
-        elif left == 0:
-            ended.set()
+    class Host:
+        def deliver(self, end: End) -> None:
+            nonlocal left
+            assert end.state == "completed", end
+            left -= 1
+            if left >= PERMITS[kind]:
+                launch()
+            elif left == 0:
+                ended.set()
+
+        def attempts_changed(self) -> None: ...
+        def live_fd(self, _worker: str, /) -> int | None:
+            return None
 
     async def run(tasks: int) -> None:
         nonlocal left
@@ -141,7 +147,7 @@ async def alone(kind: str, count: int) -> Cost:
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings(work_dir=folder, process_permits=PERMITS["process"])
         store = SqliteStore(Path(folder) / "unused.db")
-        worker = LocalWorker(settings, SystemClock(), store, registry, deliver)
+        worker = LocalWorker(settings, SystemClock(), store, registry, Host())
         await run(PERMITS[kind])  # children are warm, threads are made
         cpu, wall = time.process_time(), time.perf_counter()
         await run(count)

@@ -69,9 +69,7 @@ def small_and_alone(trees: dict[str, ast.Module], known: dict[str, Path]) -> Ite
 
 def main() -> int:
     known = modules()
-    trees = {
-        module: ast.parse(path.read_text(encoding="utf-8")) for module, path in known.items()
-    }
+    trees = {module: ast.parse(path.read_text(encoding="utf-8")) for module, path in known.items()}
     wrong = [*classes_twice(trees), *small_and_alone(trees, known)]
     for said in wrong:
         print(said)

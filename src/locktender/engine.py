@@ -1,10 +1,7 @@
-"""Limits that settings declare: defaults, beneath whatever an operator sets while the system runs.
+"""The engine of one process: a worker, a candidate for the lead, or both.
 
-The engine of one process: a worker, a candidate for the lead, or both.
-
-Two engines on one store: one leads, both work. A server leads and has no worker;
-a worker started by itself does not lead unless it is told to. How a worker's
-attempts are written depends on who leads, and is the member's affair.
+Two engines on one store: one leads, both work. A server leads and has no worker; a worker started by itself
+leads only where that was asked for. `leader` and `worker` do not know each other: they meet here.
 """
 
 from __future__ import annotations
@@ -21,14 +18,14 @@ from locktender.base.clock import Clock, SystemClock
 from locktender.base.config import Settings
 from locktender.base.limits import Limits
 from locktender.flows.registry import Registry, registry
-from locktender.leader.election import Candidate
+from locktender.leader.election import Election
 from locktender.leader.leader import Leader
 from locktender.observe.metrics import Metrics
 from locktender.provision.controller import ProvisionController
+from locktender.store.lease_thread import LeaseThread
 from locktender.store.protocol import SetLimit, Store
-from locktender.worker.garbage import collecting
 from locktender.worker.membership import Membership
-from locktender.worker.worker import End, LocalWorker
+from locktender.worker.worker import LocalWorker
 
 _dump = msgspec.json.Encoder().encode
 _DEFAULTS = Limits()
@@ -36,7 +33,7 @@ _KNOBS = ("age_boost_us", "max_bypass", "max_starts_per_cycle", "placement", "st
 
 
 def declared_limits(settings: Settings) -> list[SetLimit]:
-    """What was configured and nothing else: an engine with defaults must not undo another's configuration."""
+    """The limits that were configured, and no defaults: those would undo what another engine configured."""
     limits = settings.limits()
     rules: list[tuple[str, str, object]] = []
     if _given(settings, "max_concurrent_runs"):
@@ -75,117 +72,93 @@ class Engine:
         overflow: ProvisionController | None = None,
         ends_itself: bool = False,
     ) -> None:
-        """`overflow` is told of demand while this process leads; whoever made it closes it.
+        """`overflow` gets the demand while this process leads; the caller closes it.
 
-        `ends_itself`: somebody ends the worker when its lifetime is over, so that it joins with that in mind.
+        `ends_itself`: the caller ends the worker when its lifetime is over (`max_tasks`, `idle_exit` …).
         """
         self.store = store
         self.settings = settings
         self.overflow = overflow
         self.metrics: Metrics = Metrics()
-        self.member: Membership | None = None
-        self.candidate: Candidate | None = None
-        self._name = f"{socket.gethostname()}-{os.getpid()}-{os.urandom(4).hex()}"
+        clock = clock or SystemClock()
+        self.leases: LeaseThread = LeaseThread(store.twin, clock)
+        self.membership: Membership | None = None
+        self.election: Election | None = None
         self._tasks: list[asyncio.Task[None]] = []
         if work:
-            self.member = Membership(
+            self.membership = Membership(
                 store,
                 settings,
-                clock or SystemClock(),
+                clock,
                 known,
-                self._coordinator,
                 self.metrics,
+                self.leases,
                 ends_itself=ends_itself,
             )
-            self.metrics.describe = self.member.describe
+            self.metrics.describe = self.membership.describe
         if lead:
-            self.candidate = Candidate(
-                store,
-                settings,
-                self._stands,
-                self._local,
-                self._leftover,
-                self.metrics,
-                overflow,
-                None if self.member is None else self.member.orders.doubt,
+            name = f"{socket.gethostname()}-{os.getpid()}-{os.urandom(4).hex()}"
+            self.election = Election(
+                store, settings, name, self.membership, self.metrics, self.leases, overflow
             )
-
-    # -- who it is ---------------------------------------------------------------------------------
 
     @property
     def worker(self) -> LocalWorker:
-        if self.member is None:
+        if self.membership is None:
             raise LookupError("this engine has no worker")
-        return self.member.worker
+        return self.membership.worker
 
     @property
-    def coordinator(self) -> Leader | None:
-        return self._coordinator()
+    def leader(self) -> Leader | None:
+        """The leader, while it is in this process."""
+        return None if self.election is None else self.election.leader
 
     @property
     def leads(self) -> bool:
-        return self._coordinator() is not None
+        return self.leader is not None
 
     @property
     def lost(self) -> bool:
         """Whether its worker is without a lease."""
-        return self.member is not None and self.member.lost.is_set()
+        return self.membership is not None and not self.membership.has_lease
 
-    def on_runs_ended(self, hear: Callable[[list[int]], None]) -> None:
-        """`hear` is told of runs that ended while this process leads."""
-        if self.candidate is not None:
-            self.candidate.on_runs_ended(hear)
-
-    def _coordinator(self) -> Leader | None:
-        return None if self.candidate is None else self.candidate.coordinator
-
-    def _stands(self) -> str | None:
-        if self.member is None:
-            return self._name
-        return None if self.member.lost.is_set() else self.member.worker.id
-
-    def _local(self) -> LocalWorker | None:
-        return None if self.member is None else self.member.worker
-
-    def _leftover(self, ends: list[End]) -> None:
-        if self.member is not None:
-            self.member.write(ends)
-
-    # -- life --------------------------------------------------------------------------------------
+    def on_runs_ended(self, callback: Callable[[list[int]], None]) -> None:
+        """`callback` gets the runs that end while this process leads."""
+        if self.election is not None:
+            self.election.on_runs_ended(callback)
 
     async def start(self) -> None:
-        """Join and, if nobody leads, lead. Returns when the worker, if there is one, has its lease."""
+        """Join, and lead if no other process does. Returns when the worker, if there is one, has its lease."""
         if changes := declared_limits(self.settings):
             await self.store.set_limit(changes)
-        if self.member is not None:
-            await self.member.start()
-        collecting.begin(self)
-        if self.candidate is not None:
+        if self.membership is not None:
+            await self.membership.start()
+        if self.election is not None:
             self._tasks = [
-                asyncio.create_task(self.candidate.watch(), name="locktender-watch"),
-                asyncio.create_task(self.candidate.run(), name="locktender-lead"),
+                asyncio.create_task(self.election.watch(), name="locktender-watch"),
+                asyncio.create_task(self.election.run(), name="locktender-lead"),
             ]
 
     async def stop(self, grace_us: int | None = None) -> None:
         """Drain: no new tasks, what runs may finish within the grace, the rest is handed back."""
         left: list[int] = []
-        if self.member is not None:
+        if self.membership is not None:
             grace = self.settings.grace_us if grace_us is None else grace_us
-            left = await self.member.finish(grace)
+            left = await self.membership.finish(grace)
         # It leads until its worker's last ends are written: they go with its commits.
         await end_tasks(self._tasks)
-        collecting.end(self)
-        if self.member is not None:
-            await self.member.leave(left)
+        if self.membership is not None:
+            await self.membership.leave(left)
+        await self.leases.close()
 
     async def drain(self) -> None:
         """Take no more tasks; what runs may finish. The engine goes on, and leads if it led."""
-        if self.member is not None:
-            await self.member.drain()
+        if self.membership is not None:
+            await self.membership.drain()
 
-    def look(self) -> None:
-        """This process committed something (a submission, a limit): whoever decides should look."""
-        if self.member is not None:
-            self.member.announce()
-        if (coordinator := self._coordinator()) is not None:
-            coordinator.look()
+    def wake(self) -> None:
+        """This process committed something (a submission, a limit): its leader reads it at once."""
+        if self.membership is not None:
+            self.membership.publish_names()
+        if (leader := self.leader) is not None:
+            leader.wake()

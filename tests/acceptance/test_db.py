@@ -15,7 +15,7 @@ from locktender import embedded_async
 from locktender.base.clock import ManualClock
 from locktender.base.config import Settings
 from locktender.base.events import HISTORY, unpack
-from locktender.leader.retention import CHECK_EVERY_US, EVERY_US, Retention
+from locktender.leader.retention import CHECK_EVERY_US, PRUNE_EVERY_US, Retention
 from locktender.observe.checkpoint import marks, take
 from locktender.store.postgres import PostgresStore
 from locktender.store.postgres.session import SUBMITTERS
@@ -223,18 +223,18 @@ async def test_retention_prunes_by_itself_what_was_checked(url: str) -> None:
         return True
 
     off = Retention(store, Settings(url=url), "leader", clock=clock, check=check)
-    clock.advance(2 * EVERY_US)
+    clock.advance(2 * PRUNE_EVERY_US)
     assert not off.due()
     # Two microseconds: everything that has ended is that old.
     settings = Settings(url=url, retention_us=2)
     retention = Retention(store, settings, "leader", clock=clock, check=check)
     assert not retention.due()
-    clock.advance(EVERY_US)
+    clock.advance(PRUNE_EVERY_US)
     assert retention.due()
     assert await retention.work() == 5
     assert not retention.due()
     await fill(url, 2)
-    clock.advance(EVERY_US)
+    clock.advance(PRUNE_EVERY_US)
     assert await retention.work() == 0, "not checked yet"
     assert len(checks) == 1
     clock.advance(CHECK_EVERY_US)
@@ -254,7 +254,7 @@ async def test_retention_checks_in_a_process_of_its_own(url: str) -> None:
     await store.open()
     clock = ManualClock()
     retention = Retention(store, Settings(url=url, retention_us=2), "leader", clock=clock)
-    clock.advance(EVERY_US)
+    clock.advance(PRUNE_EVERY_US)
     assert await retention.work() == 3
     last = (await marks(store)).last
     assert last is not None

@@ -10,10 +10,11 @@ from typing import Any, TypeVar
 import pytest
 
 from locktender import Run, RunState, TaskState, flow, step
+from locktender.base.changes import End
 from locktender.base.clock import MILLISECOND, SECOND, ManualClock
 from locktender.base.model import WorkerRow
 from locktender.base.states import TASK_CHANGES, Owner
-from locktender.store.protocol import Accept, Beat, Ended, Finish
+from locktender.store.protocol import Accept, Beat, Finish
 from locktender.store.sqlite import SqliteStore
 from locktender.testing import Engines, Overlap, eventually, recording
 from locktender.testing.overlap import alive
@@ -197,7 +198,7 @@ def test_c2_one_completion_whatever_is_delivered_again(
     worker = str(row.worker)
 
     def deliver(token: int, state: str, output: bytes | None = b"99") -> list[tuple[int, int]]:
-        ended = Ended(row.id, token, state, output)
+        ended = End(row.id, token, state, output)
         return ask(make_engine.path, lambda store: store.finish(Finish(worker, [ended])))
 
     # an older and a newer attempt's word changes nothing
@@ -339,7 +340,7 @@ def test_c4_a_worker_that_dies_after_accepting(make_engine: Engines, overlap: Ov
     assert overlap.count("special") == 1
     assert ("running", "abandoned") in changes(run, "task")
     task = run.tasks()[0]
-    late = Ended(task.id, token, TaskState.COMPLETED, b'"ghost"')
+    late = End(task.id, token, TaskState.COMPLETED, b'"ghost"')
     stale = ask(make_engine.path, lambda store: store.finish(Finish("ghost", [late])))
     assert stale == [(task.id, token)]
     # nor can it come back
@@ -363,7 +364,7 @@ def test_b12_an_expired_holder_can_neither_renew_nor_accept_nor_finish(make_engi
         clock.advance(10 * SECOND + 1)
         assert (await store.beat(beat)).lease_until == 0
         assert await store.accept(Accept("w", [(1 << 20, 1)])) == []
-        stale = await store.finish(Finish("w", [Ended(1 << 20, 1, TaskState.COMPLETED)]))
+        stale = await store.finish(Finish("w", [End(1 << 20, 1, TaskState.COMPLETED)]))
         assert stale == [(1 << 20, 1)]
         assert await store.stale_writes() == 2
         await store.close()

@@ -15,9 +15,10 @@ from locktender.base.config import Settings
 from locktender.base.errors import StoreError
 from locktender.base.model import WorkerRow
 from locktender.store.blob_values import BlobValues
+from locktender.store.lease_thread import LeaseThread
 from locktender.store.sqlite.store import SqliteStore
 from locktender.testing import Engines, Overlap, eventually, recording
-from locktender.worker.lease import LeaseKeeper
+from locktender.worker.lease import WorkerLease
 
 pytest_plugins = ["locktender.testing.plugin"]
 LARGE = "x" * 300_000
@@ -113,25 +114,36 @@ def test_a_store_that_is_away_for_a_moment_fails_no_large_result(
     assert engine.submit(give).result("60s") == len(LARGE)
 
 
-async def test_b12_a_keeper_that_fails_gives_the_lease_up(tmp_path: Path):
+class Undescribed:
+    """A worker whose second description fails by an error nobody foresaw."""
+
+    in_flight = 0
+
+    def __init__(self) -> None:
+        self.lost = asyncio.Event()
+        self._rows = iter([WorkerRow("w", "h", 1, "0", {"async": 1}, -1, 1)])
+
+    def describe(self) -> WorkerRow:
+        return next(self._rows)
+
+    def lease_renewed(self, stop_at_us: int) -> None: ...
+    def lease_lost(self, why: str) -> None:
+        self.lost.set()
+
+    def before_exit(self, seconds: float) -> None: ...
+
+
+async def test_b12_a_renewal_that_fails_gives_the_lease_up(tmp_path: Path):
     """Nobody renews any more: what runs must be stopped, and it is said why."""
     store = SqliteStore(tmp_path / "locktender.db")
     await store.open()
-    told = asyncio.Event()
-    row = WorkerRow("w", "h", 1, "0", {"async": 1}, -1, 1)
-    described = iter([row])  # the second beat runs into an error nobody foresaw
-    keeper = LeaseKeeper(
-        store,
-        Settings(worker_lease_us=60_000_000, heartbeat_us=100_000),
-        SystemClock(),
-        lambda: next(described),
-        lambda _: None,
-        lambda _: told.set(),
-        lambda: 0,
-        exit_when_stuck=False,
-    )
-    await keeper.start()
+    owner = Undescribed()
+    settings = Settings(worker_lease_us=60_000_000, heartbeat_us=100_000)
+    leases = LeaseThread(store.twin, SystemClock())
+    lease = WorkerLease(owner, "w", settings, SystemClock())
+    await leases.add(lease)
 
-    await asyncio.wait_for(told.wait(), 60)
-    await keeper.close("w")
+    await asyncio.wait_for(owner.lost.wait(), 60)
+    await leases.remove(lease)
+    await leases.close()
     await store.close()

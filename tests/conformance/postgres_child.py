@@ -9,9 +9,10 @@ import random
 import sys
 import time
 
+from locktender.base.changes import End
 from locktender.base.ids import run_id
 from locktender.store.postgres import PostgresStore
-from locktender.store.protocol import Accept, Ended, Finish, Submit
+from locktender.store.protocol import Accept, Finish, Submit
 from locktender.testing.conformance.world import DIGEST, GRAPH, join, new_run
 
 
@@ -45,7 +46,7 @@ async def work(store: PostgresStore, worker: str) -> None:
             continue
         random.shuffle(offers)
         started = await store.accept(Accept(worker, offers))
-        ended = [Ended(each.task.id, each.task.token, "completed", b"1") for each in started]
+        ended = [End(each.task.id, each.task.token, "completed", b"1") for each in started]
         random.shuffle(ended)
         half = len(ended) // 2
         await asyncio.gather(

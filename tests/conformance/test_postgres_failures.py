@@ -12,14 +12,14 @@ from typing import Any
 import asyncpg
 import pytest
 
-from locktender.base.changes import TaskRow
+from locktender.base.changes import End, TaskRow
 from locktender.base.clock import MILLISECOND, SECOND
 from locktender.base.errors import SchemaTooNew, StoreBusy, StoreError
 from locktender.base.ids import task_id
 from locktender.store.postgres import PostgresStore, faults, opening
 from locktender.store.postgres import store as stores
 from locktender.store.postgres.session import PostgresSession
-from locktender.store.protocol import Accept, Ended, Finish, Gather, RunFilter, Submit
+from locktender.store.protocol import Accept, Finish, Gather, RunFilter, Submit
 from locktender.testing.conformance.committing import saved
 from locktender.testing.conformance.world import (
     DIGEST,
@@ -150,7 +150,7 @@ async def test_verbs_of_workers_whose_answers_were_lost_are_repeated(proxy: Prox
         accept = Accept("w1", pairs)
         await lost(proxy, store.accept(accept))
         assert len(await store.accept(accept)) == 2
-        finish = Finish("w1", [Ended(*pair, "completed", b"1") for pair in pairs])
+        finish = Finish("w1", [End(*pair, "completed", b"1") for pair in pairs])
         await lost(proxy, store.finish(finish))
         assert await store.finish(finish) == []
         assert [after for _, after in await changes_of(store, run)].count("completed") == 2
@@ -205,7 +205,7 @@ async def test_nothing_outlasts_a_transaction_behind_a_pooler(
         leader, run, pairs = await offered(store, tasks=5)
         await store.orders("w1")
         await store.accept(Accept("w1", pairs))
-        await store.finish(Finish("w1", [Ended(*pair, "completed", b"1") for pair in pairs]))
+        await store.finish(Finish("w1", [End(*pair, "completed", b"1") for pair in pairs]))
         gathered = await store.gather(Gather(0, leader.actor))
         assert [row.state for row in gathered.tasks] == ["completed"] * 5
         await leader.end(run)

@@ -10,6 +10,7 @@ import asyncpg
 import pytest
 
 from locktender.base.changes import (
+    End,
     NodeInput,
     Order,
     RunEnd,
@@ -27,7 +28,6 @@ from locktender.store.postgres.connection import connect
 from locktender.store.postgres.session import PostgresSession
 from locktender.store.protocol import (
     Accept,
-    Ended,
     EventFilter,
     Expire,
     Finish,
@@ -88,7 +88,7 @@ async def everything(store: PostgresStore) -> None:
     pairs = await leader.offer(plain.seq, "w1", 20)
     await store.orders("w1")
     await store.accept(Accept("w1", pairs[:10]))
-    await store.finish(Finish("w1", [Ended(*pair, "completed", b"1") for pair in pairs[:9]]))
+    await store.finish(Finish("w1", [End(*pair, "completed", b"1") for pair in pairs[:9]]))
     withdraw = Withdraw(leader.term, 1, leader.actor, pairs[10:12], "requested", "late")
     await store.withdraw(withdraw)
     rows = await store.tasks(plain.seq)
@@ -202,7 +202,7 @@ async def test_changes_of_a_tasks_state_touch_no_index(postgres_url: str) -> Non
         await leader.start(run)
         pairs = await leader.offer(run, "w1", 200)
         await store.accept(Accept("w1", pairs))
-        ended = [Ended(*pair, "completed", b"1") for pair in pairs]
+        ended = [End(*pair, "completed", b"1") for pair in pairs]
         await store.finish(Finish("w1", ended))
     await store.close()
     async with connected(postgres_url) as conn:

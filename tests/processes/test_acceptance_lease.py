@@ -24,10 +24,10 @@ APART = {"where": "apart"}
 MARGIN_SECONDS = 9
 LEASE: dict[str, Any] = {"worker_lease": "12s", "heartbeat": "500ms"}
 _MAIN = "import sys; from locktender.cli.main import main; sys.exit(main())"
-_STOP_AT = f"lambda self: self._ends - {MARGIN_SECONDS}_000_000"
+_STOP_AT = f"property(lambda self: self.ends_us - {MARGIN_SECONDS}_000_000)"
 EARLY = (
     "-c",
-    f"from locktender.stages import lease; lease.LeaseKeeper._stop_at = {_STOP_AT}; {_MAIN}",
+    f"from locktender.worker import lease; lease.WorkerLease.stop_at_us = {_STOP_AT}; {_MAIN}",
 )
 """A worker that stops what it runs long before its lease ends: time enough on a busy machine, too."""
 

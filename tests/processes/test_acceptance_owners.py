@@ -12,11 +12,12 @@ from tests.processes.fleet import TIMEOUT, Fleet, ask, changes, fleet, steps
 from tests.processes.leases import lapse_worker
 
 from locktender import RunState, TaskState
+from locktender.base.changes import End
 from locktender.base.clock import MILLISECOND, SECOND
 from locktender.base.model import WorkerRow
 from locktender.base.states import TASK_CHANGES, Owner
 from locktender.store.open import settings_for, store_for
-from locktender.store.protocol import Accept, Beat, Ended, Finish, Store
+from locktender.store.protocol import Accept, Beat, Finish, Store
 from locktender.testing import eventually
 from locktender.testing.overlap import alive
 
@@ -111,7 +112,7 @@ class Ghost:
 
     def finish(self, task: int, token: int, state: str, output: bytes | None = None) -> bool:
         """Whether it was news or known; False: it was stale and changed nothing."""
-        said = Finish(self.row.id, [Ended(task, token, state, output)])
+        said = Finish(self.row.id, [End(task, token, state, output)])
         return self._ask(lambda store: store.finish(said)) == []
 
     def leave(self) -> None:

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.processes.leases import lapse
-from tests.processes.sampled import on_stores
 
 from locktender.client.runs import Run
 from locktender.testing import eventually
@@ -19,13 +17,12 @@ from locktender.worker.executors.sources import load
 pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 FILE = Path(__file__).parents[1] / "stuck_steps.py"
 steps: Any = load(source(FILE))
-LEASE: dict[str, Any] = {"worker_lease": "10m", "heartbeat": "1s"}
-"""Nobody waits for it to pass."""
+LEASE: dict[str, Any] = {"worker_lease": "120s", "heartbeat": "1s"}
+"""No test waits for it to pass."""
+SHORT_LEASE: dict[str, Any] = {"worker_lease": "5s", "heartbeat": "500ms"}
 MAX_ABANDONS = 3
 
 _MAIN = "import sys; from locktender.cli.main import main; sys.exit(main())"
-ALONE = ("-c", f"from locktender.worker import heir; heir.appoint = lambda *_: None; {_MAIN}")
-"""As process 1 of a container, whose heir ends with it."""
 IMPATIENT = (
     "-c",
     f"from locktender.cli import shutdown; shutdown.FIRST_US = shutdown.AGAIN_US = 1_500_000; {_MAIN}",
@@ -51,54 +48,24 @@ def one_after_the_other(folder: Path, nodes: list[ClusterNode]) -> bool:
     return all(before[-1] < after[0] for before, after in pairwise(ran))
 
 
-@on_stores(
-    "flow",
-    {"in a thread": "sticking", "on the loop": "hogging"},
-    {("sqlite", "in a thread"), ("postgres", "on the loop")},
-)
+@pytest.mark.parametrize("flow", ["sticking", "hogging"], ids=["in a thread", "on the loop"])
 def test_restarts_do_not_fail_a_task_that_outlasts_them(
     cluster: Cluster, tmp_path: Path, flow: str
 ) -> None:
+    """Its process ends hard at the end of the grace; what its drain list names is handed back."""
     cluster.server().ready()
     engine = cluster.client()
     engine.pools.set("lone", limit=1)
     run = engine.submit(getattr(steps, flow), str(tmp_path))
     workers: list[ClusterNode] = []
     for _ in range(MAX_ABANDONS):
-        worker = cluster.worker(FILE, program=IMPATIENT, grace="300ms", **LEASE).ready()
+        worker = cluster.worker(FILE, program=IMPATIENT, grace="300ms", **SHORT_LEASE).ready()
         workers.append(worker)
         eventually(lambda last=worker: beats(tmp_path, last))
 
         worker.terminate()
 
         assert worker.wait() == 75
-    last = cluster.worker(FILE, **LEASE).ready()
-    eventually(lambda: beats(tmp_path, last))  # long before a lease of 10 minutes would end
-    (tmp_path / "open").touch()
-
-    assert run.result("90s") == last.pid
-    assert ends(run) == ["handed_back"] * MAX_ABANDONS + ["completed"]
-    assert one_after_the_other(tmp_path, [*workers, last])
-
-
-@pytest.mark.parametrize("store", ["postgres"], indirect=True)
-def test_without_an_heir_its_lease_passes_and_nothing_is_charged(
-    cluster: Cluster, tmp_path: Path
-) -> None:
-    cluster.server().ready()
-    engine = cluster.client()
-    engine.pools.set("lone", limit=1)
-    run = engine.submit(steps.sticking, str(tmp_path))
-    workers: list[ClusterNode] = []
-    for _ in range(MAX_ABANDONS):
-        worker = cluster.worker(FILE, program=ALONE, grace="100ms", **LEASE).ready()
-        workers.append(worker)
-        eventually(lambda last=worker: beats(tmp_path, last))
-
-        worker.terminate()
-
-        assert worker.wait() == 75
-        lapse(cluster.url, worker)
     last = cluster.worker(FILE, **LEASE).ready()
     eventually(lambda: beats(tmp_path, last))
     (tmp_path / "open").touch()
@@ -108,14 +75,11 @@ def test_without_an_heir_its_lease_passes_and_nothing_is_charged(
     assert one_after_the_other(tmp_path, [*workers, last])
 
 
-@pytest.mark.parametrize("store", ["postgres"], indirect=True)
-def test_what_a_child_runs_waits_for_the_lease_where_nobody_could_end_it(
-    cluster: Cluster, tmp_path: Path
-) -> None:
-    """The heir knows when the worker is gone, and not when its child is, which ends a moment later."""
+def test_what_a_child_runs_is_handed_back_when_it_is_gone(cluster: Cluster, tmp_path: Path) -> None:
+    """A child ends a moment after its worker: its task is handed back after that, and charged to nobody."""
     cluster.server().ready()
     engine = cluster.client()
-    worker = cluster.worker(FILE, program=IMPATIENT, grace="300ms", **LEASE).ready()
+    worker = cluster.worker(FILE, program=IMPATIENT, grace="300ms", **SHORT_LEASE).ready()
     apart = engine.submit(steps.parting, str(tmp_path))
     eventually(lambda: list(tmp_path.glob("beats-*")))
     held = engine.submit(steps.hogging, str(tmp_path))
@@ -124,11 +88,10 @@ def test_what_a_child_runs_waits_for_the_lease_where_nobody_could_end_it(
     worker.terminate()
 
     assert worker.wait() == 75
-    lapse(cluster.url, worker)
     for run in (apart, held):
         eventually(lambda each=run: ends(each))
         [back] = [each for each in run.events() if each.after == "handed_back"]
-        assert back.data["reason"] == "drain, lease expired"
+        assert str(back.data["reason"]).startswith("drain, ")
         run.cancel()
 
 
@@ -137,14 +100,13 @@ def test_a_worker_killed_in_its_grace_was_told_to_end(cluster: Cluster, tmp_path
     cluster.server().ready()
     engine = cluster.client()
     engine.pools.set("lone", limit=1)
-    first = cluster.worker(FILE, grace="120s", **LEASE).ready()
+    first = cluster.worker(FILE, grace="120s", **SHORT_LEASE).ready()
     run = engine.submit(steps.sticking, str(tmp_path))
     eventually(lambda: beats(tmp_path, first))
 
     first.terminate()
     eventually(lambda: any(each.draining for each in engine.workers.list()))
     first.kill()
-    lapse(cluster.url, first)
 
     eventually(lambda: ends(run))
     assert ends(run) == ["handed_back"]
@@ -156,14 +118,13 @@ def test_a_worker_that_nobody_told_to_end_abandons(cluster: Cluster, tmp_path: P
     cluster.server().ready()
     engine = cluster.client()
     engine.pools.set("lone", limit=1)
-    first = cluster.worker(FILE, **LEASE).ready()
+    first = cluster.worker(FILE, **SHORT_LEASE).ready()
     run = engine.submit(steps.sticking, str(tmp_path))
     eventually(lambda: beats(tmp_path, first))
 
     engine.workers.drain(first.said["worker"])
     eventually(lambda: any(each.draining for each in engine.workers.list()))
     first.kill()
-    lapse(cluster.url, first)
 
     eventually(lambda: ends(run))
     assert ends(run) == ["abandoned"]

@@ -19,8 +19,9 @@ from tests.processes.scenes import (
 )
 
 from locktender import TaskState
+from locktender.base.changes import End
 from locktender.store.open import settings_for, store_for
-from locktender.store.protocol import Ended, Finish, Store
+from locktender.store.protocol import Finish, Store
 from locktender.testing import Overlap, eventually, load_history
 from locktender.testing.cluster import Cluster
 
@@ -54,9 +55,9 @@ def replay(url: str) -> int:
     async def deliver(store: Store) -> int:
         for event in ends:
             worker = str(event.data.get("by") or event.actor).removeprefix("worker:")
-            same = Ended(event.task, event.token, TaskState.COMPLETED, b"0")
-            other = Ended(event.task, event.token, TaskState.FAILED, error=FAILED)
-            older = Ended(event.task, event.token - 1, TaskState.COMPLETED, b"0")
+            same = End(event.task, event.token, TaskState.COMPLETED, b"0")
+            other = End(event.task, event.token, TaskState.FAILED, error=FAILED)
+            older = End(event.task, event.token - 1, TaskState.COMPLETED, b"0")
             await store.finish(Finish(worker, [same]))
             assert await store.finish(Finish(worker, [other])) == [(event.task, event.token)]
             assert await store.finish(Finish(worker, [older])) == [(event.task, event.token - 1)]
@@ -101,7 +102,7 @@ def test_c2_the_completion_of_a_lost_worker_comes_when_another_has_the_task(
     cluster.worker(STEPS_FILE, **KEPT).ready()
     eventually(lambda: overlap.count("held") == 2)
 
-    late = Finish(worker, [Ended(lost.task, lost.token, TaskState.COMPLETED, b"666")])
+    late = Finish(worker, [End(lost.task, lost.token, TaskState.COMPLETED, b"666")])
     stale = [(lost.task, lost.token)]
     assert on_store(cluster.url, lambda store: store.finish(late)) == stale
     assert run.status() == "running"

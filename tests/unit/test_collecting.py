@@ -1,4 +1,4 @@
-"""Cyclic garbage is looked for less often while an engine runs, and as before afterwards."""
+"""Garbage collection thresholds: ours in processes of our own, the program's everywhere else."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 from locktender import embedded_async
-from locktender.worker.garbage import DEFAULTS, RARER, Collecting, Thresholds
+from locktender.base.config import Settings
+from locktender.cli.shutdown import Told, serve
+from locktender.client.core import Core
+from locktender.store.open import settings_for
 
 
 @pytest.fixture(autouse=True)
@@ -19,45 +22,28 @@ def as_before() -> Iterator[None]:
     gc.set_threshold(*found)
 
 
-def test_the_interpreter_we_run_on_has_one_of_the_defaults_we_know():
-    assert gc.get_threshold() in DEFAULTS
-
-
-@pytest.mark.parametrize("default", sorted(DEFAULTS))
-def test_rarer_from_the_first_engine_to_the_last(default: Thresholds):
-    gc.set_threshold(*default)
-    of_process = Collecting()
-    for engine in ("a", "b"):
-        of_process.begin(engine)
-        assert gc.get_threshold() == RARER
-    of_process.end("a")
-    of_process.end("a")  # an engine may be stopped twice
-    assert gc.get_threshold() == RARER
-    of_process.end("b")
-    assert gc.get_threshold()[:2] == default[:2]
-
-
-@pytest.mark.parametrize("own", [(0, 10, 10), (50_000, 100, 100), (500, 10, 10)])
-def test_thresholds_that_somebody_has_set_stay(own: Thresholds):
-    gc.set_threshold(*own)
-    of_process = Collecting()
-    of_process.begin("a")
-    assert gc.get_threshold() == own
-    of_process.end("a")
-    assert gc.get_threshold() == own
-
-
-def test_thresholds_that_somebody_sets_meanwhile_stay():
-    gc.set_threshold(700, 10, 10)
-    of_process = Collecting()
-    of_process.begin("a")
-    gc.set_threshold(900, 10, 10)
-    of_process.end("a")
-    assert gc.get_threshold() == (900, 10, 10)
-
-
-async def test_while_an_engine_runs(tmp_path: Path):
+async def test_a_program_keeps_its_thresholds_while_an_engine_runs(tmp_path: Path):
     gc.set_threshold(700, 10, 10)
     async with embedded_async(tmp_path / "engine.db"):
-        assert gc.get_threshold() == RARER
-    assert gc.get_threshold() == (700, 10, 10)
+        assert gc.get_threshold() == (700, 10, 10)
+
+
+@pytest.mark.parametrize(
+    ("before", "served"),
+    [((700, 10, 10), (10_000, 20, 50)), ((2_000, 10, 10), (10_000, 20, 50)), ((500, 9, 9), None)],
+    ids=["3.11", "3.12", "the user's own"],
+)
+async def test_a_process_of_ours_collects_less_often_unless_the_user_said_how(
+    tmp_path: Path, before: tuple[int, int, int], served: tuple[int, int, int] | None
+):
+    gc.set_threshold(*before)
+    settings: Settings = settings_for(tmp_path / "locktender.db", {"work_dir": str(tmp_path)})
+    told = Told()
+    seen: list[tuple[int, int, int]] = []
+
+    async def ready(_: Core) -> None:
+        seen.append(gc.get_threshold())
+        told.end("the test is over")
+
+    await serve(settings, told, ready, lead=True, work=False)
+    assert seen == [served or before]

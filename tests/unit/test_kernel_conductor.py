@@ -304,7 +304,7 @@ def test_e5_slots_of_a_drained_worker_are_free_when_the_pools_lease_has_passed()
 @pytest.mark.parametrize(
     ("error", "state"),
     [(None, "scheduled"), (LEFT_BEHIND, "requested")],
-    ids=["by its worker", "by its heir"],
+    ids=["by its worker", "for a worker that is gone"],
 )
 def test_e5_slots_of_what_an_heir_hands_back_stay_for_the_pools_own_lease(
     error: bytes | None, state: str

@@ -51,7 +51,7 @@ async def test_a_store_that_does_not_take_them_is_a_warning(
             await asyncio.gather(keeper.keep(row(1)), keeper.keep(row(2)))
 
     assert [each.getMessage() for each in caplog.records] == [
-        "what 2 attempts logged is lost: the store is not open. Call open() first."
+        "failed to store the log of 2 attempts: the store is not open. Call open() first."
     ]
 
 

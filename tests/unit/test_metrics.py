@@ -12,12 +12,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.server_harness import PATIENCE, fetch, process, served, until
 
 from locktender import connect_async, flow, step
+from locktender.base.changes import End
 from locktender.base.model import WorkerRow
 from locktender.base.states import TaskState
 from locktender.engine import Engine
 from locktender.observe.metrics import MOST_STEPS, Metrics
 from locktender.observe.prometheus import Exposition
-from locktender.store.protocol import Beat, Ended, Finish
+from locktender.store.protocol import Beat, Finish
 
 pytest_plugins = ["locktender.testing.postgres"]
 opened = asyncio.Event()
@@ -256,7 +257,7 @@ async def test_stale_writes_and_lost_listeners_are_counted(postgres_url: str):
             return Read((await fetch(port, "/metrics")).text)(name)
 
         assert await number("stale_writes_total") == 0
-        stale = Ended(77, 99, TaskState.COMPLETED, b"1")
+        stale = End(77, 99, TaskState.COMPLETED, b"1")
         assert await core.store.finish(Finish("nobody", [stale])) == [(77, 99)]
         await until(lambda: number("stale_writes_total"), "the stale write")
 

@@ -40,13 +40,13 @@ async def test_a_worker_that_lost_its_lease_is_not_fit(tmp_path: Path):
         answer = await fetch(port, "/health")
         assert answer.status == 200
         assert (answer.data["status"], answer.data["problems"]) == ("degraded", ["nobody leads"])
-        assert engine.member is not None
-        engine.member.lost.set()
+        assert engine.membership is not None
+        engine.membership.lost.set()
         answer = await fetch(port, "/health")
         assert answer.status == 503
         assert answer.data["worker"]["lease"] == "lost"
         assert "the worker has lost its lease" in answer.data["problems"]
-        engine.member.lost.clear()
+        engine.membership.lost.clear()
         assert (await fetch(port, "/health")).status == 200
 
 

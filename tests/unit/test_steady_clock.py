@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from locktender.base.clock import SECOND
-from locktender.leader.steady_clock import SteadyClock
+from locktender.leader.sweep import SteadyClock
 
 LEASE = 10 * SECOND
 

@@ -10,8 +10,8 @@ from locktender.base.clock import MILLISECOND, SECOND
 from locktender.base.config import Settings
 from locktender.worker.pressure import (
     LOG_EVERY_US,
+    PUBLISH_EVERY_US,
     READ_EVERY_US,
-    TELL_EVERY_US,
     ClaimAsked,
     MemoryGauge,
     Pressure,
@@ -234,7 +234,7 @@ def test_d6_a_worker_that_fills_and_empties_quickly_does_not_flood_the_store(tmp
     told = sum(felt.ask(MILLISECOND, **{"async": 95 if n % 2 else 50}).urgent for n in range(1_000))
 
     # that it sets in, ten times a second; that it lets go, at once after each
-    assert told <= 2 * SECOND // TELL_EVERY_US
+    assert told <= 2 * SECOND // PUBLISH_EVERY_US
 
 
 def test_d6_what_could_not_be_told_yet_is_told_later(tmp_path: Path):
@@ -245,7 +245,7 @@ def test_d6_what_could_not_be_told_yet_is_told_later(tmp_path: Path):
     ).urgent  # there is room again: nobody stands idle for this
     assert not felt.ask(1_000, **{"async": 95}).urgent
 
-    assert felt.ask(TELL_EVERY_US, **{"async": 95}) == ClaimAsked(0, 0, urgent=True)
+    assert felt.ask(PUBLISH_EVERY_US, **{"async": 95}) == ClaimAsked(0, 0, urgent=True)
 
 
 def test_d6_unlimited_permits(tmp_path: Path):

@@ -45,6 +45,20 @@ class TaskRow(NamedTuple):
     """When it first passed every gate but the worker's: the dispatch deadline's clock. 0: not yet."""
 
 
+class End(NamedTuple):
+    """How an attempt ended, by the worker that accepted it (handed_back also before acceptance: a decline)."""
+
+    task: int
+    token: int
+    state: str
+    output: bytes | None = None
+    error: bytes | None = None
+    """JSON of `base.model.Failure`."""
+    reason: str = ""
+    worker: str = ""
+    """Whose attempt it was; no other worker writes its end."""
+
+
 class TaskSave(NamedTuple):
     """A task the coordinator owns, as it is at the end of a cycle: its hot columns."""
 

@@ -184,9 +184,9 @@ class Host:
 
     async def _announce(self) -> None:
         engine = self._core.engine
-        if engine is not None and engine.coordinator is not None:
-            # Elsewhere the next beat tells; who leads offers tasks to itself at once.
-            engine.coordinator.describe_local()
+        if engine is not None and engine.leader is not None:
+            # In another process the next renewal publishes them; a leader gives its own worker tasks at once.
+            engine.leader.worker_changed()
         await self._renew()
 
     async def _renew(self) -> None:

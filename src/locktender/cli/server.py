@@ -174,7 +174,7 @@ async def _elected(core: Core, told: Told) -> None:
     from locktender.base.errors import StoreError
 
     engine = core.engine
-    if engine is None or engine.candidate is None:
+    if engine is None or engine.election is None:
         return
     until = asyncio.get_running_loop().time() + ELECTION_SECONDS
     while asyncio.get_running_loop().time() < until and not told.why:
@@ -182,7 +182,7 @@ async def _elected(core: Core, told: Told) -> None:
             leader = await core.store.leader()
         except StoreError:
             leader = None
-        if engine.metrics.term or leader not in (None, engine.candidate.owner):
+        if engine.metrics.term or leader not in (None, engine.election.owner):
             return
         await asyncio.sleep(0.02)
 

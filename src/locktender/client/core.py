@@ -46,7 +46,8 @@ class Core:
         self._hurried = asyncio.Event()
         self.clock: Clock = SystemClock()
         self.waiting: RunWaiter = RunWaiter(store, engine, self.guard)
-        self.holders: SlotWorkers = SlotWorkers(lambda: store_for(settings), self.clock)
+        leases = None if engine is None else engine.leases
+        self.holders: SlotWorkers = SlotWorkers(lambda: store_for(settings), self.clock, leases)
 
     @classmethod
     async def open(
@@ -146,7 +147,7 @@ class Core:
     def changed(self) -> None:
         """Something was committed here: the leader, if it is this process, should look now."""
         if self.engine is not None:
-            self.engine.look()
+            self.engine.wake()
 
     async def leader(self) -> bool:
         """Whether anybody is there to carry out a request."""

@@ -274,7 +274,7 @@ class AsyncWorkers:
         core = self._core
         worker = (await self.get(worker)).id
         engine = core.engine
-        if engine is not None and engine.member is not None and engine.worker.id == worker:
+        if engine is not None and engine.membership is not None and engine.worker.id == worker:
             await engine.drain()
             return Requested((worker,), leader=True)
         await core.store.ask([Request("drain", worker, who=core.who)])

@@ -1,14 +1,12 @@
-"""Holders: workers that run no code. They accept the slots that `slots()` asks for and keep them until told.
+"""Slot workers: they run no code. They accept the slots that `slots()` asks for and keep them until released.
 
-Who meets here: the leader, which offers a held task to the one holder its label
-names, and this process, which accepts, beats and finishes. The rules are those
-of every worker. A hold is ours from a committed acceptance until its finish or
-until the holder's lease has passed; if the lease cannot be renewed in time the
-hold is declared lost *before* that, so that nobody else gets the slots while
-the body still believes in them.
+Who meets here: the leader, which offers a held task to the one slot worker that its label names, and this
+process, which accepts, renews and finishes. The rules are those of every worker. A hold is ours from a committed
+acceptance until its finish or until the lease has passed. If the lease cannot be renewed in time the hold is
+declared lost *before* that, so that no other process gets the slots while the body still relies on them.
 
-A holder has a store of its own, beside the client's: what an engine in this
-very process commits then wakes it like any other process's commit.
+A slot worker has a store of its own, beside the client's: what an engine in this process commits wakes it like
+any other process's commit. The lease thread renews its lease: a body that blocks the loop does not lose it.
 """
 
 from __future__ import annotations
@@ -18,25 +16,26 @@ import logging
 import os
 import socket
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 
-from locktender.base.background import end_tasks
+from locktender.base.background import end_tasks, repeat_forever
+from locktender.base.changes import End
 from locktender.base.clock import SECOND, Clock
-from locktender.base.errors import LocktenderError, StoreError
+from locktender.base.errors import LeaseLost, StoreError
 from locktender.base.model import WorkerRow
 from locktender.base.names import UNLIMITED
 from locktender.base.states import TaskState
-from locktender.store.protocol import Accept, Beat, Ended, Finish, Started, Store
+from locktender.store.lease_thread import Lease, LeaseThread
+from locktender.store.protocol import Accept, Beat, Finish, Started, Store
+from locktender.store.retry import repeated
 
 log: logging.Logger = logging.getLogger(__name__)
 
 LABEL = "holder"
-BEATS_PER_LEASE = 5
-MARGIN = 10
+RENEWALS_PER_LEASE = 5
+MARGIN_PART = 10
 """A hold is given up when a tenth of its lease is left and it could not be renewed."""
-WRITE_AGAIN_SECONDS = 0.1
-LATE = "its lease could not be renewed in time"
+RETRY_SECONDS = 0.1
 
 
 @dataclass(slots=True)
@@ -48,36 +47,34 @@ class Hold:
     on_lost: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
     lost: str | None = None
     stopped: bool = False
-    """Told to end by the leader: it still counts as ours until it is finished."""
+    """Cancelled by the leader: it still counts as ours until it is finished."""
 
     def lose(self, why: str) -> None:
         if self.lost is None:
             self.lost = why
-            for tell in self.on_lost:
-                tell()
+            for callback in self.on_lost:
+                callback()
 
 
-class SlotWorker:
-    def __init__(self, store: Store, clock: Clock, lease_us: int) -> None:
-        host = socket.gethostname()
-        self.id: str = f"hold-{host}-{os.getpid()}-{os.urandom(6).hex()}"
+class SlotWorker(Lease):
+    def __init__(self, store: Store, clock: Clock, leases: LeaseThread, lease_us: int) -> None:
+        renew_us, margin_us = lease_us // RENEWALS_PER_LEASE, lease_us // MARGIN_PART
+        super().__init__("the lease of held slots", lease_us, renew_us, margin_us)
+        self.id: str = f"hold-{socket.gethostname()}-{os.getpid()}-{os.urandom(6).hex()}"
         self.gone: bool = False
         """Its lease is lost or it was closed: ask for slots with a new one."""
         self._store = store
         self._clock = clock
-        self._lease_us = lease_us
-        self._lease_ends = 0
-        self._alarm: asyncio.TimerHandle | None = None
+        self._leases = leases
+        self._mark = -1
         self._expected: dict[str, asyncio.Future[Hold]] = {}
         self._held: dict[int, Hold] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
     async def open(self) -> None:
-        await self._beat()
-        self._tasks = [
-            asyncio.create_task(self._keep_beating(), name="locktender-hold-beat"),
-            asyncio.create_task(self._watch(), name="locktender-hold-watch"),
-        ]
+        await self._leases.add(self)
+        watch = repeat_forever(self._watch, "read the offers of held slots", RETRY_SECONDS)
+        self._tasks = [asyncio.create_task(watch, name="locktender-slots")]
 
     def expect(self, run_id: str) -> asyncio.Future[Hold]:
         """To be called before the run is submitted: its offer may come at once."""
@@ -86,54 +83,51 @@ class SlotWorker:
         return future
 
     def forget(self, run_id: str) -> None:
-        """Nobody waits for it any more; an offer that still comes is given back."""
+        """The caller waits no more; an offer that still comes is given back."""
         self._expected.pop(run_id, None)
 
     async def release(self, hold: Hold) -> None:
         """Gives the slots back. Repeated while the lease lives: after that the leader takes them itself."""
         self._held.pop(hold.token, None)
         state = TaskState.CANCELLED if hold.stopped else TaskState.COMPLETED
-        ended = Ended(hold.task, hold.token, state, b"null", reason=hold.lost or "")
-        while not self.gone:
-            try:
-                stale = await self._store.finish(Finish(self.id, [ended]))
-            except StoreError as error:
-                log.warning("slots of task %s are not given back yet: %s", hold.task, error)
-                await asyncio.sleep(WRITE_AGAIN_SECONDS)
-            else:
-                if stale:
-                    hold.lose("it had been given to others")
-                return
+        end = End(hold.task, hold.token, state, b"null", reason=hold.lost or "")
+        finish = Finish(self.id, [end])
+        try:
+            self._check_lease()
+            stale = await repeated(
+                lambda: self._store.finish(finish),
+                "the release of slots",
+                self._clock,
+                self._check_lease,
+                self.lease_us / SECOND,
+            )
+        except (LeaseLost, StoreError):
+            return
+        if stale:
+            hold.lose("it had been given to others")
+
+    def _check_lease(self) -> None:
+        if self.gone:
+            raise LeaseLost("the lease of these slots is over.")
 
     async def close(self) -> None:
-        """Gives everything back; bodies that still believe in their slots are told."""
+        """Gives everything back; bodies that still rely on their slots learn that they lost them."""
         await end_tasks(self._tasks)
-        if self._alarm is not None:
-            self._alarm.cancel()
         for hold in list(self._held.values()):
             hold.stopped = True
             hold.lose("the client was closed")
-            with suppress(LocktenderError):
-                await self.release(hold)
-        if not self.gone:
-            self.gone = True
-            with suppress(LocktenderError):
-                await self._store.leave(self.id)
+            await self.release(hold)
+        self.gone = True
+        await self._leases.remove(self)
 
-    # -- offers and orders -------------------------------------------------------------------------
+    # -- offers and stops --------------------------------------------------------------------------
 
     async def _watch(self) -> None:
-        mark = -1
-        while not self.gone:
-            try:
-                mark = await self._store.wait(SECOND, mark)
-                if self._expected or self._held:
-                    await self._carry_out()
-            except StoreError as error:
-                log.warning("orders of holder %s are not read: %s", self.id, error)
-                await asyncio.sleep(WRITE_AGAIN_SECONDS)
+        self._mark = await self._store.wait(SECOND, self._mark)
+        if not self.gone and (self._expected or self._held):
+            await self._read_offers()
 
-    async def _carry_out(self) -> None:
+    async def _read_offers(self) -> None:
         orders = await self._store.orders(self.id)
         offers = [(order.task, order.token) for order in orders if order.kind == "offer"]
         if offers:
@@ -157,42 +151,18 @@ class SlotWorker:
 
     # -- the lease ---------------------------------------------------------------------------------
 
-    async def _beat(self) -> None:
-        sent = self._clock.monotonic()
-        beaten = await self._store.beat(Beat(self._row(), self._lease_us))
-        if beaten.lease_until == 0:
-            self._lose("its lease had passed")
-            return
-        # Counted from before the renewal was sent: never later than the store's own end.
-        self._lease_ends = sent + self._lease_us
-        self._set_alarm()
+    async def renew(self, store: Store) -> str | None:
+        beaten = await store.beat(Beat(self._row(), self.lease_us))
+        return None if beaten.lease_until else "its lease had passed"
 
-    def _set_alarm(self) -> None:
-        """Nothing may delay giving up: not the next beat, not a store that does not answer."""
-        if self._alarm is not None:
-            self._alarm.cancel()
-        left = self._lease_ends - self._lease_us // MARGIN - self._clock.monotonic()
-        loop = asyncio.get_running_loop()
-        self._alarm = loop.call_later(max(0, left) / SECOND, self._lose, LATE)
+    async def leave(self, store: Store) -> None:
+        await store.leave(self.id)
 
-    async def _keep_beating(self) -> None:
-        every = self._lease_us / BEATS_PER_LEASE / SECOND
-        while not self.gone:
-            await asyncio.sleep(every)
-            try:
-                async with asyncio.timeout(every):
-                    await self._beat()
-            except (StoreError, TimeoutError) as error:
-                log.warning("the lease of holder %s is not renewed: %s", self.id, error)
-            # The loop's own clock may stand still while the machine sleeps; this one does not.
-            if self._clock.monotonic() > self._lease_ends:
-                self._lose(LATE)
-
-    def _lose(self, why: str) -> None:
+    def lost(self, why: str) -> None:
         if self.gone:
             return
         self.gone = True
-        log.error("the slots of holder %s are lost: %s", self.id, why)
+        log.error("slot worker %s lost its slots: %s", self.id, why)
         for hold in list(self._held.values()):
             hold.lose(why)
 
@@ -211,23 +181,30 @@ class SlotWorker:
 
 
 class SlotWorkers:
-    """The holders of one client: one for each length of lease, made when first asked for."""
+    """The slot workers of one client: one for each length of lease, made when first asked for."""
 
-    def __init__(self, make_store: Callable[[], Store], clock: Clock) -> None:
+    def __init__(
+        self, make_store: Callable[[], Store], clock: Clock, leases: LeaseThread | None
+    ) -> None:
+        """`leases`: the thread of the engine in this process, if there is one."""
         self._make_store = make_store
         self._clock = clock
+        self._leases = leases or LeaseThread(make_store, clock)
+        self._own_thread = leases is None
         self._store: Store | None = None
-        self._holders: dict[int, SlotWorker] = {}
+        self._workers: dict[int, SlotWorker] = {}
         self._lock = asyncio.Lock()
 
     async def get(self, lease_us: int) -> SlotWorker:
         async with self._lock:
-            holder = self._holders.get(lease_us)
-            if holder is None or holder.gone:
-                holder = SlotWorker(await self._opened(), self._clock, lease_us)
-                await holder.open()
-                self._holders[lease_us] = holder
-            return holder
+            worker = self._workers.get(lease_us)
+            if worker is None or worker.gone:
+                if worker is not None:
+                    await worker.close()
+                worker = SlotWorker(await self._opened(), self._clock, self._leases, lease_us)
+                await worker.open()
+                self._workers[lease_us] = worker
+            return worker
 
     async def _opened(self) -> Store:
         if self._store is None:
@@ -237,7 +214,9 @@ class SlotWorkers:
         return self._store
 
     async def close(self) -> None:
-        for holder in self._holders.values():
-            await holder.close()
+        for worker in self._workers.values():
+            await worker.close()
+        if self._own_thread:
+            await self._leases.close()
         if self._store is not None:
             await self._store.close()

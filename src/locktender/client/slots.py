@@ -1,7 +1,4 @@
-"""`slots()`: pool slots for any code, through the same admission as every task.
-
-`slots()` for sync code.
-"""
+"""`slots()`: pool slots for any code, async and sync, through the same admission as every task."""
 
 from __future__ import annotations
 
@@ -27,9 +24,9 @@ from locktender.client.submit import check_pools
 from locktender.store.protocol import Submit
 
 FLOW = STEP = "locktender:hold"
-SHORTEST_LEASE_US = SECOND
-OFFER_PATIENCE_US = 30 * SECOND
-"""A request whose holder has died passes every gate but the worker's: after this it is dropped."""
+MIN_LEASE_US = SECOND
+DISPATCH_DEADLINE_US = 30 * SECOND
+"""A request whose slot worker has died passes every gate but the worker's: after this it is dropped."""
 
 
 class HeldSlots:
@@ -79,7 +76,7 @@ class AsyncSlots:
         self._n = count(n, "slots")
         self._timeout_us = None if timeout is None else microseconds(timeout, "timeout", minimum=0)
         self._lease_us = _lease(lease, core.settings.worker_lease_us)
-        self._holder: SlotWorker | None = None
+        self._worker: SlotWorker | None = None
         self._hold: Hold | None = None
         self._held: HeldSlots | None = None
         self._cancelled: asyncio.Task[object] | None = None
@@ -94,19 +91,19 @@ class AsyncSlots:
             raise InvalidInput(
                 "api[*] stands for every key.", field="pool", got=self._pool, hint="Name one key."
             )
-        holder = await core.holders.get(self._lease_us)
-        graph = self._graph(holder)
+        worker = await core.holders.get(self._lease_us)
+        graph = self._graph(worker)
         await check_pools(core, [graph])
         run, body = self._request(graph)
-        offered = holder.expect(run.id)
+        offered = worker.expect(run.id)
         try:
             await core.store.submit(Submit([run], {run.graph: body}))
             core.changed()
             hold = await self._offered(run.id, offered)
         except BaseException:
-            await self._give_up(holder, run.id, offered)
+            await self._give_up(worker, run.id, offered)
             raise
-        self._holder, self._hold = holder, hold
+        self._worker, self._hold = worker, hold
         held = self._held = HeldSlots(self._pool, self._n, run.id)
         if hold.lost is not None:
             held.set_lost(hold.lost)
@@ -115,10 +112,10 @@ class AsyncSlots:
 
     async def release(self) -> None:
         """Gives the slots back; again, or without having them: nothing."""
-        holder, hold = self._holder, self._hold
-        self._holder = self._hold = None
-        if holder is not None and hold is not None:
-            await holder.release(hold)
+        worker, hold = self._worker, self._hold
+        self._worker = self._hold = None
+        if worker is not None and hold is not None:
+            await worker.release(hold)
 
     async def __aenter__(self) -> HeldSlots:
         held = await self.acquire()
@@ -150,16 +147,16 @@ class AsyncSlots:
         self._cancelled = task
         task.cancel("slots lost")
 
-    def _graph(self, holder: SlotWorker) -> Graph:
+    def _graph(self, worker: SlotWorker) -> Graph:
         name, _, key = self._pool.removesuffix("]").partition("[")
         node = Node(
             name="hold",
             step=STEP,
             executor="hold",
             pools=(PoolNeed(name, self._n, (key,) if key else ()),),
-            needs={LABEL: holder.id},
-            dispatch_deadline_us=OFFER_PATIENCE_US,
-            # Nobody but this holder can have it: once abandoned it is over.
+            needs={LABEL: worker.id},
+            dispatch_deadline_us=DISPATCH_DEADLINE_US,
+            # No other worker can have it: once abandoned it is over.
             max_abandons=1,
         )
         return Graph(FLOW, (node,))
@@ -167,7 +164,7 @@ class AsyncSlots:
     def _request(self, graph: Graph) -> tuple[NewRun, bytes]:
         digest, body = graph_check.digest(graph)
         # Where this process dies while it waits, the engine drops the request by itself.
-        patience = None if self._timeout_us is None else self._timeout_us + OFFER_PATIENCE_US
+        patience = None if self._timeout_us is None else self._timeout_us + DISPATCH_DEADLINE_US
         run = NewRun(
             id=run_id(self._core.clock.now(), os.urandom(11)),
             flow=FLOW,
@@ -200,12 +197,12 @@ class AsyncSlots:
             hint=f"See who holds them: locktender pools info {self._pool}.",
         )
 
-    async def _give_up(self, holder: SlotWorker, run: str, offered: asyncio.Future[Hold]) -> None:
-        """Nobody waits any more: take the request back, and the slots if they came in the same moment."""
-        holder.forget(run)
+    async def _give_up(self, worker: SlotWorker, run: str, offered: asyncio.Future[Hold]) -> None:
+        """The caller waits no more: take the request back, and the slots if they came in the same moment."""
+        worker.forget(run)
         core = self._core
         if offered.done() and not offered.cancelled():
-            await holder.release(offered.result())
+            await worker.release(offered.result())
         elif not core.guard.closed and await core.store.run(run) is not None:
             await core.store.ask([Request("cancel", run, who=core.who, reason="not waited for")])
             core.changed()
@@ -215,7 +212,7 @@ def _lease(lease: Duration | None, default_us: int) -> int:
     if lease is None:
         return default_us
     lease_us = microseconds(lease, "lease")
-    if lease_us < SHORTEST_LEASE_US:
+    if lease_us < MIN_LEASE_US:
         raise InvalidInput(
             "lease must be 1s or more.",
             field="lease",

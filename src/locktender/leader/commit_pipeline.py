@@ -1,29 +1,29 @@
-"""Commits on their way: the leader decides the next cycle while the last one is being written.
+"""Commits that are being written: the leader decides the next cycle while the last one is on its way.
 
-They are written in the order they were decided: the store takes a commit only
-after the one it names as its predecessor, so one that failed (a full disk) and
-is tried again cannot be overtaken. What a cycle decided is acted on when its
-own commit is written, never before.
+They are written in the order in which they were decided: the store takes a commit only after the one it names
+as its predecessor, so one that failed (a full disk) and is tried again cannot be overtaken. What a cycle
+decided is acted on when its own commit is written, never before.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
+import math
 from collections.abc import Awaitable, Callable
+from functools import partial
 
-from locktender.base.changes import Commit
-from locktender.base.errors import NotLeader, OutOfOrder, StoreError
+from locktender.base.changes import Commit, End
+from locktender.base.clock import SystemClock
+from locktender.base.errors import NotLeader, OutOfOrder
 from locktender.kernel.scheduler import Cycle
 from locktender.observe.metrics import Metrics
 from locktender.store.protocol import Store
-from locktender.worker.worker import End
+from locktender.store.retry import repeated
 
-log: logging.Logger = logging.getLogger(__name__)
-MOST_IN_FLIGHT = 1
-"""Beside the next, which is on its way too by then. With more of them each brings less: thread steps with
-8 permits came to 4,000 a second with four, and to 4,700 with one."""
-RETRY_SECONDS = 0.2
+MAX_UNWRITTEN = 1
+"""Commits on their way beside the newest one. With more, each brings less: thread steps with 8 permits came to
+4,000 a second with four, and to 4,700 with one."""
+_CLOCK = SystemClock()
 
 
 class CommitPipeline:
@@ -36,13 +36,13 @@ class CommitPipeline:
     ) -> None:
         self.written: int = 0
         self.answered: int = -1
-        """The last cycle that the store has answered for."""
+        """The last cycle whose commit the store has answered."""
         self._store = store
         self._act = act
         self._changed = changed
         self._metrics = metrics
         self._flights: dict[asyncio.Task[None], tuple[list[End], list[tuple[int, int]]]] = {}
-        """In their order, each with the ends and the attempts of this process that its commit brings."""
+        """In their order, each with the ends and the starts of this process that its commit writes."""
         self._broken: BaseException | None = None
         self._closing = False
 
@@ -55,12 +55,12 @@ class CommitPipeline:
         task = asyncio.get_running_loop().create_task(self._write(cycle, ends, began))
         starts = [(entry.id, entry.token) for entry in cycle.starts]
         self._flights[task] = ends, starts
-        while len(self._flights) > MOST_IN_FLIGHT:
+        while len(self._flights) > MAX_UNWRITTEN:
             await asyncio.wait([next(iter(self._flights))])
             self.check()
 
     def check(self) -> None:
-        """Raises what a write on its way ran into."""
+        """Raises the error that a write ended with."""
         if self._broken is not None:
             raise self._broken
 
@@ -79,7 +79,7 @@ class CommitPipeline:
         self._closing = True
 
     def unwritten(self) -> list[End]:
-        """Ends whose commit was not written: they have to go another way. Asked from any thread."""
+        """Ends whose commit was not written. Called from any thread."""
         return [end for ends, _ in list(self._flights.values()) for end in ends]
 
     def unstarted(self) -> list[tuple[int, int]]:
@@ -100,7 +100,7 @@ class CommitPipeline:
                 self._metrics.cycle(cycle, asyncio.get_running_loop().time() - began)
             ends.clear()
             await self._act(cycle)
-        except Exception as error:  # noqa: BLE001 — whatever it is ends the term; the leader raises it
+        except Exception as error:  # noqa: BLE001 — any error ends the term; the leader raises it
             self._broken = self._broken or error
             self._changed()
             return
@@ -110,24 +110,23 @@ class CommitPipeline:
             self._flights.pop(task, None)
 
     async def _commit(self, commit: Commit) -> None:
-        """Write it; a store that cannot be written now is tried again, with the same commit."""
-        while True:
-            try:
-                await self._store.commit(commit)
-            except NotLeader:
-                raise
-            except StoreError as error:
-                if isinstance(error, OutOfOrder) and commit.previous <= self.answered:
-                    raise lost_cycle(self.answered) from error
-                log.error("the cycle cannot be written, trying again: %s", error)  # noqa: TRY400
-                if self._closing:
-                    raise NotLeader("closed while the store could not be written") from error
-                await asyncio.sleep(RETRY_SECONDS)
-            else:
-                self.answered = max(self.answered, commit.cycle)
-                return
+        """Write it; while the store cannot be written the same commit is tried again."""
+        await repeated(partial(self._try, commit), "the commit", _CLOCK, self._check_open, math.inf)
+        self.answered = max(self.answered, commit.cycle)
+
+    async def _try(self, commit: Commit) -> None:
+        try:
+            await self._store.commit(commit)
+        except OutOfOrder as error:
+            if commit.previous <= self.answered:
+                raise lost_cycle(self.answered) from error
+            raise
+
+    def _check_open(self) -> None:
+        if self._closing:
+            raise NotLeader("closed while the store could not be written")
 
 
 def lost_cycle(cycle: int) -> NotLeader:
-    """The store died with what it had answered and not flushed yet: what was decided on it is void."""
-    return NotLeader(f"the store has lost cycle {cycle}: what is there is read again")
+    """The store lost a commit that it had answered and not flushed: what was decided on it is void."""
+    return NotLeader(f"the store has lost cycle {cycle}: the leader reads everything again")

@@ -1,9 +1,8 @@
-"""The candidate: stands for election again and again, and leads whenever the store lets it.
+"""Election: this process tries to become the leader, and leads whenever the store lets it.
 
-Who runs this: every process that may lead, a server or a worker. They race for
-the store's one leader row; whoever has its lease leads, the others stand again
-twice a second. A process whose own worker has lost its lease does not stand:
-what it still runs may no longer be its own.
+Who runs this: every process that may lead, a server or a worker. They race for the one leader row of the
+store. The process that has its lease leads; the others try again twice a second. A process whose own worker
+has lost its lease does not try: what it still runs may belong to another worker.
 """
 
 from __future__ import annotations
@@ -12,132 +11,170 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Protocol
 
+from locktender.base.background import repeat_forever
+from locktender.base.changes import End
 from locktender.base.clock import SECOND
 from locktender.base.config import Settings
-from locktender.base.errors import LocktenderError, StoreError
+from locktender.base.errors import LocktenderError
+from locktender.leader.commit_pipeline import lost_cycle
 from locktender.leader.leader import Leader
+from locktender.leader.own_worker import OwnWorker
 from locktender.observe.metrics import Metrics
 from locktender.provision.controller import ProvisionController
+from locktender.store.lease_thread import Lease, LeaseThread
 from locktender.store.protocol import Elect, Store
-from locktender.worker.worker import End, LocalWorker
 
 log: logging.Logger = logging.getLogger(__name__)
-STAND_AGAIN_SECONDS = 0.5
+ELECT_EVERY_SECONDS = 0.5
 
 
-class Candidate:
+class OwnMembership(Protocol):
+    """The membership of this process's worker, as the election sees it."""
+
+    @property
+    def worker(self) -> OwnWorker: ...
+    @property
+    def has_lease(self) -> bool: ...
+    def led_by(self, leader: Leader | None) -> None:
+        """From here on this process leads, or does not any more."""
+        ...
+
+    def take_back(self, ends: list[End], unstarted: list[tuple[int, int]]) -> None:
+        """What a term of this process left open, once no write of that term can come any more.
+
+        `ends` were not written. `unstarted` may be written as running, and were not started.
+        """
+        ...
+
+
+class LeaderLease(Lease):
+    """The lease of one term. Nothing is given up before its end: a commit of a later term fences this one."""
+
+    def __init__(self, leader: Leader, term: int, settings: Settings) -> None:
+        lease_us, renew_us = settings.leader_lease_us, settings.leader_renew_us
+        super().__init__("the leader lease", lease_us, renew_us, margin_us=None)
+        self._leader = leader
+        self._term = term
+
+    async def renew(self, store: Store) -> str | None:
+        if self._leader.blocked_longer_than(self.lease_us):
+            return "the loop of the leader is blocked"
+        written = self._leader.last_written
+        led = await store.elect(Elect(self._leader.owner, self.lease_us, self._term))
+        if led.term != self._term:
+            return "another term has begun"
+        return str(lost_cycle(written)) if led.cycle < written else None
+
+    def lost(self, why: str) -> None:
+        # The next commit would find out the same; this only saves the wait for it.
+        log.warning("term %s ends: %s", self._term, why)
+        self._leader.close()
+
+
+class Election:
     def __init__(
         self,
         store: Store,
         settings: Settings,
-        name: Callable[[], str | None],
-        local: Callable[[], LocalWorker | None],
-        leftover: Callable[[list[End]], None],
+        name: str,
+        membership: OwnMembership | None,
         metrics: Metrics,
+        leases: LeaseThread,
         overflow: ProvisionController | None = None,
-        unstarted: Callable[[list[tuple[int, int]]], None] | None = None,
     ) -> None:
-        """`name` is who stands now, None while it must not.
-
-        Once no write of a term can come any more, `leftover` takes the ends it left unwritten, and
-        `unstarted` the attempts of this process that it may have written as running without starting them.
-        """
-        self.coordinator: Leader | None = None
+        """`name`: what a process without a worker leads as."""
+        self.leader: Leader | None = None
         self._store = store
         self._settings = settings
         self._name = name
-        self._local = local
-        self._leftover = leftover
+        self._membership = membership
         self._metrics = metrics
+        self._leases = leases
         self._overflow = overflow
-        self._unstarted = unstarted
+        self._mark = -1
         self._unwritten: list[End] = []
-        self._unsure: list[tuple[int, int]] = []
-        self._hearers: list[Callable[[list[int]], None]] = []
+        self._unstarted: list[tuple[int, int]] = []
+        self._on_runs_ended: list[Callable[[list[int]], None]] = []
 
-    def on_runs_ended(self, hear: Callable[[list[int]], None]) -> None:
-        """`hear` is told of runs that ended while this process leads."""
-        self._hearers.append(hear)
+    def on_runs_ended(self, callback: Callable[[list[int]], None]) -> None:
+        """`callback` gets the runs that end while this process leads."""
+        self._on_runs_ended.append(callback)
 
     @property
     def owner(self) -> str | None:
-        """The name it leads under; None while it must not."""
-        name = self._name()
-        return None if name is None else f"{name}-leads"
+        """The name that it leads under; None while it must not lead."""
+        membership = self._membership
+        if membership is None:
+            return f"{self._name}-leads"
+        return f"{membership.worker.id}-leads" if membership.has_lease else None
 
     async def run(self) -> None:
-        """Stands and leads until it is cancelled; then it gives its lease back."""
-        while True:
-            owner = self.owner
-            term = 0 if owner is None else await self._elected(owner)
-            if owner is not None and term:
-                await self._lead(owner, term)
-            else:
-                await asyncio.sleep(STAND_AGAIN_SECONDS)
+        """Tries and leads until it is cancelled; then it gives its lease back."""
+        await repeat_forever(self._try_to_lead, "lead", ELECT_EVERY_SECONDS)
+
+    async def _try_to_lead(self) -> None:
+        owner = self.owner
+        term = 0 if owner is None else await self._elected(owner)
+        if owner is not None and term:
+            await self._lead(owner, term)
+        else:
+            await asyncio.sleep(ELECT_EVERY_SECONDS)
 
     async def watch(self) -> None:
-        """Foreign commits wake the leader here."""
-        mark = -1
-        while True:
-            try:
-                mark = await self._store.wait(self._settings.poll_us, mark)
-            except StoreError as error:
-                log.warning("cannot wait for commits, polling: %s", error)
-                await asyncio.sleep(self._settings.poll_us / SECOND)
-            if self.coordinator is not None:
-                self.coordinator.look()
+        """Commits of other processes wake the leader here."""
+        await repeat_forever(self._watch, "wait for commits", self._settings.poll_us / SECOND)
+
+    async def _watch(self) -> None:
+        try:
+            self._mark = await self._store.wait(self._settings.poll_us, self._mark)
+        finally:
+            # Also if the wait failed: then the leader polls.
+            if self.leader is not None:
+                self.leader.wake()
 
     async def _elected(self, owner: str) -> int:
-        try:
-            led = await self._store.elect(Elect(owner, self._settings.leader_lease_us))
-        except StoreError as error:
-            log.warning("cannot stand for election: %s", error)
-            return 0
-        # A later term has begun, whoever leads in it: what was on its way is written, or never will be.
+        led = await self._store.elect(Elect(owner, self._settings.leader_lease_us))
+        # A later term has begun, in whichever process: what was being written is written, or never will be.
         unwritten, self._unwritten = self._unwritten, []
-        self._leftover(unwritten)
-        unsure, self._unsure = self._unsure, []
-        if unsure and self._unstarted is not None:
-            self._unstarted(unsure)
+        unstarted, self._unstarted = self._unstarted, []
+        if self._membership is not None:
+            self._membership.take_back(unwritten, unstarted)
         return led.term
 
     async def _lead(self, owner: str, term: int) -> None:
         log.info("term %s: this process leads", term)
-        coordinator = Leader(
+        membership = self._membership
+        leader = Leader(
             self._store,
             owner,
             self._settings,
-            self._local(),
-            self._tell,
+            None if membership is None else membership.worker,
+            self._publish_ended,
             self._metrics,
             self._overflow,
         )
-        self.coordinator = coordinator
-        failed = False
+        lease = LeaderLease(leader, term, self._settings)
+        self._set_leader(leader)
         try:
-            await coordinator.lead(term)
-        except asyncio.CancelledError:
-            self.coordinator = None
+            await self._leases.add(lease, held=True)
+            await leader.lead(term)
+        finally:
+            # Not earlier: up to here the worker hands the ends of its attempts to this leader.
+            self._set_leader(None)
+            self._unwritten += leader.unwritten()
+            self._unstarted += leader.unstarted()
+            # Before it resigns: a renewal after that would take the lease again.
+            await self._leases.remove(lease)
             with suppress(LocktenderError):
                 await self._store.resign(owner, term)
-            raise
-        except StoreError as error:
-            log.warning("term %s ended: %s", term, error)
-            failed = True
-        except Exception:
-            log.exception("term %s ended by an error of our own; standing again", term)
-            failed = True
-        self.coordinator = None
-        # Not earlier: up to here the worker hands the ends of its attempts to this coordinator.
-        self._unwritten += coordinator.unwritten()
-        self._unsure += coordinator.unstarted()
-        # Whoever stands next, maybe this process under a new name, need not wait for a lease nobody keeps.
-        with suppress(LocktenderError):
-            await self._store.resign(owner, term)
-        if failed:
-            await asyncio.sleep(STAND_AGAIN_SECONDS)
 
-    def _tell(self, runs: list[int]) -> None:
-        for hear in self._hearers:
-            hear(runs)
+    def _set_leader(self, leader: Leader | None) -> None:
+        self.leader = leader
+        if self._membership is not None:
+            self._membership.led_by(leader)
+
+    def _publish_ended(self, runs: list[int]) -> None:
+        for callback in self._on_runs_ended:
+            callback(runs)

@@ -1,8 +1,7 @@
-"""The feed: brings the heads of the queue's lanes, their graphs and their large values to the conductor.
+"""Brings the first runs of the queue's lanes, their graphs and their large values to the scheduler.
 
-The queue stays in the store; here is only how much of each lane the conductor
-holds. A lane is read again when a run arrives in it that could stand before
-what is held, or when what is held of it has been started.
+The queue stays in the store; here is only how much of each lane the scheduler holds. A lane is read again when
+a run arrives in it that could go before the runs that are held, or when those have been started.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ from locktender.store.protocol import Heads, Store
 
 log: logging.Logger = logging.getLogger(__name__)
 _graph = msgspec.json.Decoder(Graph).decode
-MOST_HEADS = 4_096
-MOST_PER_LANE = 512
-LEAST_PER_LANE = 2
-"""However many lanes there are: where each has one head, every start would cost a read and a new lane."""
-FEW = 64
-"""Below this many, or half of what was read of it, a lane is read on, so that it does not run dry."""
-MOST_GRAPHS = 1_000
+MAX_HEADS = 4_096
+MAX_HEADS_PER_LANE = 512
+MIN_HEADS_PER_LANE = 2
+"""However many lanes there are: with one head each, every start would cost a read and a new lane."""
+READ_BELOW = 64
+"""With fewer heads left, or half of those that were read, a lane is read on, so that it does not run dry."""
+MAX_GRAPHS = 1_000
 
 
 Rank = tuple[int, int]
@@ -42,11 +41,11 @@ Rank = tuple[int, int]
 @dataclass(slots=True)
 class LaneCursor:
     held: set[int]
-    """Runs of it that the conductor has as heads."""
+    """Its runs that the scheduler has as heads."""
     more: bool = True
     """The store may have runs behind those."""
     last: Rank = (0, 0)
-    """Where the last one held stands: with `more`, whoever stands behind it is not brought yet."""
+    """The rank of the last one held: with `more`, runs behind it are not read yet."""
 
 
 class QueueReader:
@@ -55,10 +54,10 @@ class QueueReader:
         self._lanes: dict[int, LaneCursor] = {}
         self._lane_of: dict[int, int] = {}
         self._stale: set[int] = set()
-        self._few = FEW
-        self._arrived: list[int] = []
-        self._brought: dict[int, RunRow] = {}
-        """Rows that came with the news of their arrival."""
+        self._read_below = READ_BELOW
+        self._new: list[int] = []
+        self._rows: dict[int, RunRow] = {}
+        """Rows that came with the events of their arrival."""
 
     def lanes(self, lanes: Iterable[int]) -> None:
         """These lanes have queued runs."""
@@ -67,7 +66,7 @@ class QueueReader:
             self._stale.add(lane)
 
     def arrived(self, event: Event) -> None:
-        """A run was queued. It is brought unless it stands behind what its lane has at hand."""
+        """A run was queued. It is read unless it stands behind the heads that its lane holds."""
         number, rank = event.data.get("lane"), event.data.get("rank")
         if not isinstance(number, int) or not isinstance(rank, list):
             return
@@ -77,18 +76,18 @@ class QueueReader:
             lane = self._lanes[number] = LaneCursor(set(), more=False)
         elif lane.more and (number in self._stale or (first, second) > lane.last):
             return
-        elif len(lane.held) >= MOST_PER_LANE:
-            # Enough at hand: the line is cut here, and read on when these have gone.
+        elif len(lane.held) >= MAX_HEADS_PER_LANE:
+            # Enough is held: the lane is cut here, and read on when these have gone.
             lane.more = True
             return
         lane.last = max(lane.last, (first, second)) if lane.held else (first, second)
         lane.held.add(event.run)
         self._lane_of[event.run] = number
-        self._arrived.append(event.run)
+        self._new.append(event.run)
 
-    def brought(self, rows: Iterable[RunRow]) -> None:
-        """Rows of runs that are queued now; whoever arrives next need not be read."""
-        self._brought = {row.seq: row for row in rows}
+    def put_rows(self, rows: Iterable[RunRow]) -> None:
+        """Rows of runs that are queued now: those need not be read when they arrive."""
+        self._rows = {row.seq: row for row in rows}
 
     def left(self, run: int) -> None:
         """A run is queued no more: it was started, or ended without."""
@@ -97,49 +96,49 @@ class QueueReader:
         if number is None or lane is None:
             return
         lane.held.discard(run)
-        if lane.more and len(lane.held) < self._few:
+        if lane.more and len(lane.held) < self._read_below:
             self._stale.add(number)
         elif not lane.held:
             del self._lanes[number]
 
     @property
-    def hungry(self) -> bool:
-        return bool(self._stale or self._arrived)
+    def needs_reading(self) -> bool:
+        return bool(self._stale or self._new)
 
     @property
     def behind(self) -> int:
         """How many lanes are to be read."""
         return len(self._stale)
 
-    async def fill(self, conductor: Scheduler) -> None:
-        """Bring heads of every lane that needs some; bounded, the rest comes with the next cycle."""
-        if self._arrived:
-            arrived, self._arrived = self._arrived[:MOST_HEADS], self._arrived[MOST_HEADS:]
-            brought, self._brought = self._brought, {}
-            rows = [brought[run] for run in arrived if run in brought]
-            if unread := [run for run in arrived if run not in brought]:
+    async def fill(self, scheduler: Scheduler) -> None:
+        """Read heads of every lane that needs some; bounded, the rest comes with the next cycle."""
+        if self._new:
+            arrived, self._new = self._new[:MAX_HEADS], self._new[MAX_HEADS:]
+            known, self._rows = self._rows, {}
+            rows = [known[run] for run in arrived if run in known]
+            if unread := [run for run in arrived if run not in known]:
                 rows += await self._store.arrivals(unread)
             for row in rows:
-                await self._put(conductor, row)
+                await self._put(scheduler, row)
         if self._stale:
-            await self._read_on(conductor)
+            await self._read_on(scheduler)
 
-    async def _read_on(self, conductor: Scheduler) -> None:
-        heads = conductor.ledger.heads
-        share = MOST_HEADS // max(1, len(self._lanes))
-        each = max(LEAST_PER_LANE, min(MOST_PER_LANE, share))
-        self._few = min(FEW, each // 2)
-        wanted = sorted(self._stale)[: MOST_HEADS // each]
+    async def _read_on(self, scheduler: Scheduler) -> None:
+        heads = scheduler.ledger.heads
+        share = MAX_HEADS // max(1, len(self._lanes))
+        each = max(MIN_HEADS_PER_LANE, min(MAX_HEADS_PER_LANE, share))
+        self._read_below = min(READ_BELOW, each // 2)
+        wanted = sorted(self._stale)[: MAX_HEADS // each]
         self._stale.difference_update(wanted)
         found: dict[int, int] = {}
-        for row in await self._store.heads(Heads(wanted, each, MOST_HEADS)):
+        for row in await self._store.heads(Heads(wanted, each, MAX_HEADS)):
             found[row.lane] = found.get(row.lane, 0) + 1
             lane = self._lanes.setdefault(row.lane, LaneCursor(set()))
             lane.held.add(row.seq)
-            lane.last = rank(conductor.ledger.limits, row.priority, row.queued_at)
+            lane.last = rank(scheduler.ledger.limits, row.priority, row.queued_at)
             self._lane_of[row.seq] = row.lane
             if row.seq not in heads or heads[row.seq].row.priority != row.priority:
-                await self._put(conductor, row)
+                await self._put(scheduler, row)
         for number in wanted:
             lane = self._lanes.get(number)
             if lane is None:
@@ -148,33 +147,33 @@ class QueueReader:
             if not lane.held:
                 del self._lanes[number]
 
-    async def _put(self, conductor: Scheduler, row: RunRow) -> None:
-        if row.graph not in conductor.graphs:
-            if len(conductor.graphs) >= MOST_GRAPHS:
-                self._forget_graphs(conductor)
-            conductor.graphs[row.graph] = _graph(await self._store.graph(row.graph))
+    async def _put(self, scheduler: Scheduler, row: RunRow) -> None:
+        if row.graph not in scheduler.graphs:
+            if len(scheduler.graphs) >= MAX_GRAPHS:
+                self._forget_graphs(scheduler)
+            scheduler.graphs[row.graph] = _graph(await self._store.graph(row.graph))
         rows: list[TaskRow] | None = None
         if row.generation:
-            graph = conductor.graphs[row.graph]
+            graph = scheduler.graphs[row.graph]
             rows = [
                 await blob_values.open_output(self._store, graph, task)
                 for task in await self._store.tasks(row.seq)
             ]
-        conductor.put_head(await blob_values.open_values(self._store, row), rows)
+        scheduler.put_head(await blob_values.open_values(self._store, row), rows)
 
-    def _forget_graphs(self, conductor: Scheduler) -> None:
-        used = {head.row.graph for head in conductor.ledger.heads.values()}
-        used |= {run.row.graph for run in conductor.ledger.runs.values()}
-        for digest in [digest for digest in conductor.graphs if digest not in used]:
-            del conductor.graphs[digest]
+    def _forget_graphs(self, scheduler: Scheduler) -> None:
+        used = {head.row.graph for head in scheduler.ledger.heads.values()}
+        used |= {run.row.graph for run in scheduler.ledger.runs.values()}
+        for digest in [digest for digest in scheduler.graphs if digest not in used]:
+            del scheduler.graphs[digest]
 
     # -- large values ------------------------------------------------------------------------------
 
-    async def value_of(self, conductor: Scheduler, task: int, output: bytes | None) -> bytes | None:
-        """What a reference stands for, if somebody of its run looks into it; else None."""
+    async def value_of(self, scheduler: Scheduler, task: int, output: bytes | None) -> bytes | None:
+        """What a reference stands for, if a node of its run looks into it; else None."""
         if output is None or not codec.is_blob(output):
             return None
-        entry = conductor.lives.tasks.get(task)
+        entry = scheduler.lives.tasks.get(task)
         if entry is None or entry.node not in looked_into(entry.run.graph):
             return None
         return await blob_values.fetch(self._store, output)

@@ -1,10 +1,10 @@
-"""Retention: the leader forgets what ended long ago, a little at a time, beside its work.
+"""Retention: the leader deletes runs that ended long ago, a few batches a minute, beside its cycles.
 
 The history is checked before any of it goes. That reads all of it, so it is
 not done in the leader's process: a child does it (`locktender db checkpoint`),
 at most once an hour, and only while something waits to be pruned. Runs that
 ended since the last checkpoint wait for the next one. Where the history breaks
-a promise nothing is pruned until somebody has looked: `locktender audit`, then
+a promise nothing is pruned until an operator has run `locktender audit`, then
 `locktender db prune --force`.
 """
 
@@ -26,12 +26,12 @@ from locktender.store.protocol import Store
 from locktender.store.pruning import Prune, sweep
 
 log: logging.Logger = logging.getLogger(__name__)
-EVERY_US = 60 * SECOND
+PRUNE_EVERY_US = 60 * SECOND
 CHECK_EVERY_US = 3_600 * SECOND
-BATCH = 100
-MOST_BATCHES = 20
-"""In one minute."""
-CHECK_SECONDS = 1_800.0
+RUNS_PER_BATCH = 100
+MAX_BATCHES = 20
+"""Per minute."""
+CHECK_TIMEOUT_SECONDS = 1_800.0
 UNCHECKED = 2**62
 
 Check = Callable[[], Awaitable[bool]]
@@ -39,7 +39,7 @@ Check = Callable[[], Awaitable[bool]]
 
 
 class Retention:
-    """`due()` costs nothing; `work()` prunes what may go now. One at a time, by whoever leads."""
+    """`due()` costs nothing; `work()` prunes what may go now. Only the leader runs it, one at a time."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Retention:
         self._who = who
         self._clock: Clock = SystemClock() if clock is None else clock
         self._check: Check = check or _InAChild(settings.url).check
-        self._next = self._clock.monotonic() + EVERY_US
+        self._next = self._clock.monotonic() + PRUNE_EVERY_US
         self._next_check = self._clock.monotonic()
         self._checked: int | None = None
         """The seq of a checkpoint that found all kept; None: not known yet."""
@@ -69,11 +69,11 @@ class Retention:
         """Prunes a few batches; how many runs went. Never raises what the store or the child runs into."""
         if self._retention_us is None:
             return 0
-        self._next = self._clock.monotonic() + EVERY_US
+        self._next = self._clock.monotonic() + PRUNE_EVERY_US
         try:
             return await self._work(await self._store.now() - self._retention_us)
         except LocktenderError as error:
-            log.warning("nothing is pruned now: %s", error)
+            log.warning("failed to prune: %s", error)
             return 0
 
     async def _work(self, before: int) -> int:
@@ -92,7 +92,7 @@ class Retention:
                 self._checked = 0
                 log.warning(
                     "nothing is pruned: the history breaks a promise."
-                    " Look: locktender audit. Then: locktender db prune --force"
+                    " Run: locktender audit. Then: locktender db prune --force"
                 )
                 return gone
             self._checked = None
@@ -108,8 +108,8 @@ class Retention:
         if not self._checked:
             return 0
         gone = 0
-        for _ in range(MOST_BATCHES):
-            prune = Prune(before, self._checked, self._who, self._after, batch=BATCH)
+        for _ in range(MAX_BATCHES):
+            prune = Prune(before, self._checked, self._who, self._after, batch=RUNS_PER_BATCH)
             done = await self._store.prune(prune)
             gone += done.runs
             self._after = done.after
@@ -122,9 +122,9 @@ class Retention:
     async def _waiting(self, before: int) -> bool:
         """Whether anything is old enough. Looks at a few batches: the rest comes with its time."""
         after = 0
-        for _ in range(MOST_BATCHES):
+        for _ in range(MAX_BATCHES):
             done = await self._store.prune(
-                Prune(before, UNCHECKED, self._who, after, batch=BATCH, dry_run=True)
+                Prune(before, UNCHECKED, self._who, after, batch=RUNS_PER_BATCH, dry_run=True)
             )
             if done.runs:
                 return True
@@ -150,10 +150,10 @@ class _InAChild:
             stderr=asyncio.subprocess.PIPE,
         )
         try:
-            async with asyncio.timeout(CHECK_SECONDS):
+            async with asyncio.timeout(CHECK_TIMEOUT_SECONDS):
                 _, said = await child.communicate()
         except TimeoutError as error:
-            raise LocktenderError("the history could not be checked in time.") from error
+            raise LocktenderError("checking the history timed out.") from error
         finally:
             if child.returncode is None:
                 child.kill()
@@ -162,7 +162,7 @@ class _InAChild:
             return True
         if _code(said) == "history_broken":
             return False
-        raise LocktenderError(f"the history could not be checked: {said.decode()[-500:].strip()}")
+        raise LocktenderError(f"checking the history failed: {said.decode()[-500:].strip()}")
 
 
 def _code(said: bytes) -> str:

@@ -31,7 +31,7 @@ class App:
         self._engine = engine
         self._doctor = Doctor(engine, since)
         self._teller = DemandAnswers(engine)
-        self._exposition = Exposition(engine.metrics, may_lead=engine.candidate is not None)
+        self._exposition = Exposition(engine.metrics, may_lead=engine.election is not None)
         self._metrics = Fresh(self._text, METRICS_SECONDS)
         endpoints: dict[str, Endpoint] = {"/health": self.health, "/metrics": self.metrics}
         if demand:

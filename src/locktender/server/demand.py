@@ -55,10 +55,10 @@ class DemandAnswers:
         self._from_rows = Fresh(self._rebuilt, KEPT_SECONDS)
 
     async def tell(self) -> DemandAnswer:
-        coordinator, overflow = self._engine.coordinator, self._engine.overflow
-        if coordinator is None or not coordinator.demand_at:
+        leader, overflow = self._engine.leader, self._engine.overflow
+        if leader is None or not leader.sweep.demand_at:
             return await self._from_rows.get(PATIENCE_SECONDS)
-        found = _answer(coordinator.demand, coordinator.demand_at, coordinator.owner)
+        found = _answer(leader.sweep.demand, leader.sweep.demand_at, leader.owner)
         said = None if overflow is None else overflow.describe()
         return msgspec.structs.replace(found, provisioner=said)
 

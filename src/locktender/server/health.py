@@ -61,9 +61,9 @@ class Doctor:
         reachable = True
         try:
             leader = await self._leader.get(STORE_SECONDS)
-            if term and self._engine.candidate is not None:
+            if term and self._engine.election is not None:
                 # What the store said is a moment old: the election may have been since.
-                leader = self._engine.candidate.owner
+                leader = self._engine.election.owner
             if leader is None:
                 problems.append("nobody leads")
         except TimeoutError:
@@ -94,7 +94,7 @@ class Doctor:
         await self._leader.close()
 
     def _worker(self) -> WorkerHealth | None:
-        if self._engine.member is None:
+        if self._engine.membership is None:
             return None
         worker = self._engine.worker
         lease = "lost" if self._engine.lost else "held"

@@ -23,7 +23,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from locktender.base.changes import Bucket, Commit, Linger, Order, Reservation, TaskRow
+from locktender.base.changes import Bucket, Commit, End, Linger, Order, Reservation, TaskRow
 from locktender.base.events import EventRow
 from locktender.base.limits import Limits
 from locktender.base.model import (
@@ -265,21 +265,10 @@ class Started(NamedTuple):
     """The submitter's (W3C `traceparent`)."""
 
 
-class Ended(NamedTuple):
-    """How an attempt ended, by the worker that accepted it (handed_back also before acceptance: a decline)."""
-
-    task: int
-    token: int
-    state: str
-    output: bytes | None = None
-    error: bytes | None = None
-    reason: str = ""
-
-
 @dataclass(frozen=True, slots=True)
 class Finish:
     worker: str
-    ended: list[Ended]
+    ended: list[End]
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,14 +27,19 @@ LONGEST_PAUSE_SECONDS = 1.0
 
 
 async def repeated(
-    verb: Callable[[], Awaitable[T]], what: str, clock: Clock, check: Callable[[], None]
+    verb: Callable[[], Awaitable[T]],
+    what: str,
+    clock: Clock,
+    check: Callable[[], None],
+    away_seconds: float = AWAY_SECONDS,
 ) -> T:
     """The verb's answer. `verb` means the same each time it is called; `what` is its name in the log.
 
-    `check` raises when the caller may no longer use the store.
+    `check` raises when the caller may no longer use the store. After `away_seconds` of failures the last
+    one is raised.
     """
     pause = FIRST_PAUSE_SECONDS
-    give_up_at: int | None = None
+    give_up_at: float | None = None
     while True:
         try:
             return await verb()
@@ -44,7 +49,7 @@ async def repeated(
             check()
             now = clock.monotonic()
             if give_up_at is None:
-                give_up_at = now + round(AWAY_SECONDS * SECOND)
+                give_up_at = now + away_seconds * SECOND
             if now >= give_up_at:
                 raise
             log.warning("%s is repeated: %s", what, error)

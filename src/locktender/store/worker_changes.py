@@ -7,16 +7,17 @@ from typing import Any, Final
 
 import msgspec
 
+from locktender.base.changes import End
 from locktender.base.events import Change
 from locktender.base.model import Failure, WorkerRow
 from locktender.base.states import TaskState
-from locktender.store.protocol import Ended, Lost
+from locktender.store.protocol import Lost
 
 LEFT_BEHIND: Final[bytes] = msgspec.json.encode(
     Failure("drained", "its worker was told to end, and ended before it")
 )
-"""The error of a row that was handed back for a worker that is gone, by the leader or its heir: whoever takes it
-up knows that the body was inside to the end, and how long its slots stay taken."""
+"""The error of a row that the leader handed back for a worker that is gone: the body was inside to the end, and a
+later leader knows by it how long its slots stay taken."""
 _failure = msgspec.json.Decoder(Failure).decode
 _REPORTED = ("full", "share", "permits", "total", "claim", "labels", "steps", "draining")
 """What of a worker the leader decides by; the rest may change unnoticed."""
@@ -97,7 +98,7 @@ def may_end(state: str, to: str) -> bool:
     )
 
 
-def end_of(ended: Ended, before: str) -> Change:
+def end_of(ended: End, before: str) -> Change:
     """The change an end makes."""
     data: dict[str, Any] = {}
     if ended.error is not None:

@@ -1,8 +1,7 @@
 """When a worker has lived long enough: idle for too long, too old, or enough tasks run.
 
-It only decides. Whoever runs the worker drains it then, lets what is in flight
-finish however long that takes, and ends its process with success: a worker that
-recycles itself is no failure, and nobody has asked it to hurry.
+It only decides. The command that runs the worker drains it then, lets what is in
+flight finish however long that takes, and ends its process with success.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from locktender.base.config import Settings
 from locktender.base.durations import spoken
 
 NO_END = 2**31
-LOOK_SECONDS = 0.1
-"""How often the time is looked at; that enough tasks were begun is noticed at once."""
+CHECK_EVERY_SECONDS = 0.1
+"""How often the time is checked; that enough tasks were begun is noticed at once."""
 
 
 class Bounds(NamedTuple):
@@ -67,10 +66,10 @@ def next_look(life: Life, bounds: Bounds, now: int) -> int | None:
 
 
 class Lifetime:
-    """A worker's own count of its life. Told and asked on its loop."""
+    """A worker's own count of its life. Used on its loop."""
 
     def __init__(self, settings: Settings, clock: Clock, *, awaited: bool = False) -> None:
-        """`awaited`: somebody will ask for its end (`passed`), and then end it."""
+        """`awaited`: a caller waits for its end (`passed`), and then ends it."""
         self._clock = clock
         self._bounds = Bounds(settings.idle_exit_us, settings.max_lifetime_us, settings.max_tasks)
         now = clock.monotonic()
@@ -83,21 +82,21 @@ class Lifetime:
 
     @property
     def bounded(self) -> bool:
-        """Whether anything but its owner can end it."""
+        """Whether it has an end by itself."""
         return self._bounds != Bounds()
 
     @property
     def room(self) -> int:
         """How many more tasks it may begin."""
         most = self._bounds.tasks
-        # Where nobody ends the worker (it is embedded in a program), it would refuse work for ever.
+        # A worker that is embedded in a program is not ended: it would decline work for ever.
         if most is None or not self._awaited:
             return NO_END
         return max(0, most - self._tasks)
 
     @property
     def offerable(self) -> int:
-        """How many more it may be offered: what is being accepted is not begun yet, and is given away.
+        """How many more it may be offered: what is being accepted counts as begun.
 
         Read from any thread. The larger of two numbers, because a sum would count a task twice, or not at
         all, in the moment in which it begins.
@@ -108,11 +107,11 @@ class Lifetime:
         return max(0, most - max(self._tasks, self._expected))
 
     def accepting(self, count: int) -> None:
-        """So many are about to be begun; 0: whatever was to begin has begun."""
+        """So many are about to be begun; 0: all have begun."""
         self._expected = self._tasks + count
 
     def began(self) -> None:
-        """A task was begun: it is wanted."""
+        """A task was begun."""
         self._tasks += 1
         self._busy_at = self._clock.monotonic()
         if self._bounds.tasks is not None and self._tasks >= self._bounds.tasks:
@@ -131,14 +130,18 @@ class Lifetime:
         return next_look(self._so_far(in_flight), self._bounds, now)
 
     async def passed(self, in_flight: Callable[[], int]) -> str:
-        """Returns why, when it is over; never where nothing bounds it. Whoever asks ends the worker then."""
+        """Returns why, when it is over; never where nothing bounds it. The caller ends the worker then."""
         self._awaited = True
         while True:
             now, flying = self._clock.monotonic(), in_flight()
             if (why := self.over(now, flying)) is not None:
                 return why
             look = self.next_look(now, flying)
-            seconds = LOOK_SECONDS if look is None else min(LOOK_SECONDS, (look - now) / SECOND)
+            seconds = (
+                CHECK_EVERY_SECONDS
+                if look is None
+                else min(CHECK_EVERY_SECONDS, (look - now) / SECOND)
+            )
             with suppress(TimeoutError):
                 async with asyncio.timeout(max(0.01, seconds)):
                     await self._enough.wait()

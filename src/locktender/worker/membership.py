@@ -1,14 +1,16 @@
-"""The member: a worker of this process, its lease, and what it does for a leader elsewhere.
+"""The membership of this process's worker: its lease, its offers, the ends of its attempts, its drain.
 
-The lease is kept by a thread (`worker/lease.py`). If it is lost, attempts are
-stopped before it ends, so that nobody else starts them beside us. A thread cannot
-be stopped: if one still runs then, a worker's process ends; in a process that is
-the user's own (embedded) it cannot write any more and takes no work until it has
-ended. Then it joins again, under a new name.
+The lease is renewed by a thread (`store/lease_thread.py`). If it is lost, attempts are stopped before it ends, so
+that no other worker starts them beside us. A thread cannot be stopped: if one still runs then, a worker's
+process ends; in a process that is the user's own (embedded) the worker can write nothing and takes no work
+until that thread has ended. Then it joins again, under a new id.
 
-While another process leads, the worker accepts what it is offered and writes the
-ends of its attempts itself, in batches. While this process leads, both go with the
-leader's commits; an attempt that crosses from one to the other is fenced by its token.
+While another process leads, the worker accepts its offers and writes the ends of its attempts itself, in
+batches. While this process leads, both go with the leader's commits; an attempt that crosses from one to the
+other is fenced by its token.
+
+From the moment a worker is told to end, each renewal of its lease carries its *drain list* (`WorkerRow.leaves`):
+the attempts that it still has. If it is then declared lost, they are handed back and not abandoned.
 """
 
 from __future__ import annotations
@@ -16,40 +18,71 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError
 from contextlib import suppress
-from typing import Any
+from typing import Protocol
 
 import msgspec
 
-from locktender.base.background import end_tasks
+from locktender.base.background import BackgroundTasks, end_tasks, repeat_forever
+from locktender.base.changes import End
 from locktender.base.clock import Clock
 from locktender.base.config import Settings
-from locktender.base.errors import LocktenderError, StoreError
+from locktender.base.errors import LocktenderError
 from locktender.base.model import WorkerRow
 from locktender.flows.registry import Registry
-from locktender.leader.leader import Leader
 from locktender.observe.metrics import Metrics
-from locktender.store.protocol import Ended, Finish, Store
-from locktender.worker import heir
-from locktender.worker.lease import LeaseKeeper
+from locktender.store.lease_thread import LeaseThread
+from locktender.store.protocol import Finish, Store
+from locktender.worker.lease import WorkerLease
 from locktender.worker.lifetime import Lifetime
 from locktender.worker.offers import OfferHandler
-from locktender.worker.worker import End, LocalWorker
+from locktender.worker.worker import LocalWorker
 
 log: logging.Logger = logging.getLogger(__name__)
-FINISH_BATCH = 500
-JOIN_AGAIN_SECONDS = 0.5
-FEEL_SECONDS = 0.25
-FEEL_SOON_SECONDS = 0.005
-"""After an attempt began or ended: many begin and end in that time, and one look serves them all."""
-ANSWER_SECONDS = 5.0
+MAX_ENDS_PER_WRITE = 500
+RETRY_FINISH_SECONDS = 0.2
+RETRY_JOIN_SECONDS = 0.5
+PRESSURE_EVERY_SECONDS = 0.25
+PRESSURE_DELAY_SECONDS = 0.005
+"""After an attempt began or ended: many begin and end in that time, and one reading serves them all."""
+LAST_ACCEPT_SECONDS = 5.0
 """How long a worker that ends waits for the answer to its last acceptance."""
-LAST_WORD_SECONDS = 3.0
-"""How long a process that ends hard waits for its row to say what it leaves behind."""
-MOST_LEFT = 1_000
-"""How many attempts it names: with them a beat stays below 64 kB."""
+LAST_ENDS_SECONDS = 5.0
+"""How long a worker that ends waits until its last ends are written."""
+DRAIN_LIST_SECONDS = 3.0
+"""How long a process that ends hard waits until its drain list is written."""
+MAX_DRAIN_LIST = 1_000
+"""With so many attempts named a row stays below 64 kB."""
+FLUSH_POLL_SECONDS = 0.005
+
+
+class OwnLeader(Protocol):
+    """The leader in this process, while it leads."""
+
+    def ended(self, end: End) -> None:
+        """An attempt of the worker ended: the leader's next commit writes it."""
+        ...
+
+    def worker_changed(self) -> None:
+        """The worker describes itself differently now."""
+        ...
+
+    async def settle(self) -> None:
+        """Returns when every end handed in so far has been written."""
+        ...
+
+    def unwritten(self) -> list[End]:
+        """Called from any thread."""
+        ...
+
+    def unstarted(self) -> list[tuple[int, int]]:
+        """Attempts that may be written as running and were not started. Called from any thread."""
+        ...
+
+    def close(self) -> None:
+        """Its term must end: the worker has lost its lease."""
+        ...
 
 
 class Membership:
@@ -59,247 +92,281 @@ class Membership:
         settings: Settings,
         clock: Clock,
         known: Registry,
-        leading: Callable[[], Leader | None],
         metrics: Metrics,
+        leases: LeaseThread,
         *,
         ends_itself: bool = False,
     ) -> None:
-        """`leading` is this process's own coordinator, while it leads."""
         self.lost: asyncio.Event = asyncio.Event()
         """Set while the worker has no lease: it was lost, and what it ran has not ended yet."""
         self._store = store
         self._settings = settings
         self._clock = clock
         self._registry = known
-        self._leading = leading
+        self._leader: OwnLeader | None = None
         self._metrics = metrics
+        self._leases = leases
         self._unwritten: list[End] = []
         self._finish_wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
-        self._chores: set[asyncio.Task[None]] = set()
-        self._feeling = False
-        self._announced = 0
+        self._background = BackgroundTasks()
+        self._pressure_due = False
+        self._published_names = 0
         self._closing = False
-        self._told_to_drain = False
-        self._told_to_end = False
+        self._draining = False
+        self._ending = False
         self.lifetime: Lifetime = Lifetime(settings, clock, awaited=ends_itself)
-        """Of the process's worker, under whatever name it has joined."""
+        """Of the process's worker, under whichever id it has joined."""
         self.worker: LocalWorker = self._new_worker()
-        self._keeper = self._new_keeper()
-        self.orders: OfferHandler = OfferHandler(
-            store,
-            settings,
-            metrics,
-            lambda: self.worker,
-            lambda: leading() is not None,
-            self.lost.is_set,
-            self.drain,
-            lambda: self._keeper.beat(),  # noqa: PLW0108 — it has another keeper when it has joined again
-        )
+        self._lease = self._new_lease()
+        self.offers: OfferHandler = OfferHandler(store, settings, metrics, self)
+
+    @property
+    def has_lease(self) -> bool:
+        return not self.lost.is_set()
+
+    # -- the leader in this process ----------------------------------------------------------------
+
+    @property
+    def leads(self) -> bool:
+        return self._leader is not None
+
+    def led_by(self, leader: OwnLeader | None) -> None:
+        """From here on this process leads, or does not any more."""
+        self._leader = leader
+
+    def take_back(self, ends: list[End], unstarted: list[tuple[int, int]]) -> None:
+        """What a term of this process left open: `ends` to write, `unstarted` attempts to accept again."""
+        if ends:
+            self._write(ends)
+        if unstarted:
+            self.offers.add_unanswered(unstarted)
 
     # -- life --------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Join. Returns when the worker has its lease."""
         self.worker.joins(await self._store.now())
-        await self._keeper.start()
+        await self._leases.add(self._lease)
         self.worker.watch_loop()
+        finish = repeat_forever(self._finish, "write ends of attempts", RETRY_FINISH_SECONDS)
+        pressure = repeat_forever(
+            self._check_pressure, "read the pressure on this worker", PRESSURE_EVERY_SECONDS
+        )
         self._tasks = [
-            asyncio.create_task(self.orders.obey(), name="locktender-orders"),
-            asyncio.create_task(self._finish(), name="locktender-finish"),
-            asyncio.create_task(self._feel_regularly(), name="locktender-pressure"),
+            asyncio.create_task(self.offers.run(), name="locktender-offers"),
+            asyncio.create_task(finish, name="locktender-finish"),
+            asyncio.create_task(pressure, name="locktender-pressure"),
         ]
 
     async def drain(self) -> None:
         """Take no more tasks; what runs may finish."""
         if not self.worker.draining:
             log.info("worker %s drains: %s tasks may finish", self.worker.id, self.worker.in_flight)
-        self._told_to_drain = True
+        self._draining = True
         self.worker.draining = True
-        if (coordinator := self._leading()) is not None:
-            coordinator.describe_local()
-        await self._keeper.beat()
+        if self._leader is not None:
+            self._leader.worker_changed()
+        await self.publish()
 
     async def retire(self) -> None:
         """Take no more tasks. Returns when all that runs has finished, however long it takes.
 
-        What was told to stop and does not is not waited for: it might never end.
+        An attempt that was asked to stop and does not is not waited for: it might never end.
         """
         await self._take_no_more()
-        if (coordinator := self._leading()) is not None:
-            await coordinator.settle()  # what its commits on their way begin here
-        while self.worker.in_flight > len(self.worker.unfinished()):
+        if self._leader is not None:
+            await self._leader.settle()  # what its commits on their way start here
+        while self.worker.in_flight > self.worker.stopping():
             with suppress(TimeoutError):
-                async with asyncio.timeout(FEEL_SECONDS):
+                async with asyncio.timeout(PRESSURE_EVERY_SECONDS):
                     await self.worker.emptied()
 
     async def finish(self, grace_us: int) -> list[int]:
         """What runs may end within the grace, the rest is handed back. Returns what cannot be ended."""
-        self._closing = self._told_to_end = True
+        self._closing = self._ending = True
         await self._take_no_more()
         left = await self.worker.close(grace_us)
         await self._flush()
         return left
 
     async def _take_no_more(self) -> None:
-        # A store that does not answer does not keep anybody: its lease ends by itself.
+        # A store that does not answer does not keep the process: its lease ends by itself.
         with suppress(LocktenderError, TimeoutError):
-            async with asyncio.timeout(ANSWER_SECONDS):
+            async with asyncio.timeout(LAST_ACCEPT_SECONDS):
                 await self.drain()
-        # What is being accepted right now is ours when the answer comes: it is begun, and may finish.
-        await self.orders.settled(ANSWER_SECONDS)
+        # An offer that is being accepted right now is ours when the answer comes: it starts, and may finish.
+        await self.offers.settled(LAST_ACCEPT_SECONDS)
 
     async def leave(self, left: list[int]) -> None:
-        await end_tasks([*self._tasks, *self._chores])
+        await end_tasks(self._tasks)
+        await self._background.end()
         if left and self._settings.exit_when_stuck:
-            # Only with this process. Nothing of theirs is given up before they are certainly gone.
-            log.critical(
-                "%s bodies do not end when told to: this process ends with them", len(left)
-            )
+            # They end only with this process. Their tasks are handed back when it is certainly gone: other
+            # workers would start them within milliseconds.
+            log.critical("%s bodies did not stop: this process ends with them", len(left))
             with suppress(LocktenderError, TimeoutError):
-                async with asyncio.timeout(LAST_WORD_SECONDS):
-                    await self._keeper.beat()
-            self._appoint_heir()
+                async with asyncio.timeout(DRAIN_LIST_SECONDS):
+                    await self.publish()
+            self.worker.empty_work_root()
             os._exit(75)
         if left:
-            # Bodies in threads, or that ignore being cancelled. The lease is kept until they end, so that
-            # what they hold is not given to others beside them.
+            # Bodies in threads, or that ignore their cancellation. The lease is kept until they end, so that
+            # their slots are not given to others beside them.
             log.warning("%s tasks cannot be stopped: their slots stay taken", len(left))
-            self._keeper.keep_while(self.worker.outlives, self.worker.id)
+            self._lease.keep_while = self.worker.outlives
             return
-        await self._keeper.close(self.worker.id)
+        await self._leases.remove(self._lease)
         self.worker.forget()
 
     def told_to_end(self) -> None:
-        """This process is told to end, and its loop may never hear of it: its row says what it leaves behind.
+        """This process is told to end while its loop is blocked: publish the drain list.
 
-        From any thread but the loop's. Without an answer of the store its next beat tries again.
+        From any thread but the loop's. If the store does not answer, the next renewal tries again.
         """
         # Draining too: what is handed back for it must not be offered to it again.
-        self._told_to_end = self.worker.draining = True
+        self._ending = self.worker.draining = True
         with suppress(LocktenderError, TimeoutError, CancelledError):
-            self._keeper.beat_from_outside(LAST_WORD_SECONDS)
+            self._leases.renew_from_thread(self._lease, DRAIN_LIST_SECONDS)
 
     def ends_hard(self) -> None:
         """The process ends right after this, whatever runs. From any thread but the loop's."""
         self.told_to_end()
-        self._appoint_heir()
+        self.worker.empty_work_root()
 
-    def _appoint_heir(self) -> None:
-        # A body in a child ends a moment after us: nobody but the lease knows when.
-        worker = self.worker
-        if worker.has_children or not heir.appoint(
-            self._settings, worker.id, self._left_behind(), worker.work_root
-        ):
-            worker.empty_work_root()  # as nobody does it when we are gone
-
-    def _left_behind(self) -> tuple[tuple[int, int], ...]:
-        """What nobody is charged for if this process goes without it. An end that nobody wrote is lost with it."""
-        ends, begun = list(self._unwritten), list(self.orders.doubtful())
-        if (coordinator := self._leading()) is not None:
-            ends += coordinator.unwritten()
-            begun += coordinator.unstarted()
-        found = dict.fromkeys([*self.worker.in_hand(), *begun])
+    def _drain_list(self) -> tuple[tuple[int, int], ...]:
+        """Attempts that are charged to nobody if this process ends without them. From any thread."""
+        ends, attempts = list(self._unwritten), self.worker.unended() + self.offers.unanswered()
+        if (leader := self._leader) is not None:
+            ends += leader.unwritten()
+            attempts += leader.unstarted()
+        found = dict.fromkeys(attempts)
         found |= dict.fromkeys((end.task, end.token) for end in ends)
         return tuple(found)
 
-    def announce(self) -> None:
+    # -- what its row says -------------------------------------------------------------------------
+
+    def describe(self) -> WorkerRow:
+        """The worker as its row says, or will say with the next renewal. From any thread."""
+        row = self.worker.describe(-1 if self.leads else self.worker.pressure.standing)
+        if not self._ending:
+            return row
+        left = self._drain_list()
+        if len(left) > MAX_DRAIN_LIST:
+            return msgspec.structs.replace(row, leaves_all=True)
+        return msgspec.structs.replace(row, leaves=left)
+
+    async def publish(self) -> None:
+        """Renew the lease now: the worker's row has changed."""
+        await self._leases.renew(self._lease)
+
+    def publish_names(self) -> None:
         """Steps and flows may have been defined since the worker described itself."""
         known = len(self._registry.steps) + len(self._registry.flows)
-        if known == self._announced:
-            return
-        self._announced = known
-        if (coordinator := self._leading()) is not None:
-            coordinator.describe_local()
-        else:
-            self._chore(self._beat())
+        if known != self._published_names:
+            self._published_names = known
+            self._publish_soon()
 
-    async def _beat(self) -> None:
-        with suppress(LocktenderError):
-            await self._keeper.beat()
+    def _publish_soon(self) -> None:
+        if self._leader is not None:
+            self._leader.worker_changed()
+        else:
+            self._background.start(self._try_publish(), "publish the worker's row")
+
+    async def _try_publish(self) -> None:
+        with suppress(LocktenderError):  # the next renewal carries it
+            await self.publish()
 
     # -- pressure ----------------------------------------------------------------------------------
 
-    async def _feel_regularly(self) -> None:
-        while True:
-            self._feel()
-            if self.worker.find_stubborn() and not self.lost.is_set():
-                self._chore(self._beat())
-            await asyncio.sleep(FEEL_SECONDS)
+    async def _check_pressure(self) -> None:
+        self._read_pressure()
+        if self.worker.find_stubborn() and self.has_lease:
+            self._background.start(self._try_publish(), "publish the worker's row")
+        await asyncio.sleep(PRESSURE_EVERY_SECONDS)
 
-    def _feel_soon(self) -> None:
-        """Once in a while, however many attempts begin and end in it."""
-        if not self._feeling:
-            self._feeling = True
-            asyncio.get_running_loop().call_later(FEEL_SOON_SECONDS, self._feel)
+    def attempts_changed(self) -> None:
+        """One reading of the pressure follows, however many attempts begin and end until then."""
+        if not self._pressure_due:
+            self._pressure_due = True
+            asyncio.get_running_loop().call_later(PRESSURE_DELAY_SECONDS, self._read_pressure)
 
-    def _feel(self) -> None:
-        self._feeling = False
-        if not self.worker.ask().urgent or self._closing:
-            return
-        # Whoever offers must not go on as before until the next beat.
-        if (coordinator := self._leading()) is not None:
-            coordinator.describe_local()
-        else:
-            self._chore(self._beat())
-
-    def _chore(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._chores.add(task)
-        task.add_done_callback(self._chores.discard)
+    def _read_pressure(self) -> None:
+        self._pressure_due = False
+        if self.worker.ask().urgent and not self._closing:
+            self._publish_soon()
 
     # -- ends --------------------------------------------------------------------------------------
 
-    def _deliver(self, end: End) -> None:
-        if (coordinator := self._leading()) is not None:
-            coordinator.ended(end)
+    def deliver(self, end: End) -> None:
+        """An attempt of the worker ended."""
+        if self._leader is not None:
+            self._leader.ended(end)
         else:
-            self.write([end])
+            self._write([end])
 
-    def write(self, ends: list[End]) -> None:
-        """These ends are the worker's own to write."""
+    def _write(self, ends: list[End]) -> None:
         self._unwritten += ends
         self._finish_wake.set()
 
     async def _flush(self) -> None:
-        """Whoever writes the last ends has a moment to do so; an unwritten one is found by its lease."""
+        """The last ends have a moment to be written; after that the lease ends their attempts."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(5):
-                if (coordinator := self._leading()) is not None:
-                    await coordinator.settle()
+            async with asyncio.timeout(LAST_ENDS_SECONDS):
+                if self._leader is not None:
+                    await self._leader.settle()
                 while self._unwritten:
                     self._finish_wake.set()
-                    await asyncio.sleep(0.005)
+                    await asyncio.sleep(FLUSH_POLL_SECONDS)
 
     async def _finish(self) -> None:
-        """Write ends in batches; a failed write is repeated while the lease lives, and never loses one."""
-        while True:
+        """Write a batch of ends. If the write fails they stay, and are written again while the lease lives."""
+        if not self._unwritten:
             await self._finish_wake.wait()
-            self._finish_wake.clear()
-            # Also while this process leads: what is here was left behind before that, and no commit has it.
-            while self._unwritten:
-                # An end of a worker that lost its lease is nobody's to write: its attempt was given away.
-                own = self.worker.id
-                self._unwritten = [end for end in self._unwritten if end.worker == own]
-                batch = self._unwritten[:FINISH_BATCH]
-                if batch and await self._written(batch):
-                    # By token, not by place: a lease that was lost meanwhile has emptied the list.
-                    done = {end.token for end in batch}
-                    self._unwritten = [end for end in self._unwritten if end.token not in done]
-
-    async def _written(self, batch: list[End]) -> bool:
-        ended = [Ended._make(end[: len(Ended._fields)]) for end in batch]
-        try:
-            stale = await self._store.finish(Finish(self.worker.id, ended))
-        except StoreError as error:
-            log.warning("%s ends are not written yet: %s", len(batch), error)
-            await asyncio.sleep(0.2)
-            return False
-        for task, token in stale:
-            log.warning("task %s: the end of attempt %s came too late", task, token)
-        return True
+        self._finish_wake.clear()
+        # Also while this process leads: these were left open before that, and no commit has them. The end of
+        # a worker that lost its lease is not written: its attempt was given to another worker.
+        own = self.worker.id
+        self._unwritten = [end for end in self._unwritten if end.worker == own]
+        if batch := self._unwritten[:MAX_ENDS_PER_WRITE]:
+            stale = await self._store.finish(Finish(own, batch))
+            # By token, not by place: a lease that was lost meanwhile has emptied the list.
+            done = {end.token for end in batch}
+            self._unwritten = [end for end in self._unwritten if end.token not in done]
+            for task, token in stale:
+                log.warning("task %s: the end of attempt %s came too late", task, token)
 
     # -- the lease ---------------------------------------------------------------------------------
+
+    def live_fd(self, worker: str) -> int | None:
+        """The lock that says the worker is alive, for its children to inherit."""
+        return self._leases.live_fd(worker)
+
+    @property
+    def in_flight(self) -> int:
+        return self.worker.in_flight
+
+    def lease_renewed(self, stop_at_us: int) -> None:
+        self.worker.extend(stop_at_us)
+
+    def before_exit(self, seconds: float) -> None:
+        """The process ends hard with its lease. From any thread."""
+        self.worker.empty_work_root(seconds)
+
+    def lease_lost(self, why: str) -> None:
+        """Stop everything before another worker may start it again."""
+        if self.lost.is_set():
+            return
+        log.error("worker %s lost its lease: %s", self.worker.id, why)
+        self.lost.set()
+        if self._leader is not None:
+            self._leader.close()
+        self.worker.lose()
+        # From here on these are stale: their attempts are given to other workers.
+        self._unwritten.clear()
+        self.offers.forget()
+        if not self._closing:
+            self._tasks.append(asyncio.create_task(self._join_again(), name="locktender-join"))
 
     def _new_worker(self) -> LocalWorker:
         return LocalWorker(
@@ -307,73 +374,32 @@ class Membership:
             self._clock,
             self._store,
             self._registry,
-            self._deliver,
+            self,
             self._metrics,
             self.lifetime,
         )
 
-    def _new_keeper(self) -> LeaseKeeper:
-        worker = self.worker
-        keeper = LeaseKeeper(
-            self._store,
-            self._settings,
-            self._clock,
-            self.describe,
-            worker.extend,
-            self._lose,
-            lambda: worker.in_flight,
-            exit_when_stuck=self._settings.exit_when_stuck,
-            last_act=worker.empty_work_root,
-        )
-        worker.live_fd = keeper.live_fd
-        worker.expired = keeper.expired
-        worker.on_change = self._feel_soon
-        return keeper
-
-    def describe(self) -> WorkerRow:
-        """The worker as its row says, or will say with the next beat."""
-        leads = self._leading() is not None
-        row = self.worker.describe(-1 if leads else self.worker.pressure.standing)
-        if not self._told_to_end:
-            return row
-        left = self._left_behind()
-        if len(left) > MOST_LEFT:
-            return msgspec.structs.replace(row, leaves_all=True)
-        return msgspec.structs.replace(row, leaves=left)
-
-    def _lose(self, why: str) -> None:
-        """Stop everything before somebody else may start it again."""
-        if self.lost.is_set():
-            return
-        log.error("the lease of worker %s is lost: %s", self.worker.id, why)
-        self.lost.set()
-        if (coordinator := self._leading()) is not None:
-            coordinator.close()
-        self.worker.lose()
-        # What it had to tell is stale from here on: its attempts are given to others.
-        self._unwritten.clear()
-        self.orders.forget()
-        if not self._closing:
-            self._tasks.append(asyncio.create_task(self._join_again(), name="locktender-join"))
+    def _new_lease(self) -> WorkerLease:
+        return WorkerLease(self, self.worker.id, self._settings, self._clock)
 
     async def _join_again(self) -> None:
         """When nothing of the lost worker runs any more, a new one takes its place."""
         await self.worker.emptied()
         await self.worker.close(0)
-        await self._keeper.close(self.worker.id)
+        await self._leases.remove(self._lease)
         self.worker.forget()
-        draining = self._told_to_drain
+        draining = self._draining
         while True:
             self.worker = self._new_worker()
             self.worker.draining = draining
-            self._keeper = self._new_keeper()
+            self._lease = self._new_lease()
             try:
                 self.worker.joins(await self._store.now())
-                await self._keeper.start()
+                await self._leases.add(self._lease)
             except LocktenderError as error:
-                log.warning("cannot join again yet: %s", error)
+                log.warning("failed to join again: %s", error)
                 self.worker.forget()
-                await asyncio.sleep(JOIN_AGAIN_SECONDS)
+                await asyncio.sleep(RETRY_JOIN_SECONDS)
             else:
                 break
         self.worker.watch_loop()

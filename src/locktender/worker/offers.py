@@ -1,151 +1,141 @@
-"""Orders: what a leader elsewhere has for this process's worker, carried out.
+"""What a leader in another process has for this process's worker: offers, stops and drains.
 
-Offers are accepted or declined, attempts stopped, the worker drained. An offer
-whose acceptance got no answer is *doubtful*: the store may say that we run it.
-It is asked for again until there is an answer, because accepted and forgotten it
-would run for ever.
+Offers are accepted or declined, attempts stopped, the worker drained. An offer whose acceptance got no answer
+is *unanswered*: the store may say that we run it. It is accepted again until there is an answer, because a
+task that was accepted and never started would run for ever.
 
-A worker that may begin only so many tasks (`max_tasks`) says how many are left
-before it accepts, and one that declines says why it would: the leader hears of
-the answer and of that together, and offers nothing more that would be declined.
+A worker that may begin only so many tasks (`max_tasks`) publishes how many are left before it accepts, and one
+that declines publishes why it would: the leader reads the answer and the row together, and offers nothing more
+that would be declined.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from typing import NoReturn, Protocol
 
 import msgspec
 
+from locktender.base.background import repeat_forever
+from locktender.base.changes import End
 from locktender.base.clock import SECOND
 from locktender.base.config import Settings
-from locktender.base.errors import StoreError
 from locktender.base.graph import Graph
 from locktender.base.states import TaskState
 from locktender.kernel import render
 from locktender.kernel.node_state import PLAIN
 from locktender.observe.metrics import Metrics
-from locktender.store.protocol import Accept, Ended, Finish, Started, Store
-from locktender.worker.worker import Launch, LocalWorker
+from locktender.store.protocol import Accept, Finish, Started, Store
+from locktender.worker.worker import LocalWorker
 
 log: logging.Logger = logging.getLogger(__name__)
 _graph = msgspec.json.Decoder(Graph).decode
-MOST_GRAPHS = 1_000
-MOST_DECLINED = 1_000
-"""Tokens of offers that were declined here."""
+MAX_GRAPHS = 1_000
+MAX_DECLINED_TOKENS = 1_000
 
 Offers = list[tuple[int, int]]
 """(task, token)"""
 
 
-class OfferHandler:
-    def __init__(
-        self,
-        store: Store,
-        settings: Settings,
-        metrics: Metrics,
-        worker: Callable[[], LocalWorker],
-        leads: Callable[[], bool],
-        lost: Callable[[], bool],
-        drain: Callable[[], Awaitable[None]],
-        tell: Callable[[], Awaitable[None]],
-    ) -> None:
-        """`leads`: this process does; then its offers come with the leader's own commits.
+class OfferHost(Protocol):
+    """What the handler of offers needs of the worker's membership."""
 
-        `tell`: the worker's row is to say what it would take now.
-        """
+    @property
+    def worker(self) -> LocalWorker: ...
+    @property
+    def has_lease(self) -> bool: ...
+    @property
+    def leads(self) -> bool:
+        """This process leads: its tasks come with the leader's own commits."""
+        ...
+
+    async def drain(self) -> None: ...
+    async def publish(self) -> None:
+        """The worker's row says what it would take now."""
+        ...
+
+
+class OfferHandler:
+    def __init__(self, store: Store, settings: Settings, metrics: Metrics, host: OfferHost) -> None:
         self._store = store
         self._settings = settings
         self._metrics = metrics
-        self._worker = worker
-        self._leads = leads
-        self._lost = lost
-        self._drain = drain
-        self._tell = tell
-        self._doubtful: dict[int, int] = {}
+        self._host = host
+        self._unanswered: dict[int, int] = {}
         """Token → task."""
         self._declined: dict[int, None] = {}
-        self._taking = asyncio.Lock()
+        self._answering = asyncio.Lock()
         self._graphs: dict[str, Graph] = {}
 
-    def doubt(self, attempts: Offers) -> None:
-        """These may be written as accepted by us, though nobody began them: the answer was lost."""
-        self._doubtful |= {token: task for task, token in attempts}
+    def add_unanswered(self, attempts: Offers) -> None:
+        """These may be written as accepted by this worker, though it started none: the answer was lost."""
+        self._unanswered |= {token: task for task, token in attempts}
 
-    def doubtful(self) -> Offers:
-        """What may be ours without having begun. Asked from any thread."""
-        return [(task, token) for token, task in list(self._doubtful.items())]
+    def unanswered(self) -> Offers:
+        """Attempts that may be ours and were not started. Called from any thread."""
+        return [(task, token) for token, task in list(self._unanswered.items())]
 
     def forget(self) -> None:
-        """The lease is lost: whatever it was, it is given to others."""
-        self._doubtful.clear()
+        """The lease is lost: other workers get these tasks."""
+        self._unanswered.clear()
 
     async def settled(self, seconds: float) -> None:
-        """Returns when what is being accepted right now is begun, or after `seconds`."""
+        """Returns when the offers that are being accepted right now are started, or after `seconds`."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(seconds), self._taking:
+            async with asyncio.timeout(seconds), self._answering:
                 pass
 
-    async def obey(self) -> None:
+    async def run(self) -> NoReturn:
         """For as long as the process lives. A lost notification costs a poll."""
-        while True:
-            try:
-                await self._hear()
-            except StoreError as error:
-                log.warning("orders are not read: %s", error)
-                await asyncio.sleep(self._settings.poll_us / SECOND)
-            except Exception:
-                # A worker that renews its lease and obeys nobody would hold what it has for ever.
-                log.exception("an error of our own among the orders; going on")
-                await asyncio.sleep(self._settings.poll_us / SECOND)
+        await repeat_forever(self._receive, "read offers", self._settings.poll_us / SECOND)
 
-    async def _hear(self) -> None:
-        patience = 0 if self._doubtful else self._settings.poll_us
-        heard = await self._store.hear(self._worker().id, patience)
-        if self._lost():
+    async def _receive(self) -> None:
+        timeout_us = 0 if self._unanswered else self._settings.poll_us
+        heard = await self._store.hear(self._host.worker.id, timeout_us)
+        if not self._host.has_lease:
             return
-        if self._doubtful:
-            await self._take([(task, token) for token, task in self._doubtful.items()])
-        if self._leads():
+        if self._unanswered:
+            await self._answer([(task, token) for token, task in self._unanswered.items()])
+        if self._host.leads:
             return
         if heard.offers:
-            await self._take(heard.offers)
+            await self._answer(heard.offers)
         if heard.look:
-            await self._look()
+            await self._read()
 
-    async def _look(self) -> None:
-        worker = self._worker()
+    async def _read(self) -> None:
+        worker = self._host.worker
         orders = await self._store.orders(worker.id)
         if offers := [(order.task, order.token) for order in orders if order.kind == "offer"]:
-            await self._take(offers)
+            await self._answer(offers)
         for order in orders:
             if order.kind == "stop":
                 worker.stop(order.token, "cancel")
             elif order.kind == "drain" and not worker.draining:
-                await self._drain()
-
-    async def _take(self, offers: Offers) -> None:
-        async with self._taking:
-            # A notification may tell of what was found among the orders, and answered, before it came.
-            new = [each for each in offers if not self._answered(each[1])]
-            self.doubt(new)
-            await self._answer(new)
-            for _, token in offers:
-                self._doubtful.pop(token, None)
-
-    def _answered(self, token: int) -> bool:
-        return token in self._declined or self._worker().begun(token)
+                await self._host.drain()
 
     async def _answer(self, offers: Offers) -> None:
-        worker = self._worker()
+        async with self._answering:
+            # A notification may name offers that were read from the store, and answered, before it came.
+            new = [each for each in offers if not self._answered(each[1])]
+            self.add_unanswered(new)
+            await self._accept_or_decline(new)
+            for _, token in offers:
+                self._unanswered.pop(token, None)
+
+    def _answered(self, token: int) -> bool:
+        return token in self._declined or self._host.worker.begun(token)
+
+    async def _accept_or_decline(self, offers: Offers) -> None:
+        worker = self._host.worker
         room = 0 if worker.draining else worker.room
         accepted, declined = offers[:room], offers[room:]
         try:
-            # First: what is declined by a worker that seems to want more is offered to it again, at once.
+            # First: an offer that is declined by a worker that seems to want more comes again at once.
             if worker.accepting(len(accepted)) or declined:
-                await self._tell()
+                await self._host.publish()
             if declined:
                 await self._decline(worker, declined)
             if accepted:
@@ -155,22 +145,28 @@ class OfferHandler:
 
     async def _decline(self, worker: LocalWorker, offers: Offers) -> None:
         reason = "draining" if worker.draining else "enough tasks run"
-        back = [Ended(*each, TaskState.HANDED_BACK, reason=reason) for each in offers]
+        back = [End(*each, TaskState.HANDED_BACK, reason=reason) for each in offers]
         await self._store.finish(Finish(worker.id, back))
         self._declined |= dict.fromkeys(token for _, token in offers)
-        if len(self._declined) > MOST_DECLINED:
-            self._declined = dict.fromkeys(list(self._declined)[-MOST_DECLINED // 2 :])
+        if len(self._declined) > MAX_DECLINED_TOKENS:
+            self._declined = dict.fromkeys(list(self._declined)[-MAX_DECLINED_TOKENS // 2 :])
 
     async def _accept(self, worker: LocalWorker, offers: Offers) -> None:
-        started = await self._store.accept(Accept(worker.id, offers))
+        accepted = await self._store.accept(Accept(worker.id, offers))
         self._metrics.claimed()
-        await self._know([each.graph for each in started])
-        for each in started:
-            self._launch(worker, each)
+        await self._fetch_graphs([each.graph for each in accepted])
+        for each in accepted:
+            try:
+                self._start(worker, each)
+            except Exception as error:
+                # One attempt that cannot be started must not keep the others from it.
+                task, token = each.task.id, each.task.token
+                log.exception("failed to start task %s", task)
+                worker.refuse(task, token, f"it cannot be begun: {error!r}")
 
-    async def _know(self, graphs: list[str]) -> None:
-        """Fetch the graphs of what was accepted; a worker mostly has them already."""
-        if len(self._graphs) > MOST_GRAPHS:
+    async def _fetch_graphs(self, graphs: list[str]) -> None:
+        """A worker mostly has them already."""
+        if len(self._graphs) > MAX_GRAPHS:
             self._graphs.clear()
         for digest in graphs:
             if digest not in self._graphs:
@@ -178,26 +174,24 @@ class OfferHandler:
                 try:
                     self._graphs[digest] = _graph(body)
                 except msgspec.MsgspecError:
-                    log.exception("graph %s cannot be read", digest)
+                    log.exception("failed to read graph %s", digest)
 
-    def _launch(self, worker: LocalWorker, started: Started) -> None:
-        row = started.task
-        try:
-            worker.launch([self._launch_of(started)])
-        except Exception as error:
-            # One attempt that cannot be begun must not keep the others from it.
-            log.exception("task %s cannot be begun", row.id)
-            worker.refuse(row.id, row.token, f"it cannot be begun: {error!r}")
-
-    def _launch_of(self, started: Started) -> Launch:
-        row = started.task
-        graph = self._graphs.get(started.graph)
+    def _start(self, worker: LocalWorker, accepted: Started) -> None:
+        row = accepted.task
+        graph = self._graphs.get(accepted.graph)
         if graph is None:
-            raise LookupError(f"its graph {started.graph} cannot be read")
+            raise LookupError(f"its graph {accepted.graph} cannot be read")
         node = graph.nodes[row.node]
         call = row.input or render.NULL
         if row.idx != PLAIN:
-            call = render.merge(node, started.shared, call)
-        return Launch(
-            row.id, row.token, row.attempt, started.run_id, node, call, graph.flow, started.trace
+            call = render.merge(node, accepted.shared, call)
+        worker.start(
+            row.id,
+            row.token,
+            row.attempt,
+            accepted.run_id,
+            node,
+            call,
+            graph.flow,
+            accepted.trace,
         )

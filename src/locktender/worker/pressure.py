@@ -1,28 +1,17 @@
-"""How much of the memory this process may use is in use.
+"""The pressure on a worker (memory, how long its tasks take, how full it is), and what it asks for under it.
 
-In a container the machine's memory says nothing: the kernel kills at the limit
-of the control group. So the group's limit counts where there is one, its own or
-that of any group above it, whichever is nearest to being reached. Pages of
-files that nobody has touched for a while are not counted: the kernel drops them
-before it kills anybody (Docker and Kubernetes count alike).
+In a container the machine's memory says nothing: the kernel kills at the limit of the control group. So the
+limit of the process's own group counts, or that of any group above it, whichever is nearest to being reached.
+Pages of files that nobody has touched for a while are not counted: the kernel drops them before it kills
+(Docker and Kubernetes count alike).
 
-What a worker feels: memory, how long its tasks take, how full it is; and what it asks for under it.
+`Pressure` is made and asked on the worker's loop; its attributes are plain values that the lease thread may
+read at any moment. Each renewal of the lease carries the claim. A claim that changed because pressure set in or
+ended must not wait for the next one: `claim` says so, at most ten times a second, because a worker that fills
+and empties quickly would otherwise write more rows than ends of tasks.
 
-Made and asked on the worker's loop; its attributes are plain values that the
-thread of the lease may read at any moment, to describe the worker with.
-
-The coordinator learns the claim with each beat. A claim that changed in kind,
-because pressure set in or ended, must not wait for the next one: `claim` says
-so. It does not say so more than ten times a second: a worker that fills and
-empties quickly would otherwise write more beats than ends of tasks.
-
-What any beat says is what was last told, and not what is felt by then: a beat
-that said on its own that the worker is full would never be taken back by one
-that believes nobody has heard of it, and the worker would stand idle.
-
-That memory or latency presses is logged when it sets in and when it ends, and
-not more than once in ten seconds: the thresholds have some play, but a body
-that fills and frees memory may go through all of it every second.
+A row always carries the claim that was last published as urgent or unchanged, and not what is felt by then: a
+renewal that said on its own that the worker is full would be corrected by nobody, and the worker would be idle.
 """
 
 from __future__ import annotations
@@ -41,7 +30,7 @@ from locktender.kernel.claim import ClaimPolicy, Felt, Load, claim_size
 from locktender.kernel.explain_workers import pressures
 
 READ_EVERY_US = 250_000
-"""A reading is kept this long: it costs a few system calls."""
+"""A reading costs a few system calls."""
 
 
 class _Version(NamedTuple):
@@ -137,7 +126,7 @@ def _machine() -> tuple[int, int]:
 
 log: logging.Logger = logging.getLogger(__name__)
 LOG_EVERY_US: int = 10 * SECOND
-TELL_EVERY_US = 100_000
+PUBLISH_EVERY_US = 100_000
 P99 = 0.99
 
 
@@ -147,7 +136,7 @@ class ClaimAsked(NamedTuple):
     standing: int
     """What its row says (`WorkerRow.claim`): valid until it says otherwise."""
     urgent: bool
-    """The coordinator must hear of it now and not at the next beat."""
+    """The leader must read it now and not with the next renewal."""
 
 
 class Pressure:
@@ -160,8 +149,8 @@ class Pressure:
         self._gauge = gauge or MemoryGauge()
         self._durations = MinuteSketch(now)
         self._read_at: int | None = None
-        self._told = Felt()
-        self._told_at: int | None = None
+        self._published = Felt()
+        self._published_at: int | None = None
         self._logged: frozenset[str] = frozenset()
         self._logged_at: int | None = None
         self.felt: Felt = Felt()
@@ -193,7 +182,7 @@ class Pressure:
         claim = claim_size(load, self._policy, self.felt)
         self.felt, self.size = claim.felt, claim.size
         urgent = self._urgent(now)
-        if self.felt == self._told:
+        if self.felt == self._published:
             self.standing, self.share = claim.standing, claim.share
             self.pressed = self._thresholds()
             self.full = tuple(sorted(claim.felt.nearly_full))
@@ -213,7 +202,7 @@ class Pressure:
         if pressed.keys() == self._logged:
             return
         if self._logged_at is not None and now - self._logged_at < LOG_EVERY_US:
-            return  # whatever holds by then is told
+            return  # what holds by then is logged
         self._logged, self._logged_at = frozenset(pressed), now
         if pressed:
             why = ", ".join(pressures(pressed, self.memory, self.p99_us))
@@ -222,18 +211,22 @@ class Pressure:
             log.info("this worker uses all its permits again: the pressure has ended")
 
     def _urgent(self, now: int) -> bool:
-        # A claim is nothing only under pressure: permits in use are counted by the coordinator itself.
-        if self.felt == self._told:
+        # A claim is nothing only under pressure: the leader counts permits in use itself.
+        if self.felt == self._published:
             return False
-        eased = not _holds_back_more(self.felt, self._told)
-        if not eased and self._told_at is not None and now - self._told_at < TELL_EVERY_US:
+        eased = not _holds_back_more(self.felt, self._published)
+        if (
+            not eased
+            and self._published_at is not None
+            and now - self._published_at < PUBLISH_EVERY_US
+        ):
             return False  # asked again later it is urgent still
-        self._told, self._told_at = self.felt, now
+        self._published, self._published_at = self.felt, now
         return True
 
 
 def _holds_back_more(felt: Felt, before: Felt) -> bool:
-    """That it lets go is told without delay: a worker that waits to say so stands idle."""
+    """The end of pressure is published without delay: until then the worker is idle."""
     return (
         bool(felt.nearly_full - before.nearly_full)
         or (felt.memory and not before.memory)

@@ -1,25 +1,12 @@
-"""Attempts that were told to stop and have not: named in the log, and carried by the worker's beat.
+"""What a worker reports of its attempts: progress, logged lines, and attempts that do not stop.
 
-A thread cannot be stopped, and an async body may swallow its cancellation. Such
-an attempt stays *running*, with its permit and its slots, until it ends by
-itself. Whoever waits for those must be able to see it.
+Progress costs no write: a call replaces one value here, and the next renewal of the lease carries the latest
+value of each attempt in the worker's row. Logged lines are written as one row per attempt, in batches, before
+its end is delivered, so that a client that sees the end finds them; if that write fails the end goes on without
+them. An attempt that was asked to stop and did not (a thread cannot be stopped, an async body may swallow its
+cancellation) stays *running* with its permit and its slots: it is named in the log and in the worker's row.
 
-Looked for on the worker's loop; `notes` is replaced as a whole, so that the
-thread of the lease may read it at any moment.
-
-How far attempts are, by their own word: the latest of each, carried by the worker's beat.
-
-A call of `progress()` writes nothing: it replaces one value here. The beat that
-renews the lease anyway takes what is there along, so that progress costs no
-write of its own, however many tasks report how often, and is seen by others
-within one beat. It is bounded in number and bytes, and goes with its attempt.
-
-What attempts logged, on its way to the store: one row per attempt, before its end is told.
-
-While one write is on its way the next batch gathers, so that a thousand tasks
-that log cost a few writes and not a thousand. An attempt's end waits for its
-lines, so that whoever sees the end finds them. If the store does not take them
-the end goes on without: lines are worth a warning, not a task.
+The lease thread reads what the row carries at any moment: values are replaced as a whole, or under a lock.
 """
 
 from __future__ import annotations
@@ -39,11 +26,11 @@ from locktender.store.protocol import Store
 from locktender.worker.executors.protocol import Stopping
 
 log: logging.Logger = logging.getLogger(__name__)
-PATIENCE_US: int = SECOND
-"""What ends within it ended as it was told."""
+STOP_US: int = SECOND
+"""An attempt that ends within it has stopped as asked."""
 MAX_STUBBORN = 100
-"""How many a beat carries: of more, those that were told first."""
-MOST_LINES = 10
+"""How many the worker's row names: of more, those that were asked to stop first."""
+MAX_LOG_LINES = 10
 """How many are named in the log at a time."""
 _ADVICE = {
     "async": "let CancelledError through, or take blocking calls to a thread",
@@ -54,7 +41,7 @@ _ADVICE = {
 class StubbornReports:
     def __init__(self) -> None:
         self.notes: list[Stubborn] = []
-        """What the next beat carries."""
+        """What the worker's row names."""
         self._ahead_us = 0
         self._named: set[int] = set()
 
@@ -62,9 +49,9 @@ class StubbornReports:
         """It was `at` by the store when it was `now` by the process's own clock."""
         self._ahead_us = at - now
 
-    def look(self, now: int, stopping: Iterable[tuple[str, Stopping]]) -> bool:
-        """`stopping`: each with its kind of executor. Whether there are some that nobody has heard of yet."""
-        late = [(kind, each) for kind, each in stopping if now - each.since_us >= PATIENCE_US]
+    def update(self, now: int, stopping: Iterable[tuple[str, Stopping]]) -> bool:
+        """`stopping`: each with its kind of executor. Whether there are some that were not named before."""
+        late = [(kind, each) for kind, each in stopping if now - each.since_us >= STOP_US]
         if not late and not self.notes:
             return False
         late.sort(key=lambda of: of[1].since_us)
@@ -74,7 +61,7 @@ class StubbornReports:
         ]
         new = [(kind, each) for kind, each in late if each.token not in self._named]
         self._named = {each.token for _, each in late}
-        for kind, each in new[:MOST_LINES]:
+        for kind, each in new[:MAX_LOG_LINES]:
             log.warning(
                 "task %s (step %s) was told to stop %s ago (%s) and still runs, with its permit and its slots; %s",
                 each.task,
@@ -83,19 +70,19 @@ class StubbornReports:
                 each.reason,
                 _ADVICE.get(kind, "its process is being ended"),
             )
-        if len(new) > MOST_LINES:
-            log.warning("%s more were told to stop and still run", len(new) - MOST_LINES)
+        if len(new) > MAX_LOG_LINES:
+            log.warning("%s more were told to stop and still run", len(new) - MAX_LOG_LINES)
         return bool(new)
 
 
 MAX_PROGRESS: Final = 256
-"""How many attempts' progress a beat carries: of more, those that spoke last."""
+"""How many attempts' progress the worker's row carries: of more, the latest."""
 MAX_MESSAGE: Final = 160
-"""Bytes. With `MAX_PROGRESS` it keeps a beat's share below 64 kB."""
+"""Bytes. With `MAX_PROGRESS` it keeps the row's share below 64 kB."""
 
 
 class ProgressReports:
-    """Written by bodies in any thread, read by the thread that beats."""
+    """Written by bodies in any thread, read by the lease thread."""
 
     def __init__(self, most: int = MAX_PROGRESS) -> None:
         self._most = most
@@ -117,13 +104,13 @@ class ProgressReports:
                 self._latest.pop(token, None)
 
     def notes(self) -> list[Progress]:
-        """What the next beat carries."""
+        """What the worker's row carries."""
         with self._lock:
             return list(self._latest.values())
 
 
 def progress_of(token: int, done: object, total: object, message: object) -> Progress:
-    """Checked here: a number that JSON does not have would spoil the beat of the whole worker."""
+    """Checked here: a number that JSON does not have would spoil the row of the whole worker."""
     return Progress(
         token,
         _number(done, "done"),
@@ -147,7 +134,7 @@ def _number(value: object, field: str) -> float:
     return number
 
 
-BATCH = 100
+LOG_ROWS_PER_WRITE = 100
 """Rows of at most 64 kB per write."""
 
 
@@ -162,14 +149,17 @@ class LogReports:
         loop = asyncio.get_running_loop()
         stored: asyncio.Future[None] = loop.create_future()
         self._waiting.append((row, stored))
-        # A task of its own: whoever waits may be cancelled, the others' lines go on.
+        # A task of its own: a caller may be cancelled, the lines of the others are written all the same.
         if self._writer is None or self._writer.done():
             self._writer = loop.create_task(self._write(), name="locktender-logs")
         await stored
 
     async def _write(self) -> None:
         while self._waiting:
-            batch, self._waiting = self._waiting[:BATCH], self._waiting[BATCH:]
+            batch, self._waiting = (
+                self._waiting[:LOG_ROWS_PER_WRITE],
+                self._waiting[LOG_ROWS_PER_WRITE:],
+            )
             try:
                 await self._store_rows([row for row, _ in batch])
             finally:
@@ -181,4 +171,4 @@ class LogReports:
         try:
             await self._store.keep_logs(rows)
         except LocktenderError as error:
-            log.warning("what %s attempts logged is lost: %s", len(rows), error)
+            log.warning("failed to store the log of %s attempts: %s", len(rows), error)

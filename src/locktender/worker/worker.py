@@ -1,7 +1,7 @@
-"""The worker: runs accepted attempts in its executors and tells how each ended, exactly once.
+"""The worker: runs accepted attempts in its executors and delivers the end of each exactly once.
 
-It knows nothing of leaders: whoever accepted an attempt hands it in with
-`launch`, and `deliver` takes the end to wherever it has to be written.
+It knows nothing of leaders. The leader of this process, or the code that accepted an offer, calls `start`;
+`WorkerHost.deliver` takes the end to where it has to be written.
 """
 
 from __future__ import annotations
@@ -10,13 +10,15 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Protocol
 
 import msgspec
 
 from locktender.base import version
+from locktender.base.background import BackgroundTasks
+from locktender.base.changes import End
 from locktender.base.clock import Clock
 from locktender.base.config import Settings
 from locktender.base.errors import LocktenderError
@@ -27,10 +29,8 @@ from locktender.flows.registry import Registry
 from locktender.observe.metrics import Metrics
 from locktender.store.blob_values import BlobValues, has_blob
 from locktender.store.protocol import Store
-from locktender.worker.executors.async_ import AsyncExecutor
-from locktender.worker.executors.process import ProcessExecutor
+from locktender.worker.executor_set import ExecutorSet
 from locktender.worker.executors.protocol import Attempt, Executor, Outcome, StopReason
-from locktender.worker.executors.thread import ThreadExecutor
 from locktender.worker.executors.workdirs import WorkRoot
 from locktender.worker.lifetime import NO_END, Lifetime
 from locktender.worker.loop_lag import LoopLag
@@ -39,41 +39,23 @@ from locktender.worker.reports import LogReports, ProgressReports, StubbornRepor
 
 log: logging.Logger = logging.getLogger(__name__)
 _dump = msgspec.json.Encoder().encode
-MOST_REMEMBERED = 20_000
-"""Tokens of attempts that were begun here."""
-LAST_ACT_SECONDS = 1.0
+MAX_REMEMBERED_TOKENS = 20_000
+"""Of attempts that were started here, beside those that still run."""
+EMPTY_WORK_ROOT_SECONDS = 1.0
 """How long a process that must end may take to remove its work directories."""
 
 
-class Launch(NamedTuple):
-    """An accepted attempt with all it needs to run."""
+class WorkerHost(Protocol):
+    """What a worker needs of the membership it works under."""
 
-    task: int
-    token: int
-    attempt: int
-    run_id: str
-    node: Node
-    call: bytes
-    flow: str = ""
-    trace: str | None = None
-    """The submitter's, if it had one."""
+    def deliver(self, end: End) -> None: ...
+    def attempts_changed(self) -> None:
+        """An attempt was started or has ended."""
+        ...
 
-
-class End(NamedTuple):
-    """How an attempt ended, ready to be written."""
-
-    task: int
-    token: int
-    state: str
-    output: bytes | None = None
-    error: bytes | None = None
-    reason: str = ""
-    worker: str = ""
-    """Whose attempt it was: nobody else may write its end."""
-
-
-def _nobody() -> None:
-    return None
+    def live_fd(self, worker: str) -> int | None:
+        """The lock that says the worker is alive, for its children to inherit."""
+        ...
 
 
 class LocalWorker:
@@ -83,52 +65,49 @@ class LocalWorker:
         clock: Clock,
         store: Store,
         registry: Registry,
-        deliver: Callable[[End], None],
+        host: WorkerHost,
         metrics: Metrics | None = None,
         lifetime: Lifetime | None = None,
     ) -> None:
         self.id: str = f"{socket.gethostname()}-{os.getpid()}-{os.urandom(4).hex()}"
         self.since: int = 0
         self.draining: bool = False
-        self.live_fd: Callable[[str], int | None] | None = None
-        """Where the lock is that says this worker lives; set by whoever keeps its lease."""
-        self.expired: Callable[[], bool] = lambda: False
-        """Whether what runs must have been stopped by now; set by whoever keeps its lease."""
+        self.pressure: Pressure = Pressure(settings, clock.monotonic())
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._clock = clock
-        self._store = store
         self._registry = registry
-        self._deliver = deliver
+        self._host = host
         self._metrics = metrics or Metrics()
-        self.pressure: Pressure = Pressure(settings, clock.monotonic())
         self._lifetime = lifetime or Lifetime(settings, clock)
-        self._left_told = settings.claim_batch
-        """How many tasks it may still be offered in its life, as far as that was told."""
-        self.on_change: Callable[[], None] = _nobody
-        """Told whenever attempts begin or end."""
+        self._published_room = settings.claim_batch
+        """How many tasks it may still be offered in its life, as its row last said."""
         self._kinds: frozenset[str] = frozenset()
         self._known_steps = -1
         self._work_root = WorkRoot(Path(settings.work_dir))
         self._permits = settings.permits()
-        self._executors: dict[str, Executor] = {}
+        self._executors = ExecutorSet(
+            self._permits, clock, settings.max_value_bytes, self._inherited
+        )
         self._progress = ProgressReports()
         self._stubborn = StubbornReports()
         self._logs = LogReports(store)
-        self._loop_watch: LoopLag | None = None
+        self._loop_lag: LoopLag | None = None
         self._where: dict[int, Executor] = {}
-        self._carrier = BlobValues(store, lambda: self._silent or self.expired())
+        self._blobs = BlobValues(store, self._must_not_run)
         self._fetching: dict[int, StopReason | None] = {}
-        """Token → what it was told to stop for, before its body could begin."""
-        self._in_hand: dict[int, int] = {}
-        """Token → task of what was begun here and has not been told to have ended."""
+        """Token → why it was stopped, while its arguments are fetched."""
+        self._unended: dict[int, int] = {}
+        """Token → task of attempts that were started here and whose end was not delivered yet."""
         self._begun: dict[int, None] = {}
-        self._held_back: list[Launch] = []
+        self._held_back: list[tuple[Attempt, str]] = []
+        """Attempts that wait for the next renewal of the lease, each with its kind of executor."""
         self._since: dict[int, int] = {}
-        """Token → when it was accepted, on the process's own clock."""
-        self._chores: set[asyncio.Task[None]] = set()
+        """Token → when its body was started, on the boot-time clock."""
+        self._background = BackgroundTasks()
         self._silent = False
-        self._lives_until_us = 0
+        self._stop_at_us = 0
+        """When all it runs must have stopped unless the lease is renewed, on the boot-time clock; 0: no lease."""
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -152,35 +131,35 @@ class LocalWorker:
             pressed=self.pressure.pressed,
             free=self.pressure.size,
             labels=self._settings.worker_labels,
-            # Copied first: steps may be defined while this is asked from the lease's thread.
+            # Copied first: steps may be defined while the lease thread calls this.
             steps={name: step.signature for name, step in dict(self._registry.steps).items()},
             flows={name: flow.signature for name, flow in dict(self._registry.flows).items()},
             draining=self.draining,
             in_flight=len(self._where),
             memory=self.pressure.memory,
             p99_us=self.pressure.p99_us,
-            lag_us=0 if self._loop_watch is None else self._loop_watch.worst_us(),
+            lag_us=0 if self._loop_lag is None else self._loop_lag.worst_us(),
             progress=self._progress.notes(),
             stubborn=self._stubborn.notes,
             provision=self._settings.provision,
             since=self.since,
         )
 
-    def describe_own(self, given: int, coming: Iterable[tuple[int, int]]) -> WorkerRow:
-        """For the leader of this process, which starts tasks here without asking.
+    def describe_own(self, given: int, unstarted: Iterable[tuple[int, int]]) -> WorkerRow:
+        """For the leader of this process, which starts tasks here without an offer.
 
-        `given`: how many it has given in its term; `coming`: (task, token) of those it has not launched
+        `given`: how many it has given in its term; `unstarted`: (task, token) of those it has not started
         yet. The claim is for its whole term: with it no more are begun than `max_tasks` allows.
         """
         row, room = self.describe(), self.room
         if room == NO_END:
             return row
-        unbegun = sum(token not in self._begun for _, token in coming)
+        unbegun = sum(token not in self._begun for _, token in unstarted)
         return msgspec.structs.replace(row, claim=max(0, given + room - unbegun))
 
     @property
     def in_flight(self) -> int:
-        """Accepted and not ended: also what its arguments are still being fetched for."""
+        """Attempts that were accepted and have not ended, also those whose arguments are being fetched."""
         return len(self._where) + len(self._fetching)
 
     @property
@@ -189,20 +168,20 @@ class LocalWorker:
         return self._lifetime.room
 
     def accepting(self, count: int) -> bool:
-        """So many are about to be begun (0: they have). Whether whoever offers must hear of it before.
+        """So many are about to be begun (0: they have). Whether its row must say so before.
 
-        Towards the end of its life what was told allows for more than is left: each acceptance makes
-        room for another offer, which would be refused, and come again, until the worker is gone.
+        Towards the end of its life its row allows for more than is left: each acceptance makes room for
+        another offer, which would be declined, and come again, until the worker is gone.
         """
         self._lifetime.accepting(count)
-        return count > 0 and self._less_is_left()
+        return count > 0 and self._room_shrank()
 
-    def _less_is_left(self) -> bool:
-        """Whether less may be offered from here on than was told. Asked once, it is told."""
-        left = self._lifetime.offerable
-        less = left < self._left_told
-        self._left_told = left if less else self._left_told
-        return less
+    def _room_shrank(self) -> bool:
+        """Whether fewer may be offered from here on than its row says. Asked once, the caller publishes it."""
+        room = self._lifetime.offerable
+        shrank = room < self._published_room
+        self._published_room = room if shrank else self._published_room
+        return shrank
 
     def ask(self) -> ClaimAsked:
         """What it would take now, under the pressure it feels."""
@@ -210,137 +189,128 @@ class LocalWorker:
         if len(steps) != self._known_steps:
             self._known_steps = len(steps)
             self._kinds = frozenset(step.executor for step in steps.values())
-        flying = {kind: each.in_flight for kind, each in self._executors.items()}
+        flying = self._executors.in_flight()
         used = self._kinds | flying.keys()
         permits = {kind: n for kind, n in self._permits.items() if kind in used}
         asked = self.pressure.claim(self._clock.monotonic(), flying, permits)
-        return asked._replace(urgent=True) if self._less_is_left() else asked
+        return asked._replace(urgent=True) if self._room_shrank() else asked
 
     def watch_loop(self) -> None:
-        """From here on it is noticed when something holds the loop."""
-        self._loop_watch = LoopLag(
+        """From here on a step that blocks the loop is noticed."""
+        self._loop_lag = LoopLag(
             self._loop,
-            self._holder,
+            self._executors.on_loop_now,
             self._clock,
             self._settings.loop_lag_us,
             self._metrics.held_loop,
         )
-        self._loop_watch.start()
-
-    def _holder(self) -> Attempt | None:
-        executor = self._executors.get("async")
-        return executor.holder() if isinstance(executor, AsyncExecutor) else None
+        self._loop_lag.start()
 
     # -- attempts ----------------------------------------------------------------------------------
 
-    def launch(self, launches: Iterable[Launch]) -> None:
-        if self._silent or self.expired():
-            # Accepted before this process was stopped, and others may run it by now. It begins with the
-            # next renewal; if there is none, it is theirs.
-            self._held_back += launches
+    def start(
+        self,
+        task: int,
+        token: int,
+        number: int,
+        run_id: str,
+        node: Node,
+        call: bytes,
+        flow: str = "",
+        trace: str | None = None,
+    ) -> None:
+        """Run attempt `number` of a task, which is written as running. A repetition changes nothing."""
+        if token in self._begun:
+            # Its acceptance was repeated: an answer was lost, or it was offered in two ways at once.
             return
-        for launch in launches:
-            if launch.token in self._begun:
-                # Its acceptance was repeated: an answer was lost, or it was offered in two ways at once.
-                continue
-            self._remember(launch.token)
-            self._in_hand[launch.token] = launch.task
+        step = self._registry.steps.get(node.step)
+        if step is None:
+            self._remember(token)
             self._lifetime.began()
-            self.on_change()
-            if has_blob(launch.call):
-                self._fetching[launch.token] = None
-                self._empty.clear()
-                self._chore(self._fetch_and_start(launch))
-            else:
-                self._start(launch)
+            self.refuse(task, token, f"this worker does not know step {node.step}")
+            return
+        attempt = Attempt(
+            task,
+            token,
+            run_id,
+            step,
+            call,
+            node.timeout_us,
+            number,
+            self._work_root.path,
+            flow=flow,
+            worker=self.id,
+            trace=trace,
+            progress=self._progress,
+        )
+        self._begin(attempt, node.executor)
+
+    def _begin(self, attempt: Attempt, kind: str) -> None:
+        now, token = self._clock.monotonic(), attempt.token
+        if self._silent or 0 < self._stop_at_us <= now:
+            # Accepted before this process was paused, and another worker may run it by now. It begins with
+            # the next renewal of the lease; if there is none, it belongs to the other worker.
+            self._held_back.append((attempt, kind))
+            return
+        self._remember(token)
+        self._unended[token] = attempt.task
+        self._lifetime.began()
+        self._host.attempts_changed()
+        if has_blob(attempt.call):
+            self._fetching[token] = None
+            self._empty.clear()
+            self._background.start(self._fetch_and_run(attempt, kind), "start an attempt")
+        else:
+            self._run(attempt, kind, now)
 
     def begun(self, token: int) -> bool:
-        """Whether this attempt was begun here, also if it has ended since."""
+        """Whether this attempt was started here, also if it has ended since."""
         return token in self._begun
 
     def _remember(self, token: int) -> None:
         self._begun[token] = None
-        if len(self._begun) > MOST_REMEMBERED + len(self._where):
-            old = list(self._begun)[: MOST_REMEMBERED // 2]
+        if len(self._begun) > MAX_REMEMBERED_TOKENS + len(self._where):
+            old = list(self._begun)[: MAX_REMEMBERED_TOKENS // 2]
             for each in old:
                 if each not in self._where:
                     del self._begun[each]
 
-    def _start(self, launch: Launch) -> None:
-        step = self._registry.steps.get(launch.node.step)
-        if step is None:
-            self.refuse(
-                launch.task, launch.token, f"this worker does not know step {launch.node.step}"
-            )
-            return
-        job = Attempt(
-            launch.task,
-            launch.token,
-            launch.run_id,
-            step,
-            launch.call,
-            launch.node.timeout_us,
-            launch.attempt,
-            self._work_root.path,
-            flow=launch.flow,
-            worker=self.id,
-            trace=launch.trace,
-            progress=self._progress,
-        )
-        executor = self._executor(launch.node.executor)
-        self._where[launch.token] = executor
-        self._since[launch.token] = self._clock.monotonic()
+    def _run(self, attempt: Attempt, kind: str, now: int) -> None:
+        executor = self._executors.get(kind)
+        self._where[attempt.token] = executor
+        self._since[attempt.token] = now
         self._empty.clear()
-        executor.start(job, self._ended)
+        executor.start(attempt, self._ended)
 
-    async def _fetch_and_start(self, launch: Launch) -> None:
+    async def _fetch_and_run(self, attempt: Attempt, kind: str) -> None:
         call: bytes | None = None
         why = ""
         try:
-            call = await self._carrier.fetch(launch.call)
+            call = await self._blobs.fetch(attempt.call)
         except LocktenderError as error:
             why = f"an argument cannot be fetched: {error}"
-        reason = self._fetching.pop(launch.token, None)
+        reason = self._fetching.pop(attempt.token, None)
         if reason is not None:
-            self._never_began(launch, reason)
+            # It was stopped while its arguments were fetched: its body never runs.
+            drained = reason in ("drain", "kill")
+            state = TaskState.HANDED_BACK if drained else TaskState.CANCELLED
+            self._deliver(attempt.task, attempt.token, state, reason=reason)
         elif call is None:
-            self.refuse(launch.task, launch.token, why)
+            self.refuse(attempt.task, attempt.token, why)
         else:
-            self._start(launch._replace(call=call))
+            attempt.call = call
+            self._run(attempt, kind, self._clock.monotonic())
         if not self.in_flight:
             self._empty.set()
 
-    def _never_began(self, launch: Launch, reason: StopReason) -> None:
-        """It was told to stop while its arguments were fetched: its body never runs."""
-        state = TaskState.HANDED_BACK if reason in ("drain", "kill") else TaskState.CANCELLED
-        self._tell(launch.task, launch.token, state, reason=reason)
-
     def refuse(self, task: int, token: int, message: str) -> None:
-        """An accepted attempt that cannot be begun here fails."""
+        """An accepted attempt that cannot be started here fails."""
         error = _dump(Failure("internal", f"internal: {message}"))
-        self._tell(task, token, TaskState.FAILED, error=error)
-
-    def _executor(self, kind: str) -> Executor:
-        executor = self._executors.get(kind)
-        if executor is None:
-            permits, clock = self._permits[kind], self._clock
-            limit = self._settings.max_value_bytes
-            if kind == "async":
-                executor = AsyncExecutor(permits, clock=clock, max_result=limit)
-            elif kind == "thread":
-                executor = ThreadExecutor(permits, clock=clock, max_result=limit)
-            else:
-                executor = ProcessExecutor(
-                    permits, clock=clock, max_result=limit, keep_fds=self._inherited()
-                )
-                # From its first child on: this worker may stand still before the next renewal.
-                executor.extend(self._lives_until_us)
-            self._executors[kind] = executor
-        return executor
+        self._deliver(task, token, TaskState.FAILED, error=error)
 
     def _inherited(self) -> list[int]:
-        """Locks that say this worker lives: free only when its last child is gone too."""
-        fd = None if self.live_fd is None else self.live_fd(self.id)
+        """Locks that say this worker is alive: free only when its last child is gone too."""
+        fd = self._host.live_fd(self.id)
         return [self._work_root.lock_fd, *([] if fd is None else [fd])]
 
     def stop(self, token: int, reason: StopReason) -> None:
@@ -350,61 +320,65 @@ class LocalWorker:
         elif token in self._fetching:
             self._fetching[token] = self._fetching[token] or reason
 
-    def extend(self, deadline_us: int) -> None:
-        """The lease was renewed: children may live until `deadline_us` (boot-time clock)."""
-        self._lives_until_us = deadline_us
+    def extend(self, stop_at_us: int) -> None:
+        """The lease was renewed: what runs here may run until `stop_at_us` (boot-time clock)."""
+        self._stop_at_us = stop_at_us
         held_back, self._held_back = self._held_back, []
-        self.launch(held_back)
-        executor = self._executors.get("process")
-        if isinstance(executor, ProcessExecutor):
-            executor.extend(deadline_us)
+        for attempt, kind in held_back:
+            if attempt.token not in self._begun:
+                self._begin(attempt, kind)
+        self._executors.extend(stop_at_us)
+
+    def _must_not_run(self) -> bool:
+        return self._silent or 0 < self._stop_at_us <= self._clock.monotonic()
 
     # -- ends --------------------------------------------------------------------------------------
 
-    def _ended(self, job: Attempt, outcome: Outcome) -> None:
-        self._where.pop(job.token, None)
+    def _ended(self, attempt: Attempt, outcome: Outcome) -> None:
+        self._where.pop(attempt.token, None)
         now = self._clock.monotonic()
-        lasted_us = now - self._since.pop(job.token, now)
+        lasted_us = now - self._since.pop(attempt.token, now)
         self.pressure.finished(lasted_us)
         self._lifetime.ended()
-        self.on_change()
+        self._host.attempts_changed()
         if not self.in_flight:
             self._empty.set()
         if self._silent:
             return
         handed_back = outcome.reason in ("drain", "kill")
         state = TaskState.HANDED_BACK if handed_back else outcome.state
-        self._metrics.task_ended(job.step.name, state, lasted_us)
+        self._metrics.task_ended(attempt.step.name, state, lasted_us)
         if outcome.log is not None:
-            self._chore(self._keep_log_and_end(job, outcome, state, outcome.log))
+            work = self._keep_log_and_end(attempt, outcome, state, outcome.log)
+            self._background.start(work, "store the log of an attempt")
         else:
-            self._end(job, outcome, state)
+            self._end(attempt, outcome, state)
 
     async def _keep_log_and_end(
-        self, job: Attempt, outcome: Outcome, state: str, lines: bytes
+        self, attempt: Attempt, outcome: Outcome, state: str, lines: bytes
     ) -> None:
-        """First what it logged: whoever sees the end finds the lines."""
-        await self._logs.keep(LogRow(job.task, job.token, job.attempt, lines))
-        self._end(job, outcome, state)
+        """The log first: a client that sees the end finds the lines."""
+        await self._logs.keep(LogRow(attempt.task, attempt.token, attempt.attempt, lines))
+        self._end(attempt, outcome, state)
 
-    def _end(self, job: Attempt, outcome: Outcome, state: str) -> None:
+    def _end(self, attempt: Attempt, outcome: Outcome, state: str) -> None:
         output = outcome.output
         if output is not None and len(output) > self._settings.blob_over_bytes:
-            self._chore(self._put_blob_and_deliver(job, output))
+            self._background.start(self._put_blob_and_end(attempt, output), "store a large result")
             return
         error = None if outcome.failure is None else _dump(outcome.failure)
-        self._tell(job.task, job.token, state, output, error, outcome.reason or "")
+        self._deliver(attempt.task, attempt.token, state, output, error, outcome.reason or "")
 
-    async def _put_blob_and_deliver(self, job: Attempt, output: bytes) -> None:
+    async def _put_blob_and_end(self, attempt: Attempt, output: bytes) -> None:
         try:
-            ref = await self._carrier.put(output)
+            ref = await self._blobs.put(output)
         except LocktenderError as error:
             failure = Failure("internal", f"internal: the result cannot be kept: {error}")
-            self._tell(job.task, job.token, TaskState.FAILED, error=_dump(failure))
+            self._deliver(attempt.task, attempt.token, TaskState.FAILED, error=_dump(failure))
             return
-        self._tell(job.task, job.token, TaskState.COMPLETED, ref)
+        self._deliver(attempt.task, attempt.token, TaskState.COMPLETED, ref)
 
-    def _tell(
+    def _deliver(
         self,
         task: int,
         token: int,
@@ -413,23 +387,17 @@ class LocalWorker:
         error: bytes | None = None,
         reason: str = "",
     ) -> None:
-        self._in_hand.pop(token, None)
+        self._unended.pop(token, None)
         if not self._silent:
-            self._deliver(End(task, token, state, output, error, reason, self.id))
-
-    def _chore(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._chores.add(task)
-        task.add_done_callback(self._chores.discard)
+            self._host.deliver(End(task, token, state, output, error, reason, self.id))
 
     # -- the end of the worker ---------------------------------------------------------------------
 
-    def lose(self) -> list[int]:
-        """The lease is lost: stop everything, tell nobody. Tokens of what cannot be stopped are returned."""
+    def lose(self) -> None:
+        """The lease is lost: stop everything and deliver no end."""
         self._silent = True
         for token in [*self._where, *self._fetching]:
             self.stop(token, "lease_lost")
-        return [each.token for executor in self._executors.values() for each in executor.stopping()]
 
     async def emptied(self) -> None:
         """Returns when nothing runs."""
@@ -440,49 +408,33 @@ class LocalWorker:
         self.draining = True
         for token in list(self._fetching):
             self.stop(token, "drain")
-        left = await asyncio.gather(*(each.close(grace_us) for each in self._executors.values()))
-        while self._chores:  # keeping a log may be followed by putting a blob away
-            await asyncio.wait(self._chores)
+        left = await self._executors.close(grace_us)
+        await self._background.wait()
         self.find_stubborn()
-        return [token for tokens in left for token in tokens]
+        return left
 
-    def unfinished(self) -> list[tuple[int, int]]:
-        """(task, token) of what was told to stop and still runs."""
-        several = self._executors.values()
-        return [(each.task, each.token) for executor in several for each in executor.stopping()]
+    def stopping(self) -> int:
+        """How many attempts were asked to stop and still run."""
+        return len(self._executors.stopping())
 
-    def in_hand(self) -> list[tuple[int, int]]:
-        """(task, token) of all that was begun here and has not ended. Asked from any thread."""
-        return [(task, token) for token, task in list(self._in_hand.items())]
-
-    @property
-    def has_children(self) -> bool:
-        """Whether a body runs in a process of its own, which may outlive this one by a moment."""
-        executor = self._executors.get("process")
-        return executor is not None and executor.in_flight > 0
+    def unended(self) -> list[tuple[int, int]]:
+        """(task, token) of attempts started here whose end was not delivered yet. Called from any thread."""
+        return [(task, token) for token, task in list(self._unended.items())]
 
     def find_stubborn(self) -> bool:
-        """Look for attempts that do not stop; whether there are some that nobody has heard of yet."""
-        told = [(kind, each) for kind, of in self._executors.items() for each in of.stopping()]
-        return self._stubborn.look(self._clock.monotonic(), told)
+        """Find attempts that do not stop; whether there are some that no row has named yet."""
+        return self._stubborn.update(self._clock.monotonic(), self._executors.stopping())
 
     def outlives(self) -> bool:
-        """After `close`: whether a body has outlived it. Asked from any thread, also when the loop is gone."""
-        threads, on_loop = self._executors.get("thread"), self._executors.get("async")
-        if isinstance(threads, ThreadExecutor) and threads.alive:
-            return True
-        return on_loop is not None and on_loop.in_flight > 0 and self._loop.is_running()
+        """After `close`: whether a body still runs. Called from any thread, also when the loop is gone."""
+        return self._executors.outlives()
 
-    @property
-    def work_root(self) -> Path:
-        return self._work_root.path
-
-    def empty_work_root(self, within: float = LAST_ACT_SECONDS) -> None:
-        """Remove what bodies have in their work directories: the process ends right after it. From any thread."""
-        self._work_root.empty(within)
+    def empty_work_root(self, seconds: float = EMPTY_WORK_ROOT_SECONDS) -> None:
+        """Remove the files of bodies: the process ends right after this. Called from any thread."""
+        self._work_root.empty(seconds)
 
     def forget(self) -> None:
         """Give up the work directories: nothing runs any more."""
-        if self._loop_watch is not None:
-            self._loop_watch.stop()
+        if self._loop_lag is not None:
+            self._loop_lag.stop()
         self._work_root.close()

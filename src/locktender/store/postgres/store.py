@@ -118,6 +118,8 @@ class PostgresStore(Store):
     def __init__(self, url: str, clock: Clock | None = None, *, schema: str | None = None) -> None:
         """`clock` is for tests: it takes the place of the server's time, for all who use the schema."""
         self._made_of = url, clock, schema
+        self._commits_by: PostgresStore = self
+        """The store whose connection writes the leader's commits: a twin only renews its lease."""
         self.options: Options = parse(url, schema)
         self._clock = clock
         self._frozen_at: int | None = None
@@ -138,6 +140,7 @@ class PostgresStore(Store):
         twin = PostgresStore(url, clock, schema=schema)
         # Nobody waits on it: one listener per process is enough.
         twin.options = replace(self.options, listen="off")
+        twin._commits_by = self
         return twin
 
     async def open(self) -> None:
@@ -236,7 +239,7 @@ class PostgresStore(Store):
             return await self._lead(lambda tx: leader_verbs.elect(tx, elect))
         await self._clear_the_way()
         lines = self._opened
-        backend = lines.lead.backend
+        backend = self._commits_by._opened.lead.backend
         # Not behind the commits that wait for their turn; and not behind a submission that waits for its.
         line = next((each for each in (lines.write, lines.work) if not each.busy), lines.write)
         return await line.call(lambda tx: leader_verbs.renew(tx, elect, backend))

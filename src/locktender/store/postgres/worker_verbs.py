@@ -12,13 +12,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from locktender.base.changes import Order, TaskRow
+from locktender.base.changes import End, Order, TaskRow
 from locktender.base.events import NOBODY, Change, pack
 from locktender.base.states import TaskState
 from locktender.store.decode import decode_worker, encode
 from locktender.store.postgres.composed_sql import Parts, columns, sparse
 from locktender.store.postgres.session import PostgresSession, Row
-from locktender.store.protocol import Accept, Beat, Beaten, Ended, Finish, Started
+from locktender.store.protocol import Accept, Beat, Beaten, Finish, Started
 from locktender.store.worker_changes import changed, end_of, is_news, joined, left
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -132,8 +132,8 @@ async def _alive(tx: PostgresSession, worker: str) -> bool:
 
 async def finish(tx: PostgresSession, finish: Finish) -> list[tuple[int, int]]:
     """The stale ones, in the order they were given."""
-    stale: set[Ended] = set()
-    ended: list[Ended] = list(dict.fromkeys(finish.ended))
+    stale: set[End] = set()
+    ended: list[End] = list(dict.fromkeys(finish.ended))
     while ended:
         # A task named twice with different ends: the second is judged after the first was written.
         first = {each.task: each for each in reversed(ended)}
@@ -145,7 +145,7 @@ async def finish(tx: PostgresSession, finish: Finish) -> list[tuple[int, int]]:
     return [(each.task, each.token) for each in seen]
 
 
-async def _finish(tx: PostgresSession, worker: str, ended: list[Ended]) -> set[Ended]:
+async def _finish(tx: PostgresSession, worker: str, ended: list[End]) -> set[End]:
     rows: list[Sequence[object]] = []
     for each in ended:
         change = pack(end_of(each, TaskState.RUNNING)).decode()

@@ -33,7 +33,7 @@ class Liveness:
         self._guard = threading.Lock()
 
     def hold(self, owner: str) -> None:
-        """Holds the owner's lock until `drop`, `close` or the death of this process and its heirs."""
+        """Holds the owner's lock until `drop`, `close` or the death of this process and its children."""
         with self._guard:
             if owner in self._held:
                 return

@@ -229,7 +229,10 @@ class SqliteStore(Store):
 
     async def elect(self, elect: Elect) -> Leadership:
         live = self._opened.live
-        live.hold(elect.owner)
+        if not elect.term:
+            live.hold(
+                elect.owner
+            )  # a renewal comes from another thread's store, which cannot hold it too
         return await self._write(lambda tx: leader_verbs.elect(tx, elect, live.dead))
 
     async def resign(self, owner: str, term: int) -> None:

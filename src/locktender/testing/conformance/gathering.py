@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+from locktender.base.changes import End
 from locktender.base.model import Request
-from locktender.store.protocol import Accept, Ended, Finish, Gather
+from locktender.store.protocol import Accept, Finish, Gather
 from locktender.testing.conformance.world import (
     SceneLeader,
     StoreScene,
@@ -55,8 +56,8 @@ class TestGathering:
             Finish(
                 "w1",
                 [
-                    Ended(task, given, "completed", b"7"),
-                    Ended(declined, other, "handed_back", reason="draining"),
+                    End(task, given, "completed", b"7"),
+                    End(declined, other, "handed_back", reason="draining"),
                 ],
             )
         )

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import asyncio
 
+from locktender.base.changes import End
 from locktender.base.states import TASK_CHANGES
-from locktender.store.protocol import Accept, Ended, Expire, Finish, Store, Withdraw
+from locktender.store.protocol import Accept, Expire, Finish, Store, Withdraw
 from locktender.testing.conformance.world import LEASE, StoreScene, history, offered
 
 _TASKS = 40
@@ -57,7 +58,7 @@ class TestRacing:
         world.clock.advance(LEASE + 1)
 
         async def finish(pair: tuple[int, int]) -> bool:
-            return not await other.finish(Finish("w1", [Ended(*pair, "completed", b"1")]))
+            return not await other.finish(Finish("w1", [End(*pair, "completed", b"1")]))
 
         async def expire() -> set[tuple[int, int]]:
             lost = await store.expire(Expire(leader.term, 1, leader.actor))

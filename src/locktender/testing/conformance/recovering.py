@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from locktender.base.changes import TaskEnd
+from locktender.base.changes import End, TaskEnd
 from locktender.base.clock import SECOND
-from locktender.store.protocol import Accept, Ended, Expire, Finish, Lost, Withdraw
+from locktender.store.protocol import Accept, Expire, Finish, Lost, Withdraw
 from locktender.testing.conformance.world import (
     LEASE,
     SceneLeader,
@@ -94,7 +94,7 @@ class TestRecovering:
         store = await world.open()
         leader, run, pairs = await offered(store, tasks=3)
         await store.accept(Accept("w1", pairs[:2]))
-        await store.finish(Finish("w1", [Ended(*pairs[0], "completed", b"1")]))
+        await store.finish(Finish("w1", [End(*pairs[0], "completed", b"1")]))
         await join(store, "w2", 10 * LEASE)
         world.clock.advance(LEASE + 1)
         [lost] = await expire(leader)
@@ -145,7 +145,7 @@ class TestRecovering:
         assert (told.term, told.cycle) == (gone.term, gone.cycle)
         # Whoever reads the history in order must know first that the worker is gone.
         assert events.index(gone) < events.index(told)
-        assert await store.finish(Finish("w1", [Ended(*left, "completed", b"1")])) == [left]
+        assert await store.finish(Finish("w1", [End(*left, "completed", b"1")])) == [left]
 
     async def test_what_a_worker_says_it_leaves_is_its_own_while_its_lease_lives(
         self, world: StoreScene
@@ -157,7 +157,7 @@ class TestRecovering:
         world.clock.advance(LEASE)
         assert await expire(leader) == []
         assert {row.state for row in await store.tasks(run)} == {"running"}
-        assert await store.finish(Finish("w1", [Ended(*pairs[0], "completed", b"1")])) == []
+        assert await store.finish(Finish("w1", [End(*pairs[0], "completed", b"1")])) == []
         world.clock.advance(1)
         [lost] = await expire(leader)
         assert (lost.abandoned, lost.handed_back) == ([], [pairs[1]])
@@ -201,7 +201,7 @@ class TestRecovering:
         world.clock.advance(LEASE + 1)
         await expire(leader)
         for state in ("completed", "failed", "cancelled", "handed_back"):
-            assert await store.finish(Finish("w1", [Ended(*pairs[0], state)])) == pairs
+            assert await store.finish(Finish("w1", [End(*pairs[0], state)])) == pairs
         assert await store.accept(Accept("w1", pairs)) == []
         await leader.commit(tasks_ended=[TaskEnd(*pairs[0], b"late", 1)])
         [row] = await store.tasks(run)

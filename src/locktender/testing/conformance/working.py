@@ -6,10 +6,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from locktender.base.changes import Order
+from locktender.base.changes import End, Order
 from locktender.base.clock import SECOND
 from locktender.base.model import Failure, LogFilter, LogRow, Progress
-from locktender.store.protocol import Accept, Ended, Expire, Finish, Heads
+from locktender.store.protocol import Accept, Expire, Finish, Heads
 from locktender.testing.conformance.world import (
     LEASE,
     SceneLeader,
@@ -164,7 +164,7 @@ class TestWorking:
         assert (await store.counts()).held == {"db": 1}
         world.clock.advance(SECOND)
         error = msgspec.json.encode(Failure("ValueError", "no", retryable=False))
-        ended = Ended(task, given, state, b"1", error, "because")
+        ended = End(task, given, state, b"1", error, "because")
         assert await store.finish(Finish("w1", [ended])) == []
         [row] = await store.tasks(run)
         assert (row.state, row.output, row.error, row.held) == (state, b"1", error, None)
@@ -191,7 +191,7 @@ class TestWorking:
         store = await world.open()
         _, run, [(task, given)] = await offered(store)
         await store.accept(Accept("w1", [(task, given)]))
-        ended = Ended(task, given, "failed", error=b'{"type":"E","message":""}')
+        ended = End(task, given, "failed", error=b'{"type":"E","message":""}')
         assert await store.finish(Finish("w1", [ended, ended])) == []
         assert await store.finish(Finish("w1", [ended])) == []
         assert [after for _, after in await changes_of(store, run)].count("failed") == 1
@@ -202,12 +202,12 @@ class TestWorking:
         _, run, [(task, given)] = await offered(store)
         await store.accept(Accept("w1", [(task, given)]))
         late = [
-            Ended(task, given - 1, "completed", b"x"),
-            Ended(task + 1, given, "completed", b"x"),
+            End(task, given - 1, "completed", b"x"),
+            End(task + 1, given, "completed", b"x"),
         ]
         assert await store.finish(Finish("w1", late)) == [(task, given - 1), (task + 1, given)]
-        await store.finish(Finish("w1", [Ended(task, given, "completed", b"ok")]))
-        contrary = Ended(task, given, "failed")
+        await store.finish(Finish("w1", [End(task, given, "completed", b"ok")]))
+        contrary = End(task, given, "failed")
         assert await store.finish(Finish("w1", [contrary])) == [(task, given)]
         [row] = await store.tasks(run)
         assert (row.state, row.output) == ("completed", b"ok")
@@ -216,7 +216,7 @@ class TestWorking:
     async def test_a_decline_costs_no_attempt(self, world: StoreScene) -> None:
         store = await world.open()
         _, run, [(task, given)] = await offered(store)
-        declined = Ended(task, given, "handed_back", reason="resource_exhausted")
+        declined = End(task, given, "handed_back", reason="resource_exhausted")
         assert await store.finish(Finish("w1", [declined])) == []
         assert await store.finish(Finish("w1", [declined])) == []
         [row] = await store.tasks(run)
@@ -228,7 +228,7 @@ class TestWorking:
     async def test_an_offer_cannot_be_completed_without_acceptance(self, world: StoreScene) -> None:
         store = await world.open()
         _, _, [(task, given)] = await offered(store)
-        ended = Ended(task, given, "completed", b"1")
+        ended = End(task, given, "completed", b"1")
         assert await store.finish(Finish("w1", [ended])) == [(task, given)]
 
     async def test_many_ends_of_many_sizes(self, world: StoreScene) -> None:
@@ -237,7 +237,7 @@ class TestWorking:
         await store.accept(Accept("w1", pairs))
         outputs = [b"x" * (n * 37 % 6_000) for n in range(len(pairs))]
         ended = [
-            Ended(task, given, "completed", output)
+            End(task, given, "completed", output)
             for (task, given), output in zip(pairs, outputs, strict=True)
         ]
         assert await store.finish(Finish("w1", ended)) == []
