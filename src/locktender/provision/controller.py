@@ -36,8 +36,7 @@ from locktender.provision.packing import Ask
 from locktender.provision.policy import ALIVE, Policy, Rules
 from locktender.provision.protocol import Provisioned, Provisioner
 from locktender.provision.state import ProvisionPlan, Stored, WorkersSeen
-from locktender.store import provisioning
-from locktender.store.protocol import Store
+from locktender.store.protocol import Provision, Store
 
 log: logging.Logger = logging.getLogger(__name__)
 MIND_SECONDS = 1.0
@@ -59,12 +58,12 @@ class _Term:
     async def note(self, ask: Ask, names: Iterable[str]) -> None:
         body = _encode(ask)
         asked = dict.fromkeys(names, body)
-        await self.store.provision(provisioning.Provision(self.number, asked, self.patience_us))
+        await self.store.provision(Provision(self.number, asked, self.patience_us))
 
     async def close(self, said: Said | None) -> None:
         """Takes away the names that count no longer; `said`: what is new."""
         if self.gone or said is not None:
-            note = provisioning.Provision(self.number, gone=self.gone, said=said)
+            note = Provision(self.number, gone=self.gone, said=said)
             await self.store.provision(note)
 
 

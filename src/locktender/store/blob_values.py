@@ -22,10 +22,10 @@ from locktender.base.graph import Graph
 from locktender.base.model import RunRow
 from locktender.kernel import render
 from locktender.kernel.dag import looked_into
-from locktender.store.protocol import Store
+from locktender.store.protocol import StoreBase
 
 
-async def open_values(store: Store, row: RunRow) -> RunRow:
+async def open_values(store: StoreBase, row: RunRow) -> RunRow:
     """`row` with parameters and constants that were put away as blobs."""
     if codec.is_blob(row.params):
         row = msgspec.structs.replace(row, params=await fetch(store, row.params))
@@ -34,14 +34,14 @@ async def open_values(store: Store, row: RunRow) -> RunRow:
     return row
 
 
-async def open_output(store: Store, graph: Graph, row: TaskRow) -> TaskRow:
+async def open_output(store: StoreBase, graph: Graph, row: TaskRow) -> TaskRow:
     """A row of a run that is picked up, with its output in place if the graph looks into it."""
     if row.output is None or not codec.is_blob(row.output) or row.node not in looked_into(graph):
         return row
     return row._replace(output=await fetch(store, row.output))
 
 
-async def fetch(store: Store, value: bytes) -> bytes:
+async def fetch(store: StoreBase, value: bytes) -> bytes:
     """What a reference stands for; any other value is itself."""
     ref = codec.is_blob(value)
     return value if ref is None else await store.get_blob(ref[0])
@@ -58,7 +58,7 @@ def has_blob(call: bytes) -> bool:
 
 
 class BlobValues:
-    def __init__(self, store: Store, given_up: Callable[[], bool]) -> None:
+    def __init__(self, store: StoreBase, given_up: Callable[[], bool]) -> None:
         """`given_up`: the attempt is nobody's to carry for any more."""
         self._store = store
         self._given_up = given_up

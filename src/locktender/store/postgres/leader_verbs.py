@@ -15,8 +15,7 @@ from locktender.store.postgres.composed_sql import Parts, columns
 from locktender.store.postgres.numbering import keep_order
 from locktender.store.postgres.session import PostgresSession
 from locktender.store.postgres.stuck import clear_the_way
-from locktender.store.protocol import Elect, Leadership
-from locktender.store.provisioning import Provision, ProvisionState
+from locktender.store.protocol import Elect, Leadership, Provision, ProvisionState
 
 log: logging.Logger = logging.getLogger(__name__)
 _TRIES = 20

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from locktender.base.changes import RunEnd
+from locktender.base.changes import Commit, RunEnd
 from locktender.base.clock import SECOND
 from locktender.base.errors import NotLeader, OutOfOrder
 from locktender.base.events import NOBODY, Change
@@ -19,8 +19,13 @@ from locktender.base.states import HOLDING
 from locktender.kernel.lanes import rank
 from locktender.store.admission import TOTAL, WINDOW_SECONDS, closing
 from locktender.store.decode import asked_workers, decode_said, decode_tags, encode
-from locktender.store.protocol import Commit, Committed, Elect, Leadership
-from locktender.store.provisioning import Provision, ProvisionState
+from locktender.store.protocol import (
+    Committed,
+    Elect,
+    Leadership,
+    Provision,
+    ProvisionState,
+)
 from locktender.store.replacements import heirs, let_go
 from locktender.store.sqlite.history import record
 from locktender.store.sqlite.session import SqliteSession, listed

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from locktender.base.changes import Order, TaskRow
+from locktender.base.changes import Commit, Order, TaskRow
 from locktender.base.clock import SECOND, Clock, SystemClock
 from locktender.base.errors import InvalidInput, StoreError
 from locktender.base.events import Change, EventRow
@@ -35,9 +35,10 @@ from locktender.store.protocol import (
     Accept,
     Beat,
     Beaten,
-    Commit,
     Committed,
     Counts,
+    Discard,
+    Discarded,
     Elect,
     EventFilter,
     Expire,
@@ -48,21 +49,25 @@ from locktender.store.protocol import (
     Heard,
     Leadership,
     Lost,
+    Provision,
+    ProvisionState,
+    Prune,
+    Pruned,
     QueueEntry,
     QueueLine,
     Recut,
+    References,
     RunFilter,
     SetLimit,
     Snapshot,
     Started,
     Store,
+    StoredContent,
     Submit,
     Submitted,
     Tidy,
     Withdraw,
 )
-from locktender.store.provisioning import Provision, ProvisionState
-from locktender.store.pruning import Discard, Discarded, Kept, Mentions, Prune, Pruned
 from locktender.store.sqlite import (
     client_verbs,
     faults,
@@ -372,11 +377,11 @@ class SqliteStore(Store):
     async def remark(self, change: Change) -> int:
         return await self._write(lambda tx: pruning.remark(tx, change))
 
-    async def mentions(self, after: int, limit: int) -> Mentions:
-        return await self._look(lambda tx: pruning.mentions(tx, after, limit))
+    async def references(self, after: int, limit: int) -> References:
+        return await self._look(lambda tx: pruning.references(tx, after, limit))
 
-    async def kept(self, put_before: int) -> Kept:
-        return await self._look(lambda tx: pruning.kept(tx, self._blobs, put_before))
+    async def stored_content(self, put_before: int) -> StoredContent:
+        return await self._look(lambda tx: pruning.stored_content(tx, self._blobs, put_before))
 
     async def discard(self, discard: Discard) -> Discarded:
         graphs = await self._write(lambda tx: pruning.discard_graphs(tx, discard))

@@ -8,8 +8,7 @@ import pytest
 from locktender.base.clock import SECOND
 from locktender.base.errors import NotLeader
 from locktender.base.model import AskedWorker, Said
-from locktender.store.protocol import Store
-from locktender.store.provisioning import Provision
+from locktender.store.protocol import Provision, Store
 from locktender.testing.conformance.world import LEASE, SceneLeader, StoreScene, history, join
 
 TIMEOUT = 60 * SECOND
