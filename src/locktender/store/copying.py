@@ -29,19 +29,13 @@ import msgspec
 
 from locktender.base.errors import InvalidInput, StoreError
 from locktender.base.events import HISTORY, Change, pack
+from locktender.store.copy_tables import TABLES
 from locktender.store.maintenance import Status
 
 Rows = Sequence[Sequence[Any]]
 Progress = Callable[[str, int], None]
 """Called with a table and how many of its rows are done."""
 
-TABLES = (
-    "graph", "run", "lane", "queue", "active_key", "counter", "drain", "task", "log", "node_input",
-    "orders", "worker", "lost_worker", "bucket", "reservation", "linger", "request", "limit_rule",
-    "limit_history", "event",
-)  # fmt: skip
-WIDE = frozenset({"graph", "run", "task", "log", "node_input"})
-"""Tables whose rows may hold values of the users'."""
 BATCH, WIDE_BATCH, BLOB_BATCH = 1_000, 200, 8
 EMPTY = ("run", "event", "limit_rule", "limit_history", "request")
 """Where one of these has a row, somebody uses the store."""
@@ -139,11 +133,14 @@ async def copy(
         horizon = await writing.horizon()
         numbers = _Numbers(anew=bool(horizon) and marks.event >= horizon)
         done: dict[str, int] = {}
-        for table in TABLES:
+        for table, shape in TABLES.items():
             done[table] = 0
-            batch = WIDE_BATCH if table in WIDE else BATCH
-            async for rows in reading.rows(table, batch):
-                written = numbers.of(rows) if table == "event" else rows
+            async for rows in reading.rows(table, WIDE_BATCH if shape.wide else BATCH):
+                written = rows
+                if table == "event":
+                    written = numbers.of(rows)
+                elif table == "worker":
+                    written = [_without_lease(row) for row in rows]
                 await writing.write(table, written)
                 done[table] += len(rows)
                 progress(table, done[table])
@@ -161,6 +158,12 @@ async def copy(
                 )
         await writing.finish(marks, done)
     return Copied(done, numbers.anew)
+
+
+def _without_lease(row: Sequence[Any]) -> Sequence[Any]:
+    """A worker's row with a lease that is over: no worker of the source works on the copy."""
+    worker, since, _, body = row
+    return worker, since, 0, body
 
 
 class _Numbers:

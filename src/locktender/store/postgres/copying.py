@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+import hashlib
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 
 from locktender.store import copying
-from locktender.store.copying import BLOBS, EMPTY, TABLES, CopyMarks, Rows
+from locktender.store.copy_tables import TABLES
+from locktender.store.copying import BLOBS, EMPTY, CopyMarks, Rows
 from locktender.store.migrate import COPYING
 from locktender.store.postgres import opening
-from locktender.store.postgres.composed_sql import columns
 from locktender.store.postgres.maintenance import PostgresUpkeep
 from locktender.store.postgres.session import PostgresSession, pairs
 
@@ -84,6 +85,19 @@ class _Reading:
             yield [(digest, body) for digest, body in rows]
 
 
+def _here(table: str, rows: Rows) -> Iterator[tuple[str, Sequence[str], Rows]]:
+    """(table, columns, rows) as this dialect stores rows of a shared table."""
+    if table == "counter":
+        yield "counter", ("name", "admitted"), [(name, admitted) for name, admitted, _ in rows]
+        yield "closed", ("name", "closed"), [(name, closed) for name, _, closed in rows]
+    elif table == "lane":
+        digests = [hashlib.sha256(signature.encode()).digest() for _, signature in rows]
+        lanes = [(*row, digest) for row, digest in zip(rows, digests, strict=True)]
+        yield "lane", ("id", "signature", "digest"), lanes
+    else:
+        yield table, TABLES[table].columns, rows
+
+
 class _Writing:
     def __init__(self, session: PostgresSession) -> None:
         self._session = session
@@ -92,7 +106,10 @@ class _Writing:
         return (await self._session.row("copy_horizon"))[0]
 
     async def write(self, table: str, rows: Rows) -> None:
-        await self._session.run(f"copy_in_{table}", *columns(rows, len(rows[0])))
+        session = self._session
+        async with session.transaction():
+            for name, columns, records in _here(table, rows):
+                await session.copy(name, columns, records)
 
     async def put_blobs(self, blobs: list[tuple[str, bytes]]) -> None:
         async with self._session.transaction():

@@ -17,7 +17,8 @@ from typing import TypeVar
 from locktender.base.clock import SECOND, Clock, SystemClock
 from locktender.base.errors import StoreBusy
 from locktender.store import copying
-from locktender.store.copying import BLOBS, EMPTY, TABLES, CopyMarks, Rows
+from locktender.store.copy_tables import TABLES
+from locktender.store.copying import BLOBS, EMPTY, CopyMarks, Rows
 from locktender.store.migrate import COPYING
 from locktender.store.sqlite import faults
 from locktender.store.sqlite.blobs import Blobs

@@ -17,10 +17,11 @@ import msgspec
 from locktender.base.clock import Clock
 from locktender.base.limits import Limits
 from locktender.base.model import LimitRow
+from locktender.store.copy_tables import expand_templates
 from locktender.store.limit_rows import compose
-from locktender.store.sql import Statements, chunks
+from locktender.store.sql import Statements, chunks, read
 
-SQL = Statements.read(Path(__file__).parent / "sql")
+SQL = Statements(expand_templates(read(Path(__file__).parent / "sql")))
 CACHED_STATEMENTS = 1_024
 
 Row = tuple[Any, ...]

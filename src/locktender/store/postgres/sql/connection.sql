@@ -439,3 +439,24 @@ SELECT digest, body FROM locktender.blob ORDER BY digest
 -- name: copy_wipe_blobs
 -- None is left of a copy that was not finished.
 TRUNCATE locktender.blob
+
+-- name: copy_out
+-- Template: all rows of one table, in the order of its key.
+SELECT {columns} FROM locktender.{table} ORDER BY {key}
+
+-- name: copy_out_counter
+-- Counters, which are two tables here.
+SELECT c.name, c.admitted, coalesce(d.closed, 0)
+FROM locktender.counter c LEFT JOIN locktender.closed d ON d.name = c.name ORDER BY c.name
+
+-- name: copy_count
+-- Template: how many rows one table has.
+SELECT count(*) FROM locktender.{table}
+
+-- name: copy_wipe
+-- Template: empty one table, which may hold rows of an unfinished copy.
+TRUNCATE locktender.{table}
+
+-- name: copy_wipe_counter
+-- Empty both tables of counters.
+TRUNCATE locktender.counter, locktender.closed

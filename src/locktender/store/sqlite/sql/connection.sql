@@ -118,3 +118,19 @@ VALUES (?, 'copying', '', locktender_now())
 -- name: copy_unmark
 -- The copy is finished.
 DELETE FROM migration WHERE number = ?
+
+-- name: copy_out
+-- Template: all rows of one table, in the order of its key.
+SELECT {columns} FROM {table} ORDER BY {key}
+
+-- name: copy_in
+-- Template: add rows to one table of a copy.
+INSERT INTO {table} ({columns}) VALUES /*rows*/ ({marks})
+
+-- name: copy_count
+-- Template: how many rows one table has.
+SELECT count(*) FROM {table}
+
+-- name: copy_wipe
+-- Template: empty one table, which may hold rows of an unfinished copy.
+DELETE FROM {table}
