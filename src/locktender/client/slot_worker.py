@@ -28,6 +28,7 @@ from locktender.base.model import WorkerRow
 from locktender.base.names import UNLIMITED
 from locktender.base.states import TaskState
 from locktender.store.protocol import Accept, Beat, Ended, Finish, Started, Store
+from locktender.store.retry import retry_while_away
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -94,16 +95,15 @@ class SlotWorker:
         self._held.pop(hold.token, None)
         state = TaskState.CANCELLED if hold.stopped else TaskState.COMPLETED
         ended = Ended(hold.task, hold.token, state, b"null", reason=hold.lost or "")
-        while not self.gone:
-            try:
-                stale = await self._store.finish(Finish(self.id, [ended]))
-            except StoreError as error:
-                log.warning("slots of task %s are not given back yet: %s", hold.task, error)
-                await asyncio.sleep(WRITE_AGAIN_SECONDS)
-            else:
-                if stale:
-                    hold.lose("it had been given to others")
-                return
+        if self.gone:
+            return
+        with suppress(StoreError):
+            if await retry_while_away(
+                lambda: self._store.finish(Finish(self.id, [ended])),
+                f"giving back the slots of task {hold.task}",
+                lambda _: not self.gone,
+            ):
+                hold.lose("it had been given to others")
 
     async def close(self) -> None:
         """Gives everything back; bodies that still believe in their slots are told."""

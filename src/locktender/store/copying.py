@@ -25,12 +25,11 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-import msgspec
-
 from locktender.base.errors import InvalidInput, StoreError
-from locktender.base.events import HISTORY, Change, pack
+from locktender.base.events import HISTORY, Change, pack, read_changes
 from locktender.store.copy_tables import TABLES
 from locktender.store.maintenance import Status
+from locktender.store.migrate import Migrated
 
 Rows = Sequence[Sequence[Any]]
 Progress = Callable[[str, int], None]
@@ -42,7 +41,6 @@ EMPTY = ("run", "event", "limit_rule", "limit_history", "request")
 BLOBS = "blob"
 
 _SEQ, _RUN, _BODY = 0, 5, 6
-_changes = msgspec.json.Decoder(list[Change]).decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,17 +87,30 @@ class CopyWriter(Protocol):
         ...
 
 
-class CopyPlace(Protocol):
-    """A store that can be copied from and to."""
+class StorePlace(Protocol):
+    """A store that is not opened: its status, its migration, and copies from and to it."""
+
+    @property
+    def where(self) -> str:
+        """For people: without a password."""
+        ...
+
+    async def exists(self) -> bool:
+        """Whether it was created: opening a store creates it."""
+        ...
 
     async def status(self) -> Status: ...
+    async def migrate(self) -> Migrated:
+        """Creates the schema or brings it up to date."""
+        ...
+
     def reading(self) -> AbstractAsyncContextManager[CopyReader]: ...
     def writing(self) -> AbstractAsyncContextManager[CopyWriter]:
         """`StoreError` where the store is neither empty nor a copy that was not finished."""
         ...
 
 
-async def check_source(source: CopyPlace, *, force: bool) -> Status:
+async def check_source(source: StorePlace, *, force: bool) -> Status:
     """Refuses a store that is not there to be copied from."""
     status = await source.status()
     if status.copying:
@@ -125,7 +136,7 @@ async def check_source(source: CopyPlace, *, force: bool) -> Status:
 
 
 async def copy(
-    source: CopyPlace, target: CopyPlace, progress: Progress = lambda _table, _done: None
+    source: StorePlace, target: StorePlace, progress: Progress = lambda _table, _done: None
 ) -> Copied:
     """Copies everything. Check the source first."""
     async with source.reading() as reading, target.writing() as writing:
@@ -188,7 +199,7 @@ class _Numbers:
     def _remark(self, body: bytes) -> bytes:
         """What is said of a seq holds for the same event under its new number."""
         changes: list[Change] = []
-        for change in _changes(body):
+        for change in read_changes(body):
             data = dict(change.data or {})
             for key in ("seq", "checked"):
                 if key in data:

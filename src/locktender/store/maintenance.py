@@ -8,11 +8,10 @@ at a copy that is not finished, beside engines that work on it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from locktender.base.events import EventRow
 from locktender.base.model import WorkerRow
-from locktender.store.migrate import COPYING, Migrated
+from locktender.store.migrate import COPYING
 from locktender.store.protocol import Counts
 
 
@@ -96,19 +95,3 @@ def agree(counts: Counts) -> bool:
         counts.admitted.get(name, 0) - counts.closed.get(name, 0) == counts.active.get(name, 0)
         for name in names
     )
-
-
-class Upkeep(Protocol):
-    @property
-    def where(self) -> str:
-        """For people: without a password."""
-        ...
-
-    async def exists(self) -> bool:
-        """Whether anybody has made it: whoever opens it does, if nobody has."""
-        ...
-
-    async def status(self) -> Status: ...
-    async def migrate(self) -> Migrated:
-        """Creates the schema or brings it up to date."""
-        ...

@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import Any, Final
 
-import msgspec
-
 from locktender.base.events import Change
 from locktender.base.model import Failure, WorkerRow
 from locktender.base.states import TaskState
+from locktender.store.decode import decode_failure, encode
 from locktender.store.protocol import Ended, Lost
 
-LEFT_BEHIND: Final[bytes] = msgspec.json.encode(
+LEFT_BEHIND: Final[bytes] = encode(
     Failure("drained", "its worker was told to end, and ended before it")
 )
 """The error of a row that was handed back for a worker that is gone, by the leader or its heir: whoever takes it
 up knows that the body was inside to the end, and how long its slots stay taken."""
-_failure = msgspec.json.Decoder(Failure).decode
 _REPORTED = ("full", "share", "permits", "total", "claim", "labels", "steps", "draining")
 """What of a worker the leader decides by; the rest may change unnoticed."""
 
@@ -101,7 +99,7 @@ def end_of(ended: Ended, before: str) -> Change:
     """The change an end makes."""
     data: dict[str, Any] = {}
     if ended.error is not None:
-        failure = _failure(ended.error)
+        failure = decode_failure(ended.error)
         data["error"] = {"type": failure.type, "message": failure.message}
         data["retryable"] = failure.retryable
     if ended.reason:

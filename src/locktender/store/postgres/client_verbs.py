@@ -28,7 +28,7 @@ from locktender.store.admission import WINDOW_SECONDS, Ceilings, Drained, counte
 from locktender.store.decode import decode_tags, encode
 from locktender.store.history import CLIENT, RunChanges, event_rows
 from locktender.store.lanes import lane_name
-from locktender.store.limiting import check, judge_limit
+from locktender.store.limit_rows import check, judge_limit
 from locktender.store.postgres.composed_sql import Parts, columns
 from locktender.store.postgres.session import SUBMITTERS, PostgresSession, Row, limit_rows, pairs
 from locktender.store.protocol import SetLimit, Submit, Submitted

@@ -34,12 +34,12 @@ from locktender.base.limits import Limits
 from locktender.kernel.lanes import rank
 from locktender.store.admission import WINDOW_SECONDS, capped, closing
 from locktender.store.decode import decode_tags
-from locktender.store.postgres import notices
+from locktender.store.lanes import heirs, let_go
 from locktender.store.postgres.composed_sql import Parts, columns
 from locktender.store.postgres.folding import TASK, Folded, fold
+from locktender.store.postgres.listener import notice_of
 from locktender.store.postgres.session import PostgresSession, Row
 from locktender.store.protocol import Committed
-from locktender.store.replacements import heirs, let_go
 
 COPY_OVER = 1_000
 """More new tasks than this are copied in."""
@@ -99,7 +99,7 @@ def _fence(parts: Parts, commit: Commit, version: int, *, keys: bool) -> None:
 
 
 def _answer(parts: Parts, tx: PostgresSession, commit: Commit) -> None:
-    parts.add("commit_answer", *tx.hint(notices.of_commit(commit.orders)))
+    parts.add("commit_answer", *tx.hint(notice_of(commit.orders)))
 
 
 def _tell(parts: Parts, commit: Commit) -> None:
@@ -146,7 +146,7 @@ async def _at_once(tx: PostgresSession, commit: Commit, folded: Folded, version:
     if commit.events:
         _tell(parts, commit)
     if commit.preparing:
-        parts.add("commit_answer_unflushed", *tx.hint(notices.of_commit(commit.orders)))
+        parts.add("commit_answer_unflushed", *tx.hint(notice_of(commit.orders)))
     else:
         _answer(parts, tx, commit)
     rows = await tx.compose(parts)

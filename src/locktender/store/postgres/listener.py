@@ -6,7 +6,7 @@ is dead is noticed by its own end, or by a ping that gets no answer, and is
 replaced; everybody is woken then, because what was said meanwhile is lost.
 
 A leader's commit names the workers it concerns, with a few offers each where
-they fit (`notices.py`): such a worker accepts them without reading its orders,
+they fit (`notice_of`): such a worker accepts them without reading its orders,
 and no other worker is woken.
 """
 
@@ -14,17 +14,66 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
 import asyncpg
 
+from locktender.base.changes import Order
 from locktender.base.errors import StoreError
-from locktender.store.postgres import faults, notices
+from locktender.store.postgres import faults
 from locktender.store.postgres.connection import connect
 from locktender.store.postgres.options import Options
 from locktender.store.postgres.session import SQL
 from locktender.store.protocol import Heard
+
+LONGEST = 7_000
+"""Characters: a notification carries less than 8,000 bytes."""
+MOST_OFFERS = 50
+"""Carried for one worker: so many are a batch, and reading a batch costs little per task."""
+COMMIT = "commit"
+EVERYBODY = "*"
+
+
+def notice_of(orders: Iterable[Order]) -> str:
+    """What a leader's commit says."""
+    concerned: dict[str, list[str] | None] = {}
+    for order in orders:
+        offers = concerned.setdefault(order.worker, [])
+        if order.kind != "offer" or offers is None or len(offers) >= MOST_OFFERS:
+            concerned[order.worker] = None
+        else:
+            offers.append(f"{order.task}.{order.token}")
+    words = [
+        worker if offers is None else f"{worker}={','.join(offers)}"
+        for worker, offers in sorted(concerned.items())
+    ]
+    if sum(map(len, words)) + len(words) > LONGEST:
+        words = sorted(concerned)
+    if sum(map(len, words)) + len(words) > LONGEST:
+        words = [EVERYBODY]
+    return " ".join((COMMIT, *words))
+
+
+def _read_notice(said: str) -> dict[str, list[tuple[int, int]]] | None:
+    """Which workers it concerns, with their offers; none: nobody's orders changed. None: all should look."""
+    verb, *words = said.split(" ")
+    if verb != COMMIT:
+        return {}
+    if EVERYBODY in words:
+        return None
+    concerned: dict[str, list[tuple[int, int]]] = {}
+    for word in words:
+        worker, _, offers = word.partition("=")
+        pairs = (each.partition(".") for each in offers.split(",") if each)
+        try:
+            concerned[worker] = [(int(task), int(token)) for task, _, token in pairs]
+        except ValueError:
+            # Anybody who may connect may notify.
+            return None
+    return concerned
+
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -176,7 +225,7 @@ class Listener:
         origin, _, said = str(payload).partition(" ")
         if origin == self._origin:
             return
-        concerned = notices.read(said)
+        concerned = _read_notice(said)
         for worker, inbox in self._inboxes.items():
             if concerned is None:
                 inbox.put([])

@@ -18,11 +18,10 @@ from locktender.store.admission import WINDOW_SECONDS, Ceilings, Drained, counte
 from locktender.store.decode import decode_tags, encode
 from locktender.store.history import CLIENT, RunChanges, packed_rows
 from locktender.store.lanes import lane_name
-from locktender.store.limiting import check, judge_limit
+from locktender.store.limit_rows import check, judge_limit
 from locktender.store.protocol import SetLimit, Submit, Submitted
 from locktender.store.retry_runs import Again, candidates, judge_retry
-from locktender.store.sqlite.history import record
-from locktender.store.sqlite.session import SqliteSession, listed
+from locktender.store.sqlite.session import SqliteSession, listed, record
 from locktender.store.submission import Admission, Facts, KeyHolder, keys_of, queued_event
 
 

@@ -19,6 +19,7 @@ from locktender.base.states import HOLDING
 from locktender.kernel.lanes import rank
 from locktender.store.admission import TOTAL, WINDOW_SECONDS, closing
 from locktender.store.decode import asked_workers, decode_said, decode_tags, encode
+from locktender.store.lanes import heirs, let_go
 from locktender.store.protocol import (
     Committed,
     Elect,
@@ -26,9 +27,7 @@ from locktender.store.protocol import (
     Provision,
     ProvisionState,
 )
-from locktender.store.replacements import heirs, let_go
-from locktender.store.sqlite.history import record
-from locktender.store.sqlite.session import SqliteSession, listed
+from locktender.store.sqlite.session import SqliteSession, listed, record
 
 
 def elect(tx: SqliteSession, elect: Elect, dead: Callable[[str], bool]) -> Leadership:

@@ -7,8 +7,7 @@ from locktender.store.history import CLIENT
 from locktender.store.protocol import Discard, Prune, Pruned, References, StoredContent
 from locktender.store.pruning import MARKER, PARTS, choose, digests, told
 from locktender.store.sqlite.blobs import Blobs
-from locktender.store.sqlite.history import record
-from locktender.store.sqlite.session import SqliteSession, listed
+from locktender.store.sqlite.session import SqliteSession, listed, record
 
 
 def prune(tx: SqliteSession, prune: Prune) -> Pruned:

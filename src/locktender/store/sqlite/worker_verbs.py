@@ -15,8 +15,7 @@ from locktender.base.model import WorkerRow
 from locktender.store.decode import decode_worker, encode
 from locktender.store.history import by_run
 from locktender.store.protocol import Accept, Beat, Beaten, Finish, Started
-from locktender.store.sqlite.history import record
-from locktender.store.sqlite.session import SqliteSession, listed, mapped
+from locktender.store.sqlite.session import SqliteSession, listed, mapped, record
 from locktender.store.worker_changes import changed, end_of, is_news, joined, left, may_end
 
 log: logging.Logger = logging.getLogger(__name__)

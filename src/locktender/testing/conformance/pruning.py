@@ -17,7 +17,7 @@ from locktender.base.events import HISTORY, Change
 from locktender.base.ids import task_id
 from locktender.store.protocol import Discard, Discarded, Prune, Pruned, Store, Submit
 from locktender.store.pruning import BLOB_GRACE_US, sweep
-from locktender.testing.conformance.retrying import ended
+from locktender.testing.conformance.admission import ended
 from locktender.testing.conformance.world import (
     DIGEST,
     SceneLeader,

@@ -1,7 +1,7 @@
-"""A file as the source or the target of a copy.
+"""A SQLite file as a whole: its status, its migration, and copies from and to it.
 
-A target is filled behind its turnstile, held from the first row to the last:
-whoever has the file open waits there, and finds it busy.
+A copy holds the write lock of its target from the first row to the last, so an
+engine that opens the file meanwhile waits there and finds it busy.
 """
 
 from __future__ import annotations
@@ -15,23 +15,126 @@ from pathlib import Path
 from typing import TypeVar
 
 from locktender.base.clock import SECOND, Clock, SystemClock
-from locktender.base.errors import StoreBusy
+from locktender.base.errors import NotFound, StoreBusy
+from locktender.base.events import HISTORY
 from locktender.store import copying
 from locktender.store.copy_tables import TABLES
 from locktender.store.copying import BLOBS, EMPTY, CopyMarks, Rows
-from locktender.store.migrate import COPYING
-from locktender.store.sqlite import faults
+from locktender.store.maintenance import Led, Status, agree
+from locktender.store.migrate import COPYING, Migrated
+from locktender.store.protocol import EventFilter
+from locktender.store.sqlite import faults, opening, reads
 from locktender.store.sqlite.blobs import Blobs
-from locktender.store.sqlite.maintenance import SqliteUpkeep
+from locktender.store.sqlite.liveness import Liveness
 from locktender.store.sqlite.opening import migrate
 from locktender.store.sqlite.session import SQL, SqliteSession, connect
 from locktender.store.sqlite.write_lock import WriteLock
 
 T = TypeVar("T")
-PATIENCE_US = 5 * SECOND
+BUSY_TIMEOUT_US = 30 * SECOND
+COPY_LOCK_WAIT_US = 5 * SECOND
+MOST_REMARKS = 100_000
 
 
-class SqlitePlace(SqliteUpkeep):
+class SqlitePlace:
+    def __init__(self, path: str | Path, clock: Clock | None = None) -> None:
+        self.path: Path = Path(path).absolute()
+        self._clock: Clock = SystemClock() if clock is None else clock
+
+    @property
+    def where(self) -> str:
+        return str(self.path)
+
+    async def exists(self) -> bool:
+        return self.path.exists()
+
+    async def status(self) -> Status:
+        if not self.path.exists():
+            raise NotFound(
+                f"there is no store at {self.path} yet.",
+                field="url",
+                got=str(self.path),
+                hint="locktender db migrate makes one; --url names another.",
+            )
+        return await asyncio.to_thread(self._with, self._status, False)
+
+    async def migrate(self) -> Migrated:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        return await asyncio.to_thread(self._migrate)
+
+    def _migrate(self) -> Migrated:
+        # The change is short, and whoever writes waits at the same turnstile.
+        turnstile = WriteLock(self.path, SystemClock(), BUSY_TIMEOUT_US)
+        turnstile.enter()
+        try:
+            return self._with(lambda session: opening.migrate(session, self.path), True)
+        finally:
+            turnstile.leave()
+            turnstile.close()
+
+    def _with(self, work: Callable[[SqliteSession], T], write: bool) -> T:
+        try:
+            session = connect(self.path, self._clock, BUSY_TIMEOUT_US, write=write)
+            try:
+                return work(session)
+            finally:
+                session.db.close()
+        except (sqlite3.Error, OSError) as error:
+            raise faults.translate(error, self.path) from error
+
+    def _status(self, tx: SqliteSession) -> Status:
+        tx.run("begin_read")
+        tables = {row[0] for row in tx.all("table_names")}
+        if tables and "migration" not in tables:
+            raise faults.foreign(self.path)
+        known = len(opening.MIGRATIONS)
+        if not tables:
+            return Status("sqlite", str(self.path), {}, known, bytes=self._bytes())
+        applied: dict[int, str] = dict(tx.all("migration_list"))  # pyright: ignore[reportArgumentType]
+        live = Liveness(self.path.with_name(f"{self.path.name}-live"))
+        term, owner, expires_at, _, _, now = tx.row("leader")
+        leads = bool(term) and expires_at > now and not live.dead(owner)
+        tasks, events, graphs, queued, requests = tx.row("status_rows")
+        blobs = sum(1 for _ in self._blobs().names())
+        oldest, newest = tx.row("status_ends")
+        return Status(
+            "sqlite",
+            str(self.path),
+            applied,
+            known,
+            now,
+            dict(tx.all("status_runs")),  # pyright: ignore[reportArgumentType]
+            {
+                "tasks": tasks,
+                "events": events,
+                "graphs": graphs,
+                "blobs": blobs,
+                "queued": queued,
+                "requests": requests,
+            },
+            oldest=oldest,
+            newest=newest,
+            bytes=self._bytes(),
+            led=Led(owner, term, expires_at) if leads else None,
+            workers=[
+                row for row in reads.workers(tx) if row.lease_until > now and not live.dead(row.id)
+            ],
+            remarks=reads.events(tx, EventFilter(run=HISTORY, limit=MOST_REMARKS)),
+            counters_agree=agree(reads.counts(tx)),
+        )
+
+    def _blobs(self) -> Blobs:
+        return Blobs(self.path.with_name(f"{self.path.name}-blobs"), self._clock)
+
+    def _bytes(self) -> int:
+        files = [
+            self.path,
+            *(self.path.with_name(self.path.name + end) for end in ("-wal", "-shm")),
+        ]
+        return sum(file.stat().st_size for file in files if file.exists()) + sum(
+            self._blobs().sizes()
+        )
+
     @asynccontextmanager
     async def reading(self) -> AsyncGenerator[_Reading]:
         with _Desk(self.path, self._clock, write=False) as desk:
@@ -41,7 +144,7 @@ class SqlitePlace(SqliteUpkeep):
     @asynccontextmanager
     async def writing(self) -> AsyncGenerator[_Writing]:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        turnstile = WriteLock(self.path, SystemClock(), PATIENCE_US)
+        turnstile = WriteLock(self.path, SystemClock(), COPY_LOCK_WAIT_US)
         try:
             await asyncio.to_thread(turnstile.enter)
         except StoreBusy as error:
@@ -110,7 +213,9 @@ class _Desk:
     def _run(self, work: Callable[[SqliteSession], T]) -> T:
         try:
             if self._session is None:
-                self._session = connect(self._path, self._clock, PATIENCE_US, write=self._write)
+                self._session = connect(
+                    self._path, self._clock, COPY_LOCK_WAIT_US, write=self._write
+                )
             return work(self._session)
         except (sqlite3.Error, OSError) as error:
             raise faults.translate(error, self._path) from error
