@@ -123,7 +123,7 @@ class Ceilings:
     def hardest(self, now: int) -> Full | None:
         """The ceiling that keeps this submission out for the longest, where all or none of it is to be let in.
 
-        Whoever is refused at one ceiling has asked nobody at the others; here all are asked, for all.
+        A refused run was checked only up to its first full ceiling; here all its ceilings count.
         """
         found: list[Full] = []
         for ceiling, turned_away in self._turned_away.items():

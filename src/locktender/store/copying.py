@@ -1,19 +1,17 @@
-"""A whole store into another, of any kind: row by row, in batches, from one snapshot.
+"""Copy a whole store into another of any kind: in batches, from one snapshot.
 
-Who runs this: an operator. The source is only read, at one instant. The target
-is empty, or what is left of a copy that was not finished, and it says so until
-this one is (`migrate.COPYING`): no engine opens half a copy, and whoever repeats
-the command starts over.
+An operator runs this. The source is only read, at one instant. The target is
+empty or an unfinished copy, and is marked as unfinished (`migrate.COPYING`) until
+the copy is complete: no engine opens it, and repeating the command starts over.
 
-Numbers of runs, tasks, lanes and terms stay what they are, and new ones are
-higher: tokens of the old place stay smaller than those of the new one. So do
-events keep their numbers, unless the target would give lower ones to its next
-events: PostgreSQL makes them from the number of a transaction, and a young
-server has small ones. Then they are numbered from 1, in their order, and so is
-what the history says about itself.
+Runs, tasks, lanes and terms keep their numbers, and new ones are higher: tokens
+of the source stay smaller than those of the copy. Events keep their numbers too,
+unless the target would give lower ones to its next events: PostgreSQL derives
+them from transaction ids, which are small on a young server. Then events are
+numbered from 1, in their order, and remarks in the history are adjusted.
 
-Leases do not move: nobody leads a copy and none of its workers is alive, so
-the first leader there takes up what was running as after any crash.
+Leases are not copied: a copy has no leader and no live workers, so its first
+leader recovers running tasks as after a crash.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ Progress = Callable[[str, int], None]
 
 BATCH, WIDE_BATCH, BLOB_BATCH = 1_000, 200, 8
 EMPTY = ("run", "event", "limit_rule", "limit_history", "request")
-"""Where one of these has a row, somebody uses the store."""
+"""If one of these has a row, the store is in use."""
 BLOBS = "blob"
 
 _SEQ, _RUN, _BODY = 0, 5, 6
@@ -66,7 +64,7 @@ class Copied:
 
 
 class CopyReader(Protocol):
-    """A store at one instant."""
+    """A store at one instant: the source."""
 
     async def marks(self) -> CopyMarks: ...
     def rows(self, table: str, batch: int) -> AsyncIterator[Rows]: ...
@@ -74,7 +72,7 @@ class CopyReader(Protocol):
 
 
 class CopyWriter(Protocol):
-    """A store that is being filled. Each write is a transaction."""
+    """The target of a copy. Each write is a transaction."""
 
     async def horizon(self) -> int:
         """Events of the copy must have numbers below this one; 0: they may have any."""
@@ -83,7 +81,7 @@ class CopyWriter(Protocol):
     async def write(self, table: str, rows: Rows) -> None: ...
     async def put_blobs(self, blobs: list[tuple[str, bytes]]) -> None: ...
     async def finish(self, marks: CopyMarks, expected: dict[str, int]) -> None:
-        """Checks that everything is there, and lets engines in."""
+        """Checks that every row was copied, and marks the copy as finished."""
         ...
 
 
@@ -111,7 +109,7 @@ class StorePlace(Protocol):
 
 
 async def check_source(source: StorePlace, *, force: bool) -> Status:
-    """Refuses a store that is not there to be copied from."""
+    """Refuses a source that is unfinished, of another schema, or in use."""
     status = await source.status()
     if status.copying:
         raise StoreError(f"{status.where} is itself a copy that was not finished.", field="from")
@@ -127,10 +125,10 @@ async def check_source(source: StorePlace, *, force: bool) -> Status:
         )
     if status.busy is not None and not force:
         raise InvalidInput(
-            f"{status.where} is being worked on: {status.busy}.",
+            f"{status.where} is in use: {status.busy}.",
             field="from",
             got=status.busy,
-            hint="Stop it first: what happens after the copy is not in it. --force copies this instant.",
+            hint="Stop it first: later changes are not in the copy. --force copies the state of this instant.",
         )
     return status
 
@@ -222,11 +220,11 @@ def incomplete(where: str, table: str, expected: int, found: int) -> StoreError:
         f"{where} has {found:,} rows in {table!r}; {expected:,} were copied.",
         field="to",
         got=found,
-        hint="Somebody else writes there. Repeat the copy: it starts over.",
+        hint="Another process writes there. Repeat the copy: it starts over.",
     )
 
 
 def being_copied(where: str) -> StoreError:
     return StoreError(
-        f"another copy into {where} is under way.", field="to", hint="Wait for it, or end it."
+        f"another copy into {where} is running.", field="to", hint="Wait for it, or stop it."
     )

@@ -289,7 +289,7 @@ def judge_limit(changes: Sequence[SetLimit], rows: Sequence[LimitRow]) -> Change
         old = known.get(place) or LimitRow(*place, None, None)
         rule = change.rule
         if change.patch is not None:
-            # Over what is in force now, not what its sender last saw: nobody's change is lost.
+            # Applied to the rule in force now, not to the one the sender last saw: no change is lost.
             base = old.declared if change.declared else old.effective
             rule = patched(*place, base or rule, change.patch)
         new = LimitRow(

@@ -1,15 +1,15 @@
-"""Forgetting: whole runs that ended long ago, and what nobody refers to any more.
+"""Pruning: remove runs that ended long ago, and graphs and blobs that no run refers to.
 
-Who runs this: an operator (`locktender db prune`) or the leader (`retention`), beside
-live engines and beside each other. What they could race for, and why it is safe:
+An operator (`locktender db prune`) or the leader (`retention`) runs this, beside
+live engines and beside each other. Why that is safe:
 
-    a run      goes with all its rows in one transaction that looks at its state itself. Whoever
-               could give an ended run a new life (a retry) or a new follower (a replacement that
-               waits for it) is a submitter, and submitters and pruners come one after the other.
-    a history  loses a run's events only if all of them were checked before (`Prune.checked`).
-    a graph    goes when no run names it; a submission stores its graph and its run together.
-    a blob     is stored before the row that refers to it. So one that was put within `BLOB_GRACE_US`
-               stays, whoever refers to it; putting it again makes it young again.
+    a run      is removed with all its rows in one transaction that checks its state. Only a submitter
+               can revive an ended run (a retry) or wait for it (a replacement), and submitters and
+               pruners exclude each other.
+    events     of a run are removed only if all of them were checked before (`Prune.checked`).
+    a graph    is removed when no run names it; a submission stores its graph and its run together.
+    a blob     is stored before the row that refers to it. So a blob put within `BLOB_GRACE_US`
+               stays; putting it again renews that time.
 
 References to graphs and blobs have no index: they are found by reading all runs, page by page,
 and not within the transactions that remove runs.
@@ -26,7 +26,7 @@ from locktender.base.events import Change
 from locktender.base.states import TERMINAL_RUNS
 from locktender.store.protocol import Discard, Discarded, Prune, Upkeep
 
-MOST_TASKS = 20_000
+MAX_BATCH_TASKS = 20_000
 """A batch ends early once its runs have this many tasks: its transaction must stay short."""
 BLOB_GRACE_US = 3_600 * SECOND
 MARKER = b'"$locktender.blob"'
@@ -69,7 +69,7 @@ def choose(prune: Prune, rows: Iterable[Sequence[Any]]) -> Chosen:
             runs.append(each.seq)
             until = max(until, each.ended_at)
             tasks += each.tasks
-            if tasks >= MOST_TASKS:
+            if tasks >= MAX_BATCH_TASKS:
                 return Chosen(runs, until, each.seq)
         elif not each.generation and each.queued_at >= prune.before:
             return Chosen(runs, until, 0)
@@ -77,7 +77,7 @@ def choose(prune: Prune, rows: Iterable[Sequence[Any]]) -> Chosen:
     return Chosen(runs, until, looked_at[-1].seq if more else 0)
 
 
-def told(prune: Prune, chosen: Chosen, tasks: int, events: int) -> Change:
+def pruned_change(prune: Prune, chosen: Chosen, tasks: int, events: int) -> Change:
     """What the history says of a batch that went."""
     return Change(
         "audit",

@@ -23,7 +23,7 @@ from locktender.store.protocol import EventFilter
 T = TypeVar("T")
 MOST_REMARKS = 100_000
 COUNTED = 1_000_000
-"""Up to so many rows are counted; of more, the planner's estimate is told."""
+"""Up to this many rows are counted; beyond, the planner's estimate is reported."""
 
 
 class PostgresPlace:
@@ -67,27 +67,27 @@ class PostgresPlace:
             await conn.close(timeout=5.0)
 
     @asynccontextmanager
-    async def reading(self) -> AsyncGenerator[_Reading]:
+    async def reading(self) -> AsyncGenerator[_SchemaReader]:
         async with self.session() as session:
             await session.conn.execute(session.sql.text("copy_begin"))
             session.inside = True
             try:
-                yield _Reading(session)
+                yield _SchemaReader(session)
             finally:
                 if not session.conn.is_closed():
                     await session.conn.execute(session.sql.text("rollback_transaction"))
 
     @asynccontextmanager
-    async def writing(self) -> AsyncGenerator[_Writing]:
+    async def writing(self) -> AsyncGenerator[_SchemaWriter]:
         async with self.session() as session:
             await opening.check_server(session, 1)
-            # Held by the connection; behind a pooler that would be somebody else's.
+            # The connection holds the lock; a pooler's connections are shared.
             if not self.options.pooled:
                 text = session.locking("copy_lock", COPIERS)
                 if not await session.conn.fetchval(text):
                     raise copying.being_copied(self.options.shown)
             await _begin(session)
-            yield _Writing(session)
+            yield _SchemaWriter(session)
 
 
 async def _status(tx: PostgresSession) -> Status:
@@ -147,7 +147,7 @@ async def _status(tx: PostgresSession) -> Status:
 
 
 COPIERS = 3
-"""The lock of those who fill a schema."""
+"""The advisory lock of a copy into a schema."""
 
 
 async def _begin(session: PostgresSession) -> None:
@@ -165,14 +165,14 @@ async def _begin(session: PostgresSession) -> None:
 
 
 async def _wipe(session: PostgresSession) -> None:
-    """Nothing is left, neither of a copy that was not finished nor of what a new store begins with."""
+    """Removes rows of an unfinished copy, and the rows that a new store begins with."""
     for table in TABLES:
         await session.run(f"copy_wipe_{table}")
     await session.run("copy_wipe_blobs")
     await session.run("copy_unmark", COPYING)
 
 
-class _Reading:
+class _SchemaReader:
     def __init__(self, session: PostgresSession) -> None:
         self._session = session
 
@@ -192,7 +192,7 @@ class _Reading:
             yield [(digest, body) for digest, body in rows]
 
 
-def _here(table: str, rows: Rows) -> Iterator[tuple[str, Sequence[str], Rows]]:
+def _local_rows(table: str, rows: Rows) -> Iterator[tuple[str, Sequence[str], Rows]]:
     """(table, columns, rows) as this dialect stores rows of a shared table."""
     if table == "counter":
         yield "counter", ("name", "admitted"), [(name, admitted) for name, admitted, _ in rows]
@@ -205,7 +205,7 @@ def _here(table: str, rows: Rows) -> Iterator[tuple[str, Sequence[str], Rows]]:
         yield table, TABLES[table].columns, rows
 
 
-class _Writing:
+class _SchemaWriter:
     def __init__(self, session: PostgresSession) -> None:
         self._session = session
 
@@ -215,7 +215,7 @@ class _Writing:
     async def write(self, table: str, rows: Rows) -> None:
         session = self._session
         async with session.transaction():
-            for name, columns, records in _here(table, rows):
+            for name, columns, records in _local_rows(table, rows):
                 await session.copy(name, columns, records)
 
     async def put_blobs(self, blobs: list[tuple[str, bytes]]) -> None:

@@ -1,4 +1,4 @@
-"""Forgetting on PostgreSQL: what is removed, alone among submitters."""
+"""Pruning on PostgreSQL, under the submitters' lock."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from locktender.store.history import CLIENT
 from locktender.store.postgres.composed_sql import Parts
 from locktender.store.postgres.session import PostgresSession
 from locktender.store.protocol import Discard, Discarded, Prune, Pruned, References, StoredContent
-from locktender.store.pruning import MARKER, PARTS, Chosen, choose, digests, told
+from locktender.store.pruning import MARKER, PARTS, Chosen, choose, digests, pruned_change
 
 
 async def prune(tx: PostgresSession, prune: Prune) -> Pruned:
@@ -19,7 +19,7 @@ async def prune(tx: PostgresSession, prune: Prune) -> Pruned:
         if chosen.runs:
             for name in PARTS:
                 await tx.run(f"prune_{name}", chosen.runs)
-            await remark(tx, told(prune, chosen, done.tasks, done.events))
+            await remark(tx, pruned_change(prune, chosen, done.tasks, done.events))
     return done
 
 

@@ -2,8 +2,8 @@
 
 A process has at most five connections, each opened when it is first needed:
 one for the leader's writes, one for all other writes, one for the leader's and
-the workers' reads, one for everybody who only looks, so that a long listing
-never delays a cycle, and one that listens.
+the workers' reads, one for all other reads, so that a long listing never delays
+a cycle, and one that listens.
 
 Everything but the listener works through a pooler in transaction mode
 (`?pooled=true`): no statement outlasts its transaction, no setting does, and
@@ -141,7 +141,7 @@ class PostgresStore(Store):
     def twin(self) -> PostgresStore:
         url, clock, schema = self._made_of
         twin = PostgresStore(url, clock, schema=schema)
-        # Nobody waits on it: one listener per process is enough.
+        # One listener per process is enough.
         twin.options = replace(self.options, listen="off")
         return twin
 
@@ -297,7 +297,10 @@ class PostgresStore(Store):
             if after is not None:
                 return after
             await asyncio.sleep(TIDY_PAUSE_SECONDS)
-        raise StoreBusy("submitters never pause.", hint="Lanes are tidied the next time.")
+        raise StoreBusy(
+            "removing empty lanes timed out: submissions hold the lock.",
+            hint="The leader tries again later.",
+        )
 
     # -- workers
 

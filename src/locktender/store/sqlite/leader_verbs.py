@@ -1,10 +1,8 @@
-"""The leader's verbs of every cycle: take or renew the term, and commit what was decided.
+"""The leader's verbs: acquire or renew the term, commit a cycle, store workers that were asked for.
 
 The fence is the term on the one leader row, read inside the same write
-transaction: a leader that was paused and woke up finds a higher term there and
+transaction: a leader that was paused and resumes finds a higher term there and
 changes nothing, whatever its lease says.
-
-Workers that were asked for, in the file.
 """
 
 from __future__ import annotations
@@ -71,7 +69,7 @@ def commit(tx: SqliteSession, commit: Commit) -> Committed:
     if commit.cycle <= cycle:
         return Committed(seq, now)
     if commit.previous and commit.previous != cycle:
-        # The one before it failed and is being tried again: this one must wait for it.
+        # The commit before it failed and is retried: this one must wait for it.
         raise OutOfOrder(
             f"cycle {commit.cycle} follows cycle {commit.previous}, which is not written yet.",
             field="previous",

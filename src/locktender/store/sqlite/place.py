@@ -63,14 +63,14 @@ class SqlitePlace:
         return await asyncio.to_thread(self._migrate)
 
     def _migrate(self) -> Migrated:
-        # The change is short, and whoever writes waits at the same turnstile.
-        turnstile = WriteLock(self.path, SystemClock(), BUSY_TIMEOUT_US)
-        turnstile.enter()
+        # Writers of other processes wait for the same lock; the change is short.
+        write_lock = WriteLock(self.path, SystemClock(), BUSY_TIMEOUT_US)
+        write_lock.enter()
         try:
             return self._with(lambda session: opening.migrate(session, self.path), True)
         finally:
-            turnstile.leave()
-            turnstile.close()
+            write_lock.leave()
+            write_lock.close()
 
     def _with(self, work: Callable[[SqliteSession], T], write: bool) -> T:
         try:
@@ -136,37 +136,37 @@ class SqlitePlace:
         )
 
     @asynccontextmanager
-    async def reading(self) -> AsyncGenerator[_Reading]:
-        with _Desk(self.path, self._clock, write=False) as desk:
-            await desk.call(lambda tx: tx.run("begin_read"))
-            yield _Reading(desk, self._blobs())
+    async def reading(self) -> AsyncGenerator[_FileReader]:
+        with _CopyThread(self.path, self._clock, write=False) as thread:
+            await thread.call(lambda tx: tx.run("begin_read"))
+            yield _FileReader(thread, self._blobs())
 
     @asynccontextmanager
-    async def writing(self) -> AsyncGenerator[_Writing]:
+    async def writing(self) -> AsyncGenerator[_FileWriter]:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        turnstile = WriteLock(self.path, SystemClock(), COPY_LOCK_WAIT_US)
+        write_lock = WriteLock(self.path, SystemClock(), COPY_LOCK_WAIT_US)
         try:
-            await asyncio.to_thread(turnstile.enter)
+            await asyncio.to_thread(write_lock.enter)
         except StoreBusy as error:
-            turnstile.close()
+            write_lock.close()
             raise copying.being_copied(str(self.path)) from error
         try:
-            with _Desk(self.path, self._clock, write=True) as desk:
-                await desk.call(self._begin)
+            with _CopyThread(self.path, self._clock, write=True) as thread:
+                await thread.call(self._begin)
                 self._blobs().clear()
-                yield _Writing(desk, self._blobs(), str(self.path))
+                yield _FileWriter(thread, self._blobs(), str(self.path))
         finally:
-            turnstile.leave()
-            turnstile.close()
+            write_lock.leave()
+            write_lock.close()
 
     def _begin(self, tx: SqliteSession) -> None:
         tables = {row[0] for row in tx.all("table_names")}
         if tables and "migration" not in tables:
             raise faults.foreign(self.path)
         if tables and COPYING in _applied(tx):
-            _at_once(_wipe)(tx)
+            _in_transaction(_wipe)(tx)
         migrate(tx, self.path)
-        _at_once(self._mark)(tx)
+        _in_transaction(self._mark)(tx)
 
     def _mark(self, tx: SqliteSession) -> None:
         for table in EMPTY:
@@ -181,14 +181,14 @@ def _applied(tx: SqliteSession) -> set[int]:
 
 
 def _wipe(tx: SqliteSession) -> None:
-    """Nothing is left, neither of a copy that was not finished nor of what a new store begins with."""
+    """Removes rows of an unfinished copy, and the rows that a new store begins with."""
     for table in TABLES:
         tx.run(f"copy_wipe_{table}")
     tx.run("copy_unmark", COPYING)
 
 
-class _Desk:
-    """A connection with a thread of its own: SQLite's belong to one."""
+class _CopyThread:
+    """A connection with its own thread: a SQLite connection belongs to one thread."""
 
     def __init__(self, path: Path, clock: Clock, *, write: bool) -> None:
         self._path = path
@@ -197,7 +197,7 @@ class _Desk:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="locktender-copy")
         self._session: SqliteSession | None = None
 
-    def __enter__(self) -> _Desk:
+    def __enter__(self) -> _CopyThread:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -221,32 +221,32 @@ class _Desk:
             raise faults.translate(error, self._path) from error
 
 
-class _Reading:
-    def __init__(self, desk: _Desk, blobs: Blobs) -> None:
-        self._desk = desk
+class _FileReader:
+    def __init__(self, thread: _CopyThread, blobs: Blobs) -> None:
+        self._caller = thread
         self._blobs = blobs
 
     async def marks(self) -> CopyMarks:
-        return await self._desk.call(lambda tx: CopyMarks(*tx.row("copy_marks")))
+        return await self._caller.call(lambda tx: CopyMarks(*tx.row("copy_marks")))
 
     async def rows(self, table: str, batch: int) -> AsyncIterator[Rows]:
-        cursor = await self._desk.call(lambda tx: tx.db.execute(SQL.text(f"copy_out_{table}")))
-        while rows := await self._desk.call(lambda _: cursor.fetchmany(batch)):
+        cursor = await self._caller.call(lambda tx: tx.db.execute(SQL.text(f"copy_out_{table}")))
+        while rows := await self._caller.call(lambda _: cursor.fetchmany(batch)):
             yield rows
 
     async def blobs(self, batch: int) -> AsyncIterator[list[tuple[str, bytes]]]:
         names = list(self._blobs.names())
         for start in range(0, len(names), batch):
             several = names[start : start + batch]
-            yield await self._desk.call(lambda _, some=several: self._get(some))
+            yield await self._caller.call(lambda _, some=several: self._get(some))
 
     def _get(self, names: list[str]) -> list[tuple[str, bytes]]:
         return [(name, self._blobs.get(name)) for name in names]
 
 
-class _Writing:
-    def __init__(self, desk: _Desk, blobs: Blobs, where: str) -> None:
-        self._desk = desk
+class _FileWriter:
+    def __init__(self, thread: _CopyThread, blobs: Blobs, where: str) -> None:
+        self._caller = thread
         self._blobs = blobs
         self._where = where
 
@@ -254,13 +254,13 @@ class _Writing:
         return 0
 
     async def write(self, table: str, rows: Rows) -> None:
-        await self._desk.call(_at_once(lambda tx: tx.each(f"copy_in_{table}", rows)))
+        await self._caller.call(_in_transaction(lambda tx: tx.each(f"copy_in_{table}", rows)))
 
     async def put_blobs(self, blobs: list[tuple[str, bytes]]) -> None:
-        await self._desk.call(lambda _: [self._blobs.put(body) for _, body in blobs])
+        await self._caller.call(lambda _: [self._blobs.put(body) for _, body in blobs])
 
     async def finish(self, marks: CopyMarks, expected: dict[str, int]) -> None:
-        await self._desk.call(_at_once(lambda tx: self._finish(tx, marks, expected)))
+        await self._caller.call(_in_transaction(lambda tx: self._finish(tx, marks, expected)))
 
     def _finish(self, tx: SqliteSession, marks: CopyMarks, expected: dict[str, int]) -> None:
         found = {table: tx.row(f"copy_count_{table}")[0] for table in TABLES}
@@ -282,7 +282,7 @@ class _Writing:
         tx.run("copy_unmark", COPYING)
 
 
-def _at_once(work: Callable[[SqliteSession], T]) -> Callable[[SqliteSession], T]:
+def _in_transaction(work: Callable[[SqliteSession], T]) -> Callable[[SqliteSession], T]:
     def transaction(tx: SqliteSession) -> T:
         tx.run("begin_write")
         try:

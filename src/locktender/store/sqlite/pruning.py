@@ -1,11 +1,11 @@
-"""Forgetting in the file: the one writer does one thing after the other, so nobody comes in between."""
+"""Pruning in the file: one writer at a time, so no submission comes in between."""
 
 from __future__ import annotations
 
 from locktender.base.events import HISTORY, Change
 from locktender.store.history import CLIENT
 from locktender.store.protocol import Discard, Prune, Pruned, References, StoredContent
-from locktender.store.pruning import MARKER, PARTS, choose, digests, told
+from locktender.store.pruning import MARKER, PARTS, choose, digests, pruned_change
 from locktender.store.sqlite.blobs import Blobs
 from locktender.store.sqlite.session import SqliteSession, listed, record
 
@@ -22,7 +22,7 @@ def prune(tx: SqliteSession, prune: Prune) -> Pruned:
     if not prune.dry_run:
         for name in PARTS:
             tx.run(f"prune_{name}", runs)
-        remark(tx, told(prune, chosen, tasks, events))
+        remark(tx, pruned_change(prune, chosen, tasks, events))
     return Pruned(len(chosen.runs), tasks, events, chosen.after)
 
 

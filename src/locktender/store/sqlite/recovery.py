@@ -1,4 +1,4 @@
-"""What the leader takes back: offers nobody accepted, the work of the dead, lanes cut for old limits."""
+"""The leader withdraws offers, declares workers lost, reassigns queue lanes and removes empty ones."""
 
 from __future__ import annotations
 

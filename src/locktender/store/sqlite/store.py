@@ -1,11 +1,11 @@
 """The SQLite store: one file, any number of processes on one machine.
 
-Beside `<file>` lie its companions: `-wal` and `-shm` (SQLite's own), `-q.lock`
-and `-w.lock` (whose turn it is to write), `-live/` (who is alive), `-wake/`
-(who wants to be woken), `-blobs/` (large values).
+Files beside `<file>`: `-wal` and `-shm` (SQLite's own), `-q.lock` and `-w.lock`
+(the write lock), `-live/` (a lock per live leader and worker), `-wake/` (sockets
+of waiting processes), `-blobs/` (large values).
 
 Verbs run on threads: one writer, one reader for the leader's and the workers'
-reads, one for everybody who only looks, so that a long listing never delays a cycle.
+reads, one for all other reads, so that a long listing never delays a cycle.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class _Open:
         real = SystemClock()
         self.wake = Wakeup(_beside(path, "-wake"), real)
         try:
-            self.turnstile = WriteLock(path, real, busy_timeout_us)
+            self.write_lock = WriteLock(path, real, busy_timeout_us)
         except BaseException:
             self.wake.close()
             raise
@@ -107,8 +107,8 @@ class _Open:
         self.writer = Writer(
             "locktender-writer",
             path,
-            partial(open_writer, path, clock, self.turnstile, busy_timeout_us),
-            self.turnstile,
+            partial(open_writer, path, clock, self.write_lock, busy_timeout_us),
+            self.write_lock,
             self.wake.send,
         )
         read = partial(connect, path, clock, busy_timeout_us, write=False)
@@ -127,7 +127,7 @@ class _Open:
             await thread.close()
         self.live.close()
         self.wake.close()
-        self.turnstile.close()
+        self.write_lock.close()
 
 
 def _beside(path: Path, suffix: str) -> Path:

@@ -63,7 +63,7 @@ def leave(tx: SqliteSession, worker: str) -> None:
     if tx.one("worker_get", worker) is None:
         return
     if tx.all("worker_tasks", listed([worker])):
-        # Without its row nobody would ever declare these tasks abandoned.
+        # Without its row these tasks would never be declared abandoned.
         tx.run("worker_end_lease", worker)
         return
     tx.run("worker_remove", worker)
@@ -98,7 +98,7 @@ def accept(tx: SqliteSession, accept: Accept) -> tuple[list[Started], int]:
         record(tx, now, f"worker:{accept.worker}", by_run(changes).items())
     stale = len(tokens) - len(started)
     if stale:
-        log.info("worker %s came too late for %d of its offers", accept.worker, stale)
+        log.info("worker %s: %d offers were withdrawn before acceptance", accept.worker, stale)
     return started, stale
 
 

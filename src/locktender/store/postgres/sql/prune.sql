@@ -45,7 +45,7 @@ WHERE l.task >= v.run << 20 AND l.task < (v.run + 1) << 20
 DELETE FROM locktender.node_input WHERE run = ANY($1::bigint[])
 
 -- name: prune_orders
--- Orders for their tasks that nobody obeyed.
+-- Orders for their tasks that were never obeyed.
 DELETE FROM locktender.orders o USING unnest($1::bigint[]) v (run)
 WHERE o.task >= v.run << 20 AND o.task < (v.run + 1) << 20
 

@@ -95,7 +95,7 @@ SELECT
 FROM leader
 
 -- name: copy_leader
--- Nobody leads; the next term is a higher one.
+-- The copy has no leader; its next term is higher.
 UPDATE leader SET term = ?, owner = ?, expires_at = 0, cycle = -1, seq = 0
 
 -- name: copy_limits_version
@@ -111,12 +111,12 @@ DELETE FROM sqlite_sequence WHERE name = ?
 INSERT INTO sqlite_sequence (name, seq) VALUES (?, ?)
 
 -- name: copy_mark
--- The store is a copy that is not finished.
+-- Mark the store as an unfinished copy.
 INSERT OR IGNORE INTO migration (number, name, checksum, applied_at)
 VALUES (?, 'copying', '', locktender_now())
 
 -- name: copy_unmark
--- The copy is finished.
+-- Mark the copy as finished.
 DELETE FROM migration WHERE number = ?
 
 -- name: copy_out

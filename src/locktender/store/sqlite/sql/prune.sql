@@ -47,7 +47,7 @@ DELETE FROM log WHERE task IN (
 DELETE FROM node_input WHERE run IN (SELECT value FROM json_each(?))
 
 -- name: prune_orders
--- Orders for their tasks that nobody obeyed.
+-- Orders for their tasks that were never obeyed.
 DELETE FROM orders WHERE task IN (
     SELECT o.task FROM json_each(?) v CROSS JOIN orders o
         ON o.task >= v.value << 20 AND o.task < (v.value + 1) << 20
