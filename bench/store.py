@@ -23,11 +23,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.report import Figure
-from locktender.base.changes import End, RunEvents, TaskEnd, TaskRow
+from locktender.base.changes import Commit, End, RunEvents, TaskEnd, TaskRow
 from locktender.base.events import Change, pack
 from locktender.base.ids import run_id, task_id, token
 from locktender.base.model import NewRun, WorkerRow
-from locktender.store.protocol import Accept, Beat, Commit, Elect, Finish, SetLimit, Submit
+from locktender.store.protocol import Accept, Beat, Elect, Finish, SetLimit, Submit
 from locktender.store.sqlite import SqliteStore
 
 BATCH = 200

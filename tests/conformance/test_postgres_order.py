@@ -14,7 +14,7 @@ from locktender.store.postgres import PostgresStore
 from locktender.store.postgres.recovery import fence
 from locktender.store.postgres.session import PostgresSession
 from locktender.store.protocol import Accept, Elect, EventFilter, Expire, Gather
-from locktender.testing.conformance.racing import legal
+from locktender.testing.conformance.recovering import legal
 from locktender.testing.conformance.world import SceneLeader, history, join, offered, submitted
 from locktender.testing.postgres_server import connected
 

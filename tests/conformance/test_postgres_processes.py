@@ -15,7 +15,7 @@ import pytest
 
 from locktender.store.postgres import PostgresStore
 from locktender.store.protocol import RunFilter, Withdraw
-from locktender.testing.conformance.racing import legal
+from locktender.testing.conformance.recovering import legal
 from locktender.testing.conformance.world import SceneLeader, new_run, set_ceiling, submit
 from locktender.testing.postgres_server import connected
 

@@ -299,7 +299,7 @@ def test_an_option_wins_over_a_parameter_of_the_same_name(engine: Client):
     [
         ("postgresql://u:secret@no-host.invalid/db", StoreError, "host of .* is not known"),
         ("http://localhost:8080", InvalidInput, "http:// is not available yet"),
-        ("redis://localhost", InvalidInput, "redis:// is no kind of store"),
+        ("redis://localhost", InvalidInput, "redis:// is not a kind of store"),
         (":memory:", InvalidInput, "the store is a file"),
         ("", InvalidSettings, "url must be text"),
         (7, InvalidInput, "url must be text or a path"),

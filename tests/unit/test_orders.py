@@ -6,10 +6,11 @@ import asyncio
 from pathlib import Path
 
 from locktender import connect_async, flow, step
+from locktender.base.changes import Order
 from locktender.base.config import Settings
 from locktender.engine import Engine
 from locktender.store.open import settings_for
-from locktender.store.protocol import Heard, Order
+from locktender.store.protocol import Heard
 from locktender.store.sqlite.store import SqliteStore
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from locktender.store.sql import FEW_ROWS, MAX_ROWS, Statements, chunks, parse
+from locktender.store.sql import FEW_ROWS, MAX_ROWS, Statements, chunks, parse, read
 from locktender.store.sqlite.opening import MIGRATIONS, split
 from locktender.store.sqlite.session import SQL
 
@@ -63,7 +63,7 @@ def test_a_name_is_given_once() -> None:
 def test_statements_are_read_from_a_folder(tmp_path: Path) -> None:
     (tmp_path / "a.sql").write_text(TEXT, encoding="utf-8")
     (tmp_path / "ignored.txt").write_text("-- name: other\n-- x\nSELECT 2", encoding="utf-8")
-    assert Statements.read(tmp_path).names == ["first", "many"]
+    assert [each.name for each in read(tmp_path)] == ["first", "many"]
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 15, 16, 17, 31, 33, 200, 255, 256, 257, 1000])

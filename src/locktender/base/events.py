@@ -81,7 +81,8 @@ class EventRow(NamedTuple):
     body: bytes
 
 
-_decode = msgspec.json.Decoder(list[Change]).decode
+read_changes: Callable[[bytes], list[Change]] = msgspec.json.Decoder(list[Change]).decode
+"""The changes in an event row's body."""
 
 
 def unpack(row: EventRow) -> list[Event]:
@@ -100,7 +101,7 @@ def unpack(row: EventRow) -> list[Event]:
             token=change.token,
             data=change.data or {},
         )
-        for change in _decode(row.body)
+        for change in read_changes(row.body)
     ]
 
 

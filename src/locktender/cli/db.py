@@ -1,4 +1,4 @@
-"""`db`: the store itself. What it holds, its schema, forgetting what is old, moving to another."""
+"""`db`: the store itself: status, schema, pruning, copies."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def _schema(found: Status) -> str:
     if found.copying:
         return "[red]a copy that was not finished[/]; repeat locktender db copy: it starts over"
     if not found.applied:
-        return "none yet; whoever opens the store makes it, or locktender db migrate"
+        return "none yet; opening the store creates it, or locktender db migrate"
     if found.pending:
         return f"{found.schema}, [yellow]{found.pending} pending[/]; try locktender db migrate"
     if found.schema > found.known:
@@ -136,7 +136,7 @@ def _ago(found: Status, at: int | None) -> str:
 
 def _leader(found: Status) -> str:
     if found.led is None:
-        return "nobody leads now"
+        return "none"
     return f"{escape(found.led.owner)}, term {found.led.term}"
 
 
@@ -162,9 +162,7 @@ def _server(found: Status) -> str:
         f" connections in use, {server.ours} by locktender"
     )
     if server.held_back_us:
-        text += (
-            f"; [yellow]a transaction holds the history back for {spoken(server.held_back_us)}[/]"
-        )
+        text += f"; [yellow]an open transaction has blocked the event reader for {spoken(server.held_back_us)}[/]"
     return text
 
 
@@ -236,7 +234,7 @@ def prune(
         typer.Option("--force", help="Also where the history breaks a promise.", metavar=""),
     ] = False,
 ) -> None:
-    """Forget runs that ended long ago, beside a live engine. The history is checked first."""
+    """Remove runs that ended long ago, beside a live engine. The history is checked first."""
     from locktender.base import names
     from locktender.base.durations import microseconds
     from locktender.base.errors import InvalidInput
@@ -249,7 +247,7 @@ def prune(
         age = microseconds(duration(older_than), "older-than", minimum=0)
     if age is None:
         raise InvalidInput(
-            "it is not said how old a run must be to be pruned.",
+            "older-than is not set.",
             field="older-than",
             hint="e.g. --older-than 30d, or the setting retention.",
         )
@@ -267,17 +265,17 @@ def prune(
         shell.data({**_counts(done), "dry_run": dry_run, "checkpoint": done.checkpoint})
         return
     if not done.runs:
-        shell.say("[dim]Nothing is that old.[/]")
+        shell.say("[dim]No run is that old.[/]")
         return
     rows = f"{done.tasks:,} tasks and {done.events:,} rows of history"
     if dry_run:
-        shell.say(f"{done.runs:,} runs would go, with {rows}.")
+        shell.say(f"{done.runs:,} runs would be removed, with {rows}.")
         return
     if done.checkpoint is not None:
         shell.say(_found(done.checkpoint))
-    left = f", {done.graphs:,} graphs and {done.blobs:,} large values nobody refers to any more"
+    left = f", {done.graphs:,} graphs and {done.blobs:,} large values that no run refers to"
     shell.say(
-        f"{done.runs:,} runs are gone, with {rows}{left if done.graphs or done.blobs else ''}."
+        f"removed {done.runs:,} runs, with {rows}{left if done.graphs or done.blobs else ''}."
     )
 
 
@@ -294,7 +292,7 @@ def _found(checkpoint: Any) -> str:
 
 
 def checkpoint(shell: Context) -> None:
-    """Check the history and write down what was found: what retention does before it prunes."""
+    """Check the history and store the result, as retention does before it prunes."""
     from locktender.observe.checkpoint import take
 
     with shell.read() as reading:
@@ -311,10 +309,10 @@ def copy(
     target: Annotated[str, typer.Argument(metavar="TO", help="An empty one.")],
     force: Annotated[
         bool,
-        typer.Option("--force", help="Also while FROM is being worked on.", metavar=""),
+        typer.Option("--force", help="Also while FROM is in use.", metavar=""),
     ] = False,
 ) -> int:
-    """Copy a whole store into an empty one, then check the copy. What is cut short starts over."""
+    """Copy a whole store into an empty one, then check the copy. An interrupted copy starts over."""
     import asyncio
 
     from locktender.base.errors import InvalidInput
@@ -330,11 +328,11 @@ def copy(
             hint="A copy goes into a new file, or into a schema of its own: ?schema=NAME in the url.",
         )
     check_exists(source)
-    told: dict[str, int] = {}
+    reported: dict[str, int] = {}
 
     def progress(table: str, done: int) -> None:
-        if done - told.get(table, 0) >= 100_000:
-            told[table] = done
+        if done - reported.get(table, 0) >= 100_000:
+            reported[table] = done
             shell.note(f"[dim]{done:,} {NAMES.get(table, table)}[/]")
 
     async def work() -> Copied:

@@ -14,14 +14,15 @@ import logging
 from collections.abc import Iterable
 
 from locktender.base.background import end_tasks
-from locktender.base.clock import SECOND
+from locktender.base.clock import SECOND, SystemClock
 from locktender.base.durations import spoken
-from locktender.base.errors import LocktenderError, NotFound, StoreError, WaitTimeout
+from locktender.base.errors import LocktenderError, NotFound, WaitTimeout
 from locktender.base.model import RunRow
 from locktender.base.states import TERMINAL_RUNS
 from locktender.client.guard import ClientGuard
 from locktender.engine import Engine
 from locktender.store.protocol import Store
+from locktender.store.retry import repeated
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -39,6 +40,7 @@ class RunWaiter:
         self._store = store
         self._engine = engine
         self._guard = guard
+        self._clock = SystemClock()
         self._waiters: dict[int, list[asyncio.Event]] = {}
         self._watcher: asyncio.Task[None] | None = None
         if engine is not None:
@@ -88,17 +90,13 @@ class RunWaiter:
 
     async def _row_again(self, run_id: str) -> RunRow:
         """A store that is away for a while, as a database that restarts, does not end the wait."""
-        tries = round(AWAY_SECONDS / POLL_SECONDS)
-        for left in reversed(range(tries)):
-            try:
-                return await self._row(run_id)
-            except StoreError as error:
-                self._guard.check()
-                if not left:
-                    raise
-                log.warning("cannot look for the end of run %s, trying again: %s", run_id, error)
-                await asyncio.sleep(POLL_SECONDS)
-        raise AssertionError("unreachable")
+        return await repeated(
+            lambda: self._row(run_id),
+            f"reading run {run_id}",
+            self._clock,
+            self._guard.check,
+            AWAY_SECONDS,
+        )
 
     def _wake(self, runs: Iterable[int]) -> None:
         for run in runs:

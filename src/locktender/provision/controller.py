@@ -38,8 +38,7 @@ from locktender.provision.calls import ProvisionerCalls, WrongAnswer, error_text
 from locktender.provision.packing import Ask
 from locktender.provision.policy import ALIVE, Policy, Rules, WorkersSeen
 from locktender.provision.protocol import Provisioned, Provisioner
-from locktender.store.protocol import Store
-from locktender.store.provisioning import Provision
+from locktender.store.protocol import Provision, Store
 
 log: logging.Logger = logging.getLogger(__name__)
 REAP_SECONDS = 1.0

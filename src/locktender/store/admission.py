@@ -10,7 +10,7 @@ the rows.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import NamedTuple
@@ -18,7 +18,8 @@ from typing import NamedTuple
 from locktender.base.clock import SECOND
 from locktender.base.limits import Limits, TagRule
 from locktender.base.names import UNLIMITED
-from locktender.store.protocol import Submitted
+from locktender.store.decode import decode_tags
+from locktender.store.protocol import Counts, Submitted
 
 TOTAL = ""
 MAX_ACTIVE = "max_active"
@@ -122,7 +123,7 @@ class Ceilings:
     def hardest(self, now: int) -> Full | None:
         """The ceiling that keeps this submission out for the longest, where all or none of it is to be let in.
 
-        Whoever is refused at one ceiling has asked nobody at the others; here all are asked, for all.
+        A refused run was checked only up to its first full ceiling; here all its ceilings count.
         """
         found: list[Full] = []
         for ceiling, turned_away in self._turned_away.items():
@@ -222,3 +223,28 @@ def recounted(limits: Limits, active_tags: Iterable[tuple[Mapping[str, str], int
         for name in counters(rules, tags):
             active[name] += count
     return active
+
+
+def tally(
+    limits: Limits,
+    rows: Sequence[tuple[str, int, int]],
+    active_tags: Iterable[tuple[str, int]],
+    held: Mapping[str, int],
+    queued: int,
+    executing: int,
+) -> Counts:
+    """`rows` are (name, admitted, closed); `active_tags` how many active runs carry which tags."""
+    rules = capped(limits)
+    active: Counter[str] = Counter(dict.fromkeys([TOTAL, *(name for name, *_ in rows)], 0))
+    for tags, count in active_tags:
+        active[TOTAL] += count
+        for name in counters(rules, decode_tags(tags)):
+            active[name] += count
+    return Counts(
+        admitted={name: admitted for name, admitted, _ in rows},
+        closed={name: closed for name, _, closed in rows},
+        active=dict(active),
+        held=dict(held),
+        queued=queued,
+        executing=executing,
+    )

@@ -1,19 +1,17 @@
-"""A whole store into another, of any kind: row by row, in batches, from one snapshot.
+"""Copy a whole store into another of any kind: in batches, from one snapshot.
 
-Who runs this: an operator. The source is only read, at one instant. The target
-is empty, or what is left of a copy that was not finished, and it says so until
-this one is (`migrate.COPYING`): no engine opens half a copy, and whoever repeats
-the command starts over.
+An operator runs this. The source is only read, at one instant. The target is
+empty or an unfinished copy, and is marked as unfinished (`migrate.COPYING`) until
+the copy is complete: no engine opens it, and repeating the command starts over.
 
-Numbers of runs, tasks, lanes and terms stay what they are, and new ones are
-higher: tokens of the old place stay smaller than those of the new one. So do
-events keep their numbers, unless the target would give lower ones to its next
-events: PostgreSQL makes them from the number of a transaction, and a young
-server has small ones. Then they are numbered from 1, in their order, and so is
-what the history says about itself.
+Runs, tasks, lanes and terms keep their numbers, and new ones are higher: tokens
+of the source stay smaller than those of the copy. Events keep their numbers too,
+unless the target would give lower ones to its next events: PostgreSQL derives
+them from transaction ids, which are small on a young server. Then events are
+numbered from 1, in their order, and remarks in the history are adjusted.
 
-Leases do not move: nobody leads a copy and none of its workers is alive, so
-the first leader there takes up what was running as after any crash.
+Leases are not copied: a copy has no leader and no live workers, so its first
+leader recovers running tasks as after a crash.
 """
 
 from __future__ import annotations
@@ -25,30 +23,22 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-import msgspec
-
 from locktender.base.errors import InvalidInput, StoreError
-from locktender.base.events import HISTORY, Change, pack
+from locktender.base.events import HISTORY, Change, pack, read_changes
+from locktender.store.copy_tables import TABLES
 from locktender.store.maintenance import Status
+from locktender.store.migrate import Migrated
 
 Rows = Sequence[Sequence[Any]]
 Progress = Callable[[str, int], None]
 """Called with a table and how many of its rows are done."""
 
-TABLES = (
-    "graph", "run", "lane", "queue", "active_key", "counter", "drain", "task", "log", "node_input",
-    "orders", "worker", "lost_worker", "bucket", "reservation", "linger", "request", "limit_rule",
-    "limit_history", "event",
-)  # fmt: skip
-WIDE = frozenset({"graph", "run", "task", "log", "node_input"})
-"""Tables whose rows may hold values of the users'."""
 BATCH, WIDE_BATCH, BLOB_BATCH = 1_000, 200, 8
 EMPTY = ("run", "event", "limit_rule", "limit_history", "request")
-"""Where one of these has a row, somebody uses the store."""
+"""If one of these has a row, the store is in use."""
 BLOBS = "blob"
 
 _SEQ, _RUN, _BODY = 0, 5, 6
-_changes = msgspec.json.Decoder(list[Change]).decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +64,7 @@ class Copied:
 
 
 class CopyReader(Protocol):
-    """A store at one instant."""
+    """A store at one instant: the source."""
 
     async def marks(self) -> CopyMarks: ...
     def rows(self, table: str, batch: int) -> AsyncIterator[Rows]: ...
@@ -82,7 +72,7 @@ class CopyReader(Protocol):
 
 
 class CopyWriter(Protocol):
-    """A store that is being filled. Each write is a transaction."""
+    """The target of a copy. Each write is a transaction."""
 
     async def horizon(self) -> int:
         """Events of the copy must have numbers below this one; 0: they may have any."""
@@ -91,22 +81,35 @@ class CopyWriter(Protocol):
     async def write(self, table: str, rows: Rows) -> None: ...
     async def put_blobs(self, blobs: list[tuple[str, bytes]]) -> None: ...
     async def finish(self, marks: CopyMarks, expected: dict[str, int]) -> None:
-        """Checks that everything is there, and lets engines in."""
+        """Checks that every row was copied, and marks the copy as finished."""
         ...
 
 
-class CopyPlace(Protocol):
-    """A store that can be copied from and to."""
+class StorePlace(Protocol):
+    """A store that is not opened: its status, its migration, and copies from and to it."""
+
+    @property
+    def where(self) -> str:
+        """For people: without a password."""
+        ...
+
+    async def exists(self) -> bool:
+        """Whether it was created: opening a store creates it."""
+        ...
 
     async def status(self) -> Status: ...
+    async def migrate(self) -> Migrated:
+        """Creates the schema or brings it up to date."""
+        ...
+
     def reading(self) -> AbstractAsyncContextManager[CopyReader]: ...
     def writing(self) -> AbstractAsyncContextManager[CopyWriter]:
         """`StoreError` where the store is neither empty nor a copy that was not finished."""
         ...
 
 
-async def check_source(source: CopyPlace, *, force: bool) -> Status:
-    """Refuses a store that is not there to be copied from."""
+async def check_source(source: StorePlace, *, force: bool) -> Status:
+    """Refuses a source that is unfinished, of another schema, or in use."""
     status = await source.status()
     if status.copying:
         raise StoreError(f"{status.where} is itself a copy that was not finished.", field="from")
@@ -122,16 +125,16 @@ async def check_source(source: CopyPlace, *, force: bool) -> Status:
         )
     if status.busy is not None and not force:
         raise InvalidInput(
-            f"{status.where} is being worked on: {status.busy}.",
+            f"{status.where} is in use: {status.busy}.",
             field="from",
             got=status.busy,
-            hint="Stop it first: what happens after the copy is not in it. --force copies this instant.",
+            hint="Stop it first: later changes are not in the copy. --force copies the state of this instant.",
         )
     return status
 
 
 async def copy(
-    source: CopyPlace, target: CopyPlace, progress: Progress = lambda _table, _done: None
+    source: StorePlace, target: StorePlace, progress: Progress = lambda _table, _done: None
 ) -> Copied:
     """Copies everything. Check the source first."""
     async with source.reading() as reading, target.writing() as writing:
@@ -139,11 +142,14 @@ async def copy(
         horizon = await writing.horizon()
         numbers = _Numbers(anew=bool(horizon) and marks.event >= horizon)
         done: dict[str, int] = {}
-        for table in TABLES:
+        for table, shape in TABLES.items():
             done[table] = 0
-            batch = WIDE_BATCH if table in WIDE else BATCH
-            async for rows in reading.rows(table, batch):
-                written = numbers.of(rows) if table == "event" else rows
+            async for rows in reading.rows(table, WIDE_BATCH if shape.wide else BATCH):
+                written = rows
+                if table == "event":
+                    written = numbers.of(rows)
+                elif table == "worker":
+                    written = [_without_lease(row) for row in rows]
                 await writing.write(table, written)
                 done[table] += len(rows)
                 progress(table, done[table])
@@ -161,6 +167,12 @@ async def copy(
                 )
         await writing.finish(marks, done)
     return Copied(done, numbers.anew)
+
+
+def _without_lease(row: Sequence[Any]) -> Sequence[Any]:
+    """A worker's row with a lease that is over: no worker of the source works on the copy."""
+    worker, since, _, body = row
+    return worker, since, 0, body
 
 
 class _Numbers:
@@ -185,7 +197,7 @@ class _Numbers:
     def _remark(self, body: bytes) -> bytes:
         """What is said of a seq holds for the same event under its new number."""
         changes: list[Change] = []
-        for change in _changes(body):
+        for change in read_changes(body):
             data = dict(change.data or {})
             for key in ("seq", "checked"):
                 if key in data:
@@ -208,11 +220,11 @@ def incomplete(where: str, table: str, expected: int, found: int) -> StoreError:
         f"{where} has {found:,} rows in {table!r}; {expected:,} were copied.",
         field="to",
         got=found,
-        hint="Somebody else writes there. Repeat the copy: it starts over.",
+        hint="Another process writes there. Repeat the copy: it starts over.",
     )
 
 
 def being_copied(where: str) -> StoreError:
     return StoreError(
-        f"another copy into {where} is under way.", field="to", hint="Wait for it, or end it."
+        f"another copy into {where} is running.", field="to", hint="Wait for it, or stop it."
     )

@@ -1,4 +1,4 @@
-"""Stored rows as the values the protocol speaks of."""
+"""JSON of the store's rows: its one encoder, a decoder per type, and rows as values of the protocol."""
 
 from __future__ import annotations
 
@@ -7,7 +7,15 @@ from typing import Any
 
 import msgspec
 
-from locktender.base.model import AskedWorker, Request, RunRow, Said, StoredRequest, WorkerRow
+from locktender.base.model import (
+    AskedWorker,
+    Failure,
+    Request,
+    RunRow,
+    Said,
+    StoredRequest,
+    WorkerRow,
+)
 
 Row = Sequence[Any]
 
@@ -17,6 +25,7 @@ decode_tags: Callable[[bytes | str], dict[str, str]] = msgspec.json.Decoder(dict
 encode: Callable[[object], bytes] = msgspec.json.Encoder().encode
 decode_worker: Callable[[bytes | str], WorkerRow] = msgspec.json.Decoder(WorkerRow).decode
 decode_said: Callable[[bytes | str], Said] = msgspec.json.Decoder(Said).decode
+decode_failure: Callable[[bytes | str], Failure] = msgspec.json.Decoder(Failure).decode
 _request = msgspec.json.Decoder(Request).decode
 
 

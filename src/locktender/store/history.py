@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-import msgspec
-
-from locktender.base.events import NOBODY, Change, EventRow, pack
+from locktender.base.events import NOBODY, Change, EventRow, pack, read_changes
 from locktender.base.ids import run_of
 from locktender.base.states import TaskState
 
@@ -17,7 +15,6 @@ RunChanges = tuple[int, list[Change]]
 NewEvent = tuple[int, int, int, str, int, bytes]
 """(at, term, cycle, actor, run, body)"""
 
-_changes = msgspec.json.Decoder(list[Change]).decode
 _ENDED = frozenset(
     {
         TaskState.COMPLETED,
@@ -59,7 +56,7 @@ def news(events: Sequence[EventRow]) -> tuple[list[int], bool]:
     ended: dict[int, None] = {}
     limits_changed = False
     for event in events:
-        for change in _changes(event.body):
+        for change in read_changes(event.body):
             if change.subject == "task":
                 if change.after in _ENDED:
                     ended[change.task] = None

@@ -1,14 +1,16 @@
-"""Limits as rows: one rule per (kind, name), declared and live, and the `Limits` they add up to."""
+"""Limits as rows: one rule per (kind, name), declared by code and set live by operators; changes of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast, get_args
 
 import msgspec
 
 from locktender.base.durations import MAX_MICROSECONDS
 from locktender.base.errors import InvalidInput
+from locktender.base.events import Change
 from locktender.base.limits import (
     Fair,
     LimitKind,
@@ -23,6 +25,8 @@ from locktender.base.limits import (
 )
 from locktender.base.model import LimitRow
 from locktender.base.names import count, did_you_mean, limit
+from locktender.store.admission import capped
+from locktender.store.protocol import SetLimit
 
 Rule = TypeVar("Rule")
 
@@ -136,14 +140,14 @@ def check_patch(kind: str, name: str, patch: bytes) -> dict[str, Any]:
     if known is None:
         raise _no_kind(kind)
     fields = cast("dict[str, Any]", _decode(patch, dict, f"{kind} {name}".strip()))
-    accepted = {field.name for field in msgspec.structs.fields(known)}
-    for field in fields:
-        if field not in accepted:
+    accepted = {each.name for each in msgspec.structs.fields(known)}
+    for key, value in fields.items():
+        if key not in accepted:
             raise InvalidInput(
-                f"a {kind} rule has no {field!r}.",
-                field=field,
-                got=fields[field],
-                hint=did_you_mean(field, accepted),
+                f"a {kind} rule has no {key!r}.",
+                field=key,
+                got=value,
+                hint=did_you_mean(key, accepted),
             )
     return fields
 
@@ -241,3 +245,68 @@ def _knob(name: str, knob: Knob) -> Knob:
             f"{name} must be one of {', '.join(get_args(Placement))}.", field=name, got=value
         )
     return knob
+
+
+@dataclass(slots=True)
+class Changed:
+    """What a list of changes comes to."""
+
+    before: Limits
+    after: Limits
+    rows: list[LimitRow] = field(default_factory=list[LimitRow])
+    """As they are now; one with neither a declared nor a live rule is gone."""
+    history: list[tuple[str, str, str, bytes | None, bytes | None, str]] = field(
+        default_factory=list[tuple[str, str, str, bytes | None, bytes | None, str]]
+    )
+    """(who, kind, name, before, after, reason)"""
+    asked: list[Change] = field(default_factory=list[Change])
+
+    @property
+    def recount(self) -> bool:
+        """Whether the ceilings that runs are counted under are others now."""
+        return {rule.name for rule in capped(self.before)} != {
+            rule.name for rule in capped(self.after)
+        }
+
+
+def check(changes: Sequence[SetLimit]) -> None:
+    """Raises `InvalidInput` for the first rule that can never be right."""
+    for change in changes:
+        if change.rule is not None:
+            parse(change.kind, change.name, change.rule)
+        if change.patch is not None:
+            check_patch(change.kind, change.name, change.patch)
+
+
+def judge_limit(changes: Sequence[SetLimit], rows: Sequence[LimitRow]) -> Changed:
+    """Code declares the same limits at every start: what changes nothing leaves no trace."""
+    known = {(row.kind, row.name): row for row in rows}
+    before = compose(rows)
+    changed = Changed(before, before)
+    touched: dict[tuple[str, str], LimitRow] = {}
+    for change in changes:
+        place = change.kind, change.name
+        old = known.get(place) or LimitRow(*place, None, None)
+        rule = change.rule
+        if change.patch is not None:
+            # Applied to the rule in force now, not to the one the sender last saw: no change is lost.
+            base = old.declared if change.declared else old.effective
+            rule = patched(*place, base or rule, change.patch)
+        new = LimitRow(
+            *place,
+            rule if change.declared else old.declared,
+            old.live if change.declared else rule,
+        )
+        if new == old:
+            continue
+        known[place] = touched[place] = new
+        changed.history.append(
+            (change.who, *place, old.effective, new.effective, change.reason),
+        )
+        effective = new.effective
+        value = None if effective is None else msgspec.json.decode(effective)
+        data = {"kind": change.kind, "name": change.name, "rule": value}
+        changed.asked.append(Change("limit", 0, "", "asked", 0, data))
+    changed.rows = [touched[place] for place in sorted(touched)]
+    changed.after = compose(known.values())
+    return changed

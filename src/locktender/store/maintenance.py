@@ -1,24 +1,23 @@
-"""Looking after a store without opening it: what it is, what it holds, bringing its schema up to date.
+"""The status of a store that is not opened.
 
-Whoever opens a store migrates it, and may be refused. What is here does
-neither: it looks at whatever is there, also at a store of a newer locktender and
-at a copy that is not finished, beside engines that work on it.
+Opening a store migrates it, or refuses it. Reading its status does neither: it
+also works for a store of a newer locktender, for an unfinished copy, and beside
+running engines.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from locktender.base.events import EventRow
 from locktender.base.model import WorkerRow
-from locktender.store.migrate import COPYING, Migrated
+from locktender.store.migrate import COPYING
 from locktender.store.protocol import Counts
 
 
 @dataclass(frozen=True, slots=True)
 class Led:
-    """Who leads, and until when it is presumed alive."""
+    """The leader and the end of its lease."""
 
     owner: str
     term: int
@@ -27,7 +26,7 @@ class Led:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """What a database server has to say about itself."""
+    """Facts about the database server."""
 
     version: int
     most_connections: int
@@ -36,7 +35,7 @@ class Server:
     ours: int
     """In use by locktender, in this database."""
     held_back_us: int | None = None
-    """For how long a transaction in flight has held the history back; None: none does."""
+    """How long an open transaction has blocked the event reader; None: it does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +61,9 @@ class Status:
     """On disk, with indexes, log and blobs."""
     led: Led | None = None
     workers: list[WorkerRow] = field(default_factory=list[WorkerRow])
-    """Those presumed alive."""
+    """Workers whose lease is alive."""
     remarks: list[EventRow] = field(default_factory=list[EventRow])
-    """What the history says of itself: checkpoints and prunings."""
+    """Remarks in the history: checkpoints and prunings."""
     server: Server | None = None
     counters_agree: bool = True
     """With the rows they count."""
@@ -83,32 +82,16 @@ class Status:
 
     @property
     def busy(self) -> str | None:
-        """Who works on it now; None: nobody."""
+        """The leader or a worker that uses it now; None: it is not in use."""
         if self.led is not None:
             return f"{self.led.owner} leads"
         return f"worker {self.workers[0].id} is alive" if self.workers else None
 
 
 def agree(counts: Counts) -> bool:
-    """Whether counters say what the rows say."""
+    """Whether counters equal the rows they count."""
     names = counts.admitted.keys() | counts.closed.keys() | counts.active.keys()
     return all(
         counts.admitted.get(name, 0) - counts.closed.get(name, 0) == counts.active.get(name, 0)
         for name in names
     )
-
-
-class Upkeep(Protocol):
-    @property
-    def where(self) -> str:
-        """For people: without a password."""
-        ...
-
-    async def exists(self) -> bool:
-        """Whether anybody has made it: whoever opens it does, if nobody has."""
-        ...
-
-    async def status(self) -> Status: ...
-    async def migrate(self) -> Migrated:
-        """Creates the schema or brings it up to date."""
-        ...

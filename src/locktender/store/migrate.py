@@ -1,13 +1,12 @@
 """Migrations: numbered, forward, checksummed.
 
-Whoever opens the store applies what is pending, inside one transaction that
-also records it, so two processes that start together apply each once. A file
-that a newer locktender has migrated is refused, and so is one whose applied
-migrations are not the ones this code was written with.
+Opening a store applies pending migrations, each in a transaction that also
+records it, so two processes that start together apply each once. A store that a
+newer locktender has migrated is refused, and so is one whose applied migrations
+differ from this code's.
 
-Whoever opens a store reads here what was applied, so a copy that is not
-finished says so here too, as a migration that no code knows: it is refused by
-every engine, older ones included.
+An unfinished copy is marked as a migration that no code knows, so every engine
+refuses it, older ones included.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from pathlib import Path
 from locktender.base.errors import SchemaTooNew, StoreError
 
 COPYING = 1_000_000
-"""In the place of a migration's number: the store is a copy that is not finished."""
+"""As a migration number: the store is an unfinished copy."""
 _FILE = re.compile(r"(\d{4})_(\w+)\.sql")
 
 

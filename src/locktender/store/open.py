@@ -1,14 +1,11 @@
-"""A url, and the settings around it, as a store.
-
-A url as a store to be looked after or copied, without opening it.
-"""
+"""A url as a store, or as a place that is not opened; settings around it."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from types import ModuleType
 from urllib.parse import urlsplit
 
 import msgspec
@@ -17,10 +14,9 @@ from locktender.base import config
 from locktender.base.config import Settings
 from locktender.base.errors import InvalidInput
 from locktender.base.settings_files import check_path
-from locktender.store.copying import CopyPlace
-from locktender.store.maintenance import Upkeep
+from locktender.store.copying import StorePlace
 from locktender.store.protocol import Store
-from locktender.store.sqlite.copying import SqlitePlace
+from locktender.store.sqlite.place import SqlitePlace
 from locktender.store.sqlite.store import SqliteStore
 
 Url = str | os.PathLike[str]
@@ -36,8 +32,7 @@ def settings_for(url: Url | None, overrides: Mapping[str, object]) -> Settings:
         given["url"] = os.fspath(url)
     settings = config.load(Path.cwd(), os.environ, given)
     if url is not None and "work_dir" not in settings.sources and "://" not in settings.url:
-        # A store of one's own has a work directory of its own, beside it and named after it: any other
-        # name there may be the user's.
+        # The work directory of a file is beside it and named after it: another name may be the user's.
         settings = msgspec.structs.replace(settings, work_dir=f"{Path(settings.url)}-work")
     return settings
 
@@ -45,59 +40,42 @@ def settings_for(url: Url | None, overrides: Mapping[str, object]) -> Settings:
 def store_for(settings: Settings) -> Store:
     """The store that `settings.url` names, not opened yet."""
     url = settings.url
+    return _postgres().PostgresStore(url) if _is_postgres(url) else SqliteStore(url)
+
+
+def place_for(url: str) -> StorePlace:
+    """The store that `url` names, for its status, migration and copies."""
+    return _postgres().PostgresPlace(url) if _is_postgres(url) else SqlitePlace(url)
+
+
+def _is_postgres(url: str) -> bool:
+    """Whether `url` names PostgreSQL; False: the path of a SQLite file. Refuses everything else."""
     scheme = urlsplit(url).scheme if "://" in url else ""
     if scheme in {"postgresql", "postgres"}:
-        return _postgres(url)
+        return True
     if scheme in {"http", "https"}:
+        # `got` without the rest, which may hold a password.
         raise InvalidInput(
             f"{scheme}:// is not available yet in this version.",
             field="url",
-            # Without what may hold a password.
             got=f"{scheme}://…",
             hint=_SUPPORTED,
         )
     if scheme:
         raise InvalidInput(
-            f"{scheme}:// is no kind of store.", field="url", got=f"{scheme}://…", hint=_SUPPORTED
-        )
-    check_path(url)
-    return SqliteStore(url)
-
-
-def _postgres(url: str) -> Store:
-    try:
-        # Only here: the driver is an extra, and SQLite must start without it.
-        from locktender.store.postgres import PostgresStore  # noqa: PLC0415
-    except ImportError as error:
-        raise InvalidInput(
-            "postgresql:// needs a driver that is not installed.",
-            field="url",
-            got="postgresql://…",
-            hint="Try: pip install 'locktender[postgres]'.",
-        ) from error
-    return PostgresStore(url)
-
-
-class KeptPlace(CopyPlace, Upkeep, Protocol):
-    """A store that can be looked at, migrated, copied from and to."""
-
-
-def place_for(url: str) -> KeptPlace:
-    """The store that `url` names."""
-    scheme = url.partition("://")[0] if "://" in url else ""
-    if not scheme:
-        check_path(url)
-        return SqlitePlace(url)
-    if scheme not in {"postgresql", "postgres"}:
-        raise InvalidInput(
-            f"{scheme}:// is no store that can be looked after from here.",
+            f"{scheme}:// is not a kind of store.",
             field="url",
             got=f"{scheme}://…",
-            hint="Use the path of a SQLite file, or postgresql://…",
+            hint=_SUPPORTED,
         )
+    check_path(url)
+    return False
+
+
+def _postgres() -> ModuleType:
     try:
         # Only here: the driver is an extra, and SQLite must start without it.
-        from locktender.store.postgres.copying import PostgresPlace  # noqa: PLC0415
+        from locktender.store import postgres  # noqa: PLC0415
     except ImportError as error:
         raise InvalidInput(
             "postgresql:// needs a driver that is not installed.",
@@ -105,4 +83,4 @@ def place_for(url: str) -> KeptPlace:
             got="postgresql://…",
             hint="Try: pip install 'locktender[postgres]'.",
         ) from error
-    return PostgresPlace(url)
+    return postgres

@@ -1,15 +1,15 @@
-"""Forgetting: whole runs that ended long ago, and what nobody refers to any more.
+"""Pruning: remove runs that ended long ago, and graphs and blobs that no run refers to.
 
-Who runs this: an operator (`locktender db prune`) or the leader (`retention`), beside
-live engines and beside each other. What they could race for, and why it is safe:
+An operator (`locktender db prune`) or the leader (`retention`) runs this, beside
+live engines and beside each other. Why that is safe:
 
-    a run      goes with all its rows in one transaction that looks at its state itself. Whoever
-               could give an ended run a new life (a retry) or a new follower (a replacement that
-               waits for it) is a submitter, and submitters and pruners come one after the other.
-    a history  loses a run's events only if all of them were checked before (`Prune.checked`).
-    a graph    goes when no run names it; a submission stores its graph and its run together.
-    a blob     is stored before the row that refers to it. So one that was put within `BLOB_GRACE_US`
-               stays, whoever refers to it; putting it again makes it young again.
+    a run      is removed with all its rows in one transaction that checks its state. Only a submitter
+               can revive an ended run (a retry) or wait for it (a replacement), and submitters and
+               pruners exclude each other.
+    events     of a run are removed only if all of them were checked before (`Prune.checked`).
+    a graph    is removed when no run names it; a submission stores its graph and its run together.
+    a blob     is stored before the row that refers to it. So a blob put within `BLOB_GRACE_US`
+               stays; putting it again renews that time.
 
 References to graphs and blobs have no index: they are found by reading all runs, page by page,
 and not within the transactions that remove runs.
@@ -19,14 +19,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from locktender.base.clock import SECOND
 from locktender.base.events import Change
 from locktender.base.states import TERMINAL_RUNS
+from locktender.store.protocol import Discard, Discarded, Prune, Upkeep
 
-MOST_TASKS = 20_000
+MAX_BATCH_TASKS = 20_000
 """A batch ends early once its runs have this many tasks: its transaction must stay short."""
 BLOB_GRACE_US = 3_600 * SECOND
 MARKER = b'"$locktender.blob"'
@@ -34,83 +34,6 @@ _DIGEST = re.compile(rb'"\$locktender\.blob"\s*:\s*\{\s*"digest"\s*:\s*"([0-9a-f
 PARTS = ("tasks", "logs", "inputs", "orders", "events", "runs")
 """What a run consists of: each goes by its own statement, `prune_…`."""
 TERMINAL: list[str] = sorted(TERMINAL_RUNS)
-
-
-@dataclass(frozen=True, slots=True)
-class Prune:
-    """Remove runs that ended before an instant, in order of their numbers, a batch at a time."""
-
-    before: int
-    checked: int
-    """The seq up to which the history was checked: a run with a later event stays."""
-    who: str
-    after: int = 0
-    """The run to go on from."""
-    below: int = 2**62
-    """Runs from this number on stay."""
-    batch: int = 500
-    """How many runs are looked at."""
-    dry_run: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Pruned:
-    runs: int
-    tasks: int
-    events: int
-    after: int
-    """The run to go on from; 0 when all were looked at."""
-
-
-@dataclass(frozen=True, slots=True)
-class Mentions:
-    """What some runs refer to."""
-
-    graphs: set[str]
-    blobs: set[str]
-    after: int
-    """The run to go on from; 0 when there is none behind these."""
-    last: int
-    """The last run that was looked at."""
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """What is stored by content: all graphs, and blobs that nobody has put lately."""
-
-    graphs: set[str]
-    blobs: set[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Discard:
-    """Remove what no run refers to, unless somebody has come to since."""
-
-    graphs: list[str] = field(default_factory=list[str])
-    blobs: list[str] = field(default_factory=list[str])
-    last_run: int = 0
-    """Runs up to this number were looked at."""
-    put_before: int = 0
-    """A blob that was put at or after this instant stays."""
-
-
-@dataclass(frozen=True, slots=True)
-class Discarded:
-    graphs: int
-    blobs: int
-
-
-class Forgetting(Protocol):
-    """The verbs of upkeep: a part of `Store`."""
-
-    async def prune(self, prune: Prune) -> Pruned: ...
-    async def remark(self, change: Change) -> int:
-        """Adds to the history what somebody found about it; the seq given to that."""
-        ...
-
-    async def mentions(self, after: int, limit: int) -> Mentions: ...
-    async def kept(self, put_before: int) -> Kept: ...
-    async def discard(self, discard: Discard) -> Discarded: ...
 
 
 class PruneCandidate(NamedTuple):
@@ -146,7 +69,7 @@ def choose(prune: Prune, rows: Iterable[Sequence[Any]]) -> Chosen:
             runs.append(each.seq)
             until = max(until, each.ended_at)
             tasks += each.tasks
-            if tasks >= MOST_TASKS:
+            if tasks >= MAX_BATCH_TASKS:
                 return Chosen(runs, until, each.seq)
         elif not each.generation and each.queued_at >= prune.before:
             return Chosen(runs, until, 0)
@@ -154,7 +77,7 @@ def choose(prune: Prune, rows: Iterable[Sequence[Any]]) -> Chosen:
     return Chosen(runs, until, looked_at[-1].seq if more else 0)
 
 
-def told(prune: Prune, chosen: Chosen, tasks: int, events: int) -> Change:
+def pruned_change(prune: Prune, chosen: Chosen, tasks: int, events: int) -> Change:
     """What the history says of a batch that went."""
     return Change(
         "audit",
@@ -183,14 +106,14 @@ def digests(values: Iterable[bytes | None]) -> set[str]:
     }
 
 
-async def sweep(store: Forgetting, now: int, *, page: int = 2_000) -> Discarded:
+async def sweep(store: Upkeep, now: int, *, page: int = 2_000) -> Discarded:
     """Removes graphs and blobs that no run refers to. Reads every run: for now and then, not for every batch."""
     put_before = now - BLOB_GRACE_US
-    kept = await store.kept(put_before)
+    kept = await store.stored_content(put_before)
     graphs, blobs = set(kept.graphs), set(kept.blobs)
     after, last = 0, 0
     while graphs or blobs:
-        found = await store.mentions(after, page)
+        found = await store.references(after, page)
         graphs -= found.graphs
         blobs -= found.blobs
         last = max(last, found.last)

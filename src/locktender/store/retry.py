@@ -1,9 +1,8 @@
-"""Verbs that are repeated while the store is out of reach.
+"""Retrying a verb while the store is away.
 
-An answer that is lost on its way leaves open whether the verb was carried out.
-Nobody but us can tell: the ids it is idempotent on are made here, and a caller
-who submits again makes another run. So we repeat it, with the same ids, for as
-long as a database takes to restart or to fail over; then the caller is told.
+A lost answer leaves open whether the verb was carried out. Verbs may be repeated
+with the same ids, so the caller that made those ids repeats the verb: a user who
+submits again would make another run.
 """
 
 from __future__ import annotations
@@ -21,9 +20,36 @@ log: logging.Logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 AWAY_SECONDS = 15.0
-"""From the first failure on; one try of its own may take longer, and is repeated all the same."""
+"""How long a client retries, from the first failure on: a database restarts or fails over in that time."""
 FIRST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 1.0
+
+
+async def retry_while_away(
+    verb: Callable[[], Awaitable[T]],
+    what: str,
+    may_retry: Callable[[StoreError], bool],
+    *,
+    first_pause_seconds: float = FIRST_PAUSE_SECONDS,
+    longest_pause_seconds: float = LONGEST_PAUSE_SECONDS,
+) -> T:
+    """The verb's answer. Retries after a `StoreError` while `may_retry` allows it, with doubling pauses.
+
+    `verb` means the same each time it is called; `what` names it in the log.
+    `may_retry` is asked before each pause and may raise an error of its own.
+    """
+    pause = first_pause_seconds
+    while True:
+        try:
+            return await verb()
+        except SchemaTooNew:
+            raise
+        except StoreError as error:
+            if not may_retry(error):
+                raise
+            log.warning("%s failed, retrying: %s", what, error)
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, longest_pause_seconds)
 
 
 async def repeated(
@@ -31,28 +57,26 @@ async def repeated(
     what: str,
     clock: Clock,
     check: Callable[[], None],
-    away_seconds: float = AWAY_SECONDS,
+    away_seconds: float | None = None,
 ) -> T:
-    """The verb's answer. `verb` means the same each time it is called; `what` is its name in the log.
+    """`retry_while_away` for a client: gives up after `away_seconds` (`AWAY_SECONDS`).
 
-    `check` raises when the caller may no longer use the store. After `away_seconds` of failures the last
-    one is raised.
+    `check` raises when the client is closed.
     """
-    pause = FIRST_PAUSE_SECONDS
-    give_up_at: float | None = None
-    while True:
-        try:
-            return await verb()
-        except SchemaTooNew:
-            raise
-        except StoreError as error:
-            check()
-            now = clock.monotonic()
-            if give_up_at is None:
-                give_up_at = now + away_seconds * SECOND
-            if now >= give_up_at:
-                raise
-            log.warning("%s is repeated: %s", what, error)
-        await asyncio.sleep(pause)
+    retry_us = round((AWAY_SECONDS if away_seconds is None else away_seconds) * SECOND)
+    give_up_at: int | None = None
+
+    def may_retry(_: StoreError) -> bool:
+        nonlocal give_up_at
         check()
-        pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+        now = clock.monotonic()
+        if give_up_at is None:
+            give_up_at = now + retry_us
+        return now < give_up_at
+
+    async def checked() -> T:
+        if give_up_at is not None:
+            check()
+        return await verb()
+
+    return await retry_while_away(checked, what, may_retry)

@@ -1,4 +1,4 @@
-"""Ended runs queued again: past the ceiling and the key like any submission, keeping what they finished."""
+"""Retries of ended runs: under the same ceilings and keys as a submission; finished tasks keep their outputs."""
 
 from __future__ import annotations
 

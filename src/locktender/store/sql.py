@@ -51,14 +51,6 @@ class Statements:
                 raise ValueError(f"statement {statement.name!r} is defined twice")
             self._statements[statement.name] = statement
 
-    @classmethod
-    def read(cls, folder: Path) -> Statements:
-        return cls(
-            statement
-            for path in sorted(folder.glob("*.sql"))
-            for statement in parse(path.read_text(encoding="utf-8"))
-        )
-
     @property
     def names(self) -> list[str]:
         return sorted(self._statements)
@@ -80,6 +72,12 @@ class Statements:
                 raise ValueError(f"statement {name!r} has {marks} /*rows*/ marks, not one")
             self._expanded[name, count] = found
         return found
+
+
+def read(folder: Path) -> Iterator[Statement]:
+    """The statements of all `.sql` files in `folder`."""
+    for path in sorted(folder.glob("*.sql")):
+        yield from parse(path.read_text(encoding="utf-8"))
 
 
 def parse(text: str) -> Iterator[Statement]:

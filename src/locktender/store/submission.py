@@ -1,8 +1,7 @@
-"""Submissions judged: keys, ceilings and places in the queue, from what a back end has read.
+"""Decides submissions: keys, ceilings and places in the queue, from what a back end has read.
 
-Everything is read first and decided here, in memory; what a back end then
-writes is a few statements however many runs come in, and a refused submission
-writes nothing.
+Everything is read first and decided here, in memory. The back end then writes a
+few statements for any number of runs, and nothing for a refused submission.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class KeyHolder(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known before a submission is judged."""
+    """What was read before a submission is decided."""
 
     last: int
     """The last run's number."""
@@ -54,7 +53,7 @@ class Facts:
     finished: Mapping[str, tuple[int, str]]
     """Key → the last succeeded run, where a submission skips then."""
     admissions: int = 0
-    """How often somebody was alone among submitters: for a back end that looks before it takes the lock."""
+    """How often a process held the submitters' lock: for a back end that reads before it acquires the lock."""
 
 
 class Admitted(NamedTuple):
@@ -84,7 +83,7 @@ class AdmissionPlan:
 
 
 class Admission:
-    """Judges submissions one after another, each in the light of those before it."""
+    """Decides submissions one after another, each including the effects of those before it."""
 
     def __init__(self, facts: Facts) -> None:
         self._facts = facts

@@ -1,35 +1,33 @@
-"""What workers' verbs mean, whatever stores them: news in a beat, how an attempt may end."""
+"""The rules of workers' verbs in every store: which renewals matter, how an attempt may end."""
 
 from __future__ import annotations
 
 from collections.abc import Container
 from typing import Any, Final
 
-import msgspec
-
 from locktender.base.changes import End
 from locktender.base.events import Change
 from locktender.base.model import Failure, WorkerRow
 from locktender.base.states import TaskState
+from locktender.store.decode import decode_failure, encode
 from locktender.store.protocol import Lost
 
-LEFT_BEHIND: Final[bytes] = msgspec.json.encode(
+LEFT_BEHIND: Final[bytes] = encode(
     Failure("drained", "its worker was told to end, and ended before it")
 )
-"""The error of a row that the leader handed back for a worker that is gone: the body was inside to the end, and a
-later leader knows by it how long its slots stay taken."""
-_failure = msgspec.json.Decoder(Failure).decode
+"""The error of a row that was handed back for a worker that is gone, by the leader or its heir: whoever takes it
+up knows that the body was inside to the end, and how long its slots stay taken."""
 _REPORTED = ("full", "share", "permits", "total", "claim", "labels", "steps", "draining")
-"""What of a worker the leader decides by; the rest may change unnoticed."""
+"""The fields by which the leader decides; changes of others do not wake it."""
 
 
 def is_news(before: WorkerRow, worker: WorkerRow) -> bool:
-    """Whether the leader must look at the workers again."""
+    """Whether the leader must read the workers again."""
     return any(getattr(before, name) != getattr(worker, name) for name in _REPORTED)
 
 
 def changed(before: WorkerRow, worker: WorkerRow) -> Change | None:
-    """What the history is told of a renewal."""
+    """The event of a renewal; None: nothing to record."""
     if (before.permits, before.labels, before.draining) == (
         worker.permits,
         worker.labels,
@@ -57,16 +55,16 @@ class _Everything:
 
 
 def left_by(worker: WorkerRow) -> Container[tuple[int, int]]:
-    """(task, token) of what a worker has said that it leaves behind."""
+    """The (task, token) pairs in a worker's drain list."""
     return _Everything() if worker.leaves_all else frozenset(worker.leaves)
 
 
 def take_back(
     lost: Lost, left: Container[tuple[int, int]], task: int, token: int, state: str
 ) -> Change:
-    """What becomes of something a lost worker had in hand. `left`: what its own last word says it leaves behind.
+    """The change of a task that a lost worker had. `left`: the worker's drain list.
 
-    Not by the task alone: its word may be older than its next attempt at the same task.
+    Matched by token too: the drain list may be older than a later attempt at the same task.
     """
     attempt, reason = (task, token), lost.reason
     if state != TaskState.RUNNING:
@@ -102,7 +100,7 @@ def end_of(ended: End, before: str) -> Change:
     """The change an end makes."""
     data: dict[str, Any] = {}
     if ended.error is not None:
-        failure = _failure(ended.error)
+        failure = decode_failure(ended.error)
         data["error"] = {"type": failure.type, "message": failure.message}
         data["retryable"] = failure.retryable
     if ended.reason:

@@ -1,5 +1,6 @@
 """The PostgreSQL back end."""
 
+from locktender.store.postgres.place import PostgresPlace
 from locktender.store.postgres.store import PostgresStore
 
-__all__ = ["PostgresStore"]
+__all__ = ["PostgresPlace", "PostgresStore"]

@@ -1,20 +1,16 @@
-"""Submitting runs: keys, the ceiling, the queue.
+"""The client's verbs: submit runs, retry ended runs, change limits.
 
-Submitters of all processes go one at a time, behind an advisory lock that is
-taken before the transaction has an id: what is read then cannot be changed by
-another submitter, so two can never both take the last place. The leader only
-closes runs meanwhile; a stale `closed` errs on the safe side.
+Submitters of all processes exclude each other by an advisory lock, acquired
+before the transaction has an id. What a submitter reads then cannot be changed by
+another one, so two can never both get the last place. Only the leader closes runs
+meanwhile; a stale `closed` errs on the safe side.
 
-Submissions that wait together go together: everything is read in one round
-trip, judged in memory, and written in one statement. Most need no lock at all:
-they look, and their statement writes only if nobody was admitted since, no key
-was freed and nobody is alone (`submit_claim`). New lanes and large batches take
-the lock, and so does who came too late a few times. What admits nobody (a
-rejection, a duplicate, one that attaches) is a plain read.
-
-Queueing ended runs again: past the ceiling and the key like any submission, keeping what they finished.
-
-Changing limits: what code declares and what operators set, apart, with a history.
+Submissions that wait together are written together: everything is read in one
+round trip, decided in memory, and written in one statement. Most need no lock:
+their statement writes only if no run was admitted since the read, no key was
+freed and no process holds the lock (`submit_claim`). New lanes and large batches
+acquire the lock, and so does a submission that lost this race three times. A
+submission that admits no run (rejected, duplicate, attached) only reads.
 """
 
 from __future__ import annotations
@@ -28,7 +24,7 @@ from locktender.store.admission import WINDOW_SECONDS, Ceilings, Drained, counte
 from locktender.store.decode import decode_tags, encode
 from locktender.store.history import CLIENT, RunChanges, event_rows
 from locktender.store.lanes import lane_name
-from locktender.store.limiting import check, judge_limit
+from locktender.store.limit_rows import check, judge_limit
 from locktender.store.postgres.composed_sql import Parts, columns
 from locktender.store.postgres.session import SUBMITTERS, PostgresSession, Row, limit_rows, pairs
 from locktender.store.protocol import SetLimit, Submit, Submitted
@@ -46,7 +42,7 @@ from locktender.store.submission import (
 COPY_OVER = 1_000
 """More runs than this are copied in."""
 TRIES = 3
-"""Without the lock. It is dearer for everybody: while it is held, nobody else is admitted."""
+"""Attempts without the lock. While a process holds the lock, no other admits runs."""
 
 Answer = list[Submitted] | Exception
 _RUN = (
@@ -59,38 +55,38 @@ _EVENT = ("seq", "at", "term", "cycle", "actor", "run", "body")
 
 
 async def submit_all(tx: PostgresSession, submits: Sequence[Submit]) -> list[Answer]:
-    """The answer to each of `submits`; one that cannot be right does not hurt the others."""
-    # A large batch is copied in, alone: to judge it before that would be done for nothing.
+    """The answer to each of `submits`; an invalid one does not affect the others."""
+    # A large batch needs the lock anyway: deciding on it before that would be wasted.
     large = sum(len(each.runs) for each in submits) > COPY_OVER
     for _ in range(0 if large else TRIES):
-        desk, answers, lanes = await _look(tx, submits)
-        if not desk.new:
+        admission, answers, lanes = await _look(tx, submits)
+        if not admission.new:
             return answers
-        if not _simple(desk, lanes):
+        if not _simple(admission, lanes):
             break
-        if await _write_at_once(tx, desk, submits, lanes):
+        if await _write_at_once(tx, admission, submits, lanes):
             return answers
     async with tx.transaction("begin_alone"):
-        desk, answers, lanes = await _look(tx, submits)
-        if desk.new:
-            await _write(tx, desk, submits, lanes)
+        admission, answers, lanes = await _look(tx, submits)
+        if admission.new:
+            await _write(tx, admission, submits, lanes)
     return answers
 
 
 async def _look(
     tx: PostgresSession, submits: Sequence[Submit]
 ) -> tuple[Admission, list[Answer], dict[str, int]]:
-    """The desk and its answers, and the lanes there are."""
-    desk, lanes, graphs = await _read(tx, submits)
-    return desk, _judge(desk, submits, graphs), lanes
+    """The admission with its answers, and the known lanes."""
+    admission, lanes, graphs = await _read(tx, submits)
+    return admission, _decide(admission, submits, graphs), lanes
 
 
-def _judge(desk: Admission, submits: Sequence[Submit], graphs: set[str]) -> list[Answer]:
+def _decide(admission: Admission, submits: Sequence[Submit], graphs: set[str]) -> list[Answer]:
     answers: list[Answer] = []
     for each in submits:
         try:
-            answers.append(desk.receive(each, graphs))
-        except Exception as error:  # noqa: BLE001 — it is this submission's answer, and only its
+            answers.append(admission.receive(each, graphs))
+        except Exception as error:  # noqa: BLE001 — the error is this submission's answer
             answers.append(error)
     return answers
 
@@ -98,7 +94,7 @@ def _judge(desk: Admission, submits: Sequence[Submit], graphs: set[str]) -> list
 async def _read(
     tx: PostgresSession, submits: Sequence[Submit]
 ) -> tuple[Admission, dict[str, int], set[str]]:
-    """What is known, the lanes there are, stored graphs that were not sent along."""
+    """The admission, the known lanes, and stored graphs that were not sent along."""
     runs = [run for each in submits for run in each.runs]
     keys, skipping = keys_of(runs)
     unsent = {run.graph for each in submits for run in each.runs if run.graph not in each.graphs}
@@ -127,13 +123,13 @@ async def _read(
         )
         if found == version:
             break
-        # By other limits other counters and lanes concern these runs.
+        # Other limits mean other counters and lanes for these runs.
         await tx.limits(found)
     last, admissions, as_of, now, held_back = marks
     facts = Facts(
         last=last,
         admissions=admissions,
-        # A commit in flight may still come to stand before that end of the history.
+        # A commit in flight may still add an event before that seq.
         as_of=0 if held_back else as_of,
         now=now,
         limits=limits,
@@ -150,59 +146,61 @@ def ceilings(limits: Limits, counted: Iterable[Row], drained: Row) -> Ceilings:
     return Ceilings(limits, active, lambda: Drained(*drained))
 
 
-def _simple(desk: Admission, lanes: dict[str, int]) -> bool:
-    return len(desk.new) <= COPY_OVER and lanes.keys() >= set(desk.signatures())
+def _simple(admission: Admission, lanes: dict[str, int]) -> bool:
+    return len(admission.new) <= COPY_OVER and lanes.keys() >= set(admission.signatures())
 
 
 async def _write_at_once(
-    tx: PostgresSession, desk: Admission, submits: Sequence[Submit], lanes: dict[str, int]
+    tx: PostgresSession, admission: Admission, submits: Sequence[Submit], lanes: dict[str, int]
 ) -> bool:
-    """False: nothing was written, because somebody else was admitted or is about to be."""
+    """False: nothing was written, because another submitter was faster or holds the lock."""
     parts = Parts()
     parts.add("now", alias="clock")
-    last, admissions = desk.as_read
+    last, admissions = admission.as_read
     lock = tx.options.lock(SUBMITTERS)
-    parts.add("submit_claim", last, admissions, desk.new[-1].seq, *lock, alias="claimed")
+    parts.add("submit_claim", last, admissions, admission.new[-1].seq, *lock, alias="claimed")
     parts.add("submit_fence", alias="fence")
-    _rows(parts, desk, desk.plan(desk.signatures(), lanes), submits)
+    _rows(parts, admission, admission.plan(admission.signatures(), lanes), submits)
     parts.add("submit_answer", *tx.hint("submit"))
     return bool(await tx.compose(parts))
 
 
 async def _write(
-    tx: PostgresSession, desk: Admission, submits: Sequence[Submit], known: dict[str, int]
+    tx: PostgresSession, admission: Admission, submits: Sequence[Submit], known: dict[str, int]
 ) -> None:
-    signatures = desk.signatures()
-    plan = desk.plan(signatures, await lanes_for(tx, signatures, known))
+    signatures = admission.signatures()
+    plan = admission.plan(signatures, await lanes_for(tx, signatures, known))
     parts = Parts()
     parts.add("now", alias="clock")
     parts.add("open_fence", alias="fence")
-    parts.add("last_run_save", desk.new[-1].seq)
-    _rows(parts, desk, plan, submits)
+    parts.add("last_run_save", admission.new[-1].seq)
+    _rows(parts, admission, plan, submits)
     parts.add("wake", *tx.hint("submit"))
     await tx.compose(parts)
     if len(plan.runs) > COPY_OVER:
-        await _copy(tx, plan, desk.now)
+        await _copy(tx, plan, admission.now)
 
 
-def _rows(parts: Parts, desk: Admission, plan: AdmissionPlan, submits: Sequence[Submit]) -> None:
+def _rows(
+    parts: Parts, admission: Admission, plan: AdmissionPlan, submits: Sequence[Submit]
+) -> None:
     sent: dict[str, bytes] = {}
     for each in submits:
         sent |= each.graphs
-    needed = {each.run.graph for each in desk.new} & sent.keys()
+    needed = {each.run.graph for each in admission.new} & sent.keys()
     if needed:
         parts.add("graph_add", sorted(needed), [sent[name] for name in sorted(needed)])
-    if desk.ceilings.added:
-        parts.add("counter_admit", *columns(sorted(desk.ceilings.added.items()), 2))
+    if admission.ceilings.added:
+        parts.add("counter_admit", *columns(sorted(admission.ceilings.added.items()), 2))
     if len(plan.runs) <= COPY_OVER:
         parts.add("submit_run", *columns(plan.runs, len(_RUN)))
         parts.add("queue_add", *columns(plan.queued, 4))
         parts.add("told_given", *columns(plan.events, 2), alias="told")
-        parts.add("event_add", desk.now, 0, 0, CLIENT)
+        parts.add("event_add", admission.now, 0, 0, CLIENT)
     if plan.keys:
         parts.add("key_take", *columns(sorted(plan.keys.items()), 2))
-    if desk.replaced:
-        parts.add("request_add", [encode(request) for request in desk.replaced])
+    if admission.replaced:
+        parts.add("request_add", [encode(request) for request in admission.replaced])
 
 
 async def _copy(tx: PostgresSession, plan: AdmissionPlan, now: int) -> None:
@@ -226,7 +224,7 @@ async def lanes_for(
         found |= pairs(await tx.all("lanes_by_signature", missing))
         missing = sorted(set(missing) - found.keys())
     if missing:
-        # Sorted: two who make the same lanes wait for each other in one order only.
+        # Sorted, so that two submitters that create the same lanes cannot deadlock.
         await tx.run("lane_add", missing)
         found |= pairs(await tx.all("lanes_by_signature", missing))
     return found
@@ -301,8 +299,8 @@ async def set_limits(tx: PostgresSession, changes: list[SetLimit]) -> None:
         if not changed.asked:
             return
         if changed.recount:
-            # The leader's commit in flight may close runs: it ends first, and the next waits for us,
-            # finds another version of the limits, and reckons anew.
+            # The leader's commit in flight may close runs: it ends first. The next commit waits for this
+            # one, finds a new version of the limits, and counts again.
             await tx.run("leader_lock")
             await _recount(tx, changed.after)
         [now] = await tx.row("now")

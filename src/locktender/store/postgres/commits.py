@@ -1,25 +1,25 @@
 """The leader's commit: everything a cycle decided, in one statement with its fence.
 
-A commit that only prepares (`Commit.preparing`) does not wait for the disk. A worker
-that accepts what it offers does, and the log is flushed in order, so the offer is
-durable before a body begins. If the server dies before that, the offer was never
-made: the leader finds its last cycle missing, from its next commit or its next
-renewal, and rebuilds what it knows.
+A commit that only prepares (`Commit.preparing`) does not wait for the disk. The
+acceptance of its offers does, and the log is flushed in order, so an offer is
+durable before a body begins. If the server dies before that, the offer is gone:
+the leader finds its last cycle missing, by its next commit or renewal, and
+reloads its state.
 
 The fence is the update of the leader's row: it passes only in the right term,
-after the right cycle, and it holds the row, so that a successor, who takes it
-FOR UPDATE, waits for what is in flight. A leader that was paused and woke up
+after the right cycle, and locks the row, so that a successor, which selects it
+FOR UPDATE, waits for the commit in flight. A leader that was paused and resumes
 finds a higher term there and changes nothing.
 
-Parts of one statement do not see each other's rows. What one cycle does to the
-same row is therefore folded into one change (`folding.py`), and the few things
-that need a second look at the rows take the long way: the same parts one after
-another in a transaction, alone among submitters. That is so when
+Parts of one statement do not see each other's rows. Several changes of one row in
+a cycle are therefore folded into one (`folding.py`). Some commits must read the
+rows in between: they run the same parts one after another in a transaction, under
+the submitters' lock:
 
-  a run with a key ends: a replacement may just be coming in to wait for it;
-  runs end that are counted under tags: their tags say under which;
-  queued runs change their place; tasks are so many that they are copied in;
-  the same run or task is moved twice.
+  a run with a key ends: a replacement may be submitted that waits for it;
+  runs end that are counted under tags: their tags name the counters;
+  queued runs move; so many tasks are new that COPY is used;
+  the same run or task changes twice.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from locktender.base.limits import Limits
 from locktender.kernel.lanes import rank
 from locktender.store.admission import WINDOW_SECONDS, capped, closing
 from locktender.store.decode import decode_tags
-from locktender.store.postgres import notices
+from locktender.store.lanes import heirs, let_go
 from locktender.store.postgres.composed_sql import Parts, columns
 from locktender.store.postgres.folding import TASK, Folded, fold
+from locktender.store.postgres.listener import notice_of
 from locktender.store.postgres.session import PostgresSession, Row
 from locktender.store.protocol import Committed
-from locktender.store.replacements import heirs, let_go
 
 COPY_OVER = 1_000
 """More new tasks than this are copied in."""
@@ -74,7 +74,7 @@ async def commit(tx: PostgresSession, commit: Commit) -> Committed:
         if commit.cycle <= cycle:
             return Committed(seq, now)
         if commit.previous and commit.previous != cycle:
-            # The one before it failed and is being tried again: this one must wait for it.
+            # The commit before it failed and is retried: this one must wait for it.
             raise OutOfOrder(
                 f"cycle {commit.cycle} follows cycle {commit.previous}, which is not written yet.",
                 field="previous",
@@ -84,7 +84,7 @@ async def commit(tx: PostgresSession, commit: Commit) -> Committed:
             await tx.limits(found)
         else:
             long_way = True
-    raise StoreBusy("the limits change faster than a cycle can be written.", hint="Try again.")
+    raise StoreBusy("the limits changed during every try to write the cycle.", hint="Try again.")
 
 
 def _fence(parts: Parts, commit: Commit, version: int, *, keys: bool) -> None:
@@ -99,7 +99,7 @@ def _fence(parts: Parts, commit: Commit, version: int, *, keys: bool) -> None:
 
 
 def _answer(parts: Parts, tx: PostgresSession, commit: Commit) -> None:
-    parts.add("commit_answer", *tx.hint(notices.of_commit(commit.orders)))
+    parts.add("commit_answer", *tx.hint(notice_of(commit.orders)))
 
 
 def _tell(parts: Parts, commit: Commit) -> None:
@@ -146,7 +146,7 @@ async def _at_once(tx: PostgresSession, commit: Commit, folded: Folded, version:
     if commit.events:
         _tell(parts, commit)
     if commit.preparing:
-        parts.add("commit_answer_unflushed", *tx.hint(notices.of_commit(commit.orders)))
+        parts.add("commit_answer_unflushed", *tx.hint(notice_of(commit.orders)))
     else:
         _answer(parts, tx, commit)
     rows = await tx.compose(parts)

@@ -1,16 +1,15 @@
-"""One connection, one verb at a time, in the order they were asked; replaced when it is lost.
+"""One connection that runs one verb at a time, first come, first served; replaced when it is lost.
 
-A verb runs to its end even if its caller stops waiting: half a transaction is
-nobody's wish, and a cancelled query would cost the connection. When a
-connection is lost
+A verb runs to its end even if its caller stops waiting, because cancelling a
+query would cost the connection. If the connection is lost
 
-  before anything was sent, or before a transaction was to be committed
-      nothing was stored for certain: the verb is run again, once;
+  before anything was sent, or before the transaction's commit
+      nothing was stored: the verb runs again, once;
   after that
-      the answer may have been lost on its way: `StoreError`, and the caller
-      repeats the verb, which is idempotent on its ids.
+      it may have been stored: `StoreError`, and the caller repeats the verb,
+      which is idempotent on its ids.
 
-Reads are always run again.
+Reads always run again.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ COMMAND_SECONDS = 30.0
 CACHED_STATEMENTS = 500
 MOST_WAITING = 10_000
 CLOSE_SECONDS = 5.0
-"""How long what was handed in may take when the store is closed."""
+"""How long verbs may still run when the store is closed."""
 SETTINGS = {
     "application_name": "locktender",
     "jit": "off",
@@ -45,13 +44,13 @@ SETTINGS = {
     "enable_mergejoin": "off",
     "enable_material": "off",
 }
-"""A plan is made once for all batches, maybe while the tables are empty, and kept while they grow: so it
-must be the one that is right for many rows, whatever seems cheaper at that moment: by index, row by row."""
+"""The server plans a statement once, maybe while the tables are empty, and keeps the plan while they grow.
+So the plan must suit many rows: by index, row by row."""
 _TRIES = 3
 
 
 async def connect(options: Options, dsn: str | None = None) -> asyncpg.Connection[Any]:
-    """A new connection; `StoreError` where there is none to be had."""
+    """A new connection; `StoreError` if connecting failed."""
     try:
         return await asyncpg.connect(
             dsn or options.dsn,
@@ -59,7 +58,7 @@ async def connect(options: Options, dsn: str | None = None) -> asyncpg.Connectio
             command_timeout=COMMAND_SECONDS,
             statement_cache_size=0 if options.pooled else CACHED_STATEMENTS,
             max_cached_statement_lifetime=0,
-            # Behind a pooler the startup packet is not ours to fill.
+            # A pooler accepts no settings in the startup packet.
             server_settings=None if options.pooled else SETTINGS,
         )
     except faults.WORLD as error:
@@ -101,12 +100,12 @@ class Connection:
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._running.discard(task)
         if not task.cancelled():
-            # Its caller may have gone; then nobody else looks at what it ran into.
+            # The caller may be gone: read the exception, so that asyncio does not log it.
             task.exception()
 
     @property
     def busy(self) -> bool:
-        """A verb is under way."""
+        """A verb is running."""
         return self._turn.locked()
 
     @property
@@ -117,18 +116,18 @@ class Connection:
         return self._conn.get_server_pid()
 
     async def close(self) -> None:
-        """Finishes what was handed in, then hangs up. A server that does not answer is not waited for."""
+        """Finishes the verbs that were called, then disconnects, after `CLOSE_SECONDS` at the latest."""
         self._closed = True
         if self._running:
             _, left = await asyncio.wait(self._running, timeout=CLOSE_SECONDS)
             if left:
-                # What became of these nobody learns, as if this process had died here.
+                # Whether these were stored stays unknown, as after a crash of this process.
                 if self._conn is not None:
                     self._conn.terminate()
                 for task in left:
                     task.cancel()
                 await asyncio.wait(left, timeout=1.0)
-        await self._hang_up()
+        await self._disconnect()
 
     async def _serve(self, verb: Verb[T], *, read: bool) -> T:
         # asyncio's lock is first come, first served: commits stay in the order they were decided.
@@ -145,7 +144,7 @@ class Connection:
                 except faults.WORLD as error:
                     lost = session.conn.is_closed() or isinstance(error, faults.CONNECTION)
                     if lost or isinstance(error, TimeoutError):
-                        await self._hang_up()
+                        await self._disconnect()
                     if not lost or attempt > 1 or (session.uncertain and not read):
                         raise faults.translate(error, self._options.shown) from error
             raise AssertionError("unreachable")
@@ -161,7 +160,7 @@ class Connection:
             self._conn = await connect(self._options)
         return self._conn
 
-    async def _hang_up(self) -> None:
+    async def _disconnect(self) -> None:
         conn, self._conn = self._conn, None
         if conn is None:
             return

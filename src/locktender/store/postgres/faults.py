@@ -1,4 +1,4 @@
-"""What PostgreSQL and the network report, as errors that say what to do next. No password is in any."""
+"""Errors of PostgreSQL and the network as `StoreError`s that say what to do next, without passwords."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import asyncpg
 
 from locktender.base.errors import StoreBusy, StoreError
 
-_AGAIN = "Nothing is lost: it is tried again, or repeat the call."
+_AGAIN = "Nothing is lost: locktender retries, or repeat the call."
 
 CONNECTION = (
     OSError,
@@ -22,11 +22,11 @@ CONNECTION = (
     asyncpg.CannotConnectNowError,
     asyncpg.IdleInTransactionSessionTimeoutError,
 )
-"""The connection is gone, or never was."""
+"""The connection was lost or could not be made."""
 ROLLED_BACK = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
-"""The server undid the transaction: it may be run again."""
+"""The server rolled the transaction back: it may run again."""
 WORLD = (*CONNECTION, asyncpg.PostgresError, TimeoutError, asyncio.TimeoutError)
-"""Everything that is not a fault of ours."""
+"""Everything that is not an error in locktender."""
 
 
 def translate(error: BaseException, where: str) -> StoreError:
@@ -56,7 +56,7 @@ def translate(error: BaseException, where: str) -> StoreError:
         case "53100":
             return StoreError(
                 f"no space is left on the disk of {where}; nothing was stored.",
-                hint="Free some space; the store goes on by itself then.",
+                hint="Free some space; the store then continues by itself.",
             )
         case "25006":
             return read_only(where)
@@ -66,10 +66,10 @@ def translate(error: BaseException, where: str) -> StoreError:
                 hint="Give this role the right to create and use the schema.",
             )
         case "57014":
-            return StoreBusy(f"{where} took too long and was stopped ({said}).", hint=_AGAIN)
+            return StoreBusy(f"a statement in {where} timed out ({said}).", hint=_AGAIN)
         case "55P03" | "40P01" | "40001":
             return StoreBusy(
-                f"others hold what is to be written in {where} for too long ({said}).",
+                f"waiting for a lock in {where} timed out ({said}).",
                 hint="Look for a long transaction in pg_stat_activity; then repeat the call.",
             )
         case _:
@@ -93,7 +93,7 @@ def translate(error: BaseException, where: str) -> StoreError:
     if isinstance(error, CONNECTION):
         return StoreError(
             f"the connection to {where} was lost ({said}).",
-            hint="Whether the last write was stored is not known; every verb may be repeated.",
+            hint="The last write may or may not be stored; every call may be repeated.",
         )
     return StoreError(
         f"{where} failed: {said}.",
@@ -128,7 +128,7 @@ def no_room(where: str, free: int, needed: int) -> StoreBusy:
 
 def in_use(where: str, migration: str) -> StoreBusy:
     return StoreBusy(
-        f"{where} is in use so much that migration {migration!r} found no moment.",
+        f"migration {migration!r} of {where} timed out waiting for locks.",
         hint="Look for a long transaction in pg_stat_activity; then: locktender db migrate.",
     )
 

@@ -23,7 +23,7 @@ class Folded(NamedTuple):
     saved: list[TaskSave]
     ended: list[TaskEnd]
     idle: list[int]
-    """Tasks that nobody is to start or stop any more."""
+    """Tasks whose orders are void."""
     tangled: bool
     """Something is moved twice in a way that cannot be folded."""
 

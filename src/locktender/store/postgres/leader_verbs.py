@@ -1,7 +1,4 @@
-"""Who leads: the one row with its lease and its term.
-
-Workers that were asked for: each verb one statement, with its fence inside.
-"""
+"""The leader's lease and term, which are one row, and the workers a provisioner was asked for."""
 
 from __future__ import annotations
 
@@ -15,15 +12,14 @@ from locktender.store.postgres.composed_sql import Parts, columns
 from locktender.store.postgres.numbering import keep_order
 from locktender.store.postgres.session import PostgresSession
 from locktender.store.postgres.stuck import clear_the_way
-from locktender.store.protocol import Elect, Leadership
-from locktender.store.provisioning import Provision, ProvisionState
+from locktender.store.protocol import Elect, Leadership, Provision, ProvisionState
 
 log: logging.Logger = logging.getLogger(__name__)
 _TRIES = 20
 
 
 async def renew(tx: PostgresSession, elect: Elect, backend: int) -> Leadership:
-    """`backend`: the connection that commits go by, whichever this one is."""
+    """`backend`: the connection that writes the leader's commits."""
     row = await tx.one("leader_renew", elect.term, elect.owner, elect.lease_us, backend)
     if row is not None:
         return Leadership(*row)
@@ -40,25 +36,27 @@ async def elect(tx: PostgresSession, elect: Elect) -> Leadership:
     await clear_the_way(tx)
     await keep_order(tx)
     if term and expires_at and not tx.options.pooled and owner != elect.owner:
-        # It may hang in a transaction and hold the row: frozen, or cut off from the network.
+        # The old leader may be frozen or cut off in a transaction that locks the row.
         for [ended] in await tx.all("leader_end_backend", term):
-            log.warning("ended the connection of %s, which led in term %s: %s", owner, term, ended)
+            log.warning(
+                "terminated the connection of %s, the leader of term %s: %s", owner, term, ended
+            )
     for _ in range(_TRIES):
-        taken = await _take(tx, elect)
+        taken = await _acquire(tx, elect)
         if taken is not None:
             return taken
-    raise StoreBusy("the leader's row is never free.", hint="Stand for election again.")
+    raise StoreBusy("the leader row stayed locked.", hint="Stand for election again.")
 
 
-async def _take(tx: PostgresSession, elect: Elect) -> Leadership | None:
-    """None: to be tried again."""
+async def _acquire(tx: PostgresSession, elect: Elect) -> Leadership | None:
+    """None: try again."""
     async with tx.transaction():
-        # Waits for the old leader's commit in flight; from here on its fence is shut.
+        # Waits for the old leader's commit in flight; its later commits are refused.
         term, owner, expires_at, now = await tx.row("leader_lock")
         if owner != elect.owner and expires_at > now:
             return Leadership(0, owner, expires_at, now)
-        # Our transaction's number was given before that wait: an event of the old term may have a
-        # higher one, and would stand behind the end of its term.
+        # This transaction got its id before that wait: an event of the old term may have a higher
+        # number and would appear after the end of its term.
         [late] = await tx.row("later_events", [], term)
         if late and term:
             return None

@@ -1,30 +1,82 @@
-"""The listener: one connection that hears of other processes' commits.
+"""The listener: one connection that receives notifications of other processes' commits.
 
-A notification only says *look*: rows are the truth, and whoever waits looks
-again after its timeout anyway, so that a lost one costs a poll. A listener that
-is dead is noticed by its own end, or by a ping that gets no answer, and is
-replaced; everybody is woken then, because what was said meanwhile is lost.
+A notification is only a hint: a waiter reads the rows again after its timeout
+anyway, so a lost notification costs one poll. A dead listener is detected by the
+end of its connection or by a ping that times out, and is replaced; then all
+waiters are woken, because notifications sent meanwhile are lost.
 
-A leader's commit names the workers it concerns, with a few offers each where
-they fit (`notices.py`): such a worker accepts them without reading its orders,
-and no other worker is woken.
+A leader's commit names the workers it concerns, with a few offers each:
+
+    ORIGIN commit WORKER=TASK.TOKEN,TASK.TOKEN WORKER …
+
+A worker named with offers accepts them without reading its orders; one named
+without reads its orders. `*` means all workers read: there were too many to name.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
 import asyncpg
 
+from locktender.base.changes import Order
 from locktender.base.errors import StoreError
-from locktender.store.postgres import faults, notices
+from locktender.store.postgres import faults
 from locktender.store.postgres.connection import connect
 from locktender.store.postgres.options import Options
 from locktender.store.postgres.session import SQL
 from locktender.store.protocol import Heard
+
+MAX_NOTICE_CHARACTERS = 7_000
+"""Characters: a notification carries less than 8,000 bytes."""
+MAX_OFFERS_PER_WORKER = 50
+"""Carried for one worker: so many are a batch, and reading a batch costs little per task."""
+COMMIT = "commit"
+EVERYBODY = "*"
+
+
+def notice_of(orders: Iterable[Order]) -> str:
+    """The notification of a leader's commit."""
+    concerned: dict[str, list[str] | None] = {}
+    for order in orders:
+        offers = concerned.setdefault(order.worker, [])
+        if order.kind != "offer" or offers is None or len(offers) >= MAX_OFFERS_PER_WORKER:
+            concerned[order.worker] = None
+        else:
+            offers.append(f"{order.task}.{order.token}")
+    words = [
+        worker if offers is None else f"{worker}={','.join(offers)}"
+        for worker, offers in sorted(concerned.items())
+    ]
+    if sum(map(len, words)) + len(words) > MAX_NOTICE_CHARACTERS:
+        words = sorted(concerned)
+    if sum(map(len, words)) + len(words) > MAX_NOTICE_CHARACTERS:
+        words = [EVERYBODY]
+    return " ".join((COMMIT, *words))
+
+
+def _read_notice(said: str) -> dict[str, list[tuple[int, int]]] | None:
+    """The workers it concerns, with their offers; {}: no orders changed. None: all workers read their orders."""
+    verb, *words = said.split(" ")
+    if verb != COMMIT:
+        return {}
+    if EVERYBODY in words:
+        return None
+    concerned: dict[str, list[tuple[int, int]]] = {}
+    for word in words:
+        worker, _, offers = word.partition("=")
+        pairs = (each.partition(".") for each in offers.split(",") if each)
+        try:
+            concerned[worker] = [(int(task), int(token)) for task, _, token in pairs]
+        except ValueError:
+            # Any program that can connect can notify.
+            return None
+    return concerned
+
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -34,7 +86,7 @@ LONGEST_AGAIN_SECONDS = 2.0
 
 
 class _Inbox:
-    """What was said to one worker since it last asked."""
+    """Notifications to one worker that it has not received yet."""
 
     def __init__(self) -> None:
         self.offers: list[tuple[int, int]] = []
@@ -93,7 +145,7 @@ class Listener:
                 await task
 
     def notice(self) -> None:
-        """Something foreign was committed, nobody knows what: whoever waits looks."""
+        """Another process may have committed something: wakes all waiters."""
         for inbox in self._inboxes.values():
             inbox.put([])
         self._rise()
@@ -105,10 +157,10 @@ class Listener:
                 waiting.set_result(None)
 
     async def hear(self, worker: str, timeout_seconds: float) -> Heard:
-        """What was said to this worker; after the time is over it is told to look anyway."""
+        """Waits for notifications to this worker; after the timeout it reads its orders anyway."""
         inbox = self._inboxes.get(worker)
         if inbox is None:
-            # One worker lives in a process; the inbox of the one before it, who lost its lease, goes.
+            # A process has one worker: drop the inbox of the worker before it, which lost its lease.
             self._inboxes = {worker: _Inbox()}
             return self._inboxes[worker].take()
         try:
@@ -138,7 +190,7 @@ class Listener:
                 await self._listen()
                 again = FIRST_AGAIN_SECONDS
             except StoreError as error:
-                log.warning("no listener, polling meanwhile: %s", error)
+                log.warning("failed to listen, polling instead: %s", error)
             self._ready.set()
             await asyncio.sleep(again)
             again = min(again * 2, LONGEST_AGAIN_SECONDS)
@@ -152,7 +204,7 @@ class Listener:
             await conn.add_listener(self._options.channel, self._hear)
             if self._ready.is_set():
                 self.replaced += 1
-                # What was said while nobody listened is lost: everybody looks.
+                # Notifications sent meanwhile are lost: wake all waiters.
                 self.notice()
             self._ready.set()
             while not lost.is_set():
@@ -162,7 +214,7 @@ class Listener:
                 if not lost.is_set():
                     await conn.execute(SQL.text("ping"), timeout=PING_SECONDS)
         except faults.WORLD as error:
-            log.warning("the listener is lost: %s", type(error).__name__)
+            log.warning("the listener lost its connection: %s", type(error).__name__)
         finally:
             conn.terminate()
 
@@ -176,7 +228,7 @@ class Listener:
         origin, _, said = str(payload).partition(" ")
         if origin == self._origin:
             return
-        concerned = notices.read(said)
+        concerned = _read_notice(said)
         for worker, inbox in self._inboxes.items():
             if concerned is None:
                 inbox.put([])

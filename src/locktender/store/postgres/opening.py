@@ -3,9 +3,8 @@
 Processes that start together meet here. Each migration is a transaction behind an
 advisory lock: the first applies it, the others find nothing pending. A schema
 that is up to date is only read, so that opening costs one round trip and works
-for a role that may not create anything. Whoever wants to choose the moment, or
-the role, migrates by `locktender db migrate` before new code starts: then no
-process that opens the store finds anything to do.
+for a role that may not create anything. To choose the moment or the role of a
+migration, run `locktender db migrate` before new code starts.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from locktender.store.postgres.session import PostgresSession, pairs
 
 MIGRATIONS = read_migrations(Path(__file__).parent / "migrations")
 MIGRATORS = 2
-"""The lock of those who migrate."""
+"""The advisory lock of migrations."""
 _OLDEST_SERVER = 140_000
 _TRIES, _PAUSE_SECONDS = 60, 0.25
 _LONGEST_SECONDS = 3_600.0
@@ -42,10 +41,10 @@ async def check_server(session: PostgresSession, connections: int) -> None:
 
 
 async def migrate(session: PostgresSession) -> Migrated:
-    """Applies what is pending, each migration in a transaction of its own, beside whoever works here.
+    """Applies pending migrations, each in its own transaction, beside running engines.
 
-    A change of a table waits for those who use it, and whoever comes meanwhile
-    waits behind it: so it waits for a moment only, lets them pass, and tries again.
+    A change of a table waits for the transactions that use it, and later ones queue
+    behind it: so it waits only a moment, lets them pass, and tries again.
     """
     _, ours = await session.row("schema_exists", session.options.schema)
     before = await _applied(session) if ours else {}

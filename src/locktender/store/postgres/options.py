@@ -97,7 +97,7 @@ def _without_password(netloc: str) -> str:
 def _checked(schema: str) -> str:
     if not _SCHEMA.fullmatch(schema) or schema.startswith("pg_"):
         raise InvalidInput(
-            "the schema's name is not one.",
+            "invalid schema name.",
             field="schema",
             got=schema,
             hint="Use lower case letters, digits and _, at most 40, not beginning with pg_.",

@@ -1,4 +1,4 @@
-"""Forgetting on PostgreSQL: what is removed, alone among submitters."""
+"""Pruning on PostgreSQL, under the submitters' lock."""
 
 from __future__ import annotations
 
@@ -6,20 +6,8 @@ from locktender.base.events import HISTORY, Change, pack
 from locktender.store.history import CLIENT
 from locktender.store.postgres.composed_sql import Parts
 from locktender.store.postgres.session import PostgresSession
-from locktender.store.pruning import (
-    MARKER,
-    PARTS,
-    Chosen,
-    Discard,
-    Discarded,
-    Kept,
-    Mentions,
-    Prune,
-    Pruned,
-    choose,
-    digests,
-    told,
-)
+from locktender.store.protocol import Discard, Discarded, Prune, Pruned, References, StoredContent
+from locktender.store.pruning import MARKER, PARTS, Chosen, choose, digests, pruned_change
 
 
 async def prune(tx: PostgresSession, prune: Prune) -> Pruned:
@@ -31,7 +19,7 @@ async def prune(tx: PostgresSession, prune: Prune) -> Pruned:
         if chosen.runs:
             for name in PARTS:
                 await tx.run(f"prune_{name}", chosen.runs)
-            await remark(tx, told(prune, chosen, done.tasks, done.events))
+            await remark(tx, pruned_change(prune, chosen, done.tasks, done.events))
     return done
 
 
@@ -56,22 +44,22 @@ async def remark(tx: PostgresSession, change: Change) -> int:
     return (await tx.compose(parts))[0][0]
 
 
-async def mentions(tx: PostgresSession, after: int, limit: int) -> Mentions:
-    runs = await tx.all("mentions", after, limit, MARKER)
+async def references(tx: PostgresSession, after: int, limit: int) -> References:
+    runs = await tx.all("references", after, limit, MARKER)
     if not runs:
-        return Mentions(set(), set(), 0, after)
+        return References(set(), set(), 0, after)
     blobs = digests(value for _, _, *values in runs for value in values)
     first, last = runs[0][0], runs[-1][0]
-    for name in ("mentions_of_tasks", "mentions_of_inputs"):
+    for name in ("references_of_tasks", "references_of_inputs"):
         rows = await tx.all(name, first, last, MARKER)
         blobs |= digests(value for row in rows for value in row)
     more = last if len(runs) == limit else 0
-    return Mentions({row[1] for row in runs}, blobs, more, last)
+    return References({row[1] for row in runs}, blobs, more, last)
 
 
-async def kept(tx: PostgresSession, put_before: int) -> Kept:
+async def stored_content(tx: PostgresSession, put_before: int) -> StoredContent:
     graphs, blobs = await tx.several(("graph_names", ()), ("blobs_put_before", (put_before,)))
-    return Kept({row[0] for row in graphs}, {row[0] for row in blobs})
+    return StoredContent({row[0] for row in graphs}, {row[0] for row in blobs})
 
 
 async def discard(tx: PostgresSession, discard: Discard) -> Discarded:

@@ -1,8 +1,8 @@
-"""Reads. Each is one statement, or several of one snapshot: what it returns was true at one instant.
+"""Reads. Each is one statement, or several in one snapshot: what it returns was true at one instant.
 
-The history is read only as far as nothing can be added any more: below the
-oldest transaction in flight, anywhere in the server. Our own are short; a
-foreign one that stays open holds the history back, which is told (`lag.py`).
+Events are read only up to the oldest open transaction in the server: nothing can
+be added below it. Transactions of locktender are short; one of another program
+that stays open blocks the event reader, which is logged (`lag.py`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from locktender.base.events import EventRow
 from locktender.base.limits import Limits
 from locktender.base.model import LimitChange, LimitRow, LogFilter, LogRow, RunRow, WorkerRow
 from locktender.store import decode
-from locktender.store.audit_counts import tally
+from locktender.store.admission import tally
 from locktender.store.history import news
 from locktender.store.limit_rows import compose
 from locktender.store.postgres.session import PostgresSession, limit_rows, pairs
@@ -136,7 +136,7 @@ async def logs(tx: PostgresSession, where: LogFilter) -> list[LogRow]:
 
 
 async def events(tx: PostgresSession, where: EventFilter) -> list[EventRow]:
-    """Whoever has just written finds it here: a commit next to it is waited for, a moment."""
+    """Waits a moment for commits in flight, so that a caller finds the events it has just written."""
     for attempt in range(_SETTLE_TRIES):
         if (await tx.row("held_back"))[0] is None:
             break

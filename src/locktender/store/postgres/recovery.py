@@ -1,4 +1,4 @@
-"""What the leader takes back: offers nobody accepted, the work of the dead, lanes nobody needs."""
+"""The leader withdraws offers, declares workers lost, reassigns queue lanes and removes empty ones."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def expire(tx: PostgresSession, expire: Expire) -> list[Lost]:
     [leader], leases = await tx.several(("leader", ()), ("worker_leases", ()))
     if leader[0] != expire.term:
         raise not_leader(expire.term, leader)
-    # Nearly always everybody is alive: then this was a plain read.
+    # Nearly always all workers are alive: then this was only a read.
     if all(lease_until >= leader[5] for _, lease_until in leases):
         return []
     for _ in range(_TRIES):
@@ -137,7 +137,7 @@ async def recut(tx: PostgresSession, recut: Recut) -> int:
 
 
 async def tidy(tx: PostgresSession, tidy: Tidy) -> int | None:
-    """None: somebody is being admitted; to be tried again."""
+    """None: a submission holds the lock; try again."""
     rows = await tx.all("lanes_after", tidy.after, tidy.batch)
     idle = [lane for lane, stood_in in rows if not stood_in]
     async with tx.transaction():

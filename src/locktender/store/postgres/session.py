@@ -12,12 +12,13 @@ import asyncpg
 
 from locktender.base.limits import Limits
 from locktender.base.model import LimitRow
+from locktender.store.copy_tables import expand_templates
 from locktender.store.limit_rows import compose
 from locktender.store.postgres.composed_sql import Dialect, Parts
 from locktender.store.postgres.options import Options
-from locktender.store.sql import Statements
+from locktender.store.sql import Statements, read
 
-SQL = Statements.read(Path(__file__).parent / "sql")
+SQL = Statements(expand_templates(read(Path(__file__).parent / "sql")))
 SUBMITTERS = 1
 """The lock of those who admit runs, free their keys or recount them."""
 

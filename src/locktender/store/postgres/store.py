@@ -2,8 +2,8 @@
 
 A process has at most five connections, each opened when it is first needed:
 one for the leader's writes, one for all other writes, one for the leader's and
-the workers' reads, one for everybody who only looks, so that a long listing
-never delays a cycle, and one that listens.
+the workers' reads, one for all other reads, so that a long listing never delays
+a cycle, and one that listens.
 
 Everything but the listener works through a pooler in transaction mode
 (`?pooled=true`): no statement outlasts its transaction, no setting does, and
@@ -19,7 +19,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
-from locktender.base.changes import Order, TaskRow
+from locktender.base.changes import Commit, Order, TaskRow
 from locktender.base.clock import SECOND, Clock, SystemClock
 from locktender.base.errors import StoreBusy, StoreError
 from locktender.base.events import Change, EventRow
@@ -57,9 +57,10 @@ from locktender.store.protocol import (
     Accept,
     Beat,
     Beaten,
-    Commit,
     Committed,
     Counts,
+    Discard,
+    Discarded,
     Elect,
     EventFilter,
     Expire,
@@ -70,21 +71,25 @@ from locktender.store.protocol import (
     Heard,
     Leadership,
     Lost,
+    Provision,
+    ProvisionState,
+    Prune,
+    Pruned,
     QueueEntry,
     QueueLine,
     Recut,
+    References,
     RunFilter,
     SetLimit,
     Snapshot,
     Started,
     Store,
+    StoredContent,
     Submit,
     Submitted,
     Tidy,
     Withdraw,
 )
-from locktender.store.provisioning import Provision, ProvisionState
-from locktender.store.pruning import Discard, Discarded, Kept, Mentions, Prune, Pruned
 
 T = TypeVar("T")
 
@@ -138,7 +143,7 @@ class PostgresStore(Store):
     def twin(self) -> PostgresStore:
         url, clock, schema = self._made_of
         twin = PostgresStore(url, clock, schema=schema)
-        # Nobody waits on it: one listener per process is enough.
+        # One listener per process is enough.
         twin.options = replace(self.options, listen="off")
         twin._commits_by = self
         return twin
@@ -295,7 +300,10 @@ class PostgresStore(Store):
             if after is not None:
                 return after
             await asyncio.sleep(TIDY_PAUSE_SECONDS)
-        raise StoreBusy("submitters never pause.", hint="Lanes are tidied the next time.")
+        raise StoreBusy(
+            "removing empty lanes timed out: submissions hold the lock.",
+            hint="The leader tries again later.",
+        )
 
     # -- workers
 
@@ -398,11 +406,11 @@ class PostgresStore(Store):
     async def remark(self, change: Change) -> int:
         return await self._write(lambda tx: pruning.remark(tx, change))
 
-    async def mentions(self, after: int, limit: int) -> Mentions:
-        return await self._look(lambda tx: pruning.mentions(tx, after, limit))
+    async def references(self, after: int, limit: int) -> References:
+        return await self._look(lambda tx: pruning.references(tx, after, limit))
 
-    async def kept(self, put_before: int) -> Kept:
-        return await self._look(lambda tx: pruning.kept(tx, put_before))
+    async def stored_content(self, put_before: int) -> StoredContent:
+        return await self._look(lambda tx: pruning.stored_content(tx, put_before))
 
     async def discard(self, discard: Discard) -> Discarded:
         return await self._write(lambda tx: pruning.discard(tx, discard))

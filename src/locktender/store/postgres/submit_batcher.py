@@ -1,4 +1,4 @@
-"""Submissions that wait together go together: a commit costs the same whatever it holds."""
+"""Submissions that wait together are written together: a commit costs the same whatever it holds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST_WAITING = 10_000
 
 
 class SubmitBatcher:
-    """Takes submissions one by one and writes them in groups."""
+    """Accepts submissions one by one and writes them in groups."""
 
     def __init__(self, line: Connection) -> None:
         self._line = line
@@ -36,11 +36,11 @@ class SubmitBatcher:
     async def _serve(self) -> None:
         try:
             while self._waiting:
-                await self._group(self._take())
+                await self._group(self._next_group())
         finally:
             self._busy = False
 
-    def _take(self) -> list[tuple[Submit, asyncio.Future[list[Submitted]]]]:
+    def _next_group(self) -> list[tuple[Submit, asyncio.Future[list[Submitted]]]]:
         runs = 0
         for taken, (submit, _) in enumerate(self._waiting):
             runs += len(submit.runs)
@@ -59,7 +59,7 @@ class SubmitBatcher:
 
         try:
             answers = await self._line.call(verb)
-        except Exception as error:  # noqa: BLE001 — everybody of the group is told
+        except Exception as error:  # noqa: BLE001 — the error goes to every caller of the group
             answers: list[Answer] = [error] * len(group)
         for (_, future), answer in zip(group, answers, strict=True):
             if isinstance(answer, Exception):

@@ -27,7 +27,7 @@ _TASK_COLUMNS = len(TaskRow._fields)
 _SMALL = _TASK_COLUMNS + 4
 ACCEPTED_AT_ONCE = 250
 ANSWERED_BYTES = 64 << 10
-"""Of arguments, by the statement that accepts: so much fits into a socket whose reader stands still."""
+"""Of arguments, in the answer of the accepting statement: this much fits into a socket whose reader froze."""
 
 
 async def beat(tx: PostgresSession, beat: Beat) -> Beaten:
@@ -40,7 +40,7 @@ async def beat(tx: PostgresSession, beat: Beat) -> Beaten:
     parts.add("worker_save", worker.id, beat.lease_us, encode(worker), alias="fence")
     if before is None and worker.provision:
         parts.add("asked_joined", worker.provision)
-    # A renewal alone is no news: nobody is woken for it.
+    # A renewal that changes nothing wakes no process.
     if before is None or is_news(before, worker):
         parts.add("workers_changed")
         parts.add("wake", *tx.hint("beat"), alias="woken")
@@ -64,7 +64,7 @@ async def leave(tx: PostgresSession, worker: str) -> None:
         if await tx.one("worker_lock", worker) is None:
             return
         if await tx.all("worker_tasks", [worker]):
-            # Without its row nobody would ever declare these tasks abandoned.
+            # Without its row these tasks would never be declared abandoned.
             await tx.run("worker_end_lease", worker)
             return
         await tx.run("worker_remove", worker)
@@ -90,7 +90,7 @@ async def accept(tx: PostgresSession, accept: Accept) -> tuple[list[Started], in
         started += map(_started, await _accept(tx, accept.worker, some))
     stale = len(tokens) - len(started)
     if stale:
-        log.info("worker %s came too late for %d of its offers", accept.worker, stale)
+        log.info("worker %s: %d offers were withdrawn before acceptance", accept.worker, stale)
     return started, stale
 
 

@@ -64,7 +64,7 @@ class Blobs:
             ) from None
 
     def put_before(self, instant: int) -> Iterator[str]:
-        """Blobs that nobody has put since."""
+        """Blobs that were last put before `instant`."""
         for path in self._folder.glob("??/*"):
             with suppress(FileNotFoundError):
                 if _DIGEST.fullmatch(path.name) and _put_at(path) < instant:
@@ -83,11 +83,11 @@ class Blobs:
                 yield path.name
 
     def remove(self, digest: str, put_before: int) -> bool:
-        """Removes it unless somebody has put it again."""
+        """Removes it unless it was put again."""
         path = self._path(digest)
         aside = path.with_name(f"{digest}.{os.urandom(6).hex()}.gone")
         try:
-            # Out of the way before its time is read: whoever puts it from here on writes a file anew.
+            # Renamed before its time is read: a put from here on writes a new file.
             path.rename(aside)
         except FileNotFoundError:
             return False

@@ -1,9 +1,4 @@
-"""Submitting runs: keys, the ceiling, the queue, in one transaction.
-
-Queueing ended runs again: past the ceiling and the key like any submission, keeping what they finished.
-
-Changing limits: what code declares and what operators set, apart, with a history.
-"""
+"""The client's verbs, each in one transaction: submit runs, retry ended runs, change limits."""
 
 from __future__ import annotations
 
@@ -18,21 +13,20 @@ from locktender.store.admission import WINDOW_SECONDS, Ceilings, Drained, counte
 from locktender.store.decode import decode_tags, encode
 from locktender.store.history import CLIENT, RunChanges, packed_rows
 from locktender.store.lanes import lane_name
-from locktender.store.limiting import check, judge_limit
+from locktender.store.limit_rows import check, judge_limit
 from locktender.store.protocol import SetLimit, Submit, Submitted
 from locktender.store.retry_runs import Again, candidates, judge_retry
-from locktender.store.sqlite.history import record
-from locktender.store.sqlite.session import SqliteSession, listed
+from locktender.store.sqlite.session import SqliteSession, listed, record
 from locktender.store.submission import Admission, Facts, KeyHolder, keys_of, queued_event
 
 
 def submit(tx: SqliteSession, submit: Submit) -> list[Submitted]:
-    desk = Admission(_facts(tx, submit))
+    admission = Admission(_facts(tx, submit))
     unsent = {run.graph for run in submit.runs} - submit.graphs.keys()
     known = {row[0] for row in tx.all("graph_known", listed(unsent))} if unsent else set[str]()
-    results = desk.receive(submit, known)
-    if desk.new:
-        _write(tx, desk, submit.graphs)
+    results = admission.receive(submit, known)
+    if admission.new:
+        _write(tx, admission, submit.graphs)
     return results
 
 
@@ -84,19 +78,19 @@ def count_admitted(tx: SqliteSession, ceilings: Ceilings) -> None:
         tx.each("counter_admit", sorted(ceilings.added.items()))
 
 
-def _write(tx: SqliteSession, desk: Admission, graphs: Mapping[str, bytes]) -> None:
-    needed = {each.run.graph for each in desk.new}
+def _write(tx: SqliteSession, admission: Admission, graphs: Mapping[str, bytes]) -> None:
+    needed = {each.run.graph for each in admission.new}
     tx.each("graph_add", [(name, graphs[name]) for name in sorted(needed & graphs.keys())])
-    count_admitted(tx, desk.ceilings)
-    signatures = desk.signatures()
-    plan = desk.plan(signatures, lanes_for(tx, signatures))
+    count_admitted(tx, admission.ceilings)
+    signatures = admission.signatures()
+    plan = admission.plan(signatures, lanes_for(tx, signatures))
     tx.each("submit_run", plan.runs)
     tx.each("queue_add", plan.queued)
     if plan.keys:
         tx.each("key_take", list(plan.keys.items()))
-    if desk.replaced:
-        ask(tx, desk.replaced)
-    tx.each("event_add", packed_rows(desk.now, CLIENT, plan.events))
+    if admission.replaced:
+        ask(tx, admission.replaced)
+    tx.each("event_add", packed_rows(admission.now, CLIENT, plan.events))
 
 
 def lanes_for(tx: SqliteSession, signatures: Sequence[str]) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""What SQLite and the file system report, as errors that say what to do next."""
+"""Errors of SQLite and the file system as `StoreError`s that say what to do next."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from locktender.base.errors import StoreBusy, StoreError
 
-_FULL = "Free some space; the store goes on by itself then."
+_FULL = "Free some space; the store then continues by itself."
 
 
 def translate(error: sqlite3.Error | OSError, path: Path) -> StoreError:
@@ -56,7 +56,7 @@ def translate(error: sqlite3.Error | OSError, path: Path) -> StoreError:
 
 def busy(path: Path) -> StoreBusy:
     return StoreBusy(
-        f"another process holds the write lock of {path} for too long.",
+        f"waiting for the write lock of {path} timed out: another process holds it.",
         field="path",
         got=str(path),
         hint="Look for a stopped process or a long transaction in another tool.",

@@ -1,17 +1,15 @@
-"""The leader's verbs of every cycle: take or renew the term, and commit what was decided.
+"""The leader's verbs: acquire or renew the term, commit a cycle, store workers that were asked for.
 
 The fence is the term on the one leader row, read inside the same write
-transaction: a leader that was paused and woke up finds a higher term there and
+transaction: a leader that was paused and resumes finds a higher term there and
 changes nothing, whatever its lease says.
-
-Workers that were asked for, in the file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from locktender.base.changes import RunEnd
+from locktender.base.changes import Commit, RunEnd
 from locktender.base.clock import SECOND
 from locktender.base.errors import NotLeader, OutOfOrder
 from locktender.base.events import NOBODY, Change
@@ -19,11 +17,15 @@ from locktender.base.states import HOLDING
 from locktender.kernel.lanes import rank
 from locktender.store.admission import TOTAL, WINDOW_SECONDS, closing
 from locktender.store.decode import asked_workers, decode_said, decode_tags, encode
-from locktender.store.protocol import Commit, Committed, Elect, Leadership
-from locktender.store.provisioning import Provision, ProvisionState
-from locktender.store.replacements import heirs, let_go
-from locktender.store.sqlite.history import record
-from locktender.store.sqlite.session import SqliteSession, listed
+from locktender.store.lanes import heirs, let_go
+from locktender.store.protocol import (
+    Committed,
+    Elect,
+    Leadership,
+    Provision,
+    ProvisionState,
+)
+from locktender.store.sqlite.session import SqliteSession, listed, record
 
 
 def elect(tx: SqliteSession, elect: Elect, dead: Callable[[str], bool]) -> Leadership:
@@ -67,7 +69,7 @@ def commit(tx: SqliteSession, commit: Commit) -> Committed:
     if commit.cycle <= cycle:
         return Committed(seq, now)
     if commit.previous and commit.previous != cycle:
-        # The one before it failed and is being tried again: this one must wait for it.
+        # The commit before it failed and is retried: this one must wait for it.
         raise OutOfOrder(
             f"cycle {commit.cycle} follows cycle {commit.previous}, which is not written yet.",
             field="previous",

@@ -1,7 +1,7 @@
-"""Who is alive on this machine: each owner holds a lock that only its death, or leaving, releases.
+"""Liveness on one machine: each leader and worker holds a lock until it leaves or dies.
 
-A lease says that an owner is alive until it ends; after a crash everybody waits
-for that. On one machine the kernel knows at once: whoever leads or works keeps
+After a crash, a lease must pass before the owner counts as dead. On one machine
+the operating system knows at once: each leader and worker keeps
 `<file>-live/<owner>.lock` locked, and the lock is free as soon as the last
 process that inherited it is dead. So
 

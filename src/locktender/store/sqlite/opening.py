@@ -1,7 +1,7 @@
 """Opening the file: create it, migrate it, or refuse it with a reason.
 
 Processes that start together meet here. Migrating is one write transaction
-behind the turnstile: the first applies, the others find nothing pending.
+behind the write_lock: the first applies, the others find nothing pending.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _OLDEST_SQLITE = (3, 38, 0)
 
 
 def open_writer(
-    path: Path, clock: Clock, turnstile: WriteLock, busy_timeout_us: int
+    path: Path, clock: Clock, write_lock: WriteLock, busy_timeout_us: int
 ) -> SqliteSession:
     """The writer's connection to a file whose schema is up to date."""
     if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
@@ -30,8 +30,8 @@ def open_writer(
             f"SQLite {sqlite3.sqlite_version} is too old.",
             hint=f"Use a Python built with SQLite {'.'.join(map(str, _OLDEST_SQLITE))} or newer.",
         )
-    # The turnstile also covers the change to WAL, for which SQLite has no patience of its own.
-    turnstile.enter()
+    # The write_lock also covers the change to WAL, for which SQLite has no patience of its own.
+    write_lock.enter()
     try:
         session = connect(path, clock, busy_timeout_us, write=True)
         try:
@@ -40,7 +40,7 @@ def open_writer(
             session.db.close()
             raise
     finally:
-        turnstile.leave()
+        write_lock.leave()
     return session
 
 

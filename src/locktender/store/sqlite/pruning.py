@@ -1,24 +1,13 @@
-"""Forgetting in the file: the one writer does one thing after the other, so nobody comes in between."""
+"""Pruning in the file: one writer at a time, so no submission comes in between."""
 
 from __future__ import annotations
 
 from locktender.base.events import HISTORY, Change
 from locktender.store.history import CLIENT
-from locktender.store.pruning import (
-    MARKER,
-    PARTS,
-    Discard,
-    Kept,
-    Mentions,
-    Prune,
-    Pruned,
-    choose,
-    digests,
-    told,
-)
+from locktender.store.protocol import Discard, Prune, Pruned, References, StoredContent
+from locktender.store.pruning import MARKER, PARTS, choose, digests, pruned_change
 from locktender.store.sqlite.blobs import Blobs
-from locktender.store.sqlite.history import record
-from locktender.store.sqlite.session import SqliteSession, listed
+from locktender.store.sqlite.session import SqliteSession, listed, record
 
 
 def prune(tx: SqliteSession, prune: Prune) -> Pruned:
@@ -33,7 +22,7 @@ def prune(tx: SqliteSession, prune: Prune) -> Pruned:
     if not prune.dry_run:
         for name in PARTS:
             tx.run(f"prune_{name}", runs)
-        remark(tx, told(prune, chosen, tasks, events))
+        remark(tx, pruned_change(prune, chosen, tasks, events))
     return Pruned(len(chosen.runs), tasks, events, chosen.after)
 
 
@@ -41,21 +30,23 @@ def remark(tx: SqliteSession, change: Change) -> int:
     return record(tx, tx.now(), CLIENT, [(HISTORY, [change])])
 
 
-def mentions(tx: SqliteSession, after: int, limit: int) -> Mentions:
-    runs = tx.all("mentions", after, limit, MARKER)
+def references(tx: SqliteSession, after: int, limit: int) -> References:
+    runs = tx.all("references", after, limit, MARKER)
     if not runs:
-        return Mentions(set(), set(), 0, after)
+        return References(set(), set(), 0, after)
     blobs = digests(value for _, _, *values in runs for value in values)
     first, last = runs[0][0], runs[-1][0]
-    for name in ("mentions_of_tasks", "mentions_of_inputs"):
+    for name in ("references_of_tasks", "references_of_inputs"):
         rows = tx.all(name, first, last, MARKER)
         blobs |= digests(value for row in rows for value in row)
     more = last if len(runs) == limit else 0
-    return Mentions({row[1] for row in runs}, blobs, more, last)
+    return References({row[1] for row in runs}, blobs, more, last)
 
 
-def kept(tx: SqliteSession, blobs: Blobs, put_before: int) -> Kept:
-    return Kept({row[0] for row in tx.all("graph_names")}, set(blobs.put_before(put_before)))
+def stored_content(tx: SqliteSession, blobs: Blobs, put_before: int) -> StoredContent:
+    return StoredContent(
+        {row[0] for row in tx.all("graph_names")}, set(blobs.put_before(put_before))
+    )
 
 
 def discard_graphs(tx: SqliteSession, discard: Discard) -> int:

@@ -10,7 +10,7 @@ from locktender.base.events import EventRow
 from locktender.base.limits import Limits
 from locktender.base.model import LimitChange, LimitRow, LogFilter, LogRow, RunRow, WorkerRow
 from locktender.store import decode
-from locktender.store.audit_counts import tally
+from locktender.store.admission import tally
 from locktender.store.history import news
 from locktender.store.limit_rows import compose
 from locktender.store.protocol import (

@@ -1,4 +1,4 @@
-"""What the leader takes back: offers nobody accepted, the work of the dead, lanes cut for old limits."""
+"""The leader withdraws offers, declares workers lost, reassigns queue lanes and removes empty ones."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from locktender.store.history import by_run
 from locktender.store.lanes import lane_name
 from locktender.store.protocol import Expire, Lost, Recut, Tidy, Withdraw
 from locktender.store.sqlite.client_verbs import lanes_for
-from locktender.store.sqlite.history import record
 from locktender.store.sqlite.leader_verbs import fence, move
-from locktender.store.sqlite.session import SqliteSession, listed
+from locktender.store.sqlite.session import SqliteSession, listed, record
 
 LEASE_PASSED = "lease expired"
 PROCESS_DIED = "process died"

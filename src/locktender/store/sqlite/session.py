@@ -12,30 +12,29 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from locktender.base.clock import Clock
 from locktender.base.limits import Limits
 from locktender.base.model import LimitRow
+from locktender.store.copy_tables import expand_templates
+from locktender.store.decode import encode
+from locktender.store.history import RunChanges, event_rows
 from locktender.store.limit_rows import compose
-from locktender.store.sql import Statements, chunks
+from locktender.store.sql import Statements, chunks, read
 
-SQL = Statements.read(Path(__file__).parent / "sql")
+SQL = Statements(expand_templates(read(Path(__file__).parent / "sql")))
 CACHED_STATEMENTS = 1_024
 
 Row = tuple[Any, ...]
 
-_listed = msgspec.json.Encoder().encode
-
 
 def listed(values: Iterable[int | str]) -> str:
     """Ids as one parameter, for `IN (SELECT value FROM json_each(?))`."""
-    return _listed(list(values)).decode()
+    return encode(list(values)).decode()
 
 
 def mapped(tokens: Mapping[int, int]) -> str:
     """Tokens by task as one parameter, for `json_each(?)` with its key and value."""
-    return _listed(tokens).decode()
+    return encode(tokens).decode()
 
 
 class SqliteSession:
@@ -111,3 +110,16 @@ def connect(path: Path, clock: Clock, busy_timeout_us: int, *, write: bool) -> S
         db.close()
         raise
     return SqliteSession(db)
+
+
+def record(
+    tx: SqliteSession,
+    now: int,
+    actor: str,
+    changes: Iterable[RunChanges],
+    *,
+    term: int = 0,
+    cycle: int = 0,
+) -> int:
+    """Stores (run, its changes) pairs; the last seq given, 0 if there were none."""
+    return tx.each("event_add", event_rows(now, actor, changes, term=term, cycle=cycle))

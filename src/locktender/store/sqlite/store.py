@@ -1,11 +1,11 @@
 """The SQLite store: one file, any number of processes on one machine.
 
-Beside `<file>` lie its companions: `-wal` and `-shm` (SQLite's own), `-q.lock`
-and `-w.lock` (whose turn it is to write), `-live/` (who is alive), `-wake/`
-(who wants to be woken), `-blobs/` (large values).
+Files beside `<file>`: `-wal` and `-shm` (SQLite's own), `-q.lock` and `-w.lock`
+(the write lock), `-live/` (a lock per live leader and worker), `-wake/` (sockets
+of waiting processes), `-blobs/` (large values).
 
 Verbs run on threads: one writer, one reader for the leader's and the workers'
-reads, one for everybody who only looks, so that a long listing never delays a cycle.
+reads, one for all other reads, so that a long listing never delays a cycle.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from locktender.base.changes import Order, TaskRow
+from locktender.base.changes import Commit, Order, TaskRow
 from locktender.base.clock import SECOND, Clock, SystemClock
 from locktender.base.errors import InvalidInput, StoreError
 from locktender.base.events import Change, EventRow
@@ -35,9 +35,10 @@ from locktender.store.protocol import (
     Accept,
     Beat,
     Beaten,
-    Commit,
     Committed,
     Counts,
+    Discard,
+    Discarded,
     Elect,
     EventFilter,
     Expire,
@@ -48,21 +49,25 @@ from locktender.store.protocol import (
     Heard,
     Leadership,
     Lost,
+    Provision,
+    ProvisionState,
+    Prune,
+    Pruned,
     QueueEntry,
     QueueLine,
     Recut,
+    References,
     RunFilter,
     SetLimit,
     Snapshot,
     Started,
     Store,
+    StoredContent,
     Submit,
     Submitted,
     Tidy,
     Withdraw,
 )
-from locktender.store.provisioning import Provision, ProvisionState
-from locktender.store.pruning import Discard, Discarded, Kept, Mentions, Prune, Pruned
 from locktender.store.sqlite import (
     client_verbs,
     faults,
@@ -94,7 +99,7 @@ class _Open:
         real = SystemClock()
         self.wake = Wakeup(_beside(path, "-wake"), real)
         try:
-            self.turnstile = WriteLock(path, real, busy_timeout_us)
+            self.write_lock = WriteLock(path, real, busy_timeout_us)
         except BaseException:
             self.wake.close()
             raise
@@ -102,8 +107,8 @@ class _Open:
         self.writer = Writer(
             "locktender-writer",
             path,
-            partial(open_writer, path, clock, self.turnstile, busy_timeout_us),
-            self.turnstile,
+            partial(open_writer, path, clock, self.write_lock, busy_timeout_us),
+            self.write_lock,
             self.wake.send,
         )
         read = partial(connect, path, clock, busy_timeout_us, write=False)
@@ -122,7 +127,7 @@ class _Open:
             await thread.close()
         self.live.close()
         self.wake.close()
-        self.turnstile.close()
+        self.write_lock.close()
 
 
 def _beside(path: Path, suffix: str) -> Path:
@@ -375,11 +380,11 @@ class SqliteStore(Store):
     async def remark(self, change: Change) -> int:
         return await self._write(lambda tx: pruning.remark(tx, change))
 
-    async def mentions(self, after: int, limit: int) -> Mentions:
-        return await self._look(lambda tx: pruning.mentions(tx, after, limit))
+    async def references(self, after: int, limit: int) -> References:
+        return await self._look(lambda tx: pruning.references(tx, after, limit))
 
-    async def kept(self, put_before: int) -> Kept:
-        return await self._look(lambda tx: pruning.kept(tx, self._blobs, put_before))
+    async def stored_content(self, put_before: int) -> StoredContent:
+        return await self._look(lambda tx: pruning.stored_content(tx, self._blobs, put_before))
 
     async def discard(self, discard: Discard) -> Discarded:
         graphs = await self._write(lambda tx: pruning.discard_graphs(tx, discard))

@@ -1,11 +1,9 @@
-"""Verbs on their way to a thread and their results on the way back.
+"""The threads that own the connections: one writer that groups commits, and readers.
 
-The threads that own the connections: one writer that groups commits, and readers.
-
-A commit costs the same whatever it holds, so the writer takes every verb that
-waits and runs them all in one transaction, each inside a savepoint: a verb that
-fails is undone alone. Results leave only after the commit, so nobody acts on
-what could still be lost. Where the transaction itself fails (a full disk, a
+A commit costs the same whatever it holds, so the writer runs all waiting verbs in
+one transaction, each inside a savepoint: a verb that fails is rolled back alone.
+Results are delivered only after the commit, so no caller acts on a result that
+could still be lost. Where the transaction itself fails (a full disk, a
 commit that cannot be written) the whole group is undone and its verbs run again
 one by one, so that each gets its own answer.
 """
@@ -50,7 +48,7 @@ def deliver(jobs: Iterable[StoreCall]) -> None:
         try:
             loop.call_soon_threadsafe(_settle, several)
         except RuntimeError:
-            # The loop is closed: nobody is left to be told.
+            # The loop is closed: no caller waits any more.
             continue
 
 
@@ -121,27 +119,27 @@ class _Thread:
             session = self._connect()
         except BaseException as error:  # noqa: BLE001
             self._closed = True
-            _tell(opened, self._explain(error))
+            _settle_opened(opened, self._explain(error))
             return
-        _tell(opened, None)
+        _settle_opened(opened, None)
         try:
-            while (jobs := self._take()) is not None:
+            while (jobs := self._next_jobs()) is not None:
                 try:
                     self._serve(session, jobs)
                 except Exception as error:  # noqa: BLE001
-                    # Nothing may end this thread: everybody would wait for ever.
+                    # This thread must not end: all callers would wait for ever.
                     for job in jobs:
                         job.error = job.error or self._explain(error)
                 deliver(jobs)
         finally:
             session.db.close()
 
-    def _take(self) -> list[StoreCall] | None:
+    def _next_jobs(self) -> list[StoreCall] | None:
         first = self._queue.get()
         if first is None:
             return None
         jobs = [first]
-        # Nobody else takes from it: what is there is there a moment later.
+        # This thread is the only consumer: a queue that is not empty stays so.
         while len(jobs) < MAX_GROUP and not self._queue.empty():
             job = self._queue.get()
             if job is None:
@@ -166,7 +164,7 @@ def _nothing(_: object = None) -> None:
     """The last job before the end."""
 
 
-def _tell(opened: asyncio.Future[None], error: BaseException | None) -> None:
+def _settle_opened(opened: asyncio.Future[None], error: BaseException | None) -> None:
     def settle() -> None:
         if opened.done():
             return
@@ -201,11 +199,11 @@ class Writer(_Thread):
         name: str,
         path: Path,
         connect: Callable[[], SqliteSession],
-        turnstile: WriteLock,
+        write_lock: WriteLock,
         committed: Callable[[], None],
     ) -> None:
         super().__init__(name, path, connect)
-        self._turnstile = turnstile
+        self._write_lock = write_lock
         self._committed = committed
 
     def _serve(self, session: SqliteSession, jobs: list[StoreCall]) -> None:
@@ -237,7 +235,7 @@ class Writer(_Thread):
 
     def _commit(self, session: SqliteSession, jobs: list[StoreCall]) -> None:
         """Runs `jobs` in one transaction; raises where the transaction itself failed."""
-        self._turnstile.enter()
+        self._write_lock.enter()
         try:
             try:
                 session.run("begin_write")
@@ -257,7 +255,7 @@ class Writer(_Thread):
                     session.run("rollback_transaction")
                 raise
         finally:
-            self._turnstile.leave()
+            self._write_lock.leave()
 
     def _try(self, session: SqliteSession, job: StoreCall) -> None:
         session.run("savepoint")

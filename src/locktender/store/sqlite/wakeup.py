@@ -94,7 +94,7 @@ class Wakeup:
         ]
 
     def notice(self) -> None:
-        """Something foreign was committed: whoever waits looks."""
+        """Another process has committed: wakes all waiters."""
         self.mark += 1
         for waiting in self._waiting:
             if not waiting.done():

@@ -15,8 +15,7 @@ from locktender.base.model import WorkerRow
 from locktender.store.decode import decode_worker, encode
 from locktender.store.history import by_run
 from locktender.store.protocol import Accept, Beat, Beaten, Finish, Started
-from locktender.store.sqlite.history import record
-from locktender.store.sqlite.session import SqliteSession, listed, mapped
+from locktender.store.sqlite.session import SqliteSession, listed, mapped, record
 from locktender.store.worker_changes import changed, end_of, is_news, joined, left, may_end
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -64,7 +63,7 @@ def leave(tx: SqliteSession, worker: str) -> None:
     if tx.one("worker_get", worker) is None:
         return
     if tx.all("worker_tasks", listed([worker])):
-        # Without its row nobody would ever declare these tasks abandoned.
+        # Without its row these tasks would never be declared abandoned.
         tx.run("worker_end_lease", worker)
         return
     tx.run("worker_remove", worker)
@@ -99,7 +98,7 @@ def accept(tx: SqliteSession, accept: Accept) -> tuple[list[Started], int]:
         record(tx, now, f"worker:{accept.worker}", by_run(changes).items())
     stale = len(tokens) - len(started)
     if stale:
-        log.info("worker %s came too late for %d of its offers", accept.worker, stale)
+        log.info("worker %s: %d offers were withdrawn before acceptance", accept.worker, stale)
     return started, stale
 
 

@@ -1,4 +1,4 @@
-"""Turns between the processes that write one file.
+"""A fair write lock between the processes that write one file.
 
 SQLite's busy handler sleeps and tries again, so a process that commits without
 pause wins nearly every time and another may wait for seconds. Here every
@@ -6,12 +6,11 @@ writer passes two locked files:
 
     take Q, take W, release Q, transaction, release W
 
-Q is the place at the head of the line, W the write itself. A hot writer that
-comes round again finds Q taken by the one who waits for W, and must stand
-behind it. The locks are the kernel's (`flock`): a process that dies holds none.
-Waiting is by short sleeps and not by a blocking `flock`, which nothing could
-end: a process stopped in the middle of its write must cost the others an
-error, not their life.
+Q is the head of the line, W the write itself. A process that writes without
+pause finds Q held by the process that waits for W, and queues behind it. The
+locks are the kernel's (`flock`): a process that dies holds none. Waiting is by
+short sleeps, because a blocking `flock` has no timeout: if a process is stopped
+in the middle of a write, the others must get an error.
 """
 
 from __future__ import annotations

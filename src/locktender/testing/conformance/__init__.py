@@ -15,22 +15,16 @@ A test module of an implementation imports the suites and gives them a fixture:
 as the protocol can tell. Time moves only by `world.clock`.
 """
 
-from locktender.testing.conformance.ceilings import TestCeilings
+from locktender.testing.conformance.admission import TestCeilings, TestKeys, TestRetrying
 from locktender.testing.conformance.committing import TestCommitting
-from locktender.testing.conformance.gathering import TestGathering
-from locktender.testing.conformance.keys import TestKeys
-from locktender.testing.conformance.leading import TestLeading
+from locktender.testing.conformance.leading import TestLeading, TestProvisioning
 from locktender.testing.conformance.limiting import TestLimiting
-from locktender.testing.conformance.looking import TestLooking
-from locktender.testing.conformance.provisioning import TestProvisioning
 from locktender.testing.conformance.pruning import TestPruning, TestSweeping
 from locktender.testing.conformance.queueing import TestQueueing
-from locktender.testing.conformance.racing import TestRacing
-from locktender.testing.conformance.recovering import TestRecovering
-from locktender.testing.conformance.retrying import TestRetrying
+from locktender.testing.conformance.reading import TestGathering, TestLooking
+from locktender.testing.conformance.recovering import TestRacing, TestRecovering
 from locktender.testing.conformance.submitting import TestSubmitting
-from locktender.testing.conformance.waking import TestWaking
-from locktender.testing.conformance.working import TestWorking
+from locktender.testing.conformance.working import TestWaking, TestWorking
 from locktender.testing.conformance.world import SceneLeader, StoreScene, new_run
 
 __all__ = [

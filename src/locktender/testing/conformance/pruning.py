@@ -15,9 +15,9 @@ from locktender.base.clock import SECOND
 from locktender.base.codec import blob_ref
 from locktender.base.events import HISTORY, Change
 from locktender.base.ids import task_id
-from locktender.store.protocol import Store, Submit
-from locktender.store.pruning import BLOB_GRACE_US, Discard, Discarded, Prune, Pruned, sweep
-from locktender.testing.conformance.retrying import ended
+from locktender.store.protocol import Discard, Discarded, Prune, Pruned, Store, Submit
+from locktender.store.pruning import BLOB_GRACE_US, sweep
+from locktender.testing.conformance.admission import ended
 from locktender.testing.conformance.world import (
     DIGEST,
     SceneLeader,
@@ -253,7 +253,7 @@ class TestSweeping:
         store = await world.open()
         await submitted(store)
         other = hashlib.sha256(OTHER).hexdigest()
-        found = await store.mentions(0, 100)
+        found = await store.references(0, 100)
         assert (found.graphs, found.blobs, found.after) == ({DIGEST}, set(), 0)
         run = msgspec.structs.replace(new_run(), graph=other)
         await store.submit(Submit([run], {other: OTHER}))

@@ -1,15 +1,18 @@
 # ruff: noqa: S101
-"""Workers: the lease, acceptance, the end of attempts."""
+"""A worker's lease, acceptance, ends of attempts, and wake-ups by commits of other processes."""
 
 from __future__ import annotations
+
+import asyncio
+import time
 
 import msgspec
 import pytest
 
 from locktender.base.changes import End, Order
-from locktender.base.clock import SECOND
+from locktender.base.clock import MILLISECOND, SECOND
 from locktender.base.model import Failure, LogFilter, LogRow, Progress
-from locktender.store.protocol import Accept, Expire, Finish, Heads
+from locktender.store.protocol import Accept, Expire, Finish, Heads, Store
 from locktender.testing.conformance.world import (
     LEASE,
     SceneLeader,
@@ -20,6 +23,7 @@ from locktender.testing.conformance.world import (
     new_run,
     offered,
     submit,
+    submitted,
 )
 
 
@@ -259,3 +263,54 @@ class TestWorking:
         [lost] = await store.expire(Expire(leader.term, 1, leader.actor))
         assert lost.abandoned == pairs
         assert await store.workers() == []
+
+
+async def waited(store: Store, timeout_us: int, since: int = -1) -> float:
+    started = time.monotonic()
+    await store.wait(timeout_us, since)
+    return time.monotonic() - started
+
+
+LONG_WAIT_US = 3_600 * SECOND
+GIVE_UP_SECONDS = 60.0
+
+
+class TestWaking:
+    async def test_a_wait_ends_at_its_timeout(self, world: StoreScene) -> None:
+        store = await world.open()
+        async with asyncio.timeout(GIVE_UP_SECONDS):
+            await store.wait(0)
+            assert await waited(store, 100 * MILLISECOND) >= 0.1
+
+    async def test_another_stores_commit_ends_a_wait(self, world: StoreScene) -> None:
+        store, other = await world.open(), await world.open()
+        waiting = asyncio.ensure_future(store.wait(LONG_WAIT_US))
+        await submitted(other)
+        await asyncio.wait_for(waiting, GIVE_UP_SECONDS)
+
+    async def test_ones_own_commit_does_not(self, world: StoreScene) -> None:
+        store = await world.open()
+        waiting = asyncio.ensure_future(waited(store, 200 * MILLISECOND))
+        await submitted(store)
+        assert await waiting >= 0.2
+
+    async def test_what_came_before_the_wait_is_not_missed(self, world: StoreScene) -> None:
+        store, other = await world.open(), await world.open()
+        await store.wait(0)
+        await submitted(other)
+        await asyncio.wait_for(store.wait(LONG_WAIT_US), GIVE_UP_SECONDS)
+
+    async def test_two_who_wait_on_one_store_both_learn_of_it(self, world: StoreScene) -> None:
+        store, other = await world.open(), await world.open()
+        leader_mark = worker_mark = await store.wait(0)
+        await submitted(other)
+        async with asyncio.timeout(GIVE_UP_SECONDS):
+            leader_mark = await store.wait(LONG_WAIT_US, leader_mark)
+            await store.wait(LONG_WAIT_US, worker_mark)
+        assert leader_mark > worker_mark
+
+    async def test_many_wait_at_once(self, world: StoreScene) -> None:
+        store, other = await world.open(), await world.open()
+        waiting = [asyncio.ensure_future(store.wait(LONG_WAIT_US)) for _ in range(5)]
+        await submitted(other)
+        await asyncio.wait_for(asyncio.gather(*waiting), GIVE_UP_SECONDS)

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from locktender.base.changes import Order, RunEnd, RunEvents, RunStart, TaskRow
+from locktender.base.changes import Commit, Order, RunEnd, RunEvents, RunStart, TaskRow
 from locktender.base.clock import SECOND, ManualClock
 from locktender.base.events import Change, Event, unpack
 from locktender.base.ids import RunId, run_id, task_id, token
@@ -18,7 +18,6 @@ from locktender.base.model import NewRun, OnDuplicate, RunKind, WorkerRow
 from locktender.store.protocol import (
     Beat,
     Beaten,
-    Commit,
     Committed,
     Elect,
     EventFilter,

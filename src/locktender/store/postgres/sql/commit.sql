@@ -112,7 +112,7 @@ ON CONFLICT (task, kind) DO UPDATE SET
     worker = excluded.worker, token = excluded.token, reason = excluded.reason
 
 -- name: order_remove
--- Orders for tasks that nobody is to start or stop any more.
+-- Remove void orders: their tasks must neither start nor stop any more.
 DELETE FROM locktender.orders o USING idle
 WHERE o.task = idle.task AND EXISTS (SELECT 1 FROM fence)
 

@@ -121,11 +121,11 @@ WHERE term = $1 AND cycle < $2 AND ($3::bigint = 0 OR cycle = $3) AND limits_ver
 RETURNING seq
 
 -- name: term_fence
--- A leader's other verbs. A successor takes the row FOR UPDATE, so it waits for whoever passed here.
+-- The fence of a leader's other verbs. A successor locks the row FOR UPDATE, so it waits for them.
 SELECT term FROM locktender.leader WHERE term = $1 FOR KEY SHARE
 
 -- name: lease_fence
--- A worker whose lease lives. Whoever declares it lost takes the row FOR UPDATE: after us, or before.
+-- The fence of a worker whose lease lives. Declaring it lost locks the row FOR UPDATE: before or after.
 SELECT w.id FROM locktender.worker w, clock
 WHERE w.id = $1 AND w.lease_until >= clock.now FOR KEY SHARE OF w
 
@@ -143,7 +143,7 @@ FROM fence, clock
 SELECT pg_notify($1, $2) FROM fence
 
 -- name: quiet
--- Nobody is woken.
+-- Wake no process.
 SELECT 1 WHERE false
 
 -- name: wake_if_moved
@@ -276,11 +276,11 @@ WHERE a.state = 'active' AND a.wait_event_type = 'Client'
     AND concat_ws(' ', a.query_start, c.bytes_processed) = v.place
 
 -- name: alone_try
--- Alone among those who admit runs, if nobody is.
+-- Acquire the submitters' lock, unless another process holds it.
 SELECT pg_try_advisory_xact_lock($1::int, $2::int)
 
 -- name: admissions_rise
--- Whoever looked before this and submits without the lock writes nothing.
+-- A submission without the lock that read before this writes nothing.
 UPDATE locktender.meta SET value = value + 1 WHERE name = 'admissions'
 
 -- name: numbers_taken
@@ -291,7 +291,7 @@ SELECT coalesce(
 )
 
 -- name: event_lock
--- Nobody writes an event beside us; who waits for this reads the offset afterwards.
+-- No other transaction writes an event now; those that wait read the offset afterwards.
 LOCK TABLE locktender.event IN SHARE ROW EXCLUSIVE MODE
 
 -- name: numbers_raise
@@ -308,11 +308,11 @@ ON CONFLICT (digest) DO UPDATE SET put_at = excluded.put_at
 WHERE blob.put_at IS NULL OR blob.put_at < excluded.put_at - 60000000
 
 -- name: blobs_put_before
--- Blobs that nobody has put since an instant.
+-- Blobs that were last put before an instant.
 SELECT digest FROM locktender.blob WHERE put_at IS NULL OR put_at < $1
 
 -- name: blobs_remove
--- Blobs that nobody refers to, unless somebody has put them again.
+-- Remove unreferenced blobs, unless they were put again.
 DELETE FROM locktender.blob WHERE digest = ANY($1::text[]) AND (put_at IS NULL OR put_at < $2)
 RETURNING digest
 
@@ -403,7 +403,7 @@ SELECT
 FROM locktender.leader
 
 -- name: copy_leader
--- Nobody leads; the next term is a higher one.
+-- The copy has no leader; its next term is higher.
 UPDATE locktender.leader SET
     term = $1, owner = $2, limits_version = $3, expires_at = 0, cycle = -1, seq = 0, backend = 0,
     backend_since = NULL
@@ -424,12 +424,12 @@ SELECT
 SELECT locktender.event_horizon()
 
 -- name: copy_mark
--- The store is a copy that is not finished.
+-- Mark the store as an unfinished copy.
 INSERT INTO locktender.migration (number, name, checksum, applied_at)
 VALUES ($1, 'copying', '', locktender.locktender_now()) ON CONFLICT (number) DO NOTHING
 
 -- name: copy_unmark
--- The copy is finished.
+-- Mark the copy as finished.
 DELETE FROM locktender.migration WHERE number = $1
 
 -- name: copy_blobs
@@ -439,3 +439,24 @@ SELECT digest, body FROM locktender.blob ORDER BY digest
 -- name: copy_wipe_blobs
 -- None is left of a copy that was not finished.
 TRUNCATE locktender.blob
+
+-- name: copy_out
+-- Template: all rows of one table, in the order of its key.
+SELECT {columns} FROM locktender.{table} ORDER BY {key}
+
+-- name: copy_out_counter
+-- Counters, which are two tables here.
+SELECT c.name, c.admitted, coalesce(d.closed, 0)
+FROM locktender.counter c LEFT JOIN locktender.closed d ON d.name = c.name ORDER BY c.name
+
+-- name: copy_count
+-- Template: how many rows one table has.
+SELECT count(*) FROM locktender.{table}
+
+-- name: copy_wipe
+-- Template: empty one table, which may hold rows of an unfinished copy.
+TRUNCATE locktender.{table}
+
+-- name: copy_wipe_counter
+-- Empty both tables of counters.
+TRUNCATE locktender.counter, locktender.closed

@@ -3,7 +3,7 @@
 SELECT limits_version FROM locktender.leader
 
 -- name: limits_changed
--- Tell everybody to read the rules again.
+-- Raise the version, so that every process reads the rules again.
 UPDATE locktender.leader SET limits_version = limits_version + 1
 
 -- name: limit_list

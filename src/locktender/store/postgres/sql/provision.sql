@@ -12,7 +12,7 @@ UPDATE locktender.asked_worker a SET joined_at = clock.now FROM clock
 WHERE a.name = $1 AND a.joined_at = 0 AND EXISTS (SELECT 1 FROM fence)
 
 -- name: asked_remove
--- Workers that are gone, or that nobody waits for any longer.
+-- Remove workers that ended, or that are no longer waited for.
 DELETE FROM locktender.asked_worker WHERE name = ANY($1::text[]) AND EXISTS (SELECT 1 FROM fence)
 
 -- name: asked_list

@@ -45,7 +45,7 @@ WHERE l.task >= v.run << 20 AND l.task < (v.run + 1) << 20
 DELETE FROM locktender.node_input WHERE run = ANY($1::bigint[])
 
 -- name: prune_orders
--- Orders for their tasks that nobody obeyed.
+-- Orders for their tasks that were never obeyed.
 DELETE FROM locktender.orders o USING unnest($1::bigint[]) v (run)
 WHERE o.task >= v.run << 20 AND o.task < (v.run + 1) << 20
 
@@ -57,7 +57,7 @@ DELETE FROM locktender.event WHERE run = ANY($1::bigint[])
 -- The runs themselves.
 DELETE FROM locktender.run WHERE seq = ANY($1::bigint[])
 
--- name: mentions
+-- name: references
 -- The next runs by number, with the graph each names and the values that may stand for blobs.
 SELECT
     r.seq, r.graph,
@@ -67,7 +67,7 @@ SELECT
     CASE WHEN position($3::bytea IN r.error) > 0 THEN r.error END
 FROM locktender.run r WHERE r.seq > $1 ORDER BY r.seq LIMIT $2
 
--- name: mentions_of_tasks
+-- name: references_of_tasks
 -- Values of the tasks of runs in a range that may stand for blobs.
 SELECT
     CASE WHEN position($3::bytea IN input) > 0 THEN input END,
@@ -77,7 +77,7 @@ FROM locktender.task WHERE id >= $1::bigint << 20 AND id < ($2::bigint + 1) << 2
     AND (position($3::bytea IN input) > 0 OR position($3::bytea IN output) > 0
         OR position($3::bytea IN error) > 0)
 
--- name: mentions_of_inputs
+-- name: references_of_inputs
 -- The same of what items of mapped steps share.
 SELECT input FROM locktender.node_input
 WHERE run >= $1 AND run <= $2 AND position($3::bytea IN input) > 0

@@ -42,7 +42,7 @@ DELETE FROM locktender.lost_worker WHERE lost_at < $1
 SELECT id, lease_until FROM locktender.worker
 
 -- name: worker_tasks
--- What these workers have in hand. Only executing runs can have tasks in flight.
+-- Tasks offered to or running on these workers. Only executing runs can have any.
 SELECT t.id, t.token, t.state, t.worker
 FROM locktender.run r JOIN locktender.task t ON t.id >= r.seq << 20 AND t.id < (r.seq + 1) << 20
 WHERE r.state IN ('running', 'cancelling')
@@ -55,7 +55,7 @@ UPDATE locktender.task SET state = 'abandoned', abandons = abandons + 1, held = 
 WHERE id = ANY($2::bigint[])
 
 -- name: task_hand_back
--- Running tasks that lost workers were told to leave behind: nothing charged.
+-- Hand back running tasks in drain lists of lost workers: no attempt is charged.
 UPDATE locktender.task SET state = 'handed_back', held = NULL, ended_at = $1, error = $2
 WHERE id = ANY($3::bigint[])
 

@@ -82,7 +82,7 @@ INSERT OR REPLACE INTO node_input (run, node, input) VALUES /*rows*/ (?, ?, ?)
 INSERT OR REPLACE INTO orders (worker, task, token, kind, reason) VALUES /*rows*/ (?, ?, ?, ?, ?)
 
 -- name: order_remove
--- Orders for tasks that nobody is to start or stop any more.
+-- Remove void orders: their tasks must neither start nor stop any more.
 DELETE FROM orders WHERE task IN (SELECT value FROM json_each(?))
 
 -- name: offer_remove

@@ -95,7 +95,7 @@ SELECT
 FROM leader
 
 -- name: copy_leader
--- Nobody leads; the next term is a higher one.
+-- The copy has no leader; its next term is higher.
 UPDATE leader SET term = ?, owner = ?, expires_at = 0, cycle = -1, seq = 0
 
 -- name: copy_limits_version
@@ -111,12 +111,12 @@ DELETE FROM sqlite_sequence WHERE name = ?
 INSERT INTO sqlite_sequence (name, seq) VALUES (?, ?)
 
 -- name: copy_mark
--- The store is a copy that is not finished.
+-- Mark the store as an unfinished copy.
 INSERT OR IGNORE INTO migration (number, name, checksum, applied_at)
 VALUES (?, 'copying', '', locktender_now())
 
 -- name: copy_unmark
--- The copy is finished.
+-- Mark the copy as finished.
 DELETE FROM migration WHERE number = ?
 
 -- name: task_again
@@ -125,3 +125,19 @@ INSERT OR REPLACE INTO task (
     id, node, idx, state, attempt, tries, abandons, offers, token, worker, held, input, output,
     error, requested_at, scheduled_at, started_at, ended_at, not_before, eligible_at
 ) VALUES /*rows*/ (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: copy_out
+-- Template: all rows of one table, in the order of its key.
+SELECT {columns} FROM {table} ORDER BY {key}
+
+-- name: copy_in
+-- Template: add rows to one table of a copy.
+INSERT INTO {table} ({columns}) VALUES /*rows*/ ({marks})
+
+-- name: copy_count
+-- Template: how many rows one table has.
+SELECT count(*) FROM {table}
+
+-- name: copy_wipe
+-- Template: empty one table, which may hold rows of an unfinished copy.
+DELETE FROM {table}

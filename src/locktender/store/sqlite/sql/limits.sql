@@ -3,7 +3,7 @@
 SELECT value FROM meta WHERE name = 'limits_version'
 
 -- name: limits_changed
--- Tell everybody to read the rules again.
+-- Raise the version, so that every process reads the rules again.
 UPDATE meta SET value = value + 1 WHERE name = 'limits_version'
 
 -- name: limit_list

@@ -8,7 +8,7 @@ ON CONFLICT (name) DO NOTHING
 UPDATE asked_worker SET joined_at = ? WHERE name = ? AND joined_at = 0
 
 -- name: asked_remove
--- Workers that are gone, or that nobody waits for any longer.
+-- Remove workers that ended, or that are no longer waited for.
 DELETE FROM asked_worker WHERE name IN (SELECT value FROM json_each(?))
 
 -- name: asked_list

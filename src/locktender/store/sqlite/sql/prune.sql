@@ -47,7 +47,7 @@ DELETE FROM log WHERE task IN (
 DELETE FROM node_input WHERE run IN (SELECT value FROM json_each(?))
 
 -- name: prune_orders
--- Orders for their tasks that nobody obeyed.
+-- Orders for their tasks that were never obeyed.
 DELETE FROM orders WHERE task IN (
     SELECT o.task FROM json_each(?) v CROSS JOIN orders o
         ON o.task >= v.value << 20 AND o.task < (v.value + 1) << 20
@@ -61,7 +61,7 @@ DELETE FROM event WHERE run IN (SELECT value FROM json_each(?))
 -- The runs themselves.
 DELETE FROM run WHERE seq IN (SELECT value FROM json_each(?))
 
--- name: mentions
+-- name: references
 -- The next runs by number, with the graph each names and the values that may stand for blobs.
 SELECT
     r.seq, r.graph,
@@ -69,7 +69,7 @@ SELECT
     CASE WHEN instr(r.output, ?3) THEN r.output END, CASE WHEN instr(r.error, ?3) THEN r.error END
 FROM run r WHERE r.seq > ?1 ORDER BY r.seq LIMIT ?2
 
--- name: mentions_of_tasks
+-- name: references_of_tasks
 -- Values of the tasks of runs in a range that may stand for blobs.
 SELECT
     CASE WHEN instr(input, ?3) THEN input END, CASE WHEN instr(output, ?3) THEN output END,
@@ -77,7 +77,7 @@ SELECT
 FROM task WHERE id >= ?1 << 20 AND id < (?2 + 1) << 20
     AND (instr(input, ?3) OR instr(output, ?3) OR instr(error, ?3))
 
--- name: mentions_of_inputs
+-- name: references_of_inputs
 -- The same of what items of mapped steps share.
 SELECT input FROM node_input WHERE run >= ?1 AND run <= ?2 AND instr(input, ?3)
 

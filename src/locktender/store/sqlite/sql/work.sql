@@ -36,7 +36,7 @@ DELETE FROM lost_worker WHERE lost_at < ?
 SELECT id, lease_until FROM worker
 
 -- name: worker_tasks
--- What these workers have in hand. Only executing runs can have tasks in flight.
+-- Tasks offered to or running on these workers. Only executing runs can have any.
 SELECT t.id, t.token, t.state, t.worker
 FROM run r CROSS JOIN task t
 WHERE r.state IN ('running', 'cancelling')
@@ -50,7 +50,7 @@ UPDATE task SET state = 'abandoned', abandons = abandons + 1, held = NULL, ended
 WHERE id IN (SELECT value FROM json_each(?))
 
 -- name: task_hand_back
--- Running tasks that lost workers were told to leave behind: nothing charged.
+-- Hand back running tasks in drain lists of lost workers: no attempt is charged.
 UPDATE task SET state = 'handed_back', held = NULL, ended_at = ?, error = ?
 WHERE id IN (SELECT value FROM json_each(?))
 

@@ -1,0 +1,115 @@
+"""The store's verbs, by role, each with its parameters and its result. One verb is one transaction.
+
+    Submitting  clients submit runs, retry them, send requests and change limits
+    Leading     a leader is elected, reads what changed and commits its decisions
+    Working     a worker renews its lease, accepts offers and reports how attempts ended
+    Reading     anyone looks at runs, tasks, events, workers and limits
+    Upkeep      old runs, graphs and blobs are removed
+
+A leader owns its tasks up to the offer, a worker owns a task from acceptance
+on, so only two pairs of verbs can meet on one row: `accept` against `withdraw`,
+and `finish` against `expire`. Both are compare-and-set on (task, token, state)
+inside one transaction: the second to commit finds the row changed and does nothing.
+
+Every verb may be repeated with the same ids after its answer was lost.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from locktender.store.protocol.base import StoreBase
+from locktender.store.protocol.leading import (
+    Committed,
+    Elect,
+    Expire,
+    Gather,
+    Gathered,
+    Heads,
+    Leadership,
+    Leading,
+    Lost,
+    Provision,
+    ProvisionState,
+    Recut,
+    Snapshot,
+    Withdraw,
+)
+from locktender.store.protocol.reading import (
+    Counts,
+    EventFilter,
+    LineGroup,
+    QueueEntry,
+    QueueLine,
+    Reading,
+    RunFilter,
+)
+from locktender.store.protocol.submitting import SetLimit, Submit, Submitted, Submitting
+from locktender.store.protocol.upkeep import (
+    Discard,
+    Discarded,
+    Prune,
+    Pruned,
+    References,
+    StoredContent,
+    Tidy,
+    Upkeep,
+)
+from locktender.store.protocol.working import (
+    Accept,
+    Beat,
+    Beaten,
+    Finish,
+    Heard,
+    Started,
+    Working,
+)
+
+__all__ = [
+    "Accept",
+    "Beat",
+    "Beaten",
+    "Committed",
+    "Counts",
+    "Discard",
+    "Discarded",
+    "Elect",
+    "EventFilter",
+    "Expire",
+    "Finish",
+    "Gather",
+    "Gathered",
+    "Heads",
+    "Heard",
+    "Leadership",
+    "Leading",
+    "LineGroup",
+    "Lost",
+    "Provision",
+    "ProvisionState",
+    "Prune",
+    "Pruned",
+    "QueueEntry",
+    "QueueLine",
+    "Reading",
+    "Recut",
+    "References",
+    "RunFilter",
+    "SetLimit",
+    "Snapshot",
+    "Started",
+    "Store",
+    "StoreBase",
+    "StoredContent",
+    "Submit",
+    "Submitted",
+    "Submitting",
+    "Tidy",
+    "Upkeep",
+    "Withdraw",
+    "Working",
+]
+
+
+class Store(Submitting, Leading, Working, Reading, Upkeep, Protocol):
+    """One durable place for runs. Both back ends pass `locktender.testing.conformance`."""

@@ -1,0 +1,34 @@
+"""What every role needs of a store: opening it, its time, its wake-ups, its large values."""
+
+from __future__ import annotations
+
+from typing import Protocol, Self
+
+
+class StoreBase(Protocol):
+    async def open(self) -> None:
+        """Creates or migrates the schema; refuses a newer one, a corrupt, read-only or locked file."""
+        ...
+
+    async def close(self) -> None: ...
+    def twin(self) -> Self:
+        """A second store object for the same place, not opened yet: for a thread with its own loop."""
+        ...
+
+    async def now(self) -> int:
+        """The store's time: the only clock that processes compare."""
+        ...
+
+    async def wait(self, timeout_us: int, since: int = -1) -> int:
+        """Returns a mark when another process has committed something, or after `timeout_us`.
+
+        Pass the mark as `since` to miss nothing committed in between, also with several
+        waiters on one store. Without it, everything since the last wait of any caller counts.
+        """
+        ...
+
+    async def put_blob(self, data: bytes) -> str:
+        """Stores `data` under its content hash, which it returns."""
+        ...
+
+    async def get_blob(self, digest: str) -> bytes: ...

@@ -1,0 +1,216 @@
+"""What a leader does: election, reading what changed, committing decisions, asking for workers.
+
+Every write carries the leader's term: a leader whose term is over changes nothing.
+
+Workers that a provisioner is asked for are stored before it is asked, so that the
+next leader counts them too. A worker marks its own name as joined with its first
+beat. A name is never used twice, so removing the name of a worker that has ended
+is right for any process: `forget_asked` needs no fence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from locktender.base.changes import Bucket, Commit, Linger, Order, Reservation, TaskRow
+from locktender.base.events import EventRow
+from locktender.base.limits import Limits
+from locktender.base.model import (
+    AskedWorker,
+    LimitRow,
+    RunRow,
+    Said,
+    StoredRequest,
+    WorkerRow,
+)
+from locktender.store.protocol.base import StoreBase
+
+
+@dataclass(frozen=True, slots=True)
+class Elect:
+    """Acquire or renew the leader's lease."""
+
+    owner: str
+    lease_us: int
+    term: int = 0
+    """The term to renew; 0 to stand for election."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leadership:
+    term: int
+    """0: another process leads."""
+    owner: str
+    expires_at: int
+    now: int
+    cycle: int = -1
+    """The last cycle written in this term, as a renewal finds it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What a new leader, or `why`, needs to rebuild the ledger: active work, never the backlog."""
+
+    now: int
+    seq: int
+    """The last event seq in this snapshot: `gather` continues from here."""
+    limits: Limits
+    limit_rows: list[LimitRow]
+    runs: list[RunRow]
+    """Executing runs (running, cancelling), by seq."""
+    graphs: dict[str, bytes]
+    tasks: list[TaskRow]
+    """All tasks of those runs, by id."""
+    workers: list[WorkerRow]
+    buckets: list[Bucket]
+    reservations: list[Reservation]
+    lingers: list[Linger]
+    lanes: list[int]
+    """Lanes that have queued runs."""
+    requests: list[StoredRequest]
+    stops: list[Order]
+    """Stop orders not yet obeyed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gather:
+    """Read what others committed since `after`."""
+
+    after: int
+    actor: str
+    """Rows written by this actor are left out."""
+    limit: int = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    now: int
+    seq: int
+    events: list[EventRow]
+    tasks: list[TaskRow]
+    """Rows, as they are now, of every task those events end (completed, failed, handed back …)."""
+    requests: list[StoredRequest]
+    workers: list[WorkerRow] | None
+    """All workers, where any joined, left or changed since the last call; else None."""
+    limits_changed: bool
+    queued: list[RunRow] = field(default_factory=list[RunRow])
+    """Rows of the first few runs those events queue, where reading them costs no extra query."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """The first `each` queued runs of every lane named, in order; at most `most` in all."""
+
+    lanes: list[int]
+    each: int
+    most: int = 4_096
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    seq: int
+    now: int
+
+
+@dataclass(frozen=True, slots=True)
+class Withdraw:
+    """Withdraw offers (`to` requested) or cancel before acceptance (`to` cancelled)."""
+
+    term: int
+    cycle: int
+    actor: str
+    tasks: list[tuple[int, int]]
+    """(task, token)"""
+    to: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Expire:
+    """Declare workers whose lease has passed lost: their running tasks are abandoned, their offers withdrawn.
+
+    Tasks in a worker's drain list (`WorkerRow.leaves`) are handed back instead of abandoned.
+    """
+
+    term: int
+    cycle: int
+    actor: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    worker: str
+    reason: str
+    abandoned: list[tuple[int, int]]
+    withdrawn: list[tuple[int, int]]
+    lease_until: int | None = None
+    """When its lease ends; after a crash seen at once, this may be later than now."""
+    handed_back: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    """Running attempts in its drain list."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recut:
+    """Move queued runs to the lane that the limits now in force ask for."""
+
+    term: int
+    after: int = 0
+    """The run to continue after."""
+    batch: int = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Provision:
+    """Store which workers the provisioner is asked for, before it is asked."""
+
+    term: int
+    asked: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    """Name → the request. A name that is stored already stays as it is."""
+    start_timeout_us: int = 0
+    """How long those workers may take to join."""
+    gone: list[str] = field(default_factory=list[str])
+    """Names of workers that ended, or that are no longer waited for."""
+    said: Said | None = None
+    """The provisioner's new state; None: unchanged."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProvisionState:
+    now: int
+    asked: list[AskedWorker]
+    """By name."""
+    said: Said | None
+    """The provisioner's last state in this term; None: there is no provisioner, or no state yet."""
+
+
+class Leading(StoreBase, Protocol):
+    async def elect(self, elect: Elect) -> Leadership: ...
+    async def resign(self, owner: str, term: int) -> None: ...
+    async def load(self) -> Snapshot: ...
+    async def gather(self, gather: Gather) -> Gathered: ...
+    async def heads(self, heads: Heads) -> list[RunRow]: ...
+    async def arrivals(self, runs: list[int]) -> list[RunRow]:
+        """Of these runs (by seq), those that are queued."""
+        ...
+
+    async def overdue(self, limit: int) -> list[RunRow]:
+        """Queued runs whose deadline has passed, the longest overdue first."""
+        ...
+
+    async def commit(self, commit: Commit) -> Committed: ...
+    async def withdraw(self, withdraw: Withdraw) -> list[tuple[int, int]]:
+        """The (task, token) pairs that were still only offered."""
+        ...
+
+    async def expire(self, expire: Expire) -> list[Lost]: ...
+    async def recut(self, recut: Recut) -> int:
+        """The run to continue after; 0 when all are done."""
+        ...
+
+    async def provision(self, provision: Provision) -> None: ...
+    async def forget_asked(self, names: list[str]) -> None:
+        """Removes the names of workers that have ended."""
+        ...
+
+    async def provisioned(self) -> ProvisionState: ...

@@ -1,0 +1,101 @@
+"""Removing old data: ended runs, and graphs, blobs, lanes and rate states that nothing refers to.
+
+Operators (`locktender db prune`) and the leader (`retention`) run this beside
+live engines and beside each other. `store.pruning` says why that is safe.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from locktender.base.events import Change
+from locktender.store.protocol.base import StoreBase
+
+
+@dataclass(frozen=True, slots=True)
+class Prune:
+    """Remove runs that ended before an instant, in order of their numbers, a batch at a time."""
+
+    before: int
+    checked: int
+    """The seq up to which the history was checked: a run with a later event stays."""
+    who: str
+    after: int = 0
+    """The run to continue after."""
+    below: int = 2**62
+    """Runs from this number on stay."""
+    batch: int = 500
+    """How many runs are examined."""
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    runs: int
+    tasks: int
+    events: int
+    after: int
+    """The run to continue after; 0 when all were examined."""
+
+
+@dataclass(frozen=True, slots=True)
+class References:
+    """The graphs and blobs that some runs refer to."""
+
+    graphs: set[str]
+    blobs: set[str]
+    after: int
+    """The run to continue after; 0 when there are no more."""
+    last: int
+    """The last run that was examined."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredContent:
+    """What is stored by content hash: all graphs, and blobs put before an instant."""
+
+    graphs: set[str]
+    blobs: set[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Discard:
+    """Remove graphs and blobs that no run refers to, unless a newer run does."""
+
+    graphs: list[str] = field(default_factory=list[str])
+    blobs: list[str] = field(default_factory=list[str])
+    last_run: int = 0
+    """Runs up to this number were examined."""
+    put_before: int = 0
+    """A blob that was put at or after this instant stays."""
+
+
+@dataclass(frozen=True, slots=True)
+class Discarded:
+    graphs: int
+    blobs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tidy:
+    """Remove empty lanes, and the state of rates that no longer matters."""
+
+    term: int
+    after: int = 0
+    """The lane to continue after."""
+    batch: int = 1_000
+
+
+class Upkeep(StoreBase, Protocol):
+    async def prune(self, prune: Prune) -> Pruned: ...
+    async def remark(self, change: Change) -> int:
+        """Adds a remark about the history to the history (a checkpoint); returns its seq."""
+        ...
+
+    async def references(self, after: int, limit: int) -> References: ...
+    async def stored_content(self, put_before: int) -> StoredContent: ...
+    async def discard(self, discard: Discard) -> Discarded: ...
+    async def tidy(self, tidy: Tidy) -> int:
+        """The lane to continue after; 0 when all are done. `StoreBusy` where submissions never pause."""
+        ...

@@ -1,0 +1,85 @@
+"""What a worker writes: its lease, acceptances, ends of attempts, logs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from locktender.base.changes import End, Order, TaskRow
+from locktender.base.model import LogRow, WorkerRow
+from locktender.store.protocol.base import StoreBase
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """A worker joins or renews its lease, and reports its free capacity."""
+
+    worker: WorkerRow
+    lease_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Beaten:
+    lease_until: int
+    """0: the lease was already lost; the worker must stop its tasks and join under a new id."""
+    now: int
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What woke a worker. Only a hint: the rows decide."""
+
+    offers: list[tuple[int, int]]
+    """(task, token), where the notification itself carried them."""
+    look: bool
+    """There may be more orders: read them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accept:
+    worker: str
+    tasks: list[tuple[int, int]]
+    """(task, token)"""
+
+
+class Started(NamedTuple):
+    """An accepted task with all it needs to run."""
+
+    task: TaskRow
+    shared: bytes | None
+    """The node's input that all items share."""
+    run_id: str
+    graph: str
+    trace: str | None = None
+    """The submitter's (W3C `traceparent`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    worker: str
+    ended: list[End]
+
+
+class Working(StoreBase, Protocol):
+    async def beat(self, beat: Beat) -> Beaten: ...
+    async def leave(self, worker: str) -> None: ...
+    async def orders(self, worker: str) -> list[Order]: ...
+    async def accept(self, accept: Accept) -> list[Started]:
+        """The tasks that were still offered to this worker; they are running from now on."""
+        ...
+
+    async def finish(self, finish: Finish) -> list[tuple[int, int]]:
+        """The (task, token) pairs that were stale: they changed nothing."""
+        ...
+
+    async def keep_logs(self, rows: list[LogRow]) -> None:
+        """Stores log lines of attempts. Not fenced: a stale attempt's lines belong to that attempt."""
+        ...
+
+    async def hear(self, worker: str, timeout_us: int) -> Heard:
+        """Waits for orders that another process sends to this worker, for at most `timeout_us`.
+
+        Misses no notification between two calls while the store is open. Notifications sent while
+        the connection was down are lost: read the orders then.
+        """
+        ...
