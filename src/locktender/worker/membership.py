@@ -91,7 +91,6 @@ class Membership:
             settings,
             metrics,
             lambda: self.worker,
-            lambda: leading() is not None,
             self.lost.is_set,
             self.drain,
             lambda: self._keeper.beat(),  # noqa: PLW0108 — it has another keeper when it has joined again
@@ -251,7 +250,9 @@ class Membership:
     # -- ends --------------------------------------------------------------------------------------
 
     def _deliver(self, end: End) -> None:
-        if (coordinator := self._leading()) is not None:
+        # The leader may not have read yet that an offer was accepted: that end is the worker's to write.
+        accepted = self.orders.ended(end.token)
+        if not accepted and (coordinator := self._leading()) is not None:
             coordinator.ended(end)
         else:
             self.write([end])

@@ -1,4 +1,4 @@
-"""Orders: what a leader elsewhere has for this process's worker, carried out.
+"""Orders: what a leader, elsewhere or of this process, has for this process's worker, carried out.
 
 Offers are accepted or declined, attempts stopped, the worker drained. An offer
 whose acceptance got no answer is *doubtful*: the store may say that we run it.
@@ -47,26 +47,23 @@ class OfferHandler:
         settings: Settings,
         metrics: Metrics,
         worker: Callable[[], LocalWorker],
-        leads: Callable[[], bool],
         lost: Callable[[], bool],
         drain: Callable[[], Awaitable[None]],
         tell: Callable[[], Awaitable[None]],
     ) -> None:
-        """`leads`: this process does; then its offers come with the leader's own commits.
-
-        `tell`: the worker's row is to say what it would take now.
-        """
+        """`tell`: the worker's row is to say what it would take now."""
         self._store = store
         self._settings = settings
         self._metrics = metrics
         self._worker = worker
-        self._leads = leads
         self._lost = lost
         self._drain = drain
         self._tell = tell
         self._doubtful: dict[int, int] = {}
         """Token → task."""
         self._declined: dict[int, None] = {}
+        self._accepted: set[int] = set()
+        """Tokens of attempts that were begun as offers and have not ended."""
         self._taking = asyncio.Lock()
         self._graphs: dict[str, Graph] = {}
 
@@ -81,6 +78,13 @@ class OfferHandler:
     def forget(self) -> None:
         """The lease is lost: whatever it was, it is given to others."""
         self._doubtful.clear()
+        self._accepted.clear()
+
+    def ended(self, token: int) -> bool:
+        """An attempt has ended: whether it was accepted here, so that the worker writes its end itself."""
+        accepted = token in self._accepted
+        self._accepted.discard(token)
+        return accepted
 
     async def settled(self, seconds: float) -> None:
         """Returns when what is being accepted right now is begun, or after `seconds`."""
@@ -108,8 +112,6 @@ class OfferHandler:
             return
         if self._doubtful:
             await self._take([(task, token) for token, task in self._doubtful.items()])
-        if self._leads():
-            return
         if heard.offers:
             await self._take(heard.offers)
         if heard.look:
@@ -182,6 +184,7 @@ class OfferHandler:
 
     def _launch(self, worker: LocalWorker, started: Started) -> None:
         row = started.task
+        self._accepted.add(row.token)
         try:
             worker.launch([self._launch_of(started)])
         except Exception as error:
