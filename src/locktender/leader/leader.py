@@ -264,6 +264,9 @@ class Leader:
         if self._local is not None:
             for _, token, _ in cycle.stops:
                 self._local.stop(token, "cancel")
+            own = [order for order in cycle.commit.orders if order.worker == self._local.id]
+            if own:
+                self._local.on_orders(own)
         for to in (TaskState.REQUESTED, TaskState.CANCELLED):
             wanted = [(task, token) for task, token, target in cycle.withdrawals if target == to]
             if wanted:

@@ -91,6 +91,7 @@ class Membership:
             settings,
             metrics,
             lambda: self.worker,
+            self._wake_leader,
             self.lost.is_set,
             self.drain,
             lambda: self._keeper.beat(),  # noqa: PLW0108 — it has another keeper when it has joined again
@@ -288,6 +289,11 @@ class Membership:
                     done = {end.token for end in batch}
                     self._unwritten = [end for end in self._unwritten if end.token not in done]
 
+    def _wake_leader(self) -> None:
+        """The worker wrote something. A leader in this process is not notified of its own process's writes."""
+        if (coordinator := self._leading()) is not None:
+            coordinator.look()
+
     async def _written(self, batch: list[End]) -> bool:
         ended = [Ended._make(end[: len(Ended._fields)]) for end in batch]
         try:
@@ -296,6 +302,7 @@ class Membership:
             log.warning("%s ends are not written yet: %s", len(batch), error)
             await asyncio.sleep(0.2)
             return False
+        self._wake_leader()
         for task, token in stale:
             log.warning("task %s: the end of attempt %s came too late", task, token)
         return True
@@ -303,7 +310,7 @@ class Membership:
     # -- the lease ---------------------------------------------------------------------------------
 
     def _new_worker(self) -> LocalWorker:
-        return LocalWorker(
+        made = LocalWorker(
             self._settings,
             self._clock,
             self._store,
@@ -312,6 +319,8 @@ class Membership:
             self._metrics,
             self.lifetime,
         )
+        made.on_orders = lambda orders: self._chore(self.orders.receive(orders))
+        return made
 
     def _new_keeper(self) -> LeaseKeeper:
         worker = self.worker

@@ -19,6 +19,7 @@ from contextlib import suppress
 
 import msgspec
 
+from locktender.base.changes import Order
 from locktender.base.clock import SECOND
 from locktender.base.config import Settings
 from locktender.base.errors import StoreError
@@ -47,15 +48,17 @@ class OfferHandler:
         settings: Settings,
         metrics: Metrics,
         worker: Callable[[], LocalWorker],
+        answered: Callable[[], None],
         lost: Callable[[], bool],
         drain: Callable[[], Awaitable[None]],
         tell: Callable[[], Awaitable[None]],
     ) -> None:
-        """`tell`: the worker's row is to say what it would take now."""
+        """`answered`: offers were answered; `tell`: the worker's row is to say what it would take now."""
         self._store = store
         self._settings = settings
         self._metrics = metrics
         self._worker = worker
+        self._answered_offers = answered
         self._lost = lost
         self._drain = drain
         self._tell = tell
@@ -118,8 +121,17 @@ class OfferHandler:
             await self._look()
 
     async def _look(self) -> None:
+        await self._carry_out(await self._store.orders(self._worker().id))
+
+    async def receive(self, orders: list[Order]) -> None:
+        """Orders of the leader in this process: the store notifies no process of its own commits."""
+        try:
+            await self._carry_out(orders)
+        except StoreError as error:
+            log.warning("failed to answer offers, they are read again: %s", error)
+
+    async def _carry_out(self, orders: list[Order]) -> None:
         worker = self._worker()
-        orders = await self._store.orders(worker.id)
         if offers := [(order.task, order.token) for order in orders if order.kind == "offer"]:
             await self._take(offers)
         for order in orders:
@@ -152,6 +164,7 @@ class OfferHandler:
                 await self._decline(worker, declined)
             if accepted:
                 await self._accept(worker, accepted)
+            self._answered_offers()
         finally:
             worker.accepting(0)
 

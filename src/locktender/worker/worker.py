@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from locktender.base import version
+from locktender.base.changes import Order
 from locktender.base.clock import Clock
 from locktender.base.config import Settings
 from locktender.base.errors import LocktenderError
@@ -76,6 +77,10 @@ def _nobody() -> None:
     return None
 
 
+def _no_orders(_orders: list[Order]) -> None:
+    return None
+
+
 class LocalWorker:
     def __init__(
         self,
@@ -107,6 +112,8 @@ class LocalWorker:
         """How many tasks it may still be offered in its life, as far as that was told."""
         self.on_change: Callable[[], None] = _nobody
         """Told whenever attempts begin or end."""
+        self.on_orders: Callable[[list[Order]], None] = _no_orders
+        """Called with what a leader in this process has committed for this worker."""
         self._kinds: frozenset[str] = frozenset()
         self._known_steps = -1
         self._work_root = WorkRoot(Path(settings.work_dir))
