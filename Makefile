@@ -25,6 +25,7 @@ check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 	$(BIN)/python tools/verify_types.py
+	$(BIN)/python tools/check_gates.py
 	$(BIN)/lint-imports
 
 demo: $(STAMP)

@@ -26,7 +26,6 @@ from locktender.store.postgres import PostgresStore
 from locktender.store.protocol import (
     Accept,
     Beat,
-    Commit,
     Elect,
     Finish,
     Gather,

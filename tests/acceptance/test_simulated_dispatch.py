@@ -74,22 +74,6 @@ def test_d4_the_leaders_own_worker_is_one_of_three(permits: int, latency: int):
     assert max(load.values()) <= 1.5 * min(load.values())
 
 
-def test_d4_an_offer_that_was_answered_is_waited_for_no_longer():
-    sim = world(workers=2, local=True, permits={"async": 4}, took=10 * SECOND)
-    sim.workers["w1"].deaf = True
-    sim.submit(graph(items()), consts=numbers(8))
-    sim.run(until=sim.now + 100 * MILLISECOND)
-    assert sim.conductor is not None
-    [station] = sim.conductor.ledger.floor.stations.values()
-    assert (station.tally.awaited_until("w1", "w0", SECOND) or 0) > sim.now
-    sim.workers["w1"].deaf = False
-    sim.run(until=sim.now + 2 * SECOND)
-    assert {body.worker for body in sim.bodies} == {"w0", "w1"}
-    assert (
-        station.tally.awaited_until("w1", "w0", SECOND) == 0
-    )  # it runs, for nobody knows how long
-
-
 def test_d4_a_worker_that_is_deaf_holds_up_the_leaders_own_once():
     """It waits for an answer for a second, and then for that worker no more."""
     sim = world(workers=2, local=True, permits={"async": 20}, took=20 * MILLISECOND)

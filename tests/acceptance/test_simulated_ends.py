@@ -123,7 +123,7 @@ def assert_nothing_is_held(sim: SimWorld) -> None:
     assert not sim.model.orders
     assert sim.conductor is not None
     ledger = sim.conductor.ledger
-    assert {name: pool.used for name, pool in ledger.pools.items()} in ({"db": 0}, {})
+    assert {name: pool.used for name, (pool, *_) in ledger.slot_gates.items()} in ({"db": 0}, {})
     assert ledger.run_gate.used == 0
     for worker in ledger.floor.workers.values():
         assert (worker.used, worker.offered) == (0, 0)

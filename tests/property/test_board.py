@@ -10,7 +10,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from locktender.base.limits import Fair, PoolRule, Rate
 from locktender.kernel.admission import AdmissionQueue
-from locktender.kernel.gates import Gate, Lane, PoolGate
+from locktender.kernel.gates.count import CountGate
+from locktender.kernel.gates.pool import PoolGate
+from locktender.kernel.gates.protocol import Lane, SlotGate
+from locktender.kernel.gates.rate import RateGate
 
 POOLS = ("db", "api", "gpu")
 GATES = ("runs", "window", "parallel")
@@ -35,8 +38,9 @@ class BoardMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.board: AdmissionQueue[Waiting] = AdmissionQueue()
-        self.gates = {name: Gate("g", name, 2) for name in GATES}
+        self.gates = {name: CountGate("window", name, 2) for name in GATES}
         self.pools = {name: PoolGate(name, PoolRule(3)) for name in POOLS}
+        self.rates: dict[str, RateGate] = {}
         self.waiting: dict[int, tuple[Waiting, Lane[Waiting]]] = {}
         self.flying: dict[int, tuple[Waiting, Lane[Waiting]]] = {}
         self.grants: dict[str, list[tuple[int, int]]] = {name: [] for name in POOLS}
@@ -69,7 +73,7 @@ class BoardMachine(RuleBasedStateMachine):
                 lane = Lane[Waiting](
                     key,
                     tuple(self.gates[name] for name in sorted(gates)),
-                    tuple((self.pools[name], slots) for name, slots in sorted(pools.items())),
+                    self.needs(tuple(sorted(pools.items()))),
                     fair=fair,
                 )
             self.ids += 1
@@ -91,7 +95,7 @@ class BoardMachine(RuleBasedStateMachine):
         count = data.draw(st.integers(1, len(self.flying)))
         for each in sorted(self.flying)[:count]:
             _, lane = self.flying.pop(each)
-            self.board.release(lane.gates, lane.pools)
+            self.board.release(lane.gates, lane.slots)
         self.settled = False
 
     @rule(name=st.sampled_from(GATES), limit=limits, paused=st.booleans())
@@ -107,12 +111,31 @@ class BoardMachine(RuleBasedStateMachine):
         rate=st.sampled_from([None, None, Rate(2, 1_000, 2), Rate(1, 700, 4)]),
     )
     def set_pool(self, name: str, limit: int, paused: bool, rate: Rate | None) -> None:
-        pool = self.pools[name]
-        if rate != pool.rate:
+        pool, known = self.pools[name], self.rates.get(name)
+        rule = PoolRule(limit, paused=paused, rate=rate)
+        if rate != (None if known is None else known.rate):
             self.grants[name] = []
-        pool.apply(PoolRule(limit, paused=paused, rate=rate))
+        pool.apply(rule, self.now)
         self.board.opened(pool)
+        if rate is not None and known is not None:
+            known.apply(rule, self.now)
+            self.board.opened(known)
+        elif rate is not None or known is not None:
+            self.rates.pop(name, None)
+            if rate is not None:
+                self.rates[name] = RateGate(name, rule)
+            for lane in list(self.board.lanes.values()):
+                pools = tuple((gate.name, slots) for gate, slots in lane.slots)
+                self.board.set_needs(lane, self.needs(pools))
         self.settled = False
+
+    def needs(self, pools: tuple[tuple[str, int], ...]) -> tuple[tuple[SlotGate, int], ...]:
+        found: list[tuple[SlotGate, int]] = []
+        for name, slots in pools:
+            found.append((self.pools[name], slots))
+            if name in self.rates:
+                found.append((self.rates[name], slots))
+        return tuple(found)
 
     @rule(passed=st.integers(1, 2_000))
     def time_passes(self, passed: int) -> None:
@@ -148,8 +171,8 @@ class BoardMachine(RuleBasedStateMachine):
             assert not pool.paused
             assert pool.limit < 0 or self.used(name) <= pool.limit
             self.grants[name].append((self.now, slots))
-            if pool.rate is not None:
-                self.check_rate(pool.rate, self.grants[name])
+            if name in self.rates:
+                self.check_rate(self.rates[name].rate, self.grants[name])
 
     def check_rate(self, rate: Rate, grants: list[tuple[int, int]]) -> None:
         total = 0
@@ -183,13 +206,16 @@ class BoardMachine(RuleBasedStateMachine):
             if any(self.shut(self.pools[name], slots) for name, slots in waiter.pools.items()):
                 continue
             # Only slots kept for somebody who was overtaken too often may stand in its way.
-            assert self.board.blocked_by(lane, waiter, self.now)[1] == "reserved"
+            assert [block.reason for block in self.board.blocks(lane, waiter, self.now)][:1] == [
+                "reserved"
+            ]
             assert self.board.reserved
 
     def shut(self, pool: PoolGate, slots: int) -> bool:
         if pool.paused or (pool.limit >= 0 and pool.used + slots > pool.limit):
             return True
-        return pool.rate is not None and pool.granted_at(slots) > self.now
+        rate = self.rates.get(pool.name)
+        return rate is not None and rate.granted_at(slots) > self.now
 
     @invariant()
     def a_settled_board_rests(self) -> None:

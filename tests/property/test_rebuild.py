@@ -180,8 +180,10 @@ def books(conductor: Scheduler) -> dict[str, Any]:
     return {
         "runs": ledger.run_gate.used,
         "tags": {name: gate.used for name, gate in ledger.tag_gates.items() if gate.used},
-        "pools": {name: pool.used for name, pool in ledger.pools.items() if pool.used},
-        "rates": {name: pool.stored_tat for name, pool in ledger.pools.items() if pool.rate},
+        "pools": {name: pool.used for name, (pool, *_) in ledger.slot_gates.items() if pool.used},
+        "rates": {
+            gate.dump() for gates in ledger.slot_gates.values() for gate in gates if gate.timed
+        },
         "permits": {
             worker.id: (worker.used, worker.offered, {k: n for k, n in worker.used_by.items() if n})
             for worker in ledger.floor.workers.values()

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from locktender.base.limits import PoolRule
 from locktender.kernel.admission import AdmissionQueue
-from locktender.kernel.gates import Lane, PoolGate
+from locktender.kernel.gates.pool import PoolGate
+from locktender.kernel.gates.protocol import Lane
 
 
 @dataclass

@@ -10,7 +10,10 @@ import pytest
 
 from locktender.base.limits import Fair, PoolRule, Rate
 from locktender.kernel.admission import AdmissionQueue
-from locktender.kernel.gates import Gate, Lane, PoolGate
+from locktender.kernel.gates.count import CountGate
+from locktender.kernel.gates.pool import PoolGate
+from locktender.kernel.gates.protocol import Gate, Lane, SlotGate
+from locktender.kernel.gates.rate import RateGate
 
 NOW = 10**15
 
@@ -36,7 +39,7 @@ class Line:
         self,
         name: str,
         *gates: Gate,
-        pools: Iterable[tuple[PoolGate, int]] = (),
+        pools: Iterable[tuple[SlotGate, int]] = (),
         fair: str | None = None,
     ) -> str:
         self.lanes[name] = Lane(name, gates, tuple(pools), fair=fair)
@@ -62,21 +65,25 @@ class Line:
     def end(self, *ids: int) -> None:
         for each in ids:
             lane = self.held.pop(each)
-            self.board.release(lane.gates, lane.pools)
+            self.board.release(lane.gates, lane.slots)
 
     def cancel(self, each: int) -> None:
         self.board.remove(*self.waiting.pop(each))
 
 
-def pool(limit: int = -1, rate: Rate | None = None) -> PoolGate:
-    return PoolGate("p", PoolRule(limit, rate=rate))
+def pool(limit: int = -1) -> PoolGate:
+    return PoolGate("p", PoolRule(limit))
+
+
+def rate(each: Rate) -> RateGate:
+    return RateGate("p", PoolRule(rate=each))
 
 
 # -- order -----------------------------------------------------------------------------------------
 
 
 def test_e2_priority_then_age_over_all_lanes():
-    line, gate = Line(), Gate("g", "g", 2)
+    line, gate = Line(), CountGate("tag", "g", 2)
     line.lane("a", gate)
     line.lane("b", gate)
     old, young = line.add("a"), line.add("b")
@@ -87,7 +94,7 @@ def test_e2_priority_then_age_over_all_lanes():
 
 
 def test_ties_go_to_the_smaller_id_also_in_a_lane_that_waits():
-    line, gate = Line(), Gate("g", "g", 0)
+    line, gate = Line(), CountGate("tag", "g", 0)
     line.lane("a", gate)
     line.lane("b", gate)
     first, second, third = Waiting(1, (0, 7)), Waiting(2, (0, 7)), Waiting(3, (0, 7))
@@ -103,7 +110,7 @@ def test_ties_go_to_the_smaller_id_also_in_a_lane_that_waits():
 
 
 def test_e2_blocked_lanes_are_skipped_and_later_ones_overtake():
-    line, full, free = Line(), Gate("tag", "a", 1), Gate("tag", "b", 5)
+    line, full, free = Line(), CountGate("tag", "a", 1), CountGate("tag", "b", 5)
     line.lane("a", full)
     line.lane("b", free)
     line.add("a", 3)
@@ -126,7 +133,7 @@ def test_the_budget_cuts_and_the_rest_follows():
 
 def test_all_free_slots_are_filled_at_once():
     """Refilling one slot per completion would shrink a window for good."""
-    line, window = Line(), Gate("window", "w", 3)
+    line, window = Line(), CountGate("window", "w", 3)
     line.lane("a", window)
     line.add("a", 9)
     assert line.go() == [1, 2, 3]
@@ -135,7 +142,7 @@ def test_all_free_slots_are_filled_at_once():
 
 
 def test_a_waiter_that_leaves_is_never_started():
-    line, gate = Line(), Gate("g", "g", 1)
+    line, gate = Line(), CountGate("tag", "g", 1)
     line.lane("a", gate)
     line.add("a", 3)
     assert line.go() == [1]
@@ -147,7 +154,7 @@ def test_a_waiter_that_leaves_is_never_started():
 def test_one_walk_touches_only_what_changed():
     """Lanes parked under a shut gate are not looked at when another opens."""
     line = Line()
-    gates = [Gate("g", str(index), 0) for index in range(100)]
+    gates = [CountGate("tag", str(index), 0) for index in range(100)]
     for index, gate in enumerate(gates):
         line.add(line.lane(str(index), gate))
     line.go()
@@ -166,10 +173,10 @@ def test_e5_a_raised_limit_starts_what_waits_and_a_lowered_one_waits_for_holders
     line.lane("a", pools=[(db, 1)])
     line.add("a", 8)
     assert line.go() == [1, 2]
-    db.apply(PoolRule(4))
+    db.apply(PoolRule(4), NOW)
     line.board.opened(db)
     assert line.go() == [3, 4]
-    db.apply(PoolRule(1))
+    db.apply(PoolRule(1), NOW)
     line.end(1, 2)
     assert line.go() == []
     line.end(3)
@@ -183,22 +190,22 @@ def test_a_paused_pool_keeps_its_holders_and_starts_nobody():
     line.lane("a", pools=[(db, 1)])
     line.add("a", 3)
     line.go()
-    db.apply(PoolRule(2, paused=True))
+    db.apply(PoolRule(2, paused=True), NOW)
     line.end(1, 2)
     assert line.go() == []
     assert line.board.found_blocked == []  # it was parked before, and stays parked
-    db.apply(PoolRule(2))
+    db.apply(PoolRule(2), NOW)
     line.board.opened(db)
     assert line.go() == [3]
 
 
 def test_a_paused_pool_says_so():
     line, db = Line(), pool(2)
-    db.apply(PoolRule(2, paused=True))
+    db.apply(PoolRule(2, paused=True), NOW)
     line.add(line.lane("a", pools=[(db, 1)]))
     line.go()
-    [(_, head, gate, reason)] = line.board.found_blocked
-    assert (head.id, gate, reason) == (1, db, "paused")
+    [(_, head, block)] = line.board.found_blocked
+    assert (head.id, block.gate, block.reason) == (1, db, "paused")
 
 
 def test_e5_an_unset_pool_is_unlimited():
@@ -206,7 +213,7 @@ def test_e5_an_unset_pool_is_unlimited():
     line.lane("a", pools=[(db, 1)])
     line.add("a", 50)
     assert line.go() == [1]
-    db.apply(None)
+    db.apply(PoolRule(), NOW)
     line.board.opened(db)
     assert len(line.go()) == 49
 
@@ -244,7 +251,7 @@ def test_e5_weights():
 
 
 def test_a_rate_wakes_at_the_instant_of_the_next_grant():
-    line, api = Line(), pool(rate=Rate(1, 1_000, burst=2))
+    line, api = Line(), rate(Rate(1, 1_000, burst=2))
     line.lane("a", pools=[(api, 1)])
     line.add("a", 4)
     assert line.go() == [1, 2]
@@ -255,12 +262,12 @@ def test_a_rate_wakes_at_the_instant_of_the_next_grant():
 
 
 def test_a_need_beyond_the_burst_waits_without_a_timer_until_the_rule_changes():
-    line, api = Line(), pool(rate=Rate(1, 1_000, burst=1))
+    line, api = Line(), rate(Rate(1, 1_000, burst=1))
     line.add(line.lane("a", pools=[(api, 2)]))
     assert line.go() == []
     assert line.board.next_wake() is None
     assert line.go(now=2 * NOW) == []
-    api.apply(PoolRule(rate=Rate(1, 1_000, burst=2)))
+    api.apply(PoolRule(rate=Rate(1, 1_000, burst=2)), NOW)
     line.board.opened(api)
     assert line.go(now=2 * NOW) == [1]
 
@@ -269,7 +276,7 @@ def test_a_need_beyond_the_burst_waits_without_a_timer_until_the_rule_changes():
 
 
 def shares(weights: dict[str, int], starts: int, backlog: int = 400) -> list[str]:
-    line, gate = Line(), Gate("g", "g", 1)
+    line, gate = Line(), CountGate("tag", "g", 1)
     line.board.turns.set(Fair("tenant", weights))
     names: dict[int, str] = {}
     for name in weights:
@@ -295,7 +302,7 @@ def test_fair_shares_follow_the_weights_within_one_turn(weights: dict[str, int])
 
 
 def test_a_large_backlog_does_not_drown_a_newcomer():
-    line, gate = Line(), Gate("g", "g", 1)
+    line, gate = Line(), CountGate("tag", "g", 1)
     line.board.turns.set(Fair("tenant"))
     line.lane("crowd", gate, fair="crowd")
     line.lane("late", gate, fair="late")
@@ -315,7 +322,7 @@ def test_a_large_backlog_does_not_drown_a_newcomer():
 
 
 def test_priority_stands_above_fair_turns():
-    line, gate = Line(), Gate("g", "g", 1)
+    line, gate = Line(), CountGate("tag", "g", 1)
     line.board.turns.set(Fair("tenant"))
     line.lane("a", gate, fair="a")
     line.lane("b", gate, fair="b")
@@ -373,7 +380,7 @@ def test_a_reservation_names_its_reason():
     line.go()
     line.add("small")
     line.go()
-    assert [reason for *_, reason in line.board.found_blocked] == ["reserved"]
+    assert [block.reason for *_, block in line.board.found_blocked] == ["reserved"]
 
 
 def test_higher_priority_is_no_bypass():
@@ -412,7 +419,7 @@ def test_while_a_pool_is_paused_nobody_is_bypassed():
     line, db, api = Line(max_bypass=1), pool(2), pool(2)
     line.lane("small", pools=[(db, 1)])
     line.lane("both", pools=[(api, 1), (db, 1)])
-    api.apply(PoolRule(2, paused=True))
+    api.apply(PoolRule(2, paused=True), NOW)
     line.add("both")
     line.go()
     assert len(stream(line, "small", 9)) == 9
@@ -453,7 +460,7 @@ def test_a_waiter_that_leaves_frees_what_was_kept_for_it():
 
 @pytest.mark.parametrize(
     "shut",
-    [PoolRule(1), PoolRule(2, paused=True), PoolRule(2, rate=Rate(100, 1_000, burst=1))],
+    [PoolRule(1), PoolRule(2, paused=True), PoolRule(rate=Rate(100, 1_000, burst=1))],
     ids=["lowered", "paused", "rate"],
 )
 def test_nothing_is_kept_for_a_waiter_whom_a_change_shuts_out(shut: PoolRule):
@@ -466,13 +473,19 @@ def test_nothing_is_kept_for_a_waiter_whom_a_change_shuts_out(shut: PoolRule):
     line.go()
     line.add("big")
     line.go()
+    needs = line.lanes["big"].needs
     held_back = [line.add("small"), line.add("small")]
     assert line.go() == held_back[:1]  # one of two slots is kept for `big`
-    api.apply(shut)
+    if shut.rate is None:
+        api.apply(shut, NOW)
+    else:
+        more: list[tuple[SlotGate, int]] = [(RateGate("q", shut), 2)]
+        line.board.set_needs(line.lanes["big"], (*needs, *more))
     line.board.opened(api)
     line.board.opened(db)
     assert line.go() == held_back[1:]
-    api.apply(PoolRule(2))
+    api.apply(PoolRule(2), NOW)
+    line.board.set_needs(line.lanes["big"], needs)
     line.end(holder, *held_back)
     line.board.opened(api)
     assert len(line.go()) == 1

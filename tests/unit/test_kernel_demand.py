@@ -6,7 +6,8 @@ import msgspec
 
 from locktender.base.model import WorkerRow
 from locktender.kernel.demand import Demand, WaitingTasks, demand_of
-from locktender.kernel.placement import Requirement, WorkerSet
+from locktender.kernel.gates.worker import Requirement
+from locktender.kernel.placement import WorkerSet
 from locktender.simulate.build import worker_row
 
 GPU = (("gpu", "a100"),)
@@ -61,7 +62,7 @@ def test_room_is_what_present_workers_take_in_a_moment():
     worker = workers.workers["w"]
     for _ in range(4):
         workers.take(worker, "async", offered=True)
-    assert worker.free("async") == 0  # it has as many offers as it claimed, and will answer
+    assert worker.room("async")[0] == 0  # it has as many offers as it claimed, and will answer
 
     [want] = demand_of(workers, {skill(): WaitingTasks(9, 0)}).wants
     assert want.room == 4

@@ -7,8 +7,12 @@ from itertools import combinations
 
 import pytest
 
+from locktender.base.changes import Bucket
 from locktender.base.limits import Limits, PoolRule, Rate
-from locktender.kernel.gates import UNBOUNDED, Gate, PoolGate
+from locktender.kernel.gates.count import CountGate
+from locktender.kernel.gates.pool import PoolGate
+from locktender.kernel.gates.protocol import UNBOUNDED
+from locktender.kernel.gates.rate import RateGate
 from locktender.kernel.ledger import Ledger
 
 START = 10**15
@@ -16,7 +20,7 @@ START = 10**15
 
 
 def test_a_limit_is_raised_lowered_paused_and_unset():
-    gate = Gate("runs", "max_concurrent_runs", 3)
+    gate = CountGate("runs", "max_concurrent_runs", 3)
     gate.used = 3
     assert gate.room == 0
     gate.set(5)
@@ -54,13 +58,13 @@ def test_keyed_pools_count_each_key_by_itself():
 # -- rates -----------------------------------------------------------------------------------------
 
 
-def grants(pool: PoolGate, wishes: list[tuple[int, int]]) -> list[tuple[int, int]]:
+def grants(pool: RateGate, wishes: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """Each wish (earliest instant, slots) is granted as soon as the rate lets it, in order."""
     given: list[tuple[int, int]] = []
     now = 0
     for wished, slots in wishes:
         now = max(now, wished, pool.granted_at(slots))
-        pool.spend(slots, now)
+        pool.charge(slots, now)
         given.append((now, slots))
     return given
 
@@ -85,13 +89,13 @@ def test_a_rate_holds_over_any_window(rate: Rate):
         for _ in range(40):
             at += draw.choice([0, 0, 1, draw.randrange(3 * rate.per_us)])
             wishes.append((at, draw.randint(1, rate.burst)))
-        assert_exact(grants(PoolGate("api", PoolRule(rate=rate)), wishes), rate)
+        assert_exact(grants(RateGate("api", PoolRule(rate=rate)), wishes), rate)
 
 
 @pytest.mark.parametrize("rate", RATES)
 def test_a_rate_gives_all_that_it_may(rate: Rate):
     """Greedy single grants: the n-th goes at the very microsecond the formula allows."""
-    given = grants(PoolGate("api", PoolRule(rate=rate)), [(START, 1)] * 60)
+    given = grants(RateGate("api", PoolRule(rate=rate)), [(START, 1)] * 60)
     for index, (at, _) in enumerate(given):
         beyond = max(0, index + 1 - rate.burst)
         assert at == START - (-beyond * rate.per_us // rate.count)
@@ -101,54 +105,57 @@ def test_a_rate_gives_all_that_it_may(rate: Rate):
 def test_a_rate_restored_from_its_stored_bucket_stays_exact_and_loses_less_than_one_grant(
     rate: Rate,
 ):
-    lived = PoolGate("api", PoolRule(rate=rate))
+    lived = RateGate("api", PoolRule(rate=rate))
     given = grants(lived, [(START, 1)] * 10)
     expected = lived.granted_at(1)
-    again = PoolGate("api", PoolRule(rate=rate))
-    again.restore(lived.stored_tat, again.rate)
+    again = RateGate("api", PoolRule(rate=rate))
+    again.restore(lived.dump())
     assert expected <= again.granted_at(1) <= expected + 1
     given += grants(again, [(given[-1][0], 1)] * 10)
     assert_exact(given, rate)
 
 
 def test_a_rate_raised_live_takes_effect_at_once_and_what_was_spent_stays_owed():
-    pool = PoolGate("api", PoolRule(rate=Rate(1, 3_600_000_000)))
+    pool = RateGate("api", PoolRule(rate=Rate(1, 3_600_000_000)))
     grants(pool, [(START, 1)])
     assert pool.apply(PoolRule(rate=Rate(10, 1_000_000)), START)
     assert pool.granted_at(1) == START + 100_000
 
 
 def test_a_rate_lowered_live_lets_nobody_through_on_the_old_pace():
-    pool = PoolGate("api", PoolRule(rate=Rate(100, 1_000_000)))
+    pool = RateGate("api", PoolRule(rate=Rate(100, 1_000_000)))
     grants(pool, [(START, 1)])
     pool.apply(PoolRule(rate=Rate(1, 3_600_000_000)), START)
     assert pool.granted_at(1) == START + 3_600_000_000
 
 
 def test_a_rate_taken_away_and_set_again_starts_with_a_full_bucket_stored_as_such():
-    pool = PoolGate("api", PoolRule(rate=Rate(1, 3_600_000_000)))
-    grants(pool, [(START, 1)])
-    pool.apply(PoolRule(), START)
-    assert pool.stored_tat == 0
-    pool.apply(PoolRule(rate=Rate(1, 3_600_000_000)), START + 1)
-    assert pool.granted_at(1) <= START + 1
+    hourly = Limits(pools={"api": PoolRule(rate=Rate(1, 3_600_000_000))})
+    ledger = Ledger(hourly)
+    _, rate = ledger.gates_of("api")
+    assert isinstance(rate, RateGate)
+    grants(rate, [(START, 1)])
+    assert ledger.set_limits(Limits(pools={"api": PoolRule(2)}), START) == [Bucket("api", 0)]
+    assert len(ledger.gates_of("api")) == 1
+    ledger.set_limits(hourly, START + 1)
+    _, rate = ledger.gates_of("api")
+    assert isinstance(rate, RateGate)
+    assert rate.granted_at(1) <= START + 1
 
 
 def test_a_limit_changed_live_leaves_the_bucket_alone():
     rate = Rate(1, 1_000_000)
-    pool = PoolGate("api", PoolRule(limit=1, rate=rate))
+    pool = RateGate("api", PoolRule(limit=1, rate=rate))
     grants(pool, [(START, 1)])
-    pool.apply(PoolRule(limit=5, rate=rate))
+    pool.apply(PoolRule(limit=5, rate=rate), START)
     assert pool.granted_at(1) == START + 1_000_000
 
 
-def test_a_pool_without_a_rate_is_always_open():
-    pool = PoolGate("db", PoolRule(limit=1))
-    pool.spend(1, START)
-    assert pool.granted_at(10**6) == 0
+def test_a_pool_without_a_rate_has_no_gate_for_one():
+    assert [type(gate) for gate in Ledger(Limits()).gates_of("db")] == [PoolGate]
 
 
 def test_more_slots_than_the_burst_never_go_however_long_the_bucket_was_full():
-    pool = PoolGate("api", PoolRule(rate=Rate(100, 1_000, burst=3)))
+    pool = RateGate("api", PoolRule(rate=Rate(100, 1_000, burst=3)))
     assert pool.granted_at(3) <= START
     assert pool.granted_at(4) == UNBOUNDED

@@ -40,7 +40,7 @@ class Office:
 
     def go(self) -> list[TaskEntry]:
         started: list[TaskEntry] = []
-        for task, worker in self.ledger.decide_tasks(NOW, 1_000):
+        for task, worker, _ in self.ledger.decide_tasks(NOW, 1_000):
             task.worker, task.state, task.token = worker.id, TaskState.RUNNING, 100 + task.id
             started.append(task)
         return started
@@ -147,7 +147,7 @@ def test_every_pool_lingers_by_its_own_lease():
     task = office.ask()
     office.go()
     assert sorted(office.ledger.release_lost(task, NOW, NOW + 10)) == [NOW + 20, NOW + 100]
-    used = {name: pool.used for name, pool in office.ledger.pools.items()}
+    used = {name: pool.used for name, (pool, *_) in office.ledger.slot_gates.items()}
     assert used == {"long": 1, "short": 1, "none": 0}
     office.ledger.end_lingering(task.id, NOW + 20)
     assert office.ledger.pool("short").used == 0

@@ -13,7 +13,7 @@ from locktender.base.limits import Limits, PoolRule
 from locktender.base.model import Stubborn
 from locktender.kernel.entries import TaskEntry
 from locktender.kernel.explain import Reason, Typical, explain_task
-from locktender.kernel.explain_workers import bound, bound_by_total, no_room, pressures, seats
+from locktender.kernel.explain_workers import bound_by_total, no_room, pressures, seats
 from locktender.kernel.placement import Worker
 from locktender.kernel.scheduler import Scheduler
 from locktender.simulate.build import graph, items, needs, numbers, run_row, step, worker_row
@@ -60,7 +60,6 @@ EIGHT: dict[str, Any] = {"permits": {"thread": 8, "async": 100}}
         ),
         (worker(claim=0), "takes no more tasks now"),
         (worker(draining=True), "is draining"),
-        (worker(), "leaves it to others for a moment, to share the work"),
     ],
 )  # fmt: skip
 def test_e7_the_bound_that_holds_is_named(one: Worker, says: str):
@@ -125,7 +124,16 @@ def test_e7_nobody_is_said_to_be_bound_who_has_room(
         draining=draining,
     )
 
-    assert (bound(one, "async") == "turn") == (one.free("async") > 0)
+    room, why = one.room("async")
+
+    assert (room > 0) == (why == "")
+    row = one.row
+    assert room <= 0 or (
+        not (row.draining or row.full)
+        and (permits < 0 or used < permits)
+        and (total < 0 or used + others < total)
+        and (claim < 0 or offered < claim)
+    )
 
 
 def test_e7_seats_are_what_it_can_have_under_all_its_bounds():

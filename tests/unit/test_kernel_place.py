@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from locktender.base.limits import Placement
-from locktender.kernel.placement import MOST_LIKINGS, Requirement, WorkerSet
+from locktender.kernel.gates.worker import Requirement
+from locktender.kernel.placement import MAX_AFFINITIES, WorkerSet
 from locktender.simulate.build import worker_row
 
 ASYNC = Requirement("async", "download", "v1", ())
@@ -92,14 +93,14 @@ def test_affinity_is_a_preference():
 
 def test_d8_the_worker_of_an_affinity_is_remembered_within_bounds():
     on = floor("spread", ("a", {}), ("b", {}))
-    for number in range(MOST_LIKINGS):
-        on.likes(f"key-{number}", "a")
-    on.likes("key-0", "b")  # asked for again: it is not the oldest any more
-    on.likes("one more", "a")
+    for number in range(MAX_AFFINITIES):
+        on.prefer(f"key-{number}", "a")
+    on.prefer("key-0", "b")  # asked for again: it is not the oldest any more
+    on.prefer("one more", "a")
 
-    assert on.liked("key-0") == "b"
-    assert on.liked("key-1") is None
-    assert on.liked("key-2") == "a"
+    assert on.preferred("key-0") == "b"
+    assert on.preferred("key-1") is None
+    assert on.preferred("key-2") == "a"
 
 
 @pytest.mark.parametrize("prefer", ["b", "gone", None])
@@ -191,7 +192,7 @@ def test_a_worker_that_gains_an_executor_is_asked_at_once():
 def test_a_free_permit_concerns_the_stations_that_could_use_it():
     on = floor("pack", ("a", {"permits": {"async": 1, "thread": 1}}))
     thread = Requirement("thread", "s", "", ())
-    stations = [on.station(ASYNC), on.station(thread)]
+    stations = [on.gate(ASYNC), on.gate(thread)]
     assert on.waiting_for(on.workers["a"], "async") == []
     for station in stations:
         station.parked[1] = [((0, 0, 0, 0), 0, None)]  # type: ignore[list-item]

@@ -84,7 +84,7 @@ class AsyncPools:
             if entry.state == TaskState.REQUESTED:
                 for pool, _ in entry.pools:
                     waiting[pool] = waiting.get(pool, 0) + 1
-        for pool, gate in conductor.ledger.pools.items():
+        for pool, (gate, *_) in conductor.ledger.slot_gates.items():
             used[pool] = gate.used
         sources = {row.name: _source(row) for row in snapshot.limit_rows if row.kind == "pool"}
         names = sources.keys() | waiting.keys() | {pool for pool, n in used.items() if n}

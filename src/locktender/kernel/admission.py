@@ -1,11 +1,13 @@
-"""The board: one admission path for runs and for tasks.
+"""Admission: one path for runs and for tasks, through every gate they need.
 
 `decide` walks lanes in global order and starts every head that passes all its
 gates; nothing is charged before all of them agreed. The walk touches only
 lanes that are new or whose gate has opened since: its cost grows with what
 changed, not with what waits.
 
-Nobody starves. A waiter that needs much can be overtaken by later ones that
+`blocks` is the one rule: deciding takes the first block, explaining lists all.
+
+No task starves. A task that needs much can be overtaken by later ones that
 need little; after `max_bypass` such starts its slots are reserved: later
 tasks see the pool smaller by what it needs, until it has started.
 """
@@ -17,7 +19,7 @@ from heapq import heapify, heappop, heappush, heapreplace
 from typing import Generic, TypeVar
 
 from locktender.kernel.fair_turns import Turns
-from locktender.kernel.gates import UNBOUNDED, Gate, Key, Lane, PoolGate, Waiter
+from locktender.kernel.gates.protocol import Block, Gate, Key, Lane, SlotGate, Waiter
 
 W = TypeVar("W", bound=Waiter)
 
@@ -26,17 +28,19 @@ Source = tuple[Gate, int] | None
 
 
 class AdmissionQueue(Generic[W]):
+    """Lanes of waiters, in one global order."""
+
     def __init__(self) -> None:
         self.lanes: dict[object, Lane[W]] = {}
         self.turns: Turns = Turns()
         self._max_bypass = 16
         self.reserved: dict[Lane[W], W] = {}
         self.reservations_changed: bool = False
-        self.found_blocked: list[tuple[Lane[W], W, Gate, str]] = []
-        """Lanes newly parked in this decision, with the gate and its reason: what *waiting* events tell."""
+        self.found_blocked: list[tuple[Lane[W], W, Block]] = []
+        """Lanes newly parked in this decision, with the block: what *waiting* events say."""
         self._front: list[tuple[Key, int, int, Lane[W], Source]] = []
         self._opened: dict[Gate, None] = {}
-        self._timed: list[tuple[int, int, PoolGate]] = []
+        self._timed: list[tuple[int, int, Gate]] = []
         self._serial = 0
         self._stamps = 0
 
@@ -121,11 +125,11 @@ class AdmissionQueue(Generic[W]):
                 self._requeue(lane, head, source)
                 continue
             while True:
-                gate, reason, target = self._try(lane, head, now, place)
-                if gate is not None:
-                    self._park(lane, head, gate, reason)
+                block, target = self._try(lane, head, now, place)
+                if block is not None:
+                    self._park(lane, head, block)
                     # Parked where it came from: who waits there for as much, behind it, is blocked too.
-                    if source is None or source[0] is not gate:
+                    if source is None or source[0] is not block.gate:
                         self._next(source)
                     break
                 self._start(lane, head, actual, now)
@@ -149,19 +153,32 @@ class AdmissionQueue(Generic[W]):
         head: W,
         now: int,
         place: Callable[[Lane[W], W], object | None] | None,
-    ) -> tuple[Gate | None, str, object | None]:
-        """(the gate that blocks, its reason, where it goes): nothing is charged before all agreed."""
-        gate, reason = self.blocked_by(lane, head, now)
-        if gate is not None or place is None:
-            return gate, reason, None
+    ) -> tuple[Block | None, object | None]:
+        """(the first block, the worker it goes to): nothing is charged before all gates agreed."""
+        if not self._counts_agree(lane):
+            block = next(self.blocks(lane, head, now, worker=False), None)
+            if block is not None:
+                return block, None
+        if place is None:
+            return None, None
         target = place(lane, head)
-        if target is None:
-            return lane.station, "worker", None
-        return None, "", target
+        if target is None and lane.worker_gate is not None:
+            return lane.worker_gate.blocks(1, now), None
+        return None, target
+
+    def _counts_agree(self, lane: Lane[W]) -> bool:
+        """Whether the numbers alone let the lane's head pass. It spares `blocks` for most starts."""
+        for gate in lane.gates:
+            if gate.used >= gate.cap:
+                return False
+        for gate, need in lane.needs:  # noqa: SIM110 — a generator here costs more than the loop
+            if gate.used + need > gate.cap or gate.timed or gate.kept:
+                return False
+        return True
 
     def _start(self, lane: Lane[W], head: W, key: Key, now: int) -> None:
         self.charge(lane, now)
-        if lane.pools:
+        if lane.needs:
             self._count_bypass(lane, key)
         lane.pop()
         if self.reserved and self.reserved.get(lane) is head:
@@ -180,72 +197,86 @@ class AdmissionQueue(Generic[W]):
                 turn = own
         return (rank[0], turn, rank[1], waiter.id)
 
-    def blocked_by(self, lane: Lane[W], waiter: W, now: int) -> tuple[Gate | None, str]:
-        """The first gate that blocks `waiter` (not the worker's), and the reason's name."""
+    def blocks(self, lane: Lane[W], waiter: W, now: int, *, worker: bool = True) -> Iterator[Block]:
+        """Every gate that blocks `waiter` now, in the order in which deciding asks them."""
         for gate in lane.gates:
-            if gate.used >= gate.cap:
-                return gate, "full"
-        for pool, slots in lane.pools:
-            if pool.used + slots > pool.cap:
-                return pool, "paused" if pool.paused else "full"
-            if pool.rate is not None and pool.granted_at(slots) > now:
-                return pool, "rate"
-            if pool.kept and self.kept_from(pool, lane, waiter, slots, now):
-                return pool, "reserved"
-        return None, ""
+            if (block := gate.blocks(1, now)) is not None:
+                yield block
+        for gate, need in lane.needs:
+            block = gate.blocks(need, now)
+            if block is None and gate.kept:
+                block = self._reserved_for_others(gate, lane, waiter, need, now)
+            if block is not None:
+                yield block
+        if worker and lane.worker_gate is not None:
+            block = lane.worker_gate.blocks(1, now)
+            if block is not None:
+                yield block
 
-    def kept_from(self, pool: PoolGate, lane: Lane[W], waiter: W, slots: int, now: int) -> int:
-        """Slots of `pool` that are kept for others and that `waiter` would take away; 0 if it may go.
+    def _reserved_for_others(
+        self, gate: SlotGate, lane: Lane[W], waiter: W, need: int, now: int
+    ) -> Block | None:
+        """The slots of `gate` that are kept for others and that `waiter` would take away.
 
-        They are kept for whoever stands before it in global order, was overtaken too often and waits
-        for pools alone. For one who waits for a worker, a window or a pause to end nothing is kept: it
-        could not use it, and the pool would stand empty.
+        They are kept for tasks that stand before it in global order, were overtaken too often and wait
+        for pools alone. For a task that waits for a worker, a window or the end of a pause nothing is
+        kept: it could not use the slots, and the pool would stand empty.
         """
         own = self.key(lane, waiter)
-        room = pool.cap - pool.used - slots
-        kept = tokens = 0
-        for other, need in pool.kept.items():
+        kept = 0
+        for other, slots in gate.kept.items():
             holder = self.reserved.get(other)
             if (
                 other is lane
                 or holder is None
                 or self.key(other, holder) >= own
                 or not self.waits_for_pools(other)
+                # What a timed gate grants comes back by itself while the other waits elsewhere.
+                or (gate.timed and other.parked_at is not gate)
             ):
                 continue
-            kept += need
-            tokens += need if other.parked_at is pool else 0
-            # As soon as it is too much the rest need not be looked at.
-            if kept > room or (pool.rate is not None and pool.granted_at(slots + tokens) > now):
-                return kept
-        return 0
+            kept += slots
+            if gate.blocks(need + kept, now) is not None:
+                return Block(gate, "reserved", need, gate.used, gate.limit, kept=kept)
+        return None
 
     def waits_for_pools(self, lane: Lane[W]) -> bool:
-        """Pools alone block this lane, and could let it go: nothing else would stop its head."""
-        parked = lane.parked_at
+        """Pools alone block this lane, and could let it pass: nothing else would stop its head."""
         return (
-            isinstance(parked, PoolGate)
+            isinstance(lane.parked_at, SlotGate)
             and lane.possible
             and all(gate.used < gate.cap for gate in lane.gates)
-            and (lane.station is None or lane.station.room > 0)
+            and (lane.worker_gate is None or lane.worker_gate.room > 0)
         )
 
     def charge(self, lane: Lane[W], now: int) -> None:
         for gate in lane.gates:
             gate.used += 1
-        for pool, slots in lane.pools:
-            pool.used += slots
-            pool.spend(slots, now)
+        for gate, need in lane.needs:
+            if gate.timed:
+                gate.charge(need, now)
+            else:
+                gate.used += need
 
-    def release(self, gates: tuple[Gate, ...], pools: tuple[tuple[PoolGate, int], ...]) -> None:
+    def release(self, gates: tuple[Gate, ...], slots: tuple[tuple[SlotGate, int], ...]) -> None:
         for gate in gates:
             gate.used -= 1
             if gate.parked:
                 self._opened[gate] = None
-        for pool, slots in pools:
-            pool.used -= slots
-            if pool.parked:
-                self._opened[pool] = None
+        for gate, need in slots:
+            gate.used -= need
+            if gate.parked:
+                self._opened[gate] = None
+
+    def set_needs(self, lane: Lane[W], needs: tuple[tuple[SlotGate, int], ...]) -> None:
+        """A pool of this lane has another set of gates now (a rate was set or taken away)."""
+        self._unpark(lane)
+        for gate, _ in lane.needs:
+            gate.kept.pop(lane, None)
+        lane.set_needs(needs)
+        if (head := self.reserved.get(lane)) is not None:
+            self.reserve(lane, head)
+        self._push(lane, None)
 
     @property
     def unfinished(self) -> bool:
@@ -253,7 +284,7 @@ class AdmissionQueue(Generic[W]):
         return bool(self._front or self._opened)
 
     def next_wake(self) -> int | None:
-        """When a rate lets the next waiter go."""
+        """When time alone lets the next waiter pass."""
         return self._timed[0][0] if self._timed else None
 
     # -- lines -------------------------------------------------------------------------------------
@@ -301,18 +332,12 @@ class AdmissionQueue(Generic[W]):
         self._wait_at(lane, head, *source)
         self._pull(*source)
 
-    def _park(self, lane: Lane[W], head: W, gate: Gate, reason: str) -> None:
-        need = 1
-        for pool, slots in lane.pools:
-            if pool is gate:
-                need = slots
-        if reason == "rate" and isinstance(gate, PoolGate):
-            at = gate.granted_at(need)
-            if at < UNBOUNDED:
-                self._serial += 1
-                heappush(self._timed, (at, self._serial, gate))
-        self._wait_at(lane, head, gate, need)
-        self.found_blocked.append((lane, head, gate, reason))
+    def _park(self, lane: Lane[W], head: W, block: Block) -> None:
+        if block.until is not None:
+            self._serial += 1
+            heappush(self._timed, (block.until, self._serial, block.gate))
+        self._wait_at(lane, head, block.gate, block.need)
+        self.found_blocked.append((lane, head, block))
 
     def _wait_at(self, lane: Lane[W], head: W, gate: Gate, need: int) -> None:
         self._stamps += 1
@@ -321,10 +346,10 @@ class AdmissionQueue(Generic[W]):
         heappush(gate.parked.setdefault(need, []), (self.key(lane, head), lane.stamp, lane))
         if self.reserved.get(lane) is head:
             # Its count is complete. Parked where no pool can help, what was kept for it is free meanwhile.
-            if not isinstance(gate, PoolGate):
+            if not isinstance(gate, SlotGate):
                 self._open_pools(lane)
-        elif lane.wide and isinstance(gate, PoolGate):
-            for pool, _ in lane.pools:
+        elif lane.wide and isinstance(gate, SlotGate):
+            for pool, _ in lane.needs:
                 pool.wide[lane] = None
                 if len(pool.line) > 2 * len(pool.wide) + 64:
                     pool.line = [each for each in pool.line if each[2].stamp == each[1]]
@@ -335,7 +360,7 @@ class AdmissionQueue(Generic[W]):
     def _unpark(self, lane: Lane[W]) -> None:
         lane.parked_at = None
         if lane.wide:
-            for pool, _ in lane.pools:
+            for pool, _ in lane.needs:
                 pool.wide.pop(lane, None)
 
     def _forget(self, lane: Lane[W]) -> None:
@@ -352,7 +377,7 @@ class AdmissionQueue(Generic[W]):
     def _count_bypass(self, lane: Lane[W], key: Key) -> None:
         """`lane`'s head starts: whoever stands before it, shares a pool and waits for pools alone is bypassed."""
         seen: set[Lane[W]] = set()
-        for pool, _ in lane.pools:
+        for pool, _ in lane.needs:
             if not self._anybody_before(pool, key):
                 continue
             for other in pool.wide:
@@ -364,7 +389,7 @@ class AdmissionQueue(Generic[W]):
         for other in seen:
             self._reserve_if_overdue(other)
 
-    def _anybody_before(self, pool: PoolGate, key: Key) -> bool:
+    def _anybody_before(self, pool: SlotGate, key: Key) -> bool:
         """Whether a lane that waits for `pool` stands before `key`: most starts overtake nobody."""
         line = pool.line
         while line and line[0][0] < key:
@@ -380,7 +405,7 @@ class AdmissionQueue(Generic[W]):
 
     def _reserve_if_overdue(self, lane: Lane[W]) -> None:
         """A lane that waits for a pool and has been overtaken often enough: its slots are kept from here on."""
-        if not lane.wide or not isinstance(lane.parked_at, PoolGate):
+        if not lane.wide or not isinstance(lane.parked_at, SlotGate):
             return
         head = lane.head()
         # A new head may have come before the one that holds the lane's reservation.
@@ -393,19 +418,19 @@ class AdmissionQueue(Generic[W]):
         """From here on the slots that `head` needs are kept for it; it is counted no further."""
         self.reserved[lane] = head
         self.reservations_changed = True
-        for pool, slots in lane.pools:
+        for pool, slots in lane.needs:
             pool.wide.pop(lane, None)
             pool.kept[lane] = slots
 
     def _drop_reservation(self, lane: Lane[W]) -> None:
         del self.reserved[lane]
         self.reservations_changed = True
-        for pool, _ in lane.pools:
+        for pool, _ in lane.needs:
             pool.kept.pop(lane, None)
         self._open_pools(lane)
 
     def _open_pools(self, lane: Lane[W]) -> None:
-        for pool, _ in lane.pools:
+        for pool, _ in lane.needs:
             self.opened(pool)
 
     def reconsider(self) -> None:

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from locktender.kernel.placement import Requirement, Worker, WorkerSet
+from locktender.kernel.gates.worker import Requirement
+from locktender.kernel.placement import Worker, WorkerSet
 
 
 class WaitingTasks(NamedTuple):
@@ -83,7 +84,7 @@ def demand_of(floor: WorkerSet, waiting: Mapping[Requirement, WaitingTasks]) -> 
 
 
 def _room(worker: Worker, executor: str) -> int:
-    """Unlike `Worker.free` without what is on offer: the worker will answer, and then take as many again.
+    """Unlike `Worker.room` without what is on offer: the worker will answer, and then take as many again.
 
     One that left an offer unanswered may never: nobody should wait for it.
     """

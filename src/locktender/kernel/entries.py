@@ -8,7 +8,8 @@ from locktender.base.changes import TaskRow
 from locktender.base.graph import Graph, Node
 from locktender.base.model import RunRow
 from locktender.base.states import TaskState
-from locktender.kernel.gates import Gate, Lane
+from locktender.kernel.gates.count import CountGate
+from locktender.kernel.gates.protocol import Gate, Lane
 
 
 class QueuedRun:
@@ -48,14 +49,14 @@ class RunEntry:
         self.fair: str | None = None
         self.gates: tuple[Gate, ...] = ()
         self.parallel: Gate | None = (
-            None if graph.max_parallel is None else Gate("run", "parallel", graph.max_parallel)
+            None if graph.max_parallel is None else CountGate("run", "parallel", graph.max_parallel)
         )
         self.by_executor: dict[str, Gate] = {
-            executor: Gate("run", f"parallel:{executor}", limit)
+            executor: CountGate("run", f"parallel:{executor}", limit)
             for executor, limit in graph.max_parallel_by.items()
         }
         self.windows: dict[int, Gate] = {
-            index: Gate("window", node.name, node.window)
+            index: CountGate("window", node.name, node.window)
             for index, node in enumerate(graph.nodes)
             if node.window is not None
         }
@@ -95,6 +96,7 @@ class TaskEntry:
         "lane",
         "node",
         "not_before",
+        "offered",
         "offers",
         "pools",
         "rank",
@@ -123,6 +125,8 @@ class TaskEntry:
         self.tries: int = 0
         self.abandons: int = 0
         self.offers: int = 0
+        self.offered: bool = True
+        """Its worker accepts it as an offer; else the leader of the same process starts it."""
         self.token: int = 0
         self.worker: str | None = None
         self.requested_at: int = 0

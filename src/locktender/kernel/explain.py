@@ -1,9 +1,9 @@
-"""Explain: every gate that blocks a run or a task *now*, by the very rules that decide.
+"""Explain: every gate that blocks a task *now*, by the very rules that decide.
 
-Read-only over a conductor, live or rebuilt from rows. Unlike deciding, it does
-not stop at the first gate: an operator who opens one wants to know of the next.
-
-How long a waiter is waited for: when it fails if nothing lets it go.
+Read-only over a scheduler, live or rebuilt from rows. It lists every block of
+`AdmissionQueue.blocks`, of which deciding takes the first: an operator who
+opens one gate wants to know of the next. Each kind of gate has its own text
+(`TASK_TEXTS`; those of queued runs are in `explain_runs.py`).
 """
 
 from __future__ import annotations
@@ -11,22 +11,25 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from math import ceil
+from typing import Final
 
 import msgspec
 
 from locktender.base.durations import spoken
 from locktender.base.ids import run_of
-from locktender.base.limits import Rate
 from locktender.base.model import Stubborn
 from locktender.base.states import HOLDING, TaskState
 from locktender.kernel.dag import RunGraph
 from locktender.kernel.entries import TaskEntry
 from locktender.kernel.explain_workers import bound_by_total, misfit, no_room, seats
-from locktender.kernel.gate_names import counted, gate_name
-from locktender.kernel.gates import Gate, Lane, PoolGate
+from locktender.kernel.gate_names import counted
+from locktender.kernel.gates.pool import PoolGate
+from locktender.kernel.gates.protocol import Block, Gate, Lane
+from locktender.kernel.gates.rate import RateGate
+from locktender.kernel.gates.worker import WorkerGate
 from locktender.kernel.lifecycle import Lifecycle
 from locktender.kernel.node_state import Phase
-from locktender.kernel.placement import HOLD, Worker, WorkerGate
+from locktender.kernel.placement import HOLD, Worker
 from locktender.kernel.queue_position import QueueGroup, QueuePosition, Told
 from locktender.kernel.scheduler import Scheduler
 
@@ -99,12 +102,9 @@ def explain_task(
         return reasons
     usual = typical.step_us.get(entry.spec.step)
     reasons += [
-        _full(conductor, entry, gate, 1, usual, now) for gate in lane.gates if gate.used >= gate.cap
+        TASK_TEXTS[block.gate.kind](conductor, entry, block, usual, now)
+        for block in ledger.board.blocks(lane, entry, now)
     ]
-    for pool, slots in lane.pools:
-        reasons += _pool(conductor, entry, pool, slots, usual, now)
-    if isinstance(lane.station, WorkerGate) and ledger.floor.pick(lane.station.skill) is None:
-        reasons.append(_worker(conductor, entry, lane.station, usual, now))
     if reasons:
         reasons += turn_reason(_sharing(conductor, entry, lane))
     return reasons
@@ -119,12 +119,13 @@ def turn_reason(line: QueuePosition) -> list[Reason]:
 
 def _sharing(conductor: Scheduler, entry: TaskEntry, lane: Lane[TaskEntry]) -> QueuePosition:
     """Who takes turns with a task at any of its pools, or for a worker."""
-    pools = {pool.name for pool, _ in lane.pools}
+    pools = {gate.name for gate, _ in lane.needs}
     return _line(
         conductor,
         entry,
         lambda other: (
-            other.station is lane.station or any(pool.name in pools for pool, _ in other.pools)
+            other.worker_gate is lane.worker_gate
+            or any(gate.name in pools for gate, _ in other.needs)
         ),
     )
 
@@ -153,54 +154,54 @@ def _line(
 
 
 def _pool(
-    conductor: Scheduler, entry: TaskEntry, pool: PoolGate, slots: int, usual: int | None, now: int
-) -> list[Reason]:
-    reasons: list[Reason] = []
-    if 0 <= pool.limit < slots:
+    conductor: Scheduler, entry: TaskEntry, block: Block, usual: int | None, now: int
+) -> Reason:
+    pool, slots = block.gate, block.need
+    if block.never:
         text = (
             f"pool {pool.name} has {counted(pool.limit, 'slot')} and {slots} are needed:"
             " never, as limits are now"
         )
-        return [Reason(f"pool:{pool.name}", text, pool.used, pool.limit, slots, never=True)]
-    if pool.rate is not None and pool.rate.burst < slots:
-        text = f"pool {pool.name} grants at most {pool.rate.burst} at once and {slots} are needed: never"
-        return [Reason(f"rate:{pool.name}", text, need=slots, never=True)]
-    if pool.paused:
+    elif block.reason == "paused":
         text = f"pool {pool.name} is paused"
-        reasons.append(Reason(f"paused:{pool.name}", text, pool.used, pool.limit, slots))
-    elif pool.used + slots > pool.cap:
-        reasons.append(_full(conductor, entry, pool, slots, usual, now))
-    if pool.rate is not None and pool.granted_at(slots) > now:
-        reasons.append(_rate(conductor, entry, pool, pool.rate, slots, now))
-    board = conductor.ledger.board
-    lane = entry.lane
-    if pool.kept and lane is not None and not reasons:
-        kept = board.kept_from(pool, lane, entry, slots, now)
-        if kept:
-            are = "is" if kept == 1 else "are"
-            text = (
-                f"pool {pool.name}: {counted(kept, 'slot')} {are} reserved"
-                " for tasks that were overtaken too often"
-            )
-            reasons.append(Reason(f"reserved:{pool.name}", text, pool.used, pool.limit, slots))
-    return reasons
+    elif block.reason == "reserved":
+        text = _reserved(block)
+    else:
+        return _full(conductor, entry, block, usual, now)
+    return Reason(block.name, text, block.used, block.limit, slots, never=block.never)
+
+
+def _reserved(block: Block) -> str:
+    are = "is" if block.kept == 1 else "are"
+    return (
+        f"pool {block.gate.name}: {counted(block.kept, 'slot')} {are} reserved"
+        " for tasks that were overtaken too often"
+    )
 
 
 def _rate(
-    conductor: Scheduler, entry: TaskEntry, pool: PoolGate, rate: Rate, slots: int, now: int
+    conductor: Scheduler, entry: TaskEntry, block: Block, _usual: int | None, now: int
 ) -> Reason:
-    """How much of the burst is spent, when it lets the next ones go, and those before it first."""
-    spent, wait = min(pool.owed(now), rate.burst), pool.granted_at(slots) - now
-    line = _ahead(conductor, entry, pool)
+    """How much of the burst is spent, when it lets the next ones pass, and those before it first."""
+    gate, slots = block.gate, block.need
+    assert isinstance(gate, RateGate)  # noqa: S101
+    rate = gate.rate
+    if block.never:
+        text = f"pool {gate.name} grants at most {rate.burst} at once and {slots} are needed: never"
+        return Reason(block.name, text, need=slots, never=True)
+    if block.reason == "reserved":
+        return Reason(block.name, _reserved(block), block.used, block.limit, slots)
+    wait = (block.until or now) - now
+    line = _ahead(conductor, entry, gate)
     text = (
-        f"pool {pool.name}: rate {rate.count} per {spoken(rate.per_us)}, {spent} of {rate.burst} at once"
-        f" spent, the next goes in {_seconds(wait)}"
+        f"pool {gate.name}: rate {rate.count} per {spoken(rate.per_us)}, {block.used} of {rate.burst}"
+        f" at once spent, the next goes in {_seconds(wait)}"
     )
     return Reason(
-        f"rate:{pool.name}",
+        block.name,
         text,
-        spent,
-        rate.burst,
+        block.used,
+        block.limit,
         slots,
         line.ahead,
         line.told,
@@ -209,8 +210,9 @@ def _rate(
 
 
 def _full(
-    conductor: Scheduler, entry: TaskEntry, gate: Gate, need: int, usual: int | None, now: int
+    conductor: Scheduler, entry: TaskEntry, block: Block, usual: int | None, now: int
 ) -> Reason:
+    gate, need = block.gate, block.need
     tasks = [
         task
         for run in conductor.ledger.runs.values()
@@ -228,7 +230,7 @@ def _full(
     line = _ahead(conductor, entry, gate)
     everyone = dead + holders
     return Reason(
-        gate_name(gate),
+        block.name,
         f"{_what(gate)}: {gate.used} of {gate.limit} in use, {need} needed",
         gate.used,
         gate.limit,
@@ -273,9 +275,9 @@ def _uses(task: TaskEntry, gate: Gate) -> int:
     """How much of `gate` this task needs or holds."""
     if task.lane is None:
         return 0
-    if isinstance(gate, PoolGate):
-        return sum(slots for pool, slots in task.lane.pools if pool is gate)
-    return int(gate in task.lane.gates)
+    return sum(slots for pool, slots in task.lane.slots if pool is gate) or int(
+        gate in task.lane.gates
+    )
 
 
 def _ahead(conductor: Scheduler, entry: TaskEntry, gate: Gate) -> QueuePosition:
@@ -283,16 +285,18 @@ def _ahead(conductor: Scheduler, entry: TaskEntry, gate: Gate) -> QueuePosition:
         conductor,
         entry,
         lambda lane: (
-            any(each is gate for each in lane.gates) or any(pool is gate for pool, _ in lane.pools)
+            any(each is gate for each in lane.gates) or any(each is gate for each, _ in lane.needs)
         ),
     )
 
 
 def _worker(
-    conductor: Scheduler, entry: TaskEntry, station: WorkerGate, usual: int | None, now: int
+    conductor: Scheduler, entry: TaskEntry, block: Block, usual: int | None, now: int
 ) -> Reason:
-    skill = station.skill
-    # Who holds slots for code of its own is a worker by its rows, but runs no step.
+    station = block.gate
+    assert isinstance(station, WorkerGate)  # noqa: S101
+    skill = station.requirement
+    # A process that holds slots for code of its own is a worker by its rows, but runs no step.
     workers = [
         worker
         for worker in conductor.ledger.floor.workers.values()
@@ -323,8 +327,18 @@ def _worker(
     elapsed = [now - task.started_at for task in running]
     estimate = wait_for(elapsed, usual, line.ahead, (busy, permits)) if matching else None
     return Reason(
-        "worker", text + offers, busy, permits, 1, line.ahead, line.told, estimate_us=estimate
+        block.name, text + offers, busy, permits, 1, line.ahead, line.told, estimate_us=estimate
     )
+
+
+TASK_TEXTS: Final[dict[str, Callable[[Scheduler, TaskEntry, Block, int | None, int], Reason]]] = {
+    "run": _full,
+    "window": _full,
+    "pool": _pool,
+    "rate": _rate,
+    "worker": _worker,
+}
+"""How `why` explains a block, by the kind of its gate."""
 
 
 def stubborn_by_token(conductor: Scheduler) -> dict[int, Stubborn]:
@@ -338,23 +352,22 @@ def _line_for_worker(
 ) -> QueuePosition:
     """Who waits for the same permits of the same workers, of whatever step, and for nothing else."""
     board = conductor.ledger.board
-    executor = station.skill.executor
+    executor = station.requirement.executor
     known: dict[WorkerGate, bool] = {station: True}
 
     def shares(other: WorkerGate) -> bool:
         if other not in known:
-            known[other] = other.skill.executor == executor and any(
-                worker.fits(other.skill) for worker in matching
+            known[other] = other.requirement.executor == executor and any(
+                worker.fits(other.requirement) for worker in matching
             )
         return known[other]
 
     def beside(lane: Lane[TaskEntry]) -> bool:
         if lane is entry.lane:
             return True
-        head = (
-            lane.head() if isinstance(lane.station, WorkerGate) and shares(lane.station) else None
-        )
-        return head is not None and board.blocked_by(lane, head, now)[0] is None
+        gate = lane.worker_gate
+        head = lane.head() if isinstance(gate, WorkerGate) and shares(gate) else None
+        return head is not None and not any(board.blocks(lane, head, now, worker=False))
 
     return _line(conductor, entry, beside)
 

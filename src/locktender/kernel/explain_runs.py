@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
+from typing import Final
 
 import msgspec
 
 from locktender.base.limits import Limits
 from locktender.kernel.entries import QueuedRun
 from locktender.kernel.explain import MOST_HOLDERS, Holder, Reason, Typical, turn_reason, wait_for
-from locktender.kernel.gates import UNBOUNDED, Gate
+from locktender.kernel.gates.protocol import UNBOUNDED, Block, Gate, Lane
 from locktender.kernel.ledger import Ledger
 from locktender.kernel.queue_position import QueuePosition, Told
 from locktender.kernel.scheduler import Scheduler
@@ -39,13 +40,13 @@ def explain_queued(
         text = f"key {row.key!r}: run {other}, which it replaces, has not ended"
         holders = (Holder(known),) if known else ()
         reasons.append(Reason("key", text, 1, 1, holders=holders))
-    gates = head.lane.gates if head.lane is not None else ledger.run_gates(row)
-    for gate in gates:
-        if gate.paused:
-            text = f"{_run_gate(gate)} is paused"
-            reasons.append(Reason(f"paused:{gate.name}", text, gate.used, gate.limit))
-        elif gate.used >= gate.cap:
-            reasons.append(_full(conductor, head, gate, gates, typical, line, now))
+    lane: Lane[QueuedRun] = head.lane or Lane(None, ledger.run_gates(row))
+    for block in ledger.queue.blocks(lane, head, now):
+        if block.reason == "paused":
+            text = f"{RUN_TEXTS[block.gate.kind](block.gate)} is paused"
+            reasons.append(Reason(block.name, text, block.used, block.limit))
+        else:
+            reasons.append(_full(conductor, head, block, lane.gates, typical, line, now))
     if not reasons:
         return []
     told = place_told(ledger, head, line)
@@ -92,13 +93,13 @@ def _tag_cap(limits: Limits, counter: str) -> int:
 def _full(
     conductor: Scheduler,
     head: QueuedRun,
-    gate: Gate,
+    block: Block,
     gates: tuple[Gate, ...],
     typical: Typical,
     line: QueuePosition,
     now: int,
 ) -> Reason:
-    ledger = conductor.ledger
+    ledger, gate = conductor.ledger, block.gate
     holders = [
         Holder(run.row.id, since=run.row.started_at)
         for run in ledger.runs.values()
@@ -115,8 +116,8 @@ def _full(
     elapsed = [now - holder.since for holder in holders]
     estimate = wait_for(elapsed, typical.run_us, turns, (gate.used, gate.limit))
     return Reason(
-        f"{gate.kind}:{gate.name}",
-        f"{_run_gate(gate)}: {gate.used} of {gate.limit} runs execute",
+        block.name,
+        f"{RUN_TEXTS[gate.kind](gate)}: {gate.used} of {gate.limit} runs execute",
         gate.used,
         gate.limit,
         ahead=ahead,
@@ -143,5 +144,8 @@ def _turns(ledger: Ledger, gates: tuple[Gate, ...], line: QueuePosition) -> int:
     return min(line.ahead, line.ahead_without(held_up) * limit // rest)
 
 
-def _run_gate(gate: Gate) -> str:
-    return "the run queue" if gate.kind == "runs" else f"tag {gate.name.replace('=*', '=')}"
+RUN_TEXTS: Final[dict[str, Callable[[Gate], str]]] = {
+    "runs": lambda _gate: "the run queue",
+    "tag": lambda gate: f"tag {gate.name.replace('=*', '=')}",
+}
+"""What `why` calls a gate of the run queue, by its kind."""

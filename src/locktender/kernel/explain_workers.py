@@ -1,19 +1,19 @@
-"""Why no worker fits: during a rolling deploy, mostly because of the version its step is in.
+"""Why no worker takes a task: none fits (often the version of the step), or those that fit have no room.
 
-Why workers that fit have no room for a task now: by what bounds each of them, as `Worker.free` does.
+What bounds each worker is `Worker.room`'s own answer.
 """
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Literal
 
 from locktender.base.clock import SECOND
 from locktender.base.durations import spoken
-from locktender.kernel.claim import RELEASE, TOTAL
+from locktender.kernel.claim import RELEASE
 from locktender.kernel.gate_names import counted
-from locktender.kernel.placement import Requirement, Worker
+from locktender.kernel.gates.worker import Requirement
+from locktender.kernel.placement import NoRoom, Worker
 
 
 def misfit(workers: Sequence[Worker], skill: Requirement) -> str:
@@ -60,30 +60,9 @@ def _know(workers: Sequence[Worker], *, only: bool) -> str:
     return "1 worker knows" if len(workers) == 1 else f"{len(workers):,} workers know"
 
 
-Bound = Literal["draining", "permits", "total", "full", "pressed", "offers", "claim", "turn"]
-
-
-def bound(worker: Worker, executor: str) -> Bound:
-    """What keeps this worker from being offered a task of this kind: the hardest bound, if several do."""
-    row = worker.row
-    if row.draining:
-        return "draining"
-    if 0 <= row.permits.get(executor, 0) <= worker.used_by.get(executor, 0):
-        return "permits"
-    if 0 <= row.total <= worker.used:
-        return "total"
-    if executor in row.full or TOTAL in row.full:
-        return "full"
-    if worker.pressed_out(executor):
-        return "pressed"
-    if worker.free(executor) > 0:
-        return "turn"
-    return "offers" if worker.offered else "claim"
-
-
 def bound_by_total(worker: Worker, executor: str) -> bool:
     """Whether tasks of any kind are in the way there, and not only those of this one."""
-    kind = bound(worker, executor)
+    kind = worker.room(executor)[1]
     return kind == "total" or (
         kind in ("full", "pressed") and executor not in worker.row.full and worker.row.total >= 0
     )
@@ -91,9 +70,9 @@ def bound_by_total(worker: Worker, executor: str) -> bool:
 
 def no_room(workers: Sequence[Worker], executor: str, stubborn: int = 0) -> str:
     """What is said of them. `stubborn`: how many of their tasks were told to stop and have not."""
-    groups: dict[Bound, list[Worker]] = {}
+    groups: dict[NoRoom, list[Worker]] = {}
     for worker in workers:
-        groups.setdefault(bound(worker, executor), []).append(worker)
+        groups.setdefault(worker.room(executor)[1], []).append(worker)
     told = f", {stubborn:,} told to stop and still running" if stubborn else ""
     if len(groups) > 1:
         each = [
@@ -142,7 +121,7 @@ def _threshold(value: float, threshold: float, over: str, until: str) -> str:
     return f"over {over}" if value > threshold else f"was over {over}, until {until}"
 
 
-def _has(kind: Bound, group: Sequence[Worker], executor: str) -> str:
+def _has(kind: NoRoom, group: Sequence[Worker], executor: str) -> str:
     """`is draining`, `are draining`: what is said of the workers of one kind."""
     one = len(group) == 1
     has, be, its = ("has", "is", "its") if one else ("have", "are", "their")
@@ -174,8 +153,8 @@ def _has(kind: Bound, group: Sequence[Worker], executor: str) -> str:
             )
         case "claim":
             return f"{'takes' if one else 'take'} no more tasks now"
-        case "turn":
-            return f"{'leaves' if one else 'leave'} it to others for a moment, to share the work"
+        case "":
+            return f"{has} room"
 
 
 def _used(group: Sequence[Worker], executor: str) -> int:

@@ -6,13 +6,12 @@ The calls of tasks that start in the leader's own process: an item put into what
 from __future__ import annotations
 
 from locktender.base import ids
-from locktender.base.changes import Bucket, Order
+from locktender.base.changes import Order
 from locktender.base.events import Change
 from locktender.base.states import TaskState
 from locktender.kernel import render
 from locktender.kernel.entries import TaskEntry
-from locktender.kernel.gate_names import gate_name
-from locktender.kernel.gates import PoolGate
+from locktender.kernel.gates.protocol import SlotGate
 from locktender.kernel.lifecycle import Lifecycle
 from locktender.kernel.node_state import PLAIN
 from locktender.kernel.placement import Worker
@@ -31,22 +30,23 @@ class GrantWriter:
         self._tokens = 0
         self._told: dict[tuple[tuple[str, int], ...], dict[str, int]] = {}
 
-    def grant(self, entry: TaskEntry, worker: Worker, now: int) -> None:
-        """`worker` has it from this commit on: running if it is the leader's own, else offered."""
+    def grant(self, entry: TaskEntry, worker: Worker, now: int, *, offered: bool) -> None:
+        """`worker` has it from this commit on: offered, or running in the leader's own process."""
         journal = self._journal
         self._tokens += 1
         token = entry.token = ids.token(self._term, self._tokens)
         entry.worker = worker.id
         entry.scheduled_at = now
         entry.offers += 1
+        entry.offered = offered
         data = {"worker": worker.id, "pools": self._pools(entry), "executor": entry.spec.executor}
         change = Change("task", entry.id, TaskState.REQUESTED, TaskState.SCHEDULED, token, data)
         journal.tell(entry.run.seq, change)
         if entry.lane is not None:
-            for pool, _ in entry.lane.pools:
-                if pool.rate is not None:
-                    journal.commit.buckets.append(Bucket(pool.name, pool.stored_tat))
-        if worker.local:
+            for gate, _ in entry.lane.needs:
+                if gate.timed and (bucket := gate.dump()) is not None:
+                    journal.commit.buckets.append(bucket)
+        if not offered:
             entry.state = TaskState.RUNNING
             entry.attempt += 1
             entry.started_at = now
@@ -78,17 +78,17 @@ def tell_waits(lives: Lifecycle) -> dict[str, int]:
     """
     found: dict[str, int] = {}
     told = lives.waits_told
-    for lane, head, gate, reason in lives.ledger.board.found_blocked:
-        name = gate_name(gate, reason)
+    for lane, head, block in lives.ledger.board.found_blocked:
+        gate, name = block.gate, block.name
         found[name] = found.get(name, 0) + 1
-        if not isinstance(gate, PoolGate) or not head.in_line or told.get(head.id) == name:
+        if not isinstance(gate, SlotGate) or not head.in_line or told.get(head.id) == name:
             continue
         told[head.id] = name
         data = {
             "gate": name,
-            "used": gate.used,
+            "used": block.used if gate.timed else gate.used,
             "limit": gate.limit,
-            "need": next(slots for pool, slots in lane.pools if pool is gate),
+            "need": block.need,
             "behind": len(lane) - 1,
         }
         lives.journal.tell_wait(head.run.seq, Change("wait", head.id, "", name, 0, data))

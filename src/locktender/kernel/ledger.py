@@ -13,18 +13,22 @@ from heapq import heappush
 
 import msgspec
 
-from locktender.base.changes import Linger
+from locktender.base.changes import Bucket, Linger
 from locktender.base.graph import Graph
-from locktender.base.limits import Limits, TagRule
+from locktender.base.limits import Limits, PoolRule, TagRule
 from locktender.base.model import RunRow, WorkerRow
 from locktender.base.states import TaskState
 from locktender.kernel import lanes
 from locktender.kernel.admission import AdmissionQueue
 from locktender.kernel.entries import QueuedRun, RunEntry, TaskEntry
-from locktender.kernel.gates import Gate, Key, Lane, PoolGate
-from locktender.kernel.placement import Requirement, Worker, WorkerGate, WorkerSet
+from locktender.kernel.gates import SLOT_GATES
+from locktender.kernel.gates.count import CountGate
+from locktender.kernel.gates.pool import PoolGate
+from locktender.kernel.gates.protocol import Gate, Key, Lane, SlotGate
+from locktender.kernel.gates.worker import Requirement, WorkerGate
+from locktender.kernel.placement import Worker, WorkerSet
 
-MOST_POOLS = 10_000
+MAX_POOLS = 10_000
 
 
 class Ledger:
@@ -33,9 +37,10 @@ class Ledger:
         self.floor: WorkerSet = WorkerSet(limits.placement)
         self.queue: AdmissionQueue[QueuedRun] = AdmissionQueue()
         self.board: AdmissionQueue[TaskEntry] = AdmissionQueue()
-        self.run_gate: Gate = Gate("runs", "max_concurrent_runs", limits.max_concurrent_runs)
+        self.run_gate: Gate = CountGate("runs", "max_concurrent_runs", limits.max_concurrent_runs)
         self.tag_gates: dict[str, Gate] = {}
-        self.pools: dict[str, PoolGate] = {}
+        self.slot_gates: dict[str, tuple[SlotGate, ...]] = {}
+        """Pool → its gates: the pool's own, and those that its rule asks for beside it."""
         self.runs: dict[int, RunEntry] = {}
         self.heads: dict[int, QueuedRun] = {}
         self.held_back: dict[int, list[QueuedRun]] = {}
@@ -47,18 +52,14 @@ class Ledger:
 
     # -- limits ------------------------------------------------------------------------------------
 
-    def set_limits(self, limits: Limits, now: int = 0) -> list[PoolGate]:
+    def set_limits(self, limits: Limits, now: int = 0) -> list[Bucket]:
         """In force from now on. Whoever is charged stays charged; nothing new starts above a lowered limit.
 
-        Returns the pools whose rate changed: their buckets are to be stored anew.
+        Returns the stored state of gates that changed with their rule.
         """
         before, self.limits = self.limits, limits
         self._apply_common(limits)
-        rated: list[PoolGate] = []
-        for name, pool in self.pools.items():
-            if pool.apply(limits.pool(name), now):
-                rated.append(pool)
-            self.board.opened(pool)
+        buckets = self._apply_pools(limits, now)
         if limits.fair != before.fair or limits.age_boost_us != before.age_boost_us:
             self._rerank_tasks()
         tags_changed = limits.tags != before.tags
@@ -67,7 +68,42 @@ class Ledger:
         if tags_changed or limits.fair != before.fair or limits.age_boost_us != before.age_boost_us:
             self._requeue_heads()
         self.queue.opened(self.run_gate)
-        return rated
+        return buckets
+
+    def _apply_pools(self, limits: Limits, now: int) -> list[Bucket]:
+        stored: list[Bucket | None] = []
+        changed: set[str] = set()
+        for name, gates in self.slot_gates.items():
+            rule = limits.pool(name) or PoolRule()
+            known = {type(gate): gate for gate in gates}
+            for gate in gates:
+                if gate.apply(rule, now):
+                    stored.append(gate.dump())
+                self.board.opened(gate)
+            wanted = [kind for kind in SLOT_GATES if kind.wanted(rule)]
+            if wanted == list(known):
+                continue
+            changed.add(name)
+            for gate in gates:
+                if type(gate) not in wanted:
+                    gate.restore(Bucket(name, 0))
+                    stored.append(gate.dump())
+            self.slot_gates[name] = tuple(known.get(kind) or kind(name, rule) for kind in wanted)
+        if changed:
+            self._set_lanes_needs(changed)
+        return [bucket for bucket in stored if bucket is not None]
+
+    def _set_lanes_needs(self, changed: set[str]) -> None:
+        """Lanes of the pools whose set of gates has changed: they wait at the new ones."""
+        for lane in list(self.board.lanes.values()):
+            if any(gate.name in changed for gate, _ in lane.slots):
+                pools = tuple((gate.name, slots) for gate, slots in lane.slots)
+                self.board.set_needs(lane, self._needs(pools))
+        for run in self.runs.values():
+            run.lanes.clear()
+
+    def _needs(self, pools: tuple[tuple[str, int], ...]) -> tuple[tuple[SlotGate, int], ...]:
+        return tuple((gate, slots) for name, slots in pools for gate in self.gates_of(name))
 
     def _apply_common(self, limits: Limits) -> None:
         self.run_gate.set(limits.max_concurrent_runs, paused=limits.runs_paused)
@@ -161,7 +197,7 @@ class Ledger:
     def _tag_gate(self, rule: TagRule, counter: str) -> Gate:
         gate = self.tag_gates.get(counter)
         if gate is None:
-            gate = self.tag_gates[counter] = Gate("tag", counter, rule.limit)
+            gate = self.tag_gates[counter] = CountGate("tag", counter, rule.limit)
         gate.set(rule.limit, paused=rule.paused)
         return gate
 
@@ -212,11 +248,18 @@ class Ledger:
 
     # -- tasks -------------------------------------------------------------------------------------
 
+    def gates_of(self, pool: str) -> tuple[SlotGate, ...]:
+        gates = self.slot_gates.get(pool)
+        if gates is None:
+            rule = self.limits.pool(pool) or PoolRule()
+            gates = tuple(kind(pool, rule) for kind in SLOT_GATES if kind.wanted(rule))
+            self.slot_gates[pool] = gates
+        return gates
+
     def pool(self, name: str) -> PoolGate:
-        gate = self.pools.get(name)
-        if gate is None:
-            gate = self.pools[name] = PoolGate(name, self.limits.pool(name))
-        return gate
+        pool = self.gates_of(name)[0]
+        assert isinstance(pool, PoolGate)  # noqa: S101
+        return pool
 
     def enter(self, task: TaskEntry) -> None:
         """`task` exists and is not terminal."""
@@ -247,13 +290,13 @@ class Ledger:
         if lane is not None and self.board.lanes.get(lane.key) in (lane, None):
             return lane
         spec = run.graph.nodes[node]
-        skill = Requirement(
+        requirement = Requirement(
             spec.executor, spec.step, spec.signature, tuple(sorted(spec.needs.items()))
         )
         window = run.windows.get(node)
         # Without gates of its own a run shares its lanes with all runs that need the same.
         own = run.seq if run.own_gates or window is not None else 0
-        key = (own, node if window is not None else -1, skill, pools, run.fair)
+        key = (own, node if window is not None else -1, requirement, pools, run.fair)
         lane = self.board.lanes.get(key)
         if lane is None:
             gates = [window] if window is not None else []
@@ -265,34 +308,36 @@ class Ledger:
             made: Lane[TaskEntry] = Lane(
                 key,
                 tuple(gates),
-                tuple((self.pool(name), slots) for name, slots in pools),
-                self.floor.station(skill),
+                self._needs(pools) if pools else (),
+                self.floor.gate(requirement),
                 run.fair,
             )
             lane = made
         run.lanes[node, pools] = lane
         return lane
 
-    def decide_tasks(self, now: int, budget: int) -> Iterator[tuple[TaskEntry, Worker]]:
-        """Tasks that start now and their worker, everything charged, in global order."""
-        self.floor.now = now
-        for station in self.floor.patience_ends():
-            self.board.opened(station)
+    def decide_tasks(self, now: int, budget: int) -> Iterator[tuple[TaskEntry, Worker, bool]]:
+        """Tasks that start now, their worker, and whether they are offered to it; in global order.
+
+        Everything is charged. The leader's own worker is offered nothing while it is the only one.
+        """
         for task, worker in self.board.decide(now, budget, self._place):
             assert isinstance(worker, Worker)  # noqa: S101
-            self.floor.take(worker, task.spec.executor, offered=not worker.local)
-            if self.floor.unequal and task.lane is not None:
-                tally = self._station(task.lane).tally
-                tally.gave(worker.id, task.id, now, offered=not worker.local)
+            offered = not worker.local or not self.floor.alone(worker, self._requirement(task.lane))
+            self.floor.take(worker, task.spec.executor, offered=offered)
             if task.spec.affinity is not None:
-                self.floor.likes(task.spec.affinity, worker.id)
-            yield task, worker
-        self.floor.decided()
+                self.floor.prefer(task.spec.affinity, worker.id)
+            yield task, worker, offered
 
     def _place(self, lane: Lane[TaskEntry], task: TaskEntry) -> Worker | None:
         affinity = task.spec.affinity
-        prefer = None if affinity is None else self.floor.liked(affinity)
-        return self.floor.pick(self._station(lane).skill, prefer)
+        prefer = None if affinity is None else self.floor.preferred(affinity)
+        return self.floor.pick(self._requirement(lane), prefer)
+
+    def _requirement(self, lane: Lane[TaskEntry] | None) -> Requirement:
+        assert lane is not None  # noqa: S101
+        assert isinstance(lane.worker_gate, WorkerGate)  # noqa: S101
+        return lane.worker_gate.requirement
 
     def hold(self, task: TaskEntry) -> None:
         """A task found in flight at a rebuild: charge what its row says it holds, whatever the limits are now."""
@@ -300,39 +345,22 @@ class Ledger:
         task.lane = self.lane_of(task.run, task.node, task.pools)
         for gate in task.lane.gates:
             gate.used += 1
-        for pool, slots in task.lane.pools:
-            pool.used += slots
+        for gate, slots in task.lane.slots:
+            gate.used += slots
         worker = self.floor.workers.get(task.worker or "")
         if worker is not None:
             self.floor.take(worker, task.spec.executor, offered=task.state == TaskState.SCHEDULED)
             if task.spec.affinity is not None:
-                self.floor.likes(task.spec.affinity, worker.id)
-            if self.floor.unequal:
-                since, offered = task.started_at, task.state == TaskState.SCHEDULED
-                tally = self._station(task.lane).tally
-                tally.gave(
-                    worker.id, task.id, task.scheduled_at if offered else since, offered=offered
-                )
+                self.floor.prefer(task.spec.affinity, worker.id)
 
-    def accepted(self, task: TaskEntry, at: int) -> None:
-        if self.floor.unequal and task.lane is not None:
-            self._station(task.lane).tally.answered(task.worker or "", task.id, at)
-        for station in self.floor.answered(task.worker or ""):
-            self.board.opened(station)
-
-    def ran(self, task: TaskEntry, until: int) -> None:
-        """`task` has run until then: how fast its worker is at this, where that is compared."""
-        if self.floor.unequal and task.lane is not None and task.worker in self.floor.workers:
-            self._station(task.lane).tally.lasted(task.worker, until - task.started_at)
-
-    def _station(self, lane: Lane[TaskEntry]) -> WorkerGate:
-        assert isinstance(lane.station, WorkerGate)  # noqa: S101
-        return lane.station
+    def accepted(self, task: TaskEntry) -> None:
+        for gate in self.floor.answered(task.worker or ""):
+            self.board.opened(gate)
 
     def release(self, task: TaskEntry) -> None:
         """`task` is no longer in flight: everything it held is free, exactly once."""
         assert task.lane is not None  # noqa: S101
-        self._release(task, task.lane, task.lane.pools)
+        self._release(task, task.lane, task.lane.slots)
 
     def release_lost(self, task: TaskEntry, dead_since: int, now: int) -> list[int]:
         """Its worker died. Slots of a pool with a lease of its own stay taken until `dead_since` plus that.
@@ -340,11 +368,12 @@ class Ledger:
         Returns the instants at which `end_lingering` has something to do.
         """
         assert task.lane is not None  # noqa: S101
-        free: list[tuple[PoolGate, int]] = []
+        free: list[tuple[SlotGate, int]] = []
         ends: list[int] = []
-        for pool, slots in task.lane.pools:
-            until = dead_since + (pool.lease_us or 0)
-            if pool.lease_us is None or until <= now:
+        for pool, slots in task.lane.slots:
+            lease_us = pool.lease_us if isinstance(pool, PoolGate) else None
+            until = dead_since + (lease_us or 0)
+            if lease_us is None or until <= now:
                 free.append((pool, slots))
                 continue
             # By attempt: the next one may die too while the slots of this one are still kept.
@@ -355,15 +384,13 @@ class Ledger:
         return ends
 
     def _release(
-        self, task: TaskEntry, lane: Lane[TaskEntry], pools: tuple[tuple[PoolGate, int], ...]
+        self, task: TaskEntry, lane: Lane[TaskEntry], slots: tuple[tuple[SlotGate, int], ...]
     ) -> None:
-        self.board.release(lane.gates, pools)
+        self.board.release(lane.gates, slots)
         if task.worker is not None:
-            if self.floor.unequal:
-                self.floor.left(self._station(lane), task.worker, task.id)
             offered = task.state == TaskState.SCHEDULED
-            for station in self.floor.give_back(task.worker, task.spec.executor, offered=offered):
-                self.board.opened(station)
+            for gate in self.floor.give_back(task.worker, task.spec.executor, offered=offered):
+                self.board.opened(gate)
 
     def linger(self, linger: Linger) -> None:
         """Slots of a dead attempt that were still kept when the last leader's term ended."""
@@ -396,13 +423,13 @@ class Ledger:
 
     def put_worker(self, row: WorkerRow, *, local: bool = False) -> Worker:
         worker = self.floor.put(row, local=local)
-        for station in self.floor.waiting_for(worker, None):
-            self.board.opened(station)
+        for gate in self.floor.waiting_for(worker, None):
+            self.board.opened(gate)
         return worker
 
     def tidy(self, now: int) -> None:
-        """Forget keyed pools and skills nobody has used for a while, so that neither grows without end."""
-        if len(self.pools) <= MOST_POOLS and len(self.floor.stations) <= MOST_POOLS:
+        """Forget gates of keyed pools and of steps that nothing has used for a while: their number is bounded."""
+        if len(self.slot_gates) <= MAX_POOLS and len(self.floor.gates) <= MAX_POOLS:
             return
         lanes_in_use = list(self.board.lanes.values())
         lanes_in_use += [
@@ -411,15 +438,18 @@ class Ledger:
             for task in run.tasks.values()
             if task.lane is not None
         ]
-        used = {pool.name for lane in lanes_in_use for pool, _ in lane.pools}
+        used = {pool.name for lane in lanes_in_use for pool, _ in lane.slots}
         used |= {pool for _, _, pool in self.lingering}
-        # A bucket that is not full yet still bounds whoever comes next.
-        used |= {name for name, pool in self.pools.items() if pool.used or pool.stored_tat > now}
-        for name in [name for name in self.pools if name not in used]:
-            del self.pools[name]
-        stations = {id(lane.station) for lane in lanes_in_use}
-        for skill in [key for key, each in self.floor.stations.items() if id(each) not in stations]:
-            del self.floor.stations[skill]
+        used |= {
+            name
+            for name, gates in self.slot_gates.items()
+            if not all(gate.idle(now) for gate in gates)
+        }
+        for name in [name for name in self.slot_gates if name not in used]:
+            del self.slot_gates[name]
+        waited_at = {id(lane.worker_gate) for lane in lanes_in_use}
+        for key in [key for key, gate in self.floor.gates.items() if id(gate) not in waited_at]:
+            del self.floor.gates[key]
         for run in self.runs.values():
             # Lanes kept for later point to gates that may be gone.
             run.lanes.clear()
@@ -429,7 +459,7 @@ class Ledger:
     def eligible(self) -> Iterable[TaskEntry]:
         """Waiting tasks that pass every gate but the worker's, all at once: the demand for workers."""
         extra: dict[Gate, int] = {}
-        waiting = [lane for lane in self.board.lanes.values() if lane.parked_at is lane.station]
+        waiting = [lane for lane in self.board.lanes.values() if lane.parked_at is lane.worker_gate]
         ordered: list[tuple[Key, Lane[TaskEntry]]] = []
         for lane in waiting:
             head = lane.head()
@@ -440,13 +470,13 @@ class Ledger:
             room = len(lane)
             for gate in lane.gates:
                 room = min(room, gate.room - extra.get(gate, 0))
-            for pool, slots in lane.pools:
+            for pool, slots in lane.slots:
                 room = min(room, (pool.room - extra.get(pool, 0)) // slots)
             if room <= 0:
                 continue
             for gate in lane.gates:
                 extra[gate] = extra.get(gate, 0) + room
-            for pool, slots in lane.pools:
+            for pool, slots in lane.slots:
                 extra[pool] = extra.get(pool, 0) + room * slots
             members = list(lane.live.values())
             if room < len(members):

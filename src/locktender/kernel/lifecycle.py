@@ -373,7 +373,7 @@ class Lifecycle:
 
     def order_stop(self, entry: TaskEntry, reason: str) -> None:
         worker = self.ledger.floor.workers.get(entry.worker or "")
-        if worker is not None and worker.local:
+        if worker is not None and worker.local and not entry.offered:
             self.journal.stops.append((entry.id, entry.token, reason))
         elif entry.worker is not None:
             order = Order(entry.worker, entry.id, entry.token, "stop", reason)

@@ -2,46 +2,37 @@
 
 `spread` offers to the worker with the most free permits; `pack` fills workers
 in a stable order, so that the last ones drain, go idle and can end themselves.
-Affinity is a preference, never a queue.
+Affinity is a preference: no task waits for the worker it prefers.
 
-One exception to *the most free permits first*: the leader's own worker, which is
-quicker to hand work to than any other, waits a moment for those that have work of
-the same kind in hand while it is well ahead of them (`tally.py`).
+The leader's own worker starts tasks with the commit that decides them only
+while no other live worker could run them. Beside others it gets offers as they
+do: else it would have most of the work, for being near and not for being fast.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Literal
 
 from locktender.base.limits import Placement
 from locktender.base.model import WorkerRow
-from locktender.kernel.gates import UNBOUNDED, Gate
-from locktender.kernel.tally import Tally
+from locktender.kernel.claim import TOTAL
+from locktender.kernel.gates.protocol import UNBOUNDED
+from locktender.kernel.gates.worker import Requirement, WorkerGate
 
-A_SIP = 4
-"""With fewer offers at a time than these, a worker's share is what its answers allow, and nobody waits for it."""
-A_ROUND = 50
-"""What an equal worker is behind beyond so many, or one task for each permit, it need not catch up."""
 HOLD = "hold"
 """The kind of permit of a process that only holds slots for code of its own."""
-MOST_LIKINGS = 10_000
+MAX_OWN_OFFERS = 50
+"""Offers that the leader's own worker may leave unanswered: as many as others claim by default."""
+MAX_AFFINITIES = 10_000
 """Texts of `affinity` whose worker is remembered."""
-PATIENCE_US = 1_000_000
-"""How long an answer is waited for: a poll, if the worker did not hear of the offer."""
 
-
-class Requirement(NamedTuple):
-    """What a task asks of a worker."""
-
-    executor: str
-    step: str
-    signature: str
-    needs: tuple[tuple[str, str], ...]
+NoRoom = Literal["", "draining", "permits", "total", "full", "pressed", "offers", "claim"]
+"""What keeps a worker from getting one more task; empty where nothing does."""
 
 
 class Worker:
-    """A worker as the coordinator sees it. What is in flight is counted from tasks, not believed."""
+    """A worker as the leader sees it. What is in flight is counted from tasks, not from its reports."""
 
     __slots__ = (
         "_fits",
@@ -66,9 +57,9 @@ class Worker:
         self.offered: int = 0
         """Offers it has not answered yet: `claim` bounds these."""
         self.given: int = 0
-        """Of the leader's own worker, which is offered nothing: what it was given in all. `claim` bounds it."""
+        """Of the leader's own worker: how many tasks it has begun in this term. Its `claim` bounds these too."""
         self.silent: bool = False
-        """An offer to it ran out unanswered, and it has answered none since."""
+        """An offer to it expired unanswered, and it has answered none since."""
         self.assigned: int = 0
         self._fits: dict[Requirement, bool] = {}
 
@@ -82,53 +73,48 @@ class Worker:
             self._fits.clear()
         self.row = row
 
-    def fits(self, skill: Requirement) -> bool:
-        known = self._fits.get(skill)
+    def fits(self, requirement: Requirement) -> bool:
+        known = self._fits.get(requirement)
         if known is None:
             row = self.row
-            known = self._fits[skill] = (
-                row.permits.get(skill.executor, 0) != 0
-                and all(row.labels.get(label) == value for label, value in skill.needs)
-                and (row.steps is None or row.steps.get(skill.step) == skill.signature)
+            known = self._fits[requirement] = (
+                row.permits.get(requirement.executor, 0) != 0
+                and all(row.labels.get(label) == value for label, value in requirement.needs)
+                and (row.steps is None or row.steps.get(requirement.step) == requirement.signature)
             )
         return known
 
-    def free(self, executor: str) -> int:
-        """How many more tasks of this kind it may be offered now."""
+    def room(self, executor: str) -> tuple[int, NoRoom]:
+        """How many more tasks of this kind it may get now; where none, the hardest bound."""
         row = self.row
-        if row.draining or executor in row.full:
-            return 0
-        free = self.vacant(executor)
-        if row.share < 100:
-            free = min(free, self._pressed(executor))
-        return min(free, row.claim - self.offered - self.given) if row.claim >= 0 else free
-
-    def _pressed(self, executor: str) -> int:
-        """Under pressure it uses a part of its permits, and at least one: else it might stop for good.
-
-        Where there is no bound there is no part of it: there only the claim is smaller.
-        """
-        row = self.row
-        permits, room = row.permits.get(executor, 0), UNBOUNDED
-        if permits >= 0:
-            room = max(1, permits * row.share // 100) - self.used_by.get(executor, 0)
+        if row.draining:
+            return 0, "draining"
+        permits, used = row.permits.get(executor, 0), self.used_by.get(executor, 0)
+        room = UNBOUNDED - self.used if permits < 0 else permits - used
+        if room <= 0:
+            return 0, "permits"
         if row.total >= 0:
-            room = min(room, max(1, row.total * row.share // 100) - self.used)
-        return room
-
-    def pressed_out(self, executor: str) -> bool:
-        """It has permits left, and uses none of them under the pressure it feels."""
-        return self.row.share < 100 and self._pressed(executor) <= 0
-
-    def size(self, executor: str) -> int:
-        """Permits in all."""
-        permits, total = self.row.permits.get(executor, 0), self.row.total
-        size = UNBOUNDED if permits < 0 else permits
-        return max(1, size if total < 0 else min(size, total))
-
-    def usable(self, executor: str) -> int:
-        """Permits in all, under the pressure it feels."""
-        return max(1, self.size(executor) * self.row.share // 100)
+            room = min(room, row.total - self.used)
+            if room <= 0:
+                return 0, "total"
+        if row.full and (executor in row.full or TOTAL in row.full):
+            return 0, "full"
+        if row.share < 100:
+            # Under pressure it uses a part of its permits, and at least one: else it might stop for good.
+            # Where there is no bound there is no part of it: there only the claim is smaller.
+            if permits >= 0:
+                room = min(room, max(1, permits * row.share // 100) - used)
+            if row.total >= 0:
+                room = min(room, max(1, row.total * row.share // 100) - self.used)
+            if room <= 0:
+                return 0, "pressed"
+        if row.claim >= 0:
+            room = min(room, row.claim - self.offered - self.given)
+        if self.local:
+            room = min(room, MAX_OWN_OFFERS - self.offered)
+        if room <= 0:
+            return 0, "offers" if self.offered else "claim"
+        return room, ""
 
     def vacant(self, executor: str) -> int:
         """Permits not in use, whatever it claims at the moment: how busy it is."""
@@ -137,27 +123,6 @@ class Worker:
         vacant = UNBOUNDED - self.used if permits < 0 else permits - self.used_by.get(executor, 0)
         return min(vacant, row.total - self.used) if row.total >= 0 else vacant
 
-    def sips(self, executor: str) -> bool:
-        """It has permits for more than the few tasks it takes at a time: answers bound it, not bodies."""
-        row = self.row
-        return executor not in row.full and 0 < row.claim < min(A_SIP, self.size(executor))
-
-
-class WorkerGate(Gate):
-    """Where lanes wait for a worker with one skill."""
-
-    __slots__ = ("floor", "skill", "tally")
-
-    def __init__(self, skill: Requirement, floor: WorkerSet) -> None:
-        super().__init__("worker", skill.step, -1)
-        self.skill: Requirement = skill
-        self.floor: WorkerSet = floor
-        self.tally: Tally = Tally()
-
-    @property
-    def room(self) -> int:
-        return 1 if self.floor.pick(self.skill) is not None else 0
-
 
 class WorkerSet:
     """All workers, in a stable order."""
@@ -165,36 +130,27 @@ class WorkerSet:
     def __init__(self, placement: Placement = "spread") -> None:
         self.placement: Placement = placement
         self.workers: dict[str, Worker] = {}
-        self.stations: dict[Requirement, WorkerGate] = {}
-        self.now: int = 0
-        """Of the cycle that decides."""
-        self.held_until: int | None = None
-        """When whoever waits for an answer that does not come is to be looked at again."""
-        self.unequal: bool = False
-        """The leader's own worker is one of several: shares are counted."""
-        self._ended: dict[WorkerGate, None] = {}
-        """Stations of which the last task in flight has ended since the last decision."""
+        self.gates: dict[Requirement, WorkerGate] = {}
         self._ordered: list[Worker] = []
-        self._liked: dict[str, str] = {}
-        """Text of `affinity` → the worker that last had a task with it; who was asked for last stands last."""
+        self._preferred: dict[str, str] = {}
+        """Text of `affinity` → the worker that last had a task with it, the latest last."""
 
-    def station(self, skill: Requirement) -> WorkerGate:
-        station = self.stations.get(skill)
-        if station is None:
-            station = self.stations[skill] = WorkerGate(skill, self)
-        return station
+    def gate(self, requirement: Requirement) -> WorkerGate:
+        gate = self.gates.get(requirement)
+        if gate is None:
+            gate = self.gates[requirement] = WorkerGate(requirement, self.pick)
+        return gate
 
     def put(self, row: WorkerRow, *, local: bool = False) -> Worker:
         worker = self.workers.get(row.id)
         if worker is None:
             worker = Worker(row, local=local)
-            # It starts at the present: light load must not all go to whoever came last.
+            # It starts at the present: light load must not all go to the newest worker.
             worker.assigned = min((each.assigned for each in self._ordered), default=0)
             self.workers[row.id] = worker
             self._ordered = sorted(
                 self.workers.values(), key=lambda each: (each.row.since, each.id)
             )
-            self._compare()
         else:
             worker.describe(row)
         return worker
@@ -202,109 +158,57 @@ class WorkerSet:
     def drop(self, worker_id: str) -> Worker | None:
         worker = self.workers.pop(worker_id, None)
         self._ordered = [each for each in self._ordered if each.id != worker_id]
-        for station in self.stations.values():
-            station.tally.forget(worker_id)
-        self._compare()
         return worker
 
-    def _compare(self) -> None:
-        self.unequal = len(self._ordered) > 1 and any(each.local for each in self._ordered)
-        if not self.unequal:
-            # What is in flight now ends while nobody counts.
-            for station in self.stations.values():
-                station.tally.clear()
+    def alone(self, worker: Worker, requirement: Requirement) -> bool:
+        """Whether `worker` is the only one that could take such a task."""
+        return len(self._ordered) == 1 or not any(
+            other is not worker and not other.row.draining and other.fits(requirement)
+            for other in self._ordered
+        )
 
-    def liked(self, affinity: str) -> str | None:
+    def preferred(self, affinity: str) -> str | None:
         """The worker that last had a task with this text, of whatever run."""
-        return self._liked.get(affinity)
+        return self._preferred.get(affinity)
 
-    def likes(self, affinity: str, worker: str) -> None:
-        """A task with this text goes to `worker`: what it has warm is there from now on."""
-        self._liked.pop(affinity, None)
-        self._liked[affinity] = worker
-        if len(self._liked) > MOST_LIKINGS:
-            del self._liked[next(iter(self._liked))]
+    def prefer(self, affinity: str, worker: str) -> None:
+        """A task with this text goes to `worker`: its caches are warm for the next one."""
+        self._preferred.pop(affinity, None)
+        self._preferred[affinity] = worker
+        if len(self._preferred) > MAX_AFFINITIES:
+            del self._preferred[next(iter(self._preferred))]
 
-    def pick(self, skill: Requirement, prefer: str | None = None) -> Worker | None:
-        executor = skill.executor
+    def pick(self, requirement: Requirement, prefer: str | None = None) -> Worker | None:
+        """The worker that gets the next such task; None where none has room."""
+        executor = requirement.executor
         if prefer is not None:
-            liked = self.workers.get(prefer)
+            known = self.workers.get(prefer)
             if (
-                liked is not None
-                and not liked.silent
-                and liked.fits(skill)
-                and liked.free(executor) > 0
+                known is not None
+                and not known.silent
+                and known.fits(requirement)
+                and known.room(executor)[0] > 0
             ):
-                return liked
-        best = self._best(skill)
-        if (
-            best is not None
-            and best.local
-            and self.unequal
-            and self.placement == "spread"
-            and self._awaits(best, skill)
-        ):
-            # Nor does a silent one get it: the wait is shorter than that one's would be.
-            other = self._best(skill, but=best)
-            return None if other is None or other.silent else other
-        return best
-
-    def _best(self, skill: Requirement, but: Worker | None = None) -> Worker | None:
-        executor = skill.executor
+                return known
         best: Worker | None = None
         silent: Worker | None = None
         most_vacant = 0
         for worker in self._ordered:
-            if worker is but or not worker.fits(skill):
-                continue
-            if worker.free(executor) <= 0:
+            if not worker.fits(requirement) or worker.room(executor)[0] <= 0:
                 continue
             if worker.silent:
-                # It lives but left an offer unanswered: only where nobody else can take the task.
+                # It lives but left an offer unanswered: only where no other worker can take the task.
                 silent = silent or worker
                 continue
             if self.placement == "pack":
                 return worker
             vacant = worker.vacant(executor)
-            # Ties go to whoever has had the least, so that light load is spread too.
+            # Ties go to the worker that has had the least, so that light load is spread too.
             if vacant > most_vacant or (
                 best is not None and vacant == most_vacant and worker.assigned < best.assigned
             ):
                 best, most_vacant = worker, vacant
         return best or silent
-
-    def _awaits(self, own: Worker, skill: Requirement) -> bool:
-        """Whether the leader's own worker is to wait: it is ahead of an equal one that is about to be heard of."""
-        tally, executor = self.station(skill).tally, skill.executor
-        size = own.usable(executor)
-        for other in self._ordered:
-            if other is own:
-                continue
-            until = tally.awaited_until(other.id, own.id, PATIENCE_US)
-            # One with fewer permits rightly gets fewer; against one without bound, as if it had as many.
-            others = min(size, other.usable(executor))
-            if until is None or not tally.ahead(own.id, other.id, size, others):
-                continue
-            if not other.fits(skill):
-                continue
-            others = max(1, others - tally.stuck(other.id, own.id, self.now))
-            tally.forgive(own.id, other.id, size, others, min(others, A_ROUND))
-            if not tally.ahead(own.id, other.id, size, others):
-                continue
-            if (
-                other.silent
-                or other.row.draining
-                or other.sips(executor)
-                # Later than patience allows only where a clock was set back.
-                or not self.now < until <= self.now + PATIENCE_US
-                or tally.slower(other.id, own.id)
-            ):
-                tally.excuse(own.id, other.id, size, others)
-                continue
-            held = self.held_until
-            self.held_until = until if held is None else min(held, until)
-            return True
-        return False
 
     def take(self, worker: Worker, executor: str, *, offered: bool) -> None:
         worker.used += 1
@@ -316,7 +220,7 @@ class WorkerSet:
             worker.given += 1
 
     def give_back(self, worker_id: str, executor: str, *, offered: bool) -> list[WorkerGate]:
-        """A permit is free again: the stations where somebody may now be served."""
+        """A permit is free again: the gates where a lane may be served now."""
         worker = self.workers.get(worker_id)
         if worker is None:
             return []
@@ -336,34 +240,15 @@ class WorkerSet:
         worker.silent = False
         return self.waiting_for(worker, None)
 
-    def left(self, station: WorkerGate, worker: str, task: int) -> None:
-        """A task given at `station` is no longer in flight."""
-        station.tally.left(worker, task)
-        if station.tally.in_flight == 0:
-            self._ended[station] = None
-
-    def decided(self) -> None:
-        """Whatever could be given was: where there was nothing, a piece of work is done."""
-        for station in self._ended:
-            if station.tally.in_flight == 0 and not station.parked:
-                station.tally.begin_anew()
-        self._ended.clear()
-
-    def patience_ends(self) -> list[WorkerGate]:
-        """Stations where somebody waits although an answer, awaited until now, has not come."""
-        if self.held_until is None or self.now < self.held_until:
-            return []
-        self.held_until = None
-        return [station for station in self.stations.values() if station.parked]
-
     def waiting_for(self, worker: Worker, executor: str | None) -> list[WorkerGate]:
+        """Gates where a lane waits that `worker` may serve now."""
         return [
-            station
-            for station in self.stations.values()
-            if station.parked
-            and (executor is None or worker.row.total >= 0 or station.skill.executor == executor)
-            and worker.fits(station.skill)
+            gate
+            for gate in self.gates.values()
+            if gate.parked
+            and (executor is None or worker.row.total >= 0 or gate.requirement.executor == executor)
+            and worker.fits(gate.requirement)
         ]
 
-    def matching(self, skill: Requirement) -> Iterable[Worker]:
-        return (worker for worker in self._ordered if worker.fits(skill))
+    def matching(self, requirement: Requirement) -> Iterable[Worker]:
+        return (worker for worker in self._ordered if worker.fits(requirement))

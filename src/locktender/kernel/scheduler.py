@@ -112,8 +112,8 @@ class Scheduler:
         for row in workers:
             self.put_worker(row, local=row.id == local)
         for bucket in buckets:
-            pool = self.ledger.pool(bucket.pool)
-            pool.restore(bucket.tat, pool.rate)
+            for gate in self.ledger.gates_of(bucket.pool):
+                gate.restore(bucket)
         for linger in lingers:
             self.ledger.linger(linger)
             self.lives.timers.set(linger.until, "linger", linger.task)
@@ -140,8 +140,7 @@ class Scheduler:
                 self.journal.tell(NOBODY, Change("limit", 0, "", "in_force", 0, data))
         self._rules = rules
         if limits != self.ledger.limits:
-            for pool in self.ledger.set_limits(limits, now):
-                self.journal.commit.buckets.append(Bucket(pool.name, pool.stored_tat))
+            self.journal.commit.buckets += self.ledger.set_limits(limits, now)
 
     def put_worker(self, row: WorkerRow, *, local: bool = False) -> None:
         known = self.ledger.floor.workers.get(row.id)
@@ -283,7 +282,7 @@ class Scheduler:
         entry = self.lives.tasks.get(task)
         if entry is None or entry.token != token or entry.state != TaskState.SCHEDULED:
             return
-        self.ledger.accepted(entry, started_at)
+        self.ledger.accepted(entry)
         entry.state = TaskState.RUNNING
         entry.attempt += 1
         entry.started_at = started_at
@@ -336,8 +335,6 @@ class Scheduler:
             self.stale_facts += 1
             return False
         before = entry.state
-        if before == TaskState.RUNNING:
-            self.ledger.ran(entry, at or now)
         if state == TaskState.HANDED_BACK and error is not None:
             # For a worker that ended with the body inside: as if it had been lost at that moment.
             self._release_lost(entry, at or now, now)
@@ -398,9 +395,9 @@ class Scheduler:
         for head in self.ledger.decide_runs(now, budget):
             self._start_run(head, now)
         starts: list[TaskEntry] = []
-        for entry, worker in self.ledger.decide_tasks(now, budget):
-            self._granting.grant(entry, worker, now)
-            if worker.local:
+        for entry, worker, offered in self.ledger.decide_tasks(now, budget):
+            self._granting.grant(entry, worker, now, offered=offered)
+            if not offered:
                 starts.append(entry)
         return self._hand_over(starts, now)
 
@@ -429,7 +426,7 @@ class Scheduler:
             journal.commit.reservations = [
                 Reservation(waiter.id, pool.name, slots)
                 for lane, waiter in islice(board.reserved.items(), MOST_RESERVATIONS)
-                for pool, slots in lane.pools
+                for pool, slots in lane.slots
             ]
         self._swept = False
         if self.ledger.lingering_changed:
@@ -444,12 +441,7 @@ class Scheduler:
         self._ended_queued.clear()
         self._reprioritised.clear()
         stops, withdrawals, ended = journal.stops, journal.withdrawals, journal.ended_runs
-        wakes = [
-            self.lives.timers.next(),
-            board.next_wake(),
-            self.ledger.queue.next_wake(),
-            self.ledger.floor.held_until,
-        ]
+        wakes = [self.lives.timers.next(), board.next_wake(), self.ledger.queue.next_wake()]
         return Cycle(
             journal.close(now),
             starts,

@@ -7,10 +7,11 @@ from locktender.base.model import Failure, RunRow
 from locktender.base.states import RunState, TaskState
 from locktender.kernel.demand import Demand, WaitingTasks, demand_of
 from locktender.kernel.entries import TaskEntry
-from locktender.kernel.gate_names import counted, gate_name
-from locktender.kernel.gates import Lane
+from locktender.kernel.gate_names import counted
+from locktender.kernel.gates.protocol import Lane
+from locktender.kernel.gates.worker import Requirement, WorkerGate
 from locktender.kernel.lifecycle import Lifecycle
-from locktender.kernel.placement import HOLD, Requirement, WorkerGate
+from locktender.kernel.placement import HOLD
 from locktender.kernel.timers import Kind
 
 SWEEP_AGAIN_US = 1_000_000
@@ -83,22 +84,20 @@ class Timeouts:
 
     def _in_the_way(self, entry: TaskEntry, lane: Lane[TaskEntry], now: int) -> str:
         """Asked anew: where a new leader has decided nothing yet, no lane is parked anywhere."""
-        gate, reason = self._ledger.board.blocked_by(lane, entry, now)
-        if gate is None and lane.station is not None and lane.station.room <= 0:
-            gate = lane.station
-        return gate_name(gate, reason)
+        block = next(self._ledger.board.blocks(lane, entry, now), None)
+        return "its turn" if block is None else block.name
 
     def _dispatch_deadline(self, entry: TaskEntry, now: int) -> None:
         lane = entry.lane
         if (
             lane is None
-            or lane.parked_at is not lane.station
-            or not isinstance(lane.station, WorkerGate)
+            or lane.parked_at is not lane.worker_gate
+            or not isinstance(lane.worker_gate, WorkerGate)
         ):
             # Another gate blocks it at the moment: only waiting for a worker counts.
             self._timers.set(now + SWEEP_AGAIN_US, "dispatch_deadline", entry.id, entry.eligible_at)
             return
-        skill = lane.station.skill
+        skill = lane.worker_gate.requirement
         floor = self._ledger.floor
         wanted = (
             ", ".join(f"{label}={value}" for label, value in skill.needs) or f"step {skill.step}"
@@ -123,8 +122,9 @@ class Timeouts:
                 self._journal.save(entry)
                 at = now + self._lives.dispatch_deadline_of(entry)
                 self._timers.set(at, "dispatch_deadline", entry.id, now)
-            if entry.lane is not None and isinstance(entry.lane.station, WorkerGate):
-                skill, since = entry.lane.station.skill, entry.eligible_at or now
+            if entry.lane is not None and isinstance(entry.lane.worker_gate, WorkerGate):
+                skill = entry.lane.worker_gate.requirement
+                since = entry.eligible_at or now
                 tasks, first = waiting.get(skill, (0, since))
                 waiting[skill] = WaitingTasks(tasks + 1, min(first, since))
         return demand_of(self._ledger.floor, waiting)

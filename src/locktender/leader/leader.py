@@ -263,6 +263,8 @@ class Leader:
                 )
             for _, token, _ in cycle.stops:
                 own.stop(token, "cancel")
+            if orders := [order for order in cycle.commit.orders if order.worker == own.id]:
+                own.receive(orders)
         for to in (TaskState.REQUESTED, TaskState.CANCELLED):
             wanted = [(task, token) for task, token, target in cycle.withdrawals if target == to]
             if wanted:

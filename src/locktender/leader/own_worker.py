@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal, Protocol
 
+from locktender.base.changes import Order
 from locktender.base.graph import Node
 from locktender.base.model import WorkerRow
 
@@ -12,7 +13,8 @@ from locktender.base.model import WorkerRow
 class OwnWorker(Protocol):
     """The worker of the leader's process, under the id that it joined with.
 
-    It accepts nothing: what a commit of the leader starts here is running when the commit is written.
+    While it is the only worker that fits, what a commit of the leader starts here is running when the
+    commit is written. Beside others it gets offers and answers them like any worker.
     """
 
     draining: bool
@@ -39,3 +41,6 @@ class OwnWorker(Protocol):
         ...
 
     def stop(self, token: int, reason: Literal["cancel"]) -> None: ...
+    def receive(self, orders: list[Order]) -> None:
+        """Orders that the leader committed for it: a store notifies no process of its own commits."""
+        ...

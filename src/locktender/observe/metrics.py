@@ -17,7 +17,6 @@ from typing import Final
 
 from locktender.base.model import WorkerRow
 from locktender.kernel.demand import Demand
-from locktender.kernel.gate_names import gate_name
 from locktender.kernel.ledger import Ledger
 from locktender.kernel.scheduler import Cycle
 
@@ -104,7 +103,7 @@ class Metrics:
         if self._ledger is not None:
             for lane in self._ledger.board.lanes.values():
                 if lane.parked_at is not None:
-                    kind = gate_name(lane.parked_at).partition(":")[0]
+                    kind = lane.parked_at.kind
                     found[kind] = found.get(kind, 0) + len(lane)
         return found
 

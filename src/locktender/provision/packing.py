@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from locktender.kernel.demand import Want
 from locktender.kernel.gate_names import counted
-from locktender.kernel.gates import UNBOUNDED
+from locktender.kernel.gates.protocol import UNBOUNDED
 from locktender.kernel.placement import Requirement
 from locktender.provision.protocol import Capacity
 

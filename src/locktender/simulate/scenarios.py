@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
 
 from locktender.base.changes import TaskRow
 from locktender.base.clock import MILLISECOND, SECOND
@@ -89,10 +91,7 @@ def _random_pools(draw: random.Random) -> Iterable[PoolNeed]:
 def random_rules(draw: random.Random, world: SimWorld) -> None:
     for pool in POOLS:
         if draw.random() < 0.8:
-            rule: dict[str, object] = {"limit": draw.randint(2, 5)}
-            if draw.random() < 0.2:
-                rule["rate"] = {"count": draw.randint(5, 20), "per_us": SECOND, "burst": 3}
-            world.set_rule("pool", pool, rule)
+            world.set_rule("pool", pool, _random_pool_rule(draw))
     world.set_rule("pool", "tenant[*]", {"limit": draw.randint(1, 3)})
     world.set_rule("runs", "", {"limit": draw.choice([-1, 2, 5])})
     if draw.random() < 0.5:
@@ -112,6 +111,13 @@ def random_rules(draw: random.Random, world: SimWorld) -> None:
     if draw.random() < 0.3:
         world.set_rule("engine", "placement", {"value": "pack"})
     world.set_rule("engine", "max_bypass", {"value": draw.choice([2, 4, 16])})
+
+
+def _random_pool_rule(draw: random.Random) -> dict[str, object]:
+    rule: dict[str, object] = {"limit": draw.randint(2, 5)}
+    if draw.random() < 0.2:
+        rule["rate"] = {"count": draw.randint(5, 20), "per_us": SECOND, "burst": 3}
+    return rule
 
 
 def random_world(seed: int) -> SimWorld:
@@ -211,3 +217,46 @@ def violations(world: SimWorld, *, complete: bool = True) -> list[Violation]:
         complete=complete,
     )
     return check(history)
+
+
+class GateScenario(NamedTuple):
+    """A small world in which tasks wait at a gate of one kind."""
+
+    node: Node
+    rules: Mapping[tuple[str, str], object] = MappingProxyType({})
+    runs: int = 1
+    max_parallel: int | None = None
+    permits: int = 100
+
+    def world(self, seed: int = 0) -> SimWorld:
+        behaviour = Behaviour(duration=lambda _rng, _node: 10 * MILLISECOND)
+        made = SimWorld(seed, behaviour)
+        for (kind, name), rule in self.rules.items():
+            made.set_rule(kind, name, rule)
+        made.add_worker("w0", {"async": self.permits})
+        made.lead()
+        flow = Graph("flow", (self.node,), max_parallel=self.max_parallel)
+        for _ in range(self.runs):
+            made.submit(flow, consts=b"[[1,2,3,4,5]]", tags={"tenant": "acme"})
+        return made
+
+
+def _five(**options: Any) -> Node:
+    return Node("a", "a", executor="async", over=Const(0), args=(Item(),), **options)
+
+
+_ONE_SLOT = (PoolNeed("db", 1),)
+_SLOW = {"count": 10, "per_us": SECOND, "burst": 1}
+
+GATE_SCENARIOS: Final[dict[str, GateScenario]] = {
+    "runs": GateScenario(_five(), {("runs", ""): {"limit": 1}}, runs=3),
+    "tag": GateScenario(
+        _five(), {("tag", "tenant=*"): {"key": "tenant", "per_value": True, "limit": 1}}, runs=3
+    ),
+    "run": GateScenario(_five(), max_parallel=2),
+    "window": GateScenario(_five(window=2)),
+    "pool": GateScenario(_five(pools=_ONE_SLOT), {("pool", "db"): {"limit": 2}}),
+    "rate": GateScenario(_five(pools=_ONE_SLOT), {("pool", "db"): {"limit": 9, "rate": _SLOW}}),
+    "worker": GateScenario(_five(), permits=2),
+}
+"""By the gate's kind."""

@@ -41,6 +41,8 @@ class SimBody:
     start: int
     end: int = 0
     state: str = ""
+    offered: bool = True
+    """Its worker accepted it; else the leader started it in its own process, and writes its end."""
 
 
 @dataclass(slots=True)
@@ -244,10 +246,10 @@ class SimWorld:
             self.model.workers[name] = msgspec.structs.replace(row, leaves=leaves)
         self.kill_worker(name)
 
-    def _start(self, worker: SimWorker, row: TaskRow) -> None:
+    def _start(self, worker: SimWorker, row: TaskRow, *, offered: bool = True) -> None:
         node = self.model.graphs[self.model.runs[run_of(row.id)].graph].nodes[row.node]
         pools = msgspec.json.decode(row.held or b"{}", type=dict[str, int])
-        body = SimBody(row.id, row.token, worker.id, node, pools, self.now)
+        body = SimBody(row.id, row.token, worker.id, node, pools, self.now, offered=offered)
         worker.running[row.token] = body
         self.bodies.append(body)
         took = max(1, self.behaviour.duration(self.random, node))
@@ -274,14 +276,14 @@ class SimWorld:
             if state in (TaskState.FAILED, TaskState.TIMED_OUT)
             else None
         )
-        if worker.local and self.conductor is not None:
+        if not body.offered and self.conductor is not None:
             self._local_ends.append((row.id, row.token, state, output, error))
         else:
             self.model.finish(worker.id, row.id, row.token, state, self.now, output, error)
         self.poke()
 
     def _obey(self, worker: SimWorker) -> None:
-        """A worker in another process reads its orders."""
+        """A worker reads its orders."""
         if not worker.alive or worker.deaf:
             return
         for order in [each for key, each in self.model.orders.items() if key[0] == worker.id]:
@@ -437,7 +439,7 @@ class SimWorld:
         for entry in cycle.starts:
             worker = self.workers[entry.worker or ""]
             if worker.alive:
-                self._start(worker, self.model.tasks[entry.id])
+                self._start(worker, self.model.tasks[entry.id], offered=False)
         for task, token, _ in cycle.stops:
             for worker in self.workers.values():
                 if worker.local and worker.alive:

@@ -5,8 +5,8 @@ that no other worker starts them beside us. A thread cannot be stopped: if one s
 process ends; in a process that is the user's own (embedded) the worker can write nothing and takes no work
 until that thread has ended. Then it joins again, under a new id.
 
-While another process leads, the worker accepts its offers and writes the ends of its attempts itself, in
-batches. While this process leads, both go with the leader's commits; an attempt that crosses from one to the
+The worker accepts offers and writes the ends of those attempts itself, in batches. What a leader in this process
+starts without an offer, it also ends with its own commits; an attempt that crosses from one to the
 other is fenced by its token.
 
 From the moment a worker is told to end, each renewal of its lease carries its *drain list* (`WorkerRow.leaves`):
@@ -25,7 +25,7 @@ from typing import Protocol
 import msgspec
 
 from locktender.base.background import BackgroundTasks, end_tasks, repeat_forever
-from locktender.base.changes import End
+from locktender.base.changes import End, Order
 from locktender.base.clock import Clock
 from locktender.base.config import Settings
 from locktender.base.errors import LocktenderError
@@ -62,6 +62,10 @@ class OwnLeader(Protocol):
 
     def ended(self, end: End) -> None:
         """An attempt of the worker ended: the leader's next commit writes it."""
+        ...
+
+    def wake(self) -> None:
+        """The worker wrote something that the leader should read."""
         ...
 
     def worker_changed(self) -> None:
@@ -300,10 +304,19 @@ class Membership:
 
     def deliver(self, end: End) -> None:
         """An attempt of the worker ended."""
-        if self._leader is not None:
+        # The leader may not have read yet that an offer was accepted: that end is the worker's to write.
+        accepted = self.offers.ended(end.token)
+        if not accepted and self._leader is not None:
             self._leader.ended(end)
         else:
             self._write([end])
+
+    def wake_leader(self) -> None:
+        if self._leader is not None:
+            self._leader.wake()
+
+    def receive(self, orders: list[Order]) -> None:
+        self._background.start(self.offers.receive(orders), "answer offers")
 
     def _write(self, ends: list[End]) -> None:
         self._unwritten += ends
@@ -330,6 +343,7 @@ class Membership:
         self._unwritten = [end for end in self._unwritten if end.worker == own]
         if batch := self._unwritten[:MAX_ENDS_PER_WRITE]:
             stale = await self._store.finish(Finish(own, batch))
+            self.wake_leader()
             # By token, not by place: a lease that was lost meanwhile has emptied the list.
             done = {end.token for end in batch}
             self._unwritten = [end for end in self._unwritten if end.token not in done]

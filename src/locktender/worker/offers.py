@@ -1,4 +1,4 @@
-"""What a leader in another process has for this process's worker: offers, stops and drains.
+"""What a leader, in this process or another, has for this process's worker: offers, stops and drains.
 
 Offers are accepted or declined, attempts stopped, the worker drained. An offer whose acceptance got no answer
 is *unanswered*: the store may say that we run it. It is accepted again until there is an answer, because a
@@ -19,9 +19,10 @@ from typing import NoReturn, Protocol
 import msgspec
 
 from locktender.base.background import repeat_forever
-from locktender.base.changes import End
+from locktender.base.changes import End, Order
 from locktender.base.clock import SECOND
 from locktender.base.config import Settings
+from locktender.base.errors import StoreError
 from locktender.base.graph import Graph
 from locktender.base.states import TaskState
 from locktender.kernel import render
@@ -46,9 +47,8 @@ class OfferHost(Protocol):
     def worker(self) -> LocalWorker: ...
     @property
     def has_lease(self) -> bool: ...
-    @property
-    def leads(self) -> bool:
-        """This process leads: its tasks come with the leader's own commits."""
+    def wake_leader(self) -> None:
+        """Offers were answered: a leader in this process is not notified of the worker's writes."""
         ...
 
     async def drain(self) -> None: ...
@@ -66,6 +66,8 @@ class OfferHandler:
         self._unanswered: dict[int, int] = {}
         """Token → task."""
         self._declined: dict[int, None] = {}
+        self._accepted: set[int] = set()
+        """Tokens of attempts that were started as offers and have not ended."""
         self._answering = asyncio.Lock()
         self._graphs: dict[str, Graph] = {}
 
@@ -80,6 +82,13 @@ class OfferHandler:
     def forget(self) -> None:
         """The lease is lost: other workers get these tasks."""
         self._unanswered.clear()
+        self._accepted.clear()
+
+    def ended(self, token: int) -> bool:
+        """An attempt ended. Whether it was accepted here: then the worker writes its end itself."""
+        accepted = token in self._accepted
+        self._accepted.discard(token)
+        return accepted
 
     async def settled(self, seconds: float) -> None:
         """Returns when the offers that are being accepted right now are started, or after `seconds`."""
@@ -98,16 +107,23 @@ class OfferHandler:
             return
         if self._unanswered:
             await self._answer([(task, token) for token, task in self._unanswered.items()])
-        if self._host.leads:
-            return
         if heard.offers:
             await self._answer(heard.offers)
         if heard.look:
             await self._read()
 
     async def _read(self) -> None:
+        await self._carry_out(await self._store.orders(self._host.worker.id))
+
+    async def receive(self, orders: list[Order]) -> None:
+        """Orders of the leader in this process."""
+        try:
+            await self._carry_out(orders)
+        except StoreError as error:
+            log.warning("failed to answer offers, they are read again: %s", error)
+
+    async def _carry_out(self, orders: list[Order]) -> None:
         worker = self._host.worker
-        orders = await self._store.orders(worker.id)
         if offers := [(order.task, order.token) for order in orders if order.kind == "offer"]:
             await self._answer(offers)
         for order in orders:
@@ -140,6 +156,7 @@ class OfferHandler:
                 await self._decline(worker, declined)
             if accepted:
                 await self._accept(worker, accepted)
+            self._host.wake_leader()
         finally:
             worker.accepting(0)
 
@@ -178,6 +195,7 @@ class OfferHandler:
 
     def _start(self, worker: LocalWorker, accepted: Started) -> None:
         row = accepted.task
+        self._accepted.add(row.token)
         graph = self._graphs.get(accepted.graph)
         if graph is None:
             raise LookupError(f"its graph {accepted.graph} cannot be read")

@@ -18,7 +18,7 @@ import msgspec
 
 from locktender.base import version
 from locktender.base.background import BackgroundTasks
-from locktender.base.changes import End
+from locktender.base.changes import End, Order
 from locktender.base.clock import Clock
 from locktender.base.config import Settings
 from locktender.base.errors import LocktenderError
@@ -49,6 +49,7 @@ class WorkerHost(Protocol):
     """What a worker needs of the membership it works under."""
 
     def deliver(self, end: End) -> None: ...
+    def receive(self, orders: list[Order]) -> None: ...
     def attempts_changed(self) -> None:
         """An attempt was started or has ended."""
         ...
@@ -312,6 +313,10 @@ class LocalWorker:
         """Locks that say this worker is alive: free only when its last child is gone too."""
         fd = self._host.live_fd(self.id)
         return [self._work_root.lock_fd, *([] if fd is None else [fd])]
+
+    def receive(self, orders: list[Order]) -> None:
+        """Orders that the leader of this process committed for it."""
+        self._host.receive(orders)
 
     def stop(self, token: int, reason: StopReason) -> None:
         executor = self._where.get(token)

@@ -117,6 +117,17 @@ _CEILINGS: Final[tuple[type[CeilingRule], ...]] = (
     Window,
 )
 
+GATE_RULES: Final[dict[str, type[Rule]]] = {
+    "runs": RunCeiling,
+    "tag": RunCeiling,
+    "run": RunParallelism,
+    "window": Window,
+    "pool": PoolCeiling,
+    "rate": Rates,
+    "worker": Permits,
+}
+"""The rule that checks a gate's bound, by the gate's kind."""
+
 RULES: Final[tuple[type[Rule], ...]] = (
     LegalEdge,
     *_CEILINGS,

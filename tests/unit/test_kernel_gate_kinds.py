@@ -1,0 +1,64 @@
+"""Every kind of gate has its rows, its text, its checker rule and its scenario, and they work together."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from locktender.kernel.explain import Typical, explain_task
+from locktender.kernel.explain_runs import explain_queued
+from locktender.kernel.gates import KINDS
+from locktender.simulate.build import line_before, settle
+from locktender.simulate.scenarios import GATE_SCENARIOS
+from locktender.simulate.world import SimWorld
+
+CHECK = Path(__file__).parents[2] / "tools" / "check_gates.py"
+
+
+def run_check(before: str = "") -> subprocess.CompletedProcess[str]:
+    code = f"{before}\nimport runpy; runpy.run_path({str(CHECK)!r}, run_name='__main__')"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+def test_every_kind_is_complete():
+    assert run_check().returncode == 0
+
+
+def test_a_kind_that_lacks_its_parts_is_refused():
+    done = run_check("from locktender.kernel.gates import KINDS; KINDS['budget'] = KINDS['pool']")
+    assert done.returncode == 1
+    assert "gate kind 'budget' has no text" in done.stderr
+    assert "gate kind 'budget' has no checker rule" in done.stderr
+    assert "gate kind 'budget' has no scenario" in done.stderr
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tasks_wait_at_the_gate_of_this_kind_and_are_told_so(kind: str):
+    sim = GATE_SCENARIOS[kind].world()
+    found: set[str] = set()
+    original = sim._act
+
+    def act(*arguments: object) -> None:
+        original(*arguments)  # type: ignore[arg-type]
+        found.update(kinds_explained(sim))
+
+    sim._act = act  # type: ignore[method-assign]
+    settle(sim)
+    assert kind in found
+
+
+def kinds_explained(sim: SimWorld) -> set[str]:
+    lead = sim.conductor
+    if lead is None:
+        return set()
+    reasons = [
+        reason
+        for entry in lead.lives.tasks.values()
+        for reason in explain_task(lead, entry, Typical(), sim.now)
+    ]
+    for head in lead.ledger.heads.values():
+        reasons += explain_queued(lead, head, Typical(), line_before(lead, head), sim.now)
+    return {reason.gate.partition(":")[0] for reason in reasons}
