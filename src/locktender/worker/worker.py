@@ -28,9 +28,8 @@ from locktender.observe.metrics import Metrics
 from locktender.store.blob_values import BlobValues, has_blob
 from locktender.store.protocol import Store
 from locktender.worker.executors.async_ import AsyncExecutor
-from locktender.worker.executors.process import ProcessExecutor
 from locktender.worker.executors.protocol import Attempt, Executor, Outcome, StopReason
-from locktender.worker.executors.thread import ThreadExecutor
+from locktender.worker.executors.registry import EXECUTORS, ExecutorSetup
 from locktender.worker.executors.workdirs import WorkRoot
 from locktender.worker.lifetime import NO_END, Lifetime
 from locktender.worker.loop_lag import LoopLag
@@ -323,25 +322,18 @@ class LocalWorker:
     def _executor(self, kind: str) -> Executor:
         executor = self._executors.get(kind)
         if executor is None:
-            permits, clock = self._permits[kind], self._clock
             limit = self._settings.max_value_bytes
-            if kind == "async":
-                executor = AsyncExecutor(permits, clock=clock, max_result=limit)
-            elif kind == "thread":
-                executor = ThreadExecutor(permits, clock=clock, max_result=limit)
-            else:
-                executor = ProcessExecutor(
-                    permits, clock=clock, max_result=limit, keep_fds=self._inherited()
-                )
-                # From its first child on: this worker may stand still before the next renewal.
-                executor.extend(self._lives_until_us)
+            setup = ExecutorSetup(self._permits[kind], self._clock, limit, self._inherited())
+            executor = EXECUTORS[kind](setup)
+            # From its first body on: this worker may freeze before the next renewal.
+            executor.extend(self._lives_until_us)
             self._executors[kind] = executor
         return executor
 
-    def _inherited(self) -> list[int]:
+    def _inherited(self) -> tuple[int, ...]:
         """Locks that say this worker lives: free only when its last child is gone too."""
         fd = None if self.live_fd is None else self.live_fd(self.id)
-        return [self._work_root.lock_fd, *([] if fd is None else [fd])]
+        return (self._work_root.lock_fd, *(() if fd is None else (fd,)))
 
     def stop(self, token: int, reason: StopReason) -> None:
         executor = self._where.get(token)
@@ -355,8 +347,7 @@ class LocalWorker:
         self._lives_until_us = deadline_us
         held_back, self._held_back = self._held_back, []
         self.launch(held_back)
-        executor = self._executors.get("process")
-        if isinstance(executor, ProcessExecutor):
+        for executor in self._executors.values():
             executor.extend(deadline_us)
 
     # -- ends --------------------------------------------------------------------------------------
@@ -458,8 +449,8 @@ class LocalWorker:
     @property
     def has_children(self) -> bool:
         """Whether a body runs in a process of its own, which may outlive this one by a moment."""
-        executor = self._executors.get("process")
-        return executor is not None and executor.in_flight > 0
+        several = list(self._executors.values())
+        return any(each.in_processes and each.in_flight > 0 for each in several)
 
     def find_stubborn(self) -> bool:
         """Look for attempts that do not stop; whether there are some that nobody has heard of yet."""
@@ -468,10 +459,7 @@ class LocalWorker:
 
     def outlives(self) -> bool:
         """After `close`: whether a body has outlived it. Asked from any thread, also when the loop is gone."""
-        threads, on_loop = self._executors.get("thread"), self._executors.get("async")
-        if isinstance(threads, ThreadExecutor) and threads.alive:
-            return True
-        return on_loop is not None and on_loop.in_flight > 0 and self._loop.is_running()
+        return any(executor.outlives() for executor in list(self._executors.values()))
 
     @property
     def work_root(self) -> Path:

@@ -8,7 +8,7 @@ from functools import partial
 
 from locktender.base.clock import Clock
 from locktender.worker.executors import failures, workdirs
-from locktender.worker.executors.attempts import RunningAttempt, RunningAttempts
+from locktender.worker.executors.attempts import BaseExecutor, RunningAttempt
 from locktender.worker.executors.bodies import encoded, enter, is_late, opened, too_late
 from locktender.worker.executors.owned_tasks import OwnedTask
 from locktender.worker.executors.protocol import (
@@ -17,39 +17,26 @@ from locktender.worker.executors.protocol import (
     Attempt,
     Done,
     Outcome,
-    Stopping,
     StopReason,
 )
 from locktender.worker.loop_lag import context_of, frame_of, running_handle
 
-PATIENCE_US = 1_000_000
-"""How long a cancelled body may clean up at close before it is left behind."""
 
-
-class AsyncExecutor:
+class AsyncExecutor(BaseExecutor):
     """Runs bodies as tasks. A body that will not be cancelled stays in flight until it ends."""
 
     def __init__(
         self, permits: int, *, clock: Clock, max_result: int | None = MAX_RESULT_BYTES
     ) -> None:
-        self._flights = RunningAttempts(permits, clock, self.stop)
-        self._loop = self._flights.loop
+        super().__init__(permits, clock)
         self._thread = threading.get_ident()
         self._max_result = max_result
 
-    @property
-    def in_flight(self) -> int:
-        return len(self._flights)
-
-    @property
-    def free(self) -> int:
-        return self._flights.free
-
     def start(self, job: Attempt, done: Done) -> None:
-        flight = self._flights.open(job, done)
+        flight = self._attempts.open(job, done)
         if flight is None:
             return
-        self._flights.arm(flight)
+        self._attempts.arm(flight)
         task = self._loop.create_task(self._perform(job))
         if isinstance(task, OwnedTask):
             task.job = job
@@ -59,24 +46,12 @@ class AsyncExecutor:
         task.add_done_callback(partial(self._ended, flight))
 
     def stop(self, token: int, reason: StopReason) -> None:
-        flight = self._flights.ask(token, reason)
+        flight = self._attempts.ask(token, reason)
         if flight is not None:
             flight.vehicle.cancel(reason)
 
-    def stopping(self) -> list[Stopping]:
-        return self._flights.stopping()
-
-    def kill(self) -> None:
-        for token in self._flights.tokens():
-            self.stop(token, "kill")
-
-    async def close(self, grace_us: int) -> list[int]:
-        if not await self._flights.drained(grace_us):
-            for token in self._flights.tokens():
-                self.stop(token, "drain")
-            await self._flights.drained(PATIENCE_US)
-        self._flights.close()
-        return self._flights.tokens()
+    def outlives(self) -> bool:
+        return self.in_flight > 0 and self._loop.is_running()
 
     def holder(self) -> Attempt | None:
         """The job whose body has the loop at this moment; asked from another thread when the loop lags.
@@ -89,7 +64,7 @@ class AsyncExecutor:
         task = asyncio.current_task(self._loop)  # a loop that is not written in Python
         if task is None:
             return None
-        return next((each.job for each in self._flights.all() if each.vehicle is task), None)
+        return next((each.job for each in self._attempts.all() if each.vehicle is task), None)
 
     async def _perform(self, job: Attempt) -> Outcome:
         """Never raises: a task that ends with SystemExit ends the loop, and with it the worker. User code
@@ -133,6 +108,6 @@ class AsyncExecutor:
         if job.has_workdir and job.work_root is not None and not self._loop.is_closed():
             # A large tree takes long to remove.
             remove = partial(workdirs.remove, job.work_root, job.task, job.token)
-            self._flights.end_after(remove, flight, outcome)
+            self._attempts.end_after(remove, flight, outcome)
         else:
-            self._flights.end(flight, outcome)
+            self._attempts.end(flight, outcome)
