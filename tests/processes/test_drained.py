@@ -25,11 +25,6 @@ MAX_ABANDONS = 3
 _MAIN = "import sys; from locktender.cli.main import main; sys.exit(main())"
 ALONE = ("-c", f"from locktender.worker import heir; heir.appoint = lambda *_: None; {_MAIN}")
 """As process 1 of a container, whose heir ends with it."""
-IMPATIENT = (
-    "-c",
-    f"from locktender.cli import shutdown; shutdown.FIRST_US = shutdown.AGAIN_US = 1_500_000; {_MAIN}",
-)
-"""It waits less long for its loop to hear a signal."""
 
 
 def beats(folder: Path, node: ClusterNode) -> list[int]:
@@ -60,7 +55,7 @@ def test_restarts_do_not_fail_a_task_that_outlasts_them(
     run = engine.submit(getattr(steps, flow), str(tmp_path))
     workers: list[ClusterNode] = []
     for _ in range(MAX_ABANDONS):
-        worker = cluster.worker(FILE, program=IMPATIENT, grace="300ms", **LEASE).ready()
+        worker = cluster.worker(FILE, grace="300ms", **LEASE).ready()
         workers.append(worker)
         eventually(lambda last=worker: beats(tmp_path, last))
 
@@ -109,7 +104,7 @@ def test_what_a_child_runs_waits_for_the_lease_where_nobody_could_end_it(
     """The heir knows when the worker is gone, and not when its child is, which ends a moment later."""
     cluster.server().ready()
     engine = cluster.client()
-    worker = cluster.worker(FILE, program=IMPATIENT, grace="300ms", **SHORT_LEASE).ready()
+    worker = cluster.worker(FILE, grace="300ms", **SHORT_LEASE).ready()
     apart = engine.submit(steps.parting, str(tmp_path))
     eventually(lambda: list(tmp_path.glob("beats-*")))
     held = engine.submit(steps.hogging, str(tmp_path))

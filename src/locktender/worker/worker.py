@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 import socket
+import threading
 from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,7 +28,6 @@ from locktender.flows.registry import Registry
 from locktender.observe.metrics import Metrics
 from locktender.store.blob_values import BlobValues, has_blob
 from locktender.store.protocol import Store
-from locktender.worker.executors.async_ import AsyncExecutor
 from locktender.worker.executors.protocol import Attempt, Executor, Outcome, StopReason
 from locktender.worker.executors.registry import EXECUTORS, ExecutorSetup
 from locktender.worker.executors.workdirs import WorkRoot
@@ -111,10 +111,12 @@ class LocalWorker:
         self._work_root = WorkRoot(Path(settings.work_dir))
         self._permits = settings.permits()
         self._executors: dict[str, Executor] = {}
+        self._blocked: tuple[str, ...] = ()
+        """Executors that can begin nothing, because a body blocks them."""
         self._progress = ProgressReports()
         self._stubborn = StubbornReports()
         self._logs = LogReports(store)
-        self._loop_watch: LoopLag | None = None
+        self._loop_lag: LoopLag | None = None
         self._where: dict[int, Executor] = {}
         self._carrier = BlobValues(store, lambda: self._silent or self.expired())
         self._fetching: dict[int, StopReason | None] = {}
@@ -146,7 +148,7 @@ class LocalWorker:
             permits=self._permits,
             total=self._settings.total_permits,
             claim=min(claim, self._lifetime.offerable),
-            full=() if claim < 0 else self.pressure.full,
+            full=self._full(claim),
             share=self.pressure.share,
             pressed=self.pressure.pressed,
             free=self.pressure.size,
@@ -158,12 +160,20 @@ class LocalWorker:
             in_flight=len(self._where),
             memory=self.pressure.memory,
             p99_us=self.pressure.p99_us,
-            lag_us=0 if self._loop_watch is None else self._loop_watch.worst_us(),
+            lag_us=self._lag_us(),
             progress=self._progress.notes(),
             stubborn=self._stubborn.notes,
             provision=self._settings.provision,
             since=self.since,
         )
+
+    def _full(self, claim: int) -> tuple[str, ...]:
+        """Executors that take nothing now: nearly full, or blocked by a body."""
+        return tuple({*(() if claim < 0 else self.pressure.full), *self._blocked})
+
+    def _lag_us(self) -> int:
+        own = 0 if self._loop_lag is None else self._loop_lag.worst_us()
+        return max((own, *(each.lag_us() for each in list(self._executors.values()))))
 
     def describe_own(self, given: int, coming: Iterable[tuple[int, int]]) -> WorkerRow:
         """For the leader of this process, which starts tasks here without asking.
@@ -213,22 +223,20 @@ class LocalWorker:
         used = self._kinds | flying.keys()
         permits = {kind: n for kind, n in self._permits.items() if kind in used}
         asked = self.pressure.claim(self._clock.monotonic(), flying, permits)
-        return asked._replace(urgent=True) if self._less_is_left() else asked
+        blocked = tuple(kind for kind, each in self._executors.items() if each.take_back())
+        changed, self._blocked = blocked != self._blocked, blocked
+        return asked._replace(urgent=True) if self._less_is_left() or changed else asked
 
     def watch_loop(self) -> None:
-        """From here on it is noticed when something holds the loop."""
-        self._loop_watch = LoopLag(
+        """From here on it is logged when something holds the engine's loop."""
+        self._loop_lag = LoopLag(
             self._loop,
-            self._holder,
+            threading.current_thread(),
+            lambda: None,
             self._clock,
             self._settings.loop_lag_us,
-            self._metrics.held_loop,
         )
-        self._loop_watch.start()
-
-    def _holder(self) -> Attempt | None:
-        executor = self._executors.get("async")
-        return executor.holder() if isinstance(executor, AsyncExecutor) else None
+        self._loop_lag.start()
 
     # -- attempts ----------------------------------------------------------------------------------
 
@@ -323,7 +331,10 @@ class LocalWorker:
         executor = self._executors.get(kind)
         if executor is None:
             limit = self._settings.max_value_bytes
-            setup = ExecutorSetup(self._permits[kind], self._clock, limit, self._inherited())
+            setup = ExecutorSetup(
+                self._permits[kind], self._clock, limit, self._inherited(),
+                self._settings.loop_lag_us, self._metrics.held_loop,
+            )  # fmt: skip
             executor = EXECUTORS[kind](setup)
             # From its first body on: this worker may freeze before the next renewal.
             executor.extend(self._lives_until_us)
@@ -471,6 +482,6 @@ class LocalWorker:
 
     def forget(self) -> None:
         """Give up the work directories: nothing runs any more."""
-        if self._loop_watch is not None:
-            self._loop_watch.stop()
+        if self._loop_lag is not None:
+            self._loop_lag.stop()
         self._work_root.close()

@@ -242,6 +242,12 @@ class BaseExecutor:
     def outlives(self) -> bool:
         return False
 
+    def take_back(self) -> bool:
+        return False
+
+    def lag_us(self) -> int:
+        return 0
+
 
 def _clean_up(clean_up: Callable[[], None], job: Attempt) -> None:
     try:

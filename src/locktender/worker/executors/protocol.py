@@ -190,3 +190,11 @@ class Executor(Protocol):
     def outlives(self) -> bool:
         """After `close`: whether a body still runs in this process. From any thread."""
         ...
+
+    def take_back(self) -> bool:
+        """Whether it can begin nothing now: bodies block it. What has not begun is handed back then."""
+        ...
+
+    def lag_us(self) -> int:
+        """How late its bodies were served at worst in the last seconds. From any thread."""
+        ...

@@ -20,10 +20,20 @@ class ExecutorSetup(NamedTuple):
     max_result: int | None
     inherited_fds: tuple[int, ...]
     """Locks that must be held until the last process of a body is gone."""
+    loop_lag_us: int
+    """A body that holds its loop for longer is named."""
+    on_block: Callable[[str, int], None]
+    """Called on the engine's loop for each: (step, how late the loop was)."""
 
 
 def _async(setup: ExecutorSetup) -> Executor:
-    return AsyncExecutor(setup.permits, clock=setup.clock, max_result=setup.max_result)
+    return AsyncExecutor(
+        setup.permits,
+        clock=setup.clock,
+        max_result=setup.max_result,
+        loop_lag_us=setup.loop_lag_us,
+        on_block=setup.on_block,
+    )
 
 
 def _thread(setup: ExecutorSetup) -> Executor:
