@@ -24,9 +24,15 @@ from locktender.observe import tracing
 from locktender.worker.executors import failures, workdirs
 from locktender.worker.executors.attempts import BaseExecutor, RunningAttempt
 from locktender.worker.executors.capture import STEP_LOGGER, CapturedLines
-from locktender.worker.executors.child_protocol import READY, Hello, Report, Work, frame
+from locktender.worker.executors.child_protocol import (
+    READY,
+    Hello,
+    Report,
+    SharedDeadline,
+    Work,
+    frame,
+)
 from locktender.worker.executors.children import NONSENSE, Child
-from locktender.worker.executors.deadline import SharedDeadline
 from locktender.worker.executors.guard import ChildGuard, end_marked
 from locktender.worker.executors.log_lines import prints_all, prints_own
 from locktender.worker.executors.protocol import (
