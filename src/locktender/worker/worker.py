@@ -169,7 +169,7 @@ class LocalWorker:
 
     def _full(self, claim: int) -> tuple[str, ...]:
         """Executors that take nothing now: nearly full, or blocked by a body."""
-        return tuple({*(() if claim < 0 else self.pressure.full), *self._blocked})
+        return tuple(sorted({*(() if claim < 0 else self.pressure.full), *self._blocked}))
 
     def _lag_us(self) -> int:
         own = 0 if self._loop_lag is None else self._loop_lag.worst_us()
