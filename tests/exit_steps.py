@@ -6,10 +6,12 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
-from locktender import Client, flow, step
+from locktender import Client, current, flow, step
 
 FOREVER = 60.0
 
@@ -308,3 +310,63 @@ async def works(item: int) -> int:
 @flow
 def working(item: int) -> int:
     return works(item)
+
+
+@step
+async def breaks_its_loop() -> None:
+    """As if its selector were closed by a body: the loop itself raises, for ever."""
+    asyncio.get_running_loop()._selector.close()  # pyright: ignore
+    await asyncio.sleep(FOREVER)
+
+
+@flow
+def breaking() -> None:
+    breaks_its_loop()
+
+
+@step
+async def sets_a_factory() -> int:
+    loop = asyncio.get_running_loop()
+    made: list[object] = []
+
+    def make(loop: Any, coro: Any, **more: Any) -> asyncio.Task[Any]:
+        made.append(asyncio.Task(coro, loop=loop, **more))
+        return made[-1]  # pyright: ignore
+
+    loop.set_task_factory(make)  # pyright: ignore
+    try:
+        await asyncio.create_task(asyncio.sleep(0))
+    finally:
+        loop.set_task_factory(None)
+    return len(made)
+
+
+@flow
+def setting_a_factory() -> int:
+    return sets_a_factory()
+
+
+@step
+async def blocks(path: str) -> str:
+    """Ends when the file is there, and awaits nothing."""
+    Path(f"{path}.begun").touch()  # noqa: ASYNC240
+    while not Path(path).exists():  # noqa: ASYNC240
+        time.sleep(0.005)  # noqa: ASYNC251 — the very fault
+    return "seen"
+
+
+@flow
+def blocking(path: str) -> str:
+    return blocks(path)
+
+
+@step(timeout="200ms")
+def overstays() -> None:
+    current_attempt = current(required=True)
+    while not current_attempt.stop_requested:
+        time.sleep(0.005)
+
+
+@flow
+def overstaying() -> None:
+    overstays()

@@ -3,31 +3,23 @@ fails, the worker goes on."""
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import logging
-import os
-import signal
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from locktender import Client, RunFailed, embedded
-from locktender.base.clock import SystemClock
 from locktender.testing import Engines, Overlap
 from locktender.testing.cluster import Cluster
 from locktender.testing.processes import source
-from locktender.worker.executors.async_ import AsyncExecutor
-from locktender.worker.executors.protocol import Attempt
+from locktender.worker.executors.body_loop import BodyLoop
 from locktender.worker.executors.sources import load
-from locktender.worker.lasting_loop import LastingLoop, run
 
 pytest_plugins = ["locktender.testing.plugin"]
 FILE = Path(__file__).parents[1] / "exit_steps.py"
@@ -36,7 +28,7 @@ TIMEOUT = "60s"
 
 
 def until(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + 60
+    end = time.monotonic() + 20
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.005)
@@ -168,11 +160,15 @@ def test_a_worker_process_goes_on(tmp_path: Path, overlap: Overlap) -> None:
         engine = cluster.client()
         for way in ("in_a_task", "later", "interrupted"):
             assert failure(engine, steps.exiting, way).type in ("SystemExit", "KeyboardInterrupt")
-        for way in steps.CANCELLINGS.keys() - {"what_a_body_started"}:
+        beside = engine.submit(steps.waiting, str(tmp_path / "go"))
+        until(lambda: [each for each in beside.tasks() if each.state == "running"])
+        for way in steps.CANCELLINGS:
             assert failure(engine, steps.cancelling, way).type in (
                 "LocktenderError",
                 "CancelledError",
             )
+        (tmp_path / "go").touch()
+        assert beside.result(TIMEOUT) == "seen"
         assert engine.submit(steps.working, 8).result(TIMEOUT) == 8
         assert [each.pid for each in engine.workers.list()] == [worker.pid]
         assert worker.close() == 0  # by SIGTERM, as ever
@@ -183,153 +179,60 @@ def test_a_worker_process_goes_on(tmp_path: Path, overlap: Overlap) -> None:
 # -- the loop itself -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("error", [SystemExit("alarm"), TimeoutError("alarm")])
-def test_what_the_handler_of_a_signal_raises_while_the_loop_waits_is_told(
-    error: BaseException, caplog: pytest.LogCaptureFixture
-) -> None:
-    def hear(*_: object) -> None:
-        raise error
-
-    here = threading.get_ident()
-
-    def strike(loop: asyncio.AbstractEventLoop, go_on: asyncio.Event) -> None:
-        # nothing is due: once it waits, it waits until the signal comes
-        until(lambda: sys._current_frames()[here].f_code.co_name == "select")
-        os.kill(os.getpid(), signal.SIGUSR1)
-        until(lambda: "the handler of a signal raised" in caplog.text)
-        loop.call_soon_threadsafe(go_on.set)
-
-    async def wait() -> str:
-        go_on = asyncio.Event()
-        thread = threading.Thread(target=strike, args=(asyncio.get_running_loop(), go_on))
-        thread.start()
-        await go_on.wait()
-        return "went on"
-
-    before = signal.signal(signal.SIGUSR1, hear)
-    try:
-        assert run(wait()) == "went on"
-    finally:
-        signal.signal(signal.SIGUSR1, before)
-    assert "the handler of a signal raised" in caplog.text
-
-
-def test_the_end_of_the_main_task_leaves() -> None:
-    async def leave() -> None:
-        await asyncio.sleep(0)
-        sys.exit(3)
-
-    with pytest.raises(SystemExit) as ended:
-        run(leave())
-    assert ended.value.code == 3
-
-
-def test_what_is_ready_stays_ready_and_a_stop_is_not_forgotten() -> None:
-    loop = LastingLoop()
+def test_what_is_ready_stays_ready_and_a_stop_from_outside_ends_it() -> None:
     heard: list[int] = []
-    try:
-        loop.call_soon(heard.append, 1)
-        loop.call_soon(sys.exit, "nobody's")
-        loop.call_soon(heard.append, 2)
-        loop.call_soon(loop.stop)
-        loop.call_soon(sys.exit, "after the stop, in the same turn")
+    deaths: list[BaseException] = []
+    ended = threading.Event()
+    bodies = BodyLoop(deaths.append, ended.set)
 
-        loop.run_forever()
+    def fill() -> None:
+        bodies.loop.call_soon(heard.append, 1)
+        bodies.loop.call_soon(sys.exit, "nobody's")
+        bodies.loop.call_soon(heard.append, 2)
+        bodies.loop.call_soon(bodies.close)
+        bodies.loop.call_soon(sys.exit, "after the stop, in the same turn")
 
-        assert heard == [1, 2]
-    finally:
-        loop.close()
+    bodies.call(fill)
 
-
-def test_what_the_loop_cannot_do_leaves() -> None:
-    """It would be raised for ever."""
-    loop = LastingLoop()
-    try:
-        loop._scheduled.append("no timer")  # pyright: ignore
-        with pytest.raises(AttributeError):
-            loop.run_forever()
-    finally:
-        loop._scheduled.clear()  # pyright: ignore
-        loop.close()
-    with pytest.raises(RuntimeError, match="closed"):
-        loop.run_forever()
+    assert ended.wait(60)
+    assert heard == [1, 2]
+    assert deaths == []
 
 
-def test_a_factory_of_tasks_is_for_what_bodies_make() -> None:
-    loop = LastingLoop()
-    made: list[asyncio.Task[Any]] = []
+def test_a_loop_that_fails_fails_its_attempts_and_is_replaced(
+    make_engine: Engines, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = make_engine()
 
-    def make(loop: Any, coro: Any, **more: Any) -> asyncio.Task[Any]:
-        made.append(asyncio.Task(coro, loop=loop, **more))
-        return made[-1]
+    error = failure(engine, steps.breaking)
 
-    try:
-        loop.set_task_factory(make)  # pyright: ignore
-        loop.run_until_complete(asyncio.sleep(0))
-        assert made == []
-    finally:
-        loop.close()
+    assert error.type == "internal"
+    assert "the event loop of async steps failed" in error.message
+    assert engine.submit(steps.working, 8).result(TIMEOUT) == 8
+    assert "a new loop is started" in caplog.text
+    gc.collect()
 
 
-def test_a_ctrl_c_while_a_body_runs_cancels_the_main_task() -> None:
-    """Its handler runs in the context of whatever it has interrupted."""
+def test_a_factory_of_tasks_is_for_what_bodies_make(make_engine: Engines) -> None:
+    engine = make_engine()
 
-    async def main() -> None:
-        executor = AsyncExecutor(1, clock=SystemClock())
-        task: Any = asyncio.current_task()
-        runner: Any = SimpleNamespace(_interrupt_count=0, _loop=asyncio.get_running_loop())
-
-        async def interrupted() -> None:
-            asyncio.Runner._on_sigint(runner, 2, None, task)  # pyright: ignore
-
-        step: Any = SimpleNamespace(
-            name="app:body", fn=interrupted, retry_on=None, decode_call=lambda _: ([], {})
-        )
-        executor.start(Attempt(1, 1, "run", step, b""), lambda *_: None)
-        await asyncio.sleep(60)
-
-    with pytest.raises(asyncio.CancelledError):
-        run(main())
+    assert engine.submit(steps.setting_a_factory).result(TIMEOUT) == 1
+    assert engine.submit(steps.working, 8).result(TIMEOUT) == 8
 
 
-INTERRUPTED = """
-import asyncio, signal, sys
-from locktender.worker.lasting_loop import run
+def test_a_body_that_blocks_its_loop_holds_no_other_executor(
+    make_engine: Engines, tmp_path: Path
+) -> None:
+    """Async tasks wait for another worker, or for the loop; timeouts and threads go on."""
+    engine = make_engine()
+    blocking = engine.submit(steps.blocking, str(tmp_path / "go"))
+    until((tmp_path / "go.begun").exists)
 
-async def main():
-    main_task = asyncio.current_task()
+    assert failure(engine, steps.overstaying).type == "timeout"
+    waiting = engine.submit(steps.working, 7)
+    until(lambda: engine.workers.list()[0].loop_lag > 1)
+    until(lambda: [each.state for each in waiting.tasks()] in (["scheduled"], ["requested"]))
 
-    async def held():
-        print("held", flush=True)
-        try:
-            while not main_task.cancelling():
-                pass
-            print("cancelled", flush=True)
-            while True:
-                pass
-        finally:
-            print("out", flush=True)
-    await asyncio.create_task(held())
-
-# As at a terminal, however this was started: a shell's background ignores it.
-signal.signal(signal.SIGINT, signal.default_int_handler)
-try:
-    run(main())
-except KeyboardInterrupt:
-    print("interrupted", flush=True)
-"""
-
-
-def test_a_ctrl_c_is_no_bodys() -> None:
-    """The first is asyncio's to cancel the main task with; the second strikes where the code is."""
-    with subprocess.Popen(
-        [sys.executable, "-c", INTERRUPTED], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:  # fmt: skip
-        assert process.stdout is not None
-        try:
-            for said in ("held\n", "cancelled\n"):
-                assert process.stdout.readline() == said
-                process.send_signal(signal.SIGINT)
-            assert process.stdout.read() == "out\ninterrupted\n"
-        finally:
-            process.kill()
+    (tmp_path / "go").touch()
+    assert blocking.result(TIMEOUT) == "seen"
+    assert waiting.result(TIMEOUT) == 7  # without a retry: being handed back is not charged

@@ -22,13 +22,6 @@ LEASE: dict[str, Any] = {"worker_lease": "120s", "heartbeat": "1s"}
 SHORT_LEASE: dict[str, Any] = {"worker_lease": "5s", "heartbeat": "500ms"}
 MAX_ABANDONS = 3
 
-_MAIN = "import sys; from locktender.cli.main import main; sys.exit(main())"
-IMPATIENT = (
-    "-c",
-    f"from locktender.cli import shutdown; shutdown.FIRST_US = shutdown.AGAIN_US = 1_500_000; {_MAIN}",
-)
-"""It waits less long for its loop to hear a signal."""
-
 
 def beats(folder: Path, node: ClusterNode) -> list[int]:
     """When its body said that it runs."""
@@ -59,7 +52,7 @@ def test_restarts_do_not_fail_a_task_that_outlasts_them(
     run = engine.submit(getattr(steps, flow), str(tmp_path))
     workers: list[ClusterNode] = []
     for _ in range(MAX_ABANDONS):
-        worker = cluster.worker(FILE, program=IMPATIENT, grace="300ms", **SHORT_LEASE).ready()
+        worker = cluster.worker(FILE, grace="300ms", **SHORT_LEASE).ready()
         workers.append(worker)
         eventually(lambda last=worker: beats(tmp_path, last))
 
@@ -79,7 +72,7 @@ def test_what_a_child_runs_is_handed_back_when_it_is_gone(cluster: Cluster, tmp_
     """A child ends a moment after its worker: its task is handed back after that, and charged to nobody."""
     cluster.server().ready()
     engine = cluster.client()
-    worker = cluster.worker(FILE, program=IMPATIENT, grace="300ms", **SHORT_LEASE).ready()
+    worker = cluster.worker(FILE, grace="300ms", **SHORT_LEASE).ready()
     apart = engine.submit(steps.parting, str(tmp_path))
     eventually(lambda: list(tmp_path.glob("beats-*")))
     held = engine.submit(steps.hogging, str(tmp_path))

@@ -443,9 +443,13 @@ async def test_a_task_cancelled_from_outside_is_told_too(tmp_path: Path):
         waiting, unborn = harness.start("hang"), None
         await harness.begun(waiting)
         unborn = harness.start("hang")
-        for task in asyncio.all_tasks():
-            if task is not asyncio.current_task():
+        await asyncio.sleep(0)  # it is handed to the body loop, and has not run there
+
+        def cancel_all() -> None:
+            for task in asyncio.all_tasks():
                 task.cancel()
+
+        harness.executor.body_loop.call(cancel_all)
 
         assert (await harness.end_of(waiting)).failure.type == "CancelledError"
         assert (await harness.end_of(unborn)).state == "failed"

@@ -57,7 +57,7 @@ async def test_no_end_waits_behind_what_bodies_give_to_threads(kind: str, tmp_pa
 async def test_where_no_thread_can_be_had_it_is_done_on_the_loop(kind: str, tmp_path: Path):
     async with Harness(kind, tmp_path) as harness:
         await harness.stopped("hang", "cancel")
-        harness.executor._flights.close()
+        harness.executor._attempts.close()
 
         outcome, _ = await harness.stopped("hang", "cancel")
 
@@ -94,11 +94,11 @@ class Struck(ThreadExecutor):
         self._strike("after the body")
         return outcome
 
-    def _tell(self, flight: RunningAttempt, outcome: Outcome) -> None:
+    def _report(self, flight: RunningAttempt, outcome: Outcome) -> None:
         if self.where == "before the loop is woken":
-            self._woken = True
+            self._attempts._woken = True
             self._strike(self.where)
-        super()._tell(flight, outcome)
+        super()._report(flight, outcome)
         self._strike("after its end was told")
 
     def _give_up(self, seat: _Seat) -> None:

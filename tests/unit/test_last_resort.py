@@ -1,4 +1,4 @@
-"""A process that is told to end does, also where a step holds its loop."""
+"""A process that is told to end twice does, whatever it waits for."""
 
 from __future__ import annotations
 
@@ -10,35 +10,43 @@ from contextlib import contextmanager
 
 import pytest
 
-from locktender.base.clock import ManualClock
-from locktender.cli import shutdown
-
 SCRIPT = """
-import asyncio, sys, time
+import asyncio, os, sys, time
 from locktender.cli import shutdown
 from locktender.cli.shutdown import Told
 
-shutdown.FIRST_US, shutdown.AGAIN_US, grace_us = map(int, sys.argv[1:])
+held, ends, shutdown.HARD_END_SECONDS = int(sys.argv[1]), int(sys.argv[2]), 0.3
+shutdown.LAST_WRITE_SECONDS = 0.2
+
+def last_write():
+    os.write(1, b"last write\\n")
+    time.sleep(3600)  # the store does not answer
 
 async def main():
     told = Told()
-    told.last_resort.grace_us = grace_us
+    told.hard_end.last_write = last_write
     told.listen(with_parent=False)
     print("ready", flush=True)
-    time.sleep(600)  # a step holds the loop
+    if held:
+        time.sleep(held)
+    await told.once()
+    print("heard", told.why, told.grace_left(60_000_000) <= 60_000_000, flush=True)
+    await told.twice()
+    print("twice", flush=True)
+    if ends:
+        told.hard_end.cancel()
+        await asyncio.sleep(1)  # longer than the timer
+    else:
+        await asyncio.sleep(3600)
 
 asyncio.run(main())
 """
-LONG = 3600 * 1_000_000
-SHORT = 300_000
 
 
 @contextmanager
-def told(first_us: int, again_us: int, grace_us: int = 0) -> Generator[subprocess.Popen[str]]:
-    """A process whose loop is held, and which is to be told to end."""
-    arguments = [str(each) for each in (first_us, again_us, grace_us)]
+def told(*, held: int = 0, ends: bool = False) -> Generator[subprocess.Popen[str]]:
     with subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, *arguments],
+        [sys.executable, "-c", SCRIPT, str(held), str(int(ends))],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     ) as process:  # fmt: skip
         assert process.stdout is not None
@@ -50,157 +58,39 @@ def told(first_us: int, again_us: int, grace_us: int = 0) -> Generator[subproces
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_loop_that_is_held_does_not_keep_the_process(number: signal.Signals):
-    with told(SHORT, LONG) as process:
+def test_the_second_signal_ends_a_process_that_waits_for_ever(number: signal.Signals):
+    with told() as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.send_signal(number)
+        assert process.stdout.readline() == f"heard {number.name} True\n"
         process.send_signal(number)
 
+        assert process.stdout.readline() == "twice\n"
+        assert process.stdout.readline() == "last write\n"
         assert process.wait(60) == 75
+        assert "does not end by itself" in process.stderr.read()
+
+
+def test_the_second_signal_ends_a_process_whose_loop_is_blocked():
+    with told(held=3600) as process:
         assert process.stderr is not None
-        assert "it does not end by itself" in process.stderr.read()
+        while process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(0.2)
+            except subprocess.TimeoutExpired:
+                continue
+
+        assert process.wait(60) == 75
 
 
-WORDS = """
-import os, time
-from locktender.cli import shutdown
-
-shutdown.UNHEARD_US, shutdown.ENDING_SECONDS = 100_000, 0.2
-
-def unheard():
-    os.write(1, b"unheard\\n")
-
-def ending():
-    os.write(1, b"ending\\n")
-    time.sleep(3600)  # nobody answers
-
-made = shutdown.LastResort.__init__
-
-def make(self, clock):
-    made(self, clock)
-    self.unheard, self.ending = unheard, ending
-
-shutdown.LastResort.__init__ = make
-"""
-
-
-def test_the_last_words_are_said_and_do_not_keep_the_process(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(f"{__name__}.SCRIPT", WORDS + SCRIPT)
-    with told(SHORT, LONG) as process:
-        process.send_signal(signal.SIGTERM)
-
+def test_a_process_that_has_ended_its_work_is_not_ended_hard():
+    with told(ends=True) as process:
         assert process.stdout is not None
-        assert process.stdout.readline() == "unheard\n"
-        assert process.stdout.readline() == "ending\n"
-        assert process.wait(60) == 75
-
-
-def test_the_second_signal_does_not_wait_for_grace():
-    with told(SHORT, SHORT, grace_us=LONG) as process:
         process.send_signal(signal.SIGTERM)
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(2 * SHORT / 1_000_000)
-        process.send_signal(signal.SIGTERM)
+        assert process.stdout.readline() == "heard SIGTERM True\n"
+        process.send_signal(signal.SIGINT)
 
-        assert process.wait(60) == 75
-
-
-class Looked(Exception):
-    pass
-
-
-class Ended(Exception):
-    pass
-
-
-class Once:
-    """In the place of the queue that the thread waits at: one look, and it is over."""
-
-    def put(self, _: None) -> None: ...
-
-    def get(self, timeout: float | None) -> None:
-        raise Looked
-
-
-class Resort(shutdown.LastResort):
-    """Under a clock of the test's own; its thread's looks are the test's, too."""
-
-    def __init__(self) -> None:
-        self.clock = ManualClock()
-        super().__init__(self.clock)
-        self.said: list[str] = []
-        self.unheard = lambda: self.said.append("unheard")
-        self._signals = Once()  # type: ignore[assignment]
-
-    def after(self, passed_us: int) -> str:
-        """What its thread does when so much time has passed."""
-        self.clock.advance(passed_us)
-        try:
-            self._watch()
-        except Looked:
-            return "goes on"
-        except Ended:
-            return "ended"
-
-    def _end(self) -> None:
-        raise Ended
-
-
-async def test_nothing_is_said_where_the_loop_hears():
-    resort = Resort()
-    resort.signalled()
-    resort.heard()
-    assert resort.after(shutdown.UNHEARD_US) == "goes on"
-    assert resort.said == []
-
-
-async def test_signals_that_are_heard_end_nothing_while_the_loop_goes_on():
-    resort = Resort()
-    resort.signalled()
-    resort.heard()
-    for _ in range(20):
-        assert resort.after(shutdown.HELD_US - 1) == "goes on"
-        resort._go_on()
-    resort.signalled()
-    resort.heard()
-    resort._go_on()
-    assert resort.after(shutdown.AGAIN_US) == "goes on"
-    resort.over()  # everything has ended: nobody hurries the process any more
-    assert resort.after(LONG) == "goes on"
-
-
-async def test_after_the_second_signal_it_ends_in_any_case():
-    resort = Resort()
-    for _ in range(2):
-        resort.signalled()
-        resort.heard()
-    resort._go_on()
-    waited = 0
-    while resort.after(shutdown.SECOND) == "goes on":
-        resort._go_on()
-        waited += shutdown.SECOND
-    assert waited == shutdown.AT_LAST_US - shutdown.SECOND
-
-
-async def test_a_loop_that_has_heard_and_is_held_again_does_not_keep_the_process():
-    resort = Resort()
-    resort.signalled()
-    resort.heard()
-    assert resort.grace_left() == 0
-    assert resort.after(shutdown.HELD_US - 1) == "goes on"
-    assert resort.after(1) == "ended"
-
-
-async def test_a_loop_that_is_held_again_has_what_was_promised():
-    resort = Resort()
-    resort.grace_us = LONG
-    resort.signalled()
-    resort.heard()
-    assert resort.after(LONG // 2) == "goes on"
-    assert resort.grace_left() == LONG // 2  # it began with the signal
-    resort.signalled()
-    assert resort.after(shutdown.AGAIN_US - 1) == "goes on"
-    assert resort.after(1) == "ended"
-
-
-def test_what_is_promised_is_kept_within_about_a_second():
-    assert shutdown.FIRST_US == shutdown.AGAIN_US == 1_000_000
-    assert shutdown.UNHEARD_US <= shutdown.FIRST_US
+        assert process.stdout.read() == "twice\n"
+        assert process.wait(60) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Annotated, Any
@@ -90,7 +91,6 @@ def worker(
     from locktender.base.errors import InvalidInput
     from locktender.cli import arguments, load_flow
     from locktender.cli.shutdown import gone_with_parent
-    from locktender.worker import lasting_loop
 
     if not files and not app:
         raise InvalidInput(
@@ -119,7 +119,7 @@ def worker(
     settings = shell.settings(**overrides)
     log_lines(shell, settings.log_level, bodies=True)
     at = None if metrics_port is None else (metrics_host, metrics_port)
-    lasting_loop.run(_work(shell, settings, at, lead=lead, with_parent=with_parent))
+    asyncio.run(_work(shell, settings, at, lead=lead, with_parent=with_parent))
     return 0
 
 

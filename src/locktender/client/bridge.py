@@ -10,12 +10,11 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
-from contextvars import Context
 from typing import Any, TypeVar
 
 from locktender.base.errors import LocktenderError
 from locktender.client.guard import ClientGuard, closed
-from locktender.worker.lasting_loop import LastingLoop
+from locktender.worker.executors.protocol import CURRENT
 
 T = TypeVar("T")
 
@@ -23,7 +22,7 @@ T = TypeVar("T")
 class Bridge:
     def __init__(self) -> None:
         self.guard: ClientGuard = ClientGuard()
-        self._loop = LastingLoop()
+        self._loop = asyncio.new_event_loop()
         self._lock = threading.Lock()
         self._stopped = False
         # A daemon: a process that ends without close() must not wait for a loop that never does.
@@ -45,9 +44,10 @@ class Bridge:
     def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         try:
             self.guard.check_process()
-            if threading.current_thread() is self._thread:
+            if threading.current_thread() is self._thread or self._is_async_body():
                 raise LocktenderError(
-                    "a sync client cannot be used on its own event loop: it would wait for itself.",
+                    "a sync client cannot be used in an async step of its own engine, nor on its own event loop:"
+                    " it would wait for itself.",
                     hint="In an async step use locktender.connect_async(), or make the step a plain def.",
                 )
             # Under the lock, so that nothing is handed to a loop that will not turn again.
@@ -58,6 +58,17 @@ class Bridge:
         except LocktenderError:
             work.close()
             raise
+
+    def _is_async_body(self) -> bool:
+        """Whether an async step of the engine on this loop calls: it would block all async steps."""
+        job = CURRENT.get(None)
+        if job is None or job.home is None or job.home.loop is not self._loop:
+            return False
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return False  # a step in a thread
+        return True
 
     def tell(self, callback: Callable[[], None]) -> None:
         """Runs `callback` on the loop; nobody waits for it."""
@@ -71,8 +82,7 @@ class Bridge:
             if self._stopped:
                 return
             self._stopped = True
-            # In no attempt's context: a body may not stop its worker's loop, but may close its own client.
-            self._loop.call_soon_threadsafe(self._loop.stop, context=Context())
+            self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
 
     def _run(self) -> None:

@@ -1,12 +1,9 @@
-"""How late the worker's loop is, and which step makes it so.
+"""Measures how late a loop is, and names the step that holds it.
 
-Who runs this: a thread beside the loop, because a loop that is held cannot
-measure itself. It asks the loop for an answer a few times per threshold; where
-none comes in time it looks who holds the loop and at which line. Only who is
-found again and again is blamed: a loop with too much to do is late as well, and
-then whoever is seen last is not at fault. Tasks pay nothing for it: who it
-is stands in the stack of the loop's thread, where the loop calls the handle
-that is running, and the handle has the context it was made in.
+A thread asks the loop for an answer a few times per threshold; where none comes in time it reads
+the stack of the loop's thread. Only a step that is seen again and again is named: a loop with too
+much to do is late as well. Steps pay nothing for it: the loop calls a handle, and the handle has
+the context of the step.
 """
 
 from __future__ import annotations
@@ -17,10 +14,9 @@ import sys
 import sysconfig
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from contextvars import Context
 from pathlib import Path
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Final, NamedTuple, Protocol
 
 from locktender.base.clock import MILLISECOND, SECOND, Clock
@@ -29,11 +25,13 @@ log: logging.Logger = logging.getLogger(__name__)
 SAY_AGAIN_US: Final = 60 * SECOND
 MOST_REMEMBERED: Final = 1_000
 WINDOW_US: Final = 5 * SECOND
-_RUN: CodeType = asyncio.Handle._run.__code__  # pyright: ignore
 _OURS = str(Path(__file__).parents[1])
 _LIBRARIES: Final = tuple(
     {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
 )
+
+
+OnBlock = Callable[[str, int], None]
 
 
 class LoopHolder(Protocol):
@@ -66,12 +64,14 @@ class LoopLag:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
+        thread: threading.Thread,
         holder: Callable[[], LoopHolder | None],
         clock: Clock,
         threshold_us: int,
-        on_block: Callable[[str, int], None] | None = None,
+        on_block: OnBlock | None = None,
     ) -> None:
         self._loop = loop
+        self._loop_thread = thread
         self._holder = holder
         self._clock = clock
         self._threshold_us = threshold_us
@@ -83,15 +83,12 @@ class LoopLag:
         self._answered = threading.Event()
         self._answered_at = 0
         self._asked_at = 0
-        self._loop_thread = 0
         self._worst = 0
         self._worst_before = 0
         self._window_since = 0
         self._said: dict[str, int] = {}
 
     def start(self) -> None:
-        """On the loop's own thread: whose stack is read from then on."""
-        self._loop_thread = threading.get_ident()
         self._thread.start()
 
     def stop(self) -> None:
@@ -101,10 +98,12 @@ class LoopLag:
 
     def worst_us(self) -> int:
         """How late the loop was at worst in the last five to ten seconds, also if it still is."""
-        worst = max(self._worst, self._worst_before)
+        return max(self._worst, self._worst_before, self.late_us())
+
+    def late_us(self) -> int:
+        """How late the loop is at this moment."""
         asked = self._asked_at
-        late = self._clock.monotonic() - asked if asked and not self._answered.is_set() else 0
-        return max(worst, late)
+        return self._clock.monotonic() - asked if asked and not self._answered.is_set() else 0
 
     # -- in the thread -----------------------------------------------------------------------------
 
@@ -155,13 +154,11 @@ class LoopLag:
 
     def _tell(self, step: str | None) -> None:
         if step is not None and self._on_block is not None and not self._stop.is_set():
-            with suppress(RuntimeError):  # the loop was closed meanwhile
-                lag_us = self._answered_at - self._asked_at
-                self._loop.call_soon_threadsafe(self._on_block, step, lag_us)
+            self._on_block(step, self._answered_at - self._asked_at)
 
     def _see(self) -> LoopSample | None:
         holder = self._holder()
-        frame = frame_of(self._loop_thread)
+        frame = frame_of(self._loop_thread.ident or 0)
         if holder is not None:
             return LoopSample(holder.token, holder.step.name, *_place(frame))
         handle = running_handle(frame)
@@ -193,9 +190,8 @@ class LoopLag:
             )
             return
         log.warning(
-            "step %s holds the worker's loop for more than %d ms, at %s: nothing else of this worker"
-            " goes on meanwhile, and no timeout ends anything. Await what blocks, or make it a step"
-            " without async (a thread).",
+            "step %s holds the worker's loop for more than %d ms, at %s: no other async step goes on"
+            " meanwhile. Await what blocks, or make it a step without async (a thread).",
             sight.step,
             threshold_ms,
             sight.place,
@@ -207,30 +203,28 @@ def frame_of(thread: int) -> FrameType | None:
     return sys._current_frames().get(thread)  # pyright: ignore[reportPrivateUsage]
 
 
-def running_handle(frame: FrameType | None) -> asyncio.Handle | None:
-    """What the loop has called, seen from within; None: the loop itself waits, or is not Python."""
+def running_handle(frame: FrameType | None, *, outer: bool = True) -> asyncio.Handle | None:
+    """What the loop has called, seen from within; None: the loop itself waits. `outer`: look further up."""
     while frame is not None:
-        if frame.f_code is _RUN:
+        if frame.f_code.co_name == "_run":
             handle = frame.f_locals.get("self")
-            return handle if isinstance(handle, asyncio.Handle) else None
-        frame = frame.f_back
+            if isinstance(handle, asyncio.Handle):
+                return handle
+        frame = frame.f_back if outer else None
     return None
 
 
-def is_run_frame(frame: FrameType) -> bool:
-    """Whether it is the loop's call of a handle."""
-    return frame.f_code is _RUN
-
-
 def context_of(handle: asyncio.Handle) -> Context:
-    """The context it runs in: that of the task it is a step of, or of whoever asked to be called back."""
-    return handle._context  # pyright: ignore[reportPrivateUsage, reportUnknownMemberType, reportUnknownVariableType, reportAttributeAccessIssue]
+    """The context it runs in: that of the task it is a step of, or of the code that scheduled it."""
+    if sys.version_info >= (3, 12):
+        return handle.get_context()
+    return handle._context  # pyright: ignore — 3.11 has no public name for it
 
 
 def _place(frame: FrameType | None) -> tuple[str, bool]:
     """The innermost line of the user's own code; where there is none, the innermost of all, and False."""
     innermost = ""
-    while frame is not None and frame.f_code is not _RUN:  # beyond it is who started the loop
+    while frame is not None and running_handle(frame, outer=False) is None:  # beyond it is the loop
         file = frame.f_code.co_filename
         place = f"{file}:{frame.f_lineno} ({frame.f_code.co_qualname})"
         if not file.startswith((_OURS, *_LIBRARIES, "<frozen")):

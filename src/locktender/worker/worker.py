@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 import socket
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol
@@ -31,6 +32,7 @@ from locktender.store.blob_values import BlobValues, has_blob
 from locktender.store.protocol import Store
 from locktender.worker.executor_set import ExecutorSet
 from locktender.worker.executors.protocol import Attempt, Executor, Outcome, StopReason
+from locktender.worker.executors.registry import ExecutorSetup
 from locktender.worker.executors.workdirs import WorkRoot
 from locktender.worker.lifetime import NO_END, Lifetime
 from locktender.worker.loop_lag import LoopLag
@@ -87,9 +89,9 @@ class LocalWorker:
         self._known_steps = -1
         self._work_root = WorkRoot(Path(settings.work_dir))
         self._permits = settings.permits()
-        self._executors = ExecutorSet(
-            self._permits, clock, settings.max_value_bytes, self._inherited
-        )
+        self._executors = ExecutorSet(self._setup_of)
+        self._blocked: tuple[str, ...] = ()
+        """Executors that can begin nothing, because a body blocks them."""
         self._progress = ProgressReports()
         self._stubborn = StubbornReports()
         self._logs = LogReports(store)
@@ -127,7 +129,7 @@ class LocalWorker:
             permits=self._permits,
             total=self._settings.total_permits,
             claim=min(claim, self._lifetime.offerable),
-            full=() if claim < 0 else self.pressure.full,
+            full=self._full(claim),
             share=self.pressure.share,
             pressed=self.pressure.pressed,
             free=self.pressure.size,
@@ -139,12 +141,20 @@ class LocalWorker:
             in_flight=len(self._where),
             memory=self.pressure.memory,
             p99_us=self.pressure.p99_us,
-            lag_us=0 if self._loop_lag is None else self._loop_lag.worst_us(),
+            lag_us=self._lag_us(),
             progress=self._progress.notes(),
             stubborn=self._stubborn.notes,
             provision=self._settings.provision,
             since=self.since,
         )
+
+    def _full(self, claim: int) -> tuple[str, ...]:
+        """Executors that take nothing now: nearly full, or blocked by a body."""
+        return tuple(sorted({*(() if claim < 0 else self.pressure.full), *self._blocked}))
+
+    def _lag_us(self) -> int:
+        own = 0 if self._loop_lag is None else self._loop_lag.worst_us()
+        return max(own, self._executors.lag_us())
 
     def describe_own(self, given: int, unstarted: Iterable[tuple[int, int]]) -> WorkerRow:
         """For the leader of this process, which starts tasks here without an offer.
@@ -194,16 +204,18 @@ class LocalWorker:
         used = self._kinds | flying.keys()
         permits = {kind: n for kind, n in self._permits.items() if kind in used}
         asked = self.pressure.claim(self._clock.monotonic(), flying, permits)
-        return asked._replace(urgent=True) if self._room_shrank() else asked
+        blocked = self._executors.blocked()
+        changed, self._blocked = blocked != self._blocked, blocked
+        return asked._replace(urgent=True) if self._room_shrank() or changed else asked
 
     def watch_loop(self) -> None:
-        """From here on a step that blocks the loop is noticed."""
+        """From here on it is logged when something holds the engine's loop."""
         self._loop_lag = LoopLag(
             self._loop,
-            self._executors.on_loop_now,
+            threading.current_thread(),
+            lambda: None,
             self._clock,
             self._settings.loop_lag_us,
-            self._metrics.held_loop,
         )
         self._loop_lag.start()
 
@@ -309,10 +321,19 @@ class LocalWorker:
         error = _dump(Failure("internal", f"internal: {message}"))
         self._deliver(task, token, TaskState.FAILED, error=error)
 
-    def _inherited(self) -> list[int]:
-        """Locks that say this worker is alive: free only when its last child is gone too."""
+    def _setup_of(self, kind: str) -> ExecutorSetup:
         fd = self._host.live_fd(self.id)
-        return [self._work_root.lock_fd, *([] if fd is None else [fd])]
+        # Locks that say this worker is alive: free only when its last child is gone too.
+        fds = (self._work_root.lock_fd, *(() if fd is None else (fd,)))
+        settings = self._settings
+        return ExecutorSetup(
+            self._permits[kind],
+            self._clock,
+            settings.max_value_bytes,
+            fds,
+            settings.loop_lag_us,
+            self._metrics.held_loop,
+        )
 
     def receive(self, orders: list[Order]) -> None:
         """Orders that the leader of this process committed for it."""

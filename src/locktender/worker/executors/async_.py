@@ -1,99 +1,197 @@
-"""Async bodies: tasks on the worker's own loop, thousands in flight."""
+"""Async bodies: tasks on a loop in a thread of its own, thousands in flight.
+
+The engine's loop hands starts over in batches, and gets ends back in batches: one wake-up
+of the other thread per turn of a loop, not per attempt.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import threading
+import logging
+from collections import deque
 from functools import partial
 
-from locktender.base.clock import Clock
+from locktender.base.clock import SECOND, Clock
 from locktender.worker.executors import failures, workdirs
-from locktender.worker.executors.attempts import RunningAttempt, RunningAttempts
+from locktender.worker.executors.attempts import BaseExecutor, RunningAttempt
 from locktender.worker.executors.bodies import encoded, enter, is_late, opened, too_late
-from locktender.worker.executors.owned_tasks import OwnedTask
+from locktender.worker.executors.body_loop import BodyLoop, OwnedTask
 from locktender.worker.executors.protocol import (
     CURRENT,
     MAX_RESULT_BYTES,
     Attempt,
     Done,
     Outcome,
-    Stopping,
     StopReason,
 )
-from locktender.worker.loop_lag import context_of, frame_of, running_handle
+from locktender.worker.loop_lag import LoopLag, OnBlock, context_of, frame_of, running_handle
 
-PATIENCE_US = 1_000_000
-"""How long a cancelled body may clean up at close before it is left behind."""
+log: logging.Logger = logging.getLogger(__name__)
+BLOCKED_US = 1 * SECOND
+"""A body loop that is later than this takes no new attempts."""
+CLOSE_WAIT_US = 2 * SECOND
 
 
-class AsyncExecutor:
-    """Runs bodies as tasks. A body that will not be cancelled stays in flight until it ends."""
+class AsyncExecutor(BaseExecutor):
+    """Runs bodies as tasks. A body that ignores its cancellation stays in flight until it ends."""
 
     def __init__(
-        self, permits: int, *, clock: Clock, max_result: int | None = MAX_RESULT_BYTES
+        self,
+        permits: int,
+        *,
+        clock: Clock,
+        max_result: int | None = MAX_RESULT_BYTES,
+        loop_lag_us: int | None = None,
+        on_block: OnBlock | None = None,
     ) -> None:
-        self._flights = RunningAttempts(permits, clock, self.stop)
-        self._loop = self._flights.loop
-        self._thread = threading.get_ident()
+        """`loop_lag_us`: a body that holds the loop for longer is logged, and `on_block` is called."""
+        super().__init__(permits, clock)
+        self._clock = clock
         self._max_result = max_result
+        self._loop_lag_us = loop_lag_us
+        self._on_block = on_block
+        self._bodies: BodyLoop | None = None
+        self.lag: LoopLag | None = None
+        self._starts: deque[RunningAttempt] = deque()
+        """Not begun. The body loop takes from it, and `take_back` on the engine's."""
+        self._sending = False
+        self._ends: list[tuple[RunningAttempt, Outcome]] = []
+        """Of the body loop alone, until it hands them over."""
 
     @property
-    def in_flight(self) -> int:
-        return len(self._flights)
-
-    @property
-    def free(self) -> int:
-        return self._flights.free
+    def body_loop(self) -> BodyLoop:
+        """Started when first needed, and again after it died."""
+        if self._bodies is None:
+            self._bodies = bodies = BodyLoop(self._died, self._wake)
+            if self._loop_lag_us is not None:
+                self.lag = LoopLag(
+                    bodies.loop, bodies.thread, self.holder, self._clock, self._loop_lag_us,
+                    self._blocked_by,
+                )  # fmt: skip
+                self.lag.start()
+        return self._bodies
 
     def start(self, job: Attempt, done: Done) -> None:
-        flight = self._flights.open(job, done)
+        flight = self._attempts.open(job, done)
         if flight is None:
             return
-        self._flights.arm(flight)
-        task = self._loop.create_task(self._perform(job))
-        if isinstance(task, OwnedTask):
-            task.job = job
-        flight.vehicle = task
-        # The task's own end, not the end of our coroutine: a task that is cancelled before its
-        # first step never enters the coroutine at all.
-        task.add_done_callback(partial(self._ended, flight))
+        self._attempts.arm(flight)
+        self._starts.append(flight)
+        if not self._sending:
+            self._sending = True
+            self._loop.call_soon(self._send)
+
+    def _send(self) -> None:
+        self._sending = False
+        if self._starts:
+            self.body_loop.call(self._begin)
 
     def stop(self, token: int, reason: StopReason) -> None:
-        flight = self._flights.ask(token, reason)
-        if flight is not None:
-            flight.vehicle.cancel(reason)
+        flight = self._attempts.ask(token, reason)
+        if flight is None:
+            return
+        if self._withdraw(flight):
+            self._attempts.end(flight, Outcome("cancelled"))
+        elif self._bodies is not None:
+            self._bodies.call(self._cancel, flight, reason)
 
-    def stopping(self) -> list[Stopping]:
-        return self._flights.stopping()
+    def take_back(self) -> bool:
+        """While a body blocks the loop, what has not begun is handed back. Whether one does."""
+        lag = self.lag
+        if lag is None or lag.late_us() < BLOCKED_US:
+            return False
+        for flight in self._starts.copy():
+            self.stop(flight.job.token, "drain")
+        return True
 
-    def kill(self) -> None:
-        for token in self._flights.tokens():
-            self.stop(token, "kill")
+    def lag_us(self) -> int:
+        return 0 if self.lag is None else self.lag.worst_us()
 
-    async def close(self, grace_us: int) -> list[int]:
-        if not await self._flights.drained(grace_us):
-            for token in self._flights.tokens():
-                self.stop(token, "drain")
-            await self._flights.drained(PATIENCE_US)
-        self._flights.close()
-        return self._flights.tokens()
+    async def shut_down(self) -> None:
+        if self.lag is not None:
+            self.lag.stop()
+        bodies = self._bodies
+        if bodies is None:
+            return
+        bodies.close()
+        if not self._attempts:
+            await self._attempts.until(bodies.ended.is_set, CLOSE_WAIT_US)
+
+    def outlives(self) -> bool:
+        bodies = self._bodies
+        return self.in_flight > 0 and bodies is not None and bodies.thread.is_alive()
 
     def holder(self) -> Attempt | None:
-        """The job whose body has the loop at this moment; asked from another thread when the loop lags.
+        """The attempt whose body has the loop at this moment. From any thread.
 
         Whatever a body starts, tasks of its own and callbacks, has its context.
         """
-        handle = running_handle(frame_of(self._thread))
-        if handle is not None:
-            return context_of(handle).get(CURRENT)
-        task = asyncio.current_task(self._loop)  # a loop that is not written in Python
-        if task is None:
+        bodies = self._bodies
+        if bodies is None or bodies.thread.ident is None:
             return None
-        return next((each.job for each in self._flights.all() if each.vehicle is task), None)
+        handle = running_handle(frame_of(bodies.thread.ident))
+        return None if handle is None else context_of(handle).get(CURRENT)
+
+    def _blocked_by(self, step: str, lag_us: int) -> None:
+        if self._on_block is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._on_block, step, lag_us)
+
+    def _withdraw(self, flight: RunningAttempt) -> bool:
+        """Whether its body has not begun, and never will."""
+        try:
+            self._starts.remove(flight)
+        except (ValueError, RuntimeError):  # begun; or the body loop is just taking some
+            return False
+        return True
+
+    def _died(self, error: BaseException) -> None:
+        """In the body loop's thread, as the last thing it does."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._start_again, error)
+
+    def _wake(self) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._attempts.wake)
+
+    def _start_again(self, error: BaseException) -> None:
+        begun = [each for each in self._attempts.all() if each not in self._starts]
+        log.error(
+            "the event loop of async steps failed: %s. %s attempts fail with it; a new loop is started",
+            failures.name_of(error),
+            len(begun),
+            exc_info=error,
+        )
+        if self.lag is not None:
+            self.lag.stop()
+        self._bodies = self.lag = None
+        failure = failures.internal(RuntimeError(f"the event loop of async steps failed: {error}"))
+        for flight in begun:
+            self._end(flight, Outcome("failed", failure=failure))
+        self._send()
+
+    # -- on the body loop --------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        starts, loop = self._starts, asyncio.get_running_loop()
+        for _ in range(len(starts)):
+            try:
+                flight = starts.popleft()
+            except IndexError:
+                return  # taken back meanwhile
+            task = loop.create_task(self._perform(flight.job))
+            if isinstance(task, OwnedTask):
+                task.job = flight.job
+            flight.vehicle = task
+            # The task's own end, not the end of our coroutine: a task that is cancelled before its
+            # first step never enters the coroutine at all.
+            task.add_done_callback(partial(self._task_done, flight))
+
+    def _cancel(self, flight: RunningAttempt, reason: StopReason) -> None:
+        if flight.vehicle is not None:
+            flight.vehicle.cancel(reason)
 
     async def _perform(self, job: Attempt) -> Outcome:
-        """Never raises: a task that ends with SystemExit ends the loop, and with it the worker. User code
-        runs in all of it: validators, the body, encoders, the texts of errors."""
+        """Never raises: user code runs in all of it: validators, the body, encoders, the texts of errors."""
         try:
             enter(job)
             step = job.step
@@ -119,7 +217,7 @@ class AsyncExecutor:
         except BaseException as error:  # noqa: BLE001
             return Outcome("failed", failure=failures.internal(error))
 
-    def _ended(self, flight: RunningAttempt, task: asyncio.Task[Outcome]) -> None:
+    def _task_done(self, flight: RunningAttempt, task: asyncio.Task[Outcome]) -> None:
         try:
             outcome = task.result()
         except asyncio.CancelledError:
@@ -129,10 +227,27 @@ class AsyncExecutor:
             outcome = Outcome("failed", failure=failures.of_exception(error, retry_on))
         except BaseException as error:  # noqa: BLE001
             outcome = Outcome("failed", failure=failures.internal(error))
+        self._ends.append((flight, outcome))
+        if len(self._ends) == 1:
+            asyncio.get_running_loop().call_soon(self._hand_over)
+
+    def _hand_over(self) -> None:
+        ends, self._ends = self._ends, []
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._end_all, ends)
+
+    # -- on the engine's loop ----------------------------------------------------------------------
+
+    def _end_all(self, ends: list[tuple[RunningAttempt, Outcome]]) -> None:
+        for flight, outcome in ends:
+            self._end(flight, outcome)
+
+    def _end(self, flight: RunningAttempt, outcome: Outcome) -> None:
         job = flight.job
-        if job.has_workdir and job.work_root is not None and not self._loop.is_closed():
+        flight.vehicle = None
+        if job.has_workdir and job.work_root is not None:
             # A large tree takes long to remove.
             remove = partial(workdirs.remove, job.work_root, job.task, job.token)
-            self._flights.end_after(remove, flight, outcome)
+            self._attempts.end_after(remove, flight, outcome)
         else:
-            self._flights.end(flight, outcome)
+            self._attempts.end(flight, outcome)

@@ -1,12 +1,13 @@
-"""The attempts an executor has in flight: who was told to stop, and the one outcome each ends with."""
+"""The attempts an executor runs: permits, timeouts, stop requests, and the one outcome of each."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, ClassVar
 
 from locktender.base.clock import Clock
 from locktender.base.model import Failure
@@ -16,8 +17,10 @@ from locktender.worker.executors.protocol import Attempt, Done, Outcome, Stoppin
 
 log: logging.Logger = logging.getLogger(__name__)
 
-MOST_CLEARING = 4
-"""How many attempts of an executor are cleared up after at once."""
+CLEANUP_THREADS = 4
+"""How many attempts of an executor are cleaned up after at once."""
+STOP_WAIT_US = 1_000_000
+"""How long bodies may take at close to end after they were asked to."""
 
 
 class RunningAttempt:
@@ -45,7 +48,9 @@ class RunningAttempts:
         self._told: dict[int, RunningAttempt] = {}
         """Those that were told to stop: few, and asked for often."""
         self._changed: asyncio.Event | None = None
-        self._clearing: ThreadPoolExecutor | None = None
+        self._from_threads: deque[tuple[RunningAttempt, Outcome]] = deque()
+        self._woken = False
+        self._cleanup: ThreadPoolExecutor | None = None
 
     def __len__(self) -> int:
         return len(self._by_token)
@@ -124,29 +129,44 @@ class RunningAttempts:
         _tell(flight.done, job, _with_notes(job, outcome))
         self.wake()
 
-    def end_after(
-        self, clear: Callable[[], None], flight: RunningAttempt, outcome: Outcome
+    def end_from_thread(
+        self, flight: RunningAttempt, outcome: Outcome, *, wake: bool = False
     ) -> None:
-        """Clear up after a body, which may take long, then end: the permit is kept until then.
+        """`end`, from another thread than the loop's. `wake`: in any case."""
+        self._from_threads.append((flight, outcome))
+        # Append, then test: `_end_all` clears the flag before it empties the queue, so either it
+        # still sees this end, or this thread sees the flag cleared and wakes the loop again.
+        if wake or not self._woken:
+            self._woken = True
+            self.loop.call_soon_threadsafe(self._end_all)
 
-        In threads of our own: the loop's default executor is the bodies', who may fill it
-        (`asyncio.to_thread`) or shut it down. Where no thread can be had it is done here: an
-        end that is never told would keep the task running for ever.
+    def _end_all(self) -> None:
+        self._woken = False
+        # Only those present now: bodies started by `done` may end faster than this loop turns.
+        for _ in range(len(self._from_threads)):
+            self.end(*self._from_threads.popleft())
+
+    def end_after(
+        self, clean_up: Callable[[], None], flight: RunningAttempt, outcome: Outcome
+    ) -> None:
+        """Clean up after a body in a thread, which may take long, then end: the permit is kept until then.
+
+        Where no thread can be started it is done here: an attempt without an end runs for ever.
         """
         try:
-            if self._clearing is None:
-                self._clearing = ThreadPoolExecutor(MOST_CLEARING, "locktender-clearing")
-            cleared = self.loop.run_in_executor(self._clearing, _clear, clear, flight.job)
+            if self._cleanup is None:
+                self._cleanup = ThreadPoolExecutor(CLEANUP_THREADS, "locktender-cleanup")
+            cleared = self.loop.run_in_executor(self._cleanup, _clean_up, clean_up, flight.job)
         except RuntimeError:  # no thread left to give; or closed, while a body went on
-            _clear(clear, flight.job)
+            _clean_up(clean_up, flight.job)
             self.end(flight, outcome)
         else:
             cleared.add_done_callback(lambda _: self.end(flight, outcome))
 
     def close(self) -> None:
-        """Whatever is cleared up after later is so on the loop."""
-        if self._clearing is not None:
-            self._clearing.shutdown(wait=False)
+        """From here on clean-up runs on the loop."""
+        if self._cleanup is not None:
+            self._cleanup.shutdown(wait=False)
 
     def stopping(self) -> list[Stopping]:
         return [
@@ -176,11 +196,64 @@ class RunningAttempts:
             self._changed.set()
 
 
-def _clear(clear: Callable[[], None], job: Attempt) -> None:
+class BaseExecutor:
+    """What every executor does alike. A subclass adds `start`, `stop` and `shut_down`."""
+
+    in_processes: ClassVar[bool] = False
+    stop_wait_us: ClassVar[int] = STOP_WAIT_US
+
+    def __init__(self, permits: int, clock: Clock) -> None:
+        self._attempts = RunningAttempts(permits, clock, self.stop)
+        self._loop = self._attempts.loop
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._attempts)
+
+    @property
+    def free(self) -> int:
+        return self._attempts.free
+
+    def stop(self, token: int, reason: StopReason) -> None:
+        raise NotImplementedError
+
+    def stopping(self) -> list[Stopping]:
+        return self._attempts.stopping()
+
+    def kill(self) -> None:
+        for token in self._attempts.tokens():
+            self.stop(token, "kill")
+
+    def extend(self, deadline_us: int) -> None:
+        """Bodies in this process end with it: they need no deadline of their own."""
+
+    async def close(self, grace_us: int) -> list[int]:
+        if not await self._attempts.drained(grace_us):
+            for token in self._attempts.tokens():
+                self.stop(token, "drain")
+            await self._attempts.drained(self.stop_wait_us)
+        await self.shut_down()
+        self._attempts.close()
+        return self._attempts.tokens()
+
+    async def shut_down(self) -> None:
+        """Free what bodies ran in. Some may still run."""
+
+    def outlives(self) -> bool:
+        return False
+
+    def take_back(self) -> bool:
+        return False
+
+    def lag_us(self) -> int:
+        return 0
+
+
+def _clean_up(clean_up: Callable[[], None], job: Attempt) -> None:
     try:
-        clear()
+        clean_up()
     except Exception:
-        log.exception("what task %s (token %s) left behind is not cleared up", job.task, job.token)
+        log.exception("failed to clean up after task %s (token %s)", job.task, job.token)
 
 
 def _with_notes(job: Attempt, outcome: Outcome) -> Outcome:

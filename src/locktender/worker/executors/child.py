@@ -42,11 +42,11 @@ from locktender.worker.executors.child_protocol import (
     Frames,
     Hello,
     Report,
+    SharedDeadline,
     Work,
     decode_hello,
     decode_work,
 )
-from locktender.worker.executors.deadline import SharedDeadline
 from locktender.worker.executors.guard import descendants
 from locktender.worker.executors.protocol import Attempt, Outcome, StepCode
 from locktender.worker.executors.sources import MAIN_ALIAS, guarded, load

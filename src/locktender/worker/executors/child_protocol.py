@@ -1,24 +1,20 @@
-"""What a worker and its child processes send each other: a length, then MessagePack.
+"""What a worker and its child processes share: messages over a socket, and a deadline in memory.
 
-To the child: one `Hello`, then one `Work` at a time. From the child: one
-`Report` when it is ready (token 0), then one per work; before that any number
-of notes on what the body logged and how far it is. No pickle: a child can
-say nothing that runs code in the worker.
+A message is a length, then MessagePack. To the child: one `Hello`, then one `Work` at a time. From
+the child: one `Report` when it is ready (token 0), then one per work; before that any number of
+notes with log lines and progress. No pickle: a child can send nothing that runs code in the worker.
 
-A child process's side of the line to its worker.
-
-The end of a body is sent by the thread that ran it. What the body logs and how
-far it is goes out beside it, a few times a second, from a thread that is
-started with the first such word: the body never waits for the line, a body
-that says nothing has no thread, and when the child is killed at most the last
-moment's lines are lost with it.
+The end of a body is sent by the thread that ran it. Notes are sent a few times a second by a thread
+that starts with the first of them: a body never waits for the socket.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
 import socket
 import struct
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -35,6 +31,7 @@ from locktender.worker.executors.sources import CodeSource
 MAX_FRAME: Final = 256 * 1024 * 1024
 READY: Final = 0
 _LENGTH = struct.Struct("<I")
+_INSTANT = struct.Struct("<q")
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True):
@@ -124,6 +121,7 @@ def _size(data: bytes | bytearray, start: int = 0) -> int:
 
 
 PAUSE_SECONDS = 0.2
+"""Between two notes."""
 
 
 class ChildReporter:
@@ -195,3 +193,39 @@ class ChildReporter:
             progress, self._progress = self._progress, None
             log = None if job.lines is None else job.lines.take()
             self._line.sendall(frame(Report(job.token, "note", log=log, progress=progress)))
+
+
+class SharedDeadline:
+    """The instant by which a worker's children must be gone, in memory they share; 0: none yet.
+
+    The worker moves it forward with each renewal of its lease. If it cannot (it is frozen, or the store
+    is away), the children see the instant pass and end themselves. On the boot-time clock, which goes on
+    while the machine sleeps. Eight aligned bytes are written at once: no reader sees half an instant.
+    """
+
+    def __init__(self, fd: int | None = None) -> None:
+        self.fd: int = _memory() if fd is None else fd
+        self._map = mmap.mmap(self.fd, mmap.PAGESIZE)
+
+    def extend(self, instant_us: int) -> None:
+        _INSTANT.pack_into(self._map, 0, instant_us)
+
+    def read(self) -> int:
+        return _INSTANT.unpack_from(self._map, 0)[0]
+
+    def passed(self, now_us: int) -> bool:
+        return 0 < self.read() <= now_us
+
+    def close(self) -> None:
+        self._map.close()
+        os.close(self.fd)
+
+
+def _memory() -> int:
+    if hasattr(os, "memfd_create"):
+        fd = os.memfd_create("locktender-deadline")
+    else:
+        fd, path = tempfile.mkstemp(prefix="locktender-deadline-")
+        os.unlink(path)  # noqa: PTH108 — the descriptor is all that is needed
+    os.ftruncate(fd, mmap.PAGESIZE)
+    return fd

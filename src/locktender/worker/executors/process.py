@@ -15,17 +15,24 @@ import logging
 import sys
 from collections.abc import Sequence
 from functools import partial
+from typing import ClassVar
 
 from locktender.base.clock import Clock
 from locktender.base.errors import InvalidInput
 from locktender.base.model import Failure
 from locktender.observe import tracing
 from locktender.worker.executors import failures, workdirs
-from locktender.worker.executors.attempts import RunningAttempt, RunningAttempts
+from locktender.worker.executors.attempts import BaseExecutor, RunningAttempt
 from locktender.worker.executors.capture import STEP_LOGGER, CapturedLines
-from locktender.worker.executors.child_protocol import READY, Hello, Report, Work, frame
+from locktender.worker.executors.child_protocol import (
+    READY,
+    Hello,
+    Report,
+    SharedDeadline,
+    Work,
+    frame,
+)
 from locktender.worker.executors.children import NONSENSE, Child
-from locktender.worker.executors.deadline import SharedDeadline
 from locktender.worker.executors.guard import ChildGuard, end_marked
 from locktender.worker.executors.log_lines import prints_all, prints_own
 from locktender.worker.executors.protocol import (
@@ -33,21 +40,23 @@ from locktender.worker.executors.protocol import (
     Attempt,
     Done,
     Outcome,
-    Stopping,
     StopReason,
 )
 from locktender.worker.executors.sources import CodeSource, source_of
 
 log: logging.Logger = logging.getLogger(__name__)
 
-PATIENCE_US = 5_000_000
+KILLED_WAIT_US = 5_000_000
 """How long killed children may take to be gone at close: only one stuck in the kernel takes any time."""
 FAREWELL_SECONDS = 2.0
 """How long idle children may take at close to run their exit handlers."""
 STEPS = "locktender.flows.registry:registry.steps"
 
 
-class ProcessExecutor:
+class ProcessExecutor(BaseExecutor):
+    in_processes: ClassVar[bool] = True
+    stop_wait_us: ClassVar[int] = KILLED_WAIT_US
+
     def __init__(
         self,
         permits: int,
@@ -60,8 +69,7 @@ class ProcessExecutor:
     ) -> None:
         """`keep_fds` stay open in every child. `sources` are imported by every child: needed for steps
         that are defined elsewhere than their function."""
-        self._flights = RunningAttempts(permits, clock, self.stop)
-        self._loop = self._flights.loop
+        super().__init__(permits, clock)
         self._keep_fds = tuple(keep_fds)
         self._max_result = max_result
         self._steps = steps
@@ -74,14 +82,6 @@ class ProcessExecutor:
         self._closed = False
 
     @property
-    def in_flight(self) -> int:
-        return len(self._flights)
-
-    @property
-    def free(self) -> int:
-        return self._flights.free
-
-    @property
     def pids(self) -> list[int]:
         return sorted(child.pid for child in self._children)
 
@@ -92,7 +92,7 @@ class ProcessExecutor:
             self._deadline.extend(deadline_us)
 
     def start(self, job: Attempt, done: Done) -> None:
-        flight = self._flights.open(job, done)
+        flight = self._attempts.open(job, done)
         if flight is None:
             return
         try:
@@ -107,43 +107,33 @@ class ProcessExecutor:
         flight.vehicle = child
         child.flight = flight
         if child.ready:
-            self._flights.arm(flight)
+            self._attempts.arm(flight)
         child.send(frame(work))
 
     def stop(self, token: int, reason: StopReason) -> None:
-        flight = self._flights.ask(token, reason)
+        flight = self._attempts.ask(token, reason)
         if flight is not None and flight.vehicle is not None:
             flight.vehicle.kill()
 
-    def stopping(self) -> list[Stopping]:
-        return self._flights.stopping()
-
     def kill(self) -> None:
-        for token in self._flights.tokens():
-            self.stop(token, "kill")
+        super().kill()
         for child in self._children:
             child.kill()
 
-    async def close(self, grace_us: int) -> list[int]:
-        if not await self._flights.drained(grace_us):
-            for token in self._flights.tokens():
-                self.stop(token, "drain")
-            await self._flights.drained(PATIENCE_US)
+    async def shut_down(self) -> None:
         for child in self._children:
             child.hang_up()
         last_call = self._loop.call_later(FAREWELL_SECONDS, self.kill)
-        await self._flights.until(lambda: not self._children, PATIENCE_US)
+        await self._attempts.until(lambda: not self._children, KILLED_WAIT_US)
         last_call.cancel()
         self.kill()
         self._guard.close()
-        self._flights.close()
         self._closed = True
         self._deadline.close()
-        return self._flights.tokens()
 
     def _refuse(self, flight: RunningAttempt, failure: Failure) -> None:
         outcome = Outcome("failed", failure=failure)
-        self._loop.call_soon(self._flights.end, flight, outcome)  # never from inside `start`
+        self._loop.call_soon(self._attempts.end, flight, outcome)  # never from inside `start`
 
     def _take_idle(self) -> Child | None:
         while self._idle:
@@ -193,7 +183,7 @@ class ProcessExecutor:
         if report.token == READY:
             # The timeout is the body's: it does not count the start of a process.
             if flight is not None:
-                self._flights.arm(flight)
+                self._attempts.arm(flight)
             return
         if report.state == "note":
             if flight is not None and report.token == flight.job.token:
@@ -210,7 +200,7 @@ class ProcessExecutor:
             return
         child.flight = None
         self._idle.append(child)
-        self._flights.end(flight, outcome)
+        self._attempts.end(flight, outcome)
 
     def _retire(self, child: Child, flight: RunningAttempt, outcome: Outcome) -> None:
         """A thread of the body still runs in this child: the permit is free when the child is gone."""
@@ -230,8 +220,8 @@ class ProcessExecutor:
             outcome = child.outcome or crash
             if child.outcome is not None:
                 flight.job.stop_reason = None  # its body had ended before anybody told it to
-            self._flights.end_after(partial(_clear, flight.job, child.mark), flight, outcome)
-        self._flights.wake()
+            self._attempts.end_after(partial(_clear, flight.job, child.mark), flight, outcome)
+        self._attempts.wake()
 
 
 def _clear(job: Attempt, mark: str) -> None:

@@ -1,9 +1,18 @@
-"""What a worker and its executors agree on: a job goes in, exactly one outcome comes out.
+"""What a worker and its executors agree on: an attempt goes in, exactly one outcome comes out.
 
-A job is one accepted attempt. `start` never blocks and never raises; `done` is
-called exactly once for it, on the loop's thread, when the body has truly ended:
-until then the attempt keeps its permit, even if it was told to stop. Whatever
-the body does after it was told to stop, the outcome is the one that was asked for.
+`start` never blocks and never raises. `done` is called exactly once per attempt, on the
+engine's loop, when the body has ended: until then the attempt keeps its permit, even if it
+was asked to stop. An attempt that was asked to stop ends with the reason it was asked for.
+
+How to add an executor:
+1. Write `executors/<kind>.py` with a class derived from `attempts.BaseExecutor`. Implement
+   `start`, `stop` and `shut_down`; override the other methods where its bodies need more.
+   `attempts.RunningAttempts` keeps permits, timeouts and outcomes.
+2. Register it in `executors/registry.py` (`EXECUTORS`): the worker finds it there by the
+   step's `executor` and asks it only what `Executor` below says.
+3. Name the kind where users choose it: `base/graph.py` (`Executor`), `flows/options.py`
+   (`StepExecutor`), and its permits in `base/config.py` (`Settings.permits`).
+4. Add the kind to `KINDS` in `tests/executor_harness.py`: every way to end is tested with it.
 """
 
 from __future__ import annotations
@@ -13,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, Protocol
 
 from locktender.base.errors import NotFound
 from locktender.base.model import Failure, Progress
@@ -148,11 +157,16 @@ CURRENT: ContextVar[Attempt] = ContextVar("locktender_job")
 
 
 class Executor(Protocol):
+    """On the engine's loop, except where a method says otherwise."""
+
+    in_processes: ClassVar[bool]
+    """Whether bodies run in processes, which may end a moment after this one."""
+
     @property
     def in_flight(self) -> int: ...
     @property
     def free(self) -> int:
-        """Permits not in use; −1: no end."""
+        """Permits not in use; −1: unlimited."""
         ...
 
     def start(self, job: Attempt, done: Done) -> None: ...
@@ -165,6 +179,22 @@ class Executor(Protocol):
         """End everything now, by whatever means there are."""
         ...
 
+    def extend(self, deadline_us: int) -> None:
+        """The lease was renewed: bodies may run until `deadline_us` (boot-time clock)."""
+        ...
+
     async def close(self, grace_us: int) -> list[int]:
         """Wait for what is in flight, then stop it (`drain`). Returns tokens that could not be ended."""
+        ...
+
+    def outlives(self) -> bool:
+        """After `close`: whether a body still runs in this process. From any thread."""
+        ...
+
+    def take_back(self) -> bool:
+        """Whether it can begin nothing now: bodies block it. What has not begun is handed back then."""
+        ...
+
+    def lag_us(self) -> int:
+        """How late its bodies were served at worst in the last seconds. From any thread."""
         ...

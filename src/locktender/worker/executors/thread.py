@@ -11,26 +11,22 @@ from __future__ import annotations
 
 import contextvars
 import threading
-from collections import deque
 from contextlib import suppress
 from itertools import islice
 from queue import SimpleQueue
+from typing import ClassVar
 
 from locktender.base.clock import Clock
 from locktender.worker.executors import failures, workdirs
-from locktender.worker.executors.attempts import RunningAttempt, RunningAttempts
+from locktender.worker.executors.attempts import BaseExecutor, RunningAttempt
 from locktender.worker.executors.bodies import perform
 from locktender.worker.executors.protocol import (
     MAX_RESULT_BYTES,
     Attempt,
     Done,
     Outcome,
-    Stopping,
     StopReason,
 )
-
-PATIENCE_US = 200_000
-"""How long bodies may take at close to see that they were told to stop."""
 
 
 class _Seat:
@@ -44,69 +40,47 @@ class _Seat:
         self.begun = False
 
 
-class ThreadExecutor:
-    """At most `permits` daemon threads, made when needed and then kept."""
+class ThreadExecutor(BaseExecutor):
+    """At most `permits` daemon threads, started when needed and then kept."""
+
+    stop_wait_us: ClassVar[int] = 200_000
 
     def __init__(
         self, permits: int, *, clock: Clock, max_result: int | None = MAX_RESULT_BYTES
     ) -> None:
-        self._flights = RunningAttempts(permits, clock, self.stop)
-        self._loop = self._flights.loop
+        super().__init__(permits, clock)
         self._max_result = max_result
         self._inbox: SimpleQueue[RunningAttempt | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
-        self._ended: deque[tuple[RunningAttempt, Outcome]] = deque()
-        self._woken = False
-
-    @property
-    def in_flight(self) -> int:
-        return len(self._flights)
-
-    @property
-    def free(self) -> int:
-        return self._flights.free
 
     def start(self, job: Attempt, done: Done) -> None:
-        flight = self._flights.open(job, done)
+        flight = self._attempts.open(job, done)
         if flight is None:
             return
         # As many threads as attempts in flight: then none waits behind another.
-        if len(self._threads) < len(self._flights):
+        if len(self._threads) < len(self._attempts):
             try:
                 self._add_thread()
             except RuntimeError as error:  # the machine has no thread left to give
                 failure = Outcome("failed", failure=failures.internal(error))
-                self._loop.call_soon(self._flights.end, flight, failure)
+                self._loop.call_soon(self._attempts.end, flight, failure)
                 return
         flight.vehicle = contextvars.copy_context()
-        self._flights.arm(flight)
+        self._attempts.arm(flight)
         self._inbox.put(flight)
 
     def stop(self, token: int, reason: StopReason) -> None:
-        self._flights.ask(token, reason)
+        self._attempts.ask(token, reason)
 
-    def stopping(self) -> list[Stopping]:
-        return self._flights.stopping()
-
-    def kill(self) -> None:
-        for token in self._flights.tokens():
-            self.stop(token, "kill")
-
-    async def close(self, grace_us: int) -> list[int]:
-        if not await self._flights.drained(grace_us):
-            for token in self._flights.tokens():
-                self.stop(token, "drain")
-            await self._flights.drained(PATIENCE_US)
+    async def shut_down(self) -> None:
         for _ in self._threads:
             self._inbox.put(None)
-        if not self._flights:
+        if not self._attempts:
             for thread in self._threads:
                 thread.join(1.0)
-        return self._flights.tokens()
 
-    @property
-    def alive(self) -> bool:
-        """After `close`: whether a body still runs. Its thread ends with it; asked from any thread."""
+    def outlives(self) -> bool:
+        """Each thread ends with its body."""
         return any(thread.is_alive() for thread in self._threads)
 
     def _add_thread(self) -> None:
@@ -144,7 +118,7 @@ class ThreadExecutor:
                 if not seat.taken:
                     return False
                 seat.begun = True
-                self._tell(seat.taken[0], self._carry(seat.taken[0]))
+                self._report(seat.taken[0], self._carry(seat.taken[0]))
                 # An idle thread must not keep the last job's values alive.
                 seat.taken.clear()
                 seat.begun = False
@@ -155,8 +129,9 @@ class ThreadExecutor:
         """It was struck while it had a flight, maybe after its end was told: only the first end counts."""
         error = RuntimeError("its thread was ended from outside, beside the body")
         for flight in seat.taken:
-            self._ended.append((flight, Outcome("failed", failure=failures.internal(error))))
-        self._loop.call_soon_threadsafe(self._deliver)  # whatever the flag says
+            self._attempts.end_from_thread(
+                flight, Outcome("failed", failure=failures.internal(error)), wake=True
+            )
         seat.taken.clear()
         seat.begun = False
 
@@ -165,22 +140,17 @@ class ThreadExecutor:
         if seat.begun:
             self._give_up(seat)
         try:
-            if len(self._threads) < len(self._flights):
+            if len(self._threads) < len(self._attempts):
                 self._add_thread()
         except RuntimeError as error:
             for flight in seat.taken:
-                self._flights.end(flight, Outcome("failed", failure=failures.internal(error)))
+                self._attempts.end(flight, Outcome("failed", failure=failures.internal(error)))
             return
         for flight in seat.taken:
             self._inbox.put(flight)
 
-    def _tell(self, flight: RunningAttempt, outcome: Outcome) -> None:
-        self._ended.append((flight, outcome))
-        # Append, then look: `_deliver` clears the flag before it empties the queue, so either
-        # it still sees this end or this thread sees the flag down and wakes it again.
-        if not self._woken:
-            self._woken = True
-            self._loop.call_soon_threadsafe(self._deliver)
+    def _report(self, flight: RunningAttempt, outcome: Outcome) -> None:
+        self._attempts.end_from_thread(flight, outcome)
 
     def _carry(self, flight: RunningAttempt) -> Outcome:
         job = flight.job
@@ -193,10 +163,3 @@ class ThreadExecutor:
         finally:
             if job.has_workdir and job.work_root is not None:
                 workdirs.remove(job.work_root, job.task, job.token)
-
-    def _deliver(self) -> None:
-        self._woken = False
-        # Only what is there now: bodies started by `done` may end faster than this loop turns,
-        # and the rest of the worker's loop must get its turn. Later ends have a wake of their own.
-        for _ in range(len(self._ended)):
-            self._flights.end(*self._ended.popleft())
