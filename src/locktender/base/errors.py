@@ -141,6 +141,7 @@ class AdmissionRejected(LocktenderError):
         return math.isinf(self.retry_after)
 
     def as_dict(self) -> dict[str, Any]:
+        """The form the CLI (`--json`) and the API show, with `retry_after`."""
         shown = {**super().as_dict(), "retry_after": None if self.never else self.retry_after}
         if self.refused:
             shown |= {"retried": list(self.retried), "refused": list(self.refused)}

@@ -13,6 +13,7 @@ import os
 import sys
 import threading
 from contextlib import suppress
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -282,6 +283,13 @@ def run(
     return following.run(chosen, submission, declared=list(overrides.get("pools", ())))
 
 
+_SUBMITTED = {
+    "created": "submitted {id} ({flow})",
+    "attached": "attached to {id} ({flow}): this active run has the same key; nothing was submitted",
+    "skipped": "skipped: {id} ({flow}) with the same key has succeeded; nothing was submitted",
+}
+
+
 def submit(
     shell: Context,
     flow: Flow,
@@ -310,8 +318,11 @@ def submit(
         made = client.submit_many(chosen, [submission])[0]
         info = made.info()
         alive = any(worker.alive and not worker.draining for worker in client.workers.list())
-    shell.done(f"submitted {made.id} ({info.flow})", info)
-    if not alive:
+    how = made.submitted or "created"
+    shell.done(
+        _SUBMITTED[how].format(id=made.id, flow=info.flow), {**asdict(info), "submitted": how}
+    )
+    if not alive and how == "created":
         where = flow.rpartition(":")[0] or flow
         shell.note(
             f"No worker is on this store yet: locktender worker {where},"

@@ -53,7 +53,10 @@ _ON_DEFAULT: OnDuplicate = "attach"
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """One call of a flow with its own options, for `submit_many`. What is None is taken from the flow."""
+    """One call of a flow with its own options, for `submit_many`.
+
+    args, kwargs  the flow's arguments; the options are those of `submit`, None is the flow's own
+    """
 
     args: Sequence[Any] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
