@@ -356,7 +356,10 @@ BAD = {
         ["dev", "flows.py", "--provisioner", "mine:half", "--max-workers", "2"],
         ["it has no request, list, release, close"],
     ),
-    "worker": (["worker", "flows.py", "--set", "max_workers=2"], ["a worker starts no others"]),
+    "worker": (
+        ["worker", "flows.py", "--set", "max_workers=2"],
+        ["max_workers cannot be set on a worker; set it on the server."],
+    ),
     "run: a word": (["run", "flows.py:plain", "--max-workers", "two"], ["a whole number"]),
 }
 MINE = """

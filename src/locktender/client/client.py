@@ -164,7 +164,7 @@ class Client(Submitting):
                 atexit.unregister(self._at_exit)
 
     def _at_exit(self) -> None:
-        """A program that ends without close(): its work is handed back, nobody is kept waiting."""
+        """A program that ends without close(): running tasks return to the queue at once."""
         self._close(0)
 
     def __enter__(self) -> Self:
@@ -178,7 +178,9 @@ class Client(Submitting):
         trace: TracebackType | None,
     ) -> None:
         if kind is not None and issubclass(kind, KeyboardInterrupt):
-            log.warning("interrupted: finishing what runs; interrupt again to end it at once")
+            log.warning(
+                "interrupted: waiting for running tasks; interrupt again to end them at once"
+            )
             self._close(min(INTERRUPTED_GRACE_US, self.settings.grace_us))
         else:
             self._close(None)

@@ -17,7 +17,7 @@ from locktender.client.pools_async import AsyncPools
 from locktender.client.run import AsyncRun
 from locktender.client.runs_async import AsyncQueue, AsyncRuns, AsyncWorkers
 from locktender.client.slots import AsyncSlots
-from locktender.client.submit import Prepared, Preparing, Submission, hand_in, prepare, refusal
+from locktender.client.submit import Prepared, Preparing, Submission, prepare, refusal, store_runs
 from locktender.client.submit_signatures import AsyncSubmitting
 from locktender.flows.flows import Flow
 from locktender.observe.why import Why, explain_task
@@ -26,7 +26,7 @@ T = TypeVar("T")
 Refusal = AdmissionRejected | DuplicateKey
 TRACED_AT_A_TIME = 100
 INTERRUPTED_GRACE_US = 5 * SECOND
-"""Who pressed Ctrl-C waits no longer than this for what runs; the rest goes back to the queue."""
+"""After Ctrl-C running tasks may go on for this long; the rest returns to the queue."""
 
 
 class AsyncClient(AsyncSubmitting):
@@ -99,7 +99,7 @@ class AsyncClient(AsyncSubmitting):
     ) -> list[AsyncRun[Any] | Refusal]:
         """Submits runs that were traced elsewhere, all or none unless `partial`."""
         self._core.guard.check()
-        answers = await hand_in(self._core, prepared, partial=partial)
+        answers = await store_runs(self._core, prepared, partial=partial)
         refused = [
             refusal(answer, each.run) for answer, each in zip(answers, prepared, strict=True)
         ]

@@ -1,7 +1,4 @@
-"""Namespaces `runs` and `queue`, for async code: one run or many, by id or by filter.
-
-Namespace `workers`, for async code.
-"""
+"""Namespaces `runs`, `queue` and `workers`, for async code: one or many, by id or by filter."""
 
 from __future__ import annotations
 

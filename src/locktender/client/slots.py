@@ -1,7 +1,4 @@
-"""`slots()`: pool slots for any code, through the same admission as every task.
-
-`slots()` for sync code.
-"""
+"""`slots()`: pool slots for any code, through the same admission as every task; for async and sync code."""
 
 from __future__ import annotations
 

@@ -1,11 +1,6 @@
-"""`submit` of the sync client, typed: a checker sees a flow's positional parameters and its result.
+"""`submit` of both clients, typed: a checker sees a flow's positional parameters and its result.
 
-Python's types cannot say *the flow's own keywords, and these options*, so that
-keyword arguments of the flow are checked when it is traced.
-
-`submit` of the async client, typed: a checker sees a flow's positional parameters and its result.
-
-Python's types cannot say *the flow's own keywords, and these options*, so that
+Python's types cannot say *the flow's own keywords, and these options*, so
 keyword arguments of the flow are checked when it is traced.
 """
 

@@ -1,7 +1,4 @@
-"""What the reading verbs show: small frozen values, true at the moment of reading.
-
-The default of an argument for which None has a meaning of its own.
-"""
+"""Values that reading methods return: small, frozen, true at the moment of reading."""
 
 from __future__ import annotations
 
