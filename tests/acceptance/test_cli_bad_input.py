@@ -42,7 +42,7 @@ BAD: dict[str, tuple[list[str], str]] = {
     ),
     "unknown and too much": (["limits", "set", "max_activ", "1", "2"], "'2' stands behind it"),
     "bad lease": (["pools", "set", "db", "2", "--lease", "soon"], '"90s"'),
-    "bad rate": (["pools", "set", "db", "2", "--rate", "fast"], "count/duration"),
+    "bad rate": (["pools", "set", "db", "2", "--rate", "fast"], "60/min"),
     "burst alone": (["pools", "set", "db", "2", "--burst", "5"], "burst needs a rate"),
     "burst of no rate": (
         ["pools", "set", "api", "5", "--burst", "20", "--rate", "none"],
@@ -90,7 +90,7 @@ BAD: dict[str, tuple[list[str], str]] = {
     "events 0": (["events", "-n", "0"], "limit must be 1 or more"),
     "events -1": (["events", "-n", "-1"], "limit must be 1 or more"),
     "reset which tag": (["limits", "reset", "tag"], "say which tag"),
-    "reset too much": (["limits", "reset", "max_active", "4"], "takes nothing behind it"),
+    "reset too much": (["limits", "reset", "max_active", "4"], "takes no argument"),
     "no such run": (["runs", "show", "zzzzzzzzzzzz"], "runs list"),
     "not an id": (["why", "../etc"], "not the id of a run"),
     "ambiguous": (["runs", "show", "0000"], "Give more of the id"),

@@ -120,7 +120,7 @@ def test_b4_a_refusal_says_how_many_where_and_whether_waiting_helps(url: str, tm
         several = [Submission((n,), tags={"tenant": "a"} if n % 3 else {}) for n in range(4)]
         with pytest.raises(AdmissionRejected) as caught:
             engine.submit_many(flows.waits, several)
-        assert "2 runs with tenant=a handed in together do not fit" in str(caught.value)
+        assert "2 runs with tenant=a submitted together do not fit" in str(caught.value)
         assert "2 of 3 are active" in str(caught.value)
         assert "limits set tag 'tenant=*' --max-active N" in str(caught.value)
         assert 1 <= caught.value.retry_after <= 3_600

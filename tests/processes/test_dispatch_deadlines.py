@@ -40,6 +40,7 @@ def test_b7_every_clock_is_stored_and_has_words_of_its_own(cluster: Cluster, ove
     client = cluster.client()
     client.limits.set_max_concurrent_runs(-1)
     client.limits.set_tag("lane", "one", limit=1)
+    client.pools.set("shut", limit=-1)
     client.pools.pause("shut")
     gpu = {
         1: client.submit(steps.gpu_by_step, 1),
@@ -79,6 +80,7 @@ def test_e5_queue_timeouts_name_the_gate(cluster: Cluster, overlap: Overlap):
     first = cluster.server(**settings).ready()
     cluster.worker(STEPS_FILE).ready()
     client = cluster.client()
+    client.pools.set("shut", limit=-1)
     client.pools.pause("shut")
     runs = {
         1: client.submit(steps.pool_by_step, 1),

@@ -39,7 +39,10 @@ async def test_a_worker_that_lost_its_lease_is_not_fit(tmp_path: Path):
         # nobody leads: that is told, and is no fault of this process
         answer = await fetch(port, "/health")
         assert answer.status == 200
-        assert (answer.data["status"], answer.data["problems"]) == ("degraded", ["nobody leads"])
+        assert (answer.data["status"], answer.data["problems"]) == (
+            "degraded",
+            ["there is no leader"],
+        )
         assert engine.membership is not None
         engine.membership.lost.set()
         answer = await fetch(port, "/health")

@@ -44,15 +44,19 @@ class ManualClock:
         self._now = start
 
     def now(self) -> int:
+        """The time, in microseconds since the epoch."""
         return self._now
 
     def monotonic(self) -> int:
+        """The same time: this clock never jumps back."""
         return self._now
 
     def advance(self, microseconds: int) -> None:
+        """Moves the time on by so many microseconds."""
         if microseconds < 0:
             raise ValueError("a clock does not go back")
         self._now += microseconds
 
     def set(self, instant: int) -> None:
+        """Moves the time on to `instant`, in microseconds since the epoch."""
         self.advance(instant - self._now)

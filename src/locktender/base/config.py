@@ -1,17 +1,10 @@
-"""Settings that are right one by one and cannot work together; each message names both.
-
-A combination is refused only where something that was promised would not hold,
-or what was asked for could never happen. What is merely slow or wasteful is not:
-a cool-down shorter than the interval between two requests, say, or workers that
-leave within the seconds of a take-over and have to come again.
-
-Settings: every knob, its default, and where its value came from.
+"""Settings: every setting, its default, where its value came from, and which combinations cannot work.
 
 Sources, each over the one before: the defaults, a settings file, `LOCKTENDER_*`
 variables, explicit overrides (flags, arguments). A key is written the same
-everywhere: `grace` in a file, `LOCKTENDER_GRACE`, `--grace`. All values are
-checked one by one where they are read and against each other in `Settings`
-itself, so that no combination that cannot work ever reaches an engine.
+everywhere: `grace` in a file, `LOCKTENDER_GRACE`, `--grace`. A combination is
+refused only where a promise would not hold or a request could never succeed;
+what is merely slow or wasteful is accepted.
 """
 
 from __future__ import annotations
@@ -134,7 +127,7 @@ OTHER_VARIABLES = "LOCKTENDER_TEST_"
 """Variables that are not settings: what the tests are pointed at."""
 
 NOT_YET = ("blob_url",)
-"""Keys that are planned: whoever sets one must not believe that it is in force."""
+"""Keys that are planned: setting one is refused, because it would have no effect."""
 
 
 def cores() -> int:
@@ -335,7 +328,7 @@ class _Reading:
     def _take(
         self, key: Key, value: object, where: str, *, text: bool = False, said: str | None = None
     ) -> None:
-        """`where` it comes from; `said`: as whoever wrote it calls that."""
+        """`where` it comes from; `said`: the key as the user wrote it."""
         try:
             parsed = key.from_text(value) if text and isinstance(value, str) else key.read(value)
         except InvalidInput as error:
@@ -369,7 +362,7 @@ def known_key(
         return known
     if known is not None:
         raise InvalidSettings(
-            f"{where}: {key} is no limit.", field=key, hint="Move it out of [limits]."
+            f"{where}: {key} is not a limit.", field=key, hint="Move it out of [limits]."
         )
     if key in NOT_YET:
         raise InvalidSettings(

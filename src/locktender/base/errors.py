@@ -74,8 +74,7 @@ class InvalidInput(LocktenderError):
     code = "invalid_input"
 
     def __str__(self) -> str:
-        """With the value, if it is short: of a long one the beginning says little, and half a secret
-        would not be found by whoever hides it."""
+        """With the value, if it is short: part of a secret in a long one would not be found and hidden."""
         got = self.shown_got()
         if not got or len(got) > MOST_SHOWN:
             return super().__str__()
@@ -91,7 +90,7 @@ class InvalidFlow(InvalidInput):
 
 
 class InvalidSettings(InvalidInput):
-    """Settings that contradict each other, or a key nobody knows."""
+    """Settings that contradict each other, or an unknown key."""
 
     code = "invalid_settings"
 
@@ -118,7 +117,7 @@ class AdmissionRejected(LocktenderError):
     """The admission ceiling is reached; nothing was stored. Try again after `retry_after` seconds.
 
     `retry_after` is `math.inf` where trying again never helps: more runs were
-    handed in together, all or none, than the ceiling allows in all. As JSON it
+    submitted together, all or none, than the ceiling allows in all. As JSON it
     is null then.
 
     Where several runs were to be tried again, those that fit are queued all the
@@ -141,6 +140,7 @@ class AdmissionRejected(LocktenderError):
         return math.isinf(self.retry_after)
 
     def as_dict(self) -> dict[str, Any]:
+        """The form the CLI (`--json`) and the API show, with `retry_after`."""
         shown = {**super().as_dict(), "retry_after": None if self.never else self.retry_after}
         if self.refused:
             shown |= {"retried": list(self.retried), "refused": list(self.refused)}

@@ -1,7 +1,7 @@
-"""What a graph must be before anything is stored: sound, bounded, and satisfiable under the limits.
+"""What a graph must be before it is stored: sound, bounded, and satisfiable under the limits.
 
 Tracing cannot make most of these mistakes; a graph from a file, another
-version or by hand can. So every graph passes here, whoever made it.
+version or by hand can. So every graph is checked here.
 """
 
 from __future__ import annotations

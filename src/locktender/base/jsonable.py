@@ -35,18 +35,22 @@ class StepError(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, type: str, message: str, node: str | None = None) -> StepError:  # noqa: A002
+        """A failure made by hand, for tests of steps that take collected lists."""
         return cls(Failure(type=type, message=message, node=node))
 
     @property
     def type(self) -> str:
+        """The class of the exception, or `capacity`, `queue_timeout`, `worker_lost` …"""
         return self.failure.type
 
     @property
     def message(self) -> str:
+        """The message of the exception."""
         return self.failure.message
 
     @property
     def node(self) -> str | None:
+        """The step that failed, as the flow names it."""
         return self.failure.node
 
     def __str__(self) -> str:

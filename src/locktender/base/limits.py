@@ -99,7 +99,11 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 _POOL = re.compile(r"[^\[\]{}]+(\[[^\[\]]+\])?")
-_RATE = re.compile(r"\s*(\d{1,16})\s*/\s*(.+)")
+_RATE = re.compile(r"\s*(\d{1,16})\s*/\s*(.+?)\s*")
+_PERIODS = {
+    "sec": "s", "second": "s", "min": "m", "minute": "m", "hour": "h", "day": "d", "week": "w",
+}  # fmt: skip
+"""Words for one unit of time, beside `s`, `m`, `h`, `d` and `w`."""
 
 
 def pool_name(value: object, field: str = "pool") -> str:
@@ -139,6 +143,9 @@ def pool_rule(
     )
 
 
+_RATE_HINT = 'Write a count and a time: "60/min", "20/s", "1000/h" or "100/10s".'
+
+
 def parse_rate(value: object, burst: object = None) -> Rate:
     """`"100/1m"`: 100 grants a minute. Burst defaults to 1: a steady drip."""
     if isinstance(value, Rate):
@@ -146,15 +153,24 @@ def parse_rate(value: object, burst: object = None) -> Rate:
     match = _RATE.fullmatch(value) if isinstance(value, str) else None
     if match is None:
         raise InvalidInput(
-            "rate is not a rate.",
+            f"invalid rate {value!r}.",
             field="rate",
             got=value,
-            hint='Write count/duration, e.g. "100/1m".',
+            hint=_RATE_HINT,
         )
-    period = match[2] if match[2][0].isdigit() else f"1{match[2]}"
+    unit = _PERIODS.get(match[2].lower(), match[2])
+    try:
+        per_us = microseconds(unit if unit[0].isdigit() else f"1{unit}", repr(match[2]))
+    except InvalidInput as error:
+        raise InvalidInput(
+            f"invalid rate {value!r}: {error.message}",
+            field="rate",
+            got=value,
+            hint=_RATE_HINT,
+        ) from error
     return Rate(
         count=count(int(match[1]), "rate"),
-        per_us=microseconds(period, "rate"),
+        per_us=per_us,
         burst=1 if burst is None else count(burst, "burst"),
     )
 

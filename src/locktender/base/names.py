@@ -12,6 +12,8 @@ MAX_NAME = 200
 MAX_TAGS = 64
 MAX_ITEMS = 100_000
 MAX_PRIORITY = 1_000_000
+KNOWN_SHOWN = 10
+"""Known words that a hint lists; it says how many more there are."""
 MAX_NUMBER = 2**53
 """The largest number that JSON readers, SQLite and PostgreSQL all keep exactly."""
 UNLIMITED = -1
@@ -176,9 +178,11 @@ def priority(value: object, field: str = "priority") -> int:
 
 
 def did_you_mean(got: str, known: Iterable[str]) -> str | None:
-    """A hint naming the nearest known word, for every 'no such …' message."""
+    """A hint naming the nearest known word, or else the known ones, for every 'no such …' message."""
     known = sorted(known)
-    return nearest(got, known) or (f"Known: {', '.join(known[:10])}." if known else None)
+    more = len(known) - KNOWN_SHOWN
+    listed = ", ".join(known[:KNOWN_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    return nearest(got, known) or (f"Known: {listed}." if known else None)
 
 
 def nearest(got: object, known: Iterable[str]) -> str | None:

@@ -1,9 +1,4 @@
-"""The file that settings come from: `locktender.toml`, or `[tool.locktender]` in `pyproject.toml`.
-
-The nearest one upwards from the working directory is used, and only that one.
-
-What is neither a url nor meant as a path: a server's address whose scheme was forgotten.
-"""
+"""The settings file: the nearest `locktender.toml`, or `[tool.locktender]` in `pyproject.toml`, upwards."""
 
 from __future__ import annotations
 
@@ -103,7 +98,7 @@ _SERVER = re.compile(
 
 
 def check_path(url: str) -> None:
-    """Refuses what would become a file of a strange name, in which a whole cluster waits for nobody."""
+    """Refuses a server's address without a scheme: it would silently become the name of a SQLite file."""
     if "://" in url or not _SERVER.fullmatch(url):
         return
     # What comes before the @ may be a password.

@@ -11,6 +11,8 @@ from typing import Final
 
 
 class RunState(StrEnum):
+    """Where a run stands: queued, running, cancelling; or how it ended."""
+
     QUEUED = "queued"
     RUNNING = "running"
     CANCELLING = "cancelling"
@@ -21,6 +23,8 @@ class RunState(StrEnum):
 
 
 class TaskState(StrEnum):
+    """Where a task stands: requested (waits), scheduled (offered to a worker), running; or how it ended."""
+
     PENDING = "pending"
     """The row of an earlier try of a retried run: what it needs decides whether it is requested again."""
     REQUESTED = "requested"

@@ -1,25 +1,18 @@
 """The command line: noun verb, for people and (`--json`) for scripts.
 
-main            the program: all commands, and what an error does to the exit code
-shell           what every command has: url, output, debugging; how a command is registered
-failures        errors as text or JSON, and their exit codes
-numbers         numbers as arguments, negative ones too
-tables          tables, ages and short ids
-reading         a store read past the client's verbs
-importing       a user's file as a module, or the part of its traceback that is theirs
-targets         FILE.py:flow → a flow
-arguments       --args, --arg, --tag, --pool … as values
-run             `run`, `submit`
-following       one run, from its submission to its end
-watching        that run read for display: per step done, running, waiting and for what
-display         the view of it, as a live picture or as plain lines
+main            the program: all commands, and the exit code of an error
+context         what every command has: url, output, debugging; how a command is registered
+errors          errors as text or JSON, and their exit codes
+arguments       --args, --arg, --tag, --pool, numbers … as values
+load_flow       FILE.py:flow → a flow; import errors of the user's file
+tables          tables, ages, short ids, text without control characters
+reader          a store read past the client's methods
+run, run_view   `run`, `submit`, and the live view of one run
+runs, queue, pools, limits, workers, why, audit, db, config    the nouns
+dev, reload     `dev`: an engine for one file that is reloaded when it changes
+demo            `demo`; demo_flow and demo_proof are its parts
+server, worker  `server`, `worker`; shutdown and more_workers are what they share
 interrupts      Ctrl-C and SIGTERM, counted
-runs, queue, pools, limits, workers, looking, auditing, db, settings    the nouns
-holders         who holds slots of a pool
-dev             `dev`; `dev_loop`, `dev_screen` and `reloading` are its parts
-demo            `demo`; `demo_story`, `demo_flow`, `demo_records` and `demo_proof` are its parts
-server, worker  `server`, `worker`; `serving` is what they share
 
-Only main, shell, failures, numbers and the nouns are loaded by every command;
-what is heavy is imported inside the command that needs it.
+Heavy modules are imported inside the command that needs them.
 """

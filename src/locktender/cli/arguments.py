@@ -1,7 +1,4 @@
-"""Numbers on the command line: `-1` and `-5m` are no options; and what is no number is said kindly.
-
-What follows FILE:flow on the command line, as values: arguments by annotation, tags, pools, settings.
-"""
+"""Arguments of commands as values: numbers (also negative ones), flow arguments, tags, pools, settings."""
 
 from __future__ import annotations
 

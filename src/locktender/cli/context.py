@@ -42,7 +42,7 @@ class Context:
 
     @cached_property
     def notes(self) -> Console:
-        """What is told on the way: never part of the answer."""
+        """Notes on stderr, never part of the answer."""
         return PlainConsole(stderr=True, highlight=False)
 
     def settings(self, **overrides: Any) -> Settings:
@@ -91,7 +91,7 @@ class Context:
 
 
 def check_exists(url: str) -> None:
-    """Refuses a store that nobody has made yet, without making it."""
+    """Refuses a store that does not exist yet, without making it."""
     import asyncio
 
     from locktender.base.errors import NotFound
@@ -102,7 +102,7 @@ def check_exists(url: str) -> None:
         if Path(url).exists():
             return
     elif scheme not in {"postgresql", "postgres"}:
-        return  # whoever opens it says why not
+        return  # opening it reports the error
     from locktender.store.open import place_for
 
     place = place_for(url)

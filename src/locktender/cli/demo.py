@@ -1,11 +1,9 @@
-"""The story `locktender demo` tells.
+"""`locktender demo`: four limits at work, a worker killed on the way, and the proof that all of them held.
 
-Two real processes work on one store: this one leads and works, a second one
-works. When the second is in the middle of a task it gets SIGKILL, which nothing
-can catch; its tasks are found abandoned and started again. Every claim at the
-end is measured twice: from what the bodies wrote down themselves, and from the history.
-
-`locktender demo`: four limits at work, a worker killed on the way, and the proof that all of them held.
+Two processes work on one store: this one leads and works, the other works. In
+the middle of a task the other one gets SIGKILL; its tasks are recovered and
+started again. Every claim at the end is measured twice: from what the bodies
+recorded themselves, and from the history.
 """
 
 from __future__ import annotations

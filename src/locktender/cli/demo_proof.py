@@ -1,7 +1,4 @@
-"""Overlap measured from the records that bodies wrote themselves.
-
-The demo's claims, each measured twice: from the bodies' records and from the history.
-"""
+"""The demo's claims, each measured twice: overlap from the bodies' own records, and peaks from the history."""
 
 from __future__ import annotations
 

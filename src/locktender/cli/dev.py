@@ -1,12 +1,7 @@
-"""What `locktender dev` shows: runs, pools and the queue, moving on a terminal, as lines elsewhere.
+"""`dev`: an engine for one file in one process, which reloads the file when it is saved and shows what runs.
 
-The loop behind `dev`: draw, look for changes, take them up; until an interrupt.
-
-The engine runs on a loop of its own, in a thread beside this one, so that a slow
-import here never makes it late. What is read for the picture comes over a third
-connection, for the same reason.
-
-`dev`: an engine for one file, in one process, with the file's changes taken up as they are saved.
+The engine has a loop in another thread, so that a slow import here does not
+delay it. The view reads through a connection of its own for the same reason.
 """
 
 from __future__ import annotations

@@ -166,7 +166,7 @@ def _one_value(name: str, value: str) -> str:
 
 
 def _check_known(name: str) -> None:
-    """A word that is no limit is a slip, not a tag: tags are named after `tag`."""
+    """Refuses an unknown word: it is not taken as a tag, which is named after `tag`."""
     from locktender.base.errors import NotFound
     from locktender.base.names import did_you_mean
     from locktender.client.limit_text import ENGINE, FIXED
@@ -199,7 +199,7 @@ def _named(name: str, which: str | None) -> str:
         return name
     if name not in {"tag", "fair"}:
         raise InvalidInput(
-            f"{name} takes nothing behind it.",
+            f"{name} takes no argument.",
             field="name",
             got=which,
             hint="Only tag and fair do: tag tenant=acme",

@@ -1,7 +1,4 @@
-"""A user's file as a module; or, where it does not import, the part of the traceback that is theirs.
-
-FILE.py:flow, FILE.py or package.module:flow as a flow.
-"""
+"""FILE.py:flow, FILE.py or package.module:flow as a flow; of an import error, the user's part of the traceback."""
 
 from __future__ import annotations
 

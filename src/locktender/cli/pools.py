@@ -1,7 +1,4 @@
-"""Who holds slots of a pool now, from the rows usage is derived from.
-
-`pools`: named resources whose slots all runs share.
-"""
+"""`pools`: named resources whose slots all runs share, and which tasks hold them now."""
 
 from __future__ import annotations
 
@@ -153,7 +150,7 @@ def info(shell: Context, name: Name) -> None:
     if holders:
         shell.out.print(holders_table(holders, now))
     else:
-        shell.say("[dim]Nobody holds a slot now.[/]")
+        shell.say("[dim]No slot is held now.[/]")
 
 
 def set_(

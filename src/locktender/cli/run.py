@@ -1,10 +1,8 @@
-"""Running one flow in an engine of this process, and staying with it to its end.
+"""`run` and `submit`: a flow from a file, run here and followed to its end, or left to an engine elsewhere.
 
-Two threads beside the engine's: this one draws and listens for Ctrl-C, another
-waits for the run to end and wakes this one. The first interrupt asks for the
-run to be cancelled and stays until it is; the second ends the process.
-
-`run` and `submit`: a flow from a file, here and now, or handed to an engine elsewhere.
+Beside the engine's threads, this one draws and counts Ctrl-C, another waits for
+the run to end. The first interrupt cancels the run and waits for that; the
+second ends the process.
 """
 
 from __future__ import annotations
@@ -13,6 +11,7 @@ import os
 import sys
 import threading
 from contextlib import suppress
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -120,7 +119,7 @@ class Following:
         return interrupts.exit_code if interrupts.count else BAD
 
     def _tell_overruled(self, client: Client, declared: list[str]) -> None:
-        """--pool is a default; what is in force instead of it may surprise, whoever set it."""
+        """Says where a live setting of a pool is in force instead of --pool, which is only a default."""
         for name in declared:
             pool = client.pools.get(name)
             wanted = self._settings.pools[name].limit
@@ -282,6 +281,13 @@ def run(
     return following.run(chosen, submission, declared=list(overrides.get("pools", ())))
 
 
+_SUBMITTED = {
+    "created": "submitted {id} ({flow})",
+    "attached": "attached to {id} ({flow}): this active run has the same key; nothing was submitted",
+    "skipped": "skipped: {id} ({flow}) with the same key has succeeded; nothing was submitted",
+}
+
+
 def submit(
     shell: Context,
     flow: Flow,
@@ -310,8 +316,11 @@ def submit(
         made = client.submit_many(chosen, [submission])[0]
         info = made.info()
         alive = any(worker.alive and not worker.draining for worker in client.workers.list())
-    shell.done(f"submitted {made.id} ({info.flow})", info)
-    if not alive:
+    how = made.submitted or "created"
+    shell.done(
+        _SUBMITTED[how].format(id=made.id, flow=info.flow), {**asdict(info), "submitted": how}
+    )
+    if not alive and how == "created":
         where = flow.rpartition(":")[0] or flow
         shell.note(
             f"No worker is on this store yet: locktender worker {where},"

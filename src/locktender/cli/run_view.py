@@ -1,9 +1,7 @@
-"""One run read for display: per step done, running, waiting, and what the waiting ones wait for.
+"""The view of one run: per step done, running and waiting, and the limits it waits at; live or as lines.
 
-Reads with a connection and a loop of its own, so that looking never keeps the
-engine in the same process from deciding.
-
-A run as it goes: a live picture on a terminal, plain lines everywhere else.
+It reads through a connection and a loop of its own, so that it never delays the
+engine in the same process.
 """
 
 from __future__ import annotations

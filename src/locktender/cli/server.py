@@ -1,4 +1,4 @@
-"""`server`: a process that leads when nobody else does, and tells by HTTP how things stand."""
+"""`server`: a process that leads if there is no leader, and serves its state over HTTP."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def server(
         typer.Option(
             "--spawn",
             metavar="FILE.py",
-            help="Start workers with this file here when nobody can take what waits. Repeatable.",
+            help="Start workers with this file when tasks wait only for a worker. Repeatable.",
         ),
     ] = None,
     max_workers: MaxWorkers = None,
@@ -84,7 +84,7 @@ def server(
     set_: Set = None,
     with_parent: WithParent = False,
 ) -> int:
-    """Open the gates: lead when nobody else does, until SIGTERM. Workers run the tasks.
+    """Lead if there is no leader, until SIGTERM. Workers run the tasks.
 
     Start two on one store and the second takes over when the first dies. Each
     serves /health, /metrics and /api/v1/demand by HTTP, whether it leads or not.
@@ -131,7 +131,7 @@ async def _serve(
     async with AsyncExitStack() as opened:
         listener = opened.enter_context(bind(*at))
         if not is_loopback(listener):
-            shell.note("Whoever reaches this address may read what is served there.")
+            shell.note("Anyone who reaches this address can read what is served there.")
         database: LocalPostgres | None = None
         if folder is not None:
             database = await opened.enter_async_context(_postgres(shell, folder))

@@ -1,12 +1,9 @@
-"""Texts of users on a terminal: as text, never as a command to it.
+"""Tables that fit 80 columns, ages, short ids, and user text without control characters.
 
-Tags, keys, names, messages and logs are anybody's who may submit a run, and a
-terminal obeys what it is shown: an escape sequence can colour, overwrite, rename
-the window or fill the clipboard. So everything that is written for people goes
-through a console that leaves such characters away, whoever forgot to. JSON is
-for programs and stays as it is.
-
-Tables that fit 80 columns, ages as people say them, ids short enough to type.
+Tags, keys, names and messages come from anybody who may submit a run, and an
+escape sequence in them can overwrite a terminal or fill its clipboard. So all
+text for people goes through a console that removes such characters. JSON is
+unchanged.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ WithParent = Annotated[
     bool,
     typer.Option(
         "--with-parent",
-        help="End when standard input ends: with whoever started it.",
+        help="End when standard input ends, as it does when the process that started this one ends.",
         show_default=False,
         metavar="",
     ),
@@ -50,7 +50,7 @@ def worker(
         bool,
         typer.Option(
             "--lead",
-            help="Lead too, when nobody else does: then no server is needed.",
+            help="Lead too if there is no leader; then no server is needed.",
             show_default=False,
             metavar="",
         ),
@@ -98,7 +98,7 @@ def worker(
             field="file",
             hint="Name a file, locktender worker flows.py, or a module, --app shop.flows.",
         )
-    # Importing may take long, or hang: whoever started us may go meanwhile.
+    # Importing may take long, or hang: the parent process may end meanwhile.
     with gone_with_parent() if with_parent else nullcontext():
         for text in files or ():
             load_flow.load_source(load_flow.parse(text)._replace(flow=""))

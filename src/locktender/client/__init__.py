@@ -3,14 +3,14 @@
 The core is async and written once; the sync client is a bridge to a loop in a
 thread of its own, method by method.
 
-opening        a url → a store; which urls there are
-core           what every verb shares: store, settings, engine, who is asking, is it still open
-submission     a call of a flow → a run to hand in, and what its refusal means
-waiting        until a run has ended, without polling where this process leads
+open           embedded(), connect() and their async twins
+client         the sync client; client_async the async one; core what all methods share
+submit         a call of a flow → a run to store, and what its refusal means
+run            one run; run_details its tasks, events and logs; retry_runs queues it again
 results        an ended run → its value, or the error that says what failed
-views          what the reading verbs show
-*_async        the async client's parts; the module of the same name without it is the bridge
-holders        `slots()`: a worker that holds pool slots for code outside of any flow
-embedding      embedded(), connect() and their async twins
+waiting        until a run has ended, without polling where this process leads
+runs, limits   the namespaces for sync code; *_async the same for async code
+views          values that reading methods return
+slots          `slots()`; slot_worker is the worker that holds them
 runner         what `flow.run(...)` calls
 """

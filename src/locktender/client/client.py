@@ -30,7 +30,11 @@ T = TypeVar("T")
 
 
 class Client(Submitting):
-    """Made by `embedded()` and `connect()`."""
+    """Submits runs, asks about them and sets limits; made by `embedded()` and `connect()`. Thread-safe.
+
+    runs, queue, workers   namespaces to list and change runs, queued runs and workers
+    pools, limits          namespaces to list and change pools and every other limit
+    """
 
     def __init__(
         self, settings: Settings, *, engine: bool, more: MoreWorkers | None = None
@@ -55,10 +59,12 @@ class Client(Submitting):
 
     @property
     def settings(self) -> Settings:
+        """The settings in force, each from its argument, variable, file or default."""
         return self._core.settings
 
     @property
     def closed(self) -> bool:
+        """Whether `close` was called."""
         return self._core.guard.closed
 
     def _submit(self, flow: object, submission: Submission) -> Run[Any]:
@@ -84,12 +90,14 @@ class Client(Submitting):
     def submit_many(
         self, flow: Flow[..., T] | str, calls: Iterable[Any], *, partial: bool = False
     ) -> Any:
-        """Hands in a run of `flow` per entry of `calls`, thousands in one transaction, all or none.
+        """Submits one run of `flow` per entry of `calls`, thousands in one transaction, all or none.
 
-        A tuple is the positional arguments, `((…), {…})` has keywords too, a
-        `Submission` has options of its own; anything else is the one argument.
-        With `partial=True` what fits is taken, and the place of a run that was
-        not has the error that `submit` would have raised.
+        calls    each entry is one argument, a tuple of positional arguments, `((...), {...})` with
+                 keywords too, or a `Submission` with options of its own; at most 10,000 all or none
+        partial  False (default): all runs or none, with one error. True: what fits is submitted, and
+                 the place of a run that was refused has the error that `submit` would have raised
+
+            runs = client.submit_many(build, [["a"], ["b"], Submission((["c"],), key="c")])
         """
         self._core.guard.check()
         preparing = Preparing(flow, self._core.settings, self._core.clock)
@@ -101,7 +109,10 @@ class Client(Submitting):
         return Run(self._bridge, answer) if isinstance(answer, AsyncRun) else answer
 
     def why(self, subject: str | int) -> Why:
-        """What a run (by id) or a task (by number) waits for now."""
+        """Explains what a run (by id or the beginning of it) or a task (by number) waits for now.
+
+        Every limit it waits at is named, with its numbers and the holders. `print` shows it as text.
+        """
         return self._bridge.call(self._client.why(subject))
 
     def slots(
@@ -112,19 +123,25 @@ class Client(Submitting):
         timeout: Duration | None = None,
         lease: Duration | None = None,
     ) -> Slots:
-        """Takes `n` slots of a pool for the code in the block: a semaphore that all processes share.
+        """Holds `n` slots of a pool for the code in the block: a semaphore that all processes share.
 
-        Waits its turn like any task, at most `timeout`. `lease` (default the
-        worker's) is how long the slots stay taken if this process dies on
-        another machine or hangs; it is renewed in the background.
+        pool     a pool, or one key of it: `api[acme]`
+        n        1 (default) or more
+        timeout  how long to wait for them, else `WaitTimeout`; default None, no bound
+        lease    "1s" or more: how long the slots stay taken if this process dies or hangs; renewed in
+                 the background; default the setting `worker_lease` ("10s")
+
+            with client.slots("db", 2, timeout="30s") as held:
+                migrate()
         """
         self._core.guard.check()
         return Slots(self._bridge, self._client.slots(pool, n, timeout=timeout, lease=lease))
 
     def close(self, grace: Duration | None = None) -> None:
-        """Drains and lets go: what runs may finish within `grace`, the rest goes back to the queue.
+        """Stops the engine, if this client has one, and closes the store. Closing again does nothing.
 
-        An interrupt meanwhile ends what runs at once. Closing again does nothing.
+        grace  how long running tasks may go on; the rest returns to the queue. Default the setting
+               `grace` ("30s"); "0s" returns them at once. An interrupt meanwhile does the same.
         """
         given = None if grace is None else microseconds(grace, "grace", minimum=0)
         self._close(given)
@@ -147,7 +164,7 @@ class Client(Submitting):
                 atexit.unregister(self._at_exit)
 
     def _at_exit(self) -> None:
-        """A program that ends without close(): its work is handed back, nobody is kept waiting."""
+        """A program that ends without close(): running tasks return to the queue at once."""
         self._close(0)
 
     def __enter__(self) -> Self:
@@ -161,7 +178,9 @@ class Client(Submitting):
         trace: TracebackType | None,
     ) -> None:
         if kind is not None and issubclass(kind, KeyboardInterrupt):
-            log.warning("interrupted: finishing what runs; interrupt again to end it at once")
+            log.warning(
+                "interrupted: waiting for running tasks; interrupt again to end them at once"
+            )
             self._close(min(INTERRUPTED_GRACE_US, self.settings.grace_us))
         else:
             self._close(None)

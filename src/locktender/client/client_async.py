@@ -17,7 +17,7 @@ from locktender.client.pools_async import AsyncPools
 from locktender.client.run import AsyncRun
 from locktender.client.runs_async import AsyncQueue, AsyncRuns, AsyncWorkers
 from locktender.client.slots import AsyncSlots
-from locktender.client.submit import Prepared, Preparing, Submission, hand_in, prepare, refusal
+from locktender.client.submit import Prepared, Preparing, Submission, prepare, refusal, store_runs
 from locktender.client.submit_signatures import AsyncSubmitting
 from locktender.flows.flows import Flow
 from locktender.observe.why import Why, explain_task
@@ -26,11 +26,15 @@ T = TypeVar("T")
 Refusal = AdmissionRejected | DuplicateKey
 TRACED_AT_A_TIME = 100
 INTERRUPTED_GRACE_US = 5 * SECOND
-"""Who pressed Ctrl-C waits no longer than this for what runs; the rest goes back to the queue."""
+"""After Ctrl-C running tasks may go on for this long; the rest returns to the queue."""
 
 
 class AsyncClient(AsyncSubmitting):
-    """Made by `embedded_async()` and `connect_async()`."""
+    """Submits runs, asks about them and sets limits; made by `embedded_async()` and `connect_async()`.
+
+    runs, queue, workers   namespaces to list and change runs, queued runs and workers
+    pools, limits          namespaces to list and change pools and every other limit
+    """
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -42,10 +46,12 @@ class AsyncClient(AsyncSubmitting):
 
     @property
     def settings(self) -> Settings:
+        """The settings in force, each from its argument, variable, file or default."""
         return self._core.settings
 
     @property
     def closed(self) -> bool:
+        """Whether `close` was called."""
         return self._core.guard.closed
 
     async def _submit(self, flow: object, submission: Submission) -> AsyncRun[Any]:
@@ -65,12 +71,14 @@ class AsyncClient(AsyncSubmitting):
     async def submit_many(
         self, flow: Flow[..., T] | str, calls: Iterable[Any], *, partial: bool = False
     ) -> Any:
-        """Hands in a run of `flow` per entry of `calls`, thousands in one transaction, all or none.
+        """Submits one run of `flow` per entry of `calls`, thousands in one transaction, all or none.
 
-        A tuple is the positional arguments, `((…), {…})` has keywords too, a
-        `Submission` has options of its own; anything else is the one argument.
-        With `partial=True` what fits is taken, and the place of a run that was
-        not has the error that `submit` would have raised.
+        calls    each entry is one argument, a tuple of positional arguments, `((...), {...})` with
+                 keywords too, or a `Submission` with options of its own; at most 10,000 all or none
+        partial  False (default): all runs or none, with one error. True: what fits is submitted, and
+                 the place of a run that was refused has the error that `submit` would have raised
+
+            runs = client.submit_many(build, [["a"], ["b"], Submission((["c"],), key="c")])
         """
         self._core.guard.check()
         preparing = Preparing(flow, self._core.settings, self._core.clock)
@@ -82,15 +90,16 @@ class AsyncClient(AsyncSubmitting):
         return await self.submit_all_prepared(prepared, partial=partial)
 
     async def submit_prepared(self, prepared: Prepared) -> AsyncRun[Any]:
-        """Hands in what was traced elsewhere: by the sync client, in its caller's thread."""
+        """Submits a run that was traced elsewhere: by the sync client, in its caller's thread."""
         only = (await self.submit_all_prepared([prepared], partial=False))[0]
         return cast("AsyncRun[Any]", only)
 
     async def submit_all_prepared(
         self, prepared: list[Prepared], *, partial: bool
     ) -> list[AsyncRun[Any] | Refusal]:
+        """Submits runs that were traced elsewhere, all or none unless `partial`."""
         self._core.guard.check()
-        answers = await hand_in(self._core, prepared, partial=partial)
+        answers = await store_runs(self._core, prepared, partial=partial)
         refused = [
             refusal(answer, each.run) for answer, each in zip(answers, prepared, strict=True)
         ]
@@ -100,12 +109,15 @@ class AsyncClient(AsyncSubmitting):
             raise to_blame[0]
         made: type[AsyncRun[Any]] = AsyncRun  # once: to subscript it costs more than to call it
         return [
-            error or made(self._core, answer.id)
+            error or made(self._core, answer.id, answer.outcome)
             for error, answer in zip(refused, answers, strict=True)
         ]
 
     async def why(self, subject: str | int) -> Why:
-        """What a run (by id) or a task (by number) waits for now."""
+        """Explains what a run (by id or the beginning of it) or a task (by number) waits for now.
+
+        Every limit it waits at is named, with its numbers and the holders. `print` shows it as text.
+        """
         self._core.guard.check()
         if isinstance(subject, int):
             return await explain_task(self._core.store, subject, self._core.settings.labels)
@@ -119,19 +131,25 @@ class AsyncClient(AsyncSubmitting):
         timeout: Duration | None = None,
         lease: Duration | None = None,
     ) -> AsyncSlots:
-        """Takes `n` slots of a pool for the code in the block: a semaphore that all processes share.
+        """Holds `n` slots of a pool for the code in the block: a semaphore that all processes share.
 
-        Waits its turn like any task, at most `timeout`. `lease` (default the
-        worker's) is how long the slots stay taken if this process dies on
-        another machine or hangs; it is renewed in the background.
+        pool     a pool, or one key of it: `api[acme]`
+        n        1 (default) or more
+        timeout  how long to wait for them, else `WaitTimeout`; default None, no bound
+        lease    "1s" or more: how long the slots stay taken if this process dies or hangs; renewed in
+                 the background; default the setting `worker_lease` ("10s")
+
+            async with client.slots("db", 2, timeout="30s") as held:
+                await migrate()
         """
         self._core.guard.check()
         return AsyncSlots(self._core, pool, n, timeout, lease)
 
     async def close(self, grace: Duration | None = None) -> None:
-        """Drains and lets go: what runs may finish within `grace`, the rest goes back to the queue.
+        """Stops the engine, if this client has one, and closes the store. Closing again does nothing.
 
-        Cancelled meanwhile, it ends what runs at once. Closing again does nothing.
+        grace  how long running tasks may go on; the rest returns to the queue. Default the setting
+               `grace` ("30s"); "0s" returns them at once. An interrupt meanwhile does the same.
         """
         await self._core.close(None if grace is None else microseconds(grace, "grace", minimum=0))
 

@@ -1,4 +1,4 @@
-"""What every verb shares. Lives on one event loop; whoever else wants something crosses the bridge."""
+"""What all client methods share: store, settings, engine. It lives on one event loop."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Core:
     ) -> Core:
         """A store that is open and, if asked for, an engine that has its lease.
 
-        `more` is closed with it; whoever made `overflow` closes that. `ends_itself`: as `Engine` has it.
+        `more` is closed with it; the caller closes `overflow`. `ends_itself`: as `Engine` has it.
         """
         if more is not None:
             overflow = more.overflow
@@ -118,7 +118,7 @@ class Core:
             await self.store.close()
 
     def hurry(self) -> None:
-        """Whoever closes waits no longer: what still runs is ended and handed back."""
+        """Ends the wait of `close`: running tasks are ended and return to the queue."""
         self._hurried.set()
 
     async def _stop(self, grace_us: int | None) -> None:
@@ -131,13 +131,13 @@ class Core:
             await self._unless_hurried(self._more.close(grace_us))
 
     async def _unless_hurried(self, work: Coroutine[Any, Any, None]) -> bool:
-        """Whether `work` was done to its end; it is cancelled when whoever closes waits no longer."""
+        """Whether `work` was done to its end; it is cancelled by `hurry`."""
         doing = asyncio.create_task(work)
         hurried = asyncio.create_task(self._hurried.wait())
         try:
             await asyncio.wait({doing, hurried}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            # Looked at before they are ended: whoever is cancelled is done then too.
+            # Read before they are ended: a cancelled task is done too.
             done = doing.done()
             await end_tasks([hurried] if done else [hurried, doing])
         if done:

@@ -8,7 +8,6 @@ A limit's name is the word it is set by (`max_concurrent_runs`, `max_active`,
 from __future__ import annotations
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 
 import msgspec
 
@@ -17,7 +16,6 @@ from locktender.base.durations import Duration, microseconds
 from locktender.base.errors import InvalidInput, NotFound
 from locktender.base.limits import Limits, TagRule, fair_rule, tag_rule
 from locktender.base.model import LimitRow
-from locktender.base.names import did_you_mean
 from locktender.client import limit_text
 from locktender.client.core import Core
 from locktender.client.limit_text import ENGINE, FIXED
@@ -27,19 +25,27 @@ from locktender.store.protocol import SetLimit
 _dump = msgspec.json.Encoder().encode
 LimitInfos = list[LimitInfo]
 RUNS = "max_concurrent_runs"
+_MEANT = {"max_runs": RUNS, "runs": RUNS, "concurrency": RUNS, "active": "max_active"}
+"""Other words for limits; spelling alone would suggest another one."""
 
 
 class AsyncLimits:
+    """Namespace `client.limits`: every limit but pools. A change holds at once, over all processes.
+
+    A limit's name is the word it is set by (`max_concurrent_runs`, `max_active`, `fair`,
+    `age_boost` …) or the rule of a tag: `tenant`, `tenant=acme`, `tenant=*` for each value.
+    """
+
     def __init__(self, core: Core) -> None:
         self._core = core
 
     async def set_max_concurrent_runs(self, n: int) -> None:
-        """Runs executing at once; −1 is unlimited."""
+        """Sets how many runs execute at once: 1 and up, -1 is unlimited; default 10."""
         limit = names.limit(n, RUNS, zero_hint="To start no run, use: limits pause.")
         await self._patch("runs", "", {"limit": limit})
 
     async def set_max_active(self, n: int) -> None:
-        """The admission ceiling: queued and running runs; −1 is unlimited."""
+        """Sets the admission ceiling, queued and running runs: 1 and up, -1 is unlimited; default 10,000."""
         hint = "To start no run, use: limits pause. Use -1 for unlimited."
         await self._put("active", "", {"limit": names.limit(n, "max_active", zero_hint=hint)})
 
@@ -52,7 +58,15 @@ class AsyncLimits:
         per_value: bool = False,
         max_active: int | None = None,
     ) -> None:
-        """Bounds runs with a tag: with `key`, with `key=value`, or each distinct value (`per_value`)."""
+        """Bounds the runs that have a tag.
+
+        key, value  runs with this tag; without `value` runs with any value of it
+        limit       runs executing at once: 1 and up, -1 is unlimited; default None, unchanged
+        per_value   True: each value has the limit for itself; default False
+        max_active  queued and running runs, a ceiling; default None, unchanged
+
+            limits.set_tag("tenant", limit=1, per_value=True)
+        """
         if limit is None and max_active is None:
             raise InvalidInput(
                 f"say what to set for tag {key!r}.",
@@ -75,7 +89,7 @@ class AsyncLimits:
         await self._patch("tag", wanted.name, patch)
 
     async def set_fair(self, key: str, weights: Mapping[str, int] | None = None) -> None:
-        """Shares turns between the values of one tag, in proportion to their weights (default 1)."""
+        """Shares turns between the values of tag `key`; `weights` by value, 1 where none is given."""
         rule = fair_rule(key, weights)
         _, rows = await self._in_force()
         others = [row for row in rows if row.kind == "fair" and row.name != rule.key]
@@ -96,7 +110,13 @@ class AsyncLimits:
         )
 
     async def set(self, name: str, value: int | str | bool) -> None:
-        """Sets a limit by its name, as `locktender limits set` does: also settings of the engine."""
+        """Sets a limit by its name, as `locktender limits set` does.
+
+        name   `max_concurrent_runs`, `max_active`, `fair`, `age_boost`, `max_bypass`,
+               `max_starts_per_cycle`, `placement`, `strict_pools`, or the rule of a tag with a `=`:
+               `tenant=acme`, `tenant=*`
+        value  a number, -1 is unlimited; for `fair` a tag, for `age_boost` a duration
+        """
         self._core.guard.check()
         if name == RUNS:
             await self.set_max_concurrent_runs(_number(value, name))
@@ -111,32 +131,27 @@ class AsyncLimits:
             await self._put("engine", ENGINE[name], {"value": value})
         else:
             key, equals, rest = name.partition("=")
-            known = [RUNS, "max_active", "fair", "age_boost", *ENGINE]
-            if not equals and get_close_matches(name, known, 1, 0.8):
-                raise NotFound(
-                    f"there is no limit {name!r}.",
-                    field="name",
-                    got=name,
-                    hint=did_you_mean(name, known) or f"For a tag: set_tag({name!r}, limit=…).",
-                )
+            if not equals:
+                raise _unknown(name, (await self._in_force())[1])
             each = rest == "*"
-            tag = None if each or not equals else rest
+            tag = None if each else rest
             await self.set_tag(key, tag, _number(value, name), per_value=each)
 
     async def pause(self, name: str = RUNS) -> None:
-        """Starts no more runs, or none with a tag (`tenant=acme`); what runs goes on."""
+        """Starts no more runs, or none with a tag (`tenant=acme`); running ones go on."""
         await self._pause(name, paused=True)
 
     async def resume(self, name: str = RUNS) -> None:
+        """Ends a pause; the limit is as it was before."""
         await self._pause(name, paused=False)
 
     async def reset(self, name: str) -> None:
-        """Back to what code or configuration declares."""
+        """Returns a limit to what code or the settings file declares, or else to its default."""
         row = await self._find(name)
         await self._change([SetLimit(row.kind, row.name, None, self._core.who)])
 
     async def history(self, limit: int = 100) -> list[LimitChangeInfo]:
-        """Who changed what, when, from what to what; the newest first. Pools included."""
+        """Changes of limits and pools, newest first. `limit`: 1 to 100,000; default 100."""
         self._core.guard.check()
         most = names.count(limit, "limit", maximum=100_000)
         return [
@@ -153,7 +168,7 @@ class AsyncLimits:
         ]
 
     async def list(self) -> LimitInfos:
-        """Every limit that is in force except pools; one that was never set shows its default."""
+        """Every limit in force except pools; one that was never set shows its default."""
         _, rows = await self._in_force()
         return limit_text.infos(rows)
 
@@ -231,9 +246,11 @@ def _duration(value: int | str | bool) -> Duration | bool:
 
 def _unknown(name: str, rows: list[LimitRow]) -> NotFound:
     known = [limit_text.name(row.kind, row.name) for row in rows if row.kind != "pool"]
+    near = _MEANT.get(name)
+    hint = f"Did you mean {near!r}?" if near else names.nearest(name, {*known, *FIXED, *ENGINE})
     return NotFound(
         f"there is no limit {name!r}.",
         field="limit",
         got=name,
-        hint=names.did_you_mean(name, {*known, *FIXED, *ENGINE}),
+        hint=hint or f"For runs with the tag {name!r}: limits.set_tag({name!r}, limit=N).",
     )

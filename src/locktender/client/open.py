@@ -2,43 +2,152 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+import inspect
+from collections.abc import Callable, Generator, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal, ParamSpec, TypeVar
 
 from locktender.base.config import Settings
+from locktender.base.durations import Duration
 from locktender.base.importing import refuse_while_importing
 from locktender.client.client import Client
 from locktender.client.client_async import AsyncClient
 from locktender.client.core import Core
 from locktender.client.more_workers import MoreWorkers, more_workers
 from locktender.client.provisioners import GivenProvisioner
+from locktender.flows.options import readable
 from locktender.store.open import Url, settings_for
 from locktender.worker.executors.sources import refuse_too_deep
 
+P = ParamSpec("P")
+T = TypeVar("T")
 Prepared = tuple[Settings, MoreWorkers | None]
+Table = Mapping[str, Any]
 
 
+def _settings(
+    url: Url | None = None,
+    *,
+    provisioner: GivenProvisioner | None = None,
+    max_concurrent_runs: int | None = None,
+    max_active: int | None = None,
+    pools: Table | None = None,
+    tags: Table | None = None,
+    fair: str | Table | None = None,
+    async_permits: int | None = None,
+    thread_permits: int | None = None,
+    process_permits: int | None = None,
+    total_permits: int | None = None,
+    max_workers: int | None = None,
+    worker_labels: Mapping[str, str] | None = None,
+    labels: Mapping[str, Sequence[str]] | None = None,
+    queue_timeout: Duration | None = None,
+    dispatch_deadline: Duration | None = None,
+    grace: Duration | None = None,
+    retention: Duration | None = None,
+    work_dir: Url | None = None,
+    log_level: Literal["debug", "info", "warning", "error", "critical"] | None = None,
+    max_value: int | str | None = None,
+    blob_over: int | str | None = None,
+    strict_pools: bool | None = None,
+    placement: Literal["spread", "pack"] | None = None,
+    age_boost: Duration | None = None,
+    max_bypass: int | None = None,
+    max_starts_per_cycle: int | None = None,
+    claim_batch: int | None = None,
+    memory_high: float | None = None,
+    latency_threshold: Duration | None = None,
+    loop_lag: Duration | None = None,
+    idle_exit: Duration | None = None,
+    max_lifetime: Duration | None = None,
+    max_tasks: int | None = None,
+    exit_when_stuck: bool | None = None,
+    worker_lease: Duration | None = None,
+    heartbeat: Duration | None = None,
+    leader_lease: Duration | None = None,
+    leader_renew: Duration | None = None,
+    offer_ttl: Duration | None = None,
+    poll: Duration | None = None,
+    provision_interval: Duration | None = None,
+    provision_cooldown: Duration | None = None,
+    start_timeout: Duration | None = None,
+    provisioned_idle_exit: Duration | None = None,
+) -> None: ...
+
+
+def _shows(shown: Callable[P, Any]) -> Callable[[Callable[..., T]], Callable[P, T]]:
+    """Gives a function the signature of `shown`; an unknown setting is refused where settings are read."""
+    wanted = readable(inspect.signature(shown))
+
+    def decorate(function: Callable[..., T]) -> Callable[P, T]:
+        returns = readable(inspect.signature(function)).return_annotation
+        function.__signature__ = wanted.replace(return_annotation=returns)  # type: ignore[attr-defined]
+        return function
+
+    return decorate
+
+
+@_shows(_settings)
 def embedded(
     url: Url | None = None, *, provisioner: GivenProvisioner | None = None, **overrides: Any
 ) -> Client:
-    """Client, coordinator and worker in this process, on a SQLite file (default `.locktender/locktender.db`).
+    """An engine in this process, leader and worker, and a client for it. Close it, or use `with`.
 
-    `overrides` are settings by name: `embedded(max_concurrent_runs=4, grace="5s")`.
-    With `max_workers=3` up to three more worker processes are started when this
-    one cannot take what waits; they load the files that define the steps, end
-    themselves when idle, and all end with the engine. `provisioner` starts them
-    elsewhere: any `locktender.Provisioner`, or who makes one from the settings.
-    Close it, or use it in a `with` block.
+    url   a SQLite file (default `.locktender/locktender.db`) or `postgresql://...`
+
+    Every other option is a setting. None (the default) takes it from `LOCKTENDER_*` variables, the
+    settings file, or else the default named here; the text "none" unsets one.
+
+    max_concurrent_runs  10     runs executing at once; -1 is unlimited
+    max_active           10000  queued and running runs; beyond it `submit` is refused
+    pools                none   `{"db": 4, "api[*]": {"limit": 2, "rate": "60/min", "lease": "30s"}}`
+    tags                 none   `{"tenant=*": 1, "kind=bulk": {"limit": 2, "max_active": 50}}`
+    fair                 none   the tag whose values take turns: `"tenant"`, or `{"key": ..., "weights": ...}`
+    async_permits        100    tasks at once in this worker: on the loop (-1 or 0 is unlimited),
+    thread_permits       8      in threads,
+    process_permits      cores  in child processes,
+    total_permits        -1     and together
+    max_workers          0      more worker processes to start while tasks lack only that
+    provisioner          none   starts them elsewhere: a `Provisioner`, or a function of the settings
+    worker_labels        none   labels of this worker, for `@step(needs=...)`
+    labels               none   the labels that exist, with their values; others are refused
+    queue_timeout        none   how long a task may wait at its limits
+    dispatch_deadline    4h     how long a task may wait for a worker once every limit has room
+    grace                30s    how long running tasks may go on when the client is closed
+    retention            none   runs that ended longer ago are removed
+    work_dir, log_level         `.locktender/work` (or beside the file), "info"
+    max_value            2MB    a larger argument or result is refused;
+    blob_over            256kB  above this it is stored apart
+    strict_pools         False  refuse steps that need a pool nobody has set
+    placement            spread "spread" over workers, or "pack" onto few
+    age_boost            0      a run gains one priority per this much waiting; 0 is off
+    max_bypass           16     tasks that may pass a large one before slots are kept for it
+    max_starts_per_cycle 1000   tasks the leader starts in one commit
+    claim_batch          50     offers a worker takes at once
+    memory_high          0.8    share of memory above which a worker takes less
+    latency_threshold    none   99th percentile above which a worker takes less
+    loop_lag             100ms  a step that blocks the loop for longer is named in the log
+    idle_exit, max_lifetime, max_tasks   none   when a worker ends itself
+    exit_when_stuck      False  end the process if a thread outlives the worker's lease
+    worker_lease 10s, heartbeat 2s, leader_lease 5s, leader_renew 1s, offer_ttl 2s, poll 1s
+    provision_interval 5s, provision_cooldown 10s, start_timeout 60s, provisioned_idle_exit 60s
+
+        with embedded(max_concurrent_runs=4, pools={"db": 4}) as engine:
+            print(engine.submit(build, ["a", "b"]).result("10m"))
     """
     settings, more = _prepared(url, provisioner, overrides)
     return Client(settings, engine=True, more=more)
 
 
 def connect(url: Url | None = None) -> Client:
-    """Only a client: it submits and asks; an engine in another process does the work.
+    """A client without an engine: it submits and asks; engines in other processes do the work.
 
-    A store that is not there yet is made, as by `embedded()`: who submits may come first.
+    `url`: a SQLite file or `postgresql://...`; default the setting `url`, which is
+    `.locktender/locktender.db`. A store that does not exist yet is made, so that
+    submitting may come before the first engine.
+
+        with connect("postgresql://app@db/flows") as client:
+            run = client.submit(build, ["a"])
     """
     return Client(settings_for(url, {}), engine=False)
 
@@ -72,15 +181,21 @@ class Opening:
             await self._client.__aexit__(kind, error, trace)
 
 
+@_shows(_settings)
 def embedded_async(
     url: Url | None = None, *, provisioner: GivenProvisioner | None = None, **overrides: Any
 ) -> Opening:
-    """As `embedded()`, on the caller's loop: `async with embedded_async() as client:`, or `await` it."""
+    """`embedded()` on the caller's event loop, with the same options: `await` it, or use `async with`.
+
+    async with embedded_async(max_concurrent_runs=4) as engine:
+        run = await engine.submit(build, ["a", "b"])
+        print(await run.result("10m"))
+    """
     return Opening(lambda: _prepared(url, provisioner, overrides), engine=True)
 
 
 def connect_async(url: Url | None = None) -> Opening:
-    """As `connect()`, on the caller's loop: `async with connect_async() as client:`, or `await` it."""
+    """`connect()` on the caller's event loop: `await` it, or use `async with connect_async() as client:`."""
     return Opening(lambda: (settings_for(url, {}), None), engine=False)
 
 

@@ -25,6 +25,8 @@ PoolInfos = list[PoolInfo]
 
 
 class AsyncPools:
+    """Namespace `client.pools`: slots that tasks hold while they run. A change holds over all processes."""
+
     def __init__(self, core: Core) -> None:
         self._core = core
 
@@ -37,10 +39,15 @@ class AsyncPools:
         rate: str | Rate | Unset | None = UNSET,
         burst: int | Unset = UNSET,
     ) -> None:
-        """Sets what is given and keeps the rest; −1 is unlimited, None takes a lease or a rate away.
+        """Sets what is given of a pool and keeps the rest; a pool that is not there is made.
 
-        One key of a pool (`api[acme]`) that is set has a rule of its own, all of it: nothing of
-        `api[*]` holds for it then.
+        name   `db`; `api[acme]` for one key, which then has a rule of its own; `api[*]` for each key
+        limit  slots: 1 and up, -1 is unlimited (the default of a new pool)
+        lease  how long a dead holder's slots are kept; None: as long as its worker's lease (default)
+        rate   starts per time, "60/min" or "100/10s"; None takes the rate away (default: none)
+        burst  starts at once after a pause, 1 and up; default 1
+
+            pools.set("api", limit=4, rate="60/min", burst=5)
         """
         pool = pool_name(name)
         if all(isinstance(each, Unset) for each in (limit, lease, rate, burst)):
@@ -59,7 +66,7 @@ class AsyncPools:
         await self._patch(pool, patch | _rate_patch(rate, burst))
 
     async def get(self, name: str) -> PoolInfo:
-        """One pool. Raises `NotFound` where nobody set it and no active task needs it."""
+        """One pool. Raises `NotFound` where it was never set and no active task needs it."""
         pool = pool_name(name)
         found = {info.name: info for info in await self.list()}
         if pool in found:
@@ -100,21 +107,22 @@ class AsyncPools:
         ]
 
     async def pause(self, name: str) -> None:
-        """Nothing more starts that needs the pool; who holds slots finishes."""
+        """Starts nothing more that needs the pool; running tasks keep their slots until they end."""
         await self._pause(name, paused=True)
 
     async def resume(self, name: str) -> None:
+        """Ends a pause; the limit is as it was before."""
         await self._pause(name, paused=False)
 
     async def reset(self, name: str) -> None:
-        """Back to what code or configuration declares; unlimited where they declare nothing."""
+        """Returns the pool to what code or the settings file declares; unlimited where they declare nothing."""
         self._core.guard.check()
         pool = pool_name(name)
         await self._known(pool)
         await self._change([SetLimit("pool", pool, None, self._core.who)])
 
     async def delete(self, name: str) -> None:
-        """Forgets the pool, declared default included, until code or configuration declares it again."""
+        """Removes the pool and its declared default, until code or the settings file declares it again."""
         self._core.guard.check()
         pool = pool_name(name)
         row = await self._known(pool)
@@ -127,8 +135,16 @@ class AsyncPools:
     async def _pause(self, name: str, *, paused: bool) -> None:
         pool = pool_name(name)
         rule = await self._in_force(pool)
-        if rule is None and not paused:
-            raise NotFound(f"pool {pool!r} was never set.", field="pool", got=name)
+        if rule is None:
+            # A pool that tasks name and nobody has set exists too: pausing it is the way to hold it.
+            known = {info.name for info in await self.list()}
+            if pool not in known or not paused:
+                raise NotFound(
+                    f"there is no pool {pool!r}.",
+                    field="pool",
+                    got=name,
+                    hint=did_you_mean(pool, known) or f"Set it: locktender pools set {pool} N.",
+                )
         # One key without a rule of its own goes on with what `api[*]` bounds it by.
         await self._patch(pool, {"paused": paused}, begin=rule)
 

@@ -1,7 +1,4 @@
-"""The type a run's value is read by: the flow's annotation, else what its steps are annotated with.
-
-An ended run as its value, or as the error that says which step failed and how.
-"""
+"""An ended run as its value, read by the annotations, or as the error that names the failed step."""
 
 from __future__ import annotations
 

@@ -1,11 +1,8 @@
-"""A run, for async code.
-
-A run, for sync code. Thread-safe.
-"""
+"""A run, for async and for sync code: it keeps the id and asks the store for everything else."""
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar, cast
+from typing import Generic, Literal, TypeVar, cast
 
 from locktender.base.durations import Duration, microseconds
 from locktender.base.model import Request
@@ -18,50 +15,76 @@ from locktender.client.views import EventInfo, LogInfo, Requested, RunInfo, Task
 from locktender.observe.why import Why, explain_run
 
 T_co = TypeVar("T_co", covariant=True)
+SubmitOutcome = Literal["created", "attached", "skipped"]
+_SUBMITTED: dict[str, SubmitOutcome] = {
+    "created": "created",
+    "attached": "attached",
+    "finished": "skipped",
+}
+"""What the store calls it → what users see."""
 
 
 class AsyncRun(Generic[T_co]):
-    """One submission of a flow. Only its id is kept here; everything else is asked of the store."""
+    """One submission of a flow. It keeps only the id; every method reads the store."""
 
-    def __init__(self, core: Core, run_id: str) -> None:
+    def __init__(self, core: Core, run_id: str, outcome: str = "") -> None:
+        """`outcome`: what the store did with the submission, if this run comes from one."""
         self._core = core
         self._id = run_id
+        self._outcome = outcome
 
     @property
     def id(self) -> str:
+        """The run's id: 26 letters and digits, in the order of submission."""
         return self._id
+
+    @property
+    def submitted(self) -> SubmitOutcome | None:
+        """What `submit` did: "created" this run, "attached" to the active run of the same key, or
+        "skipped" because a run of the key has succeeded. None if this run was not just submitted."""
+        return _SUBMITTED.get(self._outcome)
 
     def __repr__(self) -> str:
         return f"<run {self._id}>"
 
     async def info(self) -> RunInfo:
+        """What the store says of the run now: state, tags, times, error."""
         self._core.guard.check()
         return RunInfo.of(await self._core.row(self._id))
 
     async def status(self) -> RunState:
+        """The run's state now, e.g. `queued`, `running`, `succeeded`."""
         return (await self.info()).state
 
     async def wait(self, timeout: Duration | None = None) -> RunState:  # noqa: ASYNC109
-        """The state it ended in. Raises `WaitTimeout` if it has not ended within `timeout`; it goes on then."""
+        """Waits until the run has ended and returns its state.
+
+        `timeout` (default None: no bound): `WaitTimeout` is raised then, and the run goes on.
+        """
         self._core.guard.check()
         row = await self._core.waiting.until_ended(self._id, _patience(timeout))
         return RunState(row.state)
 
     async def result(self, timeout: Duration | None = None) -> T_co:  # noqa: ASYNC109
-        """The flow's value. Raises `RunFailed`, `RunCancelled`, `RunTimedOut`, or `WaitTimeout`."""
+        """Waits until the run has ended and returns the flow's value.
+
+        `timeout` (default None: no bound): `WaitTimeout` is raised then, and the run goes on.
+        Raises `RunFailed`, `RunCancelled` or `RunTimedOut` if it did not succeed.
+        """
         self._core.guard.check()
         row = await self._core.waiting.until_ended(self._id, _patience(timeout))
         return cast("T_co", await results.value_of(self._core, row))
 
     async def why(self) -> Why:
-        """What it waits for now, and for how long; `print` shows it as text."""
+        """Explains what the run waits for now, and for how long; `print` shows it as text."""
         self._core.guard.check()
         return await explain_run(self._core.store, self._id, self._core.settings.labels)
 
     async def cancel(self, reason: str = "", *, force: bool = False) -> Requested:
-        """Asks for the run to end *cancelled*; `wait()` tells when it has.
+        """Asks for the run to end *cancelled*; `wait()` returns when it has.
 
-        Clean-up steps (`run_if="always"`) still run, unless by `force`.
+        reason  kept in the history; default none
+        force   True: without its clean-up steps (`run_if="always"`); default False
         """
         core = self._core
         core.guard.check()
@@ -76,22 +99,30 @@ class AsyncRun(Generic[T_co]):
         return Requested((self._id,), leader)
 
     async def retry(self) -> AsyncRun[T_co]:
-        """Queues it again, past the ceiling like a submission; finished steps are not run again."""
+        """Queues an ended run again; steps that succeeded are not run again.
+
+        Raises `AdmissionRejected` at a ceiling, as `submit` does.
+        """
         self._core.guard.check()
         await retry_runs(self._core, [self._id])
         return self
 
     async def tasks(self) -> list[TaskInfo]:
+        """Its tasks now: one per plain step and one per item of a map."""
         self._core.guard.check()
         return await run_details.tasks(self._core, self._id)
 
     async def logs(self, task: int | None = None, *, limit: int = 10_000) -> list[LogInfo]:
-        """What its bodies logged, of attempts that have ended; of one task only if `task` says so."""
+        """Lines that its bodies logged, in the order of time, of attempts that have ended.
+
+        task   only this task's; default None: all
+        limit  1 to 100,000 lines; default 10,000
+        """
         self._core.guard.check()
         return await run_details.logs(self._core, self._id, task, limit)
 
     async def events(self) -> list[EventInfo]:
-        """Every change of state so far, in order."""
+        """Every change of state of the run and its tasks so far, in order."""
         self._core.guard.check()
         return await run_details.events(self._core, self._id)
 
@@ -101,7 +132,7 @@ def _patience(timeout: Duration | None) -> int | None:
 
 
 class Run(Generic[T_co]):
-    """One submission of a flow. Only its id is kept here; everything else is asked of the store."""
+    """One submission of a flow. It keeps only the id; every method reads the store."""
 
     def __init__(self, bridge: Bridge, run: AsyncRun[T_co]) -> None:
         self._bridge = bridge
@@ -109,45 +140,73 @@ class Run(Generic[T_co]):
 
     @property
     def id(self) -> str:
+        """The run's id: 26 letters and digits, in the order of submission."""
         return self._run.id
+
+    @property
+    def submitted(self) -> SubmitOutcome | None:
+        """What `submit` did: "created" this run, "attached" to the active run of the same key, or
+        "skipped" because a run of the key has succeeded. None if this run was not just submitted."""
+        return self._run.submitted
 
     def __repr__(self) -> str:
         return f"<run {self.id}>"
 
     def info(self) -> RunInfo:
+        """What the store says of the run now: state, tags, times, error."""
         return self._bridge.call(self._run.info())
 
     def status(self) -> RunState:
+        """The run's state now, e.g. `queued`, `running`, `succeeded`."""
         return self._bridge.call(self._run.status())
 
     def wait(self, timeout: Duration | None = None) -> RunState:
-        """The state it ended in. Raises `WaitTimeout` if it has not ended within `timeout`; it goes on then."""
+        """Waits until the run has ended and returns its state.
+
+        `timeout` (default None: no bound): `WaitTimeout` is raised then, and the run goes on.
+        """
         return self._bridge.call(self._run.wait(timeout))
 
     def result(self, timeout: Duration | None = None) -> T_co:
-        """The flow's value. Raises `RunFailed`, `RunCancelled`, `RunTimedOut`, or `WaitTimeout`."""
+        """Waits until the run has ended and returns the flow's value.
+
+        `timeout` (default None: no bound): `WaitTimeout` is raised then, and the run goes on.
+        Raises `RunFailed`, `RunCancelled` or `RunTimedOut` if it did not succeed.
+        """
         return self._bridge.call(self._run.result(timeout))
 
     def why(self) -> Why:
-        """What it waits for now, and for how long; `print` shows it as text."""
+        """Explains what the run waits for now, and for how long; `print` shows it as text."""
         return self._bridge.call(self._run.why())
 
     def cancel(self, reason: str = "", *, force: bool = False) -> Requested:
-        """Asks for the run to end *cancelled*; by `force` without its clean-up steps."""
+        """Asks for the run to end *cancelled*; `wait()` returns when it has.
+
+        reason  kept in the history; default none
+        force   True: without its clean-up steps (`run_if="always"`); default False
+        """
         return self._bridge.call(self._run.cancel(reason, force=force))
 
     def retry(self) -> Run[T_co]:
-        """Queues it again, past the ceiling like a submission; finished steps are not run again."""
+        """Queues an ended run again; steps that succeeded are not run again.
+
+        Raises `AdmissionRejected` at a ceiling, as `submit` does.
+        """
         self._bridge.call(self._run.retry())
         return self
 
     def tasks(self) -> list[TaskInfo]:
+        """Its tasks now: one per plain step and one per item of a map."""
         return self._bridge.call(self._run.tasks())
 
     def logs(self, task: int | None = None, *, limit: int = 10_000) -> list[LogInfo]:
-        """What its bodies logged, of attempts that have ended; of one task only if `task` says so."""
+        """Lines that its bodies logged, in the order of time, of attempts that have ended.
+
+        task   only this task's; default None: all
+        limit  1 to 100,000 lines; default 10,000
+        """
         return self._bridge.call(self._run.logs(task, limit=limit))
 
     def events(self) -> list[EventInfo]:
-        """Every change of state so far, in order."""
+        """Every change of state of the run and its tasks so far, in order."""
         return self._bridge.call(self._run.events())

@@ -1,7 +1,4 @@
-"""The tasks and the history of one run, with the names its flow gave its steps.
-
-What the bodies of a run logged, as lines in the order of their time.
-"""
+"""The tasks, the history and the log lines of one run, with the names its flow gave its steps."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""What `flow.run(...)` calls: the flow in an engine of this process, through the same gates, to its result.
-
-Loaded with `locktender.flow`, long before anybody runs anything: the engine
-itself is loaded on the first call.
-"""
+"""What `flow.run(...)` calls: the flow in an embedded engine, which is imported on the first call."""
 
 from __future__ import annotations
 

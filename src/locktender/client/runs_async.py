@@ -1,7 +1,4 @@
-"""Namespaces `runs` and `queue`, for async code: one run or many, by id or by filter.
-
-Namespace `workers`, for async code.
-"""
+"""Namespaces `runs`, `queue` and `workers`, for async code: one or many, by id or by filter."""
 
 from __future__ import annotations
 
@@ -33,6 +30,8 @@ _ID = re.compile(r"[0-9a-z]+")
 
 
 class AsyncRuns:
+    """Namespace `client.runs`: find, cancel and retry runs."""
+
     def __init__(self, core: Core) -> None:
         self._core = core
 
@@ -43,13 +42,22 @@ class AsyncRuns:
         flow: str | None = None,
         limit: int = 100,
     ) -> list[RunInfo]:
-        """The newest runs that match."""
+        """The newest runs that match, newest first.
+
+        status  a state or several: "failed", "queued" …
+        tags    runs with all of these tags
+        flow    the flow's name
+        limit   1 to 100,000; default 100
+        """
         self._core.guard.check()
         where = _where(status, tags, flow, names.count(limit, "limit", maximum=100_000))
         return [RunInfo.of(row) for row in await self._core.store.runs(where)]
 
     async def get(self, run: str) -> AsyncRun[Any]:
-        """A run by its id, or by a part of it that only one run's id begins with."""
+        """A run by its id, or by at least 4 characters that only its id begins with.
+
+        Raises `NotFound`, or `InvalidInput` where several begin with them.
+        """
         self._core.guard.check()
         return AsyncRun(self._core, await resolve(self._core, run))
 
@@ -63,9 +71,14 @@ class AsyncRuns:
         reason: str = "",
         force: bool = False,
     ) -> Requested:
-        """Asks for runs to end *cancelled*: one, several, or all active ones that match a filter.
+        """Asks for runs to end *cancelled*: one, several, or all active ones that match.
 
-        Clean-up steps (`run_if="always"`) still run, unless by `force`.
+        run     an id, a run, or several
+        status  a state or several: "failed", "queued" …
+        tags    runs with all of these tags
+        flow    the flow's name
+        reason  kept in the history; default none
+        force   True: without their clean-up steps (`run_if="always"`); default False
         """
         core = self._core
         core.guard.check()
@@ -84,10 +97,15 @@ class AsyncRuns:
         tags: TagValues | None = None,
         flow: str | None = None,
     ) -> list[AsyncRun[Any]]:
-        """Queues ended runs again, past the ceiling like submissions: one, several, or all that match.
+        """Queues ended runs again: one, several, or all that match and did not succeed.
 
-        Where not all of several can be queued, those that can are: the error raised then
-        says which (`AdmissionRejected.retried`, `.refused`).
+        run     an id, a run, or several
+        status  a state or several: "failed", "queued" …
+        tags    runs with all of these tags
+        flow    the flow's name
+
+        Where some of several cannot be queued, the others are, and the error says which:
+        `AdmissionRejected.retried` and `.refused`.
         """
         core = self._core
         core.guard.check()
@@ -103,11 +121,16 @@ class AsyncRuns:
 
 
 class AsyncQueue:
+    """Namespace `client.queue`: runs that have not started."""
+
     def __init__(self, core: Core) -> None:
         self._core = core
 
     async def list(self, limit: int = 100) -> list[QueueInfo]:
-        """Queued runs in their global order: priority, then fair turn, then age."""
+        """Queued runs in the order in which they start: priority, then fair turn, then age.
+
+        `limit`: 1 to 100,000; default 100.
+        """
         self._core.guard.check()
         most = names.count(limit, "limit", maximum=100_000)
         entries = await queue_in_order(self._core.store, most)
@@ -121,7 +144,13 @@ class AsyncQueue:
         flow: str | None = None,
         reason: str = "",
     ) -> Requested:
-        """Asks for queued runs to be cancelled; one that has started by then is left alone."""
+        """Asks for queued runs to be cancelled; a run that has started by then goes on.
+
+        run     an id, a run, or several
+        tags    queued runs with all of these tags
+        flow    queued runs of this flow
+        reason  kept in the history; default none
+        """
         core = self._core
         core.guard.check()
         if run is None:
@@ -133,7 +162,7 @@ class AsyncQueue:
         return await ask(core, "cancel", rows, started, reason=reason)
 
     async def reprioritise(self, run: Ids, priority: int) -> Requested:
-        """Gives queued runs another priority; what has started is left alone."""
+        """Gives queued runs another priority, -1,000,000 to 1,000,000; a run that has started is unchanged."""
         core = self._core
         core.guard.check()
         wanted = names.priority(priority)
@@ -266,11 +295,13 @@ WorkerInfos = list[WorkerInfo]
 
 
 class AsyncWorkers:
+    """Namespace `client.workers`: the workers there are."""
+
     def __init__(self, core: Core) -> None:
         self._core = core
 
     async def drain(self, worker: str) -> Requested:
-        """Asks a worker to take no more tasks; what it runs may finish. `worker`: its id, or its beginning."""
+        """Asks a worker, by its id or the beginning of it, to accept no more tasks; its running tasks finish."""
         core = self._core
         worker = (await self.get(worker)).id
         engine = core.engine
@@ -282,7 +313,7 @@ class AsyncWorkers:
         return Requested((worker,), await core.leader())
 
     async def get(self, worker: str) -> WorkerInfo:
-        """One worker by its id, or by as much of it as tells it from the others."""
+        """One worker by its id, or by as much of it as only one id begins with. Raises `NotFound`."""
         found = await self.list()
         fits = [each for each in found if each.id == worker] or [
             each for each in found if worker and each.id.startswith(worker)
@@ -304,7 +335,7 @@ class AsyncWorkers:
         )
 
     async def list(self) -> WorkerInfos:
-        """Workers as they last described themselves; who only holds slots is not one of them."""
+        """Every worker as it last described itself; processes that only hold slots are left out."""
         core = self._core
         core.guard.check()
         now = await core.store.now()

@@ -30,7 +30,7 @@ DISPATCH_DEADLINE_US = 30 * SECOND
 
 
 class HeldSlots:
-    """Slots that are held. `lost` is set when they are no longer ours: stop what they protect."""
+    """Slots that are held: `pool`, `slots`, `run_id`; the event `lost` is set when they are no longer ours."""
 
     def __init__(self, pool: str, slots: int, run: RunId) -> None:
         self.pool = pool
@@ -45,6 +45,7 @@ class HeldSlots:
             raise self.error()
 
     def error(self) -> LeaseLost:
+        """The `LeaseLost` that `check` raises."""
         return LeaseLost(
             f"{self.slots} slots of pool {self.pool!r} are lost: {self._why}.",
             field="pool",
@@ -53,6 +54,7 @@ class HeldSlots:
         )
 
     def set_lost(self, why: str) -> None:
+        """Marks the slots as lost; called by the holder of the lease."""
         self._why = why
         self.lost.set()
 

@@ -1,14 +1,8 @@
-"""A call of a flow as its submitter writes it, what is handed in for it, and what a refusal means.
+"""A call of a flow, traced, checked and stored as a run; and what a refusal means.
 
 Tracing runs the user's own code, so it happens in the caller's thread; only
-what comes of it goes to the store.
-
-Calls of a flow, traced and checked one after another; what they have in common is made once.
-
-A flow is submitted by the ten thousand: what does not depend on the call (the
-options of the flow, the caller's trace, where ids come from) is no work of each.
-
-Handing prepared runs to the store: pools and labels checked, large values put away, one transaction.
+its result goes to the store. What does not depend on the call (options of the
+flow, the caller's trace, the source of ids) is made once for many submissions.
 """
 
 from __future__ import annotations
@@ -53,7 +47,10 @@ _ON_DEFAULT: OnDuplicate = "attach"
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """One call of a flow with its own options, for `submit_many`. What is None is taken from the flow."""
+    """One call of a flow with its own options, for `submit_many`.
+
+    args, kwargs  the flow's arguments; the options are those of `submit`, None is the flow's own
+    """
 
     args: Sequence[Any] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -130,14 +127,14 @@ def check_duplicate(value: object, key: object) -> None:
 
 
 def refusal(submitted: Submitted, run: NewRun) -> AdmissionRejected | DuplicateKey | None:
-    """What the caller is told about a submission that was not taken; None where it was."""
+    """The error of a submission that was refused; None where it was accepted."""
     if submitted.outcome == "duplicate":
         return _duplicate(submitted, run)
     if submitted.outcome != "rejected":
         return None
     if submitted.ceiling == "duplicate":
         return AdmissionRejected(
-            f"run of {run.flow!r} was not taken because another of the same call was refused.",
+            f"run of {run.flow!r} was not submitted because another of the same call was refused.",
             retry_after=0.0,
             field="key",
             hint="All or none were to be taken: use partial=True to take what can be taken.",
@@ -159,11 +156,11 @@ def _reached(submitted: Submitted) -> str:
         return f"the ceiling {ceiling} is reached: {active:,} of {limit} runs{whose} are active"
     if wanted > submitted.limit:
         return (
-            f"{wanted:,} runs{whose} handed in together can never pass the ceiling {ceiling},"
+            f"{wanted:,} runs{whose} submitted together can never pass the ceiling {ceiling},"
             f" which is {limit}"
         )
     return (
-        f"{wanted:,} runs{whose} handed in together do not fit under the ceiling {ceiling} now:"
+        f"{wanted:,} runs{whose} submitted together do not fit under the ceiling {ceiling} now:"
         f" {active:,} of {limit} are active"
     )
 
@@ -184,7 +181,7 @@ def way_in(submitted: Submitted) -> str:
     )
     if submitted.wanted > submitted.limit:
         return (
-            f"Hand in at most {submitted.limit:,} at a time, use partial=True to take what fits,"
+            f"Submit at most {submitted.limit:,} at a time, use partial=True to take what fits,"
             f" or raise the ceiling: {command}"
         )
     return f"Try again in {spoken(submitted.retry_after_us)}, or raise the ceiling: {command}"
@@ -203,7 +200,7 @@ def _duplicate(submitted: Submitted, run: NewRun) -> DuplicateKey:
     )
 
 
-MOST_IDS = 256
+MAX_IDS_AT_ONCE = 256
 """Made at a time."""
 _PLAIN = Submission()
 
@@ -221,7 +218,7 @@ class _Options(NamedTuple):
 
 
 class Preparing:
-    """Calls of one flow, handed in together or one alone."""
+    """Calls of one flow, submitted together or one alone."""
 
     def __init__(self, flow: object, settings: Settings, clock: Clock) -> None:
         refuse_while_importing("submits a run")
@@ -293,11 +290,11 @@ def prepare(flow: object, submission: Submission, settings: Settings, clock: Clo
 
 
 def _ids(clock: Clock) -> Generator[RunId]:
-    """Ever more at a time: who asks for one gets one."""
+    """Ids, made in growing batches: the first call makes one."""
     count = 1
     while True:
         yield from run_ids(clock.now(), os.urandom(ENTROPY * count))
-        count = min(2 * count, MOST_IDS)
+        count = min(2 * count, MAX_IDS_AT_ONCE)
 
 
 def _options(flow: FlowDef, given: Submission) -> _Options:
@@ -346,16 +343,16 @@ def _pool_text(need: PoolNeed) -> str:
     return f"{need.name}[{''.join(parts)}]"
 
 
-MOST_AT_ONCE = 10_000
-"""Runs in one transaction: so many cost a fraction of a second, in which nobody else can write."""
+MAX_RUNS_PER_COMMIT = 10_000
+"""Runs in one transaction: these cost a fraction of a second, in which no other process can write."""
 FRESH_US = 500_000
 
 
-async def hand_in(core: Core, prepared: Sequence[Prepared], *, partial: bool) -> list[Submitted]:
+async def store_runs(core: Core, prepared: Sequence[Prepared], *, partial: bool) -> list[Submitted]:
     """One answer per run, in order. All or none, unless `partial`; once each, even if an answer is lost."""
-    if not partial and len(prepared) > MOST_AT_ONCE:
+    if not partial and len(prepared) > MAX_RUNS_PER_COMMIT:
         raise InvalidInput(
-            f"{len(prepared):,} runs cannot be taken all or none; at most {MOST_AT_ONCE:,} can.",
+            f"{len(prepared):,} runs cannot be submitted all or none; at most {MAX_RUNS_PER_COMMIT:,} can.",
             field="runs",
             got=len(prepared),
             hint="Use partial=True, or several calls.",
@@ -366,8 +363,8 @@ async def hand_in(core: Core, prepared: Sequence[Prepared], *, partial: bool) ->
             check_labels(graph, declared)
     await check_pools(core, graphs)
     results: list[Submitted] = []
-    for start in range(0, len(prepared), MOST_AT_ONCE):
-        chunk = prepared[start : start + MOST_AT_ONCE]
+    for start in range(0, len(prepared), MAX_RUNS_PER_COMMIT):
+        chunk = prepared[start : start + MAX_RUNS_PER_COMMIT]
         runs = [each.run for each in chunk]
         most = core.settings.blob_over_bytes
         for index, run in enumerate(runs):

@@ -1,11 +1,6 @@
-"""`submit` of the sync client, typed: a checker sees a flow's positional parameters and its result.
+"""`submit` of both clients, typed: a checker sees a flow's positional parameters and its result.
 
-Python's types cannot say *the flow's own keywords, and these options*, so that
-keyword arguments of the flow are checked when it is traced.
-
-`submit` of the async client, typed: a checker sees a flow's positional parameters and its result.
-
-Python's types cannot say *the flow's own keywords, and these options*, so that
+Python's types cannot say *the flow's own keywords, and these options*, so
 keyword arguments of the flow are checked when it is traced.
 """
 
@@ -121,18 +116,22 @@ class Submitting:
         dispatch_deadline: Duration | None = None,
         **kwargs: Any,
     ) -> Run[Any]:
-        """Hands a run in. Raises `AdmissionRejected` at a ceiling, `DuplicateKey` where `key` is taken.
+        """Submits a run of `flow` and returns at once. Arguments are the flow's own, and these options:
 
-        Arguments are the flow's, and these options, whose names win over parameters
-        of the same name (hand such parameters over by position):
+        tags               added to the flow's own tags, at most 64 in all; default none
+        priority           -1,000,000 to 1,000,000, higher first; default the flow's (0)
+        key                one active run per key; default none
+        on_duplicate       where an active run has the key: "attach" (default) returns that run, which must
+                           have the same arguments; "reject"; "replace" cancels it; "skip_if_finished"
+                           returns also a run that has succeeded
+        deadline           the run ends *timed_out* this long after now; default the flow's (none)
+        queue_timeout      how long each task may wait at its limits; default the flow's (none)
+        dispatch_deadline  how long each may wait for a worker once every limit has room; default "4h"
 
-        tags, priority      over those of the flow
-        key                 one active run per key; `on_duplicate` says what a second one does:
-                            "attach" to the first (it must have the same parameters), "reject",
-                            "replace" it, or "skip_if_finished"
-        deadline            the run ends *timed_out* then
-        queue_timeout       how long each of its tasks may wait at its gates
-        dispatch_deadline   how long each may wait for a worker once every other gate is open
+        An option wins over a parameter of the flow of the same name: give that one by position.
+        Raises `AdmissionRejected` at a ceiling, `DuplicateKey` where the key is taken.
+
+            run = client.submit(build, ["a", "b"], tags={"tenant": "acme"}, key="build-42")
         """
         submission = Submission(
             args, kwargs, tags, priority, key, on_duplicate, deadline, queue_timeout, dispatch_deadline
@@ -239,18 +238,22 @@ class AsyncSubmitting:
         dispatch_deadline: Duration | None = None,
         **kwargs: Any,
     ) -> AsyncRun[Any]:
-        """Hands a run in. Raises `AdmissionRejected` at a ceiling, `DuplicateKey` where `key` is taken.
+        """Submits a run of `flow` and returns at once. Arguments are the flow's own, and these options:
 
-        Arguments are the flow's, and these options, whose names win over parameters
-        of the same name (hand such parameters over by position):
+        tags               added to the flow's own tags, at most 64 in all; default none
+        priority           -1,000,000 to 1,000,000, higher first; default the flow's (0)
+        key                one active run per key; default none
+        on_duplicate       where an active run has the key: "attach" (default) returns that run, which must
+                           have the same arguments; "reject"; "replace" cancels it; "skip_if_finished"
+                           returns also a run that has succeeded
+        deadline           the run ends *timed_out* this long after now; default the flow's (none)
+        queue_timeout      how long each task may wait at its limits; default the flow's (none)
+        dispatch_deadline  how long each may wait for a worker once every limit has room; default "4h"
 
-        tags, priority      over those of the flow
-        key                 one active run per key; `on_duplicate` says what a second one does:
-                            "attach" to the first (it must have the same parameters), "reject",
-                            "replace" it, or "skip_if_finished"
-        deadline            the run ends *timed_out* then
-        queue_timeout       how long each of its tasks may wait at its gates
-        dispatch_deadline   how long each may wait for a worker once every other gate is open
+        An option wins over a parameter of the flow of the same name: give that one by position.
+        Raises `AdmissionRejected` at a ceiling, `DuplicateKey` where the key is taken.
+
+            run = client.submit(build, ["a", "b"], tags={"tenant": "acme"}, key="build-42")
         """
         submission = Submission(
             args, kwargs, tags, priority, key, on_duplicate, deadline, queue_timeout, dispatch_deadline

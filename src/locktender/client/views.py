@@ -1,7 +1,4 @@
-"""What the reading verbs show: small frozen values, true at the moment of reading.
-
-The default of an argument for which None has a meaning of its own.
-"""
+"""Values that reading methods return: small, frozen, true at the moment of reading."""
 
 from __future__ import annotations
 
@@ -31,6 +28,8 @@ def moment(at: int | None) -> datetime | None:
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:
+    """A run at the moment of reading. Times are UTC."""
+
     id: str
     flow: str
     state: RunState
@@ -51,6 +50,7 @@ class RunInfo:
 
     @classmethod
     def of(cls, row: RunRow) -> RunInfo:
+        """The same from a row of the store."""
         return cls(
             id=row.id,
             flow=row.flow,
@@ -71,6 +71,8 @@ class RunInfo:
 
 @dataclass(frozen=True, slots=True)
 class QueueInfo:
+    """A queued run and its position, from 1, in the order in which runs start."""
+
     position: int
     run: RunInfo
 
@@ -101,6 +103,7 @@ class StubbornInfo:
 
     @classmethod
     def of(cls, told: Stubborn) -> StubbornInfo:
+        """The same from a worker's report."""
         return cls(told.task, told.step, told.reason, instant(told.since))
 
 
@@ -170,6 +173,8 @@ class EventInfo:
 
 @dataclass(frozen=True, slots=True)
 class PoolInfo:
+    """A pool: its limit, its use and what waits for it at the moment of reading."""
+
     name: str
     limit: int | None
     """None: unlimited."""
@@ -188,6 +193,7 @@ class PoolInfo:
 
     @property
     def limit_text(self) -> str:
+        """The limit as text: a number, `unlimited`, or that it was never set."""
         if not self.is_set:
             return "unlimited (never set)"
         return "unlimited" if self.limit is None else str(self.limit)
@@ -209,6 +215,8 @@ class LimitInfo:
 
 @dataclass(frozen=True, slots=True)
 class LimitChangeInfo:
+    """One change of a limit: when, by whom, from what to what."""
+
     at: datetime
     who: str
     kind: str
@@ -220,6 +228,8 @@ class LimitChangeInfo:
 
 @dataclass(frozen=True, slots=True)
 class WorkerInfo:
+    """A worker as it last described itself."""
+
     id: str
     host: str
     pid: int
@@ -261,6 +271,7 @@ class WorkerInfo:
 
     @classmethod
     def of(cls, row: WorkerRow, now: int) -> WorkerInfo:
+        """The same from a row of the store, `now` by the store's time."""
         alive = row.lease_until >= now
         return cls(
             id=row.id,

@@ -1,10 +1,10 @@
 """Waiting for runs to end.
 
-Two ways to hear of it. Where this process leads, the engine tells which runs
-its last commit ended: nothing is polled. Elsewhere every foreign commit may
-have been the one, so the store's mark wakes the waiters, and a second's
-patience is the net. Either way a waiter registers first and reads its row
-after that: an end in between is seen by the read, a later one by the wake.
+Where this process leads, the engine reports the runs that its last commit
+ended, and nothing is polled. Elsewhere every commit of another process may be
+the one: the store's mark wakes the waiters, and a poll each second is the
+fallback. A waiter registers first and reads its row after that, so an end in
+between is seen by the read and a later one by the wake.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from locktender.store.retry import repeated
 log: logging.Logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 1.0
-AWAY_SECONDS = 60.0
-"""For so long a store may be out of reach before whoever waits is told."""
-MOST_WOKEN = 200
-"""Waiters that read their row after one foreign commit; the others have the next turn."""
-BREATH_SECONDS = 0.0005
-"""Rest between two looks, per waiter: a busy neighbour must not make us read all the time."""
+STORE_AWAY_SECONDS = 60.0
+"""How long the store may be out of reach before a waiting caller gets the error."""
+MAX_WOKEN_PER_COMMIT = 200
+"""Waiters that read their row after one commit of another process; the others follow after the next."""
+PAUSE_PER_WAITER_SECONDS = 0.0005
+"""Pause between two wake-ups, per waiter: a busy process beside this one must not make it read all the time."""
 
 
 class RunWaiter:
@@ -77,7 +77,7 @@ class RunWaiter:
         return row
 
     async def close(self) -> None:
-        """Everybody who still waits is told that the client is closed."""
+        """Wakes every waiter: the client is closed."""
         self._wake(list(self._waiters))
         if self._watcher is not None:
             await end_tasks([self._watcher])
@@ -95,7 +95,7 @@ class RunWaiter:
             f"reading run {run_id}",
             self._clock,
             self._guard.check,
-            AWAY_SECONDS,
+            STORE_AWAY_SECONDS,
         )
 
     def _wake(self, runs: Iterable[int]) -> None:
@@ -123,13 +123,15 @@ class RunWaiter:
             try:
                 mark = await self._store.wait(round(POLL_SECONDS * SECOND), mark)
             except LocktenderError as error:
-                log.warning("cannot wait for commits, polling: %s", error)
+                log.warning("failed to wait for commits, polling: %s", error)
                 await asyncio.sleep(POLL_SECONDS)
             self._wake_some()
-            await asyncio.sleep(BREATH_SECONDS * min(len(self._waiters), MOST_WOKEN))
+            await asyncio.sleep(
+                PAUSE_PER_WAITER_SECONDS * min(len(self._waiters), MAX_WOKEN_PER_COMMIT)
+            )
 
     def _wake_some(self) -> None:
-        turn = list(self._waiters)[:MOST_WOKEN]
+        turn = list(self._waiters)[:MAX_WOKEN_PER_COMMIT]
         for run in turn:
             # To the end of the line: thousands of waiters are served in turns.
             self._waiters[run] = self._waiters.pop(run)

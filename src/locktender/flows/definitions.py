@@ -25,7 +25,6 @@ class StepDef(Function):
     kind = "step"
 
     def __init__(self, fn: Callable[..., Any], given: Mapping[str, Any]) -> None:
-        options.refuse_unknown(given, options.StepSettings, "@step")
         super().__init__(
             fn,
             given.get("name"),
@@ -100,7 +99,6 @@ class StepCall:
     on_failure: StepCall | None = None
 
     def override(self, given: Mapping[str, Any]) -> StepCall:
-        options.refuse_unknown(given, options.CallSettings, "with_options")
         changes: dict[str, Any] = {key: given[key] for key in ("after", "when") if key in given}
         if "name" in given:
             changes["name"] = names.name(given["name"], "name")
@@ -135,7 +133,6 @@ class FlowDef(Function):
     max_parallel_by: dict[str, int]
 
     def __init__(self, fn: Callable[..., Any], given: Mapping[str, Any]) -> None:
-        options.refuse_unknown(given, options.FlowSettings, "@flow")
         if inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn):
             raise InvalidFlow(
                 f"flow {fn.__name__!r} is async.",

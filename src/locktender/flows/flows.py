@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
+from locktender.base.durations import Duration
 from locktender.base.errors import InvalidFlow
-from locktender.flows import running
+from locktender.flows import options, running
 from locktender.flows.definitions import FlowDef
-from locktender.flows.options import FlowSettings
 from locktender.flows.registry import registry
+from locktender.flows.steps import Step
 from locktender.flows.tracer import current
 
 P = ParamSpec("P")
@@ -18,10 +19,10 @@ T = TypeVar("T")
 
 
 class Flow(Generic[P, T]):
-    """A flow: submitted to an engine, run embedded, or called inside another flow, whose steps it joins.
+    """A flow, made by `@flow`: submit it, run it here, or call it inside another flow.
 
-    What holds for a run (tags, priority, deadline, `fail`) is taken from the
-    outermost flow alone.
+    Called inside another flow, its steps join the graph of that flow. Tags,
+    priority, deadline and `fail` are those of the outermost flow.
     """
 
     def __init__(self, definition: FlowDef) -> None:
@@ -30,9 +31,11 @@ class Flow(Generic[P, T]):
 
     @property
     def name(self) -> str:
+        """`module:function`, or the name given to `@flow`."""
         return self.definition.name
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Inside a flow: adds the steps of this flow to it. Elsewhere it is refused."""
         tracer = current()
         if tracer is None:
             short = self.definition.short
@@ -44,7 +47,12 @@ class Flow(Generic[P, T]):
         return cast("T", tracer.inline(self.definition, args, kwargs))
 
     def run(self, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Runs the flow in an engine of this process, through the same gates, and returns its result."""
+        """Runs the flow in an engine of this process and returns its result.
+
+        Arguments are the flow's own. The engine is `embedded()` with default settings
+        (`.locktender/locktender.db`), so every stored limit holds; it is closed at the end.
+        Raises `RunFailed`, `RunCancelled` or `RunTimedOut`.
+        """
         return cast("T", running.run_embedded(self.definition, args, kwargs))
 
     def __repr__(self) -> str:
@@ -60,12 +68,51 @@ class FlowDecorator(Protocol):
 @overload
 def flow(fn: Callable[P, T], /) -> Flow[P, T]: ...
 @overload
-def flow(**given: Unpack[FlowSettings]) -> FlowDecorator: ...
+def flow(
+    *,
+    name: str | None = None,
+    max_parallel: int | Mapping[str, int] | None = None,
+    sequential: bool = False,
+    fail: Literal["continue", "fast"] = "continue",
+    tags: Mapping[str, str | int | bool] | None = None,
+    priority: int = 0,
+    deadline: Duration | None = None,
+    queue_timeout: Duration | None = None,
+    dispatch_deadline: Duration | None = None,
+    on_failure: Step[..., Any] | None = None,
+    version: str | int | None = None,
+) -> FlowDecorator: ...
 def flow(fn: Any = None, /, **given: Any) -> Any:
-    """Makes a function a flow: `@flow`, or `@flow(max_parallel=8, tags={"team": "search"})`."""
+    """Makes a function a flow: its body wires steps together and is traced once per submission.
+
+    name               default `module:function`; workers and the command line find it by this name
+    max_parallel       tasks of one run that run at once: a number, or per executor
+                       (`{"process": 4}`); default None, no bound
+    sequential         steps run one after another, in the order of the calls; default False
+    fail               after a failed step, "continue" (default) runs every step that does not need
+                       it; "fast" ends what runs and starts nothing more but clean-up steps
+    tags               tags of every run, at most 64; `submit(tags=...)` adds to them
+    priority           -1,000,000 to 1,000,000, higher first; default 0
+    deadline           the run ends *timed_out* this long after it was submitted; default None
+    queue_timeout      how long each task may wait at its limits; default: the engine's (None)
+    dispatch_deadline  how long each task may wait for a worker once every limit has room for it;
+                       default: the engine's ("4h")
+    on_failure         a step without parameters that runs if any step failed for good
+    version            change it when the steps changed so that old runs must not go on with them
+
+    Durations are "500ms", "90s", "1h30m", seconds, or a timedelta.
+
+        @flow(max_parallel=8, tags={"team": "search"})
+        def build(names: list[str]) -> list[int]:
+            return index.map(download.map(names, window=3))
+    """
+    options.refuse_unknown(given, _OPTIONS, "@flow")
     if fn is None:
         return functools.partial(_define, given)
     return _define(given, fn)
+
+
+_OPTIONS = options.show_options(flow)
 
 
 def _define(given: dict[str, Any], fn: Any) -> Flow[..., Any]:

@@ -72,10 +72,10 @@ class Function:
     def spoken(self) -> str:
         """The function as its author wrote it: `index(path: str) -> int`."""
         parameters = [
-            each.replace(annotation=_annotation_text(each.annotation))
+            each.replace(annotation=annotation_text(each.annotation))
             for each in self.parameters.parameters.values()
         ]
-        returns = _annotation_text(self.parameters.return_annotation)
+        returns = annotation_text(self.parameters.return_annotation)
         shown = self.parameters.replace(parameters=parameters, return_annotation=returns)
         return f"{self.short}{shown}"
 
@@ -84,7 +84,7 @@ class Function:
         """Changes when a call made for one version of the function might not fit another."""
         lines = [self.name, self.version or ""]
         for each in self.parameters.parameters.values():
-            text = _annotation_text(each.annotation)
+            text = annotation_text(each.annotation)
             annotation = "" if text is inspect.Parameter.empty else str(text)
             optional = each.default is not inspect.Parameter.empty
             lines.append(f"{each.kind.name} {each.name}: {annotation} {optional}")
@@ -308,7 +308,7 @@ def _check_function(fn: object, kind: str) -> None:
         )
 
 
-def _annotation_text(annotation: Any) -> Any:
+def annotation_text(annotation: Any) -> Any:
     if annotation is inspect.Parameter.empty:
         return annotation
     return _Text(annotation if isinstance(annotation, str) else spoken(annotation))

@@ -1,10 +1,9 @@
-"""Parts of a result by its annotation: `handle.path` of a dataclass, `handle[0]` of a list.
-
-Handles: what a step's call gives inside a flow, in place of its result; and conditions made from them.
+"""Handles: the future results of steps inside a flow, their parts, and conditions made from them.
 
 A handle is typed as the result it stands for, so that handing it to another
-step type-checks. What a result could do and a handle cannot (be looped over,
-tested by `if`, printed into a text) raises an error that says what to write.
+step type-checks. Parts are found by the annotation: `handle.path`, `handle[0]`.
+What a result can do and a handle cannot (loops, `if`, text) raises an error
+that says what to write.
 """
 
 from __future__ import annotations

@@ -2,92 +2,32 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, ParamSpec, TypeVar, cast
 
 import msgspec
 
 from locktender.base import names
-from locktender.base.durations import Duration, microseconds
+from locktender.base.durations import microseconds
 from locktender.base.errors import InvalidFlow
 from locktender.base.graph import Executor, OnError, RetryPolicy, RunIf
 from locktender.base.graph_check import MAX_BACKOFF
+from locktender.flows.function import annotation_text
 from locktender.flows.pools import PoolText, parse_pools
 
+P = ParamSpec("P")
+T = TypeVar("T")
 StepExecutor = Literal["auto", "async", "thread", "process"]
 
 
-class SharedSettings(TypedDict, total=False):
-    """What a step may set and a single call of it may override."""
-
-    pool: str | None
-    """One slot of this pool."""
-    pools: Mapping[str, int] | None
-    """Slots by pool; `"api[{tenant}]"` is keyed by an argument of that name, else by a tag of the run."""
-    retries: int
-    retry_delay: Duration
-    backoff: float
-    jitter: bool
-    max_retry_delay: Duration
-    timeout: Duration | None
-    """How long one attempt may run."""
-    queue_timeout: Duration | None
-    """How long it may wait at its gates."""
-    dispatch_deadline: Duration | None
-    """How long it may wait for a worker once every other gate is open."""
-    executor: StepExecutor
-    needs: Mapping[str, str] | None
-    """Labels a worker must have: `{"gpu": "a100"}`."""
-    affinity: str | None
-    """A preference for the worker that last had a task with the same text, of whatever run."""
-    max_abandons: int
-    """Fails with `worker_lost` after this many workers died with it."""
-
-
-class StepSettings(SharedSettings, total=False):
-    """What `@step(...)` accepts."""
-
-    name: str | None
-    retry_on: tuple[type[Exception], ...] | type[Exception] | None
-    """Retry only after these; every other exception is final."""
-    version: str | int | None
-    """Pins tasks to workers that have this version of the step."""
-
-
-class CallSettings(SharedSettings, total=False):
-    """What `step.with_options(...)` accepts, for one call."""
-
-    name: str
-    after: object
-    """A handle or several: order without passing data."""
-    when: object
-    """A handle, a condition on handles, or a plain bool; false skips the step."""
-    run_if: RunIf
-    on_failure: Any
-    """A step without arguments that runs if this one fails for good."""
-
-
-class FlowSettings(TypedDict, total=False):
-    """What `@flow(...)` accepts."""
-
-    name: str | None
-    max_parallel: int | Mapping[str, int] | None
-    """Tasks of one run in flight, in total or per executor."""
-    sequential: bool
-    fail: Literal["continue", "fast"]
-    tags: Mapping[str, str | int | bool] | None
-    priority: int
-    queue_timeout: Duration | None
-    dispatch_deadline: Duration | None
-    deadline: Duration | None
-    """The run ends *timed_out* this long after it was submitted."""
-    on_failure: Any
-    """A step without arguments that runs if anything fails."""
-    version: str | int | None
-
+RETRIES_MOST = 1_000_000
+_MEANT = {"retry": "retries", "attempts": "retries", "concurrency": "max_parallel"}
+"""Options of other engines → ours; spelling alone would suggest another one."""
 
 _NO_RETRIES = RetryPolicy()
 
@@ -107,16 +47,74 @@ class StepOptions:
     max_abandons: int = 3
 
 
-def refuse_unknown(given: Mapping[str, Any], known: Any, what: str) -> None:
-    """An option nobody knows is a mistake, said with the nearest one."""
-    accepted = known.__optional_keys__
+class _AsSet:
+    """The default of an option that stays as the step has it."""
+
+    def __repr__(self) -> str:
+        return "..."
+
+
+def keyword_options(
+    what: str, apply: Callable[..., Any]
+) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Decorates a signature without a body: calls go to `apply(*args, given)`.
+
+    The signature shows every option to `help()` and editors, and `given` holds
+    only those that were written; an unknown one is refused with the nearest.
+    """
+
+    def decorate(shown: Callable[P, T]) -> Callable[P, T]:
+        signature = inspect.signature(shown)
+        accepted = [
+            each.name for each in signature.parameters.values() if each.kind is each.KEYWORD_ONLY
+        ]
+
+        @functools.wraps(shown)
+        def call(*args: Any, **given: Any) -> Any:
+            refuse_unknown(given, accepted, what)
+            return apply(*args, given)
+
+        call.__signature__ = readable(signature)  # type: ignore[attr-defined]
+        return cast("Callable[P, T]", call)
+
+    return decorate
+
+
+def show_options(function: Any) -> list[str]:
+    """Gives a decorator the signature of its last overload, which has the options; returns their names."""
+    signature = inspect.signature(typing.get_overloads(function)[-1])
+    options = list(signature.parameters.values())
+    first = inspect.Parameter("fn", inspect.Parameter.POSITIONAL_ONLY, default=None)
+    function.__signature__ = readable(signature.replace(parameters=[first, *options]))
+    return [each.name for each in options]
+
+
+def readable(signature: inspect.Signature) -> inspect.Signature:
+    """Annotations without quotes, and `...` as it is written."""
+    return signature.replace(
+        parameters=[
+            each.replace(
+                annotation=annotation_text(each.annotation),
+                default=_AsSet() if each.default is ... else each.default,
+            )
+            for each in signature.parameters.values()
+        ],
+        return_annotation=annotation_text(signature.return_annotation),
+    )
+
+
+def refuse_unknown(given: Mapping[str, Any], accepted: Collection[str], what: str) -> None:
+    """An unknown option is refused with the nearest known one."""
     for key in given:
         if key not in accepted:
+            meant = _MEANT.get(key)
             raise InvalidFlow(
                 f"{what} has no option {key!r}.",
                 field=key,
                 got=given[key],
-                hint=names.did_you_mean(key, accepted),
+                hint=f"Did you mean {meant!r}?"
+                if meant in accepted
+                else names.did_you_mean(key, accepted),
             )
 
 
@@ -146,7 +144,9 @@ def merged(
 def _retry(base: RetryPolicy, given: Mapping[str, Any]) -> RetryPolicy:
     changes: dict[str, Any] = {}
     if "retries" in given:
-        changes["retries"] = names.count(given["retries"], "retries", minimum=0, maximum=1_000_000)
+        changes["retries"] = names.count(
+            given["retries"], "retries", minimum=0, maximum=RETRIES_MOST
+        )
     if "retry_delay" in given:
         changes["delay_us"] = microseconds(given["retry_delay"], "retry_delay", minimum=0)
     if "max_retry_delay" in given:

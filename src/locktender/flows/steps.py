@@ -10,7 +10,7 @@ typed as awaiting the result; a strictly typed test awaits `step.fn(...)`.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import (
     Any,
     Concatenate,
@@ -18,13 +18,15 @@ from typing import (
     Literal,
     ParamSpec,
     Protocol,
+    Self,
     TypeVar,
-    Unpack,
     overload,
 )
 
 from locktender.base.codec import StepError
+from locktender.base.durations import Duration
 from locktender.base.errors import InvalidFlow
+from locktender.base.graph import RunIf
 from locktender.flows import options
 from locktender.flows.definitions import StepCall, StepDef
 from locktender.flows.registry import registry
@@ -35,8 +37,15 @@ T = TypeVar("T")
 A = TypeVar("A")
 
 
+def _override(step: Step[..., Any], given: Mapping[str, Any]) -> Step[..., Any]:
+    return type(step)(step.call.override(given))
+
+
 class Step(Generic[P, T]):
-    """A step: called in a flow it records a node, called anywhere else it just calls the function."""
+    """A step, made by `@step`: called in a flow it adds a task to the run and returns a handle.
+
+    Called anywhere else, a test for example, it just calls the function.
+    """
 
     fn: Callable[P, T]
     """The function itself."""
@@ -49,9 +58,11 @@ class Step(Generic[P, T]):
 
     @property
     def name(self) -> str:
+        """`module:function`, or the name given to `@step`."""
         return self.definition.name
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
+        """In a flow: the handle of a new task, typed as its result. Elsewhere: calls the function."""
         tracer = current()
         if tracer is None:
             return self.fn(*args, **kwargs)
@@ -86,10 +97,16 @@ class Step(Generic[P, T]):
         on_error: Literal["fail", "collect"] = "fail",
         **shared: Any,
     ) -> Any:
-        """One task per item, at most `window` in flight. The first parameter takes the item, `shared` goes to all.
+        """One task per item; the results are a list in the order of the items.
 
-        With `on_error="fail"` a failed item fails the map; with `"collect"` it
-        arrives as a `StepError` in the list. Results keep the order of the items.
+        items       a list, a range, or a handle of a list: at most 100,000 items; the step's first
+                    parameter takes the item
+        window      how many items may be in flight at once, 1 or more; default None, no bound
+        on_error    "fail" (default): a failed item fails the map; "collect": it arrives as a
+                    `StepError` in the list
+        **shared    every other argument of the step, the same for all items
+
+            texts = download.map(names, window=3, mirror="eu")
         """
         options.one_of(on_error, options.ON_ERROR, "on_error")
         tracer = current()
@@ -104,9 +121,45 @@ class Step(Generic[P, T]):
         function: Callable[..., Any] = self.fn
         return [function(item, **shared) for item in items]
 
-    def with_options(self, **given: Unpack[options.CallSettings]) -> Step[P, T]:
-        """The same step with other options, for the calls made through what is returned."""
-        return Step(self.call.override(given))
+    @options.keyword_options("with_options", _override)
+    def with_options(
+        self,
+        *,
+        name: str = ...,
+        after: object = ...,
+        when: object = ...,
+        run_if: RunIf = ...,
+        on_failure: Step[..., Any] | None = ...,
+        pool: str | None = ...,
+        pools: Mapping[str, int] | None = ...,
+        retries: int = ...,
+        retry_delay: Duration = ...,
+        backoff: float = ...,
+        jitter: bool = ...,
+        max_retry_delay: Duration = ...,
+        timeout: Duration | None = ...,
+        queue_timeout: Duration | None = ...,
+        dispatch_deadline: Duration | None = ...,
+        executor: options.StepExecutor = ...,
+        needs: Mapping[str, str] | None = ...,
+        affinity: str | None = ...,
+        max_abandons: int = ...,
+    ) -> Self:
+        """The same step with other options, for the calls made through what is returned.
+
+        An option that is not given stays as the step has it. Beside the options of
+        `@step` (without `retry_on` and `version`), those of one call in a flow:
+
+        name        what this call is named in the run; default the step's name, numbered if repeated
+        after       handles of steps to wait for without taking their results; default none
+        when        a handle, a condition on handles (`total > 3`), or a bool; false skips the step
+        run_if      "success" (default) runs after steps that succeeded, "failure" only if one of
+                    them failed for good, "always" in any case
+        on_failure  a step without parameters that runs if this call fails for good; default none
+
+            publish.with_options(when=total > 100, timeout="30s")(report)
+        """
+        ...  # noqa: PIE790 — marks a signature without a body for the type checker
 
     def __repr__(self) -> str:
         return repr(self.definition)
@@ -116,9 +169,6 @@ class AsyncStep(Step[P, T]):
     """A step defined with `async def`; `T` is what awaiting it gives."""
 
     fn: Callable[P, Coroutine[Any, Any, T]]  # type: ignore[assignment]
-
-    def with_options(self, **given: Unpack[options.CallSettings]) -> AsyncStep[P, T]:
-        return AsyncStep(self.call.override(given))
 
 
 class StepDecorator(Protocol):
@@ -135,12 +185,61 @@ def step(fn: Callable[P, Coroutine[Any, Any, T]], /) -> AsyncStep[P, T]: ...
 @overload
 def step(fn: Callable[P, T], /) -> Step[P, T]: ...
 @overload
-def step(**given: Unpack[options.StepSettings]) -> StepDecorator: ...
+def step(
+    *,
+    name: str | None = None,
+    pool: str | None = None,
+    pools: Mapping[str, int] | None = None,
+    retries: int = 0,
+    retry_delay: Duration = "1s",
+    backoff: float = 2.0,
+    jitter: bool = True,
+    max_retry_delay: Duration = "1h",
+    timeout: Duration | None = None,
+    queue_timeout: Duration | None = None,
+    dispatch_deadline: Duration | None = None,
+    executor: options.StepExecutor = "auto",
+    needs: Mapping[str, str] | None = None,
+    affinity: str | None = None,
+    max_abandons: int = 3,
+    retry_on: type[Exception] | tuple[type[Exception], ...] | None = None,
+    version: str | int | None = None,
+) -> StepDecorator: ...
 def step(fn: Any = None, /, **given: Any) -> Any:
-    """Makes a function a step: `@step`, or `@step(pool="db", retries=3, timeout="2m")`."""
+    """Makes a function a step: called in a flow it becomes a task of the run.
+
+    name               default `module:function`; workers find the step by this name
+    pool, pools        slots it holds while it runs: one of a pool (`pool="db"`), or several
+                       (`pools={"memory": 4}`); `"api[{tenant}]"` has one pool per value of the
+                       argument, or else the tag, of that name; default none
+    retries            attempts after the first one, 0 to 1,000,000; default 0
+    retry_delay        back-off before the first retry; default "1s"
+    backoff            factor from each retry to the next, 1 to 1,000; default 2.0
+    jitter             takes up to half off each back-off, at random; default True
+    max_retry_delay    the longest back-off; default "1h"
+    retry_on           retry only after these exceptions; default None: after every one
+    timeout            how long one attempt may run; default None, no bound
+    queue_timeout      how long it may wait at its limits; default: the flow's
+    dispatch_deadline  how long it may wait for a worker once every limit has room; default: the flow's
+    executor           "auto" (default: `async def` on the event loop, `def` in a thread), "async",
+                       "thread", or "process" for CPU-bound work
+    needs              labels its worker must have: `{"gpu": "a100"}`; default none
+    affinity           prefers the worker that last ran a task with the same text; default none
+    max_abandons       fails with `worker_lost` after this many workers died with it; default 3
+    version            pins tasks to workers that have this version of the step; default none
+
+    Durations are "500ms", "90s", "1h30m", seconds, or a timedelta.
+
+        @step(pools={"api": 1}, retries=3, timeout="2m")
+        async def download(accession: str) -> str: ...
+    """
+    options.refuse_unknown(given, _OPTIONS, "@step")
     if fn is None:
         return functools.partial(_define, given)
     return _define(given, fn)
+
+
+_OPTIONS = options.show_options(step)
 
 
 def _define(given: dict[str, Any], fn: Any) -> Step[..., Any]:

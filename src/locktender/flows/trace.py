@@ -1,9 +1,7 @@
-"""Graphs that were found sound, so that runs which share one check it, and keep it, once.
+"""A flow and its arguments, traced into what a submission stores.
 
-They are kept within a bound of bytes, those used last: a flow whose graph is
-another for each run (a loop over its arguments) would keep them all otherwise.
-
-A flow and its arguments, traced into what a submission stores.
+Checked graphs are kept, the last used ones within a bound of bytes, so that
+runs with the same graph check and encode it once.
 """
 
 from __future__ import annotations

@@ -94,6 +94,7 @@ class Why(msgspec.Struct, frozen=True, omit_defaults=True):
         return max(known, default=None)
 
     def text(self) -> str:
+        """The explanation as text, as `print` shows it."""
         age = spoken(max(0, self.now - self.since))
         if self.ended_at:
             ago = spoken(max(0, self.now - self.ended_at))

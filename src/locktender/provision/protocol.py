@@ -46,6 +46,8 @@ class Capacity(msgspec.Struct, frozen=True):
 
 
 class Provisioner(Protocol):
+    """Starts and ends workers when `max_workers` allows more; see docs/provisioning.md."""
+
     def capacity(self, needs: Mapping[str, str]) -> Capacity | None:
         """What a worker with these labels would bring; None: it cannot start one. Answers from memory."""
         ...

@@ -66,13 +66,13 @@ def guarded(endpoint: Endpoint) -> Endpoint:
             return refusal(error, 503, {"retry-after": "1"})
         except StoreError as error:
             # What it says may name hosts and users: that is for the log.
-            log.warning("%s cannot be answered: %s", request.url.path, error)
+            log.warning("failed to answer %s: %s", request.url.path, error)
             short = Unanswered("the store cannot be read.", hint="The server's log says why.")
             return refusal(short, 503, {"retry-after": "1"})
         except LocktenderError as error:
             return refusal(error, 400)
         except Exception:
-            log.exception("%s cannot be answered", request.url.path)
+            log.exception("failed to answer %s", request.url.path)
             return refusal(
                 Broken("locktender itself failed.", hint="The server's log says why."), 500
             )
@@ -81,7 +81,7 @@ def guarded(endpoint: Endpoint) -> Endpoint:
 
 
 def refusing(paths: list[str]) -> Callable[[Request, Exception], Response]:
-    """What is said to whoever asks for something that is not there; `paths` are."""
+    """The answer to an unknown path; `paths` are the known ones."""
     hint = f"There is: {', '.join(paths)}."
 
     def refuse(request: Request, error: Exception) -> Response:

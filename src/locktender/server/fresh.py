@@ -1,7 +1,7 @@
-"""One answer for all who ask within a while.
+"""One answer for all requests within a while.
 
-However many clients ask, and however often, the store is asked at most once at a
-time; and a client that goes away takes nobody's answer with it.
+The store is read at most once at a time, however many clients ask, and a client
+that disconnects does not cancel the answer of the others.
 """
 
 from __future__ import annotations
@@ -53,6 +53,6 @@ class Fresh(Generic[T]):
 
 
 def _seen(task: asyncio.Task[Any]) -> None:
-    """Whoever waited for it may be gone: that it failed is then nobody's news."""
+    """Reads the error of an answer whose clients have all disconnected, so that asyncio does not log it."""
     if not task.cancelled():
         task.exception()

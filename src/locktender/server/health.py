@@ -1,8 +1,8 @@
 """`/health`: whether this process can do its work, in one small answer.
 
-It is *degraded* when its store does not answer or its worker is without a lease;
-then the status is 503, and whoever watches may restart it. That nobody leads is
-told too, yet is no reason to restart this process: another election comes.
+It is *degraded*, with status 503, when its store does not answer or its worker
+has no lease: a supervisor may restart it. That there is no leader is reported
+too, but does not make this process unhealthy.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Health(msgspec.Struct, frozen=True):
     term: int | None
     """While it leads."""
     leader: str | None
-    """Who leads, by the store's word; None: nobody, or nobody knows."""
+    """The leader, by the store; None: there is none, or the store did not answer."""
     store: Literal["ok", "unreachable"]
     worker: WorkerHealth | None
     version: str
@@ -65,7 +65,7 @@ class Doctor:
                 # What the store said is a moment old: the election may have been since.
                 leader = self._engine.election.owner
             if leader is None:
-                problems.append("nobody leads")
+                problems.append("there is no leader")
         except TimeoutError:
             reachable = False
             problems.append(f"the store does not answer within {STORE_SECONDS:g} s")

@@ -1,14 +1,9 @@
-"""The socket that a server listens on, bound before anything else is started.
+"""The socket and the HTTP server, on the engine's loop.
 
-A port that is taken is then told at once, and not after a store was opened, a
-worker has joined or a run has been started.
-
-The HTTP server, on the loop of the engine it tells of.
-
-Signals are the engine's. Every connection has a bounded time to ask and to take
-its answer, from its beginning or from its last answer on: one that is slower, in
-sending or in reading, is cut. Beyond `MOST_REQUESTS` an answer is 503, beyond
-`MOST_CONNECTIONS` there is none.
+The socket is bound before the store is opened or a worker joins, so that a
+taken port is reported at once. Every connection has a bounded time to send its
+request and read its answer. Beyond `MOST_REQUESTS` an answer is 503, beyond
+`MOST_CONNECTIONS` a connection is closed.
 """
 
 from __future__ import annotations
@@ -206,7 +201,7 @@ class Web:
 
 def _told(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
-        log.error("HTTP is not served any more: %s", error, exc_info=error)
+        log.error("the HTTP server failed: %s", error, exc_info=error)
 
 
 @asynccontextmanager

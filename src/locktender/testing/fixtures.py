@@ -11,14 +11,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 from unittest import mock
 
 from locktender.base.clock import ManualClock, SystemClock
 from locktender.base.config import Settings
-from locktender.base.durations import Duration, microseconds
-from locktender.base.errors import NotFound
+from locktender.base.durations import Duration
+from locktender.base.durations import microseconds as to_microseconds
+from locktender.base.errors import InvalidInput, NotFound
 from locktender.base.names import UNLIMITED, did_you_mean
 from locktender.client import core as client_core
 from locktender.client.client import Client
@@ -41,7 +43,7 @@ LONG_LEASE = "3650d"
 
 def eventually(condition: Callable[[], T], timeout: Duration = "60s", what: str = "it") -> T:
     """The first true answer of `condition`. Raises `AssertionError` where none comes in time."""
-    end = time.monotonic() + microseconds(timeout, "timeout") / 1_000_000
+    end = time.monotonic() + to_microseconds(timeout, "timeout") / 1_000_000
     pause = LOOK_SECONDS
     while not (answer := condition()):
         if time.monotonic() > end:
@@ -63,12 +65,27 @@ class VirtualClock(ManualClock):
         self._clients: list[Client] = []
 
     def move(self, duration: Duration) -> None:
-        """Moves the time on and lets the engines see what is due."""
-        self.advance(microseconds(duration))
+        """Moves the time on, by "2h", seconds or a timedelta, and lets the engines see what is due."""
+        super().advance(to_microseconds(duration))
         for client in self._clients:
             look(client)
 
+    def advance(self, microseconds: int | str | timedelta) -> None:
+        """Moves the time on by a number of microseconds, or as `move` by "2h" or a timedelta."""
+        if isinstance(microseconds, str | timedelta):
+            self.move(microseconds)
+            return
+        if not isinstance(microseconds, int):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidInput(
+                "advance takes whole microseconds.",
+                field="microseconds",
+                got=microseconds,
+                hint='For seconds use move(1.5), or advance("1.5s").',
+            )
+        super().advance(microseconds)
+
     def add(self, client: Client) -> None:
+        """Makes the engine of `client` see every move of the clock."""
         self._clients.append(client)
 
 

@@ -145,6 +145,7 @@ class Overlap:
         self._write("pause", pid, 0, "", "")
 
     def resume(self, pid: int) -> None:
+        """Lets bodies go on that `pause` held."""
         self._write("resume", pid, 0, "", "")
         os.kill(pid, signal.SIGCONT)
 
@@ -213,6 +214,7 @@ class Overlap:
         return [_decode(line) for line in whole.split(b"\n") if line]
 
     def names(self) -> list[str]:
+        """The names bodies were recorded under."""
         return sorted({line.name for line in self.lines() if line.kind == "begin"})
 
     def spans(self, name: str) -> list[Span]:

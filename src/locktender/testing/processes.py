@@ -47,6 +47,7 @@ class EngineProcess:
 
     @property
     def pid(self) -> int:
+        """The process id."""
         return self._process.pid
 
     @property
@@ -74,6 +75,7 @@ class EngineProcess:
         os.kill(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
+        """Lets a paused process go on."""
         os.kill(self.pid, signal.SIGCONT)
 
     def close(self) -> int:

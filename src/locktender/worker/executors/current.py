@@ -46,6 +46,7 @@ class Current:
 
     @property
     def task(self) -> int:
+        """The number of the task, as `run.tasks()` and `locktender why` use it."""
         return self._job.task
 
     @property
@@ -84,6 +85,7 @@ class Current:
 
     @property
     def stop_reason(self) -> StopReason | None:
+        """Why the body should stop: `cancel`, `timeout`, `drain` …; None while it should not."""
         return self._job.stop_reason
 
     @property
