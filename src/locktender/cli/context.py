@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from locktender.cli.arguments import NumberCommand
+from locktender.cli.numbers import NumberCommand
 from locktender.cli.tables import PlainConsole
 
 if TYPE_CHECKING:

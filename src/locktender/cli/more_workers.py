@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from locktender.cli.arguments import number
+from locktender.cli.numbers import number
 
 if TYPE_CHECKING:
     from locktender.base.config import Settings

@@ -2,82 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 import typer
 from rich.markup import escape
-from rich.table import Table
 
-from locktender.base.graph import Graph
-from locktender.base.ids import run_of
 from locktender.cli.context import Context, command, group
-from locktender.cli.tables import ago, shorten, table
-from locktender.client.views import instant
-from locktender.store.protocol import Store
+from locktender.cli.tables import table
 
 if TYPE_CHECKING:
     from locktender.client.client import Client
     from locktender.client.views import PoolInfo
-
-_graph = msgspec.json.Decoder(Graph).decode
-_held = msgspec.json.Decoder(dict[str, int]).decode
-
-
-class PoolHolder(msgspec.Struct, frozen=True):
-    """One task that holds slots."""
-
-    run: str
-    task: int
-    step: str
-    slots: int
-    since: datetime
-    worker: str | None
-    lease_until: datetime | None
-
-
-async def holders_of(store: Store, pool: str) -> tuple[list[PoolHolder], datetime]:
-    snapshot = await store.load()
-    runs = {row.seq: row for row in snapshot.runs}
-    leases = {worker.id: worker.lease_until for worker in snapshot.workers}
-    found: list[PoolHolder] = []
-    for task in snapshot.tasks:
-        slots = _held(task.held).get(pool, 0) if task.held else 0
-        if not slots:
-            continue
-        run = runs[run_of(task.id)]
-        until = leases.get(task.worker or "")
-        found.append(
-            PoolHolder(
-                run=run.id,
-                task=task.id,
-                step=_graph(snapshot.graphs[run.graph]).nodes[task.node].name,
-                slots=slots,
-                since=instant(task.started_at or task.scheduled_at),
-                worker=task.worker,
-                lease_until=None if until is None else instant(until),
-            )
-        )
-    return sorted(found, key=lambda holder: holder.since), instant(snapshot.now)
-
-
-def holders_table(holders: list[PoolHolder], now: datetime) -> Table:
-    short = shorten(holder.run for holder in holders)
-    return table(
-        "run", "step…", ">task", ">slots", "held since", "lease ends",
-        rows=[
-            [
-                short[holder.run],
-                escape(holder.step),
-                str(holder.task),
-                str(holder.slots),
-                ago(holder.since, now),
-                "-" if holder.lease_until is None else ago(holder.lease_until, now),
-            ]
-            for holder in holders
-        ],
-    )  # fmt: skip
 
 
 Name = Annotated[
@@ -99,7 +34,6 @@ def register(app: typer.Typer) -> None:
 
 def list_(shell: Context) -> None:
     """All pools that were set or that a task needs now."""
-    from locktender.cli.tables import table
 
     with shell.connect() as client:
         pools = client.pools.list()
@@ -135,6 +69,8 @@ def info(shell: Context, name: Name) -> None:
 
     with shell.connect() as client:
         pool = client.pools.get(name)
+    from locktender.cli.pool_holders import holders_of, holders_table
+
     with shell.read() as reading:
         holders, now = reading.call(holders_of(reading.store, name))
     if shell.json:
@@ -143,7 +79,6 @@ def info(shell: Context, name: Name) -> None:
         found: dict[str, Any] = msgspec.to_builtins(pool)
         shell.data({**found, "holders": holders})
         return
-    from locktender.cli.tables import table
 
     columns = ("pool…", ">used", ">limit", ">waiting", "lease", "rate", "state", "set by")
     shell.out.print(table(*columns, rows=[_row(pool)]))
@@ -173,7 +108,8 @@ def set_(
     ] = None,
 ) -> None:
     """Set a pool's limit, lease or rate. In force at once; survives restarts."""
-    from locktender.cli.arguments import duration, number
+    from locktender.cli.arguments import duration
+    from locktender.cli.numbers import number
 
     given: dict[str, Any] = {}
     if limit is not None:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from locktender.cli.arguments import NumberCommand
 from locktender.cli.context import Context, command, log_lines
 from locktender.cli.more_workers import Label, MaxWorkers, OwnProvisioner, Wanted
+from locktender.cli.numbers import NumberCommand
 from locktender.cli.run import Pool, Set
 from locktender.cli.worker import PANEL, WithParent
 
