@@ -3,15 +3,15 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.locktender-installed
 
-.PHONY: setup test check demo bench clean
+.PHONY: setup test test-fast test-long check demo picture bench clean
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml
-	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "locktender needs Python 3.11 or newer")'
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
-	$(BIN)/python -m pip install --quiet --editable . --group dev
-	touch $(STAMP)
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "locktender needs Python 3.11 or newer")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install -qq --upgrade 'pip>=25.1'
+	$(BIN)/python -m pip install -qq --editable . --group dev
+	@touch $(STAMP)
 
 # Compiled first: tests start hundreds of processes, and where Python may not write what it compiled
 # (PYTHONDONTWRITEBYTECODE) each would compile all of it again. worksteal: what a module of tests
@@ -20,19 +20,33 @@ test: $(STAMP)
 	$(BIN)/python -m compileall -q src
 	$(BIN)/pytest -n 2 --dist worksteal
 
+# The inner loop: kernel, store, flows and the basics of the command line, in about a minute.
+test-fast: $(STAMP)
+	$(BIN)/pytest -q -n 2 --dist worksteal tests/unit
+
+# Everything, with the whole of what `make test` has a sample of.
+test-long: $(STAMP)
+	$(BIN)/python -m compileall -q src
+	$(BIN)/pytest -n 2 --dist worksteal -m ''
+
 check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 	$(BIN)/python tools/verify_types.py
 	$(BIN)/python tools/check_gates.py
+	$(BIN)/python tools/check_layout.py
 	$(BIN)/lint-imports
 
 demo: $(STAMP)
 	$(BIN)/locktender demo
 
+# docs/demo.svg, from what the demo prints now.
+picture: $(STAMP)
+	$(BIN)/python tools/demo_picture.py
+
 bench: $(STAMP)
-	$(BIN)/python -m pip install --quiet --group bench
+	$(BIN)/python -m pip install -qq --group bench
 	$(BIN)/python -m bench
 
 clean:

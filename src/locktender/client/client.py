@@ -20,7 +20,7 @@ from locktender.client.run import AsyncRun, Run
 from locktender.client.runs import SyncQueue, SyncRuns, SyncWorkers
 from locktender.client.slots import Slots
 from locktender.client.submit import Preparing, Submission, prepare
-from locktender.client.submit_signatures import Submitting
+from locktender.client.submit_signatures import SyncSubmitting
 from locktender.flows.definitions import FlowDef
 from locktender.flows.flows import Flow
 from locktender.observe.why import Why
@@ -29,7 +29,7 @@ log: logging.Logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class Client(Submitting):
+class Client(SyncSubmitting):
     """Submits runs, asks about them and sets limits; made by `embedded()` and `connect()`. Thread-safe.
 
     runs, queue, workers   namespaces to list and change runs, queued runs and workers

@@ -20,7 +20,7 @@ B = TypeVar("B")
 C = TypeVar("C")
 
 
-class Submitting:
+class SyncSubmitting:
     @overload
     def submit(
         self,
