@@ -10,7 +10,9 @@ LIGHT = ("locktender.base", "locktender.cli")
 
 def test_the_program_imports_no_engine_until_a_command_needs_one():
     script = "import sys, locktender.cli.main; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
 
     loaded = [name for name in done.stdout.split() if name.startswith("locktender.")]
 

@@ -8,7 +8,7 @@ How to add an executor:
 1. Write `executors/<kind>.py` with a class derived from `attempts.BaseExecutor`. Implement
    `start`, `stop` and `shut_down`; override the other methods where its bodies need more.
    `attempts.RunningAttempts` keeps permits, timeouts and outcomes.
-2. Register it in `executors/registry.py` (`EXECUTORS`): the worker finds it there by the
+2. Register it in `worker/executor_set.py` (`EXECUTORS`): the worker finds it there by the
    step's `executor` and asks it only what `Executor` below says.
 3. Name the kind where users choose it: `base/graph.py` (`Executor`), `flows/options.py`
    (`StepExecutor`), and its permits in `base/config.py` (`Settings.permits`).
