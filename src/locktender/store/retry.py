@@ -63,8 +63,9 @@ async def repeated(
 
     `check` raises when the client is closed.
     """
-    retry_us = round((AWAY_SECONDS if away_seconds is None else away_seconds) * SECOND)
-    give_up_at: int | None = None
+    # Not rounded: the leader's commit is repeated for ever, with an infinite time.
+    retry_us = (AWAY_SECONDS if away_seconds is None else away_seconds) * SECOND
+    give_up_at: float | None = None
 
     def may_retry(_: StoreError) -> bool:
         nonlocal give_up_at
