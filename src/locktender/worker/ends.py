@@ -76,7 +76,7 @@ class AttemptEnds:
 
     async def _keep_log(self, attempt: Attempt, outcome: Outcome, state: str, lines: bytes) -> None:
         """The log first: a client that sees the end finds the lines."""
-        await self._logs.keep(LogRow(attempt.task, attempt.token, attempt.attempt, lines))
+        await self._logs.keep(LogRow(attempt.task, attempt.token, attempt.number, lines))
         self._end(attempt, outcome, state)
 
     def _end(self, attempt: Attempt, outcome: Outcome, state: str) -> None:
