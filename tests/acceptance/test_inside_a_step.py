@@ -98,8 +98,9 @@ def test_a_process_step_that_is_killed_has_its_last_words(engine: Client):
     executors = core.engine.worker._executors
 
     def heard() -> bool:
-        flights = list(executors["process"]._flights._by_token.values()) if executors else []
-        return any(each.job.lines is not None for each in flights)
+        of_process = executors._executors.get("process")
+        running = [] if of_process is None else of_process._attempts.all()
+        return any(each.attempt.lines is not None for each in running)
 
     eventually(heard, "60s", "the words")
     run.cancel()

@@ -101,7 +101,7 @@ def lines_of(outcome: Outcome) -> list[str]:
 @every
 async def test_a_body_knows_its_attempt(kind: str, tmp_path: Path):
     async with Bench(kind, tmp_path) as bench:
-        outcome = await bench.run("ask", attempt=3, timeout_us=3_600_000_000)
+        outcome = await bench.run("ask", number=3, timeout_us=3_600_000_000)
 
     assert outcome.output is not None, outcome.failure
     told = json.loads(outcome.output)
@@ -143,7 +143,7 @@ async def test_a_thread_sees_that_it_was_told_to_stop(tmp_path: Path):
 async def test_lines_are_kept_with_their_attempt(kind: str, tmp_path: Path):
     async with Bench(kind, tmp_path) as bench:
         first, second = await asyncio.gather(
-            bench.run("talk", "one"), bench.run("talk", "two", attempt=2)
+            bench.run("talk", "one"), bench.run("talk", "two", number=2)
         )
 
     assert second.state == "completed"
@@ -265,7 +265,7 @@ async def test_others_who_wrap_logging_too_are_left_alone(
 
         monkeypatch.setattr(logging.Logger, "callHandlers", theirs)
         Bench("async", tmp_path)
-        outcome = await bench.run("talk", "both", attempt=2)
+        outcome = await bench.run("talk", "both", number=2)
 
     assert "a library says both" in heard
     assert "a library says both" in lines_of(outcome)

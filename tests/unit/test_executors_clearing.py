@@ -15,7 +15,7 @@ from locktender.base.clock import SystemClock
 from locktender.worker.executors import sources
 from locktender.worker.executors.attempts import RunningAttempt
 from locktender.worker.executors.protocol import Outcome
-from locktender.worker.executors.thread import ThreadExecutor, _Seat
+from locktender.worker.executors.thread import ThreadExecutor, _ThreadWork
 
 _harness: Any = sources.load(
     sources.CodeSource(
@@ -89,26 +89,26 @@ class Struck(ThreadExecutor):
             self.where = ""
             strike(threading.get_ident())
 
-    def _carry(self, flight: RunningAttempt) -> Outcome:
-        outcome = super()._carry(flight)
+    def _run_body(self, running: RunningAttempt) -> Outcome:
+        outcome = super()._run_body(running)
         self._strike("after the body")
         return outcome
 
-    def _report(self, flight: RunningAttempt, outcome: Outcome) -> None:
+    def _report(self, running: RunningAttempt, outcome: Outcome) -> None:
         if self.where == "before the loop is woken":
             self._attempts._woken = True
             self._strike(self.where)
-        super()._report(flight, outcome)
+        super()._report(running, outcome)
         self._strike("after its end was told")
 
-    def _give_up(self, seat: _Seat) -> None:
+    def _give_up(self, work: _ThreadWork) -> None:
         self._strike("while it gives up")
-        super()._give_up(seat)
+        super()._give_up(work)
 
-    def _serve(self, seat: _Seat) -> bool:
-        again = super()._serve(seat)
+    def _serve(self, work: _ThreadWork) -> bool:
+        again = super()._serve(work)
         if self.where == "where it looks away":
-            seat.begun = True
+            work.begun = True
             self._strike(self.where)
         return again
 
@@ -138,15 +138,15 @@ async def test_a_thread_that_dies_is_replaced_and_its_flight_ends(tmp_path: Path
     class Dying(ThreadExecutor):
         deaths = 0
 
-        def _serve(self, seat: _Seat) -> bool:
+        def _serve(self, work: _ThreadWork) -> bool:
             if self.deaths < 2:
                 self.deaths += 1
-                flight = self._inbox.get()
-                assert flight is not None
-                seat.taken.append(flight)
-                seat.begun = self.deaths == 2
+                running = self._inbox.get()
+                assert running is not None
+                work.taken.append(running)
+                work.begun = self.deaths == 2
                 raise SystemExit
-            return super()._serve(seat)
+            return super()._serve(work)
 
     async with Harness("thread", tmp_path, permits=1) as harness:
         harness.executor = Dying(1, clock=SystemClock())

@@ -14,7 +14,7 @@ from locktender.base.model import Failure
 from locktender.flows.signals import Fatal, Retry
 from locktender.worker.executors import failures
 from locktender.worker.executors.child_protocol import (
-    MAX_FRAME,
+    MAX_FRAME_BYTES,
     Frames,
     Report,
     decode_report,
@@ -194,7 +194,7 @@ def test_frames_survive_any_cutting(outputs: list[bytes], size: int):
 
 def test_a_frame_that_cannot_be_is_refused():
     with pytest.raises(ValueError, match="broken"):
-        Frames().feed((MAX_FRAME + 1).to_bytes(4, "little"))
+        Frames().feed((MAX_FRAME_BYTES + 1).to_bytes(4, "little"))
 
 
 def test_a_failure_survives_the_line():

@@ -1,4 +1,4 @@
-"""A process that is told to end twice does, whatever it waits for."""
+"""A process that is told to end does, whatever it waits for: after its grace, or at the second signal."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from locktender.cli import shutdown
 from locktender.cli.shutdown import Told
 
 held, ends, shutdown.HARD_END_SECONDS = int(sys.argv[1]), int(sys.argv[2]), 0.3
+grace = float(sys.argv[3])
 shutdown.LAST_WRITE_SECONDS = 0.2
 
 def last_write():
@@ -25,6 +26,7 @@ def last_write():
 async def main():
     told = Told()
     told.hard_end.last_write = last_write
+    told.hard_end.grace_seconds = grace
     told.listen(with_parent=False)
     print("ready", flush=True)
     if held:
@@ -44,9 +46,11 @@ asyncio.run(main())
 
 
 @contextmanager
-def told(*, held: int = 0, ends: bool = False) -> Generator[subprocess.Popen[str]]:
+def told(
+    *, held: int = 0, ends: bool = False, grace: float = 3600
+) -> Generator[subprocess.Popen[str]]:
     with subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, str(held), str(int(ends))],
+        [sys.executable, "-c", SCRIPT, str(held), str(int(ends)), str(grace)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     ) as process:  # fmt: skip
         assert process.stdout is not None
@@ -83,6 +87,16 @@ def test_the_second_signal_ends_a_process_whose_loop_is_blocked():
                 continue
 
         assert process.wait(60) == 75
+
+
+@pytest.mark.parametrize("held", [0, 3600])
+def test_one_signal_ends_a_process_soon_after_its_grace(held: int):
+    with told(held=held, grace=0.2) as process:
+        assert process.stderr is not None
+        process.send_signal(signal.SIGTERM)
+
+        assert process.wait(60) == 75
+        assert "does not end by itself" in process.stderr.read()
 
 
 def test_a_process_that_has_ended_its_work_is_not_ended_hard():

@@ -5,9 +5,9 @@ is handed back and no attempt is charged. The second does not wait. With `--with
 of standard input counts as the first. A worker that ends by itself lets all that runs finish;
 `grace` begins only if a signal comes meanwhile.
 
-Bodies run neither on this loop nor in the main thread, so the loop always receives its signals.
-After the second signal a timer ends the process in any case: a store that does not answer, or
-a provisioner that blocks the loop, must not keep it.
+Bodies run neither on this loop nor in the main thread, so the loop receives its signals. A store
+that does not answer, or a provisioner that blocks the loop, must not keep the process: a timer ends
+it in any case, 10 s after `grace` has passed, or 10 s after the second signal.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 
 from locktender.base.background import end_tasks
-from locktender.base.clock import Clock, SystemClock
+from locktender.base.clock import SECOND, Clock, SystemClock
 from locktender.base.config import Settings
 from locktender.base.errors import InvalidInput
 from locktender.client.core import Core
@@ -32,7 +32,7 @@ from locktender.client.more_workers import MoreWorkers
 
 log: logging.Logger = logging.getLogger(__name__)
 HARD_END_SECONDS: float = 10.0
-"""After the second signal."""
+"""After `grace` has passed, or after the second signal."""
 LAST_WRITE_SECONDS: float = 5.0
 """How long the process then waits for its worker to write which tasks it leaves behind."""
 EXIT_CODE: int = 75
@@ -41,27 +41,35 @@ PARENT_POLL_MILLISECONDS = 200
 
 
 class HardEnd:
-    """Ends the process some time after the second signal, whatever it waits for."""
+    """Ends the process some time after the first signal, sooner after the second, whatever it waits for."""
 
     def __init__(self) -> None:
         self.last_write: Callable[[], None] | None = None
         """Called before the process ends, in a thread of its own."""
+        self.grace_seconds: float | None = None
+        """How long the process may take after the first signal; None: as long as it needs."""
         self._signals = 0
-        self._timer: threading.Timer | None = None
+        self._timers: list[threading.Timer] = []
 
     def signalled(self) -> None:
         """In a signal handler."""
         self._signals += 1
-        if self._signals == 2:
-            self._timer = threading.Timer(HARD_END_SECONDS, self._end)
-            self._timer.daemon = True
-            self._timer.start()
+        if self._signals == 1 and self.grace_seconds is not None:
+            self._end_after(self.grace_seconds + HARD_END_SECONDS)
+        elif self._signals == 2:
+            self._end_after(HARD_END_SECONDS)
 
     def cancel(self) -> None:
         """Everything has ended."""
         self._signals = 2  # later signals start nothing
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in self._timers:
+            timer.cancel()
+
+    def _end_after(self, seconds: float) -> None:
+        timer = threading.Timer(seconds, self._end)
+        timer.daemon = True
+        timer.start()
+        self._timers.append(timer)
 
     def _end(self) -> None:
         # Not by logging: the code that blocks may hold a lock of it.
@@ -178,6 +186,7 @@ async def serve(
     more: MoreWorkers | None = None,
 ) -> None:
     """Open, say so with `ready`, serve until told, drain."""
+    told.hard_end.grace_seconds = settings.grace_us / SECOND
     if gc.get_threshold()[:2] in _GC_DEFAULTS:  # else the user's code has set its own
         gc.set_threshold(*_GC_THRESHOLDS)
     core = await Core.open(settings, engine=True, lead=lead, work=work, more=more, ends_itself=True)

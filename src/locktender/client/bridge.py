@@ -61,8 +61,8 @@ class Bridge:
 
     def _is_async_body(self) -> bool:
         """Whether an async step of the engine on this loop calls: it would block all async steps."""
-        job = CURRENT.get(None)
-        if job is None or job.home is None or job.home.loop is not self._loop:
+        attempt = CURRENT.get(None)
+        if attempt is None or attempt.host is None or attempt.host.loop is not self._loop:
             return False
         try:
             asyncio.get_running_loop()

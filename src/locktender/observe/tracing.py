@@ -29,7 +29,7 @@ class TracedStep(Protocol):
 
 
 class TracedAttempt(Protocol):
-    """What is told of an attempt."""
+    """What a span says of an attempt."""
 
     @property
     def run_id(self) -> str: ...
@@ -38,7 +38,7 @@ class TracedAttempt(Protocol):
     @property
     def task(self) -> int: ...
     @property
-    def attempt(self) -> int: ...
+    def number(self) -> int: ...
     @property
     def worker(self) -> str: ...
     @property
@@ -149,7 +149,7 @@ def _started(tracer: Tracer, attempt: TracedAttempt) -> Span:
             "locktender.run": attempt.run_id,
             "locktender.flow": attempt.flow,
             "locktender.task": attempt.task,
-            "locktender.attempt": attempt.attempt,
+            "locktender.attempt": attempt.number,
             "locktender.step": attempt.step.name,
             "locktender.worker": attempt.worker,
         },

@@ -63,6 +63,7 @@ async def repeated(
 
     `check` raises when the client is closed.
     """
+    # Not rounded: the leader's commit is repeated for ever, with an infinite time.
     retry_us = (AWAY_SECONDS if away_seconds is None else away_seconds) * SECOND
     give_up_at: float | None = None
 

@@ -24,23 +24,22 @@ from locktender.base.clock import Clock
 from locktender.base.config import Settings
 from locktender.base.errors import LocktenderError
 from locktender.base.graph import Node
-from locktender.base.model import Failure, LogRow, WorkerRow
+from locktender.base.model import WorkerRow
 from locktender.base.states import TaskState
 from locktender.flows.registry import Registry
 from locktender.observe.metrics import Metrics
 from locktender.store.blob_values import BlobValues, has_blob
 from locktender.store.protocol import Store
+from locktender.worker.ends import AttemptEnds
 from locktender.worker.executor_set import ExecutorSet
 from locktender.worker.executors.protocol import Attempt, Executor, Outcome, StopReason
-from locktender.worker.executors.registry import ExecutorSetup
 from locktender.worker.executors.workdirs import WorkRoot
 from locktender.worker.lifetime import NO_END, Lifetime
 from locktender.worker.loop_lag import LoopLag
 from locktender.worker.pressure import ClaimAsked, Pressure
-from locktender.worker.reports import LogReports, ProgressReports, StubbornReports
+from locktender.worker.reports import ProgressReports, StubbornReports
 
 log: logging.Logger = logging.getLogger(__name__)
-_dump = msgspec.json.Encoder().encode
 MAX_REMEMBERED_TOKENS = 20_000
 """Of attempts that were started here, beside those that still run."""
 EMPTY_WORK_ROOT_SECONDS = 1.0
@@ -89,26 +88,27 @@ class LocalWorker:
         self._known_steps = -1
         self._work_root = WorkRoot(Path(settings.work_dir))
         self._permits = settings.permits()
-        self._executors = ExecutorSet(self._setup_of)
+        self._executors = ExecutorSet(
+            settings, clock, self._metrics.held_loop, self._work_root.lock_fd, self._live_fd
+        )
         self._blocked: tuple[str, ...] = ()
         """Executors that can begin nothing, because a body blocks them."""
         self._progress = ProgressReports()
         self._stubborn = StubbornReports()
-        self._logs = LogReports(store)
         self._loop_lag: LoopLag | None = None
         self._where: dict[int, Executor] = {}
         self._blobs = BlobValues(store, self._must_not_run)
         self._fetching: dict[int, StopReason | None] = {}
         """Token → why it was stopped, while its arguments are fetched."""
-        self._unended: dict[int, int] = {}
-        """Token → task of attempts that were started here and whose end was not delivered yet."""
         self._begun: dict[int, None] = {}
         self._held_back: list[tuple[Attempt, str]] = []
         """Attempts that wait for the next renewal of the lease, each with its kind of executor."""
         self._since: dict[int, int] = {}
         """Token → when its body was started, on the boot-time clock."""
         self._background = BackgroundTasks()
-        self._silent = False
+        self._ends = AttemptEnds(
+            self.id, host.deliver, store, self._blobs, settings.blob_over_bytes, self._background
+        )
         self._stop_at_us = 0
         """When all it runs must have stopped unless the lease is renewed, on the boot-time clock; 0: no lease."""
         self._empty = asyncio.Event()
@@ -260,13 +260,13 @@ class LocalWorker:
 
     def _begin(self, attempt: Attempt, kind: str) -> None:
         now, token = self._clock.monotonic(), attempt.token
-        if self._silent or 0 < self._stop_at_us <= now:
+        if self._ends.lost or 0 < self._stop_at_us <= now:
             # Accepted before this process was paused, and another worker may run it by now. It begins with
             # the next renewal of the lease; if there is none, it belongs to the other worker.
             self._held_back.append((attempt, kind))
             return
         self._remember(token)
-        self._unended[token] = attempt.task
+        self._ends.expect(attempt)
         self._lifetime.began()
         self._host.attempts_changed()
         if has_blob(attempt.call):
@@ -307,7 +307,7 @@ class LocalWorker:
             # It was stopped while its arguments were fetched: its body never runs.
             drained = reason in ("drain", "kill")
             state = TaskState.HANDED_BACK if drained else TaskState.CANCELLED
-            self._deliver(attempt.task, attempt.token, state, reason=reason)
+            self._ends.deliver(attempt.task, attempt.token, state, reason=reason)
         elif call is None:
             self.refuse(attempt.task, attempt.token, why)
         else:
@@ -318,22 +318,10 @@ class LocalWorker:
 
     def refuse(self, task: int, token: int, message: str) -> None:
         """An accepted attempt that cannot be started here fails."""
-        error = _dump(Failure("internal", f"internal: {message}"))
-        self._deliver(task, token, TaskState.FAILED, error=error)
+        self._ends.refuse(task, token, message)
 
-    def _setup_of(self, kind: str) -> ExecutorSetup:
-        fd = self._host.live_fd(self.id)
-        # Locks that say this worker is alive: free only when its last child is gone too.
-        fds = (self._work_root.lock_fd, *(() if fd is None else (fd,)))
-        settings = self._settings
-        return ExecutorSetup(
-            self._permits[kind],
-            self._clock,
-            settings.max_value_bytes,
-            fds,
-            settings.loop_lag_us,
-            self._metrics.held_loop,
-        )
+    def _live_fd(self) -> int | None:
+        return self._host.live_fd(self.id)
 
     def receive(self, orders: list[Order]) -> None:
         """Orders that the leader of this process committed for it."""
@@ -356,7 +344,7 @@ class LocalWorker:
         self._executors.extend(stop_at_us)
 
     def _must_not_run(self) -> bool:
-        return self._silent or 0 < self._stop_at_us <= self._clock.monotonic()
+        return self._ends.lost or 0 < self._stop_at_us <= self._clock.monotonic()
 
     # -- ends --------------------------------------------------------------------------------------
 
@@ -369,59 +357,18 @@ class LocalWorker:
         self._host.attempts_changed()
         if not self.in_flight:
             self._empty.set()
-        if self._silent:
+        if self._ends.lost:
             return
         handed_back = outcome.reason in ("drain", "kill")
         state = TaskState.HANDED_BACK if handed_back else outcome.state
         self._metrics.task_ended(attempt.step.name, state, lasted_us)
-        if outcome.log is not None:
-            work = self._keep_log_and_end(attempt, outcome, state, outcome.log)
-            self._background.start(work, "store the log of an attempt")
-        else:
-            self._end(attempt, outcome, state)
-
-    async def _keep_log_and_end(
-        self, attempt: Attempt, outcome: Outcome, state: str, lines: bytes
-    ) -> None:
-        """The log first: a client that sees the end finds the lines."""
-        await self._logs.keep(LogRow(attempt.task, attempt.token, attempt.attempt, lines))
-        self._end(attempt, outcome, state)
-
-    def _end(self, attempt: Attempt, outcome: Outcome, state: str) -> None:
-        output = outcome.output
-        if output is not None and len(output) > self._settings.blob_over_bytes:
-            self._background.start(self._put_blob_and_end(attempt, output), "store a large result")
-            return
-        error = None if outcome.failure is None else _dump(outcome.failure)
-        self._deliver(attempt.task, attempt.token, state, output, error, outcome.reason or "")
-
-    async def _put_blob_and_end(self, attempt: Attempt, output: bytes) -> None:
-        try:
-            ref = await self._blobs.put(output)
-        except LocktenderError as error:
-            failure = Failure("internal", f"internal: the result cannot be kept: {error}")
-            self._deliver(attempt.task, attempt.token, TaskState.FAILED, error=_dump(failure))
-            return
-        self._deliver(attempt.task, attempt.token, TaskState.COMPLETED, ref)
-
-    def _deliver(
-        self,
-        task: int,
-        token: int,
-        state: str,
-        output: bytes | None = None,
-        error: bytes | None = None,
-        reason: str = "",
-    ) -> None:
-        self._unended.pop(token, None)
-        if not self._silent:
-            self._host.deliver(End(task, token, state, output, error, reason, self.id))
+        self._ends.finish(attempt, outcome, state)
 
     # -- the end of the worker ---------------------------------------------------------------------
 
     def lose(self) -> None:
         """The lease is lost: stop everything and deliver no end."""
-        self._silent = True
+        self._ends.lost = True
         for token in [*self._where, *self._fetching]:
             self.stop(token, "lease_lost")
 
@@ -445,7 +392,7 @@ class LocalWorker:
 
     def unended(self) -> list[tuple[int, int]]:
         """(task, token) of attempts started here whose end was not delivered yet. Called from any thread."""
-        return [(task, token) for token, task in list(self._unended.items())]
+        return self._ends.missing()
 
     def find_stubborn(self) -> bool:
         """Find attempts that do not stop; whether there are some that no row has named yet."""

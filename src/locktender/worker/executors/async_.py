@@ -71,12 +71,12 @@ class AsyncExecutor(BaseExecutor):
                 self.lag.start()
         return self._bodies
 
-    def start(self, job: Attempt, done: Done) -> None:
-        flight = self._attempts.open(job, done)
-        if flight is None:
+    def start(self, attempt: Attempt, done: Done) -> None:
+        running = self._attempts.open(attempt, done)
+        if running is None:
             return
-        self._attempts.arm(flight)
-        self._starts.append(flight)
+        self._attempts.arm(running)
+        self._starts.append(running)
         if not self._sending:
             self._sending = True
             self._loop.call_soon(self._send)
@@ -87,21 +87,21 @@ class AsyncExecutor(BaseExecutor):
             self.body_loop.call(self._begin)
 
     def stop(self, token: int, reason: StopReason) -> None:
-        flight = self._attempts.ask(token, reason)
-        if flight is None:
+        running = self._attempts.request_stop(token, reason)
+        if running is None:
             return
-        if self._withdraw(flight):
-            self._attempts.end(flight, Outcome("cancelled"))
+        if self._withdraw(running):
+            self._attempts.end(running, Outcome("cancelled"))
         elif self._bodies is not None:
-            self._bodies.call(self._cancel, flight, reason)
+            self._bodies.call(self._cancel, running, reason)
 
     def take_back(self) -> bool:
         """While a body blocks the loop, what has not begun is handed back. Whether one does."""
         lag = self.lag
         if lag is None or lag.late_us() < BLOCKED_US:
             return False
-        for flight in self._starts.copy():
-            self.stop(flight.job.token, "drain")
+        for running in self._starts.copy():
+            self.stop(running.attempt.token, "drain")
         return True
 
     def lag_us(self) -> int:
@@ -136,10 +136,10 @@ class AsyncExecutor(BaseExecutor):
         if self._on_block is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._on_block, step, lag_us)
 
-    def _withdraw(self, flight: RunningAttempt) -> bool:
+    def _withdraw(self, running: RunningAttempt) -> bool:
         """Whether its body has not begun, and never will."""
         try:
-            self._starts.remove(flight)
+            self._starts.remove(running)
         except (ValueError, RuntimeError):  # begun; or the body loop is just taking some
             return False
         return True
@@ -165,8 +165,8 @@ class AsyncExecutor(BaseExecutor):
             self.lag.stop()
         self._bodies = self.lag = None
         failure = failures.internal(RuntimeError(f"the event loop of async steps failed: {error}"))
-        for flight in begun:
-            self._end(flight, Outcome("failed", failure=failure))
+        for running in begun:
+            self._end(running, Outcome("failed", failure=failure))
         self._send()
 
     # -- on the body loop --------------------------------------------------------------------------
@@ -175,28 +175,28 @@ class AsyncExecutor(BaseExecutor):
         starts, loop = self._starts, asyncio.get_running_loop()
         for _ in range(len(starts)):
             try:
-                flight = starts.popleft()
+                running = starts.popleft()
             except IndexError:
                 return  # taken back meanwhile
-            task = loop.create_task(self._perform(flight.job))
+            task = loop.create_task(self._perform(running.attempt))
             if isinstance(task, OwnedTask):
-                task.job = flight.job
-            flight.vehicle = task
+                task.attempt = running.attempt
+            running.runner = task
             # The task's own end, not the end of our coroutine: a task that is cancelled before its
             # first step never enters the coroutine at all.
-            task.add_done_callback(partial(self._task_done, flight))
+            task.add_done_callback(partial(self._task_done, running))
 
-    def _cancel(self, flight: RunningAttempt, reason: StopReason) -> None:
-        if flight.vehicle is not None:
-            flight.vehicle.cancel(reason)
+    def _cancel(self, running: RunningAttempt, reason: StopReason) -> None:
+        if running.runner is not None:
+            running.runner.cancel(reason)
 
-    async def _perform(self, job: Attempt) -> Outcome:
+    async def _perform(self, attempt: Attempt) -> Outcome:
         """Never raises: user code runs in all of it: validators, the body, encoders, the texts of errors."""
         try:
-            enter(job)
-            step = job.step
+            enter(attempt)
+            step = attempt.step
             try:
-                args, kwargs = step.decode_call(opened(job))
+                args, kwargs = step.decode_call(opened(attempt))
             except BaseException as error:  # noqa: BLE001
                 return Outcome("failed", failure=failures.bad_call(error))
             try:
@@ -206,28 +206,28 @@ class AsyncExecutor(BaseExecutor):
             except GeneratorExit:
                 raise  # the loop is being torn down: a coroutine must not go on after this
             except BaseException as error:  # noqa: BLE001
-                if is_late(job):
-                    return too_late(job)
+                if is_late(attempt):
+                    return too_late(attempt)
                 return Outcome("failed", failure=failures.of_exception(error, step.retry_on))
-            if job.deadline_us is not None and is_late(job):
-                return too_late(job)
-            return encoded(job, value, self._max_result)
+            if attempt.deadline_us is not None and is_late(attempt):
+                return too_late(attempt)
+            return encoded(attempt, value, self._max_result)
         except GeneratorExit:
             raise
         except BaseException as error:  # noqa: BLE001
             return Outcome("failed", failure=failures.internal(error))
 
-    def _task_done(self, flight: RunningAttempt, task: asyncio.Task[Outcome]) -> None:
+    def _task_done(self, running: RunningAttempt, task: asyncio.Task[Outcome]) -> None:
         try:
             outcome = task.result()
         except asyncio.CancelledError:
             # Before its first step, or by the last line of its body; what that said may be a secret.
             error = asyncio.CancelledError()
-            retry_on = flight.job.step.retry_on
+            retry_on = running.attempt.step.retry_on
             outcome = Outcome("failed", failure=failures.of_exception(error, retry_on))
         except BaseException as error:  # noqa: BLE001
             outcome = Outcome("failed", failure=failures.internal(error))
-        self._ends.append((flight, outcome))
+        self._ends.append((running, outcome))
         if len(self._ends) == 1:
             asyncio.get_running_loop().call_soon(self._hand_over)
 
@@ -239,15 +239,15 @@ class AsyncExecutor(BaseExecutor):
     # -- on the engine's loop ----------------------------------------------------------------------
 
     def _end_all(self, ends: list[tuple[RunningAttempt, Outcome]]) -> None:
-        for flight, outcome in ends:
-            self._end(flight, outcome)
+        for running, outcome in ends:
+            self._end(running, outcome)
 
-    def _end(self, flight: RunningAttempt, outcome: Outcome) -> None:
-        job = flight.job
-        flight.vehicle = None
-        if job.has_workdir and job.work_root is not None:
+    def _end(self, running: RunningAttempt, outcome: Outcome) -> None:
+        attempt = running.attempt
+        running.runner = None
+        if attempt.has_workdir and attempt.work_root is not None:
             # A large tree takes long to remove.
-            remove = partial(workdirs.remove, job.work_root, job.task, job.token)
-            self._attempts.end_after(remove, flight, outcome)
+            remove = partial(workdirs.remove, attempt.work_root, attempt.task, attempt.token)
+            self._attempts.end_after(remove, running, outcome)
         else:
-            self._attempts.end(flight, outcome)
+            self._attempts.end(running, outcome)

@@ -26,15 +26,15 @@ STOP_WAIT_US = 1_000_000
 class RunningAttempt:
     """One attempt from `start` to `done`."""
 
-    __slots__ = ("done", "job", "since_us", "timer", "vehicle")
+    __slots__ = ("attempt", "done", "runner", "since_us", "timer")
 
-    def __init__(self, job: Attempt, done: Done) -> None:
-        self.job: Attempt = job
+    def __init__(self, attempt: Attempt, done: Done) -> None:
+        self.attempt: Attempt = attempt
         self.done: Done = done
         self.timer: asyncio.TimerHandle | None = None
         self.since_us: int = 0
-        self.vehicle: Any = None
-        """What carries the body: a task, a context, a child."""
+        self.runner: Any = None
+        """What runs the body: a task, a context, a child."""
 
 
 class RunningAttempts:
@@ -45,8 +45,8 @@ class RunningAttempts:
         self._clock = clock
         self._stop = stop
         self._by_token: dict[int, RunningAttempt] = {}
-        self._told: dict[int, RunningAttempt] = {}
-        """Those that were told to stop: few, and asked for often."""
+        self._stopping: dict[int, RunningAttempt] = {}
+        """Those that were asked to stop: few, and read often."""
         self._changed: asyncio.Event | None = None
         self._from_threads: deque[tuple[RunningAttempt, Outcome]] = deque()
         self._woken = False
@@ -65,75 +65,75 @@ class RunningAttempts:
     def all(self) -> list[RunningAttempt]:
         return list(self._by_token.values())
 
-    def open(self, job: Attempt, done: Done) -> RunningAttempt | None:
-        """None if it cannot be taken; `done` hears of it soon."""
-        if 0 <= self.permits <= len(self._by_token) or job.token in self._by_token:
+    def open(self, attempt: Attempt, done: Done) -> RunningAttempt | None:
+        """None if it is refused; `done` is called soon then."""
+        if 0 <= self.permits <= len(self._by_token) or attempt.token in self._by_token:
             refusal = RuntimeError(
-                f"token {job.token} was started twice"
-                if job.token in self._by_token
+                f"token {attempt.token} was started twice"
+                if attempt.token in self._by_token
                 else f"all {self.permits} permits are in use"
             )
             outcome = Outcome("failed", failure=failures.internal(refusal))
-            self.loop.call_soon(_tell, done, job, outcome)
+            self.loop.call_soon(_call_done, done, attempt, outcome)
             return None
-        flight = RunningAttempt(job, done)
-        job.home = self
-        job.span = tracing.start(job)
-        self._by_token[job.token] = flight
-        return flight
+        running = RunningAttempt(attempt, done)
+        attempt.host = self
+        attempt.span = tracing.start(attempt)
+        self._by_token[attempt.token] = running
+        return running
 
-    def carries(self, job: Attempt) -> bool:
+    def runs(self, attempt: Attempt) -> bool:
         """Whether its attempt is still in flight."""
-        flight = self._by_token.get(job.token)
-        return flight is not None and flight.job is job
+        running = self._by_token.get(attempt.token)
+        return running is not None and running.attempt is attempt
 
-    def arm(self, flight: RunningAttempt) -> None:
+    def arm(self, running: RunningAttempt) -> None:
         """The body starts now: so does its timeout."""
-        timeout_us = flight.job.timeout_us
-        if timeout_us is not None and flight.timer is None:
-            flight.job.deadline_us = self._clock.monotonic() + timeout_us
-            flight.timer = self.loop.call_later(
-                timeout_us / 1_000_000, self._stop, flight.job.token, "timeout"
+        timeout_us = running.attempt.timeout_us
+        if timeout_us is not None and running.timer is None:
+            running.attempt.deadline_us = self._clock.monotonic() + timeout_us
+            running.timer = self.loop.call_later(
+                timeout_us / 1_000_000, self._stop, running.attempt.token, "timeout"
             )
 
-    def ask(self, token: int, reason: StopReason) -> RunningAttempt | None:
-        """The flight to stop; None where there is none or it was told before."""
-        flight = self._by_token.get(token)
-        if flight is None or flight.job.stop_reason is not None:
+    def request_stop(self, token: int, reason: StopReason) -> RunningAttempt | None:
+        """The attempt to stop; None where there is none or it was asked to stop before."""
+        running = self._by_token.get(token)
+        if running is None or running.attempt.stop_reason is not None:
             return None
-        flight.job.stop_reason = reason
-        flight.since_us = self._clock.monotonic()
-        self._told[token] = flight
-        return flight
+        running.attempt.stop_reason = reason
+        running.since_us = self._clock.monotonic()
+        self._stopping[token] = running
+        return running
 
-    def fail(self, job: Attempt, failure: Failure) -> bool:
-        """Something that the body started has raised what ends a program: it fails, and is told to stop."""
-        if job.stop_reason is not None or job.token not in self._by_token:
-            return False  # it ends as it was told
-        job.raised = failure  # at once: the body may end before it can be told
-        self.loop.call_soon_threadsafe(self._stop, job.token, "error")
+    def fail(self, attempt: Attempt, failure: Failure) -> bool:
+        """Something that the body started has raised what ends a program: it fails, and is asked to stop."""
+        if attempt.stop_reason is not None or attempt.token not in self._by_token:
+            return False  # it ends with the reason it was asked to stop for
+        attempt.raised = failure  # at once: the body may end before it can be stopped
+        self.loop.call_soon_threadsafe(self._stop, attempt.token, "error")
         return True
 
-    def end(self, flight: RunningAttempt, outcome: Outcome) -> None:
-        """Free the permit, then tell. A flight that was told to stop ends as it was told."""
-        job = flight.job
-        if self._by_token.pop(job.token, None) is None:
+    def end(self, running: RunningAttempt, outcome: Outcome) -> None:
+        """Free the permit, then call `done`. An attempt that was asked to stop ends with that reason."""
+        attempt = running.attempt
+        if self._by_token.pop(attempt.token, None) is None:
             return
-        self._told.pop(job.token, None)
-        if flight.timer is not None:
-            flight.timer.cancel()
-        if job.raised is not None:
-            outcome = Outcome("failed", failure=job.raised)
-        elif job.stop_reason is not None:
-            outcome = _as_asked(job, job.stop_reason)
-        _tell(flight.done, job, _with_notes(job, outcome))
+        self._stopping.pop(attempt.token, None)
+        if running.timer is not None:
+            running.timer.cancel()
+        if attempt.raised is not None:
+            outcome = Outcome("failed", failure=attempt.raised)
+        elif attempt.stop_reason is not None:
+            outcome = _stopped(attempt, attempt.stop_reason)
+        _call_done(running.done, attempt, _with_notes(attempt, outcome))
         self.wake()
 
     def end_from_thread(
-        self, flight: RunningAttempt, outcome: Outcome, *, wake: bool = False
+        self, running: RunningAttempt, outcome: Outcome, *, wake: bool = False
     ) -> None:
         """`end`, from another thread than the loop's. `wake`: in any case."""
-        self._from_threads.append((flight, outcome))
+        self._from_threads.append((running, outcome))
         # Append, then test: `_end_all` clears the flag before it empties the queue, so either it
         # still sees this end, or this thread sees the flag cleared and wakes the loop again.
         if wake or not self._woken:
@@ -147,7 +147,7 @@ class RunningAttempts:
             self.end(*self._from_threads.popleft())
 
     def end_after(
-        self, clean_up: Callable[[], None], flight: RunningAttempt, outcome: Outcome
+        self, clean_up: Callable[[], None], running: RunningAttempt, outcome: Outcome
     ) -> None:
         """Clean up after a body in a thread, which may take long, then end: the permit is kept until then.
 
@@ -156,12 +156,12 @@ class RunningAttempts:
         try:
             if self._cleanup is None:
                 self._cleanup = ThreadPoolExecutor(CLEANUP_THREADS, "locktender-cleanup")
-            cleared = self.loop.run_in_executor(self._cleanup, _clean_up, clean_up, flight.job)
+            cleared = self.loop.run_in_executor(self._cleanup, _clean_up, clean_up, running.attempt)
         except RuntimeError:  # no thread left to give; or closed, while a body went on
-            _clean_up(clean_up, flight.job)
-            self.end(flight, outcome)
+            _clean_up(clean_up, running.attempt)
+            self.end(running, outcome)
         else:
-            cleared.add_done_callback(lambda _: self.end(flight, outcome))
+            cleared.add_done_callback(lambda _: self.end(running, outcome))
 
     def close(self) -> None:
         """From here on clean-up runs on the loop."""
@@ -170,18 +170,18 @@ class RunningAttempts:
 
     def stopping(self) -> list[Stopping]:
         return [
-            Stopping(token, job.stop_reason, flight.since_us, job.task, job.step.name)
-            for token, flight in self._told.items()
-            if (job := flight.job).stop_reason is not None
+            Stopping(token, attempt.stop_reason, running.since_us, attempt.task, attempt.step.name)
+            for token, running in self._stopping.items()
+            if (attempt := running.attempt).stop_reason is not None
         ]
 
-    async def drained(self, patience_us: int) -> bool:
-        """Wait until nothing is in flight, at most `patience_us`."""
-        return await self.until(lambda: not self._by_token, patience_us)
+    async def drained(self, wait_us: int) -> bool:
+        """Wait until nothing is in flight, at most `wait_us`."""
+        return await self.until(lambda: not self._by_token, wait_us)
 
-    async def until(self, condition: Callable[[], bool], patience_us: int) -> bool:
+    async def until(self, condition: Callable[[], bool], wait_us: int) -> bool:
         """Wait until `condition` holds, looking again after every end and every `wake`."""
-        end = self.loop.time() + patience_us / 1_000_000
+        end = self.loop.time() + wait_us / 1_000_000
         while not condition():
             self._changed = asyncio.Event()
             try:
@@ -249,35 +249,37 @@ class BaseExecutor:
         return 0
 
 
-def _clean_up(clean_up: Callable[[], None], job: Attempt) -> None:
+def _clean_up(clean_up: Callable[[], None], attempt: Attempt) -> None:
     try:
         clean_up()
     except Exception:
-        log.exception("failed to clean up after task %s (token %s)", job.task, job.token)
+        log.exception("failed to clean up after task %s (token %s)", attempt.task, attempt.token)
 
 
-def _with_notes(job: Attempt, outcome: Outcome) -> Outcome:
-    """The outcome with what the body said beside it. Never raises: an end that is not told would leave the
+def _with_notes(attempt: Attempt, outcome: Outcome) -> Outcome:
+    """The outcome with what the body said beside it. Never raises: an end that is not delivered would leave the
     task running for ever."""
     try:
-        if job.lines is not None:
-            outcome = outcome._replace(log=job.lines.body())
-        if job.progress is not None:
-            job.progress.forget(job.token)
-        if job.span is not None:
-            tracing.end(job.span, outcome.state, outcome.failure, outcome.reason)
+        if attempt.lines is not None:
+            outcome = outcome._replace(log=attempt.lines.body())
+        if attempt.progress is not None:
+            attempt.progress.forget(attempt.token)
+        if attempt.span is not None:
+            tracing.end(attempt.span, outcome.state, outcome.failure, outcome.reason)
     except Exception:
-        log.exception("what task %s (token %s) said of itself is lost", job.task, job.token)
+        log.exception("what task %s (token %s) said of itself is lost", attempt.task, attempt.token)
     return outcome
 
 
-def _as_asked(job: Attempt, reason: StopReason) -> Outcome:
-    return bodies.too_late(job) if reason == "timeout" else Outcome("cancelled", reason=reason)
+def _stopped(attempt: Attempt, reason: StopReason) -> Outcome:
+    return bodies.too_late(attempt) if reason == "timeout" else Outcome("cancelled", reason=reason)
 
 
-def _tell(done: Done, job: Attempt, outcome: Outcome) -> None:
+def _call_done(done: Done, attempt: Attempt, outcome: Outcome) -> None:
     try:
-        done(job, outcome)
+        done(attempt, outcome)
     except Exception:
         # The executor must go on for the others; the worker's own error is the worker's to fix.
-        log.exception("telling the end of task %s (token %s) failed", job.task, job.token)
+        log.exception(
+            "failed to deliver the end of task %s (token %s)", attempt.task, attempt.token
+        )

@@ -43,12 +43,12 @@ _aclose.close()
 
 
 class OwnedTask(asyncio.Task[Any]):
-    __slots__ = ("job",)
-    job: Attempt | None
-    """The attempt that made it; None: nobody knows."""
+    __slots__ = ("attempt",)
+    attempt: Attempt | None
+    """The attempt that made it; None: not known."""
 
     def cancel(self, msg: Any | None = None) -> bool:
-        owner = self.job
+        owner = self.attempt
         asking = _cancelling.attempt
         if asking is not None:
             if owner is not asking and not _is_over(owner):
@@ -74,7 +74,7 @@ class OwnedTask(asyncio.Task[Any]):
         return cancelled
 
     def _stop_waiting(self, msg: Any | None) -> None:
-        """What it waits for belongs to another attempt and may never end: it goes on without it.
+        """What it waits for belongs to another attempt and may never end: it waits no longer.
 
         asyncio has no public name for what a task waits for.
         """
@@ -104,7 +104,7 @@ _cancelling = _Cancelling()
 
 
 def _is_over(owner: Attempt | None) -> bool:
-    return owner is not None and (owner.home is None or not owner.home.carries(owner))
+    return owner is not None and (owner.host is None or not owner.host.runs(owner))
 
 
 class _Loop(asyncio.SelectorEventLoop):
@@ -116,23 +116,25 @@ class _Loop(asyncio.SelectorEventLoop):
         context: Context | None = None,
         eager_start: bool | None = None,
     ) -> asyncio.Task[T]:
-        job = CURRENT.get(None)
+        attempt = CURRENT.get(None)
         if type(coro) is _ACLOSE:
             # Closed by the collector, in the context of whichever body ran: it is not known whose it is.
             context = context or copy_context()
             context.run(CURRENT.set, None)  # pyright: ignore[reportArgumentType]
-            job = None
-        elif job is not None and (eager_start is not None or self.get_task_factory() is not None):
+            attempt = None
+        elif attempt is not None and (
+            eager_start is not None or self.get_task_factory() is not None
+        ):
             more: Any = {} if eager_start is None else {"eager_start": eager_start}
             return super().create_task(coro, name=name, context=context, **more)
         task = OwnedTask(coro, loop=self, name=name, context=context)
-        task.job = job
+        task.attempt = attempt
         return task
 
     def stop(self) -> None:
-        if (job := CURRENT.get(None)) is not None:
+        if (attempt := CURRENT.get(None)) is not None:
             raise LocktenderError(
-                f"step {job.step.name} would stop the loop of its worker, and with it every other step.",
+                f"step {attempt.step.name} would stop the loop of its worker, and with it every other step.",
                 hint="Return from the body, or raise an error: only its own task ends then.",
             )
         super().stop()
@@ -206,15 +208,15 @@ def _fail_attempt(error: BaseException) -> bool:
     # The frames before are the loop's own; kept with the error, they would keep everything alive.
     error.with_traceback(trace)
     context = context_of(handle)
-    job = context.get(CURRENT)
-    if job is None:
+    attempt = context.get(CURRENT)
+    if attempt is None:
         log.error(
             "a task or callback raised %s, and it is not known which step started it: the worker goes on",
             failures.name_of(error),
             exc_info=error,
         )
     else:
-        context.run(_fail, job, error)
+        context.run(_fail, attempt, error)
     return True
 
 
@@ -222,16 +224,18 @@ def _handle_of(trace: TracebackType) -> tuple[asyncio.Handle | None, TracebackTy
     return running_handle(trace.tb_frame, outer=False), trace.tb_next
 
 
-def _fail(job: Attempt, error: BaseException) -> None:
+def _fail(attempt: Attempt, error: BaseException) -> None:
     """In the context of the attempt: its secrets are known there."""
-    if job.raised is not None:
+    if attempt.raised is not None:
         return
-    failure = failures.of_exception(error, job.step.retry_on)
-    running = job.home is not None and job.home.fail(job, failure)
+    failure = failures.of_exception(error, attempt.step.retry_on)
+    running = attempt.host is not None and attempt.host.fail(attempt, failure)
     log.warning(
         "step %s: something its body started raised %s: %s. %s; the worker goes on",
-        job.step.name,
+        attempt.step.name,
         failure.type,
         failure.message,
-        f"Task {job.task} fails with it" if running else f"Its attempt of task {job.task} is over",
+        f"Task {attempt.task} fails with it"
+        if running
+        else f"Its attempt of task {attempt.task} is over",
     )

@@ -8,7 +8,7 @@ does nothing, warnings of an unconfigured program are no longer printed, and
 loggers that do not propagate are missed. So `Logger.callHandlers` is wrapped:
 levels, filters and the user's own handlers are all as they were.
 
-A body that logs nothing costs nothing; nobody writes before the attempt ends.
+A body that logs nothing costs nothing; nothing is stored before the attempt ends.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from locktender.worker.executors.protocol import CURRENT, Attempt
 
 STEP_LOGGER: Final = "locktender.step"
 MAX_KEPT_BYTES: Final = 64 * 1024 * 1024
-"""Of all attempts in flight together: who logs beyond it loses lines of its own."""
+"""Of all attempts in flight together: an attempt that logs beyond it loses its own oldest lines."""
 MAX_NAME: Final = 200
 MAX_LEVEL: Final = 1_000_000
 MAX_AT: Final = 253_402_300_799 * SECOND
@@ -39,7 +39,7 @@ _formatter = logging.Formatter()
 _clock = SystemClock()
 _here = threading.local()
 _wrapped: list[Callable[[logging.Logger, logging.LogRecord], None]] = []
-"""What was there before us; empty: bodies' records are not kept yet."""
+"""Logging's own method; empty: bodies' records are not kept yet."""
 
 
 class _All:
@@ -114,35 +114,35 @@ def install() -> None:
 
 
 def _seen(self: logging.Logger, record: logging.LogRecord) -> None:
-    job = CURRENT.get(None)
-    if job is not None:
-        keep(job, record)
+    attempt = CURRENT.get(None)
+    if attempt is not None:
+        keep(attempt, record)
     _wrapped[0](self, record)
 
 
-def keep(job: Attempt, record: logging.LogRecord) -> None:
+def keep(attempt: Attempt, record: logging.LogRecord) -> None:
     """One line of this attempt. What cannot be kept must not fail the body that logs it."""
     depth: int = getattr(_here, "depth", 0)
     if depth >= MAX_DEPTH:
         return  # a text that logs while it is made, and there makes itself again
     _here.depth = depth + 1
     try:
-        line = _line(job, record)
+        line = _line(attempt, record)
     finally:
         _here.depth = depth
-    if job.lines is None:
-        job.lines = CapturedLines()
-    job.lines.add((line,))
-    if job.telling is not None:
-        job.telling.wake()
+    if attempt.lines is None:
+        attempt.lines = CapturedLines()
+    attempt.lines.add((line,))
+    if attempt.reporter is not None:
+        attempt.reporter.wake()
 
 
-def _line(job: Attempt, record: logging.LogRecord) -> LogLine:
+def _line(attempt: Attempt, record: logging.LogRecord) -> LogLine:
     """Only plain values of bounded size: whatever is in it must pass every encoder."""
-    text = _clean(job, text_of(record))
+    text = _clean(attempt, text_of(record))
     if len(text) > MAX_LINE:
         text = f"{text[:MAX_LINE]}… ({len(text) - MAX_LINE:,} characters more)"
-    name = _clean(job, _shown(record.name))[:MAX_NAME]
+    name = _clean(attempt, _shown(record.name))[:MAX_NAME]
     try:
         at = int(record.created * SECOND)
         level = min(max(int(record.levelno), 0), MAX_LEVEL)
@@ -174,9 +174,9 @@ def _shown(message: object) -> str:
         return f"<{type(message).__name__}>"
 
 
-def _clean(job: Attempt, text: str) -> str:
-    if job.redact is not None:
-        text = job.redact(text)  # before it is cut: half a secret would not be found
+def _clean(attempt: Attempt, text: str) -> str:
+    if attempt.redact is not None:
+        text = attempt.redact(text)  # before it is cut: half a secret would not be found
     # Half characters are no text for any encoder.
     return text.encode("utf-8", "backslashreplace").decode()
 
@@ -184,15 +184,15 @@ def _clean(job: Attempt, text: str) -> str:
 class StepLog(logging.LoggerAdapter[logging.Logger]):
     """`current().log`: kept from INFO up, whatever level the process's logging is set to."""
 
-    def __init__(self, job: Attempt) -> None:
+    def __init__(self, attempt: Attempt) -> None:
         fields = {
-            "run": job.run_id,
-            "task": job.task,
-            "attempt": job.attempt,
-            "step": job.step.name,
+            "run": attempt.run_id,
+            "task": attempt.task,
+            "attempt": attempt.number,
+            "step": attempt.step.name,
         }
         super().__init__(logging.getLogger(STEP_LOGGER), fields)
-        self._job = job
+        self._attempt = attempt
 
     def isEnabledFor(self, level: int) -> bool:  # noqa: N802 — logging's own name
         return level >= logging.INFO or super().isEnabledFor(level)
@@ -215,7 +215,7 @@ class StepLog(logging.LoggerAdapter[logging.Logger]):
             record = logging.LogRecord(
                 STEP_LOGGER, level, "", 0, msg, args, _exc_info(kwargs.get("exc_info"))
             )
-            keep(self._job, record)
+            keep(self._attempt, record)
 
 
 def _exc_info(given: Any) -> Any:

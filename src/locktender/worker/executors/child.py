@@ -3,7 +3,7 @@
 It runs one body at a time in its main thread, in a session of its own, so
 that the worker can kill it with everything it started, and a Ctrl-C meant for
 the worker does not reach it. It must never outlive the worker's right to run
-the task, and does not trust anybody to tell it so:
+the task, and finds that out by itself:
 
 - when the worker dies, the kernel kills it (PR_SET_PDEATHSIG);
 - a watchdog thread ends the whole group when the deadline in shared memory
@@ -51,7 +51,7 @@ from locktender.worker.executors.guard import descendants
 from locktender.worker.executors.protocol import Attempt, Outcome, StepCode
 from locktender.worker.executors.sources import MAIN_ALIAS, guarded, load
 
-WATCH_SECONDS = 0.1
+WATCHDOG_SECONDS = 0.1
 _PR_SET_PDEATHSIG = 1
 _forking = threading.local()
 
@@ -65,7 +65,7 @@ def main(arguments: list[str]) -> None:
     os.register_at_fork(before=_hold_back, after_in_parent=_let_go, after_in_child=_end_by_sigterm)
     for fd in (socket_fd, deadline_fd):
         os.set_inheritable(fd, False)  # what a body starts has no business with these
-    child_cleanup.take_in_orphans()
+    child_cleanup.adopt_orphans()
     deadline = SharedDeadline(deadline_fd)
     threading.Thread(
         target=watch, args=(parent, deadline), name="locktender-watchdog", daemon=True
@@ -98,7 +98,7 @@ def die_with(parent: int) -> None:
     """Ask the kernel to kill us when the parent's thread that started us ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    # It may have died before we asked; then nobody will ever tell us.
+    # It may have died before we asked: then no signal comes.
     if os.getppid() != parent:
         end_group()
 
@@ -106,7 +106,7 @@ def die_with(parent: int) -> None:
 def watch(parent: int, deadline: SharedDeadline) -> None:
     clock = SystemClock()
     while os.getppid() == parent and not deadline.passed(clock.monotonic()):
-        time.sleep(WATCH_SECONDS)
+        time.sleep(WATCHDOG_SECONDS)
     end_group()
 
 
@@ -119,9 +119,9 @@ def end_group() -> NoReturn:
 
 
 def serve(line: socket.socket) -> None:
-    """Work until the worker closes the line."""
+    """Work until the worker closes the socket."""
     frames = Frames()
-    teller = ChildReporter(line)
+    reporter = ChildReporter(line)
     capture.install()
     hello: Hello | None = None
     while data := line.recv(1 << 18):
@@ -129,9 +129,9 @@ def serve(line: socket.socket) -> None:
             if hello is None:
                 hello = decode_hello(body)
                 prepare(hello)
-                teller.send(Report(READY))
+                reporter.send(Report(READY))
             else:
-                teller.end(run(decode_work(body), hello, teller))
+                reporter.end(run(decode_work(body), hello, reporter))
 
 
 def prepare(hello: Hello) -> None:
@@ -140,7 +140,7 @@ def prepare(hello: Hello) -> None:
         logging.getLogger().setLevel(hello.log_level)
         logging.getLogger(capture.STEP_LOGGER).setLevel(hello.step_level)
     for source in hello.sources:
-        # An import that fails is told with the work that needs it, where a user sees it.
+        # An import that fails is reported with the attempt that needs it, where a user sees it.
         with suppress(BaseException):
             load(source)
     # What a source sets up may switch off every logger that is there: ours is not its to silence.
@@ -151,9 +151,9 @@ def prepare(hello: Hello) -> None:
         log_lines.print_own(hello.own_level)
 
 
-def run(work: Work, hello: Hello, teller: ChildReporter) -> Report:
+def run(work: Work, hello: Hello, reporter: ChildReporter) -> Report:
     root = None if work.work_root is None else Path(work.work_root)
-    job: Attempt | None = None
+    attempt: Attempt | None = None
     before = child_cleanup.look()
     try:
         found = find(work, hello.steps)
@@ -161,32 +161,32 @@ def run(work: Work, hello: Hello, teller: ChildReporter) -> Report:
         before = child_cleanup.look()
         if isinstance(found, Failure):
             return Report(work.token, "failed", failure=found)
-        job = Attempt(
+        attempt = Attempt(
             task=work.task,
             token=work.token,
             run_id=work.run_id,
             step=found,
             call=work.call,
             timeout_us=work.timeout_us,
-            attempt=work.attempt,
+            number=work.attempt,
             work_root=root,
             flow=work.flow,
             worker=work.worker,
-            progress=teller,
-            telling=teller,
+            progress=reporter,
+            reporter=reporter,
         )
         if work.timeout_us is not None:
-            job.deadline_us = SystemClock().monotonic() + work.timeout_us
-        teller.begin(job)
+            attempt.deadline_us = SystemClock().monotonic() + work.timeout_us
+        reporter.begin(attempt)
         # A context of its own: nothing a body sets is seen by the next.
-        outcome = contextvars.copy_context().run(_perform, job, work.trace, hello.max_result)
+        outcome = contextvars.copy_context().run(_perform, attempt, work.trace, hello.max_result)
         return _report(work, outcome)
     except BaseException as error:  # noqa: BLE001 — an error of our own: the task fails, the child goes on
         return Report(work.token, "failed", failure=failures.internal(error))
     finally:
         if not child_cleanup.restore(before):
-            teller.spent = True
-        if job is not None and job.has_workdir and root is not None:
+            reporter.spent = True
+        if attempt is not None and attempt.has_workdir and root is not None:
             workdirs.remove(root, work.task, work.token)
         _flush()
 
@@ -221,10 +221,10 @@ def _why_not(work: Work, known: Mapping[str, StepCode]) -> str:
     return f". {did_you_mean(work.step, known) or 'It defines no step at all.'}"
 
 
-def _perform(job: Attempt, trace: str | None, max_result: int | None) -> Outcome:
+def _perform(attempt: Attempt, trace: str | None, max_result: int | None) -> Outcome:
     if trace is not None:
         tracing.enter_remote(trace)
-    return perform(job, max_result)
+    return perform(attempt, max_result)
 
 
 def _report(work: Work, outcome: Outcome) -> Report:

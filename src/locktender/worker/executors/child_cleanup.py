@@ -1,24 +1,12 @@
-"""What a body leaves running in a child process, and its end.
+"""After each body a child process is as it was before: the next body finds nothing of the last.
 
-A body may return and leave a process behind: a server it started, a daemon that
-forked itself away. The child stays warm for the next body, so its group is not
-killed, and what was left would go on without a permit and without a slot. So a
-child takes in whatever its descendants orphan, and before it tells the end of
-a body it kills every process that was not there when the body began.
+Timers, signal handlers, the working directory and the environment are put back. Processes that the
+body left are killed: the child adopts what its descendants orphan, and kills every child of its own
+that was not there before. What a module starts while it is imported was there before and stays; so
+does the resource tracker of `multiprocessing`. A thread that the body left cannot be ended: then the
+child is not used again. Daemon threads are mostly a library's own and are let be.
 
-Processes a module starts while it is imported were there before: they stay. So does
-the tracker of `multiprocessing`, which runs nothing and frees what bodies forget.
-
-What a child process was like before a body, and is to be again after it.
-
-A child stays warm for the next body. An alarm that the last one has set, a
-handler, another working directory or a variable of the environment would be
-the next one's, which knows nothing of them: they are put back. Processes that it
-left are ended (`leftovers.py`). A thread that it left cannot be: its work is not
-done, so the child is not used again. Daemons are let be: what says of itself that
-nobody need wait for it is mostly a library's own, made when it was first used.
-
-Looking and comparing cost a task some 40 µs; only what has changed costs more.
+This costs a task some 40 µs; only what has changed costs more.
 """
 
 from __future__ import annotations
@@ -35,11 +23,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 _PR_SET_CHILD_SUBREAPER = 36
-_ROUNDS = 1_000
-"""What is killed may leave children of its own, which come to us: looked at again, this often at most."""
+_MAX_ROUNDS = 1_000
+"""What is killed may leave children of its own, which we adopt: they are killed in the next round."""
 
 
-def take_in_orphans() -> None:
+def adopt_orphans() -> None:
     """Become the parent of every descendant whose own parent ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -63,7 +51,7 @@ def running() -> AbstractSet[int]:
 
 def end(before: AbstractSet[int]) -> None:
     """Kill what runs now and was not among `before`. Returns when it is gone."""
-    for _ in range(_ROUNDS):
+    for _ in range(_MAX_ROUNDS):
         left = running() - before - _tracker()
         if not left:
             return
@@ -90,8 +78,8 @@ _handler: Callable[[int], Any] = sys.modules.get("_signal", signal).getsignal
 _variables: Mapping[bytes, bytes] = getattr(os.environ, "_data", os.environb)
 SETTLE_SECONDS = 0.05
 """How long threads that a body leaves may take to end by themselves."""
-_TRIES = 8
-_OURS = "locktender-"
+_MAX_TRIES = 8
+_OWN_THREADS = "locktender-"
 
 
 class Before(NamedTuple):
@@ -115,7 +103,7 @@ def look() -> Before:
 
 def restore(before: Before) -> bool:
     """Make it so again; False: it cannot be, and nothing else should run in this process."""
-    for _ in range(_TRIES):
+    for _ in range(_MAX_TRIES):
         # A signal that is on its way finds the body's handler for the last time, and that may raise.
         with suppress(BaseException):
             for timer in _TIMERS:
@@ -186,5 +174,5 @@ def _new(before: AbstractSet[threading.Thread]) -> list[threading.Thread]:
     return [
         each
         for each in threading.enumerate()
-        if each not in before and not each.daemon and not each.name.startswith(_OURS)
+        if each not in before and not each.daemon and not each.name.startswith(_OWN_THREADS)
     ]

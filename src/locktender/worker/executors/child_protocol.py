@@ -28,7 +28,7 @@ from locktender.base.model import AttemptLog, Failure, Progress
 from locktender.worker.executors.protocol import Attempt
 from locktender.worker.executors.sources import CodeSource
 
-MAX_FRAME: Final = 256 * 1024 * 1024
+MAX_FRAME_BYTES: Final = 256 * 1024 * 1024
 READY: Final = 0
 _LENGTH = struct.Struct("<I")
 _INSTANT = struct.Struct("<q")
@@ -115,51 +115,51 @@ class Frames:
 
 def _size(data: bytes | bytearray, start: int = 0) -> int:
     (size,) = _LENGTH.unpack_from(data, start)
-    if size > MAX_FRAME:
+    if size > MAX_FRAME_BYTES:
         raise ValueError(f"a frame of {size:,} bytes: the stream is broken")
     return size
 
 
-PAUSE_SECONDS = 0.2
+NOTE_INTERVAL_SECONDS = 0.2
 """Between two notes."""
 
 
 class ChildReporter:
     def __init__(self, line: socket.socket) -> None:
-        self._line = line
+        self._socket = line
         self._pid = os.getpid()
         self.spent: bool = False
-        """What the last body left behind makes this process unfit for another: told with its end."""
+        """What the last body left behind makes this process unfit for another: reported with its end."""
         self._lock = threading.Lock()
         # Not an event: a signal handler that logs may come into the middle of `put`, and only this
         # kind of queue is made for that.
-        self._news: SimpleQueue[None] = SimpleQueue()
-        self._told = True
+        self._wakes: SimpleQueue[None] = SimpleQueue()
+        self._woken = False
         self._thread: threading.Thread | None = None
-        self._job: Attempt | None = None
+        self._attempt: Attempt | None = None
         self._progress: Progress | None = None
 
     def send(self, report: Report) -> None:
         with self._lock:
-            self._line.sendall(frame(report))
+            self._socket.sendall(frame(report))
 
-    def begin(self, job: Attempt) -> None:
+    def begin(self, attempt: Attempt) -> None:
         with self._lock:
-            self._job, self._progress = job, None
+            self._attempt, self._progress = attempt, None
 
     def end(self, report: Report) -> None:
-        """The body's end, with the lines that have not been told yet. Nothing is told of it after that."""
+        """Send the body's end, with the lines that were not sent yet. Nothing of it is sent after that."""
         with self._lock:
-            job, self._job = self._job, None
-            if job is not None and job.lines is not None:
-                report = msgspec.structs.replace(report, log=job.lines.take(last=True))
+            attempt, self._attempt = self._attempt, None
+            if attempt is not None and attempt.lines is not None:
+                report = msgspec.structs.replace(report, log=attempt.lines.take(last=True))
             if self.spent:
                 report = msgspec.structs.replace(report, spent=True)
-            self._line.sendall(frame(report))
+            self._socket.sendall(frame(report))
 
     def put(self, progress: Progress) -> None:
-        job = self._job
-        if job is not None and job.token == progress.token:
+        attempt = self._attempt
+        if attempt is not None and attempt.token == progress.token:
             self._progress = progress
             self.wake()
 
@@ -167,32 +167,34 @@ class ChildReporter:
         """The worker forgets by itself, at the end."""
 
     def wake(self) -> None:
-        # A process that the body forked has this object too, but the line is not its to write on.
+        # A process that the body forked has this object too, but must not write on the socket.
         if os.getpid() != self._pid:
             return
-        if self._told:
-            self._told = False
-            self._news.put(None)
+        if not self._woken:
+            self._woken = True
+            self._wakes.put(None)
         if self._thread is None:
-            self._thread = threading.Thread(target=self._talk, name="locktender-notes", daemon=True)
+            self._thread = threading.Thread(
+                target=self._send_notes_forever, name="locktender-notes", daemon=True
+            )
             self._thread.start()
 
-    def _talk(self) -> None:
+    def _send_notes_forever(self) -> None:
         with suppress(OSError):  # the worker is gone: so are we, soon
             while True:
-                self._news.get()
-                self._told = True  # first: what comes from here on has a wake of its own
-                self._tell()
-                time.sleep(PAUSE_SECONDS)
+                self._wakes.get()
+                self._woken = False  # first: what comes from here on has a wake of its own
+                self._send_note()
+                time.sleep(NOTE_INTERVAL_SECONDS)
 
-    def _tell(self) -> None:
+    def _send_note(self) -> None:
         with self._lock:
-            job = self._job
-            if job is None:
+            attempt = self._attempt
+            if attempt is None:
                 return
             progress, self._progress = self._progress, None
-            log = None if job.lines is None else job.lines.take()
-            self._line.sendall(frame(Report(job.token, "note", log=log, progress=progress)))
+            log = None if attempt.lines is None else attempt.lines.take()
+            self._socket.sendall(frame(Report(attempt.token, "note", log=log, progress=progress)))
 
 
 class SharedDeadline:

@@ -1,7 +1,7 @@
-"""One child process, as the worker sees it: a line to talk over, and its certain end.
+"""One child process, as the worker sees it: a socket to it, and its certain end.
 
-The end of a child is noticed by its pidfd, not by the line: a process that the
-body forked may hold the line open long after the child itself is gone. When it
+The end of a child is noticed by its pidfd, not by the socket: a process that the
+body forked may hold the socket open long after the child itself is gone. When it
 has ended, the group is killed *before* the child is reaped: as long as it is a
 zombie its number cannot be given to another group.
 """
@@ -31,13 +31,13 @@ from locktender.worker.executors.child_protocol import (
 from locktender.worker.executors.guard import ChildGuard, end_tree, marked_environment, new_mark
 from locktender.worker.executors.protocol import Outcome
 
-BOOT_SECONDS = 60.0
-"""How long a child may take to import what it needs before it is given up."""
-
-
-DYING_SECONDS = 0.5
-"""How long a child whose line is closed may take to be gone by itself."""
-NONSENSE = "what it sent makes no sense (does the step write on descriptors that are not its own?)"
+CHILD_START_SECONDS = 60.0
+"""How long a child may take to import what it needs before it is killed."""
+CLOSED_SOCKET_SECONDS = 0.5
+"""How long a child that has closed its socket may take to end by itself."""
+UNREADABLE = (
+    "what it sent makes no sense (does the step write on descriptors that are not its own?)"
+)
 
 
 class Child:
@@ -60,19 +60,19 @@ class Child:
         self._frames = Frames()
         self._unsent = bytearray()
         self._alive = True
-        self.flight: RunningAttempt | None = None
+        self.running: RunningAttempt | None = None
         self.outcome: Outcome | None = None
-        """How its last body ended, told when the child is gone: something of that body still runs in it."""
+        """How its last body ended, delivered when the child is gone: something of that body still runs in it."""
         self.ready: bool = False
         self.doomed: bool = False
-        """Killed, or broken: nothing it still says counts."""
+        """Killed, or broken: what it still sends is ignored."""
         self.fault: str = ""
-        """What it was killed for, if nobody asked for its end."""
+        """What it was killed for, if not by a stop."""
         self.mark: str = new_mark()
-        """In the environment of everything it starts, and of nobody else."""
-        self._line, theirs = socket.socketpair()
+        """In the environment of everything it starts, and of nothing else."""
+        self._socket, theirs = socket.socketpair()
         with theirs:
-            self._line.setblocking(False)
+            self._socket.setblocking(False)
             try:
                 self._process = subprocess.Popen(  # noqa: S603 — our own module, our own interpreter
                     command(theirs.fileno(), deadline_fd),
@@ -82,17 +82,15 @@ class Child:
                     env=marked_environment(self.mark),
                 )
             except BaseException:
-                self._line.close()
+                self._socket.close()
                 raise
         self.pid: int = self._process.pid
         self._pidfd = _pidfd(self.pid)
-        self._loop.add_reader(self._line, self._read)
+        self._loop.add_reader(self._socket, self._read)
         if self._pidfd is not None:
             self._loop.add_reader(self._pidfd, self._ended)
-        slow = (
-            f"it was not ready after {BOOT_SECONDS:.0f} s (what do its modules do when imported?)"
-        )
-        self._boot = self._loop.call_later(BOOT_SECONDS, self.kill, slow)
+        slow = f"it was not ready after {CHILD_START_SECONDS:.0f} s (what do its modules do when imported?)"
+        self._boot = self._loop.call_later(CHILD_START_SECONDS, self.kill, slow)
         self.send(frame(hello))
 
     def send(self, data: bytes) -> None:
@@ -100,18 +98,18 @@ class Child:
             self._unsent += data
             return
         try:
-            sent = self._line.send(data)
+            sent = self._socket.send(data)
         except (BlockingIOError, InterruptedError):
             sent = 0
         except OSError:
-            self._lost_line()
+            self._socket_closed()
             return
         if sent < len(data):
             self._unsent += data[sent:]
-            self._loop.add_writer(self._line, self._flush)
+            self._loop.add_writer(self._socket, self._flush)
 
     def kill(self, fault: str = "") -> None:
-        """End the child and everything it started, at once. `fault`: what it did, if nobody asked for it."""
+        """End the child and everything it started, at once. `fault`: why, if not by a stop."""
         if self._alive:
             self.fault = self.fault or fault
             self.doomed = True
@@ -122,36 +120,36 @@ class Child:
         if self._alive:
             self.doomed = True
             with suppress(OSError):
-                self._line.shutdown(socket.SHUT_WR)
+                self._socket.shutdown(socket.SHUT_WR)
 
     def _flush(self) -> None:
         try:
-            sent = self._line.send(self._unsent)
+            sent = self._socket.send(self._unsent)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
-            self._loop.remove_writer(self._line)
-            self._lost_line()
+            self._loop.remove_writer(self._socket)
+            self._socket_closed()
             return
         del self._unsent[:sent]
         if not self._unsent:
-            self._loop.remove_writer(self._line)
+            self._loop.remove_writer(self._socket)
 
     def _read(self) -> None:
         try:
-            data = self._line.recv(1 << 18)
+            data = self._socket.recv(1 << 18)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
             data = b""
         if not data:
-            self._loop.remove_reader(self._line)
-            self._lost_line()
+            self._loop.remove_reader(self._socket)
+            self._socket_closed()
             return
         try:
             reports = [decode_report(body) for body in self._frames.feed(data)]
-        except (ValueError, msgspec.MsgspecError):  # a body wrote on our line
-            self.kill(NONSENSE)
+        except (ValueError, msgspec.MsgspecError):  # a body wrote on our socket
+            self.kill(UNREADABLE)
             return
         for report in reports:
             if report.token == READY:
@@ -160,20 +158,22 @@ class Child:
             if not self.doomed:
                 self._on_report(self, report)
 
-    def _lost_line(self) -> None:
-        """Its end of the line is closed. Mostly it has just died, and how is known in a moment; if it
-        still lives it can never be used again."""
+    def _socket_closed(self) -> None:
+        """Mostly the child has just died, and how is known in a moment; if it still lives it can never be
+        used again."""
         if self._pidfd is None:
             self.kill()
             self._ended()
         elif self._alive and not self.doomed:
             self.doomed = True
-            self._loop.call_later(DYING_SECONDS, self.kill, "it has closed its line to the worker")
+            self._loop.call_later(
+                CLOSED_SOCKET_SECONDS, self.kill, "it has closed its line to the worker"
+            )
 
     def _ended(self) -> None:
         if not self._alive:
             return
-        # What it said before it died still counts: a body may end its process after its result was sent.
+        # What it sent before it died still counts: a body may end its process after its result was sent.
         self._drain()
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
@@ -181,18 +181,18 @@ class Child:
         returncode = self._process.wait()
         self._alive = False
         self._boot.cancel()
-        self._loop.remove_reader(self._line)
-        self._loop.remove_writer(self._line)
+        self._loop.remove_reader(self._socket)
+        self._loop.remove_writer(self._socket)
         if self._pidfd is not None:
             self._loop.remove_reader(self._pidfd)
             os.close(self._pidfd)
-        self._line.close()
+        self._socket.close()
         self._on_end(self, returncode)
 
     def _drain(self) -> None:
         while not self.doomed:
             try:
-                data = self._line.recv(1 << 18)
+                data = self._socket.recv(1 << 18)
                 reports = [decode_report(body) for body in self._frames.feed(data)]
             except (OSError, ValueError, msgspec.MsgspecError):
                 return
@@ -214,7 +214,7 @@ def command(line_fd: int, deadline_fd: int) -> list[str]:
 
 
 def _pidfd(pid: int) -> int | None:
-    """None where the system has none: then the end of the line has to do."""
+    """None where the system has none: then the closed socket has to do."""
     try:
         return os.pidfd_open(pid)
     except (AttributeError, OSError):

@@ -1,7 +1,7 @@
 """What a body can ask and do about its own attempt: `locktender.current()`.
 
-The same on the loop, in a thread and in a child process. It is made when it is
-asked for: a body that never asks costs nothing.
+The same on the loop, in a thread and in a child process. It is made on each call: a body that
+never calls costs nothing.
 """
 
 from __future__ import annotations
@@ -24,50 +24,50 @@ _clock = SystemClock()
 class Current:
     """The attempt whose body is asking."""
 
-    __slots__ = ("_job",)
+    __slots__ = ("_attempt",)
 
-    def __init__(self, job: Attempt) -> None:
-        self._job = job
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt = attempt
 
     @property
     def run(self) -> str:
         """The run's id."""
-        return self._job.run_id
+        return self._attempt.run_id
 
     @property
     def flow(self) -> str:
         """The flow's name."""
-        return self._job.flow
+        return self._attempt.flow
 
     @property
     def step(self) -> str:
         """The step's name."""
-        return self._job.step.name
+        return self._attempt.step.name
 
     @property
     def task(self) -> int:
         """The number of the task, as `run.tasks()` and `locktender why` use it."""
-        return self._job.task
+        return self._attempt.task
 
     @property
     def attempt(self) -> int:
         """1 for the first."""
-        return self._job.attempt
+        return self._attempt.number
 
     @property
     def token(self) -> int:
         """Names this attempt. A later attempt of the task always has a larger one: fence writes with it."""
-        return self._job.token
+        return self._attempt.token
 
     @property
     def workdir(self) -> Path:
         """This attempt's own directory, made on first use and removed when the attempt ends."""
-        return self._job.workdir
+        return self._attempt.workdir
 
     @property
     def seconds_left(self) -> float | None:
         """Until the step's timeout ends this attempt; None if it has none. Not below 0."""
-        deadline = self._job.deadline_us
+        deadline = self._attempt.deadline_us
         return None if deadline is None else max(0, deadline - _clock.monotonic()) / SECOND
 
     @property
@@ -80,29 +80,29 @@ class Current:
 
     @property
     def stop_requested(self) -> bool:
-        """Whether this attempt was told to end. A thread cannot be stopped: a long body looks here."""
-        return self._job.stop_reason is not None
+        """Whether this attempt was asked to stop. A thread cannot be stopped: a long body reads this."""
+        return self._attempt.stop_reason is not None
 
     @property
     def stop_reason(self) -> StopReason | None:
         """Why the body should stop: `cancel`, `timeout`, `drain` …; None while it should not."""
-        return self._job.stop_reason
+        return self._attempt.stop_reason
 
     @property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
         """Logs under `locktender.step`; kept with the attempt from INFO up (`run.logs()`)."""
-        return StepLog(self._job)
+        return StepLog(self._attempt)
 
     def progress(self, done: float, total: float | None = None, message: str = "") -> None:
         """How far it is, for `run.tasks()` and `locktender runs show`.
 
-        Call it as often as you like: the latest word goes out with the worker's next beat.
+        Call it as often as you like: the latest report goes out with the worker's next beat.
         """
-        job = self._job
-        text = str(message) if job.redact is None else job.redact(str(message))
-        said = progress_of(job.token, done, total, text)
-        if job.progress is not None:
-            job.progress.put(said)
+        attempt = self._attempt
+        text = str(message) if attempt.redact is None else attempt.redact(str(message))
+        said = progress_of(attempt.token, done, total, text)
+        if attempt.progress is not None:
+            attempt.progress.put(said)
 
     def __repr__(self) -> str:
         return f"<attempt {self.attempt} of task {self.task}, step {self.step}>"
@@ -114,8 +114,8 @@ def current(*, required: Literal[True]) -> Current: ...
 def current(*, required: bool = False) -> Current | None: ...
 def current(*, required: bool = False) -> Current | None:
     """The attempt whose body is asking; None outside of one, or an error if it is `required`."""
-    job = CURRENT.get(None)
-    if job is None:
+    attempt = CURRENT.get(None)
+    if attempt is None:
         if required:
             raise LocktenderError(
                 "no step's body is running here.",
@@ -124,4 +124,4 @@ def current(*, required: bool = False) -> Current | None:
                 " needs the body's context: contextvars.copy_context().run(...).",
             )
         return None
-    return Current(job)
+    return Current(attempt)

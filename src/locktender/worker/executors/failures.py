@@ -22,7 +22,7 @@ _OURS = str(Path(__file__).parent) + os.sep
 
 
 def of_exception(error: BaseException, retry_on: tuple[type[BaseException], ...] | None) -> Failure:
-    """An error of the body. `retry_on` None: any may be retried. The body's own word comes first."""
+    """An error of the body. `retry_on` None: any may be retried. `Retry` and `Fatal` come first."""
     if isinstance(error, Retry):
         retryable = True
     elif isinstance(error, Fatal):
@@ -152,9 +152,9 @@ def _formatted(error: BaseException, trace: TracebackType | None) -> str:
 
 def _clean(text: str, most: int = MAX_MESSAGE) -> str:
     """At most `most` bytes, no secret, no half characters, which no encoder takes. The middle says least."""
-    job = CURRENT.get(None)
-    if job is not None and job.redact is not None:
-        text = job.redact(text)  # before it is cut: half a secret would not be found
+    attempt = CURRENT.get(None)
+    if attempt is not None and attempt.redact is not None:
+        text = attempt.redact(text)  # before it is cut: half a secret would not be found
     raw = text.encode("utf-8", "backslashreplace")
     if len(raw) > most:
         note = f"\n… {len(raw) - most:,} bytes left out …\n".encode()

@@ -1,25 +1,18 @@
-"""The guard: one small process per worker that outlives it just long enough to clean up.
+"""The guard: one small process per worker that kills the worker's children when the worker is gone.
 
-A worker that is killed can kill nothing, and the kernel kills only its direct
-children for it: what their bodies started (a compiler, ffmpeg) would go on
-without a lease. A child's own watchdog cannot run while a body holds the
-interpreter's lock. The guard has neither problem. It knows the process group
-of every child, reads the deadline they share, and kills the groups when the
-deadline has passed or when its line to the worker ends, which is when the
-worker does, however it dies.
-
-It is the second net: children also end by themselves (`child`). A guard that
+A killed worker can kill nothing, and the kernel kills only its direct children: what their bodies
+started (a compiler, ffmpeg) would go on without a lease. A child's own watchdog cannot run while a
+body holds the interpreter's lock. The guard knows the process group of every child and reads the
+deadline they share. It kills the groups when the deadline has passed or when its pipe from the
+worker closes, which the worker's death does. Children also end by themselves (`child`). A guard that
 was killed is replaced when the next child starts.
 
-The worker writes `+group mark` when a child has started, and `-group` before the
-child is reaped, so that a number is forgotten before it can be used again.
+The worker writes `+group mark` when a child has started, and `-group` before the child is reaped:
+a number is forgotten before the kernel can use it again.
 
-A process in a session of its own is found by its parents, while these live. Where
-a child was killed by another hand (out of memory) or with its worker, nobody is
-left to be found by: so every child has a mark in its environment, which whatever
-it starts inherits, and which the kernel keeps readable however the process changes
-its name or its parents. Only what was started with an environment made from nothing
-has none.
+A process in a session of its own is found by its parents while these live. Where a child was killed
+by the kernel (out of memory) or with its worker, it is found by a mark in its environment, which all
+that a child starts inherits. Only a process that was started with an empty environment has none.
 Only the standard library is imported here: it starts with `-I -S`.
 """
 
@@ -35,9 +28,9 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 
-LOOK_SECONDS = 0.2
-ROUNDS = 100
-"""How often `end_tree` looks for processes that were just started."""
+POLL_SECONDS = 0.2
+MAX_ROUNDS = 100
+"""How often processes that were just started are searched for."""
 SETTLE_SECONDS = 0.01
 MARK = "__LOCKTENDER_CHILD"
 """No setting: those begin with LOCKTENDER_."""
@@ -45,7 +38,7 @@ _BOOTTIME: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class ChildGuard:
-    """The worker's hold on its guard."""
+    """The guard, as the worker sees it."""
 
     def __init__(self, deadline_fd: int) -> None:
         self._deadline_fd = deadline_fd
@@ -56,19 +49,19 @@ class ChildGuard:
         return None if self._process is None else self._process.pid
 
     def watch(self, group: int, mark: str, others: Mapping[int, str]) -> None:
-        """Take `group` in; a new guard must also hear of the `others`: group → mark."""
+        """Watch `group`; a new guard gets the `others` too: group → mark."""
         if self._process is None or self._process.poll() is not None:
             self.close()
             self._process = self._start()
             for each, its_mark in others.items():
-                self._say(f"+{each} {its_mark}\n")
-        self._say(f"+{group} {mark}\n")
+                self._send(f"+{each} {its_mark}\n")
+        self._send(f"+{group} {mark}\n")
 
     def forget(self, group: int) -> None:
-        self._say(f"-{group}\n")
+        self._send(f"-{group}\n")
 
     def close(self) -> None:
-        """Let it go: it ends with its line."""
+        """It ends when its pipe closes."""
         process, self._process = self._process, None
         if process is not None and process.stdin is not None:
             process.stdin.close()
@@ -91,22 +84,22 @@ class ChildGuard:
             os.set_blocking(process.stdin.fileno(), False)
         return process
 
-    def _say(self, line: str) -> None:
+    def _send(self, line: str) -> None:
         if self._process is not None and self._process.stdin is not None:
             try:
                 self._process.stdin.write(line.encode())
             except OSError:
-                return  # it is gone or stuck: the children's own nets hold
+                return  # it is gone or stuck: children also end by themselves
 
 
 def main(deadline_fd: int) -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # it ends with its line, and only then
+        signal.signal(number, signal.SIG_IGN)  # it ends with its pipe, and only then
     deadline = mmap.mmap(deadline_fd, mmap.PAGESIZE, prot=mmap.PROT_READ)
     groups: dict[int, str] = {}
     rest = b""
     while True:
-        if select.select([0], [], [], LOOK_SECONDS)[0]:
+        if select.select([0], [], [], POLL_SECONDS)[0]:
             data = os.read(0, 65_536)
             if not data:
                 kill(groups)
@@ -134,13 +127,13 @@ def kill(groups: dict[int, str]) -> None:
 def end_tree(group: int) -> None:
     """Kill a child with its group, and what its bodies have put into sessions of their own.
 
-    Those are found by their parents, so all are stopped first: what is stopped starts nothing and reaps
-    nobody, and the list is complete when a look finds nobody new. (Where a child has died before, its
+    Those are found by their parents, so all are stopped first: what is stopped starts and reaps nothing,
+    and the list is complete when a search finds nothing new. (Where a child has died before, its
     descendants have other parents already: `end_marked` finds them. Other systems than Linux keep no such list.)
     """
     _signal(os.killpg, group, signal.SIGSTOP)
     found: set[int] = set()
-    for _ in range(ROUNDS):
+    for _ in range(MAX_ROUNDS):
         new = descendants(group) - found
         if not new:
             break
@@ -164,9 +157,9 @@ def marked_environment(mark: str) -> dict[str, str]:
 def end_marked(marks: list[str]) -> None:
     """Kill every process that a child with one of these marks has started. Returns when they are gone."""
     wanted = [f"/{mark}".encode() for mark in marks]
-    for _ in range(ROUNDS):
+    for _ in range(MAX_ROUNDS):
         found = False
-        for pid in _everybody():
+        for pid in _all_pids():
             found = _end_if_marked(pid, wanted) or found
         if not found:
             return
@@ -176,7 +169,7 @@ def end_marked(marks: list[str]) -> None:
 def _end_if_marked(pid: int, wanted: list[bytes]) -> bool:
     fd = -1
     try:
-        # The descriptor first: what is read then is of the process it names, or the signal finds nobody.
+        # The descriptor first: what is read then is of the process it names, or the signal finds none.
         fd = os.pidfd_open(pid)
         with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123
             environment = file.read()
@@ -184,7 +177,7 @@ def _end_if_marked(pid: int, wanted: list[bytes]) -> bool:
             return False
         signal.pidfd_send_signal(fd, signal.SIGKILL)
     except OSError:
-        return False  # it is gone, or somebody else's
+        return False  # it is gone, or another user's
     else:
         return True
     finally:
@@ -192,7 +185,7 @@ def _end_if_marked(pid: int, wanted: list[bytes]) -> bool:
             os.close(fd)
 
 
-def _everybody() -> list[int]:
+def _all_pids() -> list[int]:
     try:
         return [int(name) for name in os.listdir("/proc") if name.isdecimal()]  # noqa: PTH208
     except OSError:

@@ -1,10 +1,8 @@
-"""The log of a worker's process as lines: its own, and what the bodies it runs log, in one form.
+"""Printing log lines in `locktender worker` and its child processes, in one form.
 
-Who uses this: `locktender worker` and its child processes, which are ours. Whose
-files set logging up themselves have that, untouched; else what any logger says
-from the set level up is printed with its time, its level and, inside a body,
-whose it is, and is kept with the attempt. A program that only embeds an engine
-is its user's: nothing of this is done there.
+Every line has its time, its level and, inside a body, its step and task. Where the user's files
+set logging up themselves, only our own lines are printed. A program that embeds an engine sets up
+its own logging: nothing is printed there.
 
     2026-01-05 10:31:07,512 INFO [flows:charge task 1048576] shop: order 7 is large
 """
@@ -22,25 +20,25 @@ OURS: Final = "locktender"
 
 
 class LogLines(logging.Formatter):
-    """Says of a line whose it is, hides the attempt's secrets, and lets nothing command a terminal."""
+    """Names step and task, hides the attempt's secrets, and removes what would control a terminal."""
 
     def format(self, record: logging.LogRecord) -> str:
-        job = CURRENT.get(None)
-        whose = "" if job is None else f"[{job.step.name} task {job.task}] "
+        attempt = CURRENT.get(None)
+        whose = "" if attempt is None else f"[{attempt.step.name} task {attempt.task}] "
         logger = "" if _ours(record.name) else f"{record.name}: "
         text = f"{whose}{logger}{text_of(record)}"
-        if job is not None and job.redact is not None:
-            text = job.redact(text)
+        if attempt is not None and attempt.redact is not None:
+            text = attempt.redact(text)
         return without_controls(f"{self.formatTime(record)} {record.levelname} {text}")
 
 
 class OthersLines(logging.StreamHandler[TextIO]):
-    """On the root logger: for what nobody else prints."""
+    """On the root logger: for lines that no other handler prints."""
 
     def __init__(self) -> None:
         super().__init__()
         self.setFormatter(LogLines())
-        self.addFilter(_printed_by_nobody)
+        self.addFilter(_not_printed)
 
 
 def print_own(level: int) -> None:
@@ -61,11 +59,11 @@ def prints_own() -> int:
 
 
 def print_all(level: int) -> None:
-    """Print what any logger says from `level` up, unless somebody has set logging up already."""
+    """Print what any logger says from `level` up, unless logging is set up already."""
     root = logging.getLogger()
     if root.handlers:
         return
-    if root.level == logging.WARNING:  # else somebody has chosen it
+    if root.level == logging.WARNING:  # else it was chosen
         root.setLevel(level)
     handler = OthersLines()
     handler.setLevel(level)  # a logger with a lower one of its own is kept, but not printed
@@ -77,8 +75,8 @@ def prints_all() -> bool:
     return any(isinstance(each, OthersLines) for each in logging.getLogger().handlers)
 
 
-def _printed_by_nobody(record: logging.LogRecord) -> bool:
-    """No handler below the root has it: of such a line there would be two."""
+def _not_printed(record: logging.LogRecord) -> bool:
+    """No handler below the root prints it: such a line would be printed twice."""
     logger = logging.getLogger(record.name)
     while logger.parent is not None:
         if any(not isinstance(each, logging.NullHandler) for each in logger.handlers):

@@ -3,7 +3,7 @@
 With a shared pool one killed child fails every task in flight; here it fails
 only the task it ran. Children are started when first needed, stay warm, and
 are handed one body at a time over a socket. To stop a body its child is killed
-with everything it started, and the outcome is told only when the child is gone:
+with everything it started, and the outcome is delivered only when the child is gone:
 so a freed permit always means that nothing of the attempt runs any more. (What
 a body has put into a session of its own *and* given an environment made from
 nothing is beyond our reach where its child dies by another hand, or with its worker.)
@@ -32,7 +32,7 @@ from locktender.worker.executors.child_protocol import (
     Work,
     frame,
 )
-from locktender.worker.executors.children import NONSENSE, Child
+from locktender.worker.executors.children import UNREADABLE, Child
 from locktender.worker.executors.guard import ChildGuard, end_marked
 from locktender.worker.executors.log_lines import prints_all, prints_own
 from locktender.worker.executors.protocol import (
@@ -48,7 +48,7 @@ log: logging.Logger = logging.getLogger(__name__)
 
 KILLED_WAIT_US = 5_000_000
 """How long killed children may take to be gone at close: only one stuck in the kernel takes any time."""
-FAREWELL_SECONDS = 2.0
+EXIT_HANDLERS_SECONDS = 2.0
 """How long idle children may take at close to run their exit handlers."""
 STEPS = "locktender.flows.registry:registry.steps"
 
@@ -87,33 +87,33 @@ class ProcessExecutor(BaseExecutor):
 
     def extend(self, deadline_us: int) -> None:
         """Children may live until `deadline_us` (boot-time clock): call it on each renewal of the lease."""
-        # The lease outlives the children: its last renewals find nobody.
+        # The lease outlives the children: its last renewals find none.
         if not self._closed:
             self._deadline.extend(deadline_us)
 
-    def start(self, job: Attempt, done: Done) -> None:
-        flight = self._attempts.open(job, done)
-        if flight is None:
+    def start(self, attempt: Attempt, done: Done) -> None:
+        running = self._attempts.open(attempt, done)
+        if running is None:
             return
         try:
-            work = self._work(job)
+            work = self._work(attempt)
             child = self._take_idle() or self._spawn(work.source)
         except InvalidInput as error:
-            self._refuse(flight, failures.not_importable(error))
+            self._refuse(running, failures.not_importable(error))
             return
         except Exception as error:  # noqa: BLE001 — no memory, no descriptors, no processes
-            self._refuse(flight, failures.internal(error))
+            self._refuse(running, failures.internal(error))
             return
-        flight.vehicle = child
-        child.flight = flight
+        running.runner = child
+        child.running = running
         if child.ready:
-            self._attempts.arm(flight)
+            self._attempts.arm(running)
         child.send(frame(work))
 
     def stop(self, token: int, reason: StopReason) -> None:
-        flight = self._attempts.ask(token, reason)
-        if flight is not None and flight.vehicle is not None:
-            flight.vehicle.kill()
+        running = self._attempts.request_stop(token, reason)
+        if running is not None and running.runner is not None:
+            running.runner.kill()
 
     def kill(self) -> None:
         super().kill()
@@ -123,7 +123,7 @@ class ProcessExecutor(BaseExecutor):
     async def shut_down(self) -> None:
         for child in self._children:
             child.hang_up()
-        last_call = self._loop.call_later(FAREWELL_SECONDS, self.kill)
+        last_call = self._loop.call_later(EXIT_HANDLERS_SECONDS, self.kill)
         await self._attempts.until(lambda: not self._children, KILLED_WAIT_US)
         last_call.cancel()
         self.kill()
@@ -131,9 +131,9 @@ class ProcessExecutor(BaseExecutor):
         self._closed = True
         self._deadline.close()
 
-    def _refuse(self, flight: RunningAttempt, failure: Failure) -> None:
+    def _refuse(self, running: RunningAttempt, failure: Failure) -> None:
         outcome = Outcome("failed", failure=failure)
-        self._loop.call_soon(self._attempts.end, flight, outcome)  # never from inside `start`
+        self._loop.call_soon(self._attempts.end, running, outcome)  # never from inside `start`
 
     def _take_idle(self) -> Child | None:
         while self._idle:
@@ -154,89 +154,91 @@ class ProcessExecutor(BaseExecutor):
             prints_own(),
         )
         child = Child(
-            hello, self._deadline.fd, self._keep_fds, self._guard, self._heard, self._gone
+            hello, self._deadline.fd, self._keep_fds, self._guard, self._receive, self._child_ended
         )
         try:
             self._guard.watch(
                 child.pid, child.mark, {each.pid: each.mark for each in self._children}
             )
         except OSError as error:
-            # The children's own nets hold without it; what their bodies start is less safe.
+            # Children also end by themselves; only what their bodies start may be left.
             log.warning("the guard of child processes cannot be started: %s", error)
         self._children.add(child)
         return child
 
-    def _work(self, job: Attempt) -> Work:
-        step = job.step
-        source = job.source or self._sources.get(step.name)
+    def _work(self, attempt: Attempt) -> Work:
+        step = attempt.step
+        source = attempt.source or self._sources.get(step.name)
         if source is None:
             source = self._sources[step.name] = source_of(step.fn)
-        root = None if job.work_root is None else str(job.work_root)
-        trace = job.trace if job.span is None else tracing.parent_of(job.span)
+        root = None if attempt.work_root is None else str(attempt.work_root)
+        trace = attempt.trace if attempt.span is None else tracing.parent_of(attempt.span)
         return Work(
-            job.task, job.token, job.run_id, job.attempt, step.name, source, job.call, root,
-            job.timeout_us, job.flow, job.worker, trace,
+            attempt.task, attempt.token, attempt.run_id, attempt.number, step.name, source, attempt.call, root,
+            attempt.timeout_us, attempt.flow, attempt.worker, trace,
         )  # fmt: skip
 
-    def _heard(self, child: Child, report: Report) -> None:
-        flight = child.flight
+    def _receive(self, child: Child, report: Report) -> None:
+        running = child.running
         if report.token == READY:
             # The timeout is the body's: it does not count the start of a process.
-            if flight is not None:
-                self._attempts.arm(flight)
+            if running is not None:
+                self._attempts.arm(running)
             return
         if report.state == "note":
-            if flight is not None and report.token == flight.job.token:
-                _note(flight.job, report)
+            if running is not None and report.token == running.attempt.token:
+                _keep_note(running.attempt, report)
             return
-        if flight is None or report.token != flight.job.token:
-            child.kill(NONSENSE)  # a body wrote on our line: nothing from it can be believed
+        if running is None or report.token != running.attempt.token:
+            child.kill(UNREADABLE)  # a body wrote on our socket: nothing from it can be believed
             return
-        _note(flight.job, report)
+        _keep_note(running.attempt, report)
         late = "timeout" if report.state == "timed_out" else None
         outcome = Outcome(report.state, report.output, report.failure, late)
         if report.spent:
-            self._retire(child, flight, outcome)
+            self._retire(child, running, outcome)
             return
-        child.flight = None
+        child.running = None
         self._idle.append(child)
-        self._attempts.end(flight, outcome)
+        self._attempts.end(running, outcome)
 
-    def _retire(self, child: Child, flight: RunningAttempt, outcome: Outcome) -> None:
+    def _retire(self, child: Child, running: RunningAttempt, outcome: Outcome) -> None:
         """A thread of the body still runs in this child: the permit is free when the child is gone."""
         child.outcome = outcome
-        if flight.timer is not None:
-            flight.timer.cancel()  # it ended in time
+        if running.timer is not None:
+            running.timer.cancel()  # it ended in time
         child.hang_up()
-        self._loop.call_later(FAREWELL_SECONDS, child.kill)
+        self._loop.call_later(EXIT_HANDLERS_SECONDS, child.kill)
 
-    def _gone(self, child: Child, returncode: int) -> None:
+    def _child_ended(self, child: Child, returncode: int) -> None:
         self._children.discard(child)
         if child in self._idle:
             self._idle.remove(child)
-        flight, child.flight = child.flight, None
-        if flight is not None:
+        running, child.running = child.running, None
+        if running is not None:
             crash = Outcome("failed", failure=failures.crashed(returncode, child.fault))
             outcome = child.outcome or crash
             if child.outcome is not None:
-                flight.job.stop_reason = None  # its body had ended before anybody told it to
-            self._attempts.end_after(partial(_clear, flight.job, child.mark), flight, outcome)
+                running.attempt.stop_reason = None  # its body had ended before it was stopped
+            self._attempts.end_after(partial(_clear, running.attempt, child.mark), running, outcome)
         self._attempts.wake()
 
 
-def _clear(job: Attempt, mark: str) -> None:
+def _clear(attempt: Attempt, mark: str) -> None:
     """What a child that was killed could not do itself: end what its body started, remove its directory.
     Both may take a while."""
     end_marked([mark])
-    if job.work_root is not None and workdirs.exists(job.work_root, job.task, job.token):
-        workdirs.remove(job.work_root, job.task, job.token)
+    if attempt.work_root is not None and workdirs.exists(
+        attempt.work_root, attempt.task, attempt.token
+    ):
+        workdirs.remove(attempt.work_root, attempt.task, attempt.token)
 
 
-def _note(job: Attempt, report: Report) -> None:
-    """What a child tells of its body."""
+def _keep_note(attempt: Attempt, report: Report) -> None:
+    """Log lines and progress of its body."""
     if report.log is not None:
-        if job.lines is None:
-            job.lines = CapturedLines()
-        job.lines.add(report.log.lines, report.log.dropped)
-    if report.progress is not None and job.progress is not None:
-        job.progress.put(report.progress)
+        if attempt.lines is None:
+            attempt.lines = CapturedLines()
+        attempt.lines.add(report.log.lines, report.log.dropped)
+    if report.progress is not None and attempt.progress is not None:
+        attempt.progress.put(report.progress)

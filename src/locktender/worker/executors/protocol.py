@@ -8,7 +8,7 @@ How to add an executor:
 1. Write `executors/<kind>.py` with a class derived from `attempts.BaseExecutor`. Implement
    `start`, `stop` and `shut_down`; override the other methods where its bodies need more.
    `attempts.RunningAttempts` keeps permits, timeouts and outcomes.
-2. Register it in `executors/registry.py` (`EXECUTORS`): the worker finds it there by the
+2. Register it in `worker/executor_set.py` (`EXECUTORS`): the worker finds it there by the
    step's `executor` and asks it only what `Executor` below says.
 3. Name the kind where users choose it: `base/graph.py` (`Executor`), `flows/options.py`
    (`StepExecutor`), and its permits in `base/config.py` (`Settings.permits`).
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 EndState = Literal["completed", "failed", "timed_out", "cancelled"]
 StopReason = Literal["cancel", "timeout", "lease_lost", "drain", "kill", "error"]
-"""Why an attempt is told to end. `timeout` ends it timed_out, `error` failed (with `Attempt.raised`); all others
+"""Why an attempt is asked to stop. `timeout` ends it timed_out, `error` failed (with `Attempt.raised`); all others
 end it cancelled, and the worker decides by the outcome's `reason` what to write (a drained attempt is handed
 back)."""
 
@@ -75,31 +75,32 @@ class Attempt:
     step: StepCode
     call: bytes
     timeout_us: int | None = None
-    attempt: int = 1
+    number: int = 1
+    """1 for the first attempt of the task."""
     work_root: Path | None = None
     source: CodeSource | None = None
     """Where a child process finds the step; None: where `step.fn` was defined."""
     deadline_us: int | None = None
     """When the timeout ends it, on the boot-time clock; set when the body starts."""
     stop_reason: StopReason | None = None
-    """Set when it is told to stop. A thread cannot be stopped from outside: its body may look here."""
+    """Set when it is asked to stop. A thread cannot be stopped from outside: its body may read this."""
     has_workdir: bool = False
     flow: str = ""
     worker: str = ""
     trace: str | None = None
-    """The trace of whoever submitted the run (W3C `traceparent`)."""
+    """The trace of the caller that submitted the run (W3C `traceparent`)."""
     progress: ProgressSink | None = None
-    """Where the body's progress goes; None: nobody wants to know."""
+    """Where the body's progress goes; None: it is dropped."""
     redact: Redactor | None = None
     """Takes the values of its secrets out of a text; None: it has none."""
     lines: CapturedLines | None = None
     """What its body logged so far; None: nothing."""
-    telling: Telling | None = None
-    """In a child process: who tells the worker of new lines."""
+    reporter: LineReporter | None = None
+    """In a child process: sends new lines to the worker."""
     span: Any = None
-    """Its span, where somebody collects traces."""
-    home: Home | None = None
-    """Who carries it in this process."""
+    """Its span, where traces are collected."""
+    host: AttemptHost | None = None
+    """Who runs it in this process."""
     raised: Failure | None = None
     """What something that its body started has raised: it fails with it, whatever the body does."""
 
@@ -113,21 +114,21 @@ class Attempt:
         return workdirs.create(self.work_root, self.task, self.token)
 
 
-class Home(Protocol):
+class AttemptHost(Protocol):
     @property
     def loop(self) -> asyncio.AbstractEventLoop: ...
-    def fail(self, job: Attempt, failure: Failure) -> bool:
+    def fail(self, attempt: Attempt, failure: Failure) -> bool:
         """End an attempt with what it has started raised; False: it has ended. From any thread."""
         ...
 
-    def carries(self, job: Attempt) -> bool:
+    def runs(self, attempt: Attempt) -> bool:
         """Whether its attempt is still in flight."""
         ...
 
 
-class Telling(Protocol):
+class LineReporter(Protocol):
     def wake(self) -> None:
-        """There is something new to tell."""
+        """There is something new to send."""
         ...
 
 
@@ -136,13 +137,13 @@ class Outcome(NamedTuple):
     output: bytes | None = None
     failure: Failure | None = None
     reason: StopReason | None = None
-    """What it was told to stop for, if it was."""
+    """What it was asked to stop for, if it was."""
     log: bytes | None = None
     """What its body logged, ready to be stored."""
 
 
 class Stopping(NamedTuple):
-    """An attempt that was told to stop and still runs."""
+    """An attempt that was asked to stop and still runs."""
 
     token: int
     reason: StopReason
@@ -153,7 +154,7 @@ class Stopping(NamedTuple):
 
 Done = Callable[[Attempt, Outcome], None]
 
-CURRENT: ContextVar[Attempt] = ContextVar("locktender_job")
+CURRENT: ContextVar[Attempt] = ContextVar("locktender_attempt")
 
 
 class Executor(Protocol):
@@ -169,7 +170,7 @@ class Executor(Protocol):
         """Permits not in use; −1: unlimited."""
         ...
 
-    def start(self, job: Attempt, done: Done) -> None: ...
+    def start(self, attempt: Attempt, done: Done) -> None: ...
     def stop(self, token: int, reason: StopReason) -> None:
         """Ask one attempt to end. Unknown tokens and second requests change nothing."""
         ...

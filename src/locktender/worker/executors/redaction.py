@@ -1,7 +1,7 @@
-"""Secrets in a worker: put into a call just before its body runs, taken out of all the body says.
+"""Secrets in a worker: put into a call just before its body runs, removed from all that is stored of it.
 
-What a body logs, reports or fails with is stored; so the values are replaced
-before anything is cut to size, because half a secret would not be found again.
+What a body logs, reports or fails with is stored. The values are replaced before anything is cut
+to size: half a secret would not be found again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import msgspec
 from locktender.base import secrets
 
 HIDDEN: Final = "***"
-MIN_PART: Final = 8
+MIN_PART_CHARS: Final = 8
 """Shorter parts of a secret say too little, and would be found everywhere."""
 _json = msgspec.json.Encoder().encode
 
@@ -43,7 +43,7 @@ class Redactor:
         if self._pattern is None:
             return False
         matches = self._pattern.finditer(raw.decode("utf-8", "replace"))
-        return any(len(match[0]) >= MIN_PART for match in matches)
+        return any(len(match[0]) >= MIN_PART_CHARS for match in matches)
 
 
 def reveal(call: bytes) -> tuple[bytes, Redactor]:
@@ -58,7 +58,7 @@ def _forms(value: str) -> Iterable[str]:
     JSON is written in two ways, and is itself what a repr or other JSON may hold.
     """
     text = value.encode("utf-8", "replace").decode()
-    parts = [text, *(line for line in text.splitlines() if len(line) >= MIN_PART)]
+    parts = [text, *(line for line in text.splitlines() if len(line) >= MIN_PART_CHARS)]
     for part in parts:
         yield from (quote(part), quote(part, ""))
         for form in {part, *_as_json(part)}:

@@ -59,7 +59,7 @@ def source_of(fn: Callable[..., Any]) -> CodeSource:
 
 
 def guarded(source: CodeSource) -> bool:
-    """Whether functions of the script stand where only the script itself comes, and nobody who imports it."""
+    """Whether the script defines functions where only running it comes, not importing it."""
     if not source.main or source.path is None:
         return False
     try:

@@ -1,9 +1,8 @@
 """Sync bodies in threads.
 
-A thread cannot be stopped. A body that was told to stop goes on: its attempt
-stays in flight with its permit until the thread returns, `stopping()` shows
-since when, and the body may look at `current().stop_reason`. A worker that is
-about to lose its lease while a thread still runs has one means left: to end
+A thread cannot be stopped. A body that was asked to stop goes on: its attempt keeps its permit
+until the thread returns, `stopping()` shows since when, and the body may read
+`current().stop_reason`. A worker that is about to lose its lease while a thread still runs ends
 its own process.
 """
 
@@ -29,14 +28,14 @@ from locktender.worker.executors.protocol import (
 )
 
 
-class _Seat:
-    """What a thread of ours has in hand."""
+class _ThreadWork:
+    """The attempt that one thread runs."""
 
     __slots__ = ("begun", "taken")
 
     def __init__(self) -> None:
         self.taken: list[RunningAttempt] = []
-        """The one flight, from its arrival until its end was told."""
+        """At most one, from its arrival until its end was reported."""
         self.begun = False
 
 
@@ -53,9 +52,9 @@ class ThreadExecutor(BaseExecutor):
         self._inbox: SimpleQueue[RunningAttempt | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
 
-    def start(self, job: Attempt, done: Done) -> None:
-        flight = self._attempts.open(job, done)
-        if flight is None:
+    def start(self, attempt: Attempt, done: Done) -> None:
+        running = self._attempts.open(attempt, done)
+        if running is None:
             return
         # As many threads as attempts in flight: then none waits behind another.
         if len(self._threads) < len(self._attempts):
@@ -63,14 +62,14 @@ class ThreadExecutor(BaseExecutor):
                 self._add_thread()
             except RuntimeError as error:  # the machine has no thread left to give
                 failure = Outcome("failed", failure=failures.internal(error))
-                self._loop.call_soon(self._attempts.end, flight, failure)
+                self._loop.call_soon(self._attempts.end, running, failure)
                 return
-        flight.vehicle = contextvars.copy_context()
-        self._attempts.arm(flight)
-        self._inbox.put(flight)
+        running.runner = contextvars.copy_context()
+        self._attempts.arm(running)
+        self._inbox.put(running)
 
     def stop(self, token: int, reason: StopReason) -> None:
-        self._attempts.ask(token, reason)
+        self._attempts.request_stop(token, reason)
 
     async def shut_down(self) -> None:
         for _ in self._threads:
@@ -85,81 +84,81 @@ class ThreadExecutor(BaseExecutor):
 
     def _add_thread(self) -> None:
         number = len(self._threads) + 1
-        seat = _Seat()
+        work = _ThreadWork()
         thread = threading.Thread(
-            target=self._work, args=(seat,), name=f"locktender-{number}", daemon=True
+            target=self._work, args=(work,), name=f"locktender-{number}", daemon=True
         )
         thread.start()
         self._threads.append(thread)
 
-    def _work(self, seat: _Seat) -> None:
+    def _work(self, work: _ThreadWork) -> None:
         try:
-            while self._serve(seat):
+            while self._serve(work):
                 pass
-        except BaseException:  # noqa: BLE001 — struck where it looked away: another takes its place
+        except BaseException:  # noqa: BLE001 — raised from outside, between two bodies: another thread replaces it
             with suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._replace, threading.current_thread(), seat)
+                self._loop.call_soon_threadsafe(self._replace, threading.current_thread(), work)
 
-    def _serve(self, seat: _Seat) -> bool:
-        """One body after the other; True if it was struck and is to be called again.
+    def _serve(self, work: _ThreadWork) -> bool:
+        """One body after the other; True if an exception was raised from outside: call it again.
 
-        An exception that is set from outside (PyThreadState_SetAsyncExc, by which libraries end a thread's
-        work) may come late, and strike between any two lines here, or when the next flight arrives. So
-        what was taken stands in the seat, and what is to be done about it is found there.
+        Libraries end a thread's work with PyThreadState_SetAsyncExc. That exception may come late, and be
+        raised between any two lines here, or when the next attempt arrives. So `work` has the attempt and
+        whether it has begun, and the next call finds there what is left to do.
         """
         try:
-            if seat.begun:
-                self._give_up(seat)
+            if work.begun:
+                self._give_up(work)
             arrivals = iter(self._inbox.get, None)
             while True:
-                if not seat.taken:
-                    # Taken and kept in one call, all of it in C: nothing strikes between.
-                    seat.taken.extend(islice(arrivals, 1))
-                if not seat.taken:
+                if not work.taken:
+                    # Taken and kept in one call, all of it in C: no exception is raised between.
+                    work.taken.extend(islice(arrivals, 1))
+                if not work.taken:
                     return False
-                seat.begun = True
-                self._report(seat.taken[0], self._carry(seat.taken[0]))
-                # An idle thread must not keep the last job's values alive.
-                seat.taken.clear()
-                seat.begun = False
+                work.begun = True
+                self._report(work.taken[0], self._run_body(work.taken[0]))
+                # An idle thread must not keep the last attempt's values alive.
+                work.taken.clear()
+                work.begun = False
         except BaseException:  # noqa: BLE001 — whatever it is, this thread goes on
             return not self._loop.is_closed()
 
-    def _give_up(self, seat: _Seat) -> None:
-        """It was struck while it had a flight, maybe after its end was told: only the first end counts."""
+    def _give_up(self, work: _ThreadWork) -> None:
+        """Fail the attempt, maybe after its end was reported: only the first end counts."""
         error = RuntimeError("its thread was ended from outside, beside the body")
-        for flight in seat.taken:
+        for running in work.taken:
             self._attempts.end_from_thread(
-                flight, Outcome("failed", failure=failures.internal(error)), wake=True
+                running, Outcome("failed", failure=failures.internal(error)), wake=True
             )
-        seat.taken.clear()
-        seat.begun = False
+        work.taken.clear()
+        work.begun = False
 
-    def _replace(self, thread: threading.Thread, seat: _Seat) -> None:
+    def _replace(self, thread: threading.Thread, work: _ThreadWork) -> None:
         self._threads.remove(thread)
-        if seat.begun:
-            self._give_up(seat)
+        if work.begun:
+            self._give_up(work)
         try:
             if len(self._threads) < len(self._attempts):
                 self._add_thread()
         except RuntimeError as error:
-            for flight in seat.taken:
-                self._attempts.end(flight, Outcome("failed", failure=failures.internal(error)))
+            for running in work.taken:
+                self._attempts.end(running, Outcome("failed", failure=failures.internal(error)))
             return
-        for flight in seat.taken:
-            self._inbox.put(flight)
+        for running in work.taken:
+            self._inbox.put(running)
 
-    def _report(self, flight: RunningAttempt, outcome: Outcome) -> None:
-        self._attempts.end_from_thread(flight, outcome)
+    def _report(self, running: RunningAttempt, outcome: Outcome) -> None:
+        self._attempts.end_from_thread(running, outcome)
 
-    def _carry(self, flight: RunningAttempt) -> Outcome:
-        job = flight.job
+    def _run_body(self, running: RunningAttempt) -> Outcome:
+        attempt = running.attempt
         try:
-            if job.stop_reason is not None:
+            if attempt.stop_reason is not None:
                 return Outcome("cancelled")
-            return flight.vehicle.run(perform, job, self._max_result)
+            return running.runner.run(perform, attempt, self._max_result)
         except BaseException as error:  # noqa: BLE001 — whatever it is, this thread goes on
             return Outcome("failed", failure=failures.internal(error))
         finally:
-            if job.has_workdir and job.work_root is not None:
-                workdirs.remove(job.work_root, job.task, job.token)
+            if attempt.has_workdir and attempt.work_root is not None:
+                workdirs.remove(attempt.work_root, attempt.task, attempt.token)

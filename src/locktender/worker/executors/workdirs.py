@@ -3,17 +3,14 @@
     base / locktender-3f9c2a7b51d0e684       / <task> / <token>
     base / locktender-3f9c2a7b51d0e684.lock
 
-Who meets here: all workers that share `base`, and whoever keeps files of their own
-in it. Each worker makes a root under a name nobody had, and holds the lock beside
-it for as long as it lives; its child processes inherit the lock's descriptor, so
-that it is held until the last of them is gone too. The lock says in words what it
-is. It says so only when it is held and the root is made: so what a sweep can lock
-and read belongs to somebody who is gone, and no name is ever used twice.
+Each worker makes a root under a new name in `base`, and holds the lock beside it while it lives. Its
+child processes inherit the lock's descriptor: the lock is held until the last of them is gone. The
+lock file names its kind and its machine; that is written last, when the lock is held and the root
+exists. So a lock that can be taken and read belongs to a worker that is gone.
 
-A worker that starts removes the roots of such locks and nothing else: nothing that
-lies there without one, whatever it is called, nothing of another user. Each level
-is opened without following links, and what is mounted inside is left alone. Where
-machines share `base`, one may not see the other's locks: each sweeps its own.
+A worker that starts removes the roots of such locks and nothing else: other files in `base` and roots
+of other users or machines stay. Directories are opened without following links, and what is mounted
+inside is left alone.
 """
 
 from __future__ import annotations
@@ -39,10 +36,10 @@ log: logging.Logger = logging.getLogger(__name__)
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 _LOCK_NAME = re.compile(r"(locktender-[0-9a-f]{16})\.lock", re.ASCII)
 _KIND = "locktender work directory"
-_LONGEST_MARK = 1000
+_MAX_MARK_BYTES = 1000
 SWEEP_SECONDS = 0.1
 """How long a worker that starts waits for the sweep, which goes on by itself."""
-ROUNDS = 10
+MAX_ROUNDS = 10
 """How often a directory is emptied in which a body that still runs makes files."""
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -60,7 +57,7 @@ class WorkRoot:
         self.lock_fd: int = lock
         """Give it to child processes: while one of them lives the tree is not swept."""
         self.path: Path = self._base / name
-        # Nobody waits for long: what dead owners left may be a hundred thousand files.
+        # The start does not wait for long: dead workers may have left a hundred thousand files.
         sweeper = threading.Thread(
             target=_sweep, args=(self._base, os.fstat(self.lock_fd).st_uid), daemon=True
         )
@@ -136,7 +133,7 @@ def inherit(root: Path) -> bool:
 
 
 def _take(base: Path) -> tuple[str, int]:
-    """A root of one's own: (its name, the lock that is held on it)."""
+    """Make a root: (its name, the lock that is held on it)."""
     name = f"locktender-{os.urandom(8).hex()}"
     with _opened(base) as base_fd:
         made = os.O_CREAT | os.O_EXCL | os.O_RDWR
@@ -148,7 +145,7 @@ def _take(base: Path) -> tuple[str, int]:
             try:
                 os.write(lock, "\n".join([_KIND, *_here(), ""]).encode())
             except OSError:
-                os.rmdir(name, dir_fd=base_fd)  # without those words nobody would ever remove it
+                os.rmdir(name, dir_fd=base_fd)  # without that text no worker would ever remove it
                 raise
         except OSError:
             os.unlink(f"{name}.lock", dir_fd=base_fd)
@@ -158,7 +155,7 @@ def _take(base: Path) -> tuple[str, int]:
 
 
 def _sweep(base: Path, user: int) -> None:
-    """Remove what dead owners left."""
+    """Remove what dead workers left."""
     try:
         with _opened(base) as base_fd:
             for entry in os.listdir(base_fd):  # noqa: PTH208 — by descriptor, which no link can redirect
@@ -169,9 +166,9 @@ def _sweep(base: Path, user: int) -> None:
 
 
 def _remove_dead(base: Path, base_fd: int, name: str, user: int | None = None) -> bool:
-    """Remove a root whose lock nobody holds; `user`: only if it is theirs, and of this machine.
+    """Remove a root whose lock is free; `user`: only if it is that user's, and of this machine.
 
-    False while somebody holds it.
+    False while the lock is held.
     """
     try:
         lock = os.open(f"{name}.lock", os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=base_fd)
@@ -179,7 +176,7 @@ def _remove_dead(base: Path, base_fd: int, name: str, user: int | None = None) -
         return True  # gone meanwhile, a link, or another user's
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Read only now: whoever makes a root writes last, and holds the lock by then.
+        # Read only now: a worker writes it last, and holds the lock by then.
         if _is_ours(lock, user) and _remove_under(base, name):
             os.unlink(f"{name}.lock", dir_fd=base_fd)
     except FileNotFoundError:
@@ -197,7 +194,7 @@ def _is_ours(lock: int, user: int | None) -> bool:
     found = os.fstat(lock)
     if not stat.S_ISREG(found.st_mode) or user not in (None, found.st_uid):
         return False
-    kind, *where = os.pread(lock, _LONGEST_MARK, 0).decode(errors="replace").splitlines() or [""]
+    kind, *where = os.pread(lock, _MAX_MARK_BYTES, 0).decode(errors="replace").splitlines() or [""]
     here = zip(where, _here(), strict=False)
     return kind == _KIND and (user is None or any(each == ours for each, ours in here if each))
 
@@ -250,9 +247,9 @@ def _remove(name: str, dir_fd: int) -> None:
 
 def _remove_tree(name: str, dir_fd: int) -> None:
     """Remove a directory with all that is in it."""
-    for _ in range(ROUNDS):
+    for _ in range(MAX_ROUNDS):
         try:
-            # First of all, as it is refused in a word of its own where something is mounted: not ours.
+            # First: where something is mounted this fails with EBUSY, and the mount is not ours to empty.
             os.rmdir(name, dir_fd=dir_fd)
         except OSError as error:
             if error.errno == errno.EBUSY:
