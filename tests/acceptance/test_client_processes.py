@@ -99,7 +99,7 @@ def test_an_interrupt_hands_work_back_and_a_second_one_ends_at_once(url: Path, m
     _until(lambda: list(marks.iterdir()), process)
     process.send_signal(signal.SIGINT)
     assert process.stderr is not None
-    assert "interrupt again to end it at once" in process.stderr.readline()
+    assert "interrupt again to end them at once" in process.stderr.readline()
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=110)  # neither the grace nor the body ends so soon
     assert "KeyboardInterrupt" in err
