@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from locktender.base.states import HOLDING, TaskState
+from locktender.kernel.commit_builder import Cycle
 from locktender.kernel.entries import TaskEntry
 from locktender.kernel.explain import Typical, explain_task
 from locktender.kernel.gates.protocol import Block
-from locktender.kernel.scheduler import Cycle, Scheduler
+from locktender.kernel.scheduler import Scheduler
 from locktender.simulate.build import settle
 from locktender.simulate.scenarios import random_world
 

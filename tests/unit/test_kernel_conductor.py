@@ -14,8 +14,9 @@ from locktender.base.graph import Graph, Output, RetryPolicy
 from locktender.base.limits import Limits, PoolRule
 from locktender.base.model import Failure, LimitRow
 from locktender.base.states import RunState, TaskState
+from locktender.kernel.commit_builder import Cycle
 from locktender.kernel.entries import TaskEntry
-from locktender.kernel.scheduler import Cycle, Scheduler
+from locktender.kernel.scheduler import Scheduler
 from locktender.simulate.build import graph, items, needs, numbers, run_row, step, worker_row
 from locktender.store.worker_changes import LEFT_BEHIND
 

@@ -8,6 +8,7 @@ import pytest
 from locktender.base.graph import Graph
 from locktender.base.limits import Fair, Limits, PoolRule, TagRule
 from locktender.base.states import TaskState
+from locktender.kernel.demand import eligible
 from locktender.kernel.entries import RunEntry, TaskEntry
 from locktender.kernel.ledger import Ledger
 from locktender.simulate.build import graph, items, needs, run_row, step, worker_row
@@ -316,7 +317,7 @@ def test_demand_is_what_passes_every_gate_but_the_workers():
     free = office.ask(node=1)
     assert office.go() == items_[:1]
     # One of three slots is taken: two more items could run, and the step without a pool.
-    assert sorted(task.id for task in office.ledger.eligible()) == [
+    assert sorted(task.id for task in eligible(office.ledger.board)) == [
         items_[1].id,
         items_[2].id,
         free.id,

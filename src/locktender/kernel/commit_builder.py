@@ -7,6 +7,8 @@ only at the end of each commit.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import msgspec
 
 from locktender.base.changes import Commit, RunEnd, RunEvents, TaskEnd, TaskRow, TaskSave
@@ -15,6 +17,26 @@ from locktender.base.states import HOLDING, TaskState
 from locktender.kernel.entries import TaskEntry
 
 _dump = msgspec.json.Encoder().encode
+
+
+@dataclass(slots=True)
+class Cycle:
+    """What a cycle decided. Nothing of it may be acted on before `commit` is written."""
+
+    commit: Commit
+    starts: list[TaskEntry] = field(default_factory=list[TaskEntry])
+    """Tasks of the worker in this process: accepted with this very commit."""
+    stops: list[tuple[int, int, str]] = field(default_factory=list[tuple[int, int, str]])
+    """(task, token, reason) of local tasks to be stopped."""
+    withdrawals: list[tuple[int, int, str]] = field(default_factory=list[tuple[int, int, str]])
+    """(task, token, to) of offers to take back; whoever races for them is settled by the store."""
+    ended: list[int] = field(default_factory=list[int])
+    """Runs that have ended."""
+    unfinished: bool = False
+    """There is more to do at once: the budget was spent."""
+    next_wake: int | None = None
+    found_waiting: dict[str, int] = field(default_factory=dict[str, int])
+    """Gate → lanes newly found blocked, for the cycle's summary line."""
 
 
 class CommitBuilder:

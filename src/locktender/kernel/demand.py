@@ -6,11 +6,14 @@ gate would not run on a new one either.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import msgspec
 
+from locktender.kernel.admission import AdmissionQueue
+from locktender.kernel.entries import TaskEntry
+from locktender.kernel.gates.protocol import Gate, Key, Lane
 from locktender.kernel.gates.worker import Requirement
 from locktender.kernel.placement import Worker, WorkerSet
 
@@ -60,6 +63,34 @@ class Demand(msgspec.Struct, frozen=True):
             key = (want.executor, want.needs)
             found[key] = found.get(key, 0) + want.tasks
         return found
+
+
+def eligible(board: AdmissionQueue[TaskEntry]) -> Iterator[TaskEntry]:
+    """Waiting tasks that pass every gate but the worker's, all at once: the demand for workers."""
+    extra: dict[Gate, int] = {}
+    waiting = [lane for lane in board.lanes.values() if lane.parked_at is lane.worker_gate]
+    ordered: list[tuple[Key, Lane[TaskEntry]]] = []
+    for lane in waiting:
+        head = lane.head()
+        if head is not None:
+            ordered.append((board.key(lane, head), lane))
+    ordered.sort(key=lambda each: each[0])
+    for _, lane in ordered:
+        room = len(lane)
+        for gate in lane.gates:
+            room = min(room, gate.room - extra.get(gate, 0))
+        for pool, slots in lane.slots:
+            room = min(room, (pool.room - extra.get(pool, 0)) // slots)
+        if room <= 0:
+            continue
+        for gate in lane.gates:
+            extra[gate] = extra.get(gate, 0) + room
+        for pool, slots in lane.slots:
+            extra[pool] = extra.get(pool, 0) + room * slots
+        members = list(lane.live.values())
+        if room < len(members):
+            members = sorted(members, key=lambda task: (task.rank, task.id))[:room]
+        yield from members
 
 
 def demand_of(floor: WorkerSet, waiting: Mapping[Requirement, WaitingTasks]) -> Demand:

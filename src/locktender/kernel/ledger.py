@@ -8,7 +8,7 @@ each lane of the queue: never the backlog.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from heapq import heappush
 
 import msgspec
@@ -24,11 +24,9 @@ from locktender.kernel.entries import QueuedRun, RunEntry, TaskEntry
 from locktender.kernel.gates import SLOT_GATES
 from locktender.kernel.gates.count import CountGate
 from locktender.kernel.gates.pool import PoolGate
-from locktender.kernel.gates.protocol import Gate, Key, Lane, SlotGate
+from locktender.kernel.gates.protocol import Gate, Lane, SlotGate
 from locktender.kernel.gates.worker import Requirement, WorkerGate
 from locktender.kernel.placement import Worker, WorkerSet
-
-MAX_POOLS = 10_000
 
 
 class Ledger:
@@ -426,59 +424,3 @@ class Ledger:
         for gate in self.floor.waiting_for(worker, None):
             self.board.opened(gate)
         return worker
-
-    def tidy(self, now: int) -> None:
-        """Forget gates of keyed pools and of steps that nothing has used for a while: their number is bounded."""
-        if len(self.slot_gates) <= MAX_POOLS and len(self.floor.gates) <= MAX_POOLS:
-            return
-        lanes_in_use = list(self.board.lanes.values())
-        lanes_in_use += [
-            task.lane
-            for run in self.runs.values()
-            for task in run.tasks.values()
-            if task.lane is not None
-        ]
-        used = {pool.name for lane in lanes_in_use for pool, _ in lane.slots}
-        used |= {pool for _, _, pool in self.lingering}
-        used |= {
-            name
-            for name, gates in self.slot_gates.items()
-            if not all(gate.idle(now) for gate in gates)
-        }
-        for name in [name for name in self.slot_gates if name not in used]:
-            del self.slot_gates[name]
-        waited_at = {id(lane.worker_gate) for lane in lanes_in_use}
-        for key in [key for key, gate in self.floor.gates.items() if id(gate) not in waited_at]:
-            del self.floor.gates[key]
-        for run in self.runs.values():
-            # Lanes kept for later point to gates that may be gone.
-            run.lanes.clear()
-
-    # -- demand ------------------------------------------------------------------------------------
-
-    def eligible(self) -> Iterable[TaskEntry]:
-        """Waiting tasks that pass every gate but the worker's, all at once: the demand for workers."""
-        extra: dict[Gate, int] = {}
-        waiting = [lane for lane in self.board.lanes.values() if lane.parked_at is lane.worker_gate]
-        ordered: list[tuple[Key, Lane[TaskEntry]]] = []
-        for lane in waiting:
-            head = lane.head()
-            if head is not None:
-                ordered.append((self.board.key(lane, head), lane))
-        ordered.sort(key=lambda each: each[0])
-        for _, lane in ordered:
-            room = len(lane)
-            for gate in lane.gates:
-                room = min(room, gate.room - extra.get(gate, 0))
-            for pool, slots in lane.slots:
-                room = min(room, (pool.room - extra.get(pool, 0)) // slots)
-            if room <= 0:
-                continue
-            for gate in lane.gates:
-                extra[gate] = extra.get(gate, 0) + room
-            for pool, slots in lane.slots:
-                extra[pool] = extra.get(pool, 0) + room * slots
-            members = list(lane.live.values())
-            if room < len(members):
-                members = sorted(members, key=lambda task: (task.rank, task.id))[:room]
-            yield from members

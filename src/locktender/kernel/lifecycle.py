@@ -327,19 +327,6 @@ class Lifecycle:
         self.tasks.pop(entry.id, None)
         self.waits_told.pop(entry.id, None)
 
-    def tidy_timers(self) -> None:
-        """Timers of tasks that ended long before their time are dropped, so that they do not pile up."""
-        if len(self.timers) > 4 * len(self.tasks) + 10_000:
-            lingering = {task for task, _, _ in self.ledger.lingering}
-            self.timers.keep(
-                lambda kind, subject: (
-                    subject in self.tasks
-                    or (kind == "run_deadline" and subject in self.ledger.runs)
-                    or subject in self.ledger.heads
-                    or subject in lingering
-                )
-            )
-
     # -- the end of a run --------------------------------------------------------------------------
 
     def stop(self, run: RunEntry, verdict: str, failure: Failure, now: int) -> None:

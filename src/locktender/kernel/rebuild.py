@@ -8,15 +8,15 @@ again, what its graph asks for and no row has is requested.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 
 from locktender.base import ids
 from locktender.base.changes import TaskRow
 from locktender.base.events import Change
-from locktender.base.graph import Graph
+from locktender.base.graph import Graph, needs_of, outputs, templates
 from locktender.base.model import RunRow
 from locktender.base.states import TaskState
 from locktender.kernel import render
-from locktender.kernel.dag import undone_by_clean_up
 from locktender.kernel.entries import RunEntry, TaskEntry
 from locktender.kernel.lifecycle import Lifecycle, failure_of
 from locktender.kernel.node_state import PLAIN, Existing
@@ -65,7 +65,7 @@ def start_again(lives: Lifecycle, run: RunEntry, rows: Sequence[TaskRow], now: i
     the same row that is requested or skipped when its turn comes, however late and whichever leader does it.
     """
     progress = lives.enter(run)
-    undone = undone_by_clean_up(run.graph, _completed_nodes(rows))
+    undone = _undone_by_clean_up(run.graph, _completed_nodes(rows))
     existing: list[Existing] = []
     for row in rows:
         if row.state == TaskState.COMPLETED and row.node not in undone:
@@ -136,3 +136,21 @@ def _pick_up(lives: Lifecycle, entry: TaskEntry, row: TaskRow, now: int) -> None
 def _with_its_worker(row: TaskRow) -> bool:
     """Whether the attempt ended because its worker was declared lost; what a worker hands back has no error."""
     return row.state == TaskState.ABANDONED or row.error is not None
+
+
+def _undone_by_clean_up(graph: Graph, completed: AbstractSet[int]) -> frozenset[int]:
+    """Nodes that a retry runs again although they completed, given the nodes of which every task completed.
+
+    A clean-up (`run_if="always"`) has removed what it was given: what made that, everything
+    that follows from it, and the clean-up itself are done once more.
+    """
+    undone: set[int] = set()
+    for index, node in enumerate(graph.nodes):
+        if node.run_if == "always" and index in completed:
+            undone.add(index)
+            undone |= {ref.node for each in templates(node) for ref in outputs(each)}
+    # Nodes stand in the order of their calls: what a node needs comes before it.
+    for index, node in enumerate(graph.nodes):
+        if not undone.isdisjoint(needs_of(node)):
+            undone.add(index)
+    return frozenset(undone)

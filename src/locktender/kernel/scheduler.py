@@ -9,7 +9,6 @@ feeds it the same facts under a virtual clock.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 
 import msgspec
@@ -17,7 +16,6 @@ import msgspec
 from locktender.base import ids
 from locktender.base.changes import (
     Bucket,
-    Commit,
     Linger,
     Order,
     Reservation,
@@ -30,7 +28,7 @@ from locktender.base.graph import Graph
 from locktender.base.limits import Limits
 from locktender.base.model import Failure, LimitRow, RunRow, WorkerRow
 from locktender.base.states import HOLDING, RunState, TaskState
-from locktender.kernel.commit_builder import CommitBuilder
+from locktender.kernel.commit_builder import CommitBuilder, Cycle
 from locktender.kernel.demand import Demand
 from locktender.kernel.entries import QueuedRun, TaskEntry
 from locktender.kernel.grants import Calls, GrantWriter, tell_waits
@@ -38,30 +36,11 @@ from locktender.kernel.ledger import Ledger
 from locktender.kernel.lifecycle import Defaults, Lifecycle, failure_of, short
 from locktender.kernel.rebuild import restore_run, start_again
 from locktender.kernel.timeouts import QUEUED, Timeouts, still_queued
+from locktender.kernel.upkeep import forget_stale_timers, forget_unused_gates
 
 _dump = msgspec.json.Encoder().encode
 FEW_RESERVATIONS = 64
 MOST_RESERVATIONS = 1_000
-
-
-@dataclass(slots=True)
-class Cycle:
-    """What a cycle decided. Nothing of it may be acted on before `commit` is written."""
-
-    commit: Commit
-    starts: list[TaskEntry] = field(default_factory=list[TaskEntry])
-    """Tasks of the worker in this process: accepted with this very commit."""
-    stops: list[tuple[int, int, str]] = field(default_factory=list[tuple[int, int, str]])
-    """(task, token, reason) of local tasks to be stopped."""
-    withdrawals: list[tuple[int, int, str]] = field(default_factory=list[tuple[int, int, str]])
-    """(task, token, to) of offers to take back; whoever races for them is settled by the store."""
-    ended: list[int] = field(default_factory=list[int])
-    """Runs that have ended."""
-    unfinished: bool = False
-    """There is more to do at once: the budget was spent."""
-    next_wake: int | None = None
-    found_waiting: dict[str, int] = field(default_factory=dict[str, int])
-    """Gate → lanes newly found blocked, for the cycle's summary line."""
 
 
 class Scheduler:
@@ -381,9 +360,9 @@ class Scheduler:
     def sweep(self, now: int) -> Demand:
         """Once a second: the clocks of what lacks only a worker. Returns the demand for workers."""
         self._swept = True
-        self.ledger.tidy(now)
+        forget_unused_gates(self.ledger, now)
         self.ledger.board.reconsider()
-        self.lives.tidy_timers()
+        forget_stale_timers(self.lives)
         return self.deadlines.sweep(now)
 
     def cycle(self, now: int) -> Cycle:

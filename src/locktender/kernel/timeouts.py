@@ -5,7 +5,7 @@ from __future__ import annotations
 from locktender.base.durations import spoken
 from locktender.base.model import Failure, RunRow
 from locktender.base.states import RunState, TaskState
-from locktender.kernel.demand import Demand, WaitingTasks, demand_of
+from locktender.kernel.demand import Demand, WaitingTasks, demand_of, eligible
 from locktender.kernel.entries import TaskEntry
 from locktender.kernel.gate_names import counted
 from locktender.kernel.gates.protocol import Lane
@@ -116,7 +116,7 @@ class Timeouts:
     def sweep(self, now: int) -> Demand:
         """Once a second: start the dispatch clock of what lacks only a worker. Returns the demand."""
         waiting: dict[Requirement, WaitingTasks] = {}
-        for entry in self._ledger.eligible():
+        for entry in eligible(self._ledger.board):
             if entry.eligible_at == 0 and entry.requested_at < now:
                 entry.eligible_at = now
                 self._journal.save(entry)

@@ -26,8 +26,9 @@ from locktender.base.ids import run_of
 from locktender.base.limits import Limits
 from locktender.base.model import LimitRow
 from locktender.base.states import TaskState
+from locktender.kernel.commit_builder import Cycle
 from locktender.kernel.lifecycle import Defaults
-from locktender.kernel.scheduler import Cycle, Scheduler
+from locktender.kernel.scheduler import Scheduler
 from locktender.leader.change_reader import ChangeReader
 from locktender.leader.commit_pipeline import CommitPipeline
 from locktender.leader.own_worker import OwnWorker

@@ -18,8 +18,8 @@ from locktender.base.changes import TaskRow
 from locktender.base.events import Event
 from locktender.base.graph import Graph
 from locktender.base.model import RunRow
-from locktender.kernel.dag import looked_into
 from locktender.kernel.lanes import rank
+from locktender.kernel.render import looked_into
 from locktender.kernel.scheduler import Scheduler
 from locktender.store import blob_values
 from locktender.store.protocol import Heads, Store

@@ -16,9 +16,9 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from locktender.base.model import WorkerRow
+from locktender.kernel.commit_builder import Cycle
 from locktender.kernel.demand import Demand
 from locktender.kernel.ledger import Ledger
-from locktender.kernel.scheduler import Cycle
 
 CYCLE_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 TASK_SECONDS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 1800.0)

@@ -20,7 +20,8 @@ from locktender.kernel.lifecycle import Defaults
 from locktender.kernel.queue_position import QueueGroup, QueuePosition
 from locktender.kernel.scheduler import Scheduler
 from locktender.simulate.scenarios import violations
-from locktender.simulate.world import Behaviour, SimBody, SimWorld
+from locktender.simulate.workers import Behaviour, SimBody
+from locktender.simulate.world import SimWorld
 
 Fate = Callable[[TaskRow, Node], TaskState | None]
 

@@ -25,7 +25,8 @@ from locktender.base.graph import (
 )
 from locktender.kernel.lifecycle import Defaults
 from locktender.observe.checker import History, Rejection, Violation, check
-from locktender.simulate.world import Behaviour, SimWorld
+from locktender.simulate.workers import Behaviour
+from locktender.simulate.world import SimWorld
 
 POOLS = ("db", "api", "gpu")
 TENANTS = ("acme", "globex", "initech")

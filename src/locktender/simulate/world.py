@@ -8,66 +8,26 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
 import msgspec
 
 from locktender.base.changes import RunEvents, TaskRow
-from locktender.base.clock import MILLISECOND, SECOND
+from locktender.base.clock import SECOND
 from locktender.base.events import NOBODY, Change, Event
-from locktender.base.graph import Graph, Node
+from locktender.base.graph import Graph
 from locktender.base.ids import RunId, run_of
 from locktender.base.model import Failure, RunRow, WorkerRow
 from locktender.base.states import TERMINAL_RUNS, RunState, TaskState
+from locktender.kernel.commit_builder import Cycle
 from locktender.kernel.lifecycle import Defaults
-from locktender.kernel.scheduler import Cycle, Scheduler
+from locktender.kernel.scheduler import Scheduler
 from locktender.simulate.model import Model
+from locktender.simulate.workers import Behaviour, SimBody, SimWorker, peak_use
 
 _dump = msgspec.json.Encoder().encode
 LEASE = 10 * SECOND
 BEAT = 2 * SECOND
-
-
-@dataclass(slots=True)
-class SimBody:
-    """One execution of a step, as the step itself would have recorded it."""
-
-    task: int
-    token: int
-    worker: str
-    node: Node
-    pools: dict[str, int]
-    start: int
-    end: int = 0
-    state: str = ""
-    offered: bool = True
-    """Its worker accepted it; else the leader started it in its own process, and writes its end."""
-
-
-@dataclass(slots=True)
-class SimWorker:
-    id: str
-    local: bool
-    permits: dict[str, int]
-    total: int
-    alive: bool = True
-    deaf: bool = False
-    """It lives and beats, but reads no orders."""
-    renewed: int = 0
-    running: dict[int, SimBody] = field(default_factory=dict[int, SimBody])
-
-
-@dataclass(frozen=True, slots=True)
-class Behaviour:
-    """How long bodies take, how often they fail, how slow messages are."""
-
-    duration: Callable[[random.Random, Node], int]
-    failure: float = 0.0
-    latency: int = 1 * MILLISECOND
-    output: Callable[[TaskRow, Node], bytes] = lambda _row, _node: b"1"
-    fate: Callable[[TaskRow, Node], TaskState | None] | None = None
-    """How a body ends where a test wants to say so itself; None: by the rules above."""
 
 
 class SimWorld:
@@ -465,12 +425,4 @@ class SimWorld:
 
     def peak(self, of: Callable[[SimBody], int]) -> int:
         """The most of anything in use at one instant, measured from the bodies' own records."""
-        moments: list[tuple[int, int]] = []
-        for body in self.bodies:
-            if amount := of(body):
-                moments += [(body.start, amount), (body.end or self.now, -amount)]
-        level = peak = 0
-        for _, change in sorted(moments):
-            level += change
-            peak = max(peak, level)
-        return peak
+        return peak_use(self.bodies, of, self.now)
