@@ -1,8 +1,7 @@
-"""The journal of a cycle: changes and rows gather here and leave as one commit.
+"""Collects the changes and rows of one cycle and returns them as one commit.
 
-Events are written in three parts: what was freed, what was granted, what was
-found waiting. A ceiling then holds at every prefix of the history, and not
-only at the end of each commit.
+Events are written in three parts: freed, granted, found waiting. So a limit
+holds at every prefix of the history, not only at the end of each commit.
 """
 
 from __future__ import annotations
@@ -67,18 +66,18 @@ class CommitBuilder:
         self.cycles += 1
         return self.cycles
 
-    def granting(self) -> None:
+    def begin_grants(self) -> None:
         """From here on the cycle only grants: everything it could free has been freed."""
         self._part = self._granted
 
-    def tell(self, run: int, change: Change) -> None:
+    def record(self, run: int, change: Change) -> None:
         changes = self._part.get(run)
         if changes is None:
             self._part[run] = [change]
         else:
             changes.append(change)
 
-    def tell_wait(self, run: int, change: Change) -> None:
+    def record_wait(self, run: int, change: Change) -> None:
         self._waiting.setdefault(run, []).append(change)
 
     def add(self, entry: TaskEntry, value: bytes) -> None:

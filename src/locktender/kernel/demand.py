@@ -19,7 +19,7 @@ from locktender.kernel.placement import Worker, WorkerSet
 
 
 class WaitingTasks(NamedTuple):
-    """How many tasks of one skill lack only a worker, and since when the first of them does."""
+    """How many tasks with one requirement lack only a worker, and since when the first of them does."""
 
     tasks: int
     since: int
@@ -42,7 +42,7 @@ class Want(msgspec.Struct, frozen=True):
     """What these will take by themselves in a moment: free permits not on offer yet, or not answered for."""
 
     @property
-    def skill(self) -> Requirement:
+    def requirement(self) -> Requirement:
         return Requirement(self.executor, self.step, self.signature, self.needs)
 
 
@@ -65,15 +65,15 @@ class Demand(msgspec.Struct, frozen=True):
         return found
 
 
-def eligible(board: AdmissionQueue[TaskEntry]) -> Iterator[TaskEntry]:
+def eligible(queue: AdmissionQueue[TaskEntry]) -> Iterator[TaskEntry]:
     """Waiting tasks that pass every gate but the worker's, all at once: the demand for workers."""
     extra: dict[Gate, int] = {}
-    waiting = [lane for lane in board.lanes.values() if lane.parked_at is lane.worker_gate]
+    waiting = [lane for lane in queue.lanes.values() if lane.parked_at is lane.worker_gate]
     ordered: list[tuple[Key, Lane[TaskEntry]]] = []
     for lane in waiting:
         head = lane.head()
         if head is not None:
-            ordered.append((board.key(lane, head), lane))
+            ordered.append((queue.key(lane, head), lane))
     ordered.sort(key=lambda each: each[0])
     for _, lane in ordered:
         room = len(lane)
@@ -93,25 +93,27 @@ def eligible(board: AdmissionQueue[TaskEntry]) -> Iterator[TaskEntry]:
         yield from members
 
 
-def demand_of(floor: WorkerSet, waiting: Mapping[Requirement, WaitingTasks]) -> Demand:
+def demand_of(worker_set: WorkerSet, waiting: Mapping[Requirement, WaitingTasks]) -> Demand:
     wants: list[Want] = []
-    for skill, (tasks, since) in waiting.items():
-        matching = [worker for worker in floor.matching(skill) if not worker.row.draining]
-        room = sum(_room(worker, skill.executor) for worker in matching)
+    for requirement, (tasks, since) in waiting.items():
+        matching = [
+            worker for worker in worker_set.matching(requirement) if not worker.row.draining
+        ]
+        room = sum(_room(worker, requirement.executor) for worker in matching)
         wants.append(
             Want(
-                skill.executor,
-                skill.needs,
-                skill.step,
-                skill.signature,
+                requirement.executor,
+                requirement.needs,
+                requirement.step,
+                requirement.signature,
                 tasks,
                 since,
                 len(matching),
                 min(room, tasks),
             )
         )
-    wants.sort(key=lambda want: (want.since, want.skill))
-    return Demand(sum(want.tasks for want in wants), tuple(wants), len(floor.workers))
+    wants.sort(key=lambda want: (want.since, want.requirement))
+    return Demand(sum(want.tasks for want in wants), tuple(wants), len(worker_set.by_id))
 
 
 def _room(worker: Worker, executor: str) -> int:

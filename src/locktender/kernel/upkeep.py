@@ -14,9 +14,9 @@ MIN_TIMERS = 10_000
 
 def forget_unused_gates(ledger: Ledger, now: int) -> None:
     """Delete the gates of keyed pools and of steps that no lane and no task uses, once there are many."""
-    if len(ledger.slot_gates) <= MAX_IDLE_GATES and len(ledger.floor.gates) <= MAX_IDLE_GATES:
+    if len(ledger.slot_gates) <= MAX_IDLE_GATES and len(ledger.workers.gates) <= MAX_IDLE_GATES:
         return
-    lanes_in_use = list(ledger.board.lanes.values())
+    lanes_in_use = list(ledger.task_queue.lanes.values())
     lanes_in_use += [
         task.lane
         for run in ledger.runs.values()
@@ -33,22 +33,22 @@ def forget_unused_gates(ledger: Ledger, now: int) -> None:
     for name in [name for name in ledger.slot_gates if name not in used]:
         del ledger.slot_gates[name]
     waited_at = {id(lane.worker_gate) for lane in lanes_in_use}
-    for key in [key for key, gate in ledger.floor.gates.items() if id(gate) not in waited_at]:
-        del ledger.floor.gates[key]
+    for key in [key for key, gate in ledger.workers.gates.items() if id(gate) not in waited_at]:
+        del ledger.workers.gates[key]
     for run in ledger.runs.values():
         # A cached lane may point to a gate that was deleted.
         run.lanes.clear()
 
 
-def forget_stale_timers(lives: Lifecycle) -> None:
+def forget_stale_timers(lifecycle: Lifecycle) -> None:
     """Delete the timers of tasks and runs that have ended, once they outnumber the tasks."""
-    if len(lives.timers) > TIMERS_PER_TASK * len(lives.tasks) + MIN_TIMERS:
-        lingering = {task for task, _, _ in lives.ledger.lingering}
-        lives.timers.keep(
+    if len(lifecycle.timers) > TIMERS_PER_TASK * len(lifecycle.tasks) + MIN_TIMERS:
+        lingering = {task for task, _, _ in lifecycle.ledger.lingering}
+        lifecycle.timers.keep(
             lambda kind, subject: (
-                subject in lives.tasks
-                or (kind == "run_deadline" and subject in lives.ledger.runs)
-                or subject in lives.ledger.heads
+                subject in lifecycle.tasks
+                or (kind == "run_deadline" and subject in lifecycle.ledger.runs)
+                or subject in lifecycle.ledger.heads
                 or subject in lingering
             )
         )

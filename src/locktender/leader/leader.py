@@ -106,7 +106,7 @@ class Leader:
             self._awake.set()
 
     def _put_own(self, scheduler: Scheduler, own: OwnWorker) -> None:
-        known = scheduler.ledger.floor.workers.get(own.id)
+        known = scheduler.ledger.workers.by_id.get(own.id)
         if known is not None:  # else it was declared lost, and joins again under another id
             row = own.describe_own(known.given, self._pipeline.unstarted())
             scheduler.put_worker(row, local=True)
@@ -271,8 +271,8 @@ class Leader:
             if wanted:
                 withdraw = Withdraw(
                     scheduler.term,
-                    scheduler.journal.next_cycle(),
-                    scheduler.journal.actor,
+                    scheduler.commit_builder.next_cycle(),
+                    scheduler.commit_builder.actor,
                     wanted,
                     to,
                     "not accepted in time" if to == TaskState.REQUESTED else "the run is ending",

@@ -101,7 +101,7 @@ class Metrics:
         """Tasks that wait now, by the kind of gate that the leader found in their way."""
         found: dict[str, int] = {}
         if self._ledger is not None:
-            for lane in self._ledger.board.lanes.values():
+            for lane in self._ledger.task_queue.lanes.values():
                 if lane.parked_at is not None:
                     kind = lane.parked_at.kind
                     found[kind] = found.get(kind, 0) + len(lane)

@@ -146,8 +146,8 @@ def settle(world: SimWorld, *, steps: int = 200_000) -> SimWorld:
 
 
 def line_before(lead: Scheduler, head: QueuedRun) -> QueuePosition:
-    """Who goes before a queued run, of those the conductor has at hand, by its own clocks."""
-    limits, turns = lead.ledger.limits, lead.ledger.queue.turns
+    """Who goes before a queued run, of those the scheduler has at hand, by its own clocks."""
+    limits, turns = lead.ledger.limits, lead.ledger.run_queue.turns
     groups: list[QueueGroup] = []
     for other in lead.ledger.heads.values():
         counters, value = lanes.read(lanes.signature(limits, other.row.tags))

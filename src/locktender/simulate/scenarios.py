@@ -205,7 +205,7 @@ def _calm(world: SimWorld) -> None:
         world.set_rule("pool", pool, {"limit": 4})
     if not any(worker.alive and not worker.local for worker in world.workers.values()):
         world.add_worker("late", {"async": 10, "thread": 4, "process": 4})
-    if world.conductor is None:
+    if world.scheduler is None:
         world.lead()
 
 

@@ -41,7 +41,7 @@ class SimWorld:
         self.workers: dict[str, SimWorker] = {}
         self.bodies: list[SimBody] = []
         self.rejections: list[tuple[int, int, int]] = []
-        self.conductor: Scheduler | None = None
+        self.scheduler: Scheduler | None = None
         self.peak_demand: int = 0
         self._heap: list[tuple[int, int, Callable[[], None]]] = []
         self._serial = 0
@@ -236,7 +236,7 @@ class SimWorld:
             if state in (TaskState.FAILED, TaskState.TIMED_OUT)
             else None
         )
-        if not body.offered and self.conductor is not None:
+        if not body.offered and self.scheduler is not None:
             self._local_ends.append((row.id, row.token, state, output, error))
         else:
             self.model.finish(worker.id, row.id, row.token, state, self.now, output, error)
@@ -266,13 +266,15 @@ class SimWorld:
         self.kill_leader()
         model.term += 1
         self._leaders += 1
-        conductor = Scheduler(
+        scheduler = Scheduler(
             model.limits, model.term, f"leader-{self._leaders}", self.defaults, self.seed
         )
-        elected = Change("leader", 0, "", conductor.owner)
-        model.log(self.now, conductor.journal.actor, [RunEvents(NOBODY, [elected])], model.term)
-        conductor.graphs = model.graphs
-        conductor.begin(list(model.rules.values()))
+        elected = Change("leader", 0, "", scheduler.owner)
+        model.log(
+            self.now, scheduler.commit_builder.actor, [RunEvents(NOBODY, [elected])], model.term
+        )
+        scheduler.graphs = model.graphs
+        scheduler.begin(list(model.rules.values()))
         self._rules_seen = dict(model.rules)
         self._seen = len(model.events)
         self._fed = set()
@@ -280,7 +282,7 @@ class SimWorld:
         executing = [run for run in model.runs.values() if run.state in ("running", "cancelling")]
         ids = {run.seq for run in executing}
         rows = [row for row in model.tasks.values() if run_of(row.id) in ids]
-        conductor.restore(
+        scheduler.restore(
             executing,
             rows,
             list(model.workers.values()),
@@ -289,14 +291,14 @@ class SimWorld:
             local,
             model.lingers,
         )
-        self.conductor = conductor
+        self.scheduler = scheduler
         self._due = None
         self.poke()
-        self._sweep(conductor)
+        self._sweep(scheduler)
 
     def kill_leader(self) -> None:
         """Its term ends. What its worker had to tell and was not written is written by the worker itself."""
-        self.conductor = None
+        self.scheduler = None
         self._due = None
         ends, self._local_ends = self._local_ends, []
         for task, token, state, output, error in ends:
@@ -309,25 +311,25 @@ class SimWorld:
         self._wake_at(self.now + self.behaviour.latency)
 
     def _wake_at(self, when: int) -> None:
-        if self.conductor is not None and (self._due is None or when < self._due):
+        if self.scheduler is not None and (self._due is None or when < self._due):
             self._due = when
-            conductor = self.conductor
-            self.at(when - self.now, lambda: self._cycle(conductor, when))
+            scheduler = self.scheduler
+            self.at(when - self.now, lambda: self._cycle(scheduler, when))
 
-    def _sweep(self, conductor: Scheduler) -> None:
-        if self.conductor is not conductor:
+    def _sweep(self, scheduler: Scheduler) -> None:
+        if self.scheduler is not scheduler:
             return
-        self._expire(conductor)
-        self.peak_demand = max(self.peak_demand, conductor.sweep(self.now).total)
+        self._expire(scheduler)
+        self.peak_demand = max(self.peak_demand, scheduler.sweep(self.now).total)
         # As the coordinator does, at the same instant: what the sweep found is told when it is decided.
         self._wake_at(self.now)
-        self.at(SECOND, lambda: self._sweep(conductor))
+        self.at(SECOND, lambda: self._sweep(scheduler))
 
-    def _expire(self, conductor: Scheduler) -> None:
-        journal = conductor.journal
-        lost = self.model.expire(self.now, journal.actor, self.model.term, journal.next_cycle())
+    def _expire(self, scheduler: Scheduler) -> None:
+        builder = scheduler.commit_builder
+        lost = self.model.expire(self.now, builder.actor, self.model.term, builder.next_cycle())
         for each in lost:
-            conductor.worker_lost(
+            scheduler.worker_lost(
                 each.worker,
                 each.reason,
                 each.abandoned,
@@ -336,55 +338,55 @@ class SimWorld:
                 handed_back=each.handed_back,
             )
 
-    def _cycle(self, conductor: Scheduler, when: int) -> None:
-        if self.conductor is not conductor or self._due != when:
+    def _cycle(self, scheduler: Scheduler, when: int) -> None:
+        if self.scheduler is not scheduler or self._due != when:
             return
         self._due = None
-        self._gather(conductor)
-        cycle = conductor.cycle(self.now)
+        self._gather(scheduler)
+        cycle = scheduler.cycle(self.now)
         if not self.model.commit(cycle.commit):
             raise AssertionError("a leader wrote after its term")
-        self._act(conductor, cycle)
+        self._act(scheduler, cycle)
         if cycle.unfinished:
             self.poke()
         if cycle.next_wake is not None:
             self._wake_at(max(cycle.next_wake, self.now + 1))
 
-    def _gather(self, conductor: Scheduler) -> None:
+    def _gather(self, scheduler: Scheduler) -> None:
         model = self.model
         ends, self._local_ends = self._local_ends, []
         for task, token, state, output, error in ends:
-            conductor.ended(task, token, state, self.now, output, error, local=True)
+            scheduler.ended(task, token, state, self.now, output, error, local=True)
         if self._rules_seen != model.rules:
             self._rules_seen = dict(model.rules)
-            conductor.set_limits(model.limits, list(model.rules.values()), self.now)
+            scheduler.set_limits(model.limits, list(model.rules.values()), self.now)
         fresh, self._seen = model.events[self._seen :], len(model.events)
         for event in fresh:
             if event.subject == "task" and event.actor.startswith("worker:"):
-                self._learn(conductor, event)
+                self._learn(scheduler, event)
         for worker in model.workers.values():
-            known = conductor.ledger.floor.workers.get(worker.id)
+            known = scheduler.ledger.workers.by_id.get(worker.id)
             if known is None or known.row != worker:
-                conductor.put_worker(worker, local=self.workers[worker.id].local)
+                scheduler.put_worker(worker, local=self.workers[worker.id].local)
         for run in model.cancels:
             row = model.runs[run]
-            if row.state == RunState.QUEUED and run not in conductor.ledger.runs:
+            if row.state == RunState.QUEUED and run not in scheduler.ledger.runs:
                 failure = Failure("cancelled", "cancelled on request")
-                conductor.end_queued(row, RunState.CANCELLED, failure, self.now)
+                scheduler.end_queued(row, RunState.CANCELLED, failure, self.now)
             else:
-                conductor.cancel_run(run, self.now)
+                scheduler.cancel_run(run, self.now)
         model.cancels.clear()
         for row in model.queued()[:500]:
             if row.seq not in self._fed:
                 self._fed.add(row.seq)
-                conductor.put_head(row)
+                scheduler.put_head(row)
 
-    def _learn(self, conductor: Scheduler, event: Event) -> None:
+    def _learn(self, scheduler: Scheduler, event: Event) -> None:
         if event.after == TaskState.RUNNING:
-            conductor.accepted(event.task, event.token, event.at)
+            scheduler.accepted(event.task, event.token, event.at)
             return
         row = self.model.tasks[event.task]
-        conductor.ended(
+        scheduler.ended(
             event.task,
             event.token,
             event.after,
@@ -395,7 +397,7 @@ class SimWorld:
             at=event.at,
         )
 
-    def _act(self, conductor: Scheduler, cycle: Cycle) -> None:
+    def _act(self, scheduler: Scheduler, cycle: Cycle) -> None:
         for entry in cycle.starts:
             worker = self.workers[entry.worker or ""]
             if worker.alive:
@@ -411,11 +413,11 @@ class SimWorld:
                     wanted,
                     to,
                     self.now,
-                    conductor.journal.actor,
-                    conductor.term,
-                    conductor.journal.next_cycle(),
+                    scheduler.commit_builder.actor,
+                    scheduler.term,
+                    scheduler.commit_builder.next_cycle(),
                 )
-                conductor.withdrawn(done, to, self.now)
+                scheduler.withdrawn(done, to, self.now)
                 self._wake_at(self.now)
         for name in sorted({order.worker for order in cycle.commit.orders}):
             worker = self.workers[name]
