@@ -11,7 +11,7 @@ from locktender.base.clock import MILLISECOND, SECOND
 from locktender.base.model import RunRow
 from locktender.base.states import RunState
 from locktender.kernel.explain import Reason, Typical
-from locktender.kernel.explain_runs import explain_queued, place_told
+from locktender.kernel.explain_runs import explain_queued, place_precision
 from locktender.kernel.fair_turns import Turns
 from locktender.kernel.lanes import rank
 from locktender.kernel.queue_position import QueuePosition
@@ -123,7 +123,7 @@ def test_e7_a_place_told_as_exact_is_the_place_that_comes_under_tag_limits_too(s
     told: dict[int, int] = {}
     for row in sim.model.queued():
         line = line_of(sim, row)
-        if place_told(lead.ledger, lead.ledger.heads[row.seq], line) == "exact":
+        if place_precision(lead.ledger, lead.ledger.heads[row.seq], line) == "exact":
             told[row.seq] = line.ahead
     sim.run(until=sim.now + 60 * TOOK)
     started = {

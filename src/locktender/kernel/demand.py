@@ -1,7 +1,6 @@
-"""Demand: the tasks that pass every gate but the worker's, and what they ask of one.
+"""Demand: the tasks that pass every gate but the worker's, and what they need from a worker.
 
-Only this is told to whoever could start more workers: a task behind any other
-gate would not run on a new one either.
+Provisioners get only these: a task behind another gate would not run on a new worker either.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ from locktender.kernel.placement import HOLD, Worker
 from locktender.kernel.queue_position import Precision, QueueGroup, QueuePosition
 from locktender.kernel.scheduler import Scheduler
 
-MOST_HOLDERS = 20
+MAX_HOLDERS_SHOWN = 20
 
 
 class Holder(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -242,8 +242,8 @@ def _full(
         need,
         line.ahead,
         line.precision,
-        tuple(everyone[:MOST_HOLDERS]),
-        max(0, len(everyone) - MOST_HOLDERS),
+        tuple(everyone[:MAX_HOLDERS_SHOWN]),
+        max(0, len(everyone) - MAX_HOLDERS_SHOWN),
         wait_for(
             [now - each.since for each in holders], usual, line.ahead, (gate.used, gate.limit), need
         ),

@@ -1,4 +1,4 @@
-"""Why a queued run does not start: every gate of the queue that blocks it now, and who goes before it."""
+"""Why a queued run does not start: every gate that blocks it now, and how many runs start before it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ import msgspec
 
 from locktender.base.limits import Limits
 from locktender.kernel.entries import QueuedRun
-from locktender.kernel.explain import MOST_HOLDERS, Holder, Reason, Typical, turn_reason, wait_for
+from locktender.kernel.explain import (
+    MAX_HOLDERS_SHOWN,
+    Holder,
+    Reason,
+    Typical,
+    turn_reason,
+    wait_for,
+)
 from locktender.kernel.gates.protocol import UNBOUNDED, Block, Gate, Lane
 from locktender.kernel.ledger import Ledger
 from locktender.kernel.queue_position import Precision, QueuePosition
@@ -126,8 +133,8 @@ def _full(
         gate.limit,
         ahead=ahead,
         ahead_is=precision,
-        holders=tuple(holders[:MOST_HOLDERS]),
-        more_holders=max(0, len(holders) - MOST_HOLDERS),
+        holders=tuple(holders[:MAX_HOLDERS_SHOWN]),
+        more_holders=max(0, len(holders) - MAX_HOLDERS_SHOWN),
         # Of a line that was not counted to its end nobody knows how long it is.
         estimate_us=None if precision == "at least" else estimate,
     )

@@ -1,9 +1,8 @@
-"""The ledger: who holds what and who waits where, of all active work.
+"""The ledger: what every active task and run holds, and where each one waits.
 
-A deterministic state machine fed by the scheduler; rebuilt from rows it gives
-the same decisions (fair turns and bypass counts start anew). It holds one
-entry per executing run and per task that waits or runs, and a few heads of
-each lane of the queue: never the backlog.
+A deterministic state machine; rebuilt from rows it makes the same decisions
+(fair turns and bypass counts start again). It holds one entry per executing
+run and per open task, and a few heads of each queue lane, never the backlog.
 """
 
 from __future__ import annotations

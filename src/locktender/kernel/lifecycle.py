@@ -1,10 +1,6 @@
-"""Retries: how long a task waits before its next try.
+"""The life of runs and tasks under one leader, written to the commit: request, retry, skip, stop, close.
 
-The lives of runs and tasks under one leader: what follows from what, written to the journal.
-
-Everything a run goes through between its admission and its end is here: its
-tasks are requested, retried, skipped, stopped, and it is closed when nothing
-of it is left. Who may start when is not: that is the ledger's.
+The ledger decides which task may start and when.
 """
 
 from __future__ import annotations

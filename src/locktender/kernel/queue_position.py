@@ -1,11 +1,10 @@
-"""The line before a waiter: who would go first if nobody else came.
+"""How many waiters start before a given one, if no new ones come.
 
 Order is priority, then fair turn, then age. A value of the fair key takes its
-turns at `max(present, its clock)`, one step of 1 / weight later each time, and
-of equal priority the least turn is always served first. So whoever waits need
-not be looked at one by one: how many of each value and priority there are, and
-how many of those are older, tells how many go first. Serving higher priorities
-moves the clocks too, one priority after the other.
+turns at `max(present, its clock)`, one step of 1 / weight later each time; of
+equal priority the lowest turn is served first. So the position follows from
+counts per value and priority, without reading the waiters one by one. Serving
+higher priorities moves the clocks too, one priority after the other.
 """
 
 from __future__ import annotations

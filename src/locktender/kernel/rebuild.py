@@ -1,8 +1,8 @@
-"""Rebuild: a run taken up from its rows by a new leader, or by whoever asks `why`.
+"""Rebuild: continue a run from its rows, in a new leader or for `why`.
 
-What a dead leader left half-done comes out as work: a task that failed and was
-not yet judged is judged, one that was abandoned or handed back is asked for
-again, what its graph asks for and no row has is requested.
+Unfinished work of the last leader is done here: a failed task is retried or
+ends, an abandoned or handed-back task is requested again, and tasks that have
+no row yet are requested.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Templates to values. Values are JSON bytes and pass through unread wherever nobody needs to look inside."""
+"""Renders templates to values. Values are JSON bytes and are decoded only where a path or a condition needs it."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""The scheduler: facts in, one commit out. The whole of a leader's judgement, without its I/O.
+"""The scheduler: all decisions of a leader, without I/O. Facts in, one commit out.
 
-The coordinator feeds it what happened (attempts that ended, runs that were
-queued, workers that came and went, limits that changed) and calls `cycle`,
-which answers with one commit and what to do once it is written. The simulator
-feeds it the same facts under a virtual clock.
+The leader (or the simulator, with a virtual clock) reports what happened:
+ended attempts, queued runs, workers, limits. `cycle` returns one commit and
+the actions to take after it is written.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ from locktender.kernel.timeouts import QUEUED, Timeouts, still_queued
 from locktender.kernel.upkeep import forget_stale_timers, forget_unused_gates
 
 _dump = msgspec.json.Encoder().encode
-FEW_RESERVATIONS = 64
-MOST_RESERVATIONS = 1_000
+MAX_RESERVATIONS_EACH_CYCLE = 64
+MAX_RESERVATIONS_WRITTEN = 1_000
 
 
 class Scheduler:
@@ -408,11 +407,13 @@ class Scheduler:
         builder, queue = self.commit_builder, self.ledger.task_queue
         found = record_waits(self.lifecycle)
         # Many of them are written once a second only: the set is written whole, for `why` to read.
-        if queue.reservations_changed and (self._swept or len(queue.reserved) <= FEW_RESERVATIONS):
+        if queue.reservations_changed and (
+            self._swept or len(queue.reserved) <= MAX_RESERVATIONS_EACH_CYCLE
+        ):
             queue.reservations_changed = False
             builder.commit.reservations = [
                 Reservation(waiter.id, pool.name, slots)
-                for lane, waiter in islice(queue.reserved.items(), MOST_RESERVATIONS)
+                for lane, waiter in islice(queue.reserved.items(), MAX_RESERVATIONS_WRITTEN)
                 for pool, slots in lane.slots
             ]
         self._swept = False

@@ -1,4 +1,4 @@
-"""What the passing of time decides: back-offs that end, offers that lapse, waits and runs that took too long."""
+"""What happens when time passes: back-offs end, offers expire, waits and runs time out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from locktender.kernel.lifecycle import Lifecycle
 from locktender.kernel.placement import HOLD
 from locktender.kernel.timers import Kind
 
-SWEEP_AGAIN_US = 1_000_000
+DISPATCH_RECHECK_US = 1_000_000
 QUEUED: Kind = "queued_deadline"
 """The timer of a queued run that has a deadline."""
 
@@ -99,7 +99,9 @@ class Timeouts:
             or not isinstance(lane.worker_gate, WorkerGate)
         ):
             # Another gate blocks it at the moment: only waiting for a worker counts.
-            self._timers.set(now + SWEEP_AGAIN_US, "dispatch_deadline", entry.id, entry.eligible_at)
+            self._timers.set(
+                now + DISPATCH_RECHECK_US, "dispatch_deadline", entry.id, entry.eligible_at
+            )
             return
         requirement = lane.worker_gate.requirement
         worker_set = self._ledger.workers

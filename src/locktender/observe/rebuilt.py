@@ -1,7 +1,4 @@
-"""A ledger of all active work, rebuilt from rows for whoever asks beside the leader. It decides nothing.
-
-What the leader's provisioner does about tasks that wait for a worker, for whoever asks beside it.
-"""
+"""Rebuilds the scheduler's ledger from rows, read-only, for `why` and other questions outside the leader."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""`why`: what a run or a task waits for, and for how long, true at the moment of asking.
+"""`why`: what a run or a task waits for now, and for how long.
 
-Anybody may ask, beside a live engine or without one: the ledger is rebuilt
-from rows in this process and asked by the rules the leader decides with.
+It works with or without a live engine: the ledger is rebuilt from rows in this
+process and explained by the rules the leader decides with.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from locktender.observe.rebuilt import WORKER_GATE, provisioner_note, rebuild, t
 from locktender.store.protocol import RunFilter, Store
 
 SAMPLE = 50
-MOST_GROUPS = 50
+MAX_GROUPS_SHOWN = 50
 
 
 class WaitingStep(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -293,7 +293,7 @@ async def _executing(store: Store, row: RunRow, labels: Declared | None) -> Why:
     notes.append(await provisioner_note(store, [group.reasons for group in groups.values()]))
     return msgspec.structs.replace(
         _why(row, snapshot.now, row.started_at or row.queued_at),
-        waiting=tuple(groups.values())[:MOST_GROUPS],
+        waiting=tuple(groups.values())[:MAX_GROUPS_SHOWN],
         pending=dict(waiting_nodes(progress)),
         running=running,
         stubborn=stubborn,

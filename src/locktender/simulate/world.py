@@ -1,7 +1,6 @@
-"""The world of a simulation: a virtual clock, workers that take time, fail and die, leaders that change.
+"""A simulated engine: virtual clock, workers that take time, fail and die, leaders that change.
 
-Everything that happens is an entry of one heap, drawn from one seed: the same
-seed gives the same history to the last event.
+Everything is an entry of one heap, drawn from one seed: the same seed gives the same history.
 """
 
 from __future__ import annotations
