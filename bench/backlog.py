@@ -1,6 +1,6 @@
 """A long queue: what a leader's cycle costs with 1,000,000 queued runs of 10,000 tenants, against 1,000 runs.
 
-The real store, feed and conductor; bodies end at once. Each cycle ends 20
+The real store, feed and scheduler; bodies end at once. Each cycle ends 20
 running runs, brings the heads of their lanes, decides and commits.
 """
 
@@ -67,10 +67,10 @@ async def _fill(store: SqliteStore, runs: int, tenants: int) -> None:
 async def _cycles(store: SqliteStore) -> list[float]:
     term = (await store.elect(Elect("bench", 3_600_000_000))).term
     snapshot = await store.load()
-    conductor = Scheduler(snapshot.limits, term, "bench")
-    conductor.begin(snapshot.limit_rows)
+    scheduler = Scheduler(snapshot.limits, term, "bench")
+    scheduler.begin(snapshot.limit_rows)
     worker = WorkerRow("w", "host", 1, "0", {"async": -1}, -1, -1)
-    conductor.restore([], [], [worker], [], snapshot.now, "w")
+    scheduler.restore([], [], [worker], [], snapshot.now, "w")
     feed = QueueReader(store)
     feed.lanes(snapshot.lanes)
     running: list[tuple[int, int]] = []
@@ -80,10 +80,10 @@ async def _cycles(store: SqliteStore) -> list[float]:
         now = await store.now()
         ending, running = running[:PER_CYCLE], running[PER_CYCLE:]
         for task, token in ending:
-            conductor.ended(task, token, "completed", now, b"1", local=True)
+            scheduler.ended(task, token, "completed", now, b"1", local=True)
         typical = len(ending) == PER_CYCLE and feed.behind <= 2 * PER_CYCLE
-        await feed.fill(conductor)
-        cycle = conductor.cycle(now)
+        await feed.fill(scheduler)
+        cycle = scheduler.cycle(now)
         await store.commit(cycle.commit)
         for started in cycle.commit.runs_started:
             feed.left(started.run)

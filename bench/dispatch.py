@@ -191,10 +191,10 @@ async def _cycles(store: SqliteStore) -> Cycles:
     """Each ends some runs, brings the heads of their lanes, decides and commits."""
     term = (await store.elect(Elect("bench", 3_600_000_000))).term
     snapshot = await store.load()
-    conductor = Scheduler(snapshot.limits, term, "bench")
-    conductor.begin(snapshot.limit_rows)
+    scheduler = Scheduler(snapshot.limits, term, "bench")
+    scheduler.begin(snapshot.limit_rows)
     worker = WorkerRow("w", "host", 1, "0", {"async": -1}, -1, -1)
-    conductor.restore([], [], [worker], [], snapshot.now, "w")
+    scheduler.restore([], [], [worker], [], snapshot.now, "w")
     feed = QueueReader(store)
     feed.lanes(snapshot.lanes)
     running: list[tuple[int, int]] = []
@@ -206,10 +206,10 @@ async def _cycles(store: SqliteStore) -> Cycles:
         ending, running = running[:PER_CYCLE], running[PER_CYCLE:]
         typical = len(ending) == PER_CYCLE and feed.behind <= 2 * PER_CYCLE
         for task, token in ending:
-            conductor.ended(task, token, "completed", now, b"1", local=True)
-        await feed.fill(conductor)
+            scheduler.ended(task, token, "completed", now, b"1", local=True)
+        await feed.fill(scheduler)
         deciding = time.perf_counter()
-        cycle = conductor.cycle(now)
+        cycle = scheduler.cycle(now)
         deciding = time.perf_counter() - deciding
         await store.commit(cycle.commit)
         for started in cycle.commit.runs_started:

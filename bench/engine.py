@@ -21,7 +21,8 @@ from locktender import embedded_async, flow, step
 from locktender.base.graph import Node
 from locktender.client.client_async import AsyncClient
 from locktender.flows.trace import trace
-from locktender.simulate.world import Behaviour, SimWorld
+from locktender.simulate.workers import Behaviour
+from locktender.simulate.world import SimWorld
 
 WORKLOADS = Path(__file__).parent / "workloads"
 PARALLEL = 16

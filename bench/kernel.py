@@ -1,4 +1,4 @@
-"""What a decision costs: the conductor alone, with every gate configured, and with a long queue ahead of it.
+"""What a decision costs: the scheduler alone, with every gate configured, and with a long queue ahead of it.
 
 The first figure is the whole of a leader's judgement per task: an end is told,
 the run is advanced, the gates decide, the next task is granted and both are
@@ -23,7 +23,8 @@ from bench.report import Figure
 from locktender.base.graph import Graph, Item, PoolNeed
 from locktender.base.limits import Fair, Limits, PoolRule, Rate, TagRule
 from locktender.base.model import WorkerRow
-from locktender.kernel.scheduler import Cycle, Scheduler
+from locktender.kernel.commit_builder import Cycle
+from locktender.kernel.scheduler import Scheduler
 from locktender.simulate.build import graph, items, numbers, run_row, step
 
 START = 10**15
@@ -42,9 +43,9 @@ def _worker() -> WorkerRow:
     return WorkerRow("w", "bench", 1, "1", {"async": 400, "thread": 100}, total=450, claim=-1)
 
 
-def _end(conductor: Scheduler, cycle: Cycle, now: int) -> None:
+def _end(scheduler: Scheduler, cycle: Cycle, now: int) -> None:
     for entry in cycle.starts:
-        conductor.ended(entry.id, entry.token, "completed", now, b"1", local=True)
+        scheduler.ended(entry.id, entry.token, "completed", now, b"1", local=True)
 
 
 # -- per decided task ------------------------------------------------------------------------------
@@ -72,24 +73,24 @@ def _all_gates() -> tuple[Limits, Graph]:
 def _decide_all() -> float:
     """Microseconds per task, over all tasks of all runs, from the second cycle on."""
     limits, flow = _all_gates()
-    conductor = Scheduler(limits, term=1, owner="bench")
-    conductor.graphs[flow.flow] = flow
-    conductor.put_worker(_worker(), local=True)
+    scheduler = Scheduler(limits, term=1, owner="bench")
+    scheduler.graphs[flow.flow] = flow
+    scheduler.put_worker(_worker(), local=True)
     for seq in range(1, RUNS + 1):
         tags = {"tenant": f"t{seq % 5}"}
-        conductor.put_head(run_row(seq, tags=tags, consts=numbers(ITEMS)))
+        scheduler.put_head(run_row(seq, tags=tags, consts=numbers(ITEMS)))
     now = START
     # The first cycle expands the maps: all items are asked for, the first are granted.
-    cycle = conductor.cycle(now)
+    cycle = scheduler.cycle(now)
     decided = 0
     gc.collect()
     # Time of the processor, not of the wall: there is no waiting in the kernel, but there is on a shared machine.
     begun = time.process_time()
     while cycle.starts:
         now += 1_000
-        _end(conductor, cycle, now)
+        _end(scheduler, cycle, now)
         decided += len(cycle.starts)
-        cycle = conductor.cycle(now)
+        cycle = scheduler.cycle(now)
     took = time.process_time() - begun
     if decided != RUNS * ITEMS:
         raise AssertionError(f"{decided} of {RUNS * ITEMS} tasks were decided")
@@ -113,35 +114,35 @@ def per_task() -> Figure:
 
 
 def _cycles_with(tenants: int) -> Callable[[], float]:
-    """A conductor with one head per tenant; each call ends some runs, refills their lanes and decides."""
+    """A scheduler with one head per tenant; each call ends some runs, refills their lanes and decides."""
     limits = Limits(
         max_concurrent_runs=10 * ENDS_PER_CYCLE,
         tags=(TagRule("tenant", per_value=True, limit=1),),
     )
-    conductor = Scheduler(limits, term=1, owner="bench")
-    conductor.graphs["flow"] = graph(step())
-    conductor.put_worker(_worker(), local=True)
+    scheduler = Scheduler(limits, term=1, owner="bench")
+    scheduler.graphs["flow"] = graph(step())
+    scheduler.put_worker(_worker(), local=True)
     seq = 0
 
     def arrive(tenant: str) -> None:
         nonlocal seq
         seq += 1
-        conductor.put_head(run_row(seq, tags={"tenant": tenant}))
+        scheduler.put_head(run_row(seq, tags={"tenant": tenant}))
 
     for number in range(tenants):
         arrive(f"t{number}")
     now = START
-    running = list(conductor.cycle(now).starts)
+    running = list(scheduler.cycle(now).starts)
 
     def cycle() -> float:
         nonlocal now
         now += 1_000
         begun = time.process_time()
         for entry in running[:ENDS_PER_CYCLE]:
-            conductor.ended(entry.id, entry.token, "completed", now, b"1", local=True)
+            scheduler.ended(entry.id, entry.token, "completed", now, b"1", local=True)
             arrive(entry.run.row.tags["tenant"])
         del running[:ENDS_PER_CYCLE]
-        running.extend(conductor.cycle(now).starts)
+        running.extend(scheduler.cycle(now).starts)
         return time.process_time() - begun
 
     return cycle

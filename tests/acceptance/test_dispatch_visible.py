@@ -13,7 +13,8 @@ from tests.acceptance import client_flows as flows
 from tests.acceptance.pausing import pause_between_writes
 
 from locktender import RunState
-from locktender.kernel.scheduler import Cycle, Scheduler
+from locktender.kernel.commit_builder import Cycle
+from locktender.kernel.scheduler import Scheduler
 from locktender.testing import Engines, Overlap, eventually, load_history
 from locktender.testing.cluster import Cluster
 from locktender.testing.processes import source

@@ -89,12 +89,12 @@ def test_b3_without_a_worker_tasks_wait_say_so_and_start_when_one_appears():
     sim = world(workers=0)
     sim.submit(graph(items(pools=needs(db=1))), consts=numbers(3))
     sim.run(until=sim.now + 5 * SECOND)
-    assert sim.conductor is not None
-    waiting = list(sim.conductor.lives.tasks.values())
+    assert sim.scheduler is not None
+    waiting = list(sim.scheduler.lifecycle.tasks.values())
     assert {entry.state for entry in waiting} == {TaskState.REQUESTED}
-    assert sim.conductor.ledger.pool("db").used == 0  # nothing is held while it waits for a worker
+    assert sim.scheduler.ledger.pool("db").used == 0  # nothing is held while it waits for a worker
     for entry in waiting:
-        [reason] = explain_task(sim.conductor, entry, Typical(), sim.now)
+        [reason] = explain_task(sim.scheduler, entry, Typical(), sim.now)
         assert (reason.gate, reason.text) == ("worker", "no worker is connected")
     assert sim.peak_demand == 3
     sim.add_worker("late")

@@ -46,7 +46,7 @@ def kill(sim: SimWorld) -> None:
     sim.add_worker("spare")
     sim.plan(50 * MILLISECOND, lambda: sim.kill_worker(sim.bodies[0].worker))
     # The worker in the leader's process takes the leader with it.
-    sim.plan(5 * SECOND, lambda: sim.lead() if sim.conductor is None else None)
+    sim.plan(5 * SECOND, lambda: sim.lead() if sim.scheduler is None else None)
 
 
 def hold_all(sim: SimWorld) -> None:
@@ -121,11 +121,11 @@ def test_c5_every_path_frees_its_slots_exactly_once(name: str, local: bool):
 def assert_nothing_is_held(sim: SimWorld) -> None:
     assert not [row for row in sim.model.tasks.values() if row.held or row.state in HOLDING]
     assert not sim.model.orders
-    assert sim.conductor is not None
-    ledger = sim.conductor.ledger
+    assert sim.scheduler is not None
+    ledger = sim.scheduler.ledger
     assert {name: pool.used for name, (pool, *_) in ledger.slot_gates.items()} in ({"db": 0}, {})
     assert ledger.run_gate.used == 0
-    for worker in ledger.floor.workers.values():
+    for worker in ledger.workers.by_id.values():
         assert (worker.used, worker.offered) == (0, 0)
 
 

@@ -24,7 +24,8 @@ from locktender.simulate.build import (
     step,
     world,
 )
-from locktender.simulate.world import SimBody, SimWorld
+from locktender.simulate.workers import SimBody
+from locktender.simulate.world import SimWorld
 
 WHERE = pytest.mark.parametrize("local", [True, False], ids=["local", "remote"])
 ONE = graph(step())

@@ -17,11 +17,11 @@ EXPLAINED = Typical(run_us=SECOND)
 
 def ask_everybody(sim: SimWorld) -> tuple[int, int]:
     """Right after a cycle nobody who waits may be without a reason, and nobody who runs may have one."""
-    lead = sim.conductor
-    if lead is None or lead.ledger.board.unfinished or lead.ledger.queue.unfinished:
+    lead = sim.scheduler
+    if lead is None or lead.ledger.task_queue.unfinished or lead.ledger.run_queue.unfinished:
         return 0, 0
     waiting = 0
-    for entry in lead.lives.tasks.values():
+    for entry in lead.lifecycle.tasks.values():
         reasons = explain_task(lead, entry, EXPLAINED, sim.now)
         if entry.state != TaskState.REQUESTED:
             assert reasons == []
@@ -33,7 +33,7 @@ def ask_everybody(sim: SimWorld) -> tuple[int, int]:
                 pool = lead.ledger.pool(reason.gate[5:])
                 held = sum(
                     dict(task.pools).get(pool.name, 0)
-                    for task in lead.lives.tasks.values()
+                    for task in lead.lifecycle.tasks.values()
                     if task.state in ("scheduled", "running")
                 )
                 assert (reason.used, reason.limit) == (held, pool.limit)
@@ -70,10 +70,10 @@ def test_e7_reasons_follow_a_limit_that_changes():
 
     def gates() -> list[str]:
         sim.run(until=sim.now + 10 * MILLISECOND)
-        assert sim.conductor is not None
+        assert sim.scheduler is not None
         found: list[str] = []
-        for entry in sim.conductor.lives.tasks.values():
-            found += [each.gate for each in explain_task(sim.conductor, entry, EXPLAINED, sim.now)]
+        for entry in sim.scheduler.lifecycle.tasks.values():
+            found += [each.gate for each in explain_task(sim.scheduler, entry, EXPLAINED, sim.now)]
         return found
 
     assert gates() == ["pool:db"] * 3
@@ -90,12 +90,12 @@ def test_e7_estimates_are_near_the_truth():
     sim = world(took=SECOND, rules={("pool", "db"): {"limit": 2}})
     sim.submit(graph(items(pools=needs(db=1))), consts=numbers(9))
     sim.run(until=sim.now + 500 * MILLISECOND)
-    assert sim.conductor is not None
+    assert sim.scheduler is not None
     typical = Typical(step_us={"m": SECOND})
     guesses = {
         entry.id: sim.now + (reason.estimate_us or 0)
-        for entry in sim.conductor.lives.tasks.values()
-        for reason in explain_task(sim.conductor, entry, typical, sim.now)
+        for entry in sim.scheduler.lifecycle.tasks.values()
+        for reason in explain_task(sim.scheduler, entry, typical, sim.now)
     }
     settle(sim)
     begun = {body.task: body.start for body in sim.bodies}

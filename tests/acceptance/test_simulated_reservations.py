@@ -5,7 +5,8 @@ from __future__ import annotations
 from locktender.base.clock import MILLISECOND, SECOND
 from locktender.base.graph import Const, Graph, Item, Node, PoolNeed
 from locktender.simulate.scenarios import violations
-from locktender.simulate.world import Behaviour, SimWorld
+from locktender.simulate.workers import Behaviour
+from locktender.simulate.world import SimWorld
 
 NARROW = Graph(
     "narrow",

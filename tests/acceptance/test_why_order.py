@@ -101,7 +101,7 @@ def test_e7_where_not_all_is_read_it_is_said(
         why = runs[0].why()
         assert why.position_is == "about"
         assert f"position about {why.position} in the queue" in str(why)
-        monkeypatch.setattr(queue_order, "MOST_COUNTED", 4)
+        monkeypatch.setattr(queue_order, "MAX_RUNS_COUNTED", 4)
         why = runs[3].why()
         assert why.position_is == "at least"
         # Those of a before it, and of higher priority whoever was counted.

@@ -1,4 +1,4 @@
-"""The board against a plain model: no sequence of changes lets a gate be exceeded or leaves work undone."""
+"""The admission queue against a plain model: no gate is ever exceeded and no work is left undone."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class Waiting:
 
 
 class BoardMachine(RuleBasedStateMachine):
-    """What the board holds is kept a second time, by the plainest means, and compared at every start."""
+    """What the admission queue holds is kept a second time, by the plainest means, and compared at every start."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.board: AdmissionQueue[Waiting] = AdmissionQueue()
+        self.queue: AdmissionQueue[Waiting] = AdmissionQueue()
         self.gates = {name: CountGate("window", name, 2) for name in GATES}
         self.pools = {name: PoolGate(name, PoolRule(3)) for name in POOLS}
         self.rates: dict[str, RateGate] = {}
@@ -50,8 +50,8 @@ class BoardMachine(RuleBasedStateMachine):
 
     @initialize(max_bypass=st.sampled_from([0, 2, 16]), fair=st.booleans())
     def start(self, max_bypass: int, fair: bool) -> None:
-        self.board.max_bypass = max_bypass
-        self.board.turns.set(Fair("tenant", {"a": 3}) if fair else None)
+        self.queue.max_bypass = max_bypass
+        self.queue.turns.set(Fair("tenant", {"a": 3}) if fair else None)
 
     # -- what happens --
 
@@ -65,10 +65,10 @@ class BoardMachine(RuleBasedStateMachine):
     def arrive(
         self, gates: set[str], pools: dict[str, int], priority: int, tenant: str, count: int
     ) -> None:
-        fair = tenant if self.board.turns.fair is not None else None
+        fair = tenant if self.queue.turns.fair is not None else None
         key = (tuple(sorted(gates)), tuple(sorted(pools.items())), fair)
         for _ in range(count):
-            lane = self.board.lanes.get(key)
+            lane = self.queue.lanes.get(key)
             if lane is None:
                 lane = Lane[Waiting](
                     key,
@@ -79,14 +79,14 @@ class BoardMachine(RuleBasedStateMachine):
             self.ids += 1
             waiter = Waiting(self.ids, (-priority, self.ids), frozenset(gates), pools)
             self.waiting[waiter.id] = (waiter, lane)
-            self.board.add(waiter, lane)
+            self.queue.add(waiter, lane)
         self.settled = False
 
     @precondition(lambda self: self.waiting)
     @rule(data=st.data())
     def leave(self, data: st.DataObject) -> None:
         each = data.draw(st.sampled_from(sorted(self.waiting)))
-        self.board.remove(*self.waiting.pop(each))
+        self.queue.remove(*self.waiting.pop(each))
         self.settled = False
 
     @precondition(lambda self: self.flying)
@@ -95,13 +95,13 @@ class BoardMachine(RuleBasedStateMachine):
         count = data.draw(st.integers(1, len(self.flying)))
         for each in sorted(self.flying)[:count]:
             _, lane = self.flying.pop(each)
-            self.board.release(lane.gates, lane.slots)
+            self.queue.release(lane.gates, lane.slots)
         self.settled = False
 
     @rule(name=st.sampled_from(GATES), limit=limits, paused=st.booleans())
     def set_gate(self, name: str, limit: int, paused: bool) -> None:
         self.gates[name].set(limit, paused=paused)
-        self.board.opened(self.gates[name])
+        self.queue.opened(self.gates[name])
         self.settled = False
 
     @rule(
@@ -116,17 +116,17 @@ class BoardMachine(RuleBasedStateMachine):
         if rate != (None if known is None else known.rate):
             self.grants[name] = []
         pool.apply(rule, self.now)
-        self.board.opened(pool)
+        self.queue.opened(pool)
         if rate is not None and known is not None:
             known.apply(rule, self.now)
-            self.board.opened(known)
+            self.queue.opened(known)
         elif rate is not None or known is not None:
             self.rates.pop(name, None)
             if rate is not None:
                 self.rates[name] = RateGate(name, rule)
-            for lane in list(self.board.lanes.values()):
+            for lane in list(self.queue.lanes.values()):
                 pools = tuple((gate.name, slots) for gate, slots in lane.slots)
-                self.board.set_needs(lane, self.needs(pools))
+                self.queue.set_needs(lane, self.needs(pools))
         self.settled = False
 
     def needs(self, pools: tuple[tuple[str, int], ...]) -> tuple[tuple[SlotGate, int], ...]:
@@ -145,7 +145,7 @@ class BoardMachine(RuleBasedStateMachine):
     @rule(budget=st.sampled_from([1, 3, PLENTY]))
     def decide(self, budget: int) -> None:
         started = 0
-        for waiter, _ in self.board.decide(self.now, budget):
+        for waiter, _ in self.queue.decide(self.now, budget):
             _, lane = self.waiting.pop(waiter.id)
             self.flying[waiter.id] = (waiter, lane)
             started += 1
@@ -191,7 +191,7 @@ class BoardMachine(RuleBasedStateMachine):
 
     @invariant()
     def nobody_is_lost(self) -> None:
-        standing = {each for lane in self.board.lanes.values() for each in lane.live}
+        standing = {each for lane in self.queue.lanes.values() for each in lane.live}
         assert standing == set(self.waiting)
 
     @invariant()
@@ -206,10 +206,10 @@ class BoardMachine(RuleBasedStateMachine):
             if any(self.shut(self.pools[name], slots) for name, slots in waiter.pools.items()):
                 continue
             # Only slots kept for somebody who was overtaken too often may stand in its way.
-            assert [block.reason for block in self.board.blocks(lane, waiter, self.now)][:1] == [
+            assert [block.reason for block in self.queue.blocks(lane, waiter, self.now)][:1] == [
                 "reserved"
             ]
-            assert self.board.reserved
+            assert self.queue.reserved
 
     def shut(self, pool: PoolGate, slots: int) -> bool:
         if pool.paused or (pool.limit >= 0 and pool.used + slots > pool.limit):
@@ -220,7 +220,7 @@ class BoardMachine(RuleBasedStateMachine):
     @invariant()
     def a_settled_board_rests(self) -> None:
         if self.settled:
-            assert not self.board.unfinished
+            assert not self.queue.unfinished
 
 
 BoardMachine.TestCase.settings = settings(

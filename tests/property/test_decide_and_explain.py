@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from locktender.base.states import HOLDING, TaskState
+from locktender.kernel.commit_builder import Cycle
 from locktender.kernel.entries import TaskEntry
 from locktender.kernel.explain import Typical, explain_task
 from locktender.kernel.gates.protocol import Block
-from locktender.kernel.scheduler import Cycle, Scheduler
+from locktender.kernel.scheduler import Scheduler
 from locktender.simulate.build import settle
 from locktender.simulate.scenarios import random_world
 
@@ -18,7 +19,7 @@ OF_THE_RUN = ("back_off", "sequential", "fair")
 
 def blocks_of(lead: Scheduler, entry: TaskEntry, now: int) -> list[Block]:
     assert entry.lane is not None
-    return list(lead.ledger.board.blocks(entry.lane, entry, now))
+    return list(lead.ledger.task_queue.blocks(entry.lane, entry, now))
 
 
 def gates_explained(lead: Scheduler, entry: TaskEntry, now: int) -> list[str]:
@@ -29,14 +30,14 @@ def gates_explained(lead: Scheduler, entry: TaskEntry, now: int) -> list[str]:
 def compare(lead: Scheduler, now: int) -> int:
     """After a whole cycle: every task in line is blocked, and explained by the blocks that decide."""
     compared = 0
-    for entry in lead.lives.tasks.values():
+    for entry in lead.lifecycle.tasks.values():
         if entry.state != TaskState.REQUESTED or entry.lane is None or not entry.in_line:
             continue
         blocks = blocks_of(lead, entry, now)
         assert blocks, f"task {entry.id} waits and nothing blocks it"
         assert gates_explained(lead, entry, now) == [block.name for block in blocks]
         if entry.lane.head() is entry and entry.lane.parked_at is not None:
-            parked = lead.ledger.board.blocks(entry.lane, entry, now)
+            parked = lead.ledger.task_queue.blocks(entry.lane, entry, now)
             assert any(block.gate is entry.lane.parked_at for block in parked)
         compared += 1
     return compared
@@ -44,21 +45,21 @@ def compare(lead: Scheduler, now: int) -> int:
 
 def first_open(lead: Scheduler, now: int) -> TaskEntry | None:
     """Of the tasks that nothing blocks before a cycle, the one whose turn is next."""
-    board = lead.ledger.board
+    queue = lead.ledger.task_queue
     found = [
-        (board.key(lane, head), head)
-        for lane in board.lanes.values()
+        (queue.key(lane, head), head)
+        for lane in queue.lanes.values()
         if (head := lane.head()) is not None and not gates_explained(lead, head, now)
     ]
     return min(found, key=lambda each: each[0])[1] if found else None
 
 
 def in_line(lead: Scheduler) -> set[int]:
-    return {entry.id for entry in lead.lives.tasks.values() if entry.in_line}
+    return {entry.id for entry in lead.lifecycle.tasks.values() if entry.in_line}
 
 
 def started(lead: Scheduler, now: int) -> set[int]:
-    tasks = lead.lives.tasks.values()
+    tasks = lead.lifecycle.tasks.values()
     return {entry.id for entry in tasks if entry.state in HOLDING and entry.scheduled_at == now}
 
 
@@ -70,12 +71,12 @@ def test_decide_and_explain_agree(seed: int):
 
     def cycle(lead: Scheduler, now: int) -> Cycle:
         expected = first_open(lead, now)
-        before, reserved = in_line(lead), set(lead.ledger.board.reserved.values())
+        before, reserved = in_line(lead), set(lead.ledger.task_queue.reserved.values())
         done = original(lead, now)
         joined = in_line(lead) | started(lead, now)
-        same = joined <= before and reserved >= set(lead.ledger.board.reserved.values())
+        same = joined <= before and reserved >= set(lead.ledger.task_queue.reserved.values())
         # A task that joined, or got a reservation, in this very cycle may stand before those in line.
-        if expected is not None and expected.id in lead.lives.tasks and same:
+        if expected is not None and expected.id in lead.lifecycle.tasks and same:
             assert expected.state != TaskState.REQUESTED, f"task {expected.id} did not start"
         if not done.unfinished:
             compared[0] += compare(lead, now)

@@ -11,7 +11,7 @@ from locktender.base.clock import MILLISECOND, SECOND
 from locktender.base.model import RunRow
 from locktender.base.states import RunState
 from locktender.kernel.explain import Reason, Typical
-from locktender.kernel.explain_runs import explain_queued, place_told
+from locktender.kernel.explain_runs import explain_queued, place_precision
 from locktender.kernel.fair_turns import Turns
 from locktender.kernel.lanes import rank
 from locktender.kernel.queue_position import QueuePosition
@@ -118,12 +118,12 @@ def test_e7_a_place_told_as_exact_is_the_place_that_comes_under_tag_limits_too(s
     sim = world(seed=seed, took=TOOK, rules=rules)
     some_runs(sim, chance, chance.randrange(5, 20))
     sim.run(until=sim.now + 10 * MILLISECOND)
-    lead, before = sim.conductor, set(begun(sim))
+    lead, before = sim.scheduler, set(begun(sim))
     assert lead is not None
     told: dict[int, int] = {}
     for row in sim.model.queued():
         line = line_of(sim, row)
-        if place_told(lead.ledger, lead.ledger.heads[row.seq], line) == "exact":
+        if place_precision(lead.ledger, lead.ledger.heads[row.seq], line) == "exact":
             told[row.seq] = line.ahead
     sim.run(until=sim.now + 60 * TOOK)
     started = {
@@ -140,12 +140,12 @@ def test_e7_a_place_told_as_exact_is_the_place_that_comes_under_tag_limits_too(s
 @pytest.mark.parametrize("seed", range(40))
 def test_e7_the_clocks_read_from_the_history_are_the_leaders(seed: int):
     sim = uneven_world(seed)
-    fair, lead = sim.model.limits.fair, sim.conductor
+    fair, lead = sim.model.limits.fair, sim.scheduler
     if fair is None or lead is None:
         return
     read, known = replayed(reversed(sim.model.events), fair, whole=True)
     assert known
-    true = lead.ledger.queue.turns
+    true = lead.ledger.run_queue.turns
     for value in ("a", "b", "c", "d", ""):
         assert read.of(value) == true.of(value)
 
@@ -153,7 +153,7 @@ def test_e7_the_clocks_read_from_the_history_are_the_leaders(seed: int):
 @pytest.mark.parametrize("seed", range(40))
 def test_e7_the_wait_told_is_the_wait_that_comes(seed: int):
     sim = uneven_world(seed)
-    lead, asked = sim.conductor, sim.now
+    lead, asked = sim.scheduler, sim.now
     if lead is None or not lead.ledger.runs:
         return
     ended = [row for row in sim.model.runs.values() if row.state == RunState.SUCCEEDED]

@@ -31,7 +31,8 @@ from locktender.base.ids import run_of
 from locktender.base.states import HOLDING
 from locktender.kernel.scheduler import Scheduler
 from locktender.simulate.scenarios import random_world
-from locktender.simulate.world import Behaviour, SimWorld
+from locktender.simulate.workers import Behaviour
+from locktender.simulate.world import SimWorld
 
 POOLS = ("db", "api", "gpu")
 
@@ -145,38 +146,38 @@ def led_to(make: Callable[[int], SimWorld], seed: int, moment: int) -> SimWorld:
 
 def restored(world: SimWorld) -> Scheduler | None:
     """The next leader, as it is right after it has read the rows and what else there is to know."""
-    if world.conductor is None:
+    if world.scheduler is None:
         return None
     world.lead()
-    world._gather(world.conductor)
-    return world.conductor
+    world._gather(world.scheduler)
+    return world.scheduler
 
 
 def living(world: SimWorld) -> Scheduler | None:
-    if world.conductor is not None:
-        world._gather(world.conductor)
-    return world.conductor
+    if world.scheduler is not None:
+        world._gather(world.scheduler)
+    return world.scheduler
 
 
-def decisions(conductor: Scheduler, now: int) -> tuple[set[int], set[tuple[int, int, int, str]]]:
-    before = {entry.id for entry in conductor.lives.tasks.values() if entry.state in HOLDING}
+def decisions(scheduler: Scheduler, now: int) -> tuple[set[int], set[tuple[int, int, int, str]]]:
+    before = {entry.id for entry in scheduler.lifecycle.tasks.values() if entry.state in HOLDING}
     runs: set[int] = set()
     while True:
-        cycle = conductor.cycle(now)
+        cycle = scheduler.cycle(now)
         runs |= {start.run for start in cycle.commit.runs_started}
         if not cycle.unfinished:
             break
     started = {
         (run_of(entry.id), entry.node, entry.idx, entry.worker or "")
-        for entry in conductor.lives.tasks.values()
+        for entry in scheduler.lifecycle.tasks.values()
         if entry.state in HOLDING and entry.id not in before
     }
     return runs, started
 
 
-def books(conductor: Scheduler) -> dict[str, Any]:
+def books(scheduler: Scheduler) -> dict[str, Any]:
     """Everything that is charged, and everybody who waits."""
-    ledger = conductor.ledger
+    ledger = scheduler.ledger
     return {
         "runs": ledger.run_gate.used,
         "tags": {name: gate.used for name, gate in ledger.tag_gates.items() if gate.used},
@@ -186,7 +187,7 @@ def books(conductor: Scheduler) -> dict[str, Any]:
         },
         "permits": {
             worker.id: (worker.used, worker.offered, {k: n for k, n in worker.used_by.items() if n})
-            for worker in ledger.floor.workers.values()
+            for worker in ledger.workers.by_id.values()
             if worker.used
         },
         "windows": {
@@ -208,7 +209,7 @@ def books(conductor: Scheduler) -> dict[str, Any]:
                 entry.abandons,
                 entry.worker,
             )
-            for entry in conductor.lives.tasks.values()
+            for entry in scheduler.lifecycle.tasks.values()
         },
         "verdicts": {run.seq: run.row.verdict for run in ledger.runs.values()},
     }

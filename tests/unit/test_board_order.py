@@ -20,14 +20,14 @@ def test_a_lane_that_got_one_slot_does_not_take_the_next_before_an_older_waiter_
     None
 ):
     pool = PoolGate("db", PoolRule(limit=3))
-    board: AdmissionQueue[One] = AdmissionQueue()
+    queue: AdmissionQueue[One] = AdmissionQueue()
     lane_a: Lane[One] = Lane("a", (), ((pool, 1),))
     lane_b: Lane[One] = Lane("b", (), ((pool, 1),))
     pool.used = 3
     for waiter, lane in [(1, lane_a), (5, lane_a), (6, lane_a), (2, lane_b), (3, lane_b)]:
-        board.add(One(waiter, (0, waiter)), lane)
-    assert [waiter.id for waiter, _ in board.decide(0, 10)] == []
+        queue.add(One(waiter, (0, waiter)), lane)
+    assert [waiter.id for waiter, _ in queue.decide(0, 10)] == []
 
-    board.release((), ((pool, 3),))
+    queue.release((), ((pool, 3),))
 
-    assert [waiter.id for waiter, _ in board.decide(0, 10)] == [1, 2, 3]
+    assert [waiter.id for waiter, _ in queue.decide(0, 10)] == [1, 2, 3]

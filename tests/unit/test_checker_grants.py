@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from tests.support.history_writer import HistoryWriter
+
 from locktender.base.graph import Graph, Node, Param, PoolNeed
 from locktender.observe.checker import Ceiling, Rejection, check
-from locktender.observe.checker.story import HistoryWriter
 
 DB = Graph("db", (Node("a", "a", over=Param("x"), pools=(PoolNeed("db"),)),))
 FREE = Graph("free", (Node("a", "a", over=Param("x")),))

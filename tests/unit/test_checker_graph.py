@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.history_writer import HistoryWriter
 
 from locktender.base.graph import Const, Graph, Item, Node, Output, Param, RetryPolicy, RunIf
 from locktender.observe.checker import check
-from locktender.observe.checker.story import HistoryWriter
 
 PLAIN = Graph("plain", (Node("a", "a"),))
 CHAIN = Graph("chain", (Node("a", "a"), Node("b", "b", args=(Output(0),))))

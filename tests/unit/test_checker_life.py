@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.history_writer import HistoryWriter
 
 from locktender.base import ids
 from locktender.base.graph import Graph, Node, OnError, Output, Param, Truthy
 from locktender.observe.checker import check
-from locktender.observe.checker.story import HistoryWriter
 
 PLAIN = Graph("plain", (Node("a", "a"),))
 CHAIN = Graph("chain", (Node("a", "a"), Node("b", "b", args=(Output(0),))))

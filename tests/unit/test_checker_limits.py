@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.history_writer import HistoryWriter
 
 from locktender.base.graph import Graph, Node, Param, PoolNeed, Tag
 from locktender.observe.checker import Peak, check, peaks
-from locktender.observe.checker.story import HistoryWriter
 
 DB = Graph("db", (Node("a", "a", over=Param("x"), pools=(PoolNeed("db"),)),))
 FREE = Graph("free", (Node("a", "a", over=Param("x")),))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 
 import msgspec
+from tests.support.history_writer import HistoryWriter
 
 from locktender.base.events import Change, Event, EventRow, pack, unpack
 from locktender.base.graph import Graph, Node, Param, PoolNeed
 from locktender.observe.checker import History, check, peaks, promises
-from locktender.observe.checker.story import HistoryWriter
 
 WIDE = Graph("wide", (Node("w", "w", pools=(PoolNeed("db", 2),)),))
 NARROW = Graph("narrow", (Node("t", "t", over=Param("x"), pools=(PoolNeed("db"),)),))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tests.support.history_writer import HistoryWriter
+
 from locktender.base.graph import Graph, Node, PoolNeed
 from locktender.observe.checker import check
-from locktender.observe.checker.story import HistoryWriter
 
 GRAPH = Graph("flow", (Node("a", "a", pools=(PoolNeed("db", 1),)),))
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.history_writer import HistoryWriter
 
 from locktender.base.graph import Graph, Node, Param, PoolNeed
 from locktender.observe.checker import check
-from locktender.observe.checker.story import HistoryWriter
 from locktender.observe.checker.world import DECIDED_AHEAD
 
 NARROW = Graph("narrow", (Node("t", "t", over=Param("x"), pools=(PoolNeed("db"),)),))

@@ -1,4 +1,4 @@
-"""The board: order, fair turns, skipping what is blocked, and nobody starves."""
+"""The admission queue: order, fair turns, skipping what is blocked, and nobody starves."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Waiting:
 
 
 class Line:
-    """A board with lanes by name, and what each start holds."""
+    """An admission queue with lanes by name, and what each start holds."""
 
     def __init__(self, *, max_bypass: int = 16) -> None:
-        self.board: AdmissionQueue[Waiting] = AdmissionQueue()
-        self.board.max_bypass = max_bypass
+        self.queue: AdmissionQueue[Waiting] = AdmissionQueue()
+        self.queue.max_bypass = max_bypass
         self.lanes: dict[str, Lane[Waiting]] = {}
         self.held: dict[int, Lane[Waiting]] = {}
         self.waiting: dict[int, tuple[Waiting, Lane[Waiting]]] = {}
@@ -52,12 +52,12 @@ class Line:
             self.ids += 1
             waiter = Waiting(self.ids, (-priority, self.ids if age is None else age))
             self.waiting[self.ids] = (waiter, self.lanes[lane])
-            self.board.add(waiter, self.lanes[lane])
+            self.queue.add(waiter, self.lanes[lane])
         return first
 
     def go(self, budget: int = 1_000, now: int = NOW) -> list[int]:
         started: list[int] = []
-        for waiter, _ in self.board.decide(now, budget):
+        for waiter, _ in self.queue.decide(now, budget):
             started.append(waiter.id)
             self.held[waiter.id] = self.waiting.pop(waiter.id)[1]
         return started
@@ -65,10 +65,10 @@ class Line:
     def end(self, *ids: int) -> None:
         for each in ids:
             lane = self.held.pop(each)
-            self.board.release(lane.gates, lane.slots)
+            self.queue.release(lane.gates, lane.slots)
 
     def cancel(self, each: int) -> None:
-        self.board.remove(*self.waiting.pop(each))
+        self.queue.remove(*self.waiting.pop(each))
 
 
 def pool(limit: int = -1) -> PoolGate:
@@ -100,12 +100,12 @@ def test_ties_go_to_the_smaller_id_also_in_a_lane_that_waits():
     first, second, third = Waiting(1, (0, 7)), Waiting(2, (0, 7)), Waiting(3, (0, 7))
     for waiter, lane in ((third, "a"), (second, "b")):
         line.waiting[waiter.id] = (waiter, line.lanes[lane])
-        line.board.add(waiter, line.lanes[lane])
+        line.queue.add(waiter, line.lanes[lane])
     assert line.go() == []
     line.waiting[1] = (first, line.lanes["a"])
-    line.board.add(first, line.lanes["a"])
+    line.queue.add(first, line.lanes["a"])
     gate.set(1)
-    line.board.opened(gate)
+    line.queue.opened(gate)
     assert line.go() == [1]
 
 
@@ -125,10 +125,10 @@ def test_the_budget_cuts_and_the_rest_follows():
     line.lane("a")
     line.add("a", 7)
     assert line.go(budget=3) == [1, 2, 3]
-    assert line.board.unfinished
+    assert line.queue.unfinished
     assert line.go(budget=3) == [4, 5, 6]
     assert line.go(budget=3) == [7]
-    assert not line.board.unfinished
+    assert not line.queue.unfinished
 
 
 def test_all_free_slots_are_filled_at_once():
@@ -158,11 +158,11 @@ def test_one_walk_touches_only_what_changed():
     for index, gate in enumerate(gates):
         line.add(line.lane(str(index), gate))
     line.go()
-    assert len(line.board.found_blocked) == 100
+    assert len(line.queue.found_blocked) == 100
     gates[7].set(1)
-    line.board.opened(gates[7])
+    line.queue.opened(gates[7])
     assert line.go() == [8]
-    assert line.board.found_blocked == []
+    assert line.queue.found_blocked == []
 
 
 # -- limits that change ----------------------------------------------------------------------------
@@ -174,7 +174,7 @@ def test_e5_a_raised_limit_starts_what_waits_and_a_lowered_one_waits_for_holders
     line.add("a", 8)
     assert line.go() == [1, 2]
     db.apply(PoolRule(4), NOW)
-    line.board.opened(db)
+    line.queue.opened(db)
     assert line.go() == [3, 4]
     db.apply(PoolRule(1), NOW)
     line.end(1, 2)
@@ -193,9 +193,9 @@ def test_a_paused_pool_keeps_its_holders_and_starts_nobody():
     db.apply(PoolRule(2, paused=True), NOW)
     line.end(1, 2)
     assert line.go() == []
-    assert line.board.found_blocked == []  # it was parked before, and stays parked
+    assert line.queue.found_blocked == []  # it was parked before, and stays parked
     db.apply(PoolRule(2), NOW)
-    line.board.opened(db)
+    line.queue.opened(db)
     assert line.go() == [3]
 
 
@@ -204,7 +204,7 @@ def test_a_paused_pool_says_so():
     db.apply(PoolRule(2, paused=True), NOW)
     line.add(line.lane("a", pools=[(db, 1)]))
     line.go()
-    [(_, head, block)] = line.board.found_blocked
+    [(_, head, block)] = line.queue.found_blocked
     assert (head.id, block.gate, block.reason) == (1, db, "paused")
 
 
@@ -214,7 +214,7 @@ def test_e5_an_unset_pool_is_unlimited():
     line.add("a", 50)
     assert line.go() == [1]
     db.apply(PoolRule(), NOW)
-    line.board.opened(db)
+    line.queue.opened(db)
     assert len(line.go()) == 49
 
 
@@ -255,7 +255,7 @@ def test_a_rate_wakes_at_the_instant_of_the_next_grant():
     line.lane("a", pools=[(api, 1)])
     line.add("a", 4)
     assert line.go() == [1, 2]
-    assert line.board.next_wake() == NOW + 1_000
+    assert line.queue.next_wake() == NOW + 1_000
     assert line.go(now=NOW + 999) == []
     assert line.go(now=NOW + 1_000) == [3]
     assert line.go(now=NOW + 5_000) == [4]
@@ -265,10 +265,10 @@ def test_a_need_beyond_the_burst_waits_without_a_timer_until_the_rule_changes():
     line, api = Line(), rate(Rate(1, 1_000, burst=1))
     line.add(line.lane("a", pools=[(api, 2)]))
     assert line.go() == []
-    assert line.board.next_wake() is None
+    assert line.queue.next_wake() is None
     assert line.go(now=2 * NOW) == []
     api.apply(PoolRule(rate=Rate(1, 1_000, burst=2)), NOW)
-    line.board.opened(api)
+    line.queue.opened(api)
     assert line.go(now=2 * NOW) == [1]
 
 
@@ -277,7 +277,7 @@ def test_a_need_beyond_the_burst_waits_without_a_timer_until_the_rule_changes():
 
 def shares(weights: dict[str, int], starts: int, backlog: int = 400) -> list[str]:
     line, gate = Line(), CountGate("tag", "g", 1)
-    line.board.turns.set(Fair("tenant", weights))
+    line.queue.turns.set(Fair("tenant", weights))
     names: dict[int, str] = {}
     for name in weights:
         line.lane(name, gate, fair=name)
@@ -303,7 +303,7 @@ def test_fair_shares_follow_the_weights_within_one_turn(weights: dict[str, int])
 
 def test_a_large_backlog_does_not_drown_a_newcomer():
     line, gate = Line(), CountGate("tag", "g", 1)
-    line.board.turns.set(Fair("tenant"))
+    line.queue.turns.set(Fair("tenant"))
     line.lane("crowd", gate, fair="crowd")
     line.lane("late", gate, fair="late")
     line.add("crowd", 1_000)
@@ -323,7 +323,7 @@ def test_a_large_backlog_does_not_drown_a_newcomer():
 
 def test_priority_stands_above_fair_turns():
     line, gate = Line(), CountGate("tag", "g", 1)
-    line.board.turns.set(Fair("tenant"))
+    line.queue.turns.set(Fair("tenant"))
     line.lane("a", gate, fair="a")
     line.lane("b", gate, fair="b")
     line.add("a", 2)
@@ -362,10 +362,10 @@ def test_a_waiter_is_bypassed_exactly_max_bypass_times_then_its_slots_are_kept(m
     assert line.go() == []
     bypassing = stream(line, "small", max_bypass + 5)
     assert len(bypassing) == max_bypass
-    assert line.board.reserved == {line.lanes["big"]: line.waiting[big][0]}
+    assert line.queue.reserved == {line.lanes["big"]: line.waiting[big][0]}
     line.end(holder)
     assert line.go() == [big]
-    assert line.board.reserved == {}
+    assert line.queue.reserved == {}
     line.end(big)
     assert len(line.go()) == 2  # the small ones that were held back
 
@@ -380,7 +380,7 @@ def test_a_reservation_names_its_reason():
     line.go()
     line.add("small")
     line.go()
-    assert [block.reason for *_, block in line.board.found_blocked] == ["reserved"]
+    assert [block.reason for *_, block in line.queue.found_blocked] == ["reserved"]
 
 
 def test_higher_priority_is_no_bypass():
@@ -480,12 +480,12 @@ def test_nothing_is_kept_for_a_waiter_whom_a_change_shuts_out(shut: PoolRule):
         api.apply(shut, NOW)
     else:
         more: list[tuple[SlotGate, int]] = [(RateGate("q", shut), 2)]
-        line.board.set_needs(line.lanes["big"], (*needs, *more))
-    line.board.opened(api)
-    line.board.opened(db)
+        line.queue.set_needs(line.lanes["big"], (*needs, *more))
+    line.queue.opened(api)
+    line.queue.opened(db)
     assert line.go() == held_back[1:]
     api.apply(PoolRule(2), NOW)
-    line.board.set_needs(line.lanes["big"], needs)
+    line.queue.set_needs(line.lanes["big"], needs)
     line.end(holder, *held_back)
-    line.board.opened(api)
+    line.queue.opened(api)
     assert len(line.go()) == 1

@@ -1,4 +1,4 @@
-"""The conductor: facts in, one commit out; facts that come twice, late or out of order change nothing."""
+"""The scheduler: facts in, one commit out; facts that come twice, late or out of order change nothing."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from locktender.base.graph import Graph, Output, RetryPolicy
 from locktender.base.limits import Limits, PoolRule
 from locktender.base.model import Failure, LimitRow
 from locktender.base.states import RunState, TaskState
+from locktender.kernel.commit_builder import Cycle
 from locktender.kernel.entries import TaskEntry
-from locktender.kernel.scheduler import Cycle, Scheduler
+from locktender.kernel.scheduler import Scheduler
 from locktender.simulate.build import graph, items, needs, numbers, run_row, step, worker_row
 from locktender.store.worker_changes import LEFT_BEHIND
 
@@ -24,7 +25,7 @@ BOOM = msgspec.json.encode(Failure("Boom", "as planned"))
 
 
 class Stage:
-    """A conductor with one worker, here or elsewhere."""
+    """A scheduler with one worker, here or elsewhere."""
 
     def __init__(self, flow: Graph, limits: Limits | None = None, *, local: bool = True) -> None:
         self.lead = Scheduler(limits or Limits(), term=1, owner="me")
@@ -47,7 +48,7 @@ class Stage:
         return cycle
 
     def entries(self) -> dict[tuple[str, int], TaskEntry]:
-        return {(each.spec.name, each.idx): each for each in self.lead.lives.tasks.values()}
+        return {(each.spec.name, each.idx): each for each in self.lead.lifecycle.tasks.values()}
 
     def entry(self, name: str, idx: int = -1) -> TaskEntry:
         return self.entries()[name, idx]
@@ -167,7 +168,7 @@ def test_a_retry_frees_everything_and_waits_for_its_back_off():
     stage.end(entry, "failed")
     cycle = stage.cycle()
     assert stage.lead.ledger.pool("db").used == 0
-    assert stage.lead.ledger.floor.workers["w"].used == 0
+    assert stage.lead.ledger.workers.by_id["w"].used == 0
     assert (cycle.starts, cycle.next_wake) == ([], NOW + 1_000)
     stage.now = NOW + 999
     assert stage.cycle().starts == []
@@ -193,7 +194,7 @@ def test_retry_after_overrides_the_back_off_and_fatal_ends_it():
 def test_b10_a_cycle_starts_at_most_its_budget_and_says_that_there_is_more():
     stage = Stage(graph(items()), Limits(max_starts_per_cycle=4))
     sizes = [len(stage.submit(consts=numbers(10)).starts)]
-    while stage.lead.ledger.board.unfinished:
+    while stage.lead.ledger.task_queue.unfinished:
         sizes.append(len(stage.cycle().starts))
     assert sizes == [4, 4, 2]
 
@@ -362,7 +363,7 @@ def test_e10_an_offer_that_ran_out_while_its_run_was_cancelled_is_not_made_again
     stage.submit()
     entry = stage.entry("a")
     token = entry.token
-    stage.now += stage.lead.lives.defaults.offer_ttl_us
+    stage.now += stage.lead.lifecycle.defaults.offer_ttl_us
     stage.lead.cancel_run(1, stage.now)
     wanted = {to for task, _, to in stage.cycle().withdrawals if task == entry.id}
     assert TaskState.CANCELLED in wanted
@@ -460,7 +461,7 @@ def test_b7_the_dispatch_deadline_counts_only_waiting_for_a_worker():
     assert stage.lead.sweep(stage.now).total == 0
     assert entry.eligible_at == 0
     stage.lead.ledger.pool("db").used = 0
-    stage.lead.ledger.board.opened(stage.lead.ledger.pool("db"))
+    stage.lead.ledger.task_queue.opened(stage.lead.ledger.pool("db"))
     stage.cycle()
     demand = stage.lead.sweep(stage.now)
     assert entry.eligible_at == stage.now

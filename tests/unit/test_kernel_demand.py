@@ -13,11 +13,13 @@ from locktender.simulate.build import worker_row
 GPU = (("gpu", "a100"),)
 
 
-def skill(step: str = "fetch", executor: str = "async", needs: tuple[tuple[str, str], ...] = ()):
+def requirement(
+    step: str = "fetch", executor: str = "async", needs: tuple[tuple[str, str], ...] = ()
+):
     return Requirement(executor, step, "s1", needs)
 
 
-def floor(*rows: WorkerRow) -> WorkerSet:
+def worker_set(*rows: WorkerRow) -> WorkerSet:
     found = WorkerSet()
     for row in rows:
         found.put(row)
@@ -25,17 +27,17 @@ def floor(*rows: WorkerRow) -> WorkerSet:
 
 
 def test_without_waiters_there_is_no_demand():
-    assert demand_of(floor(worker_row("w")), {}) == Demand(0, (), 1)
+    assert demand_of(worker_set(worker_row("w")), {}) == Demand(0, (), 1)
 
 
 def test_demand_is_told_by_executor_labels_and_step():
     waiting = {
-        skill(): WaitingTasks(3, 20),
-        skill("train", "process", GPU): WaitingTasks(2, 10),
-        skill("store"): WaitingTasks(4, 30),
+        requirement(): WaitingTasks(3, 20),
+        requirement("train", "process", GPU): WaitingTasks(2, 10),
+        requirement("store"): WaitingTasks(4, 30),
     }
 
-    demand = demand_of(floor(worker_row("w", permits={"async": 1})), waiting)
+    demand = demand_of(worker_set(worker_row("w", permits={"async": 1})), waiting)
 
     assert demand.total == 9
     assert [(want.step, want.tasks, want.since) for want in demand.wants] == [
@@ -52,31 +54,31 @@ def test_a_worker_with_another_version_of_the_step_does_not_match():
     new = msgspec.structs.replace(worker_row("new"), steps={"fetch": "s1"})
     leaving = msgspec.structs.replace(worker_row("leaving"), draining=True)
 
-    [want] = demand_of(floor(old, new, leaving), {skill(): WaitingTasks(1, 0)}).wants
+    [want] = demand_of(worker_set(old, new, leaving), {requirement(): WaitingTasks(1, 0)}).wants
 
     assert want.workers == 1
 
 
 def test_room_is_what_present_workers_take_in_a_moment():
-    workers = floor(worker_row("w", permits={"async": 10}, claim=4))
-    worker = workers.workers["w"]
+    workers = worker_set(worker_row("w", permits={"async": 10}, claim=4))
+    worker = workers.by_id["w"]
     for _ in range(4):
         workers.take(worker, "async", offered=True)
     assert worker.room("async")[0] == 0  # it has as many offers as it claimed, and will answer
 
-    [want] = demand_of(workers, {skill(): WaitingTasks(9, 0)}).wants
+    [want] = demand_of(workers, {requirement(): WaitingTasks(9, 0)}).wants
     assert want.room == 4
 
     worker.silent = True
-    [want] = demand_of(workers, {skill(): WaitingTasks(9, 0)}).wants
+    [want] = demand_of(workers, {requirement(): WaitingTasks(9, 0)}).wants
     assert want.room == 0
 
 
 def test_room_is_bounded_by_permits_total_and_tasks():
-    tight = floor(worker_row("w", permits={"async": 10}, total=2))
-    [want] = demand_of(tight, {skill(): WaitingTasks(9, 0)}).wants
+    tight = worker_set(worker_row("w", permits={"async": 10}, total=2))
+    [want] = demand_of(tight, {requirement(): WaitingTasks(9, 0)}).wants
     assert want.room == 2
 
-    wide = floor(worker_row("w", permits={"async": -1}))
-    [want] = demand_of(wide, {skill(): WaitingTasks(9, 0)}).wants
+    wide = worker_set(worker_row("w", permits={"async": -1}))
+    [want] = demand_of(wide, {requirement(): WaitingTasks(9, 0)}).wants
     assert want.room == 9

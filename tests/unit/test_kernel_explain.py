@@ -11,9 +11,10 @@ from locktender.base.graph import Graph, RetryPolicy
 from locktender.base.limits import Fair, Limits, PoolRule, Rate, TagRule
 from locktender.base.model import Failure
 from locktender.kernel.entries import TaskEntry
-from locktender.kernel.explain import Reason, Typical, Until, explain_task, patience, waiting_nodes
+from locktender.kernel.explain import Reason, Typical, explain_task, waiting_nodes
 from locktender.kernel.explain_runs import explain_queued
 from locktender.kernel.scheduler import Scheduler
+from locktender.kernel.timeouts import Until, patience
 from locktender.simulate.build import (
     graph,
     items,
@@ -337,8 +338,8 @@ def test_what_a_task_waits_for_at_most():
     waiting, stranded = stage.entry(run, "m", 1), stage.entry(run, "g")
     stage.now += 100
     stage.lead.sweep(stage.now)
-    assert patience(stage.lead.lives, waiting) == [Until("queue_timeout", NOW + 700)]
-    [until] = patience(stage.lead.lives, stranded)
+    assert patience(stage.lead.lifecycle, waiting) == [Until("queue_timeout", NOW + 700)]
+    [until] = patience(stage.lead.lifecycle, stranded)
     assert until == Until("capacity", NOW + 100 + 900)
     assert "fails with capacity in" in until.text(stage.now)
 
@@ -359,4 +360,4 @@ def test_nodes_that_wait_name_what_they_wait_for():
     stage = Stage(Limits(), flow, worker=ANY)
     run = stage.submit()
     stage.end(stage.entry(run, "a"))
-    assert list(waiting_nodes(stage.lead.lives.progress[run])) == [("c", ["b"])]
+    assert list(waiting_nodes(stage.lead.lifecycle.progress[run])) == [("c", ["b"])]

@@ -51,12 +51,12 @@ def test_tasks_wait_at_the_gate_of_this_kind_and_are_told_so(kind: str):
 
 
 def kinds_explained(sim: SimWorld) -> set[str]:
-    lead = sim.conductor
+    lead = sim.scheduler
     if lead is None:
         return set()
     reasons = [
         reason
-        for entry in lead.lives.tasks.values()
+        for entry in lead.lifecycle.tasks.values()
         for reason in explain_task(lead, entry, Typical(), sim.now)
     ]
     for head in lead.ledger.heads.values():

@@ -8,6 +8,7 @@ import pytest
 from locktender.base.graph import Graph
 from locktender.base.limits import Fair, Limits, PoolRule, TagRule
 from locktender.base.states import TaskState
+from locktender.kernel.demand import eligible
 from locktender.kernel.entries import RunEntry, TaskEntry
 from locktender.kernel.ledger import Ledger
 from locktender.simulate.build import graph, items, needs, run_row, step, worker_row
@@ -59,7 +60,7 @@ def test_release_frees_pool_window_parallelism_and_permit():
     office = Office(flow)
     tasks = [office.ask(idx=idx) for idx in range(3)]
     assert office.go() == tasks[:2]
-    run, worker = office.run, office.ledger.floor.workers["w"]
+    run, worker = office.run, office.ledger.workers.by_id["w"]
     gates = [run.windows[0], run.parallel, run.by_executor["async"], office.ledger.pool("db")]
     assert [gate.used for gate in gates if gate] == [2, 2, 2, 2]
     assert worker.used == 2
@@ -111,7 +112,7 @@ def test_a_rebuild_charges_what_is_in_flight_even_above_a_lowered_limit():
         office.ledger.enter(task)
         office.ledger.hold(task)
     assert office.used == 3
-    assert office.ledger.floor.workers["w"].used == 3
+    assert office.ledger.workers.by_id["w"].used == 3
     office.tasks = 3
     office.ask()
     assert office.go() == []
@@ -316,7 +317,7 @@ def test_demand_is_what_passes_every_gate_but_the_workers():
     free = office.ask(node=1)
     assert office.go() == items_[:1]
     # One of three slots is taken: two more items could run, and the step without a pool.
-    assert sorted(task.id for task in office.ledger.eligible()) == [
+    assert sorted(task.id for task in eligible(office.ledger.task_queue)) == [
         items_[1].id,
         items_[2].id,
         free.id,

@@ -16,7 +16,7 @@ from locktender.simulate.build import worker_row
 ASYNC = Requirement("async", "download", "v1", ())
 
 
-def floor(placement: Placement, *workers: tuple[str, dict[str, Any]]) -> WorkerSet:
+def worker_set(placement: Placement, *workers: tuple[str, dict[str, Any]]) -> WorkerSet:
     made = WorkerSet(placement)
     for order, (name, options) in enumerate(workers):
         made.put(worker_row(name, **({"since": order} | options)))
@@ -24,14 +24,14 @@ def floor(placement: Placement, *workers: tuple[str, dict[str, Any]]) -> WorkerS
 
 
 def fill(
-    on: WorkerSet, count: int, skill: Requirement = ASYNC, *, offered: bool = True
+    on: WorkerSet, count: int, requirement: Requirement = ASYNC, *, offered: bool = True
 ) -> list[str]:
     placed: list[str] = []
     for _ in range(count):
-        worker = on.pick(skill)
+        worker = on.pick(requirement)
         if worker is None:
             break
-        on.take(worker, skill.executor, offered=offered)
+        on.take(worker, requirement.executor, offered=offered)
         placed.append(worker.id)
     return placed
 
@@ -42,25 +42,25 @@ def small(permits: int) -> dict[str, Any]:
 
 def test_b2_pack_fills_in_a_stable_order():
     for _ in range(3):
-        on = floor("pack", ("c", small(2)), ("a", small(2)), ("b", small(1)))
+        on = worker_set("pack", ("c", small(2)), ("a", small(2)), ("b", small(1)))
         # By age, not by name: who came first is filled first, every time.
         assert fill(on, 9) == ["c", "c", "a", "a", "b"]
 
 
 def test_b2_pack_breaks_ties_of_age_by_name():
-    on = floor("pack", ("b", small(1) | {"since": 7}), ("a", small(1) | {"since": 7}))
+    on = worker_set("pack", ("b", small(1) | {"since": 7}), ("a", small(1) | {"since": 7}))
     assert fill(on, 2) == ["a", "b"]
 
 
 def test_b2_pack_rotates_past_a_busy_worker_and_comes_back():
-    on = floor("pack", ("a", small(1)), ("b", small(3)))
+    on = worker_set("pack", ("a", small(1)), ("b", small(3)))
     assert fill(on, 2) == ["a", "b"]
     on.give_back("a", "async", offered=True)
     assert fill(on, 1) == ["a"]
 
 
 def test_b2_pack_rotates_past_a_vanished_worker():
-    on = floor("pack", ("a", small(5)), ("b", small(5)))
+    on = worker_set("pack", ("a", small(5)), ("b", small(5)))
     assert fill(on, 1) == ["a"]
     on.drop("a")
     assert fill(on, 1) == ["b"]
@@ -69,12 +69,12 @@ def test_b2_pack_rotates_past_a_vanished_worker():
 
 
 def test_spread_offers_to_the_most_free():
-    on = floor("spread", ("a", small(2)), ("b", small(4)))
+    on = worker_set("spread", ("a", small(2)), ("b", small(4)))
     assert fill(on, 9) == ["b", "b", "a", "b", "a", "b"]
 
 
 def test_d4_spread_shares_light_load_as_well():
-    on = floor("spread", ("a", small(9)), ("b", small(9)), ("c", small(9)))
+    on = worker_set("spread", ("a", small(9)), ("b", small(9)), ("c", small(9)))
     placed: list[str] = []
     for _ in range(30):
         # One at a time: every worker is always equally free.
@@ -85,14 +85,14 @@ def test_d4_spread_shares_light_load_as_well():
 
 
 def test_affinity_is_a_preference():
-    on = floor("pack", ("a", small(5)), ("b", small(1)))
+    on = worker_set("pack", ("a", small(5)), ("b", small(1)))
     liked = on.pick(ASYNC, prefer="b")
     assert liked is not None
     assert liked.id == "b"
 
 
 def test_d8_the_worker_of_an_affinity_is_remembered_within_bounds():
-    on = floor("spread", ("a", {}), ("b", {}))
+    on = worker_set("spread", ("a", {}), ("b", {}))
     for number in range(MAX_AFFINITIES):
         on.prefer(f"key-{number}", "a")
     on.prefer("key-0", "b")  # asked for again: it is not the oldest any more
@@ -105,7 +105,7 @@ def test_d8_the_worker_of_an_affinity_is_remembered_within_bounds():
 
 @pytest.mark.parametrize("prefer", ["b", "gone", None])
 def test_affinity_is_never_a_queue(prefer: str | None):
-    on = floor("pack", ("a", small(5)), ("b", small(0)))
+    on = worker_set("pack", ("a", small(5)), ("b", small(0)))
     other = on.pick(ASYNC, prefer=prefer)
     assert other is not None
     assert other.id == "a"
@@ -121,7 +121,7 @@ def test_affinity_is_never_a_queue(prefer: str | None):
     ],
 )
 def test_labels_must_match_all_of_them(needs: tuple[tuple[str, str], ...], expected: str | None):
-    on = floor(
+    on = worker_set(
         "pack",
         ("plain", {}),
         ("gpu", {"labels": {"gpu": "a100"}}),
@@ -132,7 +132,7 @@ def test_labels_must_match_all_of_them(needs: tuple[tuple[str, str], ...], expec
 
 
 def test_a_task_goes_only_where_its_step_is_known_in_its_version():
-    on = floor(
+    on = worker_set(
         "pack",
         ("old", {"steps": {"download": "v0"}}),
         ("other", {"steps": {"index": "v1"}}),
@@ -143,7 +143,7 @@ def test_a_task_goes_only_where_its_step_is_known_in_its_version():
 
 
 def test_permits_are_per_executor_and_in_total():
-    on = floor("pack", ("a", {"permits": {"async": 3, "thread": 2}, "total": 4}))
+    on = worker_set("pack", ("a", {"permits": {"async": 3, "thread": 2}, "total": 4}))
     thread = Requirement("thread", "s", "", ())
     assert fill(on, 9) == ["a"] * 3
     assert fill(on, 9, thread) == ["a"]
@@ -151,58 +151,58 @@ def test_permits_are_per_executor_and_in_total():
 
 
 def test_unlimited_permits_are_bounded_by_the_claim():
-    on = floor("pack", ("a", {"permits": {"async": -1}, "claim": 7}))
+    on = worker_set("pack", ("a", {"permits": {"async": -1}, "claim": 7}))
     assert len(fill(on, 100)) == 7
 
 
 def test_claim_bounds_offers_that_are_not_answered():
-    on = floor("pack", ("a", {"permits": {"async": 10}, "claim": 2}))
+    on = worker_set("pack", ("a", {"permits": {"async": 10}, "claim": 2}))
     assert fill(on, 9) == ["a", "a"]
     on.answered("a")
     # Accepted: it holds a permit and no longer counts against the claim.
     assert fill(on, 9) == ["a"]
-    assert on.workers["a"].used == 3
+    assert on.by_id["a"].used == 3
 
 
 def test_a_worker_in_this_process_has_no_open_offers():
-    on = floor("pack", ("a", {"permits": {"async": 10}, "claim": 2}))
+    on = worker_set("pack", ("a", {"permits": {"async": 10}, "claim": 2}))
     assert len(fill(on, 9, offered=False)) == 9
 
 
 def test_a_draining_worker_gets_nothing_more():
-    on = floor("pack", ("a", {"draining": True}), ("b", {}))
+    on = worker_set("pack", ("a", {"draining": True}), ("b", {}))
     assert fill(on, 1) == ["b"]
 
 
 def test_b2_a_worker_that_describes_itself_anew_keeps_what_it_holds():
-    on = floor("pack", ("a", small(2)))
+    on = worker_set("pack", ("a", small(2)))
     fill(on, 2)
-    row = on.workers["a"].row
+    row = on.by_id["a"].row
     on.put(msgspec.structs.replace(row, permits={"async": 3}))
     assert fill(on, 9) == ["a"]
 
 
 def test_a_worker_that_gains_an_executor_is_asked_at_once():
-    on = floor("pack", ("a", small(0)))
+    on = worker_set("pack", ("a", small(0)))
     assert on.pick(ASYNC) is None
-    on.put(msgspec.structs.replace(on.workers["a"].row, permits={"async": 1}))
+    on.put(msgspec.structs.replace(on.by_id["a"].row, permits={"async": 1}))
     assert fill(on, 9) == ["a"]
 
 
 def test_a_free_permit_concerns_the_stations_that_could_use_it():
-    on = floor("pack", ("a", {"permits": {"async": 1, "thread": 1}}))
+    on = worker_set("pack", ("a", {"permits": {"async": 1, "thread": 1}}))
     thread = Requirement("thread", "s", "", ())
     stations = [on.gate(ASYNC), on.gate(thread)]
-    assert on.waiting_for(on.workers["a"], "async") == []
+    assert on.waiting_for(on.by_id["a"], "async") == []
     for station in stations:
         station.parked[1] = [((0, 0, 0, 0), 0, None)]  # type: ignore[list-item]
-    assert on.waiting_for(on.workers["a"], "async") == [stations[0]]
-    assert on.waiting_for(on.workers["a"], None) == stations
+    assert on.waiting_for(on.by_id["a"], "async") == [stations[0]]
+    assert on.waiting_for(on.by_id["a"], None) == stations
 
 
 def test_d4_what_a_worker_claims_does_not_make_it_seem_busy():
     """The leader's own worker claims without bound, another 50 at a time: both have 100 permits free."""
-    on = floor("spread", ("own", {"claim": -1}), ("other", {"claim": 50}))
+    on = worker_set("spread", ("own", {"claim": -1}), ("other", {"claim": 50}))
     assert sorted(fill(on, 4)) == ["other", "other", "own", "own"]
 
 
@@ -214,12 +214,12 @@ def test_a_leaders_own_worker_is_given_no_more_in_all_than_it_claims():
     for _ in range(4):
         on.give_back("own", "async", offered=False)
     assert len(fill(on, 9, offered=False)) == 2
-    on.put(msgspec.structs.replace(on.workers["own"].row, claim=7))
+    on.put(msgspec.structs.replace(on.by_id["own"].row, claim=7))
     assert len(fill(on, 9, offered=False)) == 1
 
 
 def test_d4_who_joins_late_is_not_given_all_that_comes_one_at_a_time():
-    on = floor("spread", ("a", small(9)), ("b", small(9)))
+    on = worker_set("spread", ("a", small(9)), ("b", small(9)))
     for _ in range(50):
         [name] = fill(on, 1)
         on.give_back(name, "async", offered=True)
@@ -239,5 +239,5 @@ def test_d4_who_joins_late_is_not_given_all_that_comes_one_at_a_time():
 def test_d6_under_pressure_a_part_of_the_permits_is_used_of_each_kind_and_in_total(
     permits: int, total: int, expected: int
 ):
-    on = floor("spread", ("a", {"permits": {"async": permits}, "total": total, "share": 50}))
+    on = worker_set("spread", ("a", {"permits": {"async": permits}, "total": total, "share": 50}))
     assert len(fill(on, 20)) == expected

@@ -69,7 +69,7 @@ def test_e5_slots_of_what_was_handed_back_stay_taken_only_where_its_worker_was_l
     assert [order.task for order in first.commit.orders] == ([] if lost else [TASK])
     later = lead.cycle(died + LEASE)
     assert [order.task for order in later.commit.orders] == ([TASK] if lost else [])
-    assert lead.lives.tasks[TASK].abandons == 0
+    assert lead.lifecycle.tasks[TASK].abandons == 0
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_b7_what_was_only_offered_keeps_its_age_and_its_clock(
         requested_at=NOW, scheduled_at=NOW + 10, started_at=started_at, ended_at=NOW + 30,
         eligible_at=NOW + 1,
     )  # fmt: skip
-    entry = _taken_up(row, NOW + 1_000).lives.tasks[TASK]
+    entry = _taken_up(row, NOW + 1_000).lifecycle.tasks[TASK]
 
     expected = (NOW, NOW + 1) if goes_on_waiting else (NOW + 1_000, 0)
     assert (entry.requested_at, entry.eligible_at) == expected

@@ -63,7 +63,7 @@ def test_d4_beside_another_the_leaders_own_worker_gets_offers():
     cycle = lead.cycle(NOW)
     assert cycle.starts == []
     assert {order.worker for order in cycle.commit.orders} == {"own", "other"}
-    assert {entry.state for entry in lead.lives.tasks.values()} == {TaskState.SCHEDULED}
+    assert {entry.state for entry in lead.lifecycle.tasks.values()} == {TaskState.SCHEDULED}
 
 
 @pytest.mark.parametrize("change", [{"draining": True}, {"steps": {}}, {"labels": {}}])

@@ -16,7 +16,7 @@ from locktender.base.changes import End
 from locktender.base.model import WorkerRow
 from locktender.base.states import TaskState
 from locktender.engine import Engine
-from locktender.observe.metrics import MOST_STEPS, Metrics
+from locktender.observe.metrics import MAX_STEP_LABELS, Metrics
 from locktender.observe.prometheus import Exposition
 from locktender.store.protocol import Beat, Finish
 
@@ -107,15 +107,15 @@ def test_durations_are_a_histogram_per_step():
 def test_names_of_steps_cannot_fill_the_memory():
     metrics = Metrics()
     metrics.describe = lambda: WorkerRow("w", "h", 1, "0", {}, -1, 0)
-    for number in range(10 * MOST_STEPS):
+    for number in range(10 * MAX_STEP_LABELS):
         metrics.task_ended(f"step {number}", "completed", 10)
         metrics.held_loop(f"step {number}")
     found = read(metrics)
-    assert found("worker_tasks_completed_total", state="completed") == 10 * MOST_STEPS
-    assert found("worker_task_duration_seconds_count", step="other") == 9 * MOST_STEPS
-    assert found("worker_loop_blocked_total", step="other") == 9 * MOST_STEPS
+    assert found("worker_tasks_completed_total", state="completed") == 10 * MAX_STEP_LABELS
+    assert found("worker_task_duration_seconds_count", step="other") == 9 * MAX_STEP_LABELS
+    assert found("worker_loop_blocked_total", step="other") == 9 * MAX_STEP_LABELS
     assert found("worker_loop_blocked_total", step="step 3") == 1
-    assert len(metrics.tasks) == len(metrics.loop_blocked) == MOST_STEPS + 1
+    assert len(metrics.tasks) == len(metrics.loop_blocked) == MAX_STEP_LABELS + 1
 
 
 def test_a_task_costs_next_to_nothing():

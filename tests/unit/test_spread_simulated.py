@@ -13,7 +13,8 @@ import pytest
 
 from locktender.base.clock import MILLISECOND
 from locktender.simulate.build import graph, items, numbers
-from locktender.simulate.world import Behaviour, SimWorld
+from locktender.simulate.workers import Behaviour
+from locktender.simulate.world import SimWorld
 
 BODY_US = 20 * MILLISECOND
 LATENCY_US = 15 * MILLISECOND

@@ -84,14 +84,14 @@ class AsyncPools:
     async def list(self) -> PoolInfos:
         """Every pool that was set, or that an active task needs, with its use at this moment."""
         self._core.guard.check()
-        conductor, snapshot = await rebuild(self._core.store)
+        scheduler, snapshot = await rebuild(self._core.store)
         used: dict[str, int] = {}
         waiting: dict[str, int] = {}
-        for entry in conductor.lives.tasks.values():
+        for entry in scheduler.lifecycle.tasks.values():
             if entry.state == TaskState.REQUESTED:
                 for pool, _ in entry.pools:
                     waiting[pool] = waiting.get(pool, 0) + 1
-        for pool, (gate, *_) in conductor.ledger.slot_gates.items():
+        for pool, (gate, *_) in scheduler.ledger.slot_gates.items():
             used[pool] = gate.used
         sources = {row.name: _source(row) for row in snapshot.limit_rows if row.kind == "pool"}
         names = sources.keys() | waiting.keys() | {pool for pool, n in used.items() if n}

@@ -1,11 +1,12 @@
-"""The journal of a cycle: changes and rows gather here and leave as one commit.
+"""Collects the changes and rows of one cycle and returns them as one commit.
 
-Events are written in three parts: what was freed, what was granted, what was
-found waiting. A ceiling then holds at every prefix of the history, and not
-only at the end of each commit.
+Events are written in three parts: freed, granted, found waiting. So a limit
+holds at every prefix of the history, not only at the end of each commit.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -15,6 +16,26 @@ from locktender.base.states import HOLDING, TaskState
 from locktender.kernel.entries import TaskEntry
 
 _dump = msgspec.json.Encoder().encode
+
+
+@dataclass(slots=True)
+class Cycle:
+    """What a cycle decided. Nothing of it may be acted on before `commit` is written."""
+
+    commit: Commit
+    starts: list[TaskEntry] = field(default_factory=list[TaskEntry])
+    """Tasks of the worker in this process: accepted with this very commit."""
+    stops: list[tuple[int, int, str]] = field(default_factory=list[tuple[int, int, str]])
+    """(task, token, reason) of local tasks to be stopped."""
+    withdrawals: list[tuple[int, int, str]] = field(default_factory=list[tuple[int, int, str]])
+    """(task, token, to) of offers to take back; whoever races for them is settled by the store."""
+    ended: list[int] = field(default_factory=list[int])
+    """Runs that have ended."""
+    unfinished: bool = False
+    """There is more to do at once: the budget was spent."""
+    next_wake: int | None = None
+    found_waiting: dict[str, int] = field(default_factory=dict[str, int])
+    """Gate → lanes newly found blocked, for the cycle's summary line."""
 
 
 class CommitBuilder:
@@ -45,18 +66,18 @@ class CommitBuilder:
         self.cycles += 1
         return self.cycles
 
-    def granting(self) -> None:
+    def begin_grants(self) -> None:
         """From here on the cycle only grants: everything it could free has been freed."""
         self._part = self._granted
 
-    def tell(self, run: int, change: Change) -> None:
+    def record(self, run: int, change: Change) -> None:
         changes = self._part.get(run)
         if changes is None:
             self._part[run] = [change]
         else:
             changes.append(change)
 
-    def tell_wait(self, run: int, change: Change) -> None:
+    def record_wait(self, run: int, change: Change) -> None:
         self._waiting.setdefault(run, []).append(change)
 
     def add(self, entry: TaskEntry, value: bytes) -> None:

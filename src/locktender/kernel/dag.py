@@ -12,7 +12,6 @@ condition (nothing is wrong) and because something it needs failed (*tainted*).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from heapq import heappop, heappush
 
 import msgspec
@@ -43,19 +42,6 @@ def _whole_needs(node: Node, source: int | None) -> frozenset[int]:
     if source is None:
         return frozenset(needs_of(node))
     return frozenset(needs_of(msgspec.structs.replace(node, over=None)))
-
-
-def looked_into(graph: Graph) -> frozenset[int]:
-    """Nodes whose output is read here (mapped over, tested, keyed by): their blobs must be fetched first."""
-    found: set[int] = set()
-    for node in graph.nodes:
-        for template in templates(node):
-            for ref in outputs(template):
-                if ref.path or template is node.over or node.when is not None or node.pools:
-                    found.add(ref.node)
-    if graph.result is not None:
-        found |= {ref.node for ref in outputs(graph.result) if ref.path}
-    return frozenset(found)
 
 
 class RunGraph:
@@ -458,21 +444,3 @@ class RunGraph:
 
 
 _failure = msgspec.json.Decoder(Failure).decode
-
-
-def undone_by_clean_up(graph: Graph, completed: AbstractSet[int]) -> frozenset[int]:
-    """Nodes that a retry runs again although they completed, given the nodes of which every task completed.
-
-    A clean-up (`run_if="always"`) has removed what it was given: what made that, everything
-    that follows from it, and the clean-up itself are done once more.
-    """
-    undone: set[int] = set()
-    for index, node in enumerate(graph.nodes):
-        if node.run_if == "always" and index in completed:
-            undone.add(index)
-            undone |= {ref.node for each in templates(node) for ref in outputs(each)}
-    # Nodes stand in the order of their calls: what a node needs comes before it.
-    for index, node in enumerate(graph.nodes):
-        if not undone.isdisjoint(needs_of(node)):
-            undone.add(index)
-    return frozenset(undone)

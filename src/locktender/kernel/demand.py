@@ -1,22 +1,24 @@
-"""Demand: the tasks that pass every gate but the worker's, and what they ask of one.
+"""Demand: the tasks that pass every gate but the worker's, and what they need from a worker.
 
-Only this is told to whoever could start more workers: a task behind any other
-gate would not run on a new one either.
+Provisioners get only these: a task behind another gate would not run on a new worker either.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import msgspec
 
+from locktender.kernel.admission import AdmissionQueue
+from locktender.kernel.entries import TaskEntry
+from locktender.kernel.gates.protocol import Gate, Key, Lane
 from locktender.kernel.gates.worker import Requirement
 from locktender.kernel.placement import Worker, WorkerSet
 
 
 class WaitingTasks(NamedTuple):
-    """How many tasks of one skill lack only a worker, and since when the first of them does."""
+    """How many tasks with one requirement lack only a worker, and since when the first of them does."""
 
     tasks: int
     since: int
@@ -39,7 +41,7 @@ class Want(msgspec.Struct, frozen=True):
     """What these will take by themselves in a moment: free permits not on offer yet, or not answered for."""
 
     @property
-    def skill(self) -> Requirement:
+    def requirement(self) -> Requirement:
         return Requirement(self.executor, self.step, self.signature, self.needs)
 
 
@@ -62,25 +64,55 @@ class Demand(msgspec.Struct, frozen=True):
         return found
 
 
-def demand_of(floor: WorkerSet, waiting: Mapping[Requirement, WaitingTasks]) -> Demand:
+def eligible(queue: AdmissionQueue[TaskEntry]) -> Iterator[TaskEntry]:
+    """Waiting tasks that pass every gate but the worker's, all at once: the demand for workers."""
+    extra: dict[Gate, int] = {}
+    waiting = [lane for lane in queue.lanes.values() if lane.parked_at is lane.worker_gate]
+    ordered: list[tuple[Key, Lane[TaskEntry]]] = []
+    for lane in waiting:
+        head = lane.head()
+        if head is not None:
+            ordered.append((queue.key(lane, head), lane))
+    ordered.sort(key=lambda each: each[0])
+    for _, lane in ordered:
+        room = len(lane)
+        for gate in lane.gates:
+            room = min(room, gate.room - extra.get(gate, 0))
+        for pool, slots in lane.slots:
+            room = min(room, (pool.room - extra.get(pool, 0)) // slots)
+        if room <= 0:
+            continue
+        for gate in lane.gates:
+            extra[gate] = extra.get(gate, 0) + room
+        for pool, slots in lane.slots:
+            extra[pool] = extra.get(pool, 0) + room * slots
+        members = list(lane.live.values())
+        if room < len(members):
+            members = sorted(members, key=lambda task: (task.rank, task.id))[:room]
+        yield from members
+
+
+def demand_of(worker_set: WorkerSet, waiting: Mapping[Requirement, WaitingTasks]) -> Demand:
     wants: list[Want] = []
-    for skill, (tasks, since) in waiting.items():
-        matching = [worker for worker in floor.matching(skill) if not worker.row.draining]
-        room = sum(_room(worker, skill.executor) for worker in matching)
+    for requirement, (tasks, since) in waiting.items():
+        matching = [
+            worker for worker in worker_set.matching(requirement) if not worker.row.draining
+        ]
+        room = sum(_room(worker, requirement.executor) for worker in matching)
         wants.append(
             Want(
-                skill.executor,
-                skill.needs,
-                skill.step,
-                skill.signature,
+                requirement.executor,
+                requirement.needs,
+                requirement.step,
+                requirement.signature,
                 tasks,
                 since,
                 len(matching),
                 min(room, tasks),
             )
         )
-    wants.sort(key=lambda want: (want.since, want.skill))
-    return Demand(sum(want.tasks for want in wants), tuple(wants), len(floor.workers))
+    wants.sort(key=lambda want: (want.since, want.requirement))
+    return Demand(sum(want.tasks for want in wants), tuple(wants), len(worker_set.by_id))
 
 
 def _room(worker: Worker, executor: str) -> int:

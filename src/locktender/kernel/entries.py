@@ -1,4 +1,4 @@
-"""Runs and tasks as the ledger holds them: a queued run at hand, an executing run, a task that waits or runs."""
+"""Entries of the ledger: a queued run, an executing run, a task that waits or runs."""
 
 from __future__ import annotations
 

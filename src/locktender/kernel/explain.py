@@ -21,19 +21,24 @@ from locktender.base.model import Stubborn
 from locktender.base.states import HOLDING, TaskState
 from locktender.kernel.dag import RunGraph
 from locktender.kernel.entries import TaskEntry
-from locktender.kernel.explain_workers import bound_by_total, misfit, no_room, seats
+from locktender.kernel.explain_workers import (
+    bound_by_total,
+    misfit,
+    no_room,
+    seats,
+    stubborn_by_token,
+)
 from locktender.kernel.gate_names import counted
 from locktender.kernel.gates.pool import PoolGate
 from locktender.kernel.gates.protocol import Block, Gate, Lane
 from locktender.kernel.gates.rate import RateGate
 from locktender.kernel.gates.worker import WorkerGate
-from locktender.kernel.lifecycle import Lifecycle
 from locktender.kernel.node_state import Phase
 from locktender.kernel.placement import HOLD, Worker
-from locktender.kernel.queue_position import QueueGroup, QueuePosition, Told
+from locktender.kernel.queue_position import Precision, QueueGroup, QueuePosition
 from locktender.kernel.scheduler import Scheduler
 
-MOST_HOLDERS = 20
+MAX_HOLDERS_SHOWN = 20
 
 
 class Holder(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -62,7 +67,7 @@ class Reason(msgspec.Struct, frozen=True, omit_defaults=True):
     need: int = 1
     ahead: int = 0
     """How many waiters go first at the same gate if nobody else comes."""
-    ahead_is: Told = "exact"
+    ahead_is: Precision = "exact"
     """How `ahead` is meant: fair turns may not be known for certain, a long line not counted to its end."""
     holders: tuple[Holder, ...] = ()
     more_holders: int = 0
@@ -82,7 +87,7 @@ class Typical(msgspec.Struct, frozen=True):
 
 
 def explain_task(
-    conductor: Scheduler, entry: TaskEntry, typical: Typical, now: int
+    scheduler: Scheduler, entry: TaskEntry, typical: Typical, now: int
 ) -> list[Reason]:
     """Every gate that blocks a requested task; empty when it starts with the next cycle."""
     if entry.state != TaskState.REQUESTED:
@@ -92,7 +97,7 @@ def explain_task(
         wait = entry.not_before - now
         text = f"back-off after attempt {entry.attempt}: {_seconds(wait)} left"
         reasons.append(Reason("back_off", text, estimate_us=wait))
-    ledger = conductor.ledger
+    ledger = scheduler.ledger
     if (first := ledger.turn_of(entry)) is not entry:
         text = f"its flow is sequential: item {first.idx} has not ended"
         holder = Holder(first.run.row.id, first.id, first.spec.name, since=first.started_at)
@@ -102,11 +107,11 @@ def explain_task(
         return reasons
     usual = typical.step_us.get(entry.spec.step)
     reasons += [
-        TASK_TEXTS[block.gate.kind](conductor, entry, block, usual, now)
-        for block in ledger.board.blocks(lane, entry, now)
+        TASK_TEXTS[block.gate.kind](scheduler, entry, block, usual, now)
+        for block in ledger.task_queue.blocks(lane, entry, now)
     ]
     if reasons:
-        reasons += turn_reason(_sharing(conductor, entry, lane))
+        reasons += turn_reason(_sharing(scheduler, entry, lane))
     return reasons
 
 
@@ -114,14 +119,14 @@ def turn_reason(line: QueuePosition) -> list[Reason]:
     """A turn blocks nobody, but says who is next when a gate opens."""
     if line.fair is None or not line.shared:
         return []
-    return [Reason(f"fair:{line.fair.key}", line.text, ahead=line.ahead, ahead_is=line.told)]
+    return [Reason(f"fair:{line.fair.key}", line.text, ahead=line.ahead, ahead_is=line.precision)]
 
 
-def _sharing(conductor: Scheduler, entry: TaskEntry, lane: Lane[TaskEntry]) -> QueuePosition:
+def _sharing(scheduler: Scheduler, entry: TaskEntry, lane: Lane[TaskEntry]) -> QueuePosition:
     """Who takes turns with a task at any of its pools, or for a worker."""
     pools = {gate.name for gate, _ in lane.needs}
     return _line(
-        conductor,
+        scheduler,
         entry,
         lambda other: (
             other.worker_gate is lane.worker_gate
@@ -131,16 +136,16 @@ def _sharing(conductor: Scheduler, entry: TaskEntry, lane: Lane[TaskEntry]) -> Q
 
 
 def _line(
-    conductor: Scheduler, entry: TaskEntry, beside: Callable[[Lane[TaskEntry]], bool]
+    scheduler: Scheduler, entry: TaskEntry, beside: Callable[[Lane[TaskEntry]], bool]
 ) -> QueuePosition:
     """Who goes before a task of those in lanes `beside` it.
 
     Turns move with every start, wherever it is, and are not stored: a number of tasks is only about right.
     """
-    board = conductor.ledger.board
+    queue = scheduler.ledger.task_queue
     own = (entry.rank, entry.id)
     groups: list[QueueGroup] = []
-    for lane in board.lanes.values() if entry.lane is not None else ():
+    for lane in queue.lanes.values() if entry.lane is not None else ():
         if not beside(lane):
             continue
         waiting: Counter[int] = Counter()
@@ -150,11 +155,11 @@ def _line(
             older[task.rank[0]] += (task.rank, task.id) < own
         groups += [QueueGroup(lane.fair, rank, waiting[rank], older[rank]) for rank in waiting]
     value = None if entry.lane is None else entry.lane.fair
-    return QueuePosition(board.turns, value, entry.rank[0], groups, known=False)
+    return QueuePosition(queue.turns, value, entry.rank[0], groups, known=False)
 
 
 def _pool(
-    conductor: Scheduler, entry: TaskEntry, block: Block, usual: int | None, now: int
+    scheduler: Scheduler, entry: TaskEntry, block: Block, usual: int | None, now: int
 ) -> Reason:
     pool, slots = block.gate, block.need
     if block.never:
@@ -167,7 +172,7 @@ def _pool(
     elif block.reason == "reserved":
         text = _reserved(block)
     else:
-        return _full(conductor, entry, block, usual, now)
+        return _full(scheduler, entry, block, usual, now)
     return Reason(block.name, text, block.used, block.limit, slots, never=block.never)
 
 
@@ -180,7 +185,7 @@ def _reserved(block: Block) -> str:
 
 
 def _rate(
-    conductor: Scheduler, entry: TaskEntry, block: Block, _usual: int | None, now: int
+    scheduler: Scheduler, entry: TaskEntry, block: Block, _usual: int | None, now: int
 ) -> Reason:
     """How much of the burst is spent, when it lets the next ones pass, and those before it first."""
     gate, slots = block.gate, block.need
@@ -192,7 +197,7 @@ def _rate(
     if block.reason == "reserved":
         return Reason(block.name, _reserved(block), block.used, block.limit, slots)
     wait = (block.until or now) - now
-    line = _ahead(conductor, entry, gate)
+    line = _ahead(scheduler, entry, gate)
     text = (
         f"pool {gate.name}: rate {rate.count} per {spoken(rate.per_us)}, {block.used} of {rate.burst}"
         f" at once spent, the next goes in {_seconds(wait)}"
@@ -204,30 +209,30 @@ def _rate(
         block.limit,
         slots,
         line.ahead,
-        line.told,
+        line.precision,
         estimate_us=wait + line.ahead * slots * rate.per_us // rate.count,
     )
 
 
 def _full(
-    conductor: Scheduler, entry: TaskEntry, block: Block, usual: int | None, now: int
+    scheduler: Scheduler, entry: TaskEntry, block: Block, usual: int | None, now: int
 ) -> Reason:
     gate, need = block.gate, block.need
     tasks = [
         task
-        for run in conductor.ledger.runs.values()
+        for run in scheduler.ledger.runs.values()
         for task in run.tasks.values()
         if task.state in HOLDING and _uses(task, gate)
     ]
     tasks.sort(key=lambda task: task.started_at or task.scheduled_at)
-    stubborn = stubborn_by_token(conductor)
+    stubborn = stubborn_by_token(scheduler.ledger.workers.by_id.values())
     holders = [_holder(task, gate, stubborn.get(task.token)) for task in tasks]
     dead = [
-        Holder(_run_id(conductor, run_of(task)), task, "", slots, until, worker, dead=True)
-        for (task, _, pool), (slots, until, worker) in conductor.ledger.lingering.items()
+        Holder(_run_id(scheduler, run_of(task)), task, "", slots, until, worker, dead=True)
+        for (task, _, pool), (slots, until, worker) in scheduler.ledger.lingering.items()
         if isinstance(gate, PoolGate) and pool == gate.name
     ]
-    line = _ahead(conductor, entry, gate)
+    line = _ahead(scheduler, entry, gate)
     everyone = dead + holders
     return Reason(
         block.name,
@@ -236,9 +241,9 @@ def _full(
         gate.limit,
         need,
         line.ahead,
-        line.told,
-        tuple(everyone[:MOST_HOLDERS]),
-        max(0, len(everyone) - MOST_HOLDERS),
+        line.precision,
+        tuple(everyone[:MAX_HOLDERS_SHOWN]),
+        max(0, len(everyone) - MAX_HOLDERS_SHOWN),
         wait_for(
             [now - each.since for each in holders], usual, line.ahead, (gate.used, gate.limit), need
         ),
@@ -258,8 +263,8 @@ def _holder(task: TaskEntry, gate: Gate, stubborn: Stubborn | None) -> Holder:
     )
 
 
-def _run_id(conductor: Scheduler, seq: int) -> str:
-    run = conductor.ledger.runs.get(seq)
+def _run_id(scheduler: Scheduler, seq: int) -> str:
+    run = scheduler.ledger.runs.get(seq)
     return f"number {seq}" if run is None else run.row.id
 
 
@@ -280,9 +285,9 @@ def _uses(task: TaskEntry, gate: Gate) -> int:
     )
 
 
-def _ahead(conductor: Scheduler, entry: TaskEntry, gate: Gate) -> QueuePosition:
+def _ahead(scheduler: Scheduler, entry: TaskEntry, gate: Gate) -> QueuePosition:
     return _line(
-        conductor,
+        scheduler,
         entry,
         lambda lane: (
             any(each is gate for each in lane.gates) or any(each is gate for each, _ in lane.needs)
@@ -291,43 +296,52 @@ def _ahead(conductor: Scheduler, entry: TaskEntry, gate: Gate) -> QueuePosition:
 
 
 def _worker(
-    conductor: Scheduler, entry: TaskEntry, block: Block, usual: int | None, now: int
+    scheduler: Scheduler, entry: TaskEntry, block: Block, usual: int | None, now: int
 ) -> Reason:
     station = block.gate
     assert isinstance(station, WorkerGate)  # noqa: S101
-    skill = station.requirement
+    requirement = station.requirement
     # A process that holds slots for code of its own is a worker by its rows, but runs no step.
     workers = [
         worker
-        for worker in conductor.ledger.floor.workers.values()
-        if skill.executor in worker.row.permits or HOLD not in worker.row.permits
+        for worker in scheduler.ledger.workers.by_id.values()
+        if requirement.executor in worker.row.permits or HOLD not in worker.row.permits
     ]
-    matching = {worker.id: worker for worker in workers if worker.fits(skill)}
+    matching = {worker.id: worker for worker in workers if worker.fits(requirement)}
     several = list(matching.values())
     # Whoever is in its way: on the same workers, in the same kind of permit, or in any where the total bounds.
-    by_total = {each.id for each in several if bound_by_total(each, skill.executor)}
+    by_total = {each.id for each in several if bound_by_total(each, requirement.executor)}
     running = [
         task
-        for run in conductor.ledger.runs.values()
+        for run in scheduler.ledger.runs.values()
         for task in run.tasks.values()
         if task.state == TaskState.RUNNING
         and task.worker in matching
-        and (task.spec.executor == skill.executor or task.worker in by_total)
+        and (task.spec.executor == requirement.executor or task.worker in by_total)
     ]
     if not workers:
         text = "no worker is connected"
     elif not matching:
-        text = misfit(workers, skill)
+        text = misfit(workers, requirement)
     else:
-        told = stubborn_by_token(conductor)
-        text = no_room(several, skill.executor, sum(task.token in told for task in running))
+        stubborn = stubborn_by_token(scheduler.ledger.workers.by_id.values())
+        text = no_room(
+            several, requirement.executor, sum(task.token in stubborn for task in running)
+        )
     offers = f"; {counted(entry.offers, 'offer')} so far" if entry.offers else ""
-    line = _line_for_worker(conductor, entry, station, several, now)
-    permits, busy = sum(seats(worker, skill.executor) for worker in several), len(running)
+    line = _line_for_worker(scheduler, entry, station, several, now)
+    permits, busy = sum(seats(worker, requirement.executor) for worker in several), len(running)
     elapsed = [now - task.started_at for task in running]
     estimate = wait_for(elapsed, usual, line.ahead, (busy, permits)) if matching else None
     return Reason(
-        block.name, text + offers, busy, permits, 1, line.ahead, line.told, estimate_us=estimate
+        block.name,
+        text + offers,
+        busy,
+        permits,
+        1,
+        line.ahead,
+        line.precision,
+        estimate_us=estimate,
     )
 
 
@@ -341,17 +355,11 @@ TASK_TEXTS: Final[dict[str, Callable[[Scheduler, TaskEntry, Block, int | None, i
 """How `why` explains a block, by the kind of its gate."""
 
 
-def stubborn_by_token(conductor: Scheduler) -> dict[int, Stubborn]:
-    """Attempts that were told to stop and still run, as their workers said last."""
-    workers = conductor.ledger.floor.workers.values()
-    return {each.token: each for worker in workers for each in worker.row.stubborn}
-
-
 def _line_for_worker(
-    conductor: Scheduler, entry: TaskEntry, station: WorkerGate, matching: list[Worker], now: int
+    scheduler: Scheduler, entry: TaskEntry, station: WorkerGate, matching: list[Worker], now: int
 ) -> QueuePosition:
     """Who waits for the same permits of the same workers, of whatever step, and for nothing else."""
-    board = conductor.ledger.board
+    queue = scheduler.ledger.task_queue
     executor = station.requirement.executor
     known: dict[WorkerGate, bool] = {station: True}
 
@@ -367,9 +375,9 @@ def _line_for_worker(
             return True
         gate = lane.worker_gate
         head = lane.head() if isinstance(gate, WorkerGate) and shares(gate) else None
-        return head is not None and not any(board.blocks(lane, head, now, worker=False))
+        return head is not None and not any(queue.blocks(lane, head, now, worker=False))
 
-    return _line(conductor, entry, beside)
+    return _line(scheduler, entry, beside)
 
 
 def wait_for(
@@ -411,36 +419,3 @@ def waiting_nodes(progress: RunGraph) -> Iterable[tuple[str, list[str]]]:
             and (step.index in other.dependents or step.index in other.followers)
         ]
         yield step.node.name, names
-
-
-UNKNOWN_US = 0
-"""The dispatch deadline of a step that has none of its own: whoever leads has that setting."""
-
-
-class Until(msgspec.Struct, frozen=True):
-    """When a waiter ends without having started, and as what."""
-
-    kind: str
-    """`queue_timeout`, `capacity` (the dispatch deadline), or `deadline` of the whole run."""
-    at: int
-
-    def text(self, now: int) -> str:
-        left = spoken(max(0, self.at - now))
-        match self.kind:
-            case "capacity":
-                return f"fails with capacity in {left} unless a worker takes it"
-            case "deadline":
-                return f"ends timed_out in {left} unless it has ended by then"
-            case _:
-                return f"fails with {self.kind} in {left} unless it has started"
-
-
-def patience(lives: Lifecycle, entry: TaskEntry) -> list[Until]:
-    """What ends the wait of a requested task. The clock for a worker runs once all other gates were passed."""
-    found: list[Until] = []
-    timeout, deadline = lives.queue_timeout_of(entry), lives.dispatch_deadline_of(entry)
-    if timeout is not None:
-        found.append(Until("queue_timeout", entry.requested_at + timeout))
-    if entry.eligible_at and deadline != UNKNOWN_US:
-        found.append(Until("capacity", entry.eligible_at + deadline))
-    return found

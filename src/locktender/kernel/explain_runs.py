@@ -1,4 +1,4 @@
-"""Why a queued run does not start: every gate of the queue that blocks it now, and who goes before it."""
+"""Why a queued run does not start: every gate that blocks it now, and how many runs start before it."""
 
 from __future__ import annotations
 
@@ -9,15 +9,22 @@ import msgspec
 
 from locktender.base.limits import Limits
 from locktender.kernel.entries import QueuedRun
-from locktender.kernel.explain import MOST_HOLDERS, Holder, Reason, Typical, turn_reason, wait_for
+from locktender.kernel.explain import (
+    MAX_HOLDERS_SHOWN,
+    Holder,
+    Reason,
+    Typical,
+    turn_reason,
+    wait_for,
+)
 from locktender.kernel.gates.protocol import UNBOUNDED, Block, Gate, Lane
 from locktender.kernel.ledger import Ledger
-from locktender.kernel.queue_position import QueuePosition, Told
+from locktender.kernel.queue_position import Precision, QueuePosition
 from locktender.kernel.scheduler import Scheduler
 
 
 def explain_queued(
-    conductor: Scheduler,
+    scheduler: Scheduler,
     head: QueuedRun,
     typical: Typical,
     line: QueuePosition,
@@ -30,7 +37,7 @@ def explain_queued(
     line        who goes before it
     replaced    the id of the run it waits for, where the caller knows it
     """
-    ledger = conductor.ledger
+    ledger = scheduler.ledger
     row = head.row
     reasons: list[Reason] = []
     if row.waits_for is not None and head.lane is None:
@@ -41,26 +48,28 @@ def explain_queued(
         holders = (Holder(known),) if known else ()
         reasons.append(Reason("key", text, 1, 1, holders=holders))
     lane: Lane[QueuedRun] = head.lane or Lane(None, ledger.run_gates(row))
-    for block in ledger.queue.blocks(lane, head, now):
+    for block in ledger.run_queue.blocks(lane, head, now):
         if block.reason == "paused":
             text = f"{RUN_TEXTS[block.gate.kind](block.gate)} is paused"
             reasons.append(Reason(block.name, text, block.used, block.limit))
         else:
-            reasons.append(_full(conductor, head, block, lane.gates, typical, line, now))
+            reasons.append(_full(scheduler, head, block, lane.gates, typical, line, now))
     if not reasons:
         return []
-    told = place_told(ledger, head, line)
-    return reasons + [msgspec.structs.replace(each, ahead_is=told) for each in turn_reason(line)]
+    precision = place_precision(ledger, head, line)
+    return reasons + [
+        msgspec.structs.replace(each, ahead_is=precision) for each in turn_reason(line)
+    ]
 
 
-def place_told(ledger: Ledger, head: QueuedRun, line: QueuePosition) -> Told:
+def place_precision(ledger: Ledger, head: QueuedRun, line: QueuePosition) -> Precision:
     """How a run's place in `line` is meant: whoever is held up at a tag is overtaken by those behind."""
     waits_for_another = head.row.waits_for is not None and head.lane is None
-    return _told(line.told, waits_for_another or bool(_held_up(ledger, head, line)))
+    return _precision(line.precision, waits_for_another or bool(_held_up(ledger, head, line)))
 
 
-def _told(told: Told, unsure: bool) -> Told:
-    return "about" if told == "exact" and unsure else told
+def _precision(precision: Precision, unsure: bool) -> Precision:
+    return "about" if precision == "exact" and unsure else precision
 
 
 def _held_up(ledger: Ledger, head: QueuedRun, line: QueuePosition) -> Set[str]:
@@ -91,7 +100,7 @@ def _tag_cap(limits: Limits, counter: str) -> int:
 
 
 def _full(
-    conductor: Scheduler,
+    scheduler: Scheduler,
     head: QueuedRun,
     block: Block,
     gates: tuple[Gate, ...],
@@ -99,19 +108,21 @@ def _full(
     line: QueuePosition,
     now: int,
 ) -> Reason:
-    ledger, gate = conductor.ledger, block.gate
+    ledger, gate = scheduler.ledger, block.gate
     holders = [
         Holder(run.row.id, since=run.row.started_at)
         for run in ledger.runs.values()
         if gate in run.gates
     ]
     if gate is ledger.run_gate:
-        ahead, told = line.ahead, place_told(ledger, head, line)
+        ahead, precision = line.ahead, place_precision(ledger, head, line)
         turns = _turns(ledger, gates, line)
     else:
-        ahead, told = line.ahead_with(gate.name)
+        ahead, precision = line.ahead_with(gate.name)
         beside = line.beside(gate.name) | {each.name for each in gates}
-        told = _told(told, bool((_held_up(ledger, head, line) & beside) - {gate.name}))
+        precision = _precision(
+            precision, bool((_held_up(ledger, head, line) & beside) - {gate.name})
+        )
         turns = ahead
     elapsed = [now - holder.since for holder in holders]
     estimate = wait_for(elapsed, typical.run_us, turns, (gate.used, gate.limit))
@@ -121,11 +132,11 @@ def _full(
         gate.used,
         gate.limit,
         ahead=ahead,
-        ahead_is=told,
-        holders=tuple(holders[:MOST_HOLDERS]),
-        more_holders=max(0, len(holders) - MOST_HOLDERS),
+        ahead_is=precision,
+        holders=tuple(holders[:MAX_HOLDERS_SHOWN]),
+        more_holders=max(0, len(holders) - MAX_HOLDERS_SHOWN),
         # Of a line that was not counted to its end nobody knows how long it is.
-        estimate_us=None if told == "at least" else estimate,
+        estimate_us=None if precision == "at least" else estimate,
     )
 
 

@@ -6,52 +6,57 @@ What bounds each worker is `Worker.room`'s own answer.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from locktender.base.clock import SECOND
 from locktender.base.durations import spoken
+from locktender.base.model import Stubborn
 from locktender.kernel.claim import RELEASE
 from locktender.kernel.gate_names import counted
 from locktender.kernel.gates.worker import Requirement
 from locktender.kernel.placement import NoRoom, Worker
 
 
-def misfit(workers: Sequence[Worker], skill: Requirement) -> str:
+def misfit(workers: Sequence[Worker], requirement: Requirement) -> str:
     """What the workers lack, the nearest first: the version, then a label, then permits, then the step itself."""
-    wanted = ", ".join(f"{label}={value}" for label, value in skill.needs)
+    wanted = ", ".join(f"{label}={value}" for label, value in requirement.needs)
     only = len(workers) == 1
     text = "the only worker cannot" if only else f"none of {len(workers):,} workers can"
-    text += f" run step {skill.step}"
+    text += f" run step {requirement.step}"
     knowing = [
-        worker for worker in workers if worker.row.steps is None or skill.step in worker.row.steps
+        worker
+        for worker in workers
+        if worker.row.steps is None or requirement.step in worker.row.steps
     ]
-    able = [worker for worker in knowing if _version(worker, skill) == skill.signature]
+    able = [worker for worker in knowing if _version(worker, requirement) == requirement.signature]
     if not knowing:
         unknown = "it does not know it" if only else "none knows it"
         return f"{text}{f' with {wanted}' if wanted else ''}: {unknown}"
     if not able:
-        others = ", ".join(sorted({_version(worker, skill) for worker in knowing}))
+        others = ", ".join(sorted({_version(worker, requirement) for worker in knowing}))
         return (
-            f"{text} in version {skill.signature}, which its run was submitted with;"
+            f"{text} in version {requirement.signature}, which its run was submitted with;"
             f" {_know(knowing, only=only)} it in another version ({others})"
         )
     labelled = [
         worker
         for worker in able
-        if all(worker.row.labels.get(label) == value for label, value in skill.needs)
+        if all(worker.row.labels.get(label) == value for label, value in requirement.needs)
     ]
     if not labelled:
-        asked = " ".join(f"--label {shlex.quote(f'{key}={value}')}" for key, value in skill.needs)
+        asked = " ".join(
+            f"--label {shlex.quote(f'{key}={value}')}" for key, value in requirement.needs
+        )
         return (
             f"{text} with {wanted}; {_know(able, only=only)} it without that label."
             f" Start one that has it: locktender worker … {asked}"
         )
-    return f"{text}: {_know(labelled, only=only)} it without {skill.executor} permits"
+    return f"{text}: {_know(labelled, only=only)} it without {requirement.executor} permits"
 
 
-def _version(worker: Worker, skill: Requirement) -> str:
+def _version(worker: Worker, requirement: Requirement) -> str:
     steps = worker.row.steps
-    return skill.signature if steps is None else steps.get(skill.step, "")
+    return requirement.signature if steps is None else steps.get(requirement.step, "")
 
 
 def _know(workers: Sequence[Worker], *, only: bool) -> str:
@@ -167,3 +172,8 @@ def _filled(group: Sequence[Worker], executor: str) -> str:
         return f"{_used(group, executor):,} of {of:,} {executor} permits in use"
     used, of = sum(worker.used for worker in group), sum(worker.row.total for worker in group)
     return f"{used:,} of {of:,} permits in use"
+
+
+def stubborn_by_token(workers: Iterable[Worker]) -> dict[int, Stubborn]:
+    """Attempts that were asked to stop and still run, by the last report of their workers."""
+    return {each.token: each for worker in workers for each in worker.row.stubborn}

@@ -1,10 +1,10 @@
-"""Fair turns: who of the values of the fair key is next."""
+"""Fair turns: which value of the fair key is served next."""
 
 from __future__ import annotations
 
 from locktender.base.limits import Fair
 
-MOST_TURNS = 65_536
+MAX_FAIR_CLOCKS = 65_536
 
 
 class Turns:
@@ -20,7 +20,7 @@ class Turns:
         self.fair: Fair | None = None
         self.clock: dict[str, int] = {}
         self.present: int = 0
-        self._prune_at = MOST_TURNS
+        self._prune_at = MAX_FAIR_CLOCKS
 
     def set(self, fair: Fair | None) -> None:
         if fair != self.fair:
@@ -46,4 +46,4 @@ class Turns:
         self.clock[value] = turn + self.STEP // self.fair.weight(value)
         if len(self.clock) > self._prune_at:
             self.clock = {each: at for each, at in self.clock.items() if at > self.present}
-            self._prune_at = max(MOST_TURNS, 2 * len(self.clock))
+            self._prune_at = max(MAX_FAIR_CLOCKS, 2 * len(self.clock))

@@ -1,7 +1,4 @@
-"""What is told and written of a task whose turn has come, and of one that was found waiting for a pool.
-
-The calls of tasks that start in the leader's own process: an item put into what all items of its map share.
-"""
+"""Writes grants and waits into the commit, and renders the calls of tasks that start in the leader's process."""
 
 from __future__ import annotations
 
@@ -16,23 +13,23 @@ from locktender.kernel.lifecycle import Lifecycle
 from locktender.kernel.node_state import PLAIN
 from locktender.kernel.placement import Worker
 
-MOST_TOLD = 256
-"""How many kinds of needs are kept as they are told; any other is made again."""
+MAX_CACHED_POOLS = 256
+"""Distinct pool requests kept as dicts; above this the cache is emptied."""
 
 
 class GrantWriter:
-    """Grants of one term: their tokens are counted within it."""
+    """Writes the grants of one term; tokens are counted within the term."""
 
-    def __init__(self, term: int, lives: Lifecycle) -> None:
+    def __init__(self, term: int, lifecycle: Lifecycle) -> None:
         self._term = term
-        self._lives = lives
-        self._journal = lives.journal
+        self._lifecycle = lifecycle
+        self._commit_builder = lifecycle.commit_builder
         self._tokens = 0
-        self._told: dict[tuple[tuple[str, int], ...], dict[str, int]] = {}
+        self._pools_cache: dict[tuple[tuple[str, int], ...], dict[str, int]] = {}
 
     def grant(self, entry: TaskEntry, worker: Worker, now: int, *, offered: bool) -> None:
-        """`worker` has it from this commit on: offered, or running in the leader's own process."""
-        journal = self._journal
+        """The task belongs to `worker` from this commit on: offered, or running in the leader's process."""
+        builder = self._commit_builder
         self._tokens += 1
         token = entry.token = ids.token(self._term, self._tokens)
         entry.worker = worker.id
@@ -41,11 +38,11 @@ class GrantWriter:
         entry.offered = offered
         data = {"worker": worker.id, "pools": self._pools(entry), "executor": entry.spec.executor}
         change = Change("task", entry.id, TaskState.REQUESTED, TaskState.SCHEDULED, token, data)
-        journal.tell(entry.run.seq, change)
+        builder.record(entry.run.seq, change)
         if entry.lane is not None:
             for gate, _ in entry.lane.needs:
                 if gate.timed and (bucket := gate.dump()) is not None:
-                    journal.commit.buckets.append(bucket)
+                    builder.commit.buckets.append(bucket)
         if not offered:
             entry.state = TaskState.RUNNING
             entry.attempt += 1
@@ -53,37 +50,37 @@ class GrantWriter:
             change = Change(
                 "task", entry.id, TaskState.SCHEDULED, TaskState.RUNNING, token, worker.by
             )
-            journal.tell(entry.run.seq, change)
+            builder.record(entry.run.seq, change)
         else:
             entry.state = TaskState.SCHEDULED
-            journal.commit.orders.append(Order(worker.id, entry.id, token, "offer"))
-            ttl = self._lives.defaults.offer_ttl_us
-            self._lives.timers.set(now + ttl, "offer", entry.id, token)
-        journal.save(entry)
-        self._lives.waits_told.pop(entry.id, None)
+            builder.commit.orders.append(Order(worker.id, entry.id, token, "offer"))
+            ttl = self._lifecycle.defaults.offer_ttl_us
+            self._lifecycle.timers.set(now + ttl, "offer", entry.id, token)
+        builder.save(entry)
+        self._lifecycle.waits_recorded.pop(entry.id, None)
 
     def _pools(self, entry: TaskEntry) -> dict[str, int]:
-        pools = self._told.get(entry.pools)
+        pools = self._pools_cache.get(entry.pools)
         if pools is None:
-            if len(self._told) > MOST_TOLD:
-                self._told.clear()
-            pools = self._told[entry.pools] = dict(entry.pools)
+            if len(self._pools_cache) > MAX_CACHED_POOLS:
+                self._pools_cache.clear()
+            pools = self._pools_cache[entry.pools] = dict(entry.pools)
         return pools
 
 
-def tell_waits(lives: Lifecycle) -> dict[str, int]:
-    """A task found waiting for a pool is told once per gate, with numbers as they are after this commit.
+def record_waits(lifecycle: Lifecycle) -> dict[str, int]:
+    """Record each task found waiting for a pool, once per gate, with the numbers after this commit.
 
     Returns how many lanes were found at each gate.
     """
     found: dict[str, int] = {}
-    told = lives.waits_told
-    for lane, head, block in lives.ledger.board.found_blocked:
+    recorded = lifecycle.waits_recorded
+    for lane, head, block in lifecycle.ledger.task_queue.found_blocked:
         gate, name = block.gate, block.name
         found[name] = found.get(name, 0) + 1
-        if not isinstance(gate, SlotGate) or not head.in_line or told.get(head.id) == name:
+        if not isinstance(gate, SlotGate) or not head.in_line or recorded.get(head.id) == name:
             continue
-        told[head.id] = name
+        recorded[head.id] = name
         data = {
             "gate": name,
             "used": block.used if gate.timed else gate.used,
@@ -91,17 +88,19 @@ def tell_waits(lives: Lifecycle) -> dict[str, int]:
             "need": block.need,
             "behind": len(lane) - 1,
         }
-        lives.journal.tell_wait(head.run.seq, Change("wait", head.id, "", name, 0, data))
+        lifecycle.commit_builder.record_wait(
+            head.run.seq, Change("wait", head.id, "", name, 0, data)
+        )
     return found
 
 
-MOST_SHARED = 256
-"""How many maps' shared arguments are kept rendered; any other is rendered again."""
+MAX_CACHED_SHARED = 256
+"""Maps whose rendered shared arguments are kept; above this the cache is emptied."""
 
 
 class Calls:
-    def __init__(self, lives: Lifecycle) -> None:
-        self._lives = lives
+    def __init__(self, lifecycle: Lifecycle) -> None:
+        self._lifecycle = lifecycle
         self._shared: dict[tuple[int, int], bytes | None] = {}
 
     def of(self, entry: TaskEntry) -> bytes:
@@ -113,8 +112,8 @@ class Calls:
     def _common(self, entry: TaskEntry) -> bytes | None:
         key = (entry.run.seq, entry.node)
         if key not in self._shared:
-            if len(self._shared) > MOST_SHARED:
+            if len(self._shared) > MAX_CACHED_SHARED:
                 self._shared.clear()
-            scope = self._lives.progress[entry.run.seq].scope
+            scope = self._lifecycle.progress[entry.run.seq].scope
             self._shared[key] = render.shared(entry.spec, scope)
         return self._shared[key]

@@ -1,4 +1,4 @@
-"""Lanes: queued runs that the same limits concern, in one order, so that only each lane's head is looked at.
+"""Lanes: queued runs under the same limits, in one order, so that only the head of each lane is checked.
 
 If the head of a lane is blocked, so is everything behind it. The store keeps
 the lane and the rank on each queued run; the kernel holds a few heads per lane.

@@ -1,14 +1,13 @@
-"""The ledger: who holds what and who waits where, of all active work.
+"""The ledger: what every active task and run holds, and where each one waits.
 
-A deterministic state machine fed by the conductor; rebuilt from rows it gives
-the same decisions (fair turns and bypass counts start anew). It holds one
-entry per executing run and per task that waits or runs, and a few heads of
-each lane of the queue: never the backlog.
+A deterministic state machine; rebuilt from rows it makes the same decisions
+(fair turns and bypass counts start again). It holds one entry per executing
+run and per open task, and a few heads of each queue lane, never the backlog.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from heapq import heappush
 
 import msgspec
@@ -24,19 +23,17 @@ from locktender.kernel.entries import QueuedRun, RunEntry, TaskEntry
 from locktender.kernel.gates import SLOT_GATES
 from locktender.kernel.gates.count import CountGate
 from locktender.kernel.gates.pool import PoolGate
-from locktender.kernel.gates.protocol import Gate, Key, Lane, SlotGate
+from locktender.kernel.gates.protocol import Gate, Lane, SlotGate
 from locktender.kernel.gates.worker import Requirement, WorkerGate
 from locktender.kernel.placement import Worker, WorkerSet
-
-MAX_POOLS = 10_000
 
 
 class Ledger:
     def __init__(self, limits: Limits) -> None:
         self.limits: Limits = limits
-        self.floor: WorkerSet = WorkerSet(limits.placement)
-        self.queue: AdmissionQueue[QueuedRun] = AdmissionQueue()
-        self.board: AdmissionQueue[TaskEntry] = AdmissionQueue()
+        self.workers: WorkerSet = WorkerSet(limits.placement)
+        self.run_queue: AdmissionQueue[QueuedRun] = AdmissionQueue()
+        self.task_queue: AdmissionQueue[TaskEntry] = AdmissionQueue()
         self.run_gate: Gate = CountGate("runs", "max_concurrent_runs", limits.max_concurrent_runs)
         self.tag_gates: dict[str, Gate] = {}
         self.slot_gates: dict[str, tuple[SlotGate, ...]] = {}
@@ -67,7 +64,7 @@ class Ledger:
             self._recount_tags()
         if tags_changed or limits.fair != before.fair or limits.age_boost_us != before.age_boost_us:
             self._requeue_heads()
-        self.queue.opened(self.run_gate)
+        self.run_queue.opened(self.run_gate)
         return buckets
 
     def _apply_pools(self, limits: Limits, now: int) -> list[Bucket]:
@@ -79,7 +76,7 @@ class Ledger:
             for gate in gates:
                 if gate.apply(rule, now):
                     stored.append(gate.dump())
-                self.board.opened(gate)
+                self.task_queue.opened(gate)
             wanted = [kind for kind in SLOT_GATES if kind.wanted(rule)]
             if wanted == list(known):
                 continue
@@ -95,10 +92,10 @@ class Ledger:
 
     def _set_lanes_needs(self, changed: set[str]) -> None:
         """Lanes of the pools whose set of gates has changed: they wait at the new ones."""
-        for lane in list(self.board.lanes.values()):
+        for lane in list(self.task_queue.lanes.values()):
             if any(gate.name in changed for gate, _ in lane.slots):
                 pools = tuple((gate.name, slots) for gate, slots in lane.slots)
-                self.board.set_needs(lane, self._needs(pools))
+                self.task_queue.set_needs(lane, self._needs(pools))
         for run in self.runs.values():
             run.lanes.clear()
 
@@ -107,10 +104,10 @@ class Ledger:
 
     def _apply_common(self, limits: Limits) -> None:
         self.run_gate.set(limits.max_concurrent_runs, paused=limits.runs_paused)
-        self.floor.placement = limits.placement
-        for board in (self.queue, self.board):
-            board.turns.set(limits.fair)
-            board.max_bypass = limits.max_bypass
+        self.workers.placement = limits.placement
+        for queue in (self.run_queue, self.task_queue):
+            queue.turns.set(limits.fair)
+            queue.max_bypass = limits.max_bypass
 
     def _rerank_tasks(self) -> None:
         waiting = [
@@ -137,7 +134,7 @@ class Ledger:
         lined_up = [head for head in self.heads.values() if head.lane is not None]
         for head in lined_up:
             if head.lane is not None:
-                self.queue.remove(head, head.lane)
+                self.run_queue.remove(head, head.lane)
         for head in self.heads.values():
             head.rank = lanes.rank(self.limits, head.row.priority, head.row.queued_at)
         for head in lined_up:
@@ -164,7 +161,7 @@ class Ledger:
         if head is None:
             return
         if head.lane is not None:
-            self.queue.remove(head, head.lane)
+            self.run_queue.remove(head, head.lane)
         elif head.row.waits_for is not None:
             waiting = self.held_back.get(head.row.waits_for, [])
             if head in waiting:
@@ -173,7 +170,7 @@ class Ledger:
     def _line_up_run(self, head: QueuedRun) -> None:
         row = head.row
         key = ("hold",) if row.kind == "hold" else lanes.signature(self.limits, row.tags)
-        lane = self.queue.lanes.get(key)
+        lane = self.run_queue.lanes.get(key)
         if lane is None:
             # A hold passes the queue at once: it is nobody's turn there.
             fair = None if row.kind == "hold" else self._fair(row)
@@ -181,7 +178,7 @@ class Ledger:
             made: Lane[QueuedRun] = Lane(key, gates, fair=fair)
             lane = made
         head.lane = lane
-        self.queue.add(head, lane)
+        self.run_queue.add(head, lane)
 
     def run_gates(self, row: RunRow) -> tuple[Gate, ...]:
         """Every gate a queued run passes before it starts; holds of slots pass none."""
@@ -207,7 +204,7 @@ class Ledger:
 
     def decide_runs(self, now: int, budget: int) -> Iterator[QueuedRun]:
         """Queued runs that start now, charged at the run gates, in order."""
-        for head, _ in self.queue.decide(now, budget):
+        for head, _ in self.run_queue.decide(now, budget):
             del self.heads[head.id]
             yield head
 
@@ -225,15 +222,15 @@ class Ledger:
     def end_run(self, seq: int) -> None:
         run = self.runs.pop(seq, None)
         if run is not None:
-            self.queue.release(run.gates, ())
-            if len(self.tag_gates) > 2 * (len(self.runs) + len(self.queue.lanes)) + 1_000:
+            self.run_queue.release(run.gates, ())
+            if len(self.tag_gates) > 2 * (len(self.runs) + len(self.run_queue.lanes)) + 1_000:
                 self._forget_tag_gates()
         self.ended(seq)
 
     def _forget_tag_gates(self) -> None:
         """Gates of tag values that are gone; never one that a lane or a run still points to."""
         used = {gate.name for run in self.runs.values() for gate in run.gates}
-        used |= {gate.name for lane in self.queue.lanes.values() for gate in lane.gates}
+        used |= {gate.name for lane in self.run_queue.lanes.values() for gate in lane.gates}
         for name in [name for name in self.tag_gates if name not in used]:
             del self.tag_gates[name]
 
@@ -281,13 +278,13 @@ class Ledger:
     def _line_up(self, task: TaskEntry) -> None:
         task.rank = lanes.rank(self.limits, task.run.row.priority, task.requested_at)
         task.lane = self.lane_of(task.run, task.node, task.pools)
-        self.board.add(task, task.lane)
+        self.task_queue.add(task, task.lane)
 
     def lane_of(
         self, run: RunEntry, node: int, pools: tuple[tuple[str, int], ...]
     ) -> Lane[TaskEntry]:
         lane = run.lanes.get((node, pools))
-        if lane is not None and self.board.lanes.get(lane.key) in (lane, None):
+        if lane is not None and self.task_queue.lanes.get(lane.key) in (lane, None):
             return lane
         spec = run.graph.nodes[node]
         requirement = Requirement(
@@ -297,7 +294,7 @@ class Ledger:
         # Without gates of its own a run shares its lanes with all runs that need the same.
         own = run.seq if run.own_gates or window is not None else 0
         key = (own, node if window is not None else -1, requirement, pools, run.fair)
-        lane = self.board.lanes.get(key)
+        lane = self.task_queue.lanes.get(key)
         if lane is None:
             gates = [window] if window is not None else []
             if run.parallel is not None:
@@ -309,7 +306,7 @@ class Ledger:
                 key,
                 tuple(gates),
                 self._needs(pools) if pools else (),
-                self.floor.gate(requirement),
+                self.workers.gate(requirement),
                 run.fair,
             )
             lane = made
@@ -321,18 +318,20 @@ class Ledger:
 
         Everything is charged. The leader's own worker is offered nothing while it is the only one.
         """
-        for task, worker in self.board.decide(now, budget, self._place):
+        for task, worker in self.task_queue.decide(now, budget, self._place):
             assert isinstance(worker, Worker)  # noqa: S101
-            offered = not worker.local or not self.floor.alone(worker, self._requirement(task.lane))
-            self.floor.take(worker, task.spec.executor, offered=offered)
+            offered = not worker.local or not self.workers.alone(
+                worker, self._requirement(task.lane)
+            )
+            self.workers.take(worker, task.spec.executor, offered=offered)
             if task.spec.affinity is not None:
-                self.floor.prefer(task.spec.affinity, worker.id)
+                self.workers.prefer(task.spec.affinity, worker.id)
             yield task, worker, offered
 
     def _place(self, lane: Lane[TaskEntry], task: TaskEntry) -> Worker | None:
         affinity = task.spec.affinity
-        prefer = None if affinity is None else self.floor.preferred(affinity)
-        return self.floor.pick(self._requirement(lane), prefer)
+        prefer = None if affinity is None else self.workers.preferred(affinity)
+        return self.workers.pick(self._requirement(lane), prefer)
 
     def _requirement(self, lane: Lane[TaskEntry] | None) -> Requirement:
         assert lane is not None  # noqa: S101
@@ -347,15 +346,15 @@ class Ledger:
             gate.used += 1
         for gate, slots in task.lane.slots:
             gate.used += slots
-        worker = self.floor.workers.get(task.worker or "")
+        worker = self.workers.by_id.get(task.worker or "")
         if worker is not None:
-            self.floor.take(worker, task.spec.executor, offered=task.state == TaskState.SCHEDULED)
+            self.workers.take(worker, task.spec.executor, offered=task.state == TaskState.SCHEDULED)
             if task.spec.affinity is not None:
-                self.floor.prefer(task.spec.affinity, worker.id)
+                self.workers.prefer(task.spec.affinity, worker.id)
 
     def accepted(self, task: TaskEntry) -> None:
-        for gate in self.floor.answered(task.worker or ""):
-            self.board.opened(gate)
+        for gate in self.workers.answered(task.worker or ""):
+            self.task_queue.opened(gate)
 
     def release(self, task: TaskEntry) -> None:
         """`task` is no longer in flight: everything it held is free, exactly once."""
@@ -386,11 +385,11 @@ class Ledger:
     def _release(
         self, task: TaskEntry, lane: Lane[TaskEntry], slots: tuple[tuple[SlotGate, int], ...]
     ) -> None:
-        self.board.release(lane.gates, slots)
+        self.task_queue.release(lane.gates, slots)
         if task.worker is not None:
             offered = task.state == TaskState.SCHEDULED
-            for gate in self.floor.give_back(task.worker, task.spec.executor, offered=offered):
-                self.board.opened(gate)
+            for gate in self.workers.give_back(task.worker, task.spec.executor, offered=offered):
+                self.task_queue.opened(gate)
 
     def linger(self, linger: Linger) -> None:
         """Slots of a dead attempt that were still kept when the last leader's term ended."""
@@ -404,12 +403,12 @@ class Ledger:
             if held[0] == task and until <= now:
                 del self.lingering[held]
                 self.lingering_changed = True
-                self.board.release((), ((self.pool(held[2]), slots),))
+                self.task_queue.release((), ((self.pool(held[2]), slots),))
 
     def withdraw_request(self, task: TaskEntry) -> None:
         """A waiting task leaves its line (cancelled, skipped, timed out)."""
         if task.lane is not None:
-            self.board.remove(task, task.lane)
+            self.task_queue.remove(task, task.lane)
 
     def forget(self, task: TaskEntry) -> None:
         """`task` is terminal."""
@@ -422,63 +421,7 @@ class Ledger:
     # -- workers -----------------------------------------------------------------------------------
 
     def put_worker(self, row: WorkerRow, *, local: bool = False) -> Worker:
-        worker = self.floor.put(row, local=local)
-        for gate in self.floor.waiting_for(worker, None):
-            self.board.opened(gate)
+        worker = self.workers.put(row, local=local)
+        for gate in self.workers.waiting_for(worker, None):
+            self.task_queue.opened(gate)
         return worker
-
-    def tidy(self, now: int) -> None:
-        """Forget gates of keyed pools and of steps that nothing has used for a while: their number is bounded."""
-        if len(self.slot_gates) <= MAX_POOLS and len(self.floor.gates) <= MAX_POOLS:
-            return
-        lanes_in_use = list(self.board.lanes.values())
-        lanes_in_use += [
-            task.lane
-            for run in self.runs.values()
-            for task in run.tasks.values()
-            if task.lane is not None
-        ]
-        used = {pool.name for lane in lanes_in_use for pool, _ in lane.slots}
-        used |= {pool for _, _, pool in self.lingering}
-        used |= {
-            name
-            for name, gates in self.slot_gates.items()
-            if not all(gate.idle(now) for gate in gates)
-        }
-        for name in [name for name in self.slot_gates if name not in used]:
-            del self.slot_gates[name]
-        waited_at = {id(lane.worker_gate) for lane in lanes_in_use}
-        for key in [key for key, gate in self.floor.gates.items() if id(gate) not in waited_at]:
-            del self.floor.gates[key]
-        for run in self.runs.values():
-            # Lanes kept for later point to gates that may be gone.
-            run.lanes.clear()
-
-    # -- demand ------------------------------------------------------------------------------------
-
-    def eligible(self) -> Iterable[TaskEntry]:
-        """Waiting tasks that pass every gate but the worker's, all at once: the demand for workers."""
-        extra: dict[Gate, int] = {}
-        waiting = [lane for lane in self.board.lanes.values() if lane.parked_at is lane.worker_gate]
-        ordered: list[tuple[Key, Lane[TaskEntry]]] = []
-        for lane in waiting:
-            head = lane.head()
-            if head is not None:
-                ordered.append((self.board.key(lane, head), lane))
-        ordered.sort(key=lambda each: each[0])
-        for _, lane in ordered:
-            room = len(lane)
-            for gate in lane.gates:
-                room = min(room, gate.room - extra.get(gate, 0))
-            for pool, slots in lane.slots:
-                room = min(room, (pool.room - extra.get(pool, 0)) // slots)
-            if room <= 0:
-                continue
-            for gate in lane.gates:
-                extra[gate] = extra.get(gate, 0) + room
-            for pool, slots in lane.slots:
-                extra[pool] = extra.get(pool, 0) + room * slots
-            members = list(lane.live.values())
-            if room < len(members):
-                members = sorted(members, key=lambda task: (task.rank, task.id))[:room]
-            yield from members

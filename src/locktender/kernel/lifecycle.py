@@ -1,10 +1,6 @@
-"""Retries: how long a task waits before its next try.
+"""The life of runs and tasks under one leader, written to the commit: request, retry, skip, stop, close.
 
-The lives of runs and tasks under one leader: what follows from what, written to the journal.
-
-Everything a run goes through between its admission and its end is here: its
-tasks are requested, retried, skipped, stopped, and it is closed when nothing
-of it is left. Who may start when is not: that is the ledger's.
+The ledger decides which task may start and when.
 """
 
 from __future__ import annotations
@@ -72,17 +68,17 @@ UNNEEDED = "the retried run did not need it"
 
 class Lifecycle:
     def __init__(
-        self, ledger: Ledger, journal: CommitBuilder, defaults: Defaults, seed: int
+        self, ledger: Ledger, commit_builder: CommitBuilder, defaults: Defaults, seed: int
     ) -> None:
         self.ledger = ledger
-        self.journal = journal
+        self.commit_builder = commit_builder
         self.defaults = defaults
         self.seed = seed
         self.timers: Timers = Timers()
         self.progress: dict[int, RunGraph] = {}
         self.tasks: dict[int, TaskEntry] = {}
         """Tasks that are not terminal, by id."""
-        self.waits_told: dict[int, str] = {}
+        self.waits_recorded: dict[int, str] = {}
 
     # -- on the way --------------------------------------------------------------------------------
 
@@ -101,7 +97,7 @@ class Lifecycle:
             self.close_if_finished(run, now)
             return
         for node, common in advance.shared:
-            self.journal.commit.node_inputs.append(NodeInput(run.seq, node, common))
+            self.commit_builder.commit.node_inputs.append(NodeInput(run.seq, node, common))
         for skipped in advance.skips:
             self._skip_new(run, skipped, now)
         for asked in advance.requests:
@@ -121,10 +117,12 @@ class Lifecycle:
         before = NEW
         if run.pending and (old := run.pending.pop(task, None)) is not None:
             before, entry.attempt = TaskState.PENDING, old.attempt
-            self.journal.add_again(old)
+            self.commit_builder.add_again(old)
         data = {"node": asked.node, "index": asked.idx, "attempt": entry.attempt}
-        self.journal.tell(run.seq, Change("task", task, before, TaskState.REQUESTED, 0, data))
-        self.journal.add(entry, asked.input)
+        self.commit_builder.record(
+            run.seq, Change("task", task, before, TaskState.REQUESTED, 0, data)
+        )
+        self.commit_builder.add(entry, asked.input)
         self.tasks[task] = entry
         self.ledger.enter(entry)
         try:
@@ -181,11 +179,13 @@ class Lifecycle:
         row = row._replace(requested_at=now, ended_at=now)
         if run.pending and (old := run.pending.pop(task, None)) is not None:
             before = TaskState.PENDING
-            self.journal.add_again(row._replace(attempt=old.attempt))
+            self.commit_builder.add_again(row._replace(attempt=old.attempt))
         else:
             before = NEW
-            self.journal.commit.tasks_new.append(row)
-        self.journal.tell(run.seq, Change("task", task, before, TaskState.SKIPPED, 0, data))
+            self.commit_builder.commit.tasks_new.append(row)
+        self.commit_builder.record(
+            run.seq, Change("task", task, before, TaskState.SKIPPED, 0, data)
+        )
 
     def _skip_unneeded(self, run: RunEntry, now: int) -> None:
         """Rows of earlier tries that this one had no use for: its map has fewer items, or items at last."""
@@ -274,10 +274,10 @@ class Lifecycle:
             data["not_before"] = not_before
         if reason:
             data["reason"] = reason
-        self.journal.tell(
+        self.commit_builder.record(
             entry.run.seq, Change("task", entry.id, before, TaskState.REQUESTED, 0, data)
         )
-        self.journal.save(entry)
+        self.commit_builder.save(entry)
         self.stand_in_line(entry, now)
 
     def end_waiting(
@@ -291,8 +291,8 @@ class Lifecycle:
         if failure is not None:
             error = _dump(failure)
             data = {"error": short(failure), "retryable": failure.retryable}
-        self.journal.tell(entry.run.seq, Change("task", entry.id, before, state, 0, data))
-        self.journal.save_end(entry, state, error)
+        self.commit_builder.record(entry.run.seq, Change("task", entry.id, before, state, 0, data))
+        self.commit_builder.save_end(entry, state, error)
         if failure is None:
             self.drop(entry, now)
         else:
@@ -302,8 +302,8 @@ class Lifecycle:
         """A waiting task ends without having been started; its run is advanced by the caller."""
         self.ledger.withdraw_request(entry)
         change = Change("task", entry.id, entry.state, state, 0, {"reason": reason})
-        self.journal.tell(entry.run.seq, change)
-        self.journal.save_end(entry, state, None)
+        self.commit_builder.record(entry.run.seq, change)
+        self.commit_builder.save_end(entry, state, None)
         self._forget(entry)
 
     def complete(self, entry: TaskEntry, output: bytes | None, now: int) -> None:
@@ -325,20 +325,7 @@ class Lifecycle:
     def _forget(self, entry: TaskEntry) -> None:
         self.ledger.forget(entry)
         self.tasks.pop(entry.id, None)
-        self.waits_told.pop(entry.id, None)
-
-    def tidy_timers(self) -> None:
-        """Timers of tasks that ended long before their time are dropped, so that they do not pile up."""
-        if len(self.timers) > 4 * len(self.tasks) + 10_000:
-            lingering = {task for task, _, _ in self.ledger.lingering}
-            self.timers.keep(
-                lambda kind, subject: (
-                    subject in self.tasks
-                    or (kind == "run_deadline" and subject in self.ledger.runs)
-                    or subject in self.ledger.heads
-                    or subject in lingering
-                )
-            )
+        self.waits_recorded.pop(entry.id, None)
 
     # -- the end of a run --------------------------------------------------------------------------
 
@@ -347,11 +334,13 @@ class Lifecycle:
         state = RunState.CANCELLING if verdict == RunState.CANCELLED else RunState.RUNNING
         if state is RunState.CANCELLING:
             change = Change("run", 0, RunState.RUNNING, state, 0, {"error": short(failure)})
-            self.journal.tell(run.seq, change)
+            self.commit_builder.record(run.seq, change)
         run.row = msgspec.structs.replace(
             run.row, state=state, verdict=verdict, error=_dump(failure)
         )
-        self.journal.commit.runs_marked.append(RunMark(run.seq, state, verdict, run.row.error))
+        self.commit_builder.commit.runs_marked.append(
+            RunMark(run.seq, state, verdict, run.row.error)
+        )
         self.wind_down(run, now, force=False)
 
     def wind_down(self, run: RunEntry, now: int, *, force: bool) -> None:
@@ -367,17 +356,19 @@ class Lifecycle:
             elif not entry.cancelling:
                 entry.cancelling = True
                 if entry.state == TaskState.SCHEDULED:
-                    self.journal.withdrawals.append((entry.id, entry.token, TaskState.CANCELLED))
+                    self.commit_builder.withdrawals.append(
+                        (entry.id, entry.token, TaskState.CANCELLED)
+                    )
                 else:
                     self.order_stop(entry, "cancelled")
 
     def order_stop(self, entry: TaskEntry, reason: str) -> None:
-        worker = self.ledger.floor.workers.get(entry.worker or "")
+        worker = self.ledger.workers.by_id.get(entry.worker or "")
         if worker is not None and worker.local and not entry.offered:
-            self.journal.stops.append((entry.id, entry.token, reason))
+            self.commit_builder.stops.append((entry.id, entry.token, reason))
         elif entry.worker is not None:
             order = Order(entry.worker, entry.id, entry.token, "stop", reason)
-            self.journal.commit.orders.append(order)
+            self.commit_builder.commit.orders.append(order)
 
     def close_if_finished(self, run: RunEntry, now: int) -> None:
         progress = self.progress.get(run.seq)
@@ -399,6 +390,6 @@ class Lifecycle:
             error = _dump(failure)
             data["error"] = short(failure)
         result = output if state is RunState.SUCCEEDED else None
-        self.journal.tell(run.seq, Change("run", 0, row.state, state, 0, data))
-        self.journal.end_run(RunEnd(run.seq, state, result, error, now))
+        self.commit_builder.record(run.seq, Change("run", 0, row.state, state, 0, data))
+        self.commit_builder.end_run(RunEnd(run.seq, state, result, error, now))
         self.ledger.end_run(run.seq)

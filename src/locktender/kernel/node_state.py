@@ -1,4 +1,4 @@
-"""Where the nodes of a run stand, and what follows when one of them moves."""
+"""The state of a run's nodes, and the records that `dag.py` returns when one of them changes."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ class WorkerSet:
 
     def __init__(self, placement: Placement = "spread") -> None:
         self.placement: Placement = placement
-        self.workers: dict[str, Worker] = {}
+        self.by_id: dict[str, Worker] = {}
         self.gates: dict[Requirement, WorkerGate] = {}
         self._ordered: list[Worker] = []
         self._preferred: dict[str, str] = {}
@@ -142,21 +142,19 @@ class WorkerSet:
         return gate
 
     def put(self, row: WorkerRow, *, local: bool = False) -> Worker:
-        worker = self.workers.get(row.id)
+        worker = self.by_id.get(row.id)
         if worker is None:
             worker = Worker(row, local=local)
             # It starts at the present: light load must not all go to the newest worker.
             worker.assigned = min((each.assigned for each in self._ordered), default=0)
-            self.workers[row.id] = worker
-            self._ordered = sorted(
-                self.workers.values(), key=lambda each: (each.row.since, each.id)
-            )
+            self.by_id[row.id] = worker
+            self._ordered = sorted(self.by_id.values(), key=lambda each: (each.row.since, each.id))
         else:
             worker.describe(row)
         return worker
 
     def drop(self, worker_id: str) -> Worker | None:
-        worker = self.workers.pop(worker_id, None)
+        worker = self.by_id.pop(worker_id, None)
         self._ordered = [each for each in self._ordered if each.id != worker_id]
         return worker
 
@@ -182,7 +180,7 @@ class WorkerSet:
         """The worker that gets the next such task; None where none has room."""
         executor = requirement.executor
         if prefer is not None:
-            known = self.workers.get(prefer)
+            known = self.by_id.get(prefer)
             if (
                 known is not None
                 and not known.silent
@@ -221,7 +219,7 @@ class WorkerSet:
 
     def give_back(self, worker_id: str, executor: str, *, offered: bool) -> list[WorkerGate]:
         """A permit is free again: the gates where a lane may be served now."""
-        worker = self.workers.get(worker_id)
+        worker = self.by_id.get(worker_id)
         if worker is None:
             return []
         worker.used -= 1
@@ -232,7 +230,7 @@ class WorkerSet:
 
     def answered(self, worker_id: str) -> list[WorkerGate]:
         """An offer was accepted: it no longer counts against the worker's claim."""
-        worker = self.workers.get(worker_id)
+        worker = self.by_id.get(worker_id)
         if worker is None:
             return []
         worker.offered -= 1

@@ -1,11 +1,10 @@
-"""The line before a waiter: who would go first if nobody else came.
+"""How many waiters start before a given one, if no new ones come.
 
 Order is priority, then fair turn, then age. A value of the fair key takes its
-turns at `max(present, its clock)`, one step of 1 / weight later each time, and
-of equal priority the least turn is always served first. So whoever waits need
-not be looked at one by one: how many of each value and priority there are, and
-how many of those are older, tells how many go first. Serving higher priorities
-moves the clocks too, one priority after the other.
+turns at `max(present, its clock)`, one step of 1 / weight later each time; of
+equal priority the lowest turn is served first. So the position follows from
+counts per value and priority, without reading the waiters one by one. Serving
+higher priorities moves the clocks too, one priority after the other.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Literal, NamedTuple
 from locktender.base.limits import Fair
 from locktender.kernel.fair_turns import Turns
 
-Told = Literal["exact", "about", "at least"]
+Precision = Literal["exact", "about", "at least"]
 """How a number is meant. Where turns are not known for certain, or not all who wait were counted, it is said."""
 
 
@@ -97,21 +96,21 @@ class QueuePosition:
         return self.higher + self.own + (0 if self._cut else sum(self._served.values()))
 
     @property
-    def told(self) -> Told:
+    def precision(self) -> Precision:
         if self._cut:
             return "at least"
         return "about" if self.shared and not self._known else "exact"
 
-    def ahead_with(self, counter: str) -> tuple[int, Told]:
+    def ahead_with(self, counter: str) -> tuple[int, Precision]:
         """How many of them one of the tags' counters concerns, and how that number is meant."""
         found = sum(first for group, first in self._first if counter in group.counters)
-        told = self.told
-        if told == "exact" and any(
+        precision = self.precision
+        if precision == "exact" and any(
             len({counter in group.counters for group in self._level if group.value == value}) > 1
             for value in self._split
         ):
-            told = "about"
-        return found, told
+            precision = "about"
+        return found, precision
 
     @cached_property
     def counters(self) -> Counter[str]:

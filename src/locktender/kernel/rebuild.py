@@ -1,22 +1,22 @@
-"""Rebuild: a run taken up from its rows by a new leader, or by whoever asks `why`.
+"""Rebuild: continue a run from its rows, in a new leader or for `why`.
 
-What a dead leader left half-done comes out as work: a task that failed and was
-not yet judged is judged, one that was abandoned or handed back is asked for
-again, what its graph asks for and no row has is requested.
+Unfinished work of the last leader is done here: a failed task is retried or
+ends, an abandoned or handed-back task is requested again, and tasks that have
+no row yet are requested.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 
 from locktender.base import ids
 from locktender.base.changes import TaskRow
 from locktender.base.events import Change
-from locktender.base.graph import Graph
+from locktender.base.graph import Graph, needs_of, outputs, templates
 from locktender.base.model import RunRow
 from locktender.base.states import TaskState
 from locktender.kernel import render
-from locktender.kernel.dag import undone_by_clean_up
 from locktender.kernel.entries import RunEntry, TaskEntry
 from locktender.kernel.lifecycle import Lifecycle, failure_of
 from locktender.kernel.node_state import PLAIN, Existing
@@ -24,10 +24,12 @@ from locktender.kernel.node_state import PLAIN, Existing
 LEADER_CHANGED = "its leader changed"
 
 
-def restore_run(lives: Lifecycle, row: RunRow, graph: Graph, rows: list[TaskRow], now: int) -> None:
+def restore_run(
+    lifecycle: Lifecycle, row: RunRow, graph: Graph, rows: list[TaskRow], now: int
+) -> None:
     """Take up a run where its rows stand."""
-    run = lives.ledger.add_run(row, graph, charged=False)
-    progress = lives.enter(run)
+    run = lifecycle.ledger.add_run(row, graph, charged=False)
+    progress = lifecycle.enter(run)
     existing: list[Existing] = []
     open_rows: list[tuple[TaskEntry, TaskRow]] = []
     for task in rows:
@@ -40,32 +42,32 @@ def restore_run(lives: Lifecycle, row: RunRow, graph: Graph, rows: list[TaskRow]
         if not final:
             entry = _entry(run, task)
             if task.state in (TaskState.FAILED, TaskState.TIMED_OUT):
-                final = not lives.retries(entry, failure_of(task.error))
+                final = not lifecycle.retries(entry, failure_of(task.error))
             if not final:
-                lives.tasks[entry.id] = entry
-                lives.ledger.enter(entry)
+                lifecycle.tasks[entry.id] = entry
+                lifecycle.ledger.enter(entry)
                 open_rows.append((entry, task))
         existing.append(
             Existing(task.node, task.idx, ordinal, task.state, task.output, task.error, final)
         )
     # Progress first: it may close a map whose waiting items must then not stand in line.
-    lives.apply(run, progress.begin(existing, stopping=row.verdict is not None), now)
+    lifecycle.apply(run, progress.begin(existing, stopping=row.verdict is not None), now)
     for entry, task in open_rows:
-        if lives.tasks.get(entry.id) is entry:
-            _pick_up(lives, entry, task, now)
-    if row.verdict is not None and row.seq in lives.progress:
-        lives.wind_down(run, now, force=False)
-    lives.close_if_finished(run, now)
+        if lifecycle.tasks.get(entry.id) is entry:
+            _pick_up(lifecycle, entry, task, now)
+    if row.verdict is not None and row.seq in lifecycle.progress:
+        lifecycle.wind_down(run, now, force=False)
+    lifecycle.close_if_finished(run, now)
 
 
-def start_again(lives: Lifecycle, run: RunEntry, rows: Sequence[TaskRow], now: int) -> None:
+def start_again(lifecycle: Lifecycle, run: RunEntry, rows: Sequence[TaskRow], now: int) -> None:
     """Start a retried run over the rows of its earlier tries.
 
     Completed tasks keep their results. Every other row is *pending* from the commit of this start on: it is
     the same row that is requested or skipped when its turn comes, however late and whichever leader does it.
     """
-    progress = lives.enter(run)
-    undone = undone_by_clean_up(run.graph, _completed_nodes(rows))
+    progress = lifecycle.enter(run)
+    undone = _undone_by_clean_up(run.graph, _completed_nodes(rows))
     existing: list[Existing] = []
     for row in rows:
         if row.state == TaskState.COMPLETED and row.node not in undone:
@@ -75,12 +77,12 @@ def start_again(lives: Lifecycle, run: RunEntry, rows: Sequence[TaskRow], now: i
             )
             continue
         change = Change("task", row.id, row.state, TaskState.PENDING, 0, {})
-        lives.journal.tell(run.seq, change)
+        lifecycle.commit_builder.record(run.seq, change)
         pending = TaskRow(row.id, row.node, row.idx, TaskState.PENDING, row.attempt)
-        lives.journal.add_again(pending)
+        lifecycle.commit_builder.add_again(pending)
         run.pending[row.id] = pending
         existing.append(_again(pending))
-    lives.apply(run, progress.begin(existing), now)
+    lifecycle.apply(run, progress.begin(existing), now)
 
 
 def _completed_nodes(rows: Sequence[TaskRow]) -> set[int]:
@@ -108,31 +110,49 @@ def _entry(run: RunEntry, row: TaskRow) -> TaskEntry:
     return entry
 
 
-def _pick_up(lives: Lifecycle, entry: TaskEntry, row: TaskRow, now: int) -> None:
-    scope = lives.progress[entry.run.seq].scope
+def _pick_up(lifecycle: Lifecycle, entry: TaskEntry, row: TaskRow, now: int) -> None:
+    scope = lifecycle.progress[entry.run.seq].scope
     item = row.input if row.idx != PLAIN else None
     entry.pools = render.pool_needs(entry.spec, scope, item)
     match row.state:
         case TaskState.REQUESTED:
-            lives.stand_in_line(entry, now)
+            lifecycle.stand_in_line(entry, now)
         case TaskState.SCHEDULED | TaskState.RUNNING:
-            lives.ledger.hold(entry)
+            lifecycle.ledger.hold(entry)
             if row.state == TaskState.SCHEDULED:
-                ttl = lives.defaults.offer_ttl_us
-                lives.timers.set(now + ttl, "offer", entry.id, entry.token)
+                ttl = lifecycle.defaults.offer_ttl_us
+                lifecycle.timers.set(now + ttl, "offer", entry.id, entry.token)
         case TaskState.FAILED | TaskState.TIMED_OUT:
-            lives.judge(entry, failure_of(row.error), now)
+            lifecycle.judge(entry, failure_of(row.error), now)
         case TaskState.ABANDONED | TaskState.HANDED_BACK if _with_its_worker(row):
             # Its leader died before it could write for how long the slots stay taken.
-            lives.ledger.hold(entry)
-            for until in lives.ledger.release_lost(entry, row.ended_at, now):
-                lives.timers.set(until, "linger", entry.id)
-            lives.ask_again(entry, row.state, now, LEADER_CHANGED)
+            lifecycle.ledger.hold(entry)
+            for until in lifecycle.ledger.release_lost(entry, row.ended_at, now):
+                lifecycle.timers.set(until, "linger", entry.id)
+            lifecycle.ask_again(entry, row.state, now, LEADER_CHANGED)
         case _:
             declined = row.started_at < row.scheduled_at
-            lives.ask_again(entry, row.state, now, LEADER_CHANGED, declined=declined)
+            lifecycle.ask_again(entry, row.state, now, LEADER_CHANGED, declined=declined)
 
 
 def _with_its_worker(row: TaskRow) -> bool:
     """Whether the attempt ended because its worker was declared lost; what a worker hands back has no error."""
     return row.state == TaskState.ABANDONED or row.error is not None
+
+
+def _undone_by_clean_up(graph: Graph, completed: AbstractSet[int]) -> frozenset[int]:
+    """Nodes that a retry runs again although they completed, given the nodes of which every task completed.
+
+    A clean-up (`run_if="always"`) has removed what it was given: what made that, everything
+    that follows from it, and the clean-up itself are done once more.
+    """
+    undone: set[int] = set()
+    for index, node in enumerate(graph.nodes):
+        if node.run_if == "always" and index in completed:
+            undone.add(index)
+            undone |= {ref.node for each in templates(node) for ref in outputs(each)}
+    # Nodes stand in the order of their calls: what a node needs comes before it.
+    for index, node in enumerate(graph.nodes):
+        if not undone.isdisjoint(needs_of(node)):
+            undone.add(index)
+    return frozenset(undone)

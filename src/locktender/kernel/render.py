@@ -1,4 +1,4 @@
-"""Templates to values. Values are JSON bytes and pass through unread wherever nobody needs to look inside."""
+"""Renders templates to values. Values are JSON bytes and are decoded only where a path or a condition needs it."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from locktender.base.graph import (
     Compare,
     Const,
     DictOf,
+    Graph,
     Item,
     ListOf,
     Node,
@@ -25,6 +26,8 @@ from locktender.base.graph import (
     Param,
     Tag,
     Truthy,
+    outputs,
+    templates,
 )
 from locktender.base.limits import pool_name
 
@@ -180,3 +183,16 @@ def _keyed(
 def has_item_key(node: Node) -> bool:
     """Whether the node's pools differ from item to item."""
     return any(isinstance(part, Item) for need in node.pools for part in need.key)
+
+
+def looked_into(graph: Graph) -> frozenset[int]:
+    """Nodes whose output is read here (mapped over, tested, keyed by): their blobs must be fetched first."""
+    found: set[int] = set()
+    for node in graph.nodes:
+        for template in templates(node):
+            for ref in outputs(template):
+                if ref.path or template is node.over or node.when is not None or node.pools:
+                    found.add(ref.node)
+    if graph.result is not None:
+        found |= {ref.node for ref in outputs(graph.result) if ref.path}
+    return frozenset(found)

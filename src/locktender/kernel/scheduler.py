@@ -1,15 +1,13 @@
-"""The conductor: facts in, one commit out. The whole of a leader's judgement, without its I/O.
+"""The scheduler: all decisions of a leader, without I/O. Facts in, one commit out.
 
-The coordinator feeds it what happened (attempts that ended, runs that were
-queued, workers that came and went, limits that changed) and calls `cycle`,
-which answers with one commit and what to do once it is written. The simulator
-feeds it the same facts under a virtual clock.
+The leader (or the simulator, with a virtual clock) reports what happened:
+ended attempts, queued runs, workers, limits. `cycle` returns one commit and
+the actions to take after it is written.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 
 import msgspec
@@ -17,7 +15,6 @@ import msgspec
 from locktender.base import ids
 from locktender.base.changes import (
     Bucket,
-    Commit,
     Linger,
     Order,
     Reservation,
@@ -30,38 +27,19 @@ from locktender.base.graph import Graph
 from locktender.base.limits import Limits
 from locktender.base.model import Failure, LimitRow, RunRow, WorkerRow
 from locktender.base.states import HOLDING, RunState, TaskState
-from locktender.kernel.commit_builder import CommitBuilder
+from locktender.kernel.commit_builder import CommitBuilder, Cycle
 from locktender.kernel.demand import Demand
 from locktender.kernel.entries import QueuedRun, TaskEntry
-from locktender.kernel.grants import Calls, GrantWriter, tell_waits
+from locktender.kernel.grants import Calls, GrantWriter, record_waits
 from locktender.kernel.ledger import Ledger
 from locktender.kernel.lifecycle import Defaults, Lifecycle, failure_of, short
 from locktender.kernel.rebuild import restore_run, start_again
 from locktender.kernel.timeouts import QUEUED, Timeouts, still_queued
+from locktender.kernel.upkeep import forget_stale_timers, forget_unused_gates
 
 _dump = msgspec.json.Encoder().encode
-FEW_RESERVATIONS = 64
-MOST_RESERVATIONS = 1_000
-
-
-@dataclass(slots=True)
-class Cycle:
-    """What a cycle decided. Nothing of it may be acted on before `commit` is written."""
-
-    commit: Commit
-    starts: list[TaskEntry] = field(default_factory=list[TaskEntry])
-    """Tasks of the worker in this process: accepted with this very commit."""
-    stops: list[tuple[int, int, str]] = field(default_factory=list[tuple[int, int, str]])
-    """(task, token, reason) of local tasks to be stopped."""
-    withdrawals: list[tuple[int, int, str]] = field(default_factory=list[tuple[int, int, str]])
-    """(task, token, to) of offers to take back; whoever races for them is settled by the store."""
-    ended: list[int] = field(default_factory=list[int])
-    """Runs that have ended."""
-    unfinished: bool = False
-    """There is more to do at once: the budget was spent."""
-    next_wake: int | None = None
-    found_waiting: dict[str, int] = field(default_factory=dict[str, int])
-    """Gate → lanes newly found blocked, for the cycle's summary line."""
+MAX_RESERVATIONS_EACH_CYCLE = 64
+MAX_RESERVATIONS_WRITTEN = 1_000
 
 
 class Scheduler:
@@ -76,13 +54,15 @@ class Scheduler:
         self.term = term
         self.owner = owner
         self.ledger: Ledger = Ledger(limits)
-        self.journal: CommitBuilder = CommitBuilder(term, f"leader:{owner}")
-        self.lives: Lifecycle = Lifecycle(self.ledger, self.journal, defaults or Defaults(), seed)
-        self.deadlines: Timeouts = Timeouts(self.lives)
+        self.commit_builder: CommitBuilder = CommitBuilder(term, f"leader:{owner}")
+        self.lifecycle: Lifecycle = Lifecycle(
+            self.ledger, self.commit_builder, defaults or Defaults(), seed
+        )
+        self.deadlines: Timeouts = Timeouts(self.lifecycle)
         self.graphs: dict[str, Graph] = {}
         self.stale_facts: int = 0
-        self._granting = GrantWriter(term, self.lives)
-        self.calls: Calls = Calls(self.lives)
+        self._grants = GrantWriter(term, self.lifecycle)
+        self.calls: Calls = Calls(self.lifecycle)
         self._swept = False
         self._rules: dict[tuple[str, str], bytes] = {}
         self._retried: dict[int, list[TaskRow]] = {}
@@ -95,7 +75,7 @@ class Scheduler:
 
     def begin(self, rows: Sequence[LimitRow]) -> None:
         """First words of a term: every limit in force. (Who leads, the election has told.)"""
-        self.ledger.board.reservations_changed = True
+        self.ledger.task_queue.reservations_changed = True
         self.set_limits(self.ledger.limits, rows)
 
     def restore(
@@ -116,13 +96,13 @@ class Scheduler:
                 gate.restore(bucket)
         for linger in lingers:
             self.ledger.linger(linger)
-            self.lives.timers.set(linger.until, "linger", linger.task)
+            self.lifecycle.timers.set(linger.until, "linger", linger.task)
         by_run: dict[int, list[TaskRow]] = {}
         for task in tasks:
             by_run.setdefault(ids.run_of(task.id), []).append(task)
         for row in runs:
             graph = self.graphs[row.graph]
-            restore_run(self.lives, row, graph, by_run.get(row.seq, []), now)
+            restore_run(self.lifecycle, row, graph, by_run.get(row.seq, []), now)
 
     # -- facts: limits and workers -----------------------------------------------------------------
 
@@ -137,13 +117,13 @@ class Scheduler:
             if rule != self._rules.get((kind, name)):
                 value = None if rule is None else msgspec.json.decode(rule)
                 data = {"kind": kind, "name": name, "rule": value}
-                self.journal.tell(NOBODY, Change("limit", 0, "", "in_force", 0, data))
+                self.commit_builder.record(NOBODY, Change("limit", 0, "", "in_force", 0, data))
         self._rules = rules
         if limits != self.ledger.limits:
-            self.journal.commit.buckets += self.ledger.set_limits(limits, now)
+            self.commit_builder.commit.buckets += self.ledger.set_limits(limits, now)
 
     def put_worker(self, row: WorkerRow, *, local: bool = False) -> None:
-        known = self.ledger.floor.workers.get(row.id)
+        known = self.ledger.workers.by_id.get(row.id)
         before = None if known is None else (known.row.permits, known.row.total)
         self.ledger.put_worker(row, local=local)
         if before != (row.permits, row.total):
@@ -154,22 +134,22 @@ class Scheduler:
                 "labels": row.labels,
             }
             after = "joined" if known is None else "changed"
-            self.journal.tell(NOBODY, Change("worker", 0, "", after, 0, data))
+            self.commit_builder.record(NOBODY, Change("worker", 0, "", after, 0, data))
 
     def drain_worker(self, worker: str, request: int) -> None:
         """It gets no more tasks from here on, and is told so."""
-        known = self.ledger.floor.workers.get(worker)
+        known = self.ledger.workers.by_id.get(worker)
         if known is not None:
             self.ledger.put_worker(
                 msgspec.structs.replace(known.row, draining=True), local=known.local
             )
-            self.journal.commit.orders.append(Order(worker, -request, 0, "drain"))
+            self.commit_builder.commit.orders.append(Order(worker, -request, 0, "drain"))
 
     def worker_left(self, worker: str, reason: str) -> None:
         """A worker left in good order: it holds nothing any more."""
-        if self.ledger.floor.drop(worker) is not None:
+        if self.ledger.workers.drop(worker) is not None:
             data = {"worker": worker, "reason": reason}
-            self.journal.tell(NOBODY, Change("worker", 0, "", "left", 0, data))
+            self.commit_builder.record(NOBODY, Change("worker", 0, "", "left", 0, data))
 
     def worker_lost(
         self,
@@ -188,33 +168,35 @@ class Scheduler:
         `lease_until`: as its row had it in the end. What is known here may be as old as the worker.
         """
         if lease_until is None:
-            known = self.ledger.floor.workers.get(worker)
+            known = self.ledger.workers.by_id.get(worker)
             lease_until = now if known is None else known.row.lease_until
         # A process that died is known to be dead before its lease has passed.
         dead_since = min(lease_until, now)
         for entry in self._held(abandoned):
             self._release_lost(entry, dead_since, now)
             entry.abandons += 1
-            self.lives.ask_again(entry, TaskState.ABANDONED, now, f"worker {worker} was lost")
+            self.lifecycle.ask_again(entry, TaskState.ABANDONED, now, f"worker {worker} was lost")
         for entry in self._held(handed_back):
             self._release_lost(entry, dead_since, now)
-            self.lives.ask_again(entry, TaskState.HANDED_BACK, now, f"worker {worker} was drained")
+            self.lifecycle.ask_again(
+                entry, TaskState.HANDED_BACK, now, f"worker {worker} was drained"
+            )
         self.withdrawn(withdrawn, TaskState.REQUESTED, now)
-        self.ledger.floor.drop(worker)
+        self.ledger.workers.drop(worker)
         data = {"worker": worker, "reason": reason}
-        self.journal.tell(NOBODY, Change("worker", 0, "", "lost", 0, data))
+        self.commit_builder.record(NOBODY, Change("worker", 0, "", "lost", 0, data))
 
     def _held(self, attempts: Iterable[tuple[int, int]]) -> Iterator[TaskEntry]:
         """Those of them that hold their task still: they are told once."""
         for task, token in attempts:
-            entry = self.lives.tasks.get(task)
+            entry = self.lifecycle.tasks.get(task)
             if entry is not None and entry.token == token and entry.state in HOLDING:
                 yield entry
 
     def _release_lost(self, entry: TaskEntry, dead_since: int, now: int) -> None:
         """Slots of a pool with a lease of its own stay taken until that has passed as well."""
         for until in self.ledger.release_lost(entry, dead_since, now):
-            self.lives.timers.set(until, "linger", entry.id)
+            self.lifecycle.timers.set(until, "linger", entry.id)
 
     # -- facts: the queue --------------------------------------------------------------------------
 
@@ -232,7 +214,7 @@ class Scheduler:
         if wanted is not None and wanted != row.priority:
             row = msgspec.structs.replace(row, priority=wanted)
         if row.deadline_at is not None and row.seq not in self.ledger.heads:
-            self.lives.timers.set(row.deadline_at, QUEUED, row.seq)
+            self.lifecycle.timers.set(row.deadline_at, QUEUED, row.seq)
         self.ledger.put_head(row)
 
     def end_queued(self, row: RunRow, state: RunState, failure: Failure, now: int) -> None:
@@ -242,20 +224,22 @@ class Scheduler:
         self.ledger.drop_head(row.seq)
         self._retried.pop(row.seq, None)
         change = Change("run", 0, RunState.QUEUED, state, 0, {"error": short(failure)})
-        self.journal.tell(row.seq, change)
+        self.commit_builder.record(row.seq, change)
         behind = self._ended_queued[row.seq] = self._still_awaited(row.waits_for)
-        self.journal.end_run(RunEnd(row.seq, state, None, _dump(failure), now))
+        self.commit_builder.end_run(RunEnd(row.seq, state, None, _dump(failure), now))
         self.ledger.ended(row.seq, behind)
 
     def _still_awaited(self, run: int | None) -> int | None:
         """Along the chain of replacements, the first that does not end with the commit to come."""
-        while run is not None and (run in self._ended_queued or run in self.journal.ended_runs):
+        while run is not None and (
+            run in self._ended_queued or run in self.commit_builder.ended_runs
+        ):
             run = self._ended_queued.get(run)
         return run
 
     def reprioritise(self, row: RunRow, priority: int) -> None:
         """A queued run moves in its line."""
-        self.journal.commit.reprioritised.append((row.seq, priority))
+        self.commit_builder.commit.reprioritised.append((row.seq, priority))
         self._reprioritised[row.seq] = priority
         if row.seq in self.ledger.heads:
             self.ledger.put_head(msgspec.structs.replace(row, priority=priority))
@@ -270,16 +254,16 @@ class Scheduler:
             return
         if run.row.state != RunState.CANCELLING:
             failure = Failure("cancelled", reason or "cancelled on request", retryable=False)
-            self.lives.stop(run, RunState.CANCELLED, failure, now)
-        if force and seq in self.lives.progress:
-            self.lives.wind_down(run, now, force=True)
-        self.lives.close_if_finished(run, now)
+            self.lifecycle.stop(run, RunState.CANCELLED, failure, now)
+        if force and seq in self.lifecycle.progress:
+            self.lifecycle.wind_down(run, now, force=True)
+        self.lifecycle.close_if_finished(run, now)
 
     # -- facts: attempts ---------------------------------------------------------------------------
 
     def accepted(self, task: int, token: int, started_at: int) -> None:
         """A worker in another process took an offer: the row is written."""
-        entry = self.lives.tasks.get(task)
+        entry = self.lifecycle.tasks.get(task)
         if entry is None or entry.token != token or entry.state != TaskState.SCHEDULED:
             return
         self.ledger.accepted(entry)
@@ -288,27 +272,27 @@ class Scheduler:
         entry.started_at = started_at
         if entry.cancelling:
             # The cancel came while the offer was out and lost the race: now it is the worker's to carry out.
-            self.lives.order_stop(entry, "cancelled")
+            self.lifecycle.order_stop(entry, "cancelled")
 
     def withdrawn(self, tasks: Iterable[tuple[int, int]], to: str, now: int) -> None:
         """Offers the store took back (or cancelled) before anybody accepted them: the rows are written."""
         for task, token in tasks:
-            entry = self.lives.tasks.get(task)
+            entry = self.lifecycle.tasks.get(task)
             if entry is None or entry.token != token or entry.state != TaskState.SCHEDULED:
                 continue
             self.ledger.release(entry)
-            silent = self.ledger.floor.workers.get(entry.worker or "")
+            silent = self.ledger.workers.by_id.get(entry.worker or "")
             if silent is not None and to == TaskState.REQUESTED:
                 silent.silent = True
             entry.worker, entry.token = None, 0
             entry.state = to
             if to == TaskState.CANCELLED:
-                self.lives.drop(entry, now)
+                self.lifecycle.drop(entry, now)
             elif entry.cancelling:
                 # Both a cancel and the offer's end were on their way: it must not be offered again.
-                self.lives.end_waiting(entry, to, TaskState.CANCELLED, None, now)
+                self.lifecycle.end_waiting(entry, to, TaskState.CANCELLED, None, now)
             else:
-                self.lives.stand_in_line(entry, now)
+                self.lifecycle.stand_in_line(entry, now)
 
     def ended(
         self,
@@ -330,7 +314,7 @@ class Scheduler:
         ended, if that was before this cycle's `now`.
         False: stale — not the attempt that holds the task now; nothing changes.
         """
-        entry = self.lives.tasks.get(task)
+        entry = self.lifecycle.tasks.get(task)
         if entry is None or entry.token != token or entry.state not in HOLDING:
             self.stale_facts += 1
             return False
@@ -341,30 +325,30 @@ class Scheduler:
         else:
             self.ledger.release(entry)
         if local:
-            self.journal.commit.own_ends = True
-            self._tell_end(entry, before, state, error, reason)
+            self.commit_builder.commit.own_ends = True
+            self._record_end(entry, before, state, error, reason)
         if state == TaskState.COMPLETED:
             if local:
-                self.journal.complete(entry, output, now)
-            self.lives.complete(entry, output if value is None else value, now)
+                self.commit_builder.complete(entry, output, now)
+            self.lifecycle.complete(entry, output if value is None else value, now)
         elif state == TaskState.CANCELLED:
             if local:
-                self.journal.save_end(entry, state, error)
-            self.lives.drop(entry, now)
+                self.commit_builder.save_end(entry, state, error)
+            self.lifecycle.drop(entry, now)
         elif state == TaskState.HANDED_BACK:
             declined = before == TaskState.SCHEDULED
-            self.lives.ask_again(entry, state, now, reason, declined=declined)
+            self.lifecycle.ask_again(entry, state, now, reason, declined=declined)
         else:
             entry.state = state
             if local:
-                self.journal.save_end(entry, state, error)
-            self.lives.judge(entry, failure_of(error), now)
+                self.commit_builder.save_end(entry, state, error)
+            self.lifecycle.judge(entry, failure_of(error), now)
         return True
 
-    def _tell_end(
+    def _record_end(
         self, entry: TaskEntry, before: str, state: str, error: bytes | None, reason: str
     ) -> None:
-        worker = self.ledger.floor.workers.get(entry.worker or "")
+        worker = self.ledger.workers.by_id.get(entry.worker or "")
         data: dict[str, object] = {"by": f"worker:{entry.worker}"} if worker is None else worker.by
         if error is not None or reason:
             data = dict(data)
@@ -374,81 +358,85 @@ class Scheduler:
             data["retryable"] = failure.retryable
         if reason:
             data["reason"] = reason
-        self.journal.tell(entry.run.seq, Change("task", entry.id, before, state, entry.token, data))
+        self.commit_builder.record(
+            entry.run.seq, Change("task", entry.id, before, state, entry.token, data)
+        )
 
     # -- the cycle ---------------------------------------------------------------------------------
 
     def sweep(self, now: int) -> Demand:
         """Once a second: the clocks of what lacks only a worker. Returns the demand for workers."""
         self._swept = True
-        self.ledger.tidy(now)
-        self.ledger.board.reconsider()
-        self.lives.tidy_timers()
+        forget_unused_gates(self.ledger, now)
+        self.ledger.task_queue.reconsider()
+        forget_stale_timers(self.lifecycle)
         return self.deadlines.sweep(now)
 
     def cycle(self, now: int) -> Cycle:
         """Decide, and hand over everything since the last cycle as one commit."""
         for row in self.deadlines.pass_time(now):
             self.end_queued(row, RunState.TIMED_OUT, still_queued(row, now), now)
-        self.journal.granting()
+        self.commit_builder.begin_grants()
         budget = self.ledger.limits.max_starts_per_cycle
         for head in self.ledger.decide_runs(now, budget):
             self._start_run(head, now)
         starts: list[TaskEntry] = []
         for entry, worker, offered in self.ledger.decide_tasks(now, budget):
-            self._granting.grant(entry, worker, now, offered=offered)
+            self._grants.grant(entry, worker, now, offered=offered)
             if not offered:
                 starts.append(entry)
         return self._hand_over(starts, now)
 
     def _start_run(self, head: QueuedRun, now: int) -> None:
         row = head.row
-        self.journal.commit.runs_started.append(RunStart(row.seq, now))
+        self.commit_builder.commit.runs_started.append(RunStart(row.seq, now))
         data: dict[str, object] = {"priority": row.priority}
         if head.lane is not None and head.lane.fair is not None:
             # Right after its start the present is the turn it took: `why` reads the clocks from here.
-            data |= {"fair": head.lane.fair, "turn": self.ledger.queue.turns.present}
+            data |= {"fair": head.lane.fair, "turn": self.ledger.run_queue.turns.present}
         change = Change("run", 0, RunState.QUEUED, RunState.RUNNING, 0, data)
-        self.journal.tell(row.seq, change)
+        self.commit_builder.record(row.seq, change)
         row = msgspec.structs.replace(row, state=RunState.RUNNING, started_at=now)
         run = self.ledger.add_run(row, self.graphs[row.graph], charged=True)
         if rows := self._retried.pop(row.seq, ()):
-            start_again(self.lives, run, rows, now)
+            start_again(self.lifecycle, run, rows, now)
         else:
-            self.lives.apply(run, self.lives.enter(run).begin(), now)
+            self.lifecycle.apply(run, self.lifecycle.enter(run).begin(), now)
 
     def _hand_over(self, starts: list[TaskEntry], now: int) -> Cycle:
-        journal, board = self.journal, self.ledger.board
-        found = tell_waits(self.lives)
+        builder, queue = self.commit_builder, self.ledger.task_queue
+        found = record_waits(self.lifecycle)
         # Many of them are written once a second only: the set is written whole, for `why` to read.
-        if board.reservations_changed and (self._swept or len(board.reserved) <= FEW_RESERVATIONS):
-            board.reservations_changed = False
-            journal.commit.reservations = [
+        if queue.reservations_changed and (
+            self._swept or len(queue.reserved) <= MAX_RESERVATIONS_EACH_CYCLE
+        ):
+            queue.reservations_changed = False
+            builder.commit.reservations = [
                 Reservation(waiter.id, pool.name, slots)
-                for lane, waiter in islice(board.reserved.items(), MOST_RESERVATIONS)
+                for lane, waiter in islice(queue.reserved.items(), MAX_RESERVATIONS_WRITTEN)
                 for pool, slots in lane.slots
             ]
         self._swept = False
         if self.ledger.lingering_changed:
             self.ledger.lingering_changed = False
-            journal.commit.lingers = [
+            builder.commit.lingers = [
                 Linger(task, token, pool, slots, until, worker)
                 for (task, token, pool), (slots, until, worker) in self.ledger.lingering.items()
             ]
         # Each grant told how full its bucket is then: the last one is how it is now.
-        buckets = journal.commit.buckets
-        journal.commit.buckets = list({bucket.pool: bucket for bucket in buckets}.values())
+        buckets = builder.commit.buckets
+        builder.commit.buckets = list({bucket.pool: bucket for bucket in buckets}.values())
         self._ended_queued.clear()
         self._reprioritised.clear()
-        stops, withdrawals, ended = journal.stops, journal.withdrawals, journal.ended_runs
-        wakes = [self.lives.timers.next(), board.next_wake(), self.ledger.queue.next_wake()]
+        stops, withdrawals, ended = builder.stops, builder.withdrawals, builder.ended_runs
+        wakes = [self.lifecycle.timers.next(), queue.next_wake(), self.ledger.run_queue.next_wake()]
         return Cycle(
-            journal.close(now),
+            builder.close(now),
             starts,
             stops,
             withdrawals,
             ended,
-            unfinished=board.unfinished or self.ledger.queue.unfinished,
+            unfinished=queue.unfinished or self.ledger.run_queue.unfinished,
             next_wake=min((at for at in wakes if at is not None), default=None),
             found_waiting=found,
         )

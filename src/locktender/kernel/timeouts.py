@@ -1,11 +1,13 @@
-"""What the passing of time decides: back-offs that end, offers that lapse, waits and runs that took too long."""
+"""What happens when time passes: back-offs end, offers expire, waits and runs time out."""
 
 from __future__ import annotations
+
+import msgspec
 
 from locktender.base.durations import spoken
 from locktender.base.model import Failure, RunRow
 from locktender.base.states import RunState, TaskState
-from locktender.kernel.demand import Demand, WaitingTasks, demand_of
+from locktender.kernel.demand import Demand, WaitingTasks, demand_of, eligible
 from locktender.kernel.entries import TaskEntry
 from locktender.kernel.gate_names import counted
 from locktender.kernel.gates.protocol import Lane
@@ -14,7 +16,7 @@ from locktender.kernel.lifecycle import Lifecycle
 from locktender.kernel.placement import HOLD
 from locktender.kernel.timers import Kind
 
-SWEEP_AGAIN_US = 1_000_000
+DISPATCH_RECHECK_US = 1_000_000
 QUEUED: Kind = "queued_deadline"
 """The timer of a queued run that has a deadline."""
 
@@ -26,11 +28,11 @@ def still_queued(row: RunRow, now: int) -> Failure:
 
 
 class Timeouts:
-    def __init__(self, lives: Lifecycle) -> None:
-        self._lives = lives
-        self._timers = lives.timers
-        self._ledger = lives.ledger
-        self._journal = lives.journal
+    def __init__(self, lifecycle: Lifecycle) -> None:
+        self._lifecycle = lifecycle
+        self._timers = lifecycle.timers
+        self._ledger = lifecycle.ledger
+        self._commit_builder = lifecycle.commit_builder
 
     def pass_time(self, now: int) -> list[RunRow]:
         """Returns queued runs whose own deadline has passed: they must not start any more."""
@@ -43,11 +45,13 @@ class Timeouts:
                     overdue.append(head.row)
             elif kind == "linger":
                 self._ledger.end_lingering(subject, now)
-            elif (entry := self._lives.tasks.get(subject)) is None:
+            elif (entry := self._lifecycle.tasks.get(subject)) is None:
                 continue
             elif kind == "offer":
                 if entry.state == TaskState.SCHEDULED and entry.token == detail:
-                    self._journal.withdrawals.append((entry.id, entry.token, TaskState.REQUESTED))
+                    self._commit_builder.withdrawals.append(
+                        (entry.id, entry.token, TaskState.REQUESTED)
+                    )
             elif entry.state != TaskState.REQUESTED:
                 continue
             elif kind == "back_off":
@@ -69,22 +73,22 @@ class Timeouts:
                 f"deadline: the run did not end within {after} (it was queued for {began} of them)"
             )
             failure = Failure("deadline", text, retryable=False)
-            self._lives.stop(run, RunState.TIMED_OUT, failure, now)
-            self._lives.close_if_finished(run, now)
+            self._lifecycle.stop(run, RunState.TIMED_OUT, failure, now)
+            self._lifecycle.close_if_finished(run, now)
 
     def _queue_timeout(self, entry: TaskEntry, now: int) -> None:
-        limit = self._lives.queue_timeout_of(entry) or 0
+        limit = self._lifecycle.queue_timeout_of(entry) or 0
         gate = "sequential" if entry.aside else "back-off"
         if entry.lane is not None and entry.in_line:
             gate = self._in_the_way(entry, entry.lane, now)
         waited = spoken(now - entry.requested_at)
         text = f"queue_timeout: {gate} — waited {waited} of at most {spoken(limit)}"
         failure = Failure("queue_timeout", text, retryable=False)
-        self._lives.end_waiting(entry, entry.state, TaskState.FAILED, failure, now)
+        self._lifecycle.end_waiting(entry, entry.state, TaskState.FAILED, failure, now)
 
     def _in_the_way(self, entry: TaskEntry, lane: Lane[TaskEntry], now: int) -> str:
         """Asked anew: where a new leader has decided nothing yet, no lane is parked anywhere."""
-        block = next(self._ledger.board.blocks(lane, entry, now), None)
+        block = next(self._ledger.task_queue.blocks(lane, entry, now), None)
         return "its turn" if block is None else block.name
 
     def _dispatch_deadline(self, entry: TaskEntry, now: int) -> None:
@@ -95,36 +99,72 @@ class Timeouts:
             or not isinstance(lane.worker_gate, WorkerGate)
         ):
             # Another gate blocks it at the moment: only waiting for a worker counts.
-            self._timers.set(now + SWEEP_AGAIN_US, "dispatch_deadline", entry.id, entry.eligible_at)
+            self._timers.set(
+                now + DISPATCH_RECHECK_US, "dispatch_deadline", entry.id, entry.eligible_at
+            )
             return
-        skill = lane.worker_gate.requirement
-        floor = self._ledger.floor
+        requirement = lane.worker_gate.requirement
+        worker_set = self._ledger.workers
         wanted = (
-            ", ".join(f"{label}={value}" for label, value in skill.needs) or f"step {skill.step}"
+            ", ".join(f"{label}={value}" for label, value in requirement.needs)
+            or f"step {requirement.step}"
         )
-        matching = sum(1 for _ in floor.matching(skill))
+        matching = sum(1 for _ in worker_set.matching(requirement))
         # Who only holds slots for code of its own is no worker to anybody else.
-        workers = sum(HOLD not in worker.row.permits for worker in floor.workers.values())
+        workers = sum(HOLD not in worker.row.permits for worker in worker_set.by_id.values())
         text = (
             f"capacity: no worker with {wanted} for {spoken(now - entry.eligible_at)}"
             f" ({counted(workers, 'worker')}, {matching} matching,"
             f" {counted(entry.offers, 'offer')} declined)"
         )
         failure = Failure("capacity", text, retryable=False)
-        self._lives.end_waiting(entry, entry.state, TaskState.FAILED, failure, now)
+        self._lifecycle.end_waiting(entry, entry.state, TaskState.FAILED, failure, now)
 
     def sweep(self, now: int) -> Demand:
         """Once a second: start the dispatch clock of what lacks only a worker. Returns the demand."""
         waiting: dict[Requirement, WaitingTasks] = {}
-        for entry in self._ledger.eligible():
+        for entry in eligible(self._ledger.task_queue):
             if entry.eligible_at == 0 and entry.requested_at < now:
                 entry.eligible_at = now
-                self._journal.save(entry)
-                at = now + self._lives.dispatch_deadline_of(entry)
+                self._commit_builder.save(entry)
+                at = now + self._lifecycle.dispatch_deadline_of(entry)
                 self._timers.set(at, "dispatch_deadline", entry.id, now)
             if entry.lane is not None and isinstance(entry.lane.worker_gate, WorkerGate):
-                skill = entry.lane.worker_gate.requirement
+                requirement = entry.lane.worker_gate.requirement
                 since = entry.eligible_at or now
-                tasks, first = waiting.get(skill, (0, since))
-                waiting[skill] = WaitingTasks(tasks + 1, min(first, since))
-        return demand_of(self._ledger.floor, waiting)
+                tasks, first = waiting.get(requirement, (0, since))
+                waiting[requirement] = WaitingTasks(tasks + 1, min(first, since))
+        return demand_of(self._ledger.workers, waiting)
+
+
+UNKNOWN_US = 0
+"""Stands for the dispatch deadline where only the leader knows that setting."""
+
+
+class Until(msgspec.Struct, frozen=True):
+    """When a waiter ends without having started, and as what."""
+
+    kind: str
+    """`queue_timeout`, `capacity` (the dispatch deadline), or `deadline` of the whole run."""
+    at: int
+
+    def text(self, now: int) -> str:
+        left = spoken(max(0, self.at - now))
+        match self.kind:
+            case "capacity":
+                return f"fails with capacity in {left} unless a worker takes it"
+            case "deadline":
+                return f"ends timed_out in {left} unless it has ended by then"
+            case _:
+                return f"fails with {self.kind} in {left} unless it has started"
+
+
+def patience(lifecycle: Lifecycle, entry: TaskEntry) -> list[Until]:
+    """What ends the wait of a requested task. The clock for a worker runs once all other gates were passed."""
+    found: list[Until] = []
+    timeout, deadline = lifecycle.queue_timeout_of(entry), lifecycle.dispatch_deadline_of(entry)
+    if timeout is not None:
+        found.append(Until("queue_timeout", entry.requested_at + timeout))
+    if entry.eligible_at and deadline != UNKNOWN_US:
+        found.append(Until("capacity", entry.eligible_at + deadline))
+    return found

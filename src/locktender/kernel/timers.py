@@ -1,4 +1,4 @@
-"""Instants to look at again. Entries are never removed: whoever is woken checks whether it still matters."""
+"""A heap of instants. Entries are not removed: the receiver checks whether a due timer still matters."""
 
 from __future__ import annotations
 

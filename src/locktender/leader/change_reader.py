@@ -39,7 +39,7 @@ class ChangeReader:
 
     async def gather(self, scheduler: Scheduler) -> Gathered:
         gathered = await self._store.gather(
-            Gather(self._cursor, scheduler.journal.actor, PAGE_EVENTS)
+            Gather(self._cursor, scheduler.commit_builder.actor, PAGE_EVENTS)
         )
         self._cursor = gathered.seq
         self.more = len(gathered.events) >= PAGE_EVENTS
@@ -91,14 +91,14 @@ class ChangeReader:
             present.add(row.id)
             if row.id != own:
                 scheduler.put_worker(row)
-        for known in list(scheduler.ledger.floor.workers):
+        for known in list(scheduler.ledger.workers.by_id):
             if known not in present:
                 scheduler.worker_left(known, "it left")
 
     async def requests(self, scheduler: Scheduler, requests: list[StoredRequest], now: int) -> None:
         for stored in requests:
             request = stored.request
-            scheduler.journal.commit.requests_done.append(stored.seq)
+            scheduler.commit_builder.commit.requests_done.append(stored.seq)
             if request.kind == "drain":
                 if self._own is not None and self._own.id == request.subject:
                     self._own.draining = True

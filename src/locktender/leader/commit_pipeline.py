@@ -15,7 +15,7 @@ from functools import partial
 from locktender.base.changes import Commit, End
 from locktender.base.clock import SystemClock
 from locktender.base.errors import NotLeader, OutOfOrder
-from locktender.kernel.scheduler import Cycle
+from locktender.kernel.commit_builder import Cycle
 from locktender.observe.metrics import Metrics
 from locktender.store.protocol import Store
 from locktender.store.retry import repeated

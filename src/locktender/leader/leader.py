@@ -26,8 +26,9 @@ from locktender.base.ids import run_of
 from locktender.base.limits import Limits
 from locktender.base.model import LimitRow
 from locktender.base.states import TaskState
+from locktender.kernel.commit_builder import Cycle
 from locktender.kernel.lifecycle import Defaults
-from locktender.kernel.scheduler import Cycle, Scheduler
+from locktender.kernel.scheduler import Scheduler
 from locktender.leader.change_reader import ChangeReader
 from locktender.leader.commit_pipeline import CommitPipeline
 from locktender.leader.own_worker import OwnWorker
@@ -105,7 +106,7 @@ class Leader:
             self._awake.set()
 
     def _put_own(self, scheduler: Scheduler, own: OwnWorker) -> None:
-        known = scheduler.ledger.floor.workers.get(own.id)
+        known = scheduler.ledger.workers.by_id.get(own.id)
         if known is not None:  # else it was declared lost, and joins again under another id
             row = own.describe_own(known.given, self._pipeline.unstarted())
             scheduler.put_worker(row, local=True)
@@ -270,8 +271,8 @@ class Leader:
             if wanted:
                 withdraw = Withdraw(
                     scheduler.term,
-                    scheduler.journal.next_cycle(),
-                    scheduler.journal.actor,
+                    scheduler.commit_builder.next_cycle(),
+                    scheduler.commit_builder.actor,
                     wanted,
                     to,
                     "not accepted in time" if to == TaskState.REQUESTED else "the run is ending",

@@ -18,8 +18,8 @@ from locktender.base.changes import TaskRow
 from locktender.base.events import Event
 from locktender.base.graph import Graph
 from locktender.base.model import RunRow
-from locktender.kernel.dag import looked_into
 from locktender.kernel.lanes import rank
+from locktender.kernel.render import looked_into
 from locktender.kernel.scheduler import Scheduler
 from locktender.store import blob_values
 from locktender.store.protocol import Heads, Store
@@ -173,7 +173,7 @@ class QueueReader:
         """What a reference stands for, if a node of its run looks into it; else None."""
         if output is None or not codec.is_blob(output):
             return None
-        entry = scheduler.lives.tasks.get(task)
+        entry = scheduler.lifecycle.tasks.get(task)
         if entry is None or entry.node not in looked_into(entry.run.graph):
             return None
         return await blob_values.fetch(self._store, output)

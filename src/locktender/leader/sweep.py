@@ -91,8 +91,8 @@ class Sweep:
     async def expire(self, scheduler: Scheduler) -> list[Lost]:
         if not self._steady.trusted(self._clock.monotonic()):
             return []
-        journal = scheduler.journal
-        return await self._store.expire(Expire(scheduler.term, journal.next_cycle(), journal.actor))
+        builder = scheduler.commit_builder
+        return await self._store.expire(Expire(scheduler.term, builder.next_cycle(), builder.actor))
 
     async def run(self, scheduler: Scheduler, lost: list[Lost], now: int) -> None:
         for each in lost:
@@ -118,7 +118,7 @@ class Sweep:
             self._tidy_at = self._clock.monotonic() + TIDY_EVERY_US
             self._background.start(self._tidy(scheduler.term), "remove empty queue lanes")
         if self._overflow is not None:
-            workers = [worker.row for worker in scheduler.ledger.floor.workers.values()]
+            workers = [worker.row for worker in scheduler.ledger.workers.by_id.values()]
             self._overflow.observe(self.demand, workers, self._store, scheduler.term)
 
     async def _tidy(self, term: int) -> None:

@@ -30,7 +30,7 @@ from locktender.store.protocol import EventFilter, Store
 
 SLACK_US = 2 * SECOND
 """How long before its commit a leader may have read the clock on a busy machine."""
-MOST_PEAKS = 100
+MAX_PEAKS_KEPT = 100
 """Of more limits than these, a checkpoint keeps the peaks that came nearest to their limit."""
 _PAGE = 10_000
 _TRIES = 10
@@ -194,7 +194,7 @@ def nearest(several: Sequence[Peak]) -> list[Peak]:
         share = peak.peak / peak.limit if peak.limit > 0 else 0.0
         return peak.never_exceeded, -share, -peak.peak
 
-    return sorted(sorted(several, key=near)[:MOST_PEAKS], key=lambda peak: peak.name)
+    return sorted(sorted(several, key=near)[:MAX_PEAKS_KEPT], key=lambda peak: peak.name)
 
 
 def _checkpoint(event: Event) -> Checkpoint:

@@ -1,12 +1,8 @@
-"""What an engine counts: plain numbers, raised by the stages as things happen.
+"""Counters of one engine, raised as things happen on the engine's loop.
 
-They cost next to nothing: a task adds to a few integers, on the one loop that
-runs its engine. Whoever wants them as Prometheus text asks `observe/prometheus.py`,
-which is loaded only where somebody serves it (the library takes 0.1 s to import).
-What the engine knows anyway (what is in flight, what waits where) is not counted
-a second time: it is looked up when somebody asks.
-
-Every engine has numbers of its own: several may live in one process.
+A task adds to a few integers. `observe/prometheus.py` turns them into text and
+is imported only by a process that serves it. Numbers the engine has anyway
+(tasks in flight, tasks waiting) are read on request and not counted here.
 """
 
 from __future__ import annotations
@@ -16,13 +12,13 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from locktender.base.model import WorkerRow
+from locktender.kernel.commit_builder import Cycle
 from locktender.kernel.demand import Demand
 from locktender.kernel.ledger import Ledger
-from locktender.kernel.scheduler import Cycle
 
 CYCLE_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 TASK_SECONDS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 1800.0)
-MOST_STEPS: Final = 50
+MAX_STEP_LABELS: Final = 50
 """Steps with a series of their own; the durations of any further one are counted as `other`."""
 OTHER: Final = "other"
 
@@ -101,7 +97,7 @@ class Metrics:
         """Tasks that wait now, by the kind of gate that the leader found in their way."""
         found: dict[str, int] = {}
         if self._ledger is not None:
-            for lane in self._ledger.board.lanes.values():
+            for lane in self._ledger.task_queue.lanes.values():
                 if lane.parked_at is not None:
                     kind = lane.parked_at.kind
                     found[kind] = found.get(kind, 0) + len(lane)
@@ -118,11 +114,13 @@ class Metrics:
         self.tasks_ended[state] = self.tasks_ended.get(state, 0) + 1
         durations = self.tasks.get(step)
         if durations is None:
-            name = step if len(self.tasks) < MOST_STEPS else OTHER
+            name = step if len(self.tasks) < MAX_STEP_LABELS else OTHER
             durations = self.tasks.get(name) or self.tasks.setdefault(name, Durations(TASK_SECONDS))
         durations.add(duration_us / 1_000_000)
 
     def held_loop(self, step: str, _lag_us: int = 0) -> None:
         """An async step kept the loop from everything else for too long."""
-        name = step if step in self.loop_blocked or len(self.loop_blocked) < MOST_STEPS else OTHER
+        name = (
+            step if step in self.loop_blocked or len(self.loop_blocked) < MAX_STEP_LABELS else OTHER
+        )
         self.loop_blocked[name] = self.loop_blocked.get(name, 0) + 1

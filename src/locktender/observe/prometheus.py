@@ -1,9 +1,7 @@
 """An engine's numbers as Prometheus text.
 
-The families are built when somebody asks, from `observe/metrics.py`; their number
-is bounded whatever users name their steps and pools. Labels say kinds (of gates,
-states, executors), never names that come with the work, except for the first
-fifty steps.
+The number of series is bounded: labels are kinds (gates, states, executors)
+and the names of the first fifty steps, never other names users choose.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
-"""Where a queued run stands, from rows: who waits beside it, and whose turn it is.
+"""Where a queued run stands, read from rows: priority, then fair turn, then age.
 
-The leader's fair turns are clocks in its memory. Each start of a run tells in
-the history which turn it took, and turns never go back, so that the end of the
-history is enough to know them: whatever is a whole step before the last turn
-tells nothing any more. A new leader, or a changed fair key, begins anew.
-
-The queue as it will be served: priority, then fair turn, then age.
+The leader keeps the fair turns in memory. Each start of a run records its turn
+in the history, and turns only grow, so the end of the history is enough to
+know them. A new leader or a changed fair key resets them.
 """
 
 from __future__ import annotations
@@ -23,7 +20,7 @@ from locktender.kernel.lanes import rank
 from locktender.kernel.queue_position import QueueGroup, QueuePosition
 from locktender.store.protocol import EventFilter, Heads, QueueEntry, QueueLine, Store
 
-MOST_COUNTED = 100_000
+MAX_RUNS_COUNTED = 100_000
 """Queued runs that are counted: about 20 ms."""
 TAILS = (500, 5_000)
 """Rows of the history that are read to learn the turns: first a few, then more, then what is known must do."""
@@ -31,7 +28,7 @@ TAILS = (500, 5_000)
 
 async def line_of(store: Store, row: RunRow, limits: Limits) -> QueuePosition | None:
     """Who goes before a queued run; None if it is not queued any more."""
-    found = await store.line(row.seq, MOST_COUNTED)
+    found = await store.line(row.seq, MAX_RUNS_COUNTED)
     if found is None:
         return None
     groups = groups_of(found)
@@ -109,7 +106,7 @@ def _start(event: Event) -> tuple[str | None, int]:
     return (value, turn) if isinstance(value, str) and isinstance(turn, int) else (None, 0)
 
 
-MOST_HEADS = 4_096
+MAX_HEADS_READ = 4_096
 """Rows that are read to find whose turn comes first. Where more lanes wait than that, the oldest of them count."""
 
 
@@ -119,7 +116,7 @@ async def queue_in_order(store: Store, limit: int) -> list[QueueEntry]:
     if limits.fair is None:
         return await store.queue(limit)
     lanes = (await store.load()).lanes
-    heads = await store.heads(Heads(lanes, min(limit, MOST_HEADS), max(limit, MOST_HEADS)))
+    heads = await store.heads(Heads(lanes, min(limit, MAX_HEADS_READ), max(limit, MAX_HEADS_READ)))
     turns, _ = await turns_taken(store, limits.fair)
     rows = in_turn([row for row in heads if row.kind == "flow"], limits, turns)[:limit]
     return [QueueEntry(row, place) for place, row in enumerate(rows, 1)]

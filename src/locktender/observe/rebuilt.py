@@ -1,7 +1,4 @@
-"""A ledger of all active work, rebuilt from rows for whoever asks beside the leader. It decides nothing.
-
-What the leader's provisioner does about tasks that wait for a worker, for whoever asks beside it.
-"""
+"""Rebuilds the scheduler's ledger from rows, read-only, for `why` and other questions outside the leader."""
 
 from __future__ import annotations
 
@@ -14,9 +11,10 @@ from locktender.base.graph import Graph
 from locktender.base.ids import run_of
 from locktender.base.model import RunRow
 from locktender.base.states import TaskState
-from locktender.kernel.explain import UNKNOWN_US, Reason, Typical
+from locktender.kernel.explain import Reason, Typical
 from locktender.kernel.lifecycle import Defaults
 from locktender.kernel.scheduler import Scheduler
+from locktender.kernel.timeouts import UNKNOWN_US
 from locktender.store import blob_values
 from locktender.store.protocol import Snapshot, Store
 
@@ -26,15 +24,15 @@ _graph = msgspec.json.Decoder(Graph).decode
 async def rebuild(store: Store) -> tuple[Scheduler, Snapshot]:
     """A ledger of all active work as the rows have it now. It decides nothing and writes nothing."""
     snapshot = await store.load()
-    conductor = Scheduler(snapshot.limits, 0, "why", Defaults(dispatch_deadline_us=UNKNOWN_US))
-    conductor.graphs.update({key: _graph(body) for key, body in snapshot.graphs.items()})
+    scheduler = Scheduler(snapshot.limits, 0, "why", Defaults(dispatch_deadline_us=UNKNOWN_US))
+    scheduler.graphs.update({key: _graph(body) for key, body in snapshot.graphs.items()})
     # As the leader does: what is mapped over, or decides a condition, may have been put away.
     runs = [await blob_values.open_values(store, row) for row in snapshot.runs]
-    graphs = {row.seq: conductor.graphs[row.graph] for row in runs}
+    graphs = {row.seq: scheduler.graphs[row.graph] for row in runs}
     tasks = [
         await blob_values.open_output(store, graphs[run_of(row.id)], row) for row in snapshot.tasks
     ]
-    conductor.restore(
+    scheduler.restore(
         runs,
         tasks,
         snapshot.workers,
@@ -43,18 +41,18 @@ async def rebuild(store: Store) -> tuple[Scheduler, Snapshot]:
         lingers=snapshot.lingers,
     )
     for kept in snapshot.reservations:
-        entry = conductor.lives.tasks.get(kept.task)
+        entry = scheduler.lifecycle.tasks.get(kept.task)
         if entry is not None and entry.lane is not None:
-            conductor.ledger.board.reserve(entry.lane, entry)
-    return conductor, snapshot
+            scheduler.ledger.task_queue.reserve(entry.lane, entry)
+    return scheduler, snapshot
 
 
-def typical(snapshot: Snapshot, conductor: Scheduler, recent: list[RunRow]) -> Typical:
+def typical(snapshot: Snapshot, scheduler: Scheduler, recent: list[RunRow]) -> Typical:
     """Usual durations, from what has ended lately."""
     by_step: dict[str, list[int]] = {}
     for row in snapshot.tasks:
         if row.state == TaskState.COMPLETED and row.started_at:
-            by_step.setdefault(_step(conductor, row), []).append(row.ended_at - row.started_at)
+            by_step.setdefault(_step(scheduler, row), []).append(row.ended_at - row.started_at)
     runs = [row.ended_at - row.started_at for row in recent if row.started_at and row.ended_at]
     return Typical(
         {step: _median(times) for step, times in by_step.items() if step},
@@ -62,8 +60,8 @@ def typical(snapshot: Snapshot, conductor: Scheduler, recent: list[RunRow]) -> T
     )
 
 
-def _step(conductor: Scheduler, row: TaskRow) -> str:
-    run = conductor.ledger.runs.get(run_of(row.id))
+def _step(scheduler: Scheduler, row: TaskRow) -> str:
+    run = scheduler.ledger.runs.get(run_of(row.id))
     return "" if run is None else run.graph.nodes[row.node].step
 
 

@@ -1,10 +1,9 @@
-"""OpenTelemetry: one span per attempt, in the trace of whoever submitted the run.
+"""OpenTelemetry: one span per attempt, in the trace of the client that submitted the run.
 
-Nothing here imports OpenTelemetry before the program itself has: without it,
-or with no provider set, a task costs one look into `sys.modules`. The
-submitter's context travels with the run as a W3C `traceparent`; a step's span
-is started and ended by the worker's process, also for a body in a child
-process, which gets the span's context to hang its own spans on.
+OpenTelemetry is used only if the program has imported it: otherwise a task
+costs one lookup in `sys.modules`. The client's context travels with the run as
+a W3C `traceparent`. The worker process starts and ends the span; a step in a
+child process gets its context as the parent of its own spans.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""`why`: what a run or a task waits for, and for how long, true at the moment of asking.
+"""`why`: what a run or a task waits for now, and for how long.
 
-Anybody may ask, beside a live engine or without one: the ledger is rebuilt
-from rows in this process and asked by the rules the leader decides with.
+It works with or without a live engine: the ledger is rebuilt from rows in this
+process and explained by the rules the leader decides with.
 """
 
 from __future__ import annotations
@@ -18,17 +18,19 @@ from locktender.base.model import RunRow, Stubborn
 from locktender.base.states import EXECUTING_RUNS, RunState, TaskState
 from locktender.kernel import explain, lanes
 from locktender.kernel.entries import QueuedRun, TaskEntry
-from locktender.kernel.explain import Reason, Typical, Until, patience, waiting_nodes
-from locktender.kernel.explain_runs import explain_queued, place_told
+from locktender.kernel.explain import Reason, Typical, waiting_nodes
+from locktender.kernel.explain_runs import explain_queued, place_precision
+from locktender.kernel.explain_workers import stubborn_by_token
 from locktender.kernel.gate_names import told_to_stop
-from locktender.kernel.queue_position import Told
+from locktender.kernel.queue_position import Precision
 from locktender.kernel.scheduler import Scheduler
+from locktender.kernel.timeouts import Until, patience
 from locktender.observe.queue_order import line_of
 from locktender.observe.rebuilt import WORKER_GATE, provisioner_note, rebuild, typical
 from locktender.store.protocol import RunFilter, Store
 
 SAMPLE = 50
-MOST_GROUPS = 50
+MAX_GROUPS_SHOWN = 50
 
 
 class WaitingStep(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -71,7 +73,7 @@ class Why(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Whoever is held up at a limit of its own is overtaken, and counted all the same.
     """
-    position_is: Told = "exact"
+    position_is: Precision = "exact"
     """How `position` is meant: exact, unless fair turns are not known for certain, a tag's limit holds it or
     one before it up (about), or a long queue was not counted to its end (at least)."""
     priority: int = 0
@@ -101,7 +103,7 @@ class Why(msgspec.Struct, frozen=True, omit_defaults=True):
             return f"{self.subject} {self.id} ({self.name}) ended {self.state} {ago} ago. It waits for nothing."
         head = f"{self.subject} {self.id} ({self.name}) is {self.state}, for {age}"
         if self.position is not None:
-            head += f", position {_told(self.position, self.position_is)} in the queue"
+            head += f", position {_count_text(self.position, self.position_is)} in the queue"
         lines = [head + "."]
         lines += _lines(self.reasons, "  ", self.now)
         if self.estimate_us is not None:
@@ -129,14 +131,14 @@ class Why(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.text()
 
 
-def _told(count: int, meant: Told) -> str:
+def _count_text(count: int, meant: Precision) -> str:
     return f"{count:,}" if meant == "exact" else f"{meant} {count:,}"
 
 
 def _lines(reasons: tuple[Reason, ...], indent: str, now: int) -> list[str]:
     lines: list[str] = []
     for reason in reasons:
-        ahead = f"; {_told(reason.ahead, reason.ahead_is)} ahead" if reason.ahead else ""
+        ahead = f"; {_count_text(reason.ahead, reason.ahead_is)} ahead" if reason.ahead else ""
         lines.append(f"{indent}- {reason.text}{ahead}")
         for holder in reason.holders[:3]:
             what = f"task {holder.task} ({holder.node})" if holder.task else f"run {holder.run}"
@@ -165,8 +167,8 @@ async def explain_run(store: Store, run_id: str, labels: Declared | None = None)
 
 async def explain_task(store: Store, task: int, labels: Declared | None = None) -> Why:
     """Why this task does not start: every gate that blocks it now. `labels`: those that settings declare."""
-    conductor, snapshot = await rebuild(store)
-    entry = conductor.lives.tasks.get(task)
+    scheduler, snapshot = await rebuild(store)
+    entry = scheduler.lifecycle.tasks.get(task)
     row = next((each for each in snapshot.tasks if each.id == task), None)
     if row is None:
         row = next((each for each in await store.tasks(run_of(task)) if each.id == task), None)
@@ -175,8 +177,8 @@ async def explain_task(store: Store, task: int, labels: Declared | None = None) 
     if entry is None:
         node, note = f"node {row.node}", f"It is {row.state} and waits for nothing."
         return Why("task", str(task), node, row.state, row.requested_at, snapshot.now, note=note)
-    usual = typical(snapshot, conductor, [])
-    reasons = _reasons(conductor, entry, usual, snapshot.now, labels)
+    usual = typical(snapshot, scheduler, [])
+    reasons = _reasons(scheduler, entry, usual, snapshot.now, labels)
     note = ""
     waits = entry.state == TaskState.REQUESTED
     if waits and not reasons:
@@ -184,7 +186,7 @@ async def explain_task(store: Store, task: int, labels: Declared | None = None) 
     elif waits:
         note = await provisioner_note(store, [reasons])
     else:
-        note = _held_note(conductor, entry, snapshot.now)
+        note = _held_note(scheduler, entry, snapshot.now)
     return Why(
         "task",
         str(task),
@@ -196,12 +198,12 @@ async def explain_task(store: Store, task: int, labels: Declared | None = None) 
         priority=entry.run.row.priority,
         tags=entry.run.row.tags,
         note=note,
-        until=tuple(patience(conductor.lives, entry)) if waits else (),
+        until=tuple(patience(scheduler.lifecycle, entry)) if waits else (),
     )
 
 
-def _held_note(conductor: Scheduler, entry: TaskEntry, now: int) -> str:
-    stubborn = explain.stubborn_by_token(conductor).get(entry.token)
+def _held_note(scheduler: Scheduler, entry: TaskEntry, now: int) -> str:
+    stubborn = stubborn_by_token(scheduler.ledger.workers.by_id.values()).get(entry.token)
     if stubborn is None:
         return f"Worker {entry.worker} has it: it waits for nothing."
     told = told_to_stop(stubborn.reason, stubborn.since, now)
@@ -209,13 +211,13 @@ def _held_note(conductor: Scheduler, entry: TaskEntry, now: int) -> str:
 
 
 def _reasons(
-    conductor: Scheduler, entry: TaskEntry, usual: Typical, now: int, labels: Declared | None
+    scheduler: Scheduler, entry: TaskEntry, usual: Typical, now: int, labels: Declared | None
 ) -> list[Reason]:
     """What blocks it; where no worker may ever have the labels it needs, never is said in place of not now."""
-    found = explain.explain_task(conductor, entry, usual, now)
+    found = explain.explain_task(scheduler, entry, usual, now)
     needs = entry.spec.needs
     never = never_by_label(needs, labels) if needs else None
-    workers = conductor.ledger.floor.workers.values()
+    workers = scheduler.ledger.workers.by_id.values()
     # Others may have other settings: a worker that has them all the same is only busy.
     if never is None or any(needs.items() <= worker.row.labels.items() for worker in workers):
         return found
@@ -226,30 +228,30 @@ def _reasons(
 
 
 async def _queued(store: Store, row: RunRow) -> Why:
-    conductor, snapshot = await rebuild(store)
+    scheduler, snapshot = await rebuild(store)
     # Other flows take other times: they say nothing about this one.
     alike = RunFilter(states=["succeeded", "failed"], flow=row.flow, limit=SAMPLE)
     recent = await store.runs(alike)
-    conductor.graphs.setdefault(row.graph, Graph(row.flow, ()))
-    conductor.ledger.put_head(row)
-    head = conductor.ledger.heads.get(row.seq)
+    scheduler.graphs.setdefault(row.graph, Graph(row.flow, ()))
+    scheduler.ledger.put_head(row)
+    head = scheduler.ledger.heads.get(row.seq)
     if head is None:
         head = QueuedRun(row, lanes.rank(snapshot.limits, row.priority, row.queued_at))
     line = await line_of(store, row, snapshot.limits)
     if line is None:
         return _why(row, snapshot.now, row.queued_at, note="It has left the queue this moment.")
     reasons = explain_queued(
-        conductor,
+        scheduler,
         head,
-        typical(snapshot, conductor, recent),
+        typical(snapshot, scheduler, recent),
         line,
         snapshot.now,
         replaced=await _replaced(store, row),
     )
     note = await (_nobody_leads(store) if reasons else _turn_note(store))
     why = _why(row, snapshot.now, row.queued_at, tuple(reasons), note=note)
-    told = place_told(conductor.ledger, head, line)
-    return msgspec.structs.replace(why, position=line.ahead + 1, position_is=told)
+    precision = place_precision(scheduler.ledger, head, line)
+    return msgspec.structs.replace(why, position=line.ahead + 1, position_is=precision)
 
 
 async def _replaced(store: Store, row: RunRow) -> str | None:
@@ -261,40 +263,40 @@ async def _replaced(store: Store, row: RunRow) -> str | None:
 
 
 async def _executing(store: Store, row: RunRow, labels: Declared | None) -> Why:
-    conductor, snapshot = await rebuild(store)
-    run = conductor.ledger.runs.get(row.seq)
-    progress = conductor.lives.progress.get(row.seq)
+    scheduler, snapshot = await rebuild(store)
+    run = scheduler.ledger.runs.get(row.seq)
+    progress = scheduler.lifecycle.progress.get(row.seq)
     if run is None or progress is None:
         return _why(row, snapshot.now, row.queued_at, note="It is ending.")
-    usual = typical(snapshot, conductor, [])
+    usual = typical(snapshot, scheduler, [])
     groups: dict[tuple[str, tuple[str, ...]], WaitingStep] = {}
     running: dict[str, int] = {}
-    told: dict[str, StubbornStep] = {}
-    by_token = explain.stubborn_by_token(conductor)
+    stubborn: dict[str, StubbornStep] = {}
+    by_token = stubborn_by_token(scheduler.ledger.workers.by_id.values())
     seen: dict[tuple[int, int], tuple[Reason, ...]] = {}
     for entry in run.tasks.values():
         if entry.state != TaskState.REQUESTED:
             name = entry.spec.name
             running[name] = running.get(name, 0) + 1
             if (each := by_token.get(entry.token)) is not None:
-                told[name] = _one_more(told.get(name), each)
+                stubborn[name] = _one_more(stubborn.get(name), each)
             continue
         # Tasks of one lane wait for the same; only the first of them is asked in full.
         lane = (entry.node, 0 if entry.lane is None else id(entry.lane))
         if lane not in seen or entry.not_before > snapshot.now:
-            seen[lane] = tuple(_reasons(conductor, entry, usual, snapshot.now, labels))
+            seen[lane] = tuple(_reasons(scheduler, entry, usual, snapshot.now, labels))
         key = (entry.spec.name, tuple(reason.gate for reason in seen[lane]))
         group = groups.get(key) or WaitingStep(entry.spec.name, 0, seen[lane])
-        until = _earliest(group.until, patience(conductor.lives, entry))
+        until = _earliest(group.until, patience(scheduler.lifecycle, entry))
         groups[key] = WaitingStep(group.step, group.count + 1, group.reasons, until)
     notes = [await _nobody_leads(store)] if groups else []
     notes.append(await provisioner_note(store, [group.reasons for group in groups.values()]))
     return msgspec.structs.replace(
         _why(row, snapshot.now, row.started_at or row.queued_at),
-        waiting=tuple(groups.values())[:MOST_GROUPS],
+        waiting=tuple(groups.values())[:MAX_GROUPS_SHOWN],
         pending=dict(waiting_nodes(progress)),
         running=running,
-        stubborn=told,
+        stubborn=stubborn,
         note=" ".join(note for note in notes if note),
     )
 

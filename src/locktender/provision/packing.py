@@ -43,11 +43,11 @@ def new_workers(
     for want in wants:
         left = want.tasks - want.room
         for worker in workers:
-            left -= worker.assign(want.skill, left)
+            left -= worker.assign(want.requirement, left)
         while left > 0 and room > 0:
             worker = _FutureWorker(capacities[want.needs])
             workers.append(worker)
-            left -= worker.assign(want.skill, left)
+            left -= worker.assign(want.requirement, left)
             room -= 1
             counts[want.needs] = counts.get(want.needs, 0) + 1
     return [_ask(n, needs, wants, capacities[needs]) for needs, n in counts.items()]
@@ -95,4 +95,4 @@ def _ask(n: int, needs: Needs, wants: Sequence[Want], capacity: Capacity) -> Ask
     named = ", ".join(steps[:STEPS_NAMED]) + (f" and {more} more" if more > 0 else "")
     lack = "that lacks" if tasks == 1 else "that lack"
     reason = f"for {counted(tasks, 'task')} of {named} {lack} only a worker"
-    return Ask(n, needs, reason, frozenset(want.skill for want in served), capacity)
+    return Ask(n, needs, reason, frozenset(want.requirement for want in served), capacity)

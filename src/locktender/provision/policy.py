@@ -233,7 +233,7 @@ class Policy:
         lacking = [
             want
             for want in demand.wants
-            if want.tasks > want.room and want.skill not in self._set_aside
+            if want.tasks > want.room and want.requirement not in self._set_aside
         ]
         found = {
             needs: self._capacity(dict(needs)) for needs in sorted({want.needs for want in lacking})
@@ -242,10 +242,10 @@ class Policy:
         possible = [
             want
             for want in lacking
-            if want.needs in capacities and fits(capacities[want.needs], want.skill)
+            if want.needs in capacities and fits(capacities[want.needs], want.requirement)
         ]
         if impossible := [want for want in lacking if want not in possible]:
-            skill = impossible[-1].skill
+            skill = impossible[-1].requirement
             self._impossible = f"the provisioner has no worker for {skill_text(skill)}"
         asks = new_workers(possible, capacities, coming, room)
         if asks:

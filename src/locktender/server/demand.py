@@ -68,12 +68,12 @@ class DemandAnswers:
     async def _rebuilt(self) -> DemandAnswer:
         store = self._engine.store
         leader = await store.leader()
-        conductor, snapshot = await rebuild(store)
+        scheduler, snapshot = await rebuild(store)
         # What a worker would get at once is no demand: it is granted first, in this copy alone.
         for _ in range(MOST_CYCLES):
-            if not conductor.cycle(snapshot.now).unfinished:
+            if not scheduler.cycle(snapshot.now).unfinished:
                 break
-        found = _answer(conductor.sweep(snapshot.now), snapshot.now, leader)
+        found = _answer(scheduler.sweep(snapshot.now), snapshot.now, leader)
         return msgspec.structs.replace(found, provisioner=await provisioner_words(store))
 
 

@@ -20,7 +20,8 @@ from locktender.kernel.lifecycle import Defaults
 from locktender.kernel.queue_position import QueueGroup, QueuePosition
 from locktender.kernel.scheduler import Scheduler
 from locktender.simulate.scenarios import violations
-from locktender.simulate.world import Behaviour, SimBody, SimWorld
+from locktender.simulate.workers import Behaviour, SimBody
+from locktender.simulate.world import SimWorld
 
 Fate = Callable[[TaskRow, Node], TaskState | None]
 
@@ -145,8 +146,8 @@ def settle(world: SimWorld, *, steps: int = 200_000) -> SimWorld:
 
 
 def line_before(lead: Scheduler, head: QueuedRun) -> QueuePosition:
-    """Who goes before a queued run, of those the conductor has at hand, by its own clocks."""
-    limits, turns = lead.ledger.limits, lead.ledger.queue.turns
+    """Who goes before a queued run, of those the scheduler has at hand, by its own clocks."""
+    limits, turns = lead.ledger.limits, lead.ledger.run_queue.turns
     groups: list[QueueGroup] = []
     for other in lead.ledger.heads.values():
         counters, value = lanes.read(lanes.signature(limits, other.row.tags))

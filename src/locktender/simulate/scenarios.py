@@ -25,7 +25,8 @@ from locktender.base.graph import (
 )
 from locktender.kernel.lifecycle import Defaults
 from locktender.observe.checker import History, Rejection, Violation, check
-from locktender.simulate.world import Behaviour, SimWorld
+from locktender.simulate.workers import Behaviour
+from locktender.simulate.world import SimWorld
 
 POOLS = ("db", "api", "gpu")
 TENANTS = ("acme", "globex", "initech")
@@ -204,7 +205,7 @@ def _calm(world: SimWorld) -> None:
         world.set_rule("pool", pool, {"limit": 4})
     if not any(worker.alive and not worker.local for worker in world.workers.values()):
         world.add_worker("late", {"async": 10, "thread": 4, "process": 4})
-    if world.conductor is None:
+    if world.scheduler is None:
         world.lead()
 
 

@@ -1,73 +1,32 @@
-"""The world of a simulation: a virtual clock, workers that take time, fail and die, leaders that change.
+"""A simulated engine: virtual clock, workers that take time, fail and die, leaders that change.
 
-Everything that happens is an entry of one heap, drawn from one seed: the same
-seed gives the same history to the last event.
+Everything is an entry of one heap, drawn from one seed: the same seed gives the same history.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
 import msgspec
 
 from locktender.base.changes import RunEvents, TaskRow
-from locktender.base.clock import MILLISECOND, SECOND
+from locktender.base.clock import SECOND
 from locktender.base.events import NOBODY, Change, Event
-from locktender.base.graph import Graph, Node
+from locktender.base.graph import Graph
 from locktender.base.ids import RunId, run_of
 from locktender.base.model import Failure, RunRow, WorkerRow
 from locktender.base.states import TERMINAL_RUNS, RunState, TaskState
+from locktender.kernel.commit_builder import Cycle
 from locktender.kernel.lifecycle import Defaults
-from locktender.kernel.scheduler import Cycle, Scheduler
+from locktender.kernel.scheduler import Scheduler
 from locktender.simulate.model import Model
+from locktender.simulate.workers import Behaviour, SimBody, SimWorker, peak_use
 
 _dump = msgspec.json.Encoder().encode
 LEASE = 10 * SECOND
 BEAT = 2 * SECOND
-
-
-@dataclass(slots=True)
-class SimBody:
-    """One execution of a step, as the step itself would have recorded it."""
-
-    task: int
-    token: int
-    worker: str
-    node: Node
-    pools: dict[str, int]
-    start: int
-    end: int = 0
-    state: str = ""
-    offered: bool = True
-    """Its worker accepted it; else the leader started it in its own process, and writes its end."""
-
-
-@dataclass(slots=True)
-class SimWorker:
-    id: str
-    local: bool
-    permits: dict[str, int]
-    total: int
-    alive: bool = True
-    deaf: bool = False
-    """It lives and beats, but reads no orders."""
-    renewed: int = 0
-    running: dict[int, SimBody] = field(default_factory=dict[int, SimBody])
-
-
-@dataclass(frozen=True, slots=True)
-class Behaviour:
-    """How long bodies take, how often they fail, how slow messages are."""
-
-    duration: Callable[[random.Random, Node], int]
-    failure: float = 0.0
-    latency: int = 1 * MILLISECOND
-    output: Callable[[TaskRow, Node], bytes] = lambda _row, _node: b"1"
-    fate: Callable[[TaskRow, Node], TaskState | None] | None = None
-    """How a body ends where a test wants to say so itself; None: by the rules above."""
 
 
 class SimWorld:
@@ -81,7 +40,7 @@ class SimWorld:
         self.workers: dict[str, SimWorker] = {}
         self.bodies: list[SimBody] = []
         self.rejections: list[tuple[int, int, int]] = []
-        self.conductor: Scheduler | None = None
+        self.scheduler: Scheduler | None = None
         self.peak_demand: int = 0
         self._heap: list[tuple[int, int, Callable[[], None]]] = []
         self._serial = 0
@@ -276,7 +235,7 @@ class SimWorld:
             if state in (TaskState.FAILED, TaskState.TIMED_OUT)
             else None
         )
-        if not body.offered and self.conductor is not None:
+        if not body.offered and self.scheduler is not None:
             self._local_ends.append((row.id, row.token, state, output, error))
         else:
             self.model.finish(worker.id, row.id, row.token, state, self.now, output, error)
@@ -306,13 +265,15 @@ class SimWorld:
         self.kill_leader()
         model.term += 1
         self._leaders += 1
-        conductor = Scheduler(
+        scheduler = Scheduler(
             model.limits, model.term, f"leader-{self._leaders}", self.defaults, self.seed
         )
-        elected = Change("leader", 0, "", conductor.owner)
-        model.log(self.now, conductor.journal.actor, [RunEvents(NOBODY, [elected])], model.term)
-        conductor.graphs = model.graphs
-        conductor.begin(list(model.rules.values()))
+        elected = Change("leader", 0, "", scheduler.owner)
+        model.log(
+            self.now, scheduler.commit_builder.actor, [RunEvents(NOBODY, [elected])], model.term
+        )
+        scheduler.graphs = model.graphs
+        scheduler.begin(list(model.rules.values()))
         self._rules_seen = dict(model.rules)
         self._seen = len(model.events)
         self._fed = set()
@@ -320,7 +281,7 @@ class SimWorld:
         executing = [run for run in model.runs.values() if run.state in ("running", "cancelling")]
         ids = {run.seq for run in executing}
         rows = [row for row in model.tasks.values() if run_of(row.id) in ids]
-        conductor.restore(
+        scheduler.restore(
             executing,
             rows,
             list(model.workers.values()),
@@ -329,14 +290,14 @@ class SimWorld:
             local,
             model.lingers,
         )
-        self.conductor = conductor
+        self.scheduler = scheduler
         self._due = None
         self.poke()
-        self._sweep(conductor)
+        self._sweep(scheduler)
 
     def kill_leader(self) -> None:
         """Its term ends. What its worker had to tell and was not written is written by the worker itself."""
-        self.conductor = None
+        self.scheduler = None
         self._due = None
         ends, self._local_ends = self._local_ends, []
         for task, token, state, output, error in ends:
@@ -349,25 +310,25 @@ class SimWorld:
         self._wake_at(self.now + self.behaviour.latency)
 
     def _wake_at(self, when: int) -> None:
-        if self.conductor is not None and (self._due is None or when < self._due):
+        if self.scheduler is not None and (self._due is None or when < self._due):
             self._due = when
-            conductor = self.conductor
-            self.at(when - self.now, lambda: self._cycle(conductor, when))
+            scheduler = self.scheduler
+            self.at(when - self.now, lambda: self._cycle(scheduler, when))
 
-    def _sweep(self, conductor: Scheduler) -> None:
-        if self.conductor is not conductor:
+    def _sweep(self, scheduler: Scheduler) -> None:
+        if self.scheduler is not scheduler:
             return
-        self._expire(conductor)
-        self.peak_demand = max(self.peak_demand, conductor.sweep(self.now).total)
+        self._expire(scheduler)
+        self.peak_demand = max(self.peak_demand, scheduler.sweep(self.now).total)
         # As the coordinator does, at the same instant: what the sweep found is told when it is decided.
         self._wake_at(self.now)
-        self.at(SECOND, lambda: self._sweep(conductor))
+        self.at(SECOND, lambda: self._sweep(scheduler))
 
-    def _expire(self, conductor: Scheduler) -> None:
-        journal = conductor.journal
-        lost = self.model.expire(self.now, journal.actor, self.model.term, journal.next_cycle())
+    def _expire(self, scheduler: Scheduler) -> None:
+        builder = scheduler.commit_builder
+        lost = self.model.expire(self.now, builder.actor, self.model.term, builder.next_cycle())
         for each in lost:
-            conductor.worker_lost(
+            scheduler.worker_lost(
                 each.worker,
                 each.reason,
                 each.abandoned,
@@ -376,55 +337,55 @@ class SimWorld:
                 handed_back=each.handed_back,
             )
 
-    def _cycle(self, conductor: Scheduler, when: int) -> None:
-        if self.conductor is not conductor or self._due != when:
+    def _cycle(self, scheduler: Scheduler, when: int) -> None:
+        if self.scheduler is not scheduler or self._due != when:
             return
         self._due = None
-        self._gather(conductor)
-        cycle = conductor.cycle(self.now)
+        self._gather(scheduler)
+        cycle = scheduler.cycle(self.now)
         if not self.model.commit(cycle.commit):
             raise AssertionError("a leader wrote after its term")
-        self._act(conductor, cycle)
+        self._act(scheduler, cycle)
         if cycle.unfinished:
             self.poke()
         if cycle.next_wake is not None:
             self._wake_at(max(cycle.next_wake, self.now + 1))
 
-    def _gather(self, conductor: Scheduler) -> None:
+    def _gather(self, scheduler: Scheduler) -> None:
         model = self.model
         ends, self._local_ends = self._local_ends, []
         for task, token, state, output, error in ends:
-            conductor.ended(task, token, state, self.now, output, error, local=True)
+            scheduler.ended(task, token, state, self.now, output, error, local=True)
         if self._rules_seen != model.rules:
             self._rules_seen = dict(model.rules)
-            conductor.set_limits(model.limits, list(model.rules.values()), self.now)
+            scheduler.set_limits(model.limits, list(model.rules.values()), self.now)
         fresh, self._seen = model.events[self._seen :], len(model.events)
         for event in fresh:
             if event.subject == "task" and event.actor.startswith("worker:"):
-                self._learn(conductor, event)
+                self._learn(scheduler, event)
         for worker in model.workers.values():
-            known = conductor.ledger.floor.workers.get(worker.id)
+            known = scheduler.ledger.workers.by_id.get(worker.id)
             if known is None or known.row != worker:
-                conductor.put_worker(worker, local=self.workers[worker.id].local)
+                scheduler.put_worker(worker, local=self.workers[worker.id].local)
         for run in model.cancels:
             row = model.runs[run]
-            if row.state == RunState.QUEUED and run not in conductor.ledger.runs:
+            if row.state == RunState.QUEUED and run not in scheduler.ledger.runs:
                 failure = Failure("cancelled", "cancelled on request")
-                conductor.end_queued(row, RunState.CANCELLED, failure, self.now)
+                scheduler.end_queued(row, RunState.CANCELLED, failure, self.now)
             else:
-                conductor.cancel_run(run, self.now)
+                scheduler.cancel_run(run, self.now)
         model.cancels.clear()
         for row in model.queued()[:500]:
             if row.seq not in self._fed:
                 self._fed.add(row.seq)
-                conductor.put_head(row)
+                scheduler.put_head(row)
 
-    def _learn(self, conductor: Scheduler, event: Event) -> None:
+    def _learn(self, scheduler: Scheduler, event: Event) -> None:
         if event.after == TaskState.RUNNING:
-            conductor.accepted(event.task, event.token, event.at)
+            scheduler.accepted(event.task, event.token, event.at)
             return
         row = self.model.tasks[event.task]
-        conductor.ended(
+        scheduler.ended(
             event.task,
             event.token,
             event.after,
@@ -435,7 +396,7 @@ class SimWorld:
             at=event.at,
         )
 
-    def _act(self, conductor: Scheduler, cycle: Cycle) -> None:
+    def _act(self, scheduler: Scheduler, cycle: Cycle) -> None:
         for entry in cycle.starts:
             worker = self.workers[entry.worker or ""]
             if worker.alive:
@@ -451,11 +412,11 @@ class SimWorld:
                     wanted,
                     to,
                     self.now,
-                    conductor.journal.actor,
-                    conductor.term,
-                    conductor.journal.next_cycle(),
+                    scheduler.commit_builder.actor,
+                    scheduler.term,
+                    scheduler.commit_builder.next_cycle(),
                 )
-                conductor.withdrawn(done, to, self.now)
+                scheduler.withdrawn(done, to, self.now)
                 self._wake_at(self.now)
         for name in sorted({order.worker for order in cycle.commit.orders}):
             worker = self.workers[name]
@@ -465,12 +426,4 @@ class SimWorld:
 
     def peak(self, of: Callable[[SimBody], int]) -> int:
         """The most of anything in use at one instant, measured from the bodies' own records."""
-        moments: list[tuple[int, int]] = []
-        for body in self.bodies:
-            if amount := of(body):
-                moments += [(body.start, amount), (body.end or self.now, -amount)]
-        level = peak = 0
-        for _, change in sorted(moments):
-            level += change
-            peak = max(peak, level)
-        return peak
+        return peak_use(self.bodies, of, self.now)

@@ -16,7 +16,7 @@ from locktender.base.errors import StoreError
 from locktender.base.graph import Graph
 from locktender.base.model import RunRow
 from locktender.kernel import render
-from locktender.kernel.dag import looked_into
+from locktender.kernel.render import looked_into
 from locktender.store.protocol import StoreBase
 from locktender.store.retry import retry_while_away
 

@@ -1,7 +1,6 @@
-"""The history checker: a pure program over a history that verifies the promises of the engine.
+"""The history checker: verifies the promises of the engine from events and graphs alone.
 
-It trusts nothing but the events and the graphs: what the kernel and the store
-hold in memory or in rows it derives again, by rules of its own.
+It shares no state and no rules with the kernel and the store.
 """
 
 from locktender.observe.checker.audit import RULES, check, peaks, promises

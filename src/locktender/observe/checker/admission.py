@@ -1,10 +1,9 @@
-"""The admission ceiling: never more active runs than it allows, and no rejection without cause.
+"""Rule: never more active runs than `max_active` allows, and no rejection without cause.
 
-A ceiling holds from the commit of the client that sets it (*asked*), not only
-from the leader's next cycle: two changes between two cycles are two ceilings,
-of which the leader sees one. What neither the limit in force nor the last one
-asked for explains is kept as a doubt for a few commits of the leader: if a
-limit comes into force that explains it, it was asked for already.
+A limit holds from the commit of the client that sets it (*asked*), not only
+from the leader's next cycle. If neither the limit in force nor the last one
+asked for explains a rejection, the rule waits for a few commits of the leader:
+a limit that comes into force then and explains it had been asked for already.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""What fails for want of time must have had its time.
-
-Attempts, abandons and the pauses between them.
-
-No thundering herd.
-"""
+"""Rules on attempts: their number, the back-off between them, the jitter of retries, and timeouts."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Feeds a history to rules, event by event and commit by commit.
-
-The two questions: was every promise kept, and how close to its limit did each thing come.
-"""
+"""Feeds a history to the rules and returns the violations, and the peak of each limit."""
 
 from __future__ import annotations
 

@@ -1,19 +1,14 @@
-"""Who waits for a pool, in the order of the queue.
+"""Rule: no task is overtaken at a pool more often than `max_bypass` allows.
 
-Waiters of one run and one step share their needs, their window and their run's
-parallelism: they are kept as one group, and a pool's line holds only each
-group's head. So a long map behind its window costs one look, not one per item.
+Tasks of one run and one step need the same: they are kept as one group, and a
+pool's queue holds only the first task of each group. So a long map behind its
+window costs one check, not one per item. Only tasks that need more than one
+slot are followed: the others get the next slot that is freed.
 
-Nobody starves.
-
-Only waiters that need more than one slot are followed: one that needs a
-single slot of a single pool gets the next one that is freed.
-
-Where the history leaves room for doubt the waiter is not counted as bypassed:
-the order within a cycle is rebuilt from the order of the queue, a waiter
-requested in the same commit does not count yet, releases the leader may not
-have seen count as still held, and a start that leaves the waiter all it needs
-of the pools they share takes nothing from it.
+In case of doubt a start is not counted: the order within a cycle is rebuilt
+from the order of the queue, a task requested in the same commit does not count
+yet, releases the leader may not have seen count as still held, and a start
+that leaves the task enough slots of the shared pools takes nothing from it.
 """
 
 from __future__ import annotations

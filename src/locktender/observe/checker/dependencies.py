@@ -1,9 +1,4 @@
-"""Whether a node of a run has come to its end, from what the history shows.
-
-A task becomes ready when what it needs is there, and a finished step is not run again.
-
-Sequential flows: one task after another, in trace order.
-"""
+"""Rules on order within a run: tasks start after their inputs, finished steps do not run again, sequence."""
 
 from __future__ import annotations
 

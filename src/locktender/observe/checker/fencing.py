@@ -1,7 +1,4 @@
-"""Every attempt has a token of its own, and every write of it carries that token.
-
-One leader at a time, and its commits in order.
-"""
+"""Rules on fencing: one token per attempt, one leader at a time, and the leader's commits in order."""
 
 from __future__ import annotations
 

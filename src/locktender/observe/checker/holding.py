@@ -1,4 +1,4 @@
-"""What a task holds: all of it or nothing, from *scheduled* to the end of the attempt."""
+"""Rule: a task holds all its slots or none, from *scheduled* to the end of the attempt."""
 
 from __future__ import annotations
 

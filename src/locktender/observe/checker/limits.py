@@ -1,13 +1,7 @@
-"""Limits that all runs share: pools, the run gate, tags. Judged at the end of each commit that starts something.
+"""Rules on limits: pools, runs, tags, windows and parallelism within a run, workers' permits and labels, rates.
 
-A lowered limit is not violated by what was there: only a new grant that leaves
-more in use than the limit is.
-
-Limits within one run: its parallelism, its windows, one task at a time.
-
-Workers are offered only what they have permits and labels for.
-
-Grants over time.
+Limits that runs share are checked at the end of each commit that starts
+something. A lowered limit is violated only by a new grant above it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Reasons for waiting are true.
+"""Rule: the reasons recorded for waiting are true.
 
-The leader decides on what it had gathered: a completion committed by a worker
-between its reading and its commit is not its lie. So a number it reports may
-lie anywhere between usage without this commit's grants and usage without the
-releases since its last commit; with nothing in flight these are one number.
+The leader decides on the events it had read. A worker may commit an end
+between that read and the leader's commit. So a reported number may lie between
+usage without this commit's grants and usage without the releases since the
+leader's last commit; with nothing in flight these are the same number.
 """
 
 from __future__ import annotations

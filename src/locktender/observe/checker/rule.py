@@ -1,13 +1,11 @@
-"""How a rule is written: it says what it watches, looks at the world, and reports.
+"""How to write a rule: it names the events it needs, reads the state and reports violations.
 
-A pruned history lacks whole runs that ended before `History.checked`, up to
-which everything was judged while they were still there. What is left then
-shows less in use than there was. That cannot break a ceiling, nor anything a
-run promises by itself, and those rules judge all that is left. A rule that
-weighs one run against others (*there was no room*, *it had to wait for that
-one*, *too soon after that grant*) would call true what is not, or the other
-way round: it says `across = True`, still follows everything, and reports only
-what comes after that seq. Nothing of a pruned run does.
+A pruned history lacks whole runs that ended before `History.checked`; up to
+there everything was checked before the pruning. The rest then shows less in
+use than there was. Limits and promises within one run are still checked on all
+that is left. A rule that compares runs (*there was no room*, *too soon after
+that grant*) could be wrong on the pruned part: it sets `across = True`, still
+reads every event, and reports only violations after that seq.
 
 To add one: subclass `Rule`, give it an id and a docstring that says what it
 promises, register its handlers in `watch`, and list it in `audit.py`.

@@ -1,9 +1,4 @@
-"""A commit as the history shows it: consecutive events of one transaction.
-
-The limits in force at a prefix of the history, as the leader recorded them.
-
-Runs, tasks and workers as the checker believes them to be at one prefix of the history.
-"""
+"""The checker's records: commits, the limits in force, and runs, tasks and workers as the history shows them."""
 
 from __future__ import annotations
 

@@ -1,11 +1,4 @@
-"""Every change is in the table of legal changes, by its owner, from the state that was there.
-
-Ends: one per task and generation, none too early, none contradicted by what happened.
-
-Nothing is lost.
-
-Runs with a key.
-"""
+"""Rules on states: legal changes only, one end per task and generation, nothing lost, one active run per key."""
 
 from __future__ import annotations
 

@@ -1,12 +1,11 @@
-"""The state a history implies, event by event. Rules read it; only `HistoryState.apply_*` changes it.
+"""The state that a history implies, event by event. Only `HistoryState.apply_*` changes it.
 
-A rule sees the world as it was *before* the event it is shown, and at the end
-of a leader's commit the world as it is after it. Everything a commit changes
-becomes true at once, and its rows are grouped by run: so what bounds several
-runs is judged at the end of the commit, not between its rows.
+A rule sees the state *before* the event it gets, and at the end of a leader's
+commit the state after it. A commit takes effect at once and its events are
+grouped by run, so limits across runs are checked at its end.
 
-An illegal event is applied all the same (its `after` is believed), so that one
-fault is reported once and not again with every event that follows.
+An illegal event is applied too (its `after` counts), so that one fault is
+reported once and not again with every event that follows.
 """
 
 from __future__ import annotations

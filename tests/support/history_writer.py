@@ -1,7 +1,7 @@
-"""Writes histories by hand, for tests of the checker and for faults planted on purpose.
+"""Writes histories by hand, for tests of the checker.
 
-Each call adds one event as a faultless engine would write it; `before`,
-`actor`, `token` and `data` can be given instead, to tell a story that is not so.
+Each call adds one event as a correct engine would write it; a test that plants
+a fault passes its own `before`, `actor`, `token` or `data`.
 """
 
 from __future__ import annotations
