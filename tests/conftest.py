@@ -8,6 +8,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
 from tests import inherited
 
 from locktender import Client, embedded
@@ -20,6 +22,13 @@ from locktender.store.sqlite.store import SqliteStore
 
 def pytest_configure() -> None:
     inherited.reset()
+
+
+# The same examples in every run, and none is judged by how long it took.
+hypothesis_settings.register_profile(
+    "any machine", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+hypothesis_settings.load_profile("any machine")
 
 
 @pytest.fixture

@@ -311,7 +311,7 @@ async def test_refusals_say_what_to_do_next(
         (asyncpg.InvalidPasswordError("no"), StoreError, "user and password"),
         (asyncpg.TooManyConnectionsError("no"), StoreBusy, "max_connections"),
         (asyncpg.DiskFullError("no"), StoreError, "Free some space"),
-        (asyncpg.QueryCanceledError("statement timeout"), StoreBusy, "too long"),
+        (asyncpg.QueryCanceledError("statement timeout"), StoreBusy, "timed out"),
         (asyncpg.DeadlockDetectedError("no"), StoreBusy, "repeat"),
         (asyncpg.ReadOnlySQLTransactionError("no"), StoreError, "primary"),
         (asyncpg.InsufficientPrivilegeError("no"), StoreError, "right"),

@@ -6,7 +6,16 @@ import time
 from typing import Any
 
 import pytest
-from tests.processes.scenes import QUICK, STEPS_FILE, Load, query, recorded_once, result, steps
+from tests.processes.scenes import (
+    POOLS,
+    QUICK,
+    STEPS_FILE,
+    Load,
+    query,
+    recorded_once,
+    result,
+    steps,
+)
 
 from locktender.base.clock import SECOND
 from locktender.testing import Overlap, eventually
@@ -38,6 +47,8 @@ def test_d8_nobody_hears_anything(
     cluster.worker(STEPS_FILE, lead=True, labels={"who": "leads"}, url=silent, **poll).ready()
     cluster.worker(STEPS_FILE, url=cluster.url if deaf == "leader" else silent, **poll).ready()
 
+    for pool, limit in POOLS.items():
+        client.pools.set(pool, limit=limit)
     began = time.monotonic()
     run = client.submit(steps.light, [1, 2, 3])
     assert result(run) == 9

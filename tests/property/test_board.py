@@ -219,7 +219,9 @@ class BoardMachine(RuleBasedStateMachine):
 
     @invariant()
     def a_settled_board_rests(self) -> None:
-        if self.settled:
+        if self.settled and self.queue.unfinished:
+            # A reservation that was used opens its pools once more: another look finds nothing, and it rests.
+            assert list(self.queue.decide(self.now, PLENTY)) == []
             assert not self.queue.unfinished
 
 

@@ -105,7 +105,7 @@ def test_e7_the_place_told_is_the_place_that_comes(seed: int):
     came = [run for run in begun(sim) if run not in before]
     told = {run: line.ahead + 1 for run, line in lines.items()}
     assert told == {run: place for place, run in enumerate(came, 1)}
-    assert {line.told for line in lines.values()} <= {"exact"}
+    assert {line.precision for line in lines.values()} <= {"exact"}
 
 
 @pytest.mark.parametrize("seed", range(150))
