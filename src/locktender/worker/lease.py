@@ -55,12 +55,16 @@ class WorkerLease(Lease):
         lease_us = settings.worker_lease_us
         margin_us = min(MARGIN_US, lease_us // 4)
         super().__init__("the worker lease", lease_us, settings.heartbeat_us, margin_us)
-        self.renewed = owner.lease_renewed
-        self.lost = owner.lease_lost
         self._owner = owner
         self._worker = worker
         self._clock = clock
         self._exit_when_stuck = settings.exit_when_stuck
+
+    def renewed(self, stop_at_us: int) -> None:
+        self._owner.lease_renewed(stop_at_us)
+
+    def lost(self, why: str) -> None:
+        self._owner.lease_lost(why)
 
     async def renew(self, store: Store) -> str | None:
         beaten = await store.beat(Beat(self._owner.describe(), self.lease_us))

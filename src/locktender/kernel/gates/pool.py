@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from locktender.base.limits import PoolRule
 from locktender.kernel.gates.protocol import SlotGate
 
@@ -11,7 +13,7 @@ class PoolGate(SlotGate):
 
     __slots__ = ("lease_us",)
 
-    KIND = "pool"
+    KIND: ClassVar[str] = "pool"
 
     def __init__(self, name: str, rule: PoolRule) -> None:
         super().__init__(name, rule)

@@ -107,6 +107,7 @@ class SlotGate(Gate):
     __slots__ = ("kept", "line", "wide")
 
     KIND: ClassVar[str]
+    used: int
 
     def __init__(self, name: str, rule: PoolRule) -> None:  # noqa: ARG002
         super().__init__(self.KIND, name, -1)

@@ -6,6 +6,8 @@ in units of 1 / count microseconds, so that every number is a whole one and the 
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from locktender.base.changes import Bucket
 from locktender.base.limits import PoolRule, Rate
 from locktender.kernel.gates.protocol import UNBOUNDED, Block, SlotGate
@@ -16,7 +18,7 @@ class RateGate(SlotGate):
 
     __slots__ = ("rate", "tat")
 
-    KIND = "rate"
+    KIND: ClassVar[str] = "rate"
     timed = True
 
     def __init__(self, name: str, rule: PoolRule) -> None:
