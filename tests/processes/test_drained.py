@@ -84,7 +84,8 @@ def test_what_a_child_runs_is_handed_back_when_it_is_gone(cluster: Cluster, tmp_
     for run in (apart, held):
         eventually(lambda each=run: ends(each))
         [back] = [each for each in run.events() if each.after == "handed_back"]
-        assert str(back.data["reason"]).startswith("drain, ")
+        # By the worker itself where it could end the body first, else by the leader.
+        assert str(back.data["reason"]).partition(",")[0] == "drain"
         run.cancel()
 
 
