@@ -8,14 +8,12 @@ import msgspec
 from rich.markup import escape
 from rich.table import Table
 
-from locktender.base.graph import Graph
+from locktender.base.graph import Node
 from locktender.base.ids import run_of
 from locktender.cli.tables import ago, shorten, table
+from locktender.client.run_details import node_of, nodes_of, slots_of
 from locktender.client.views import instant
 from locktender.store.protocol import Store
-
-_graph = msgspec.json.Decoder(Graph).decode
-_held = msgspec.json.Decoder(dict[str, int]).decode
 
 
 class PoolHolder(msgspec.Struct, frozen=True):
@@ -32,20 +30,23 @@ class PoolHolder(msgspec.Struct, frozen=True):
 
 async def holders_of(store: Store, pool: str) -> tuple[list[PoolHolder], datetime]:
     snapshot = await store.load()
-    runs = {row.seq: row for row in snapshot.runs}
+    runs = {row.seq: row for row in (*snapshot.runs, *snapshot.held)}
     leases = {worker.id: worker.lease_until for worker in snapshot.workers}
     found: list[PoolHolder] = []
-    for task in snapshot.tasks:
-        slots = _held(task.held).get(pool, 0) if task.held else 0
+    nodes: dict[str, tuple[Node, ...]] = {}
+    for task in (*snapshot.tasks, *snapshot.held_tasks):
+        slots = slots_of(task).get(pool, 0)
         if not slots:
             continue
         run = runs[run_of(task.id)]
+        if run.graph not in nodes:
+            nodes[run.graph] = await nodes_of(store, run.graph)
         until = leases.get(task.worker or "")
         found.append(
             PoolHolder(
                 run=run.id,
                 task=task.id,
-                step=_graph(snapshot.graphs[run.graph]).nodes[task.node].name,
+                step=node_of(nodes[run.graph], task).name,
                 slots=slots,
                 since=instant(task.started_at or task.scheduled_at),
                 worker=task.worker,
