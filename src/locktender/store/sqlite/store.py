@@ -94,7 +94,7 @@ POLL_SECONDS = 0.05
 class _Open:
     """What an open store has: threads, locks, a socket."""
 
-    def __init__(self, path: Path, clock: Clock, busy_timeout_us: int) -> None:
+    def __init__(self, path: Path, clock: Clock, busy_timeout_us: int, migrates: bool) -> None:
         # Waiting for each other is real, whatever clock the store's instants come from.
         real = SystemClock()
         self.wake = Wakeup(_beside(path, "-wake"), real)
@@ -107,7 +107,7 @@ class _Open:
         self.writer = Writer(
             "locktender-writer",
             path,
-            partial(open_writer, path, clock, self.write_lock, busy_timeout_us),
+            partial(open_writer, path, clock, self.write_lock, busy_timeout_us, migrates=migrates),
             self.write_lock,
             self.wake.send,
         )
@@ -164,7 +164,7 @@ class SqliteStore(Store):
 
     # -- opening
 
-    async def open(self) -> None:
+    async def open(self, *, migrates: bool = True) -> None:
         if self._state is not None:
             return
         try:
@@ -174,7 +174,7 @@ class SqliteStore(Store):
             if self.path.exists() and not os.access(self.path, os.W_OK):
                 raise faults.read_only(self.path)
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            state = _Open(self.path, self._clock, self._busy_timeout_us)
+            state = _Open(self.path, self._clock, self._busy_timeout_us, migrates)
         except OSError as error:
             raise faults.translate(error, self.path) from error
         try:
