@@ -91,7 +91,7 @@ _SERVER = re.compile(
     r"""
       [^/\\]* : \d+ (/.*)?            # host:5432/db, user@host:5432
     | [^/\\]+ : [^/\\]* @ [^/\\]+ (/.*)?   # user:password@host/db
-    | (postgres|postgresql|https?|sqlite) : .*   # postgresql:/host/db
+    | (postgres|postgresql|https?|sqlite) (: | //) .*   # postgresql:/host/db, postgresql//host/db
     """,
     re.VERBOSE | re.DOTALL,
 )
