@@ -73,7 +73,7 @@ async def _modes(path: Path) -> set[str]:
     await join(store, "worker")
     await submitted(store)
     found = {
-        ("d" if each.is_dir() else "f") + oct(each.stat().st_mode & 0o777)[2:]
+        f"{'d' if each.is_dir() else 'f'}{each.stat().st_mode & 0o777:o}"
         for each in path.parent.rglob("*")
         if not each.is_socket()
     }

@@ -62,7 +62,8 @@ def test_an_unusable_url_is_refused_without_its_password(url: str):
             open_(url)
         told = str(caught.value) + str(caught.value.as_dict())
         assert caught.value.hint
-        assert "sec" not in told and "ret" not in told
+        assert "sec" not in told
+        assert "ret" not in told
 
 
 @pytest.mark.parametrize("url", PATHS)
