@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 
 from locktender.base.errors import InvalidInput, InvalidSettings
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 OWN_FILE = "locktender.toml"
 PROJECT_FILE = "pyproject.toml"
