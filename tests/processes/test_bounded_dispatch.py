@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.processes.leases import KEPT, lapse
-from tests.processes.lives import Lives, peak
+from tests.support.leases import KEPT, lapse
+from tests.support.worker_records import Lives, peak
 
 from locktender import AdmissionRejected
 from locktender.base.clock import SystemClock
@@ -24,7 +24,7 @@ from locktender.worker.executors.sources import load
 
 pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 
-STEPS_FILE = Path(__file__).parents[1] / "bounded_steps.py"
+STEPS_FILE = Path(__file__).parents[1] / "steps" / "bounded_steps.py"
 steps: Any = load(source(STEPS_FILE))
 CLOCK = SystemClock()
 CEILING = 15

@@ -16,7 +16,7 @@ from locktender.worker.executors.sources import load
 
 pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 
-STEPS_FILE = Path(__file__).parents[1] / "dispatch_steps.py"
+STEPS_FILE = Path(__file__).parents[1] / "steps" / "dispatch_steps.py"
 steps: Any = load(source(STEPS_FILE))
 QUICK: dict[str, Any] = {"leader_lease": "1500ms", "leader_renew": "300ms"}
 CAPACITY = re.compile(

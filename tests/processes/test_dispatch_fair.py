@@ -16,7 +16,7 @@ from locktender.worker.executors.sources import load
 
 pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 
-HERE = Path(__file__).parents[1]
+HERE = Path(__file__).parents[1] / "steps"
 FILES = (HERE / "dispatch_steps.py", HERE / "engine_steps.py")
 steps: Any = load(source(FILES[0]))
 engine: Any = load(source(FILES[1]))

@@ -15,7 +15,7 @@ from locktender.testing.processes import source
 from locktender.worker.executors.sources import load
 
 pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
-FILE = Path(__file__).parents[1] / "stuck_steps.py"
+FILE = Path(__file__).parents[1] / "steps" / "stuck_steps.py"
 steps: Any = load(source(FILE))
 LEASE: dict[str, Any] = {"worker_lease": "120s", "heartbeat": "1s"}
 """No test waits for it to pass."""

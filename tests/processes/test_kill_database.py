@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.processes.database import Database, own_database
-from tests.processes.scenes import (
+from tests.support.database import Database, own_database
+from tests.support.failover import (
     END_BACKENDS,
     QUICK,
     STEPS_FILE,

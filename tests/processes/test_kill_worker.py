@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.processes.leases import KEPT, lapse
-from tests.processes.scenes import (
+from tests.support.failover import (
     QUICK,
     STEPS_FILE,
     Load,
@@ -19,6 +18,7 @@ from tests.processes.scenes import (
     unfinished,
     works,
 )
+from tests.support.leases import KEPT, lapse
 
 from locktender.testing import Overlap, eventually
 from locktender.testing.cluster import Cluster

@@ -7,8 +7,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
 
-from tests.processes.leases import KEPT, lapse
-from tests.processes.scenes import (
+from tests.support.failover import (
     QUICK,
     STEPS_FILE,
     Load,
@@ -17,6 +16,7 @@ from tests.processes.scenes import (
     steps,
     works,
 )
+from tests.support.leases import KEPT, lapse
 
 from locktender import TaskState
 from locktender.base.changes import End

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.processes.leases import KEPT, lapse
-from tests.processes.scenes import (
+from tests.support.failover import (
     STEPS_FILE,
     Load,
     Watch,
@@ -17,7 +16,8 @@ from tests.processes.scenes import (
     steps,
     works,
 )
-from tests.processes.stopping import stop_inside_a_transaction, stop_outside_of_a_write
+from tests.support.leases import KEPT, lapse
+from tests.support.stopping import stop_inside_a_transaction, stop_outside_of_a_write
 
 from locktender.testing import Overlap, eventually, load_history
 from locktender.testing.cluster import Cluster, ClusterNode

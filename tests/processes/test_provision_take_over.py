@@ -8,7 +8,7 @@ from typing import Any
 
 import psutil
 import pytest
-from tests.processes.fleet import ask
+from tests.support.fleet import ask
 
 from locktender.testing import eventually
 from locktender.testing.cluster import Cluster, ClusterNode
@@ -17,7 +17,7 @@ from locktender.worker.executors.sources import load
 
 pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 
-FILE = Path(__file__).parents[1] / "slow_start_steps.py"
+FILE = Path(__file__).parents[1] / "steps" / "slow_start_steps.py"
 flow: Any = load(source(FILE)).slow_to_start
 WORKERS = 1
 RECORDS, GO, DEAF = "TEST_RECORDS", "TEST_GO", "TEST_DEAF"

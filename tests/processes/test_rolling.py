@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.processes.fleet import FILES, TIMEOUT, Measured, ask, ended, fleet, join, joined, pids
-from tests.processes.proxied import proxied
-from tests.processes.sampled import on_stores
-from tests.processes.scenes import Load
+from tests.support.failover import Load
+from tests.support.fleet import FILES, TIMEOUT, Measured, ask, ended, fleet, join, joined, pids
+from tests.support.proxied import proxied
+from tests.support.sampled import on_stores
 
 from locktender import Run
 from locktender.testing import Overlap, eventually, load_history
@@ -24,7 +24,7 @@ from locktender.testing.cluster import Cluster, ClusterNode
 pytest_plugins = [
     "locktender.testing.plugin",
     "locktender.testing.postgres",
-    "tests.processes.standing",
+    "tests.support.shared_cluster",
 ]
 
 
