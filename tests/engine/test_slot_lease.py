@@ -7,14 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from locktender.base.clock import SECOND, SystemClock
+from locktender.base.clock import SECOND, ManualClock
 from locktender.base.errors import StoreError
 from locktender.client.slot_worker import Hold, SlotWorker
 from locktender.store.lease_thread import LeaseThread
 from locktender.store.protocol import Beat, Beaten
 from locktender.store.sqlite.store import SqliteStore
 
-LEASE_US = 6 * SECOND
+LEASE_US = SECOND
+NEARLY_ALL_US = LEASE_US - LEASE_US // 20
+"""Less is left of it than the tenth in which a hold is given up."""
 
 
 class Failing(SqliteStore):
@@ -37,7 +39,7 @@ class Failing(SqliteStore):
 )
 async def test_a_hold_is_lost_before_its_lease_ends(tmp_path: Path, answer, why: str):
     # given a holder with something in its hands
-    clock = SystemClock()
+    clock = ManualClock()
     store = SqliteStore(tmp_path / "locktender.db")
     renewing = Failing(tmp_path / "locktender.db")
     await store.open()
@@ -50,6 +52,7 @@ async def test_a_hold_is_lost_before_its_lease_ends(tmp_path: Path, answer, why:
     holder._held[1] = hold  # pyright: ignore[reportPrivateUsage]
     # when its lease is renewed no more
     renewing.answer = answer
+    clock.advance(NEARLY_ALL_US)
     async with asyncio.timeout(60):
         await lost.wait()
     # then it knows, with time to spare, and is of no use any more

@@ -23,6 +23,7 @@ from tests.support.fleet import (
     steps,
 )
 from tests.support.leases import KEPT, lapse
+from tests.support.sampled import one_store
 
 from locktender import Client, RunState
 from locktender.testing import Overlap, eventually
@@ -45,6 +46,7 @@ def where(client: Client, overlap: Overlap, latch: Path, item: int) -> int:
     return next(span.pid for span in overlap.spans("held") if span.label == str(item))
 
 
+@one_store("sqlite")
 def test_b2_pack_fills_workers_in_a_stable_order(
     cluster: Cluster, overlap: Overlap, tmp_path: Path
 ):
@@ -73,6 +75,7 @@ def test_b2_pack_fills_workers_in_a_stable_order(
     assert Counter(pids(overlap, "held")) == {first.pid: 7, second.pid: 2, third.pid: 2}
 
 
+@one_store("postgres")
 def test_b3_no_worker_at_all(cluster: Cluster, overlap: Overlap, tmp_path: Path):
     """Tasks stay requested and say so; a worker that does not know the step changes only what they say."""
     server = cluster.server().ready()
@@ -96,6 +99,7 @@ def test_b3_no_worker_at_all(cluster: Cluster, overlap: Overlap, tmp_path: Path)
     assert (stranger.close(), server.close()) == (0, 0)
 
 
+@one_store("sqlite")
 def test_b8_fifteen_runs_and_then_three_workers_of_one_permit(
     cluster: Cluster, overlap: Overlap, tmp_path: Path
 ):
@@ -120,6 +124,7 @@ def test_b8_fifteen_runs_and_then_three_workers_of_one_permit(
     }
 
 
+@one_store("postgres")
 def test_b9_c3_nobody_has_to_ask_again(cluster: Cluster, overlap: Overlap, tmp_path: Path):
     """Submitted to nobody, begun under one leader, ended under the next: finished steps are not run again."""
     client = cluster.client()
@@ -147,6 +152,7 @@ def test_b9_c3_nobody_has_to_ask_again(cluster: Cluster, overlap: Overlap, tmp_p
 
 
 @pytest.mark.slow
+@one_store("postgres")
 def test_d3_memory_stays_flat_over_ten_thousand_tasks(
     cluster: Cluster, store: str, measured: Measured
 ):
@@ -169,6 +175,7 @@ def test_d3_memory_stays_flat_over_ten_thousand_tasks(
     assert max(seen) - warm < 24 << 20
 
 
+@one_store("sqlite")
 def test_d4_d8_work_is_spread_and_affinity_is_a_preference(
     cluster: Cluster, overlap: Overlap, tmp_path: Path
 ):
@@ -232,6 +239,7 @@ def test_d8_e5_an_idle_cluster_is_woken_and_does_not_poll(
     measured(f"{store}_hand_off_p50_ms", gaps[len(gaps) // 2] / 1000)
 
 
+@one_store("postgres")
 def test_d5_a_worker_that_is_told_to_end_in_the_middle_of_a_task(
     cluster: Cluster, overlap: Overlap, tmp_path: Path
 ):

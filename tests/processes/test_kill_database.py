@@ -24,7 +24,7 @@ from locktender.testing import Overlap, eventually, load_history
 from locktender.testing.cluster import Cluster
 
 pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
-STORMS = 8
+STORMS = 4
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-import pytest
 from tests.support.fleet import FILES, TIMEOUT, Measured, ended, fleet, pids
+from tests.support.sampled import on_stores
 
 from locktender.testing import Overlap, eventually
 from locktender.testing.cluster import Cluster, ClusterNode
@@ -35,7 +35,7 @@ def three(cluster: Cluster, *, leads: bool) -> list[ClusterNode]:
     return nodes + [node.ready() for node in more]
 
 
-@pytest.mark.parametrize("leads", [True, False], ids=["leads", "server"])
+@on_stores("leads", {"leads": True, "server": False}, {("postgres", "leads"), ("sqlite", "server")})
 def test_d4_every_worker_is_filled_and_again(
     cluster: Cluster, overlap: Overlap, tmp_path: Path, leads: bool, measured: Measured
 ):
