@@ -124,7 +124,7 @@ async def _serve(
 ) -> None:
     from locktender.cli.more_workers import started
     from locktender.cli.shutdown import Told, serve
-    from locktender.server.web import bind, is_loopback, telling
+    from locktender.server.web import bind, is_loopback, serving
 
     told = Told()
     told.listen(with_parent=with_parent)
@@ -139,7 +139,7 @@ async def _serve(
         settings = shell.settings(**overrides)
 
         async def ready(core: Core) -> None:
-            await opened.enter_async_context(telling(core, listener, demand=True))
+            await opened.enter_async_context(serving(core, listener, demand=True))
             await _elected(core, told)
             await _say(shell, core, listener, database)
 

@@ -137,7 +137,7 @@ async def _work(
         async def ready(core: Core) -> None:
             metrics = None
             if listener is not None:
-                metrics = await opened.enter_async_context(_telling(core, listener))
+                metrics = await opened.enter_async_context(_serving_http(core, listener))
             _say(shell, core, metrics)
 
         await serve(settings, told, ready, lead=lead, work=True)
@@ -152,11 +152,11 @@ def _listener(at: tuple[str, int]) -> socket:
 
 
 @asynccontextmanager
-async def _telling(core: Core, listener: socket) -> AsyncGenerator[str]:
+async def _serving_http(core: Core, listener: socket) -> AsyncGenerator[str]:
     """Serves the worker's `/health` and `/metrics`; gives the url."""
-    from locktender.server.web import telling, url_of
+    from locktender.server.web import serving, url_of
 
-    async with telling(core, listener, demand=False):
+    async with serving(core, listener, demand=False):
         yield url_of(listener)
 
 

@@ -24,10 +24,9 @@ from locktender.base.settings_values import KEYS
 from locktender.client.provisioners import GivenProvisioner, made
 from locktender.flows.definitions import StepDef
 from locktender.flows.registry import registry
-from locktender.provision.calls import error_text
 from locktender.provision.controller import ProvisionController
 from locktender.provision.local import LocalProvisioner, worker_command
-from locktender.provision.protocol import Provisioner
+from locktender.provision.protocol import Provisioner, error_text
 
 log: logging.Logger = logging.getLogger(__name__)
 LIMIT_TABLES = ("pools", "tags", "labels")

@@ -16,7 +16,7 @@ from locktender.client.retry_runs import retry_runs
 from locktender.client.run import AsyncRun
 from locktender.client.submit import TagValues
 from locktender.client.views import QueueInfo, Requested, RunInfo, WorkerInfo
-from locktender.observe.queue_order import queue_in_order
+from locktender.observe.rebuilt import queue_in_order
 from locktender.store.protocol import RunFilter
 
 Ids = str | AsyncRun[Any] | Iterable[str | AsyncRun[Any]]
