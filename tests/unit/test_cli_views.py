@@ -22,7 +22,7 @@ from locktender.base.ids import RunId
 from locktender.base.model import RunRow
 from locktender.cli import runs, why
 from locktender.cli.context import Context, log_lines
-from locktender.cli.dev_loop import DevScreen, Scene
+from locktender.cli.dev import DevScreen, Scene
 from locktender.cli.errors import show
 from locktender.cli.run_flow import Following, summary
 from locktender.cli.run_view import picture, view_of

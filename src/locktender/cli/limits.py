@@ -85,7 +85,7 @@ def set_(
     """
     from locktender.base.errors import InvalidInput
     from locktender.cli import arguments
-    from locktender.cli.numbers import number
+    from locktender.cli.arguments import number
 
     if value is None:
         raise InvalidInput(
@@ -112,7 +112,7 @@ def set_(
 
 
 def _set_tag(client: Client, rule: str, limit: str | None, max_active: str | None) -> None:
-    from locktender.cli.numbers import number
+    from locktender.cli.arguments import number
 
     key, equals, value = rule.partition("=")
     each = value == "*"

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from locktender.cli.numbers import number
-
 if TYPE_CHECKING:
     from locktender.base.config import Settings
     from locktender.cli.load_flow import Target
@@ -59,6 +57,8 @@ def given(max_workers: str | None, label: Sequence[str] | None) -> dict[str, Any
 
     found: dict[str, Any] = {}
     if max_workers is not None:
+        from locktender.cli.arguments import number
+
         found["max_workers"] = number(max_workers)
     if label:
         found["worker_labels"] = arguments.labels(label)

@@ -156,7 +156,7 @@ class Client(SyncSubmitting):
             try:
                 closing.result()
             except KeyboardInterrupt:
-                self._bridge.tell(self._core.hurry)
+                self._bridge.run_soon(self._core.hurry)
                 closing.result()
                 raise
             finally:

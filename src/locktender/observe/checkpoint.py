@@ -24,7 +24,7 @@ import msgspec
 from locktender.base.clock import SECOND
 from locktender.base.errors import LocktenderError, NotFound
 from locktender.base.events import HISTORY, Change, Event, EventRow, unpack
-from locktender.base.graph import Graph
+from locktender.base.graph import Graph, read_graph
 from locktender.observe.checker import History, Peak, Violation, check, peaks
 from locktender.store.protocol import EventFilter, RunFilter, Store
 from locktender.store.pruning import TERMINAL, Prune, sweep
@@ -35,7 +35,6 @@ MAX_PEAKS_KEPT = 100
 """Of more limits than these, a checkpoint keeps the peaks that came nearest to their limit."""
 _EVENTS_PER_PAGE = 10_000
 _TRIES = 10
-_graph = msgspec.json.Decoder(Graph).decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +134,7 @@ async def _read(store: Store) -> tuple[list[Event], dict[str, Graph] | None]:
         after = rows[-1].seq
     digests = {event.data["graph"] for event in events if "graph" in event.data}
     try:
-        return events, {digest: _graph(await store.graph(digest)) for digest in sorted(digests)}
+        return events, {digest: read_graph(await store.graph(digest)) for digest in sorted(digests)}
     except NotFound:
         return events, None
 

@@ -10,11 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heapreplace
 
-import msgspec
-
 from locktender.base.changes import TaskRow
 from locktender.base.events import NOBODY, Event, EventRow, unpack
-from locktender.base.graph import Graph
+from locktender.base.graph import read_graph
 from locktender.base.ids import run_of
 from locktender.base.limits import Fair, Limits
 from locktender.base.model import RunRow
@@ -30,14 +28,12 @@ from locktender.kernel.timeouts import UNKNOWN_US
 from locktender.store import blob_values
 from locktender.store.protocol import EventFilter, Heads, QueueEntry, QueueLine, Snapshot, Store
 
-_graph = msgspec.json.Decoder(Graph).decode
-
 
 async def rebuild(store: Store) -> tuple[Scheduler, Snapshot]:
     """A ledger of all active work as the rows have it now. It decides nothing and writes nothing."""
     snapshot = await store.load()
     scheduler = Scheduler(snapshot.limits, 0, "why", Defaults(dispatch_deadline_us=UNKNOWN_US))
-    scheduler.graphs.update({key: _graph(body) for key, body in snapshot.graphs.items()})
+    scheduler.graphs.update({key: read_graph(body) for key, body in snapshot.graphs.items()})
     # As the leader does: what is mapped over, or decides a condition, may have been put away.
     runs = [await blob_values.open_values(store, row) for row in snapshot.runs]
     graphs = {row.seq: scheduler.graphs[row.graph] for row in runs}
