@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from locktender.client.runs import Run
+from locktender.client.namespaces import Run
 from locktender.testing import eventually
 from locktender.testing.cluster import Cluster, ClusterNode
 from locktender.testing.processes import source

@@ -135,7 +135,7 @@ def log_lines(shell: Context, level: str, *, bodies: bool = False) -> None:
     `bodies`: it runs steps, whose files are imported by now. What they log is printed and kept from the
     same level up, unless they set logging up themselves.
     """
-    from locktender.worker.executors.log_lines import print_all, print_own
+    from locktender.worker.executors.logs import print_all, print_own
 
     number = logging.getLevelNamesMapping()[level.upper()]
     if bodies:

@@ -169,7 +169,7 @@ def _check_known(name: str) -> None:
     """Refuses an unknown word: it is not taken as a tag, which is named after `tag`."""
     from locktender.base.errors import NotFound
     from locktender.base.names import did_you_mean
-    from locktender.client.limit_text import ENGINE, FIXED
+    from locktender.client.limits_async import ENGINE, FIXED
 
     known = {*FIXED, *ENGINE, "tag"}
     if name not in known:

@@ -10,8 +10,7 @@ import typer
 if TYPE_CHECKING:
     from locktender.base.config import Settings
     from locktender.cli.load_flow import Target
-    from locktender.client.more_workers import MoreWorkers
-    from locktender.client.provisioners import GivenProvisioner
+    from locktender.client.more_workers import GivenProvisioner, MoreWorkers
 
 MaxWorkers = Annotated[
     str | None,
@@ -185,7 +184,7 @@ def made_for(provisioner: GivenProvisioner, settings: Settings) -> Any:
     from locktender.base.errors import LocktenderError
     from locktender.cli.errors import UserCode
     from locktender.cli.load_flow import users_trace
-    from locktender.client.provisioners import made
+    from locktender.client.more_workers import made
 
     try:
         return made(provisioner, settings)

@@ -15,8 +15,7 @@ from typing import Any, Self, TypeVar
 
 from locktender.base.config import Settings
 from locktender.base.errors import LocktenderError
-from locktender.client.core import Core
-from locktender.client.guard import ClientGuard, closed
+from locktender.client.core import ClientGuard, Core, closed
 from locktender.store.protocol import Store
 from locktender.worker.executors.protocol import CURRENT
 

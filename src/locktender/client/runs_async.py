@@ -12,8 +12,7 @@ from locktender.base.model import Request, RequestKind, RunRow
 from locktender.base.names import did_you_mean
 from locktender.base.states import TERMINAL_RUNS, RunState
 from locktender.client.core import Core
-from locktender.client.retry_runs import retry_runs
-from locktender.client.run import AsyncRun
+from locktender.client.run import AsyncRun, retry_runs
 from locktender.client.submit import TagValues
 from locktender.client.views import QueueInfo, Requested, RunInfo, WorkerInfo
 from locktender.observe.rebuilt import queue_in_order

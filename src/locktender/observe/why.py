@@ -12,9 +12,9 @@ from locktender.base.durations import spoken
 from locktender.base.errors import NotFound
 from locktender.base.graph import Graph
 from locktender.base.ids import run_of
-from locktender.base.labels import Declared
-from locktender.base.labels import never as never_by_label
 from locktender.base.model import RunRow, Stubborn
+from locktender.base.names import Declared
+from locktender.base.names import never as never_by_label
 from locktender.base.states import EXECUTING_RUNS, RunState, TaskState
 from locktender.kernel import explain, lanes
 from locktender.kernel.entries import QueuedRun, TaskEntry
