@@ -23,13 +23,28 @@ from typing import (
 )
 
 from locktender.base.codec import StepError
-from locktender.base.durations import Duration
+from locktender.base.durations import Duration, microseconds
 from locktender.base.errors import InvalidFlow
 from locktender.base.graph import RunIf
 from locktender.flows import options
 from locktender.flows.definitions import StepCall, StepDef
 from locktender.flows.registry import registry
 from locktender.flows.tracer import current
+
+
+class Retry(Exception):
+    """Try again, after `after` if given, else by the step's back-off. Counts against `retries`."""
+
+    def __init__(self, message: str = "", after: Duration | None = None) -> None:
+        super().__init__(message or "the step asked to be retried")
+        self.after_us: int | None = (
+            None if after is None else microseconds(after, "after", minimum=0)
+        )
+
+
+class Fatal(Exception):
+    """Do not try again: another attempt cannot help."""
+
 
 P = ParamSpec("P")
 T = TypeVar("T")
