@@ -207,7 +207,7 @@ class StoreError(LocktenderError):
     code = "store"
 
 
-class Unreadable(LocktenderError):
+class UnreadableRow(LocktenderError):
     """A stored row has a value that no release has written."""
 
     code = "unreadable"

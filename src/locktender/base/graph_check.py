@@ -69,7 +69,7 @@ _read_version = msgspec.json.Decoder(_Versioned).decode
 _read = msgspec.json.Decoder(Graph).decode
 
 
-def read_graph(body: bytes) -> Graph:
+def checked_graph(body: bytes) -> Graph:
     """A stored graph. Raises `InvalidFlow` for one of a newer release, or that no release can have written."""
     try:
         # First: a newer one may have words that are unknown here.

@@ -24,8 +24,8 @@ from locktender.base.durations import spoken
 from locktender.base.graph import Graph, Output
 from locktender.base.model import RunRow
 from locktender.base.states import ENDS, HOLDING, TERMINAL_RUNS, RunState, TaskState
-from locktender.cli.reader import StoreReader
 from locktender.cli.tables import SHORTEST, state
+from locktender.client.bridge import StoreReader
 from locktender.client.run_details import nodes_of
 from locktender.observe.why import Why, explain_run
 
@@ -87,7 +87,7 @@ class Watcher(StoreReader):
         super().__init__(settings)
         self._graphs: dict[str, Graph] = {}
 
-    def look(self, run_id: str) -> RunView:
+    def read(self, run_id: str) -> RunView:
         return self.call(self._look(run_id))
 
     async def _look(self, run_id: str) -> RunView:

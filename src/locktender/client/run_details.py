@@ -13,7 +13,7 @@ from locktender.base.changes import TaskRow
 from locktender.base.durations import spoken
 from locktender.base.errors import NotFound
 from locktender.base.events import Event, unpack
-from locktender.base.graph import Graph, Node
+from locktender.base.graph import Node, read_graph
 from locktender.base.model import (
     MAX_BYTES,
     MAX_LINES,
@@ -38,7 +38,6 @@ from locktender.client.views import (
 )
 from locktender.store.protocol import EventFilter, Store
 
-_graph = msgspec.json.Decoder(Graph).decode
 _held = msgspec.json.Decoder(dict[str, int]).decode
 _STATES = frozenset(TaskState)
 PAGE = 10_000
@@ -55,7 +54,7 @@ def slots_of(task: TaskRow) -> dict[str, int]:
 async def nodes_of(store: Store, digest: str) -> tuple[Node, ...]:
     """The steps of a stored graph; none where it cannot be read: a held run is shown all the same."""
     try:
-        return _graph(await store.graph(digest)).nodes
+        return read_graph(await store.graph(digest)).nodes
     except (msgspec.MsgspecError, UnicodeError, NotFound):
         return ()
 
@@ -179,7 +178,7 @@ async def logs(core: Core, run_id: str, task: int | None, limit: int) -> list[Lo
     """At most `limit` lines, of whole attempts, by task and attempt; then put in the order of their time."""
     most = names.count(limit, "limit", maximum=MOST)
     row = await core.row(run_id)
-    nodes = _graph(await core.store.graph(row.graph)).nodes
+    nodes = read_graph(await core.store.graph(row.graph)).nodes
     tasks = {each.id: each for each in await core.store.tasks(row.seq)}
     lines: list[LogInfo] = []
     after = (0, 0)

@@ -13,9 +13,9 @@ from typing import cast
 
 from locktender.base import codec
 from locktender.base.changes import TaskRow
-from locktender.base.errors import Unreadable
+from locktender.base.errors import UnreadableRow
 from locktender.base.events import Event
-from locktender.base.graph_check import read_graph
+from locktender.base.graph_check import checked_graph
 from locktender.base.model import RunRow
 from locktender.base.states import RunState
 from locktender.kernel.lanes import rank
@@ -157,7 +157,7 @@ class QueueReader:
             return
         try:
             if row.unreadable:
-                raise Unreadable(row.unreadable)
+                raise UnreadableRow(row.unreadable)
             await self._put_readable(scheduler, row)
         except Exception as error:
             if not is_fault(error):
@@ -168,14 +168,14 @@ class QueueReader:
         if row.graph not in scheduler.graphs:
             if len(scheduler.graphs) >= MAX_GRAPHS:
                 self._forget_graphs(scheduler)
-            scheduler.graphs[row.graph] = read_graph(await self._store.graph(row.graph))
+            scheduler.graphs[row.graph] = checked_graph(await self._store.graph(row.graph))
         rows: list[TaskRow] | None = None
         if row.generation:
             graph = scheduler.graphs[row.graph]
             rows = await self._store.tasks(row.seq)
             for task in rows:
                 if fault := task_fault(task, len(graph.nodes)):
-                    raise Unreadable(fault)
+                    raise UnreadableRow(fault)
             rows = [await blob_values.open_output(self._store, graph, task) for task in rows]
         scheduler.put_head(await blob_values.open_values(self._store, row), rows)
 

@@ -11,10 +11,10 @@ from locktender.base.errors import (
     LocktenderError,
     NotLeader,
     StoreError,
-    Unreadable,
+    UnreadableRow,
 )
 from locktender.base.graph import Graph
-from locktender.base.graph_check import read_graph
+from locktender.base.graph_check import checked_graph
 from locktender.base.ids import run_of
 from locktender.base.model import RunRow
 from locktender.base.states import RunState
@@ -39,7 +39,7 @@ async def readable(store: StoreBase, snapshot: Snapshot) -> ReadableRuns:
     unreadable: dict[str, str] = {}
     for digest, body in snapshot.graphs.items():
         try:
-            found.graphs[digest] = read_graph(body)
+            found.graphs[digest] = checked_graph(body)
         except InvalidFlow as error:
             unreadable[digest] = str(error)
     by_run: dict[int, list[TaskRow]] = {}
@@ -48,15 +48,15 @@ async def readable(store: StoreBase, snapshot: Snapshot) -> ReadableRuns:
     for row in snapshot.runs:
         try:
             if row.unreadable:
-                raise Unreadable(row.unreadable)
+                raise UnreadableRow(row.unreadable)
             if row.graph not in found.graphs:
                 why = unreadable.get(row.graph, f"no graph {row.graph!r} is stored.")
-                raise Unreadable(why)
+                raise UnreadableRow(why)
             graph = found.graphs[row.graph]
             tasks = by_run.get(row.seq, [])
             for task in tasks:
                 if fault := task_fault(task, len(graph.nodes)):
-                    raise Unreadable(fault)
+                    raise UnreadableRow(fault)
             opened = await blob_values.open_values(store, row)
             tasks = [await blob_values.open_output(store, graph, task) for task in tasks]
         except Exception as error:
