@@ -27,12 +27,34 @@ Row = Sequence[Any]
 
 _TAGS = 6
 
-decode_tags: Callable[[bytes | str], dict[str, str]] = msgspec.json.Decoder(dict[str, str]).decode
+read_tags: Callable[[bytes | str], dict[str, str]] = msgspec.json.Decoder(dict[str, str]).decode
+_slots = msgspec.json.Decoder(dict[str, int]).decode
 encode: Callable[[object], bytes] = msgspec.json.Encoder().encode
 decode_worker: Callable[[bytes | str], WorkerRow] = msgspec.json.Decoder(WorkerRow).decode
 decode_said: Callable[[bytes | str], Said] = msgspec.json.Decoder(Said).decode
 decode_failure: Callable[[bytes | str], Failure] = msgspec.json.Decoder(Failure).decode
 _request = msgspec.json.Decoder(Request).decode
+
+
+def decode_tags(tags: bytes | str) -> dict[str, str]:
+    """As `read_tags`, for who handles many runs at once: what cannot be read is no tags, and its run is held."""
+    try:
+        return read_tags(tags)
+    except (msgspec.MsgspecError, UnicodeError, TypeError):
+        return {}
+
+
+def slots_held(rows: Iterable[Row]) -> dict[str, int]:
+    """Slots in use per pool, from (what tasks hold, how many of them do)."""
+    found: dict[str, int] = {}
+    for held, count in rows:
+        try:
+            slots = _slots(held)
+        except (msgspec.MsgspecError, UnicodeError, TypeError):
+            continue
+        for pool, used in slots.items():
+            found[pool] = found.get(pool, 0) + used * count
+    return found
 
 
 def encode_tags(tags: Mapping[str, str]) -> str:
@@ -106,7 +128,7 @@ def run(row: Row) -> RunRow:
             # A wrong state is kept: it is what a person must see.
             values[index] = values[index] if name == "state" else harmless
     try:
-        values[_TAGS] = decode_tags(values[_TAGS])
+        values[_TAGS] = read_tags(values[_TAGS])
     except (msgspec.MsgspecError, UnicodeError):
         fault = fault or _fault("tags", values[_TAGS])
         values[_TAGS] = {}

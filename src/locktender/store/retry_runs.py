@@ -12,7 +12,7 @@ from locktender.base.ids import RunId
 from locktender.base.model import NewRun
 from locktender.base.states import RunState
 from locktender.store.admission import Ceilings, rejected
-from locktender.store.decode import Row, decode_tags
+from locktender.store.decode import Row, read_tags
 from locktender.store.protocol import Submitted
 
 _RETRYABLE = frozenset({RunState.FAILED, RunState.CANCELLED, RunState.TIMED_OUT, RunState.HELD})
@@ -108,7 +108,7 @@ def _again(row: Row) -> Again:
 
 def _tags(run_id: str, tags: str) -> dict[str, str]:
     try:
-        return decode_tags(tags)
+        return read_tags(tags)
     except msgspec.MsgspecError as error:
         raise InvalidInput(
             f"run {run_id} cannot be tried again: its tags cannot be read.",

@@ -203,7 +203,7 @@ async def counts(tx: PostgresSession) -> Counts:
         compose(limit_rows(rules)),
         [(name, admitted, closed) for name, admitted, closed in counters],
         [(tags, count) for tags, count in active],
-        pairs(held),
+        decode.slots_held(held),
         queued,
         executing,
     )

@@ -176,7 +176,7 @@ def counts(tx: SqliteSession) -> Counts:
         compose(tx.limit_rows()),
         tx.all("counter_list"),  # pyright: ignore[reportArgumentType]
         tx.all("active_tags"),  # pyright: ignore[reportArgumentType]
-        dict(tx.all("slots_held")),  # pyright: ignore[reportArgumentType]
+        decode.slots_held(tx.all("slots_held")),
         queued,
         executing,
     )

@@ -273,10 +273,9 @@ SELECT
     (SELECT count(*) FROM locktender.run WHERE state IN ('running', 'cancelling'))
 
 -- name: slots_held
--- Slots in use per pool, from the tasks that hold them.
-SELECT h.key, sum(h.value::bigint)::bigint
+-- What tasks in flight hold, and how many of them hold the same.
+SELECT t.held, count(*)
 FROM locktender.run r JOIN locktender.task t ON t.id >= r.seq << 20 AND t.id < (r.seq + 1) << 20
-CROSS JOIN LATERAL jsonb_each_text(convert_from(t.held, 'UTF8')::jsonb) h
 WHERE r.state IN ('running', 'cancelling', 'held')
     AND t.state IN ('scheduled', 'running') AND t.held IS NOT NULL
-GROUP BY h.key
+GROUP BY t.held

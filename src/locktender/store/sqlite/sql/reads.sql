@@ -98,7 +98,7 @@ WHERE seq < ?1 AND ?2 IS NULL AND (kind = 'flow' OR ?3 IS NOT NULL)
     AND (?3 IS NULL OR flow = ?3)
     AND NOT EXISTS (
         SELECT 1 FROM json_each(?4) want WHERE NOT EXISTS (
-            SELECT 1 FROM json_each(run.tags) have
+            SELECT 1 FROM json_each(iif(json_valid(run.tags), run.tags, '{}')) have
             WHERE have.key = want.key AND have.value = want.value
         )
     )
@@ -118,7 +118,7 @@ WHERE run.seq IN (
         AND (?3 IS NULL OR r.flow = ?3)
         AND NOT EXISTS (
             SELECT 1 FROM json_each(?4) want WHERE NOT EXISTS (
-                SELECT 1 FROM json_each(r.tags) have
+                SELECT 1 FROM json_each(iif(json_valid(r.tags), r.tags, '{}')) have
                 WHERE have.key = want.key AND have.value = want.value
             )
         )
@@ -284,10 +284,10 @@ SELECT
     (SELECT count(*) FROM run WHERE state IN ('running', 'cancelling'))
 
 -- name: slots_held
--- Slots in use per pool, from the tasks that hold them.
-SELECT h.key, sum(h.value)
-FROM run r CROSS JOIN task t CROSS JOIN json_each(CAST(t.held AS TEXT)) h
+-- What tasks in flight hold, and how many of them hold the same.
+SELECT t.held, count(*)
+FROM run r CROSS JOIN task t
 WHERE r.state IN ('running', 'cancelling', 'held')
     AND t.id >= r.seq << 20 AND t.id < (r.seq + 1) << 20
     AND t.state IN ('scheduled', 'running') AND t.held IS NOT NULL
-GROUP BY h.key
+GROUP BY t.held
