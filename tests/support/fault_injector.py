@@ -88,7 +88,7 @@ class Injector:
                 " WHERE table_schema = 'locktender' AND table_name = ?",
                 table,
             )
-            return {name: type_ for name, type_ in rows}
+            return {str(row[0]): str(row[1]) for row in rows}
         return {row[1]: row[2].lower() for row in self.query(f"PRAGMA table_info({table})")}
 
     # -- rows of one run

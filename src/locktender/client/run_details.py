@@ -36,6 +36,7 @@ from locktender.client.views import (
     instant,
     moment,
 )
+from locktender.store.decode import shown_task
 from locktender.store.protocol import EventFilter, Store
 
 _held = msgspec.json.Decoder(dict[str, int]).decode
@@ -60,14 +61,13 @@ async def nodes_of(store: Store, digest: str) -> tuple[Node, ...]:
 
 
 def node_of(nodes: Sequence[Node], task: TaskRow) -> Node:
-    known = isinstance(task.node, int) and 0 <= task.node < len(nodes)  # pyright: ignore[reportUnnecessaryIsInstance]
-    return nodes[task.node] if known else Node(f"node {task.node}", "")
+    return nodes[task.node] if 0 <= task.node < len(nodes) else Node(f"node {task.node}", "")
 
 
 async def tasks(core: Core, run_id: str) -> list[TaskInfo]:
     row = await core.row(run_id)
     nodes = await nodes_of(core.store, row.graph)
-    rows = await core.store.tasks(row.seq)
+    rows = [shown_task(task) for task in await core.store.tasks(row.seq)]
     waits = _Waits()
     if any(task.state == TaskState.REQUESTED for task in rows):
         waits = _Waits(await _history(core, row.seq), rows)
@@ -84,7 +84,7 @@ async def tasks(core: Core, run_id: str) -> list[TaskInfo]:
 async def events(core: Core, run_id: str) -> list[EventInfo]:
     row = await core.row(run_id)
     nodes = await nodes_of(core.store, row.graph)
-    where = {task.id: task for task in await core.store.tasks(row.seq)}
+    where = {task.id: shown_task(task) for task in await core.store.tasks(row.seq)}
     return [_event(event, nodes, where) for event in await _history(core, row.seq)]
 
 
@@ -195,7 +195,7 @@ async def logs(core: Core, run_id: str, task: int | None, limit: int) -> list[Lo
 
 def _lines(row: LogRow, task: TaskRow, nodes: tuple[Node, ...]) -> list[LogInfo]:
     log = decode_log(row.body)
-    where = row.task, nodes[task.node].name, None if task.idx < 0 else task.idx, row.attempt
+    where = row.task, node_of(nodes, task).name, None if task.idx < 0 else task.idx, row.attempt
     lines = [
         LogInfo(instant(line.at), logging.getLevelName(line.level), line.logger, line.text, *where)
         for line in log.lines

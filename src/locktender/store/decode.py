@@ -62,8 +62,8 @@ def encode_tags(tags: Mapping[str, str]) -> str:
     return encode(dict(sorted(tags.items()))).decode()
 
 
-MOST: Final = 2**62
-"""No number in a row is larger: what is added to it still fits into 64 bits."""
+MOST: Final = 2**57
+"""No number in a row but a token is larger. As an instant it is the year 6536, so what is added to it fits too."""
 _NONE: frozenset[type] = frozenset({type(None)})
 _INT: frozenset[type] = frozenset({int})
 _TEXT: frozenset[type] = frozenset({str})
@@ -141,10 +141,12 @@ def _fault(column: str, value: object) -> str:
 
 def task_fault(row: TaskRow, nodes: int) -> str:
     """What of a task's row no leader can use; empty: nothing. `nodes`: how many its graph has."""
-    numbers = (row.node, row.attempt, row.tries, row.abandons, row.offers, row.token, *row[14:])
+    numbers = (row.node, row.attempt, row.tries, row.abandons, row.offers, *row[14:])
     if not _INT.issuperset(map(type, numbers)) or min(numbers) < 0 or max(numbers) > MOST:
         wrong = next(each for each in zip(_TASK_NUMBERS, numbers, strict=True) if _wrong(each[1]))
         return _task_fault(row, *wrong)
+    if type(row.token) is not int or row.token < 0:
+        return _task_fault(row, "token", row.token)
     if row.node >= nodes:
         return _task_fault(row, "node", row.node)
     if type(row.idx) is not int or not -1 <= row.idx < MAX_TASKS_PER_RUN:
@@ -164,7 +166,19 @@ def task_fault(row: TaskRow, nodes: int) -> str:
     return ""
 
 
-_TASK_NUMBERS = ("node", "attempt", "tries", "abandons", "offers", "token", *TaskRow._fields[14:])
+_TASK_NUMBERS = ("node", "attempt", "tries", "abandons", "offers", *TaskRow._fields[14:])
+
+
+def shown_task(row: TaskRow) -> TaskRow:
+    """`row` with harmless numbers in the place of those that cannot be read: a held run is shown all the same."""
+    if not task_fault(row, MAX_TASKS_PER_RUN):
+        return row
+    wrong = {name: 0 for name in _TASK_NUMBERS if _wrong(getattr(row, name))}
+    if "node" in wrong:
+        wrong["node"] = -1
+    if _wrong(row.idx):
+        wrong["idx"] = -1
+    return row._replace(**wrong)
 
 
 def _wrong(value: object) -> bool:

@@ -94,7 +94,7 @@ SELECT
     lane, waits_for, queued_at, started_at, ended_at, deadline_at, queue_timeout_us,
     dispatch_deadline_us, output, error, trace
 FROM locktender.run
-WHERE seq < $1 AND (kind = 'flow' OR $2::text IS NOT NULL) AND ($2::text IS NULL OR flow = $2)
+WHERE seq < $1 AND (kind <> 'hold' OR $2::text IS NOT NULL) AND ($2::text IS NULL OR flow = $2)
     AND ($3::text = '{}' OR tags::jsonb @> $3::jsonb)
 ORDER BY seq DESC LIMIT $4
 
@@ -107,7 +107,7 @@ SELECT
 FROM unnest($5::text[]) s (state) CROSS JOIN LATERAL (
     SELECT * FROM locktender.run
     WHERE run.state = s.state AND seq < $1
-        AND (kind = 'flow' OR $2::text IS NOT NULL) AND ($2::text IS NULL OR flow = $2)
+        AND (kind <> 'hold' OR $2::text IS NOT NULL) AND ($2::text IS NULL OR flow = $2)
         AND ($3::text = '{}' OR tags::jsonb @> $3::jsonb)
     ORDER BY seq DESC LIMIT $4
 ) r
