@@ -144,7 +144,7 @@ class Graph(msgspec.Struct, frozen=True, omit_defaults=True):
     version: int = GRAPH_VERSION
 
 
-read_graph = msgspec.json.Decoder(Graph).decode
+read_graph: Callable[[bytes | str], Graph] = msgspec.json.Decoder(Graph).decode
 
 
 def templates(node: Node) -> list[AnyTemplate]:

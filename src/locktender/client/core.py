@@ -231,7 +231,7 @@ class Core:
         if more is not None:
             overflow = more.overflow
         store = store_for(settings)
-        await store.open()
+        await store.open(migrates=engine)
         running: Engine | None = None
         try:
             if engine:

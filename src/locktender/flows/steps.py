@@ -13,7 +13,6 @@ import functools
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import (
     Any,
-    Concatenate,
     Generic,
     Literal,
     ParamSpec,
@@ -50,6 +49,14 @@ class Fatal(Exception):
 P = ParamSpec("P")
 T = TypeVar("T")
 A = TypeVar("A")
+Item_contra = TypeVar("Item_contra", contravariant=True)
+Result_co = TypeVar("Result_co", covariant=True)
+
+
+class _TakesItem(Protocol[Item_contra, Result_co]):
+    """A step as `map` calls it. A type checker reads from it what the items are: mypy cannot from `P`."""
+
+    def __call__(self, item: Item_contra, /, *args: Any, **kwargs: Any) -> Result_co: ...
 
 
 def _override(step: Step[..., Any], given: Mapping[str, Any]) -> Step[..., Any]:
@@ -85,7 +92,7 @@ class Step(Generic[P, T]):
 
     @overload
     def map(
-        self: Step[Concatenate[A, ...], T],
+        self: _TakesItem[A, T],
         items: Iterable[A],
         /,
         *,
@@ -95,7 +102,7 @@ class Step(Generic[P, T]):
     ) -> list[T]: ...
     @overload
     def map(
-        self: Step[Concatenate[A, ...], T],
+        self: _TakesItem[A, T],
         items: Iterable[A],
         /,
         *,

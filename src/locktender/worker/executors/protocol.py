@@ -12,7 +12,7 @@ How to add an executor:
    step's `executor` and asks it only what `Executor` below says.
 3. Name the kind where users choose it: `base/graph.py` (`Executor`), `flows/options.py`
    (`StepExecutor`), and its permits in `base/config.py` (`Settings.permits`).
-4. Add the kind to `KINDS` in `tests/executor_harness.py`: every way to end is tested with it.
+4. Add the kind to `KINDS` in `tests/support/executor_harness.py`: every way to end is tested with it.
 """
 
 from __future__ import annotations
