@@ -50,9 +50,10 @@ class WorkRoot:
     def __init__(self, base: Path) -> None:
         try:
             base.mkdir(parents=True, exist_ok=True)
-            self.path, lock = _make_root(base.resolve())
+            root, lock = _make_root(base.resolve())
         except OSError as error:
             raise _unusable(base, error) from error
+        self.path: Path = root
         self.lock_fd: int = lock
         """Give it to child processes: while one of them lives the tree is not swept."""
         _in_thread(lambda: _sweep(self.path.parent), SWEEP_SECONDS)
