@@ -306,7 +306,7 @@ def test_clients_that_stall_delay_nobody(lone: Cluster, file: Path, steps: Any):
     assert worker.close() == server.close() == 0
 
 
-def test_more_connections_than_it_takes_are_refused_and_then_it_goes_on(lone: Cluster):
+def test_connections_beyond_the_limit_are_refused(lone: Cluster):
     server = lone.server().ready()
     port = port_of(server)
     many = [socket.create_connection(("127.0.0.1", port), 60) for _ in range(200)]

@@ -53,10 +53,10 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
     made = Slow()
     fetch = BlobValues.fetch
 
-    async def later(carrier: BlobValues, call: bytes) -> bytes:
+    async def later(values: BlobValues, call: bytes) -> bytes:
         made.asked.set()
         await asyncio.to_thread(made.let_go.wait, 100)
-        return await fetch(carrier, call)
+        return await fetch(values, call)
 
     monkeypatch.setattr(BlobValues, "fetch", later)
     yield made

@@ -175,7 +175,7 @@ async def test_a_copy_that_only_takes_long_is_left_alone(
             await asyncio.sleep(0.01)
 
 
-async def test_who_takes_over_ends_what_stands_in_its_way(
+async def test_a_new_leader_ends_the_client_that_blocks_it(
     postgres_url: str, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stuck, "PATIENCE_US", 3 * SECOND)

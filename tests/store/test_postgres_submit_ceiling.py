@@ -53,7 +53,7 @@ def between(monkeypatch: pytest.MonkeyPatch) -> Between:
     return waiting.append
 
 
-async def test_another_takes_the_last_place(
+async def test_another_submission_reaches_the_ceiling_first(
     store: PostgresStore, other: PostgresStore, between: Between
 ) -> None:
     await set_ceiling(store, 2)
