@@ -34,6 +34,7 @@ check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
+	$(BIN)/mypy --strict examples tests/typed
 	$(BIN)/python tools/verify_types.py
 	$(BIN)/python tools/check_gates.py
 	$(BIN)/python tools/check_layout.py

@@ -11,8 +11,8 @@ import pytest
 from tests.support.cli_harness import batch, locktender
 from tests.support.db_stores import build, judged, store_at
 
-from locktender import embedded_async
-from locktender.base.errors import SchemaTooNew
+from locktender import connect_async, embedded_async
+from locktender.base.errors import SchemaTooNew, StoreError
 from locktender.store.migrate import Migration
 from locktender.store.open import place_for
 from locktender.store.postgres import opening as postgres
@@ -101,6 +101,31 @@ async def test_a_migration_waits_for_a_moment_only_and_tries_again(
         assert not migrating.done()
         await foreign.execute("ROLLBACK")
         assert (await migrating).after == number
+
+
+async def test_f9_a_newer_client_changes_nothing_in_the_store(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is refused while it would have to migrate: older engines and clients go on."""
+    place = place_for(url)
+    async with embedded_async(url) as engine:
+        before = (await place.status()).schema
+        with monkeypatch.context() as patch:
+            number = later(url, patch)
+            with pytest.raises(StoreError) as refused:
+                async with connect_async(url):
+                    pass
+        assert refused.value.got == before == number - 1
+        assert "locktender db migrate" in refused.value.hint
+        assert (await place.status()).schema == before
+        async with connect_async(url) as older:
+            assert await (await older.submit(build, n=2)).result(timeout="60s") == await (
+                await engine.submit(build, n=2)
+            ).result(timeout="60s")
+        with monkeypatch.context() as patch:
+            later(url, patch)
+            async with embedded_async(url):  # an engine migrates
+                assert (await place.status()).schema == number
 
 
 def test_migrate_from_nothing_and_check(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from locktender.base.ids import RunId
 from locktender.base.model import RunRow
 from locktender.cli import runs, why
 from locktender.cli.context import Context, log_lines
-from locktender.cli.dev_loop import DevScreen, Scene
+from locktender.cli.dev import DevScreen, Scene
 from locktender.cli.errors import show
 from locktender.cli.run_flow import Following, summary
 from locktender.cli.run_view import picture, view_of
@@ -115,7 +115,7 @@ def test_a_pool_that_is_not_as_asked_is_noted_whoever_set_it(
     pool = SimpleNamespace(limit=limit, source=source, limit_text=text)
     engine = cast("Any", SimpleNamespace(pools=SimpleNamespace(get=lambda _: pool)))
     following = Following(shell, settings, plain=True, quiet=False)
-    following._tell_overruled(engine, ["db"])  # pyright: ignore[reportPrivateUsage]
+    following._note_overruled(engine, ["db"])  # pyright: ignore[reportPrivateUsage]
     assert len(told) == bool(said)
     assert said in "".join(told)
 

@@ -13,7 +13,7 @@ import pytest
 SCRIPT = """
 import asyncio, os, sys, time
 from locktender.cli import shutdown
-from locktender.cli.shutdown import Told
+from locktender.cli.shutdown import StopRequests
 
 held, ends, shutdown.HARD_END_SECONDS = int(sys.argv[1]), int(sys.argv[2]), 0.3
 grace = float(sys.argv[3])
@@ -24,19 +24,19 @@ def last_write():
     time.sleep(3600)  # the store does not answer
 
 async def main():
-    told = Told()
-    told.hard_end.last_write = last_write
-    told.hard_end.grace_seconds = grace
-    told.listen(with_parent=False)
+    stop = StopRequests()
+    stop.hard_end.last_write = last_write
+    stop.hard_end.grace_seconds = grace
+    stop.listen(with_parent=False)
     print("ready", flush=True)
     if held:
         time.sleep(held)
-    await told.once()
-    print("heard", told.why, told.grace_left(60_000_000) <= 60_000_000, flush=True)
-    await told.twice()
+    await stop.first()
+    print("heard", stop.reason, stop.grace_left(60_000_000) <= 60_000_000, flush=True)
+    await stop.second()
     print("twice", flush=True)
     if ends:
-        told.hard_end.cancel()
+        stop.hard_end.cancel()
         await asyncio.sleep(1)  # longer than the timer
     else:
         await asyncio.sleep(3600)
@@ -46,7 +46,7 @@ asyncio.run(main())
 
 
 @contextmanager
-def told(
+def stop(
     *, held: int = 0, ends: bool = False, grace: float = 3600
 ) -> Generator[subprocess.Popen[str]]:
     with subprocess.Popen(
@@ -63,7 +63,7 @@ def told(
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_the_second_signal_ends_a_process_that_waits_for_ever(number: signal.Signals):
-    with told() as process:
+    with stop() as process:
         assert process.stdout is not None
         assert process.stderr is not None
         process.send_signal(number)
@@ -77,7 +77,7 @@ def test_the_second_signal_ends_a_process_that_waits_for_ever(number: signal.Sig
 
 
 def test_the_second_signal_ends_a_process_whose_loop_is_blocked():
-    with told(held=3600) as process:
+    with stop(held=3600) as process:
         assert process.stderr is not None
         while process.poll() is None:
             process.send_signal(signal.SIGTERM)
@@ -91,7 +91,7 @@ def test_the_second_signal_ends_a_process_whose_loop_is_blocked():
 
 @pytest.mark.parametrize("held", [0, 3600])
 def test_one_signal_ends_a_process_soon_after_its_grace(held: int):
-    with told(held=held, grace=0.2) as process:
+    with stop(held=held, grace=0.2) as process:
         assert process.stderr is not None
         process.send_signal(signal.SIGTERM)
 
@@ -100,7 +100,7 @@ def test_one_signal_ends_a_process_soon_after_its_grace(held: int):
 
 
 def test_a_process_that_has_ended_its_work_is_not_ended_hard():
-    with told(ends=True) as process:
+    with stop(ends=True) as process:
         assert process.stdout is not None
         process.send_signal(signal.SIGTERM)
         assert process.stdout.readline() == "heard SIGTERM True\n"

@@ -22,7 +22,7 @@ from locktender import (
     flow,
     step,
 )
-from locktender.client.guard import ClientClosed
+from locktender.client.core import ClientClosed
 
 
 @pytest.fixture(autouse=True)

@@ -12,9 +12,8 @@ import pytest
 
 from locktender import RunFailed, StoreError, embedded_async, flow, step
 from locktender.base.errors import SchemaTooNew
-from locktender.client.core import Core
-from locktender.client.guard import ClientClosed
-from locktender.client.retry_runs import retry_runs
+from locktender.client.core import ClientClosed, Core
+from locktender.client.run import retry_runs
 from locktender.store import retry
 from locktender.store.open import settings_for
 from locktender.store.retry import repeated

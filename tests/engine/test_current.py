@@ -29,14 +29,14 @@ from locktender.base.model import (
     Progress,
     decode_log,
 )
+from locktender.base.secrets import HIDDEN, Redactor
 from locktender.client.views import instant
 from locktender.testing.processes import source
-from locktender.worker.executors import capture
+from locktender.worker.executors import logs
 from locktender.worker.executors.async_ import AsyncExecutor
-from locktender.worker.executors.capture import CapturedLines
+from locktender.worker.executors.logs import CapturedLines
 from locktender.worker.executors.process import ProcessExecutor
 from locktender.worker.executors.protocol import Attempt, Outcome
-from locktender.worker.executors.redaction import HIDDEN, Redactor
 from locktender.worker.executors.sources import load
 from locktender.worker.executors.thread import ThreadExecutor
 from locktender.worker.reports import MAX_MESSAGE, ProgressReports, progress_of
@@ -272,7 +272,7 @@ async def test_others_who_wrap_logging_too_are_left_alone(
 
 
 def test_all_attempts_together_are_bounded_too(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(capture, "MAX_KEPT_BYTES", capture._all.bytes + 1_000)
+    monkeypatch.setattr(logs, "MAX_KEPT_BYTES", logs._all.bytes + 1_000)
     first, second = CapturedLines(), CapturedLines()
     first.add(LogLine(0, 20, "x", "a" * 100) for _ in range(5))
 
@@ -281,10 +281,10 @@ def test_all_attempts_together_are_bounded_too(monkeypatch: pytest.MonkeyPatch):
     kept, cut = first.take(), second.take()
     assert (len(kept.lines), kept.dropped) == (5, 0)
     assert (len(cut.lines), cut.dropped) == (2, 3)
-    before = capture._all.bytes
+    before = logs._all.bytes
     second.body()
     second.add([LogLine(0, 20, "x", "too late")])
-    assert capture._all.bytes == before
+    assert logs._all.bytes == before
     assert second.take() == AttemptLog(0, [])
 
 
@@ -316,8 +316,8 @@ async def test_an_odd_record_is_kept_in_a_form_that_can_be_stored(kind: str, tmp
         "by an odd name", "at an odd level", "at an odd time", "at an odd time"
     ]  # fmt: skip
     assert log.lines[0].logger.startswith("half\\udc80x")
-    assert all(len(line.logger) <= capture.MAX_NAME for line in log.lines)
-    assert all(0 <= line.level <= capture.MAX_LEVEL for line in log.lines)
+    assert all(len(line.logger) <= logs.MAX_NAME for line in log.lines)
+    assert all(0 <= line.level <= logs.MAX_LEVEL for line in log.lines)
     for line in log.lines:
         instant(line.at)
 
@@ -355,7 +355,7 @@ async def test_a_text_that_logs_itself_comes_to_an_end(kind: str, tmp_path: Path
 
     assert outcome.output == b"1", outcome.failure
     assert lines_of(outcome)[-1].endswith("echo")
-    assert len(lines_of(outcome)) == capture.MAX_DEPTH
+    assert len(lines_of(outcome)) == logs.MAX_DEPTH
 
 
 async def test_a_signal_handler_may_log_while_its_body_does(tmp_path: Path):

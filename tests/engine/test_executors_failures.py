@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from locktender.base.errors import Unserialisable
 from locktender.base.model import Failure
-from locktender.flows.signals import Fatal, Retry
+from locktender.flows.steps import Fatal, Retry
 from locktender.worker.executors import failures
 from locktender.worker.executors.child_protocol import (
     MAX_FRAME_BYTES,

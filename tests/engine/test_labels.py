@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from locktender import Client, InvalidFlow, InvalidInput, embedded, flow, step
-from locktender.base.labels import Declared, check_labels, never
+from locktender.base.names import Declared, check_labels, never
 from locktender.cli import arguments
 from locktender.simulate.build import graph
 from locktender.simulate.build import step as node

@@ -72,7 +72,7 @@ class Read:
 def read(engine: Engine | Metrics) -> Read:
     metrics = engine if isinstance(engine, Metrics) else engine.metrics
     exposition = Exposition(metrics, may_lead=True)
-    exposition.look()
+    exposition.refresh()
     return Read(exposition.text().decode())
 
 
@@ -135,11 +135,11 @@ def test_a_task_costs_next_to_nothing():
 def test_metrics_are_of_the_roles_of_the_process():
     metrics = Metrics()
     server = Exposition(metrics, may_lead=True)
-    server.look()
+    server.refresh()
     assert b"locktender_worker" not in server.text()
     metrics.describe = lambda: WorkerRow("w", "h", 1, "0", {}, -1, 0)
     worker = Exposition(metrics, may_lead=False)
-    worker.look()
+    worker.refresh()
     assert b"locktender_leader" not in worker.text()
 
 

@@ -14,8 +14,7 @@ import pytest
 from locktender import Capacity, InvalidInput, Provisioned, Provisioner
 from locktender.base.config import Settings, load
 from locktender.client import more_workers as subject
-from locktender.client.more_workers import MoreWorkers, more_workers, step_sources
-from locktender.client.provisioners import made
+from locktender.client.more_workers import MoreWorkers, made, more_workers, step_sources
 from locktender.flows.definitions import StepDef
 
 # -- where steps are -------------------------------------------------------------------------------

@@ -14,9 +14,8 @@ import pytest
 from locktender.base.clock import ManualClock
 from locktender.base.config import Settings
 from locktender.kernel.demand import Demand, Want
-from locktender.provision.calls import ProvisionerCalls
 from locktender.provision.controller import ProvisionController
-from locktender.provision.protocol import Capacity, Provisioned
+from locktender.provision.protocol import Capacity, Provisioned, ProvisionerCalls
 from locktender.store.protocol import Elect
 from locktender.store.sqlite import SqliteStore
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from locktender.base.config import Settings
-from locktender.provision.local import worker_command
-from locktender.provision.worker_logs import error_in
+from locktender.provision.local import error_in, worker_command
 
 SECRET = "postgresql://me:hunter2@db/x"
 

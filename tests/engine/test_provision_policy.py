@@ -11,10 +11,10 @@ from locktender.base.config import Settings, load
 from locktender.base.errors import InvalidSettings
 from locktender.base.model import AskedWorker, WorkerRow
 from locktender.kernel.demand import Demand, Want
-from locktender.provision.packing import Ask
 from locktender.provision.policy import (
     MAX_COOLDOWN_US,
     SET_ASIDE_US,
+    Ask,
     Policy,
     ProvisionPlan,
     Rules,

@@ -13,17 +13,17 @@ from locktender import testing
 from locktender.base.config import Settings
 from locktender.base.durations import microseconds
 from locktender.base.settings_values import KEYS
-from locktender.client import limits, limits_async, pools_async, runs, runs_async, slots
+from locktender.client import limits_async, namespaces, pools_async, runs_async, slots
 from locktender.client.open import Opening
 
 NAMESPACES: list[type[Any]] = [
-    limits.SyncLimits,
-    limits.SyncPools,
+    namespaces.SyncLimits,
+    namespaces.SyncPools,
     limits_async.AsyncLimits,
     pools_async.AsyncPools,
-    runs.SyncQueue,
-    runs.SyncRuns,
-    runs.SyncWorkers,
+    namespaces.SyncQueue,
+    namespaces.SyncRuns,
+    namespaces.SyncWorkers,
     runs_async.AsyncQueue,
     runs_async.AsyncRuns,
     runs_async.AsyncWorkers,

@@ -15,7 +15,7 @@ from tests.support.server_harness import fetch, process, served, until
 
 from locktender import connect_async, flow, step
 from locktender.server import web
-from locktender.server.fresh import Fresh
+from locktender.server.state import Fresh
 
 pytest_plugins = ["locktender.testing.postgres"]
 

@@ -10,7 +10,7 @@ import pytest
 from tests.steps import client_flows as flows
 
 from locktender import AdmissionRejected, Client, Submission, connect, embedded
-from locktender.observe import queue_order
+from locktender.observe import rebuilt
 
 pytest_plugins = ["locktender.testing.postgres"]
 
@@ -97,11 +97,11 @@ def test_e7_where_not_all_is_read_it_is_said(
 ):
     with embedded(url, work_dir=tmp_path / "work") as engine:
         runs = engine.submit_many(flows.waits, taking_turns(engine))
-        monkeypatch.setattr(queue_order, "TAILS", (1,))
+        monkeypatch.setattr(rebuilt, "TAILS", (1,))
         why = runs[0].why()
         assert why.position_is == "about"
         assert f"position about {why.position} in the queue" in str(why)
-        monkeypatch.setattr(queue_order, "MAX_RUNS_COUNTED", 4)
+        monkeypatch.setattr(rebuilt, "MAX_RUNS_COUNTED", 4)
         why = runs[3].why()
         assert why.position_is == "at least"
         # Those of a before it, and of higher priority whoever was counted.

@@ -20,13 +20,12 @@ from locktender.base.errors import (
     Unserialisable,
 )
 from locktender.base.graph import RetryPolicy
-from locktender.flows import running
+from locktender.flows import flows
 from locktender.flows.definitions import StepDef
 from locktender.flows.flows import flow
-from locktender.flows.pools import Placeholder, PoolText
+from locktender.flows.options import Placeholder, PoolText
 from locktender.flows.registry import Registry, registry
-from locktender.flows.signals import Fatal, Retry
-from locktender.flows.steps import AsyncStep, step
+from locktender.flows.steps import AsyncStep, Fatal, Retry, step
 
 
 @step
@@ -409,9 +408,9 @@ def test_retry_and_fatal_carry_what_the_worker_needs():
 
 
 def test_running_a_flow_needs_a_registered_engine(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(running, "_runners", [])
+    monkeypatch.setattr(flows, "_runners", [])
     with pytest.raises(LocktenderError, match="no engine is loaded"):
         simple.run(3)
     # when a client registers itself, it gets the flow and the arguments as given
-    running.register(lambda flow, args, kwargs: (flow.name, args, dict(kwargs)))
+    flows.register(lambda flow, args, kwargs: (flow.name, args, dict(kwargs)))
     assert simple.run(3) == (simple.name, (3,), {})  # type: ignore[comparison-overlap]

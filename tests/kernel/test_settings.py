@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -87,6 +88,23 @@ def test_the_nearest_file_upwards_is_used(tmp_path: Path):
 
     assert settings.claim_batch == 2
     assert settings.sources["claim_batch"].endswith("pyproject.toml: tool.locktender.claim_batch")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a file away")
+@pytest.mark.parametrize("name", ["locktender.toml", "pyproject.toml"])
+def test_a_strangers_file_above_is_ignored_and_named(
+    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+):
+    project = tmp_path / "project"
+    project.mkdir()
+    planted = tmp_path / name
+    planted.write_text(("[tool.locktender]\n" if "py" in name else "") + "max_active = 5\n")
+    os.chown(planted, 65_534, 65_534)
+    assert load(project).max_active == 10_000
+    assert str(planted) in caplog.text
+    assert load(tmp_path).max_active == 5  # the folder it is started in is its own choice
+    os.chown(project, 65_534, 65_534)  # as in a container: root works in a user's project
+    assert load(project).max_active == 5
 
 
 def test_paths_of_a_file_above_belong_to_its_directory(tmp_path: Path):

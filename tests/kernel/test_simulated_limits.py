@@ -24,7 +24,7 @@ from locktender.simulate.build import (
     step,
     world,
 )
-from locktender.simulate.workers import SimBody
+from locktender.simulate.model import SimBody
 from locktender.simulate.world import SimWorld
 
 WHERE = pytest.mark.parametrize("local", [True, False], ids=["local", "remote"])

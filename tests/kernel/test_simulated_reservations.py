@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from locktender.base.clock import MILLISECOND, SECOND
 from locktender.base.graph import Const, Graph, Item, Node, PoolNeed
+from locktender.simulate.model import Behaviour
 from locktender.simulate.scenarios import violations
-from locktender.simulate.workers import Behaviour
 from locktender.simulate.world import SimWorld
 
 NARROW = Graph(

@@ -13,7 +13,7 @@ import pytest
 
 from locktender.base.clock import MILLISECOND
 from locktender.simulate.build import graph, items, numbers
-from locktender.simulate.workers import Behaviour
+from locktender.simulate.model import Behaviour
 from locktender.simulate.world import SimWorld
 
 BODY_US = 20 * MILLISECOND

@@ -13,7 +13,7 @@ from locktender.base.clock import MILLISECOND, SECOND
 from locktender.base.graph import Node, Output, RetryPolicy
 from locktender.base.states import TaskState
 from locktender.simulate.build import graph, items, needs, numbers, of, settle, step, world
-from locktender.simulate.workers import SimBody
+from locktender.simulate.model import SimBody
 from locktender.simulate.world import SimWorld
 
 WHERE = pytest.mark.parametrize("local", [True, False], ids=["local", "remote"])

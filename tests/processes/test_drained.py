@@ -9,7 +9,7 @@ from typing import Any
 from tests.support.leases import KEPT, lapse
 from tests.support.sampled import on_stores, one_store
 
-from locktender.client.runs import Run
+from locktender.client.namespaces import Run
 from locktender.testing import eventually
 from locktender.testing.cluster import Cluster, ClusterNode
 from locktender.testing.processes import source

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from locktender.base.model import AskedWorker
 from locktender.kernel.demand import Demand, Want
-from locktender.provision.packing import Ask
-from locktender.provision.policy import Policy, Rules, WorkersSeen
+from locktender.provision.policy import Ask, Policy, Rules, WorkersSeen
 from locktender.provision.protocol import Capacity, Provisioned
 from locktender.simulate.build import worker_row
 

@@ -15,7 +15,7 @@ from locktender.kernel.explain_runs import explain_queued, place_precision
 from locktender.kernel.fair_turns import Turns
 from locktender.kernel.lanes import rank
 from locktender.kernel.queue_position import QueuePosition
-from locktender.observe.queue_order import groups_of, replayed
+from locktender.observe.rebuilt import groups_of, replayed
 from locktender.simulate.build import graph, settle, step, world
 from locktender.simulate.world import SimWorld
 from locktender.store.lanes import lane_name

@@ -360,3 +360,15 @@ async def test_commits_are_taken_in_their_order_only(store: PostgresStore) -> No
     await store.commit(first)
     await store.commit(second)
     await store.commit(second)
+
+
+async def test_what_was_answered_is_on_the_disk_whatever_the_servers_default(
+    postgres_url: str,
+) -> None:
+    name = postgres_url.partition("?")[0].rpartition("/")[2]
+    await execute(postgres_url, f"ALTER DATABASE {name} SET synchronous_commit = off")
+    async with opened(postgres_url) as store:
+        shown = await store._opened.write.call(
+            lambda tx: tx.conn.fetchval("SHOW synchronous_commit"), read=True
+        )
+    assert shown == "on"

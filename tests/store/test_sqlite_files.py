@@ -65,6 +65,36 @@ async def test_the_file_and_its_folders_are_made_on_first_use(tmp_path: Path) ->
     assert path.is_file()
 
 
+async def _modes(path: Path) -> set[str]:
+    """The permissions of everything a store that worked has left: folders, then files."""
+    store = SqliteStore(path)
+    await store.open()
+    await store.put_blob(b"large")
+    await join(store, "worker")
+    await submitted(store)
+    found = {
+        f"{'d' if each.is_dir() else 'f'}{each.stat().st_mode & 0o777:o}"
+        for each in path.parent.rglob("*")
+        if not each.is_socket()
+    }
+    await store.close()
+    return found
+
+
+async def test_nobody_else_may_open_a_stores_files(tmp_path: Path) -> None:
+    """A lock that a foreign user may open is a lock that it may keep."""
+    path = tmp_path / "new" / "locktender.db"
+    assert await _modes(path) == {"d700", "f600"}
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+
+
+async def test_files_beside_a_shared_database_are_shared_like_it(tmp_path: Path) -> None:
+    path = tmp_path / "locktender.db"
+    path.touch()
+    path.chmod(0o660)
+    assert await _modes(path) == {"d770", "f660"}
+
+
 def _open_files() -> list[str]:
     """What each file descriptor stands for; nothing where the platform does not tell."""
     return sorted(str(fd.readlink()) for fd in Path("/proc/self/fd").glob("*") if fd.is_symlink())

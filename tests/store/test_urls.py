@@ -19,6 +19,15 @@ SERVERS = (
     "me:secret@db.example",
     "postgresql:/localhost/db",
     "postgres:db",
+    "postgres//me:secret@db.example/db",
+)
+UNUSABLE = (
+    "postgresql://me:sec#ret@db.example/db",
+    "postgresql://me:sec/ret@db.example/db",
+    "postgresql://me:sec?ret@db.example/db",
+    "postgresql://me:secret@db.example:99999/db",
+    "postgresql://me:secret@db.example:abc/db",
+    "postgresql://me:secret@db.example:5432,other:0/db",
 )
 PATHS = (
     "locktender.db",
@@ -44,6 +53,17 @@ def test_a_server_without_its_scheme_is_refused(
         assert "postgresql://" in str(caught.value.hint)
         assert "secret" not in str(caught.value.as_dict())
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("url", UNUSABLE)
+def test_an_unusable_url_is_refused_without_its_password(url: str):
+    for open_ in (connect, place_for):
+        with pytest.raises(InvalidInput) as caught:
+            open_(url)
+        told = str(caught.value) + str(caught.value.as_dict())
+        assert caught.value.hint
+        assert "sec" not in told
+        assert "ret" not in told
 
 
 @pytest.mark.parametrize("url", PATHS)

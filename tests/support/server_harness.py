@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from locktender.client.core import Core
 from locktender.engine import Engine
-from locktender.server.web import bind, port_of, telling
+from locktender.server.web import bind, port_of, serving
 from locktender.store.open import settings_for
 
 PATIENCE = 60.0
@@ -45,7 +45,7 @@ async def process(
 async def served(core: Core) -> AsyncIterator[int]:
     """The port on which `core` tells of itself."""
     with bind("127.0.0.1", 0) as listener:
-        async with telling(core, listener, demand=True):
+        async with serving(core, listener, demand=True):
             yield port_of(listener)
 
 

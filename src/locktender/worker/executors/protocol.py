@@ -26,12 +26,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, Pro
 
 from locktender.base.errors import NotFound
 from locktender.base.model import Failure, Progress
+from locktender.base.secrets import Redactor
 from locktender.worker.executors import workdirs
-from locktender.worker.executors.redaction import Redactor
 from locktender.worker.executors.sources import CodeSource
 
 if TYPE_CHECKING:
-    from locktender.worker.executors.capture import CapturedLines
+    from locktender.worker.executors.logs import CapturedLines
 
 EndState = Literal["completed", "failed", "timed_out", "cancelled"]
 StopReason = Literal["cancel", "timeout", "lease_lost", "drain", "kill", "error"]

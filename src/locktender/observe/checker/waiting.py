@@ -1,29 +1,33 @@
-"""Rule: no task is overtaken at a pool more often than `max_bypass` allows.
+"""Rules on waiting: tasks are not overtaken too often, and recorded reasons are true.
 
-Tasks of one run and one step need the same: they are kept as one group, and a
-pool's queue holds only the first task of each group. So a long map behind its
+**Bypass.** Tasks of one run and one step need the same: they are kept as one group,
+and a pool's queue holds only the first task of each group. So a long map behind its
 window costs one check, not one per item. Only tasks that need more than one
 slot are followed: the others get the next slot that is freed.
-
 In case of doubt a start is not counted: the order within a cycle is rebuilt
 from the order of the queue, a task requested in the same commit does not count
 yet, releases the leader may not have seen count as still held, and a start
 that leaves the task enough slots of the shared pools takes nothing from it.
+
+**Reasons.** The leader decides on the events it had read. A worker may commit an end
+between that read and the leader's commit. So a reported number may lie between
+usage without this commit's grants and usage without the releases since the
+leader's last commit; with nothing in flight these are the same number.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from locktender.base.events import Event
 from locktender.base.graph import Executor
 from locktender.base.limits import PoolRule
 from locktender.base.names import UNLIMITED
-from locktender.observe.checker.plan import NodePlan
-from locktender.observe.checker.report import Violation
+from locktender.observe.checker.history import NodePlan, Violation
 from locktender.observe.checker.rule import Rule, Watch
-from locktender.observe.checker.state import FAILED, CheckedRun, CheckedTask
+from locktender.observe.checker.state import FAILED, CheckedRun, CheckedTask, Released
 from locktender.observe.checker.world import HistoryState
 
 Rank = tuple[int, int, int]
@@ -115,7 +119,7 @@ class WaitingLines:
         return list(found.values())
 
     def reorder(self, age_boost_us: int) -> None:
-        """The order itself was changed: everybody stands anew."""
+        """The order itself was changed: every place is computed again."""
         waiting = [
             (task, group.plan, group.needs)
             for group in self._groups.values()
@@ -263,3 +267,152 @@ class Bypass(Rule):
 def _special(rule: PoolRule) -> bool:
     """A pause bypasses nobody, and whether a rate had room at the instant the history cannot tell."""
     return rule.paused or rule.rate is not None
+
+
+_UNBOUNDED = 1 << 62
+
+
+class TrueReason(Rule):
+    """A task recorded as waiting is requested, and the gate was shut: used + need > limit, as recorded."""
+
+    id = "true_reason"
+    across = True
+
+    def watch(self, on: Watch) -> None:
+        on.waits(self.wait)
+        on.closed(self.close)
+
+    def wait(self, event: Event, task: CheckedTask) -> None:
+        if task.state != "requested":
+            self.report(event, f"task {task.id} is recorded as waiting, but it is {task.state}.")
+
+    def close(self) -> None:
+        for event, task in self.world.waits:
+            self._judge(event, task)
+
+    def _judge(self, event: Event, task: CheckedTask) -> None:
+        gate = str(event.data.get("gate", ""))
+        kind, _, name = gate.partition(":")
+        if kind in {"pool", "reserved", "paused", "rate"} and name:
+            self._judge_pool(event, task, kind, name)
+        elif kind == "window" and name:
+            self._judge_window(event, task, name)
+        elif kind == "run" and (name == "parallel" or name.startswith("parallel:")):
+            self._judge_parallel(event, task, name.partition(":")[2])
+        elif gate != "worker":
+            self.report(
+                event, f"task {task.id} is recorded as waiting at {gate!r}, which is no gate."
+            )
+
+    def _judge_pool(self, event: Event, task: CheckedTask, kind: str, pool: str) -> None:
+        rule = self.world.in_force.limits.pool(pool)
+        wanted = task.plan.pools_of(task.run.tags) if task.plan is not None else None
+        if wanted is not None and pool not in wanted:
+            self.report(
+                event, f"task {task.id} is recorded as waiting for {pool!r}; it needs {wanted}."
+            )
+            return
+        if kind == "paused":
+            if rule is None or not rule.paused:
+                self.report(
+                    event, f"task {task.id}: pool {pool!r} is recorded as paused and is not."
+                )
+            return
+        if kind == "rate":
+            if rule is None or rule.rate is None:
+                self.report(
+                    event, f"task {task.id}: pool {pool!r} is recorded with a rate and has none."
+                )
+            return
+        used = self.world.used.get(pool, 0)
+        granted = sum(held.pools.get(pool, 0) for _, held in self.world.grants)
+        released = sum(each.pools.get(pool, 0) for each in self.world.released)
+        if rule is not None and rule.lease_us is not None:
+            # The slots of a lost worker stay taken until the pool's own lease has passed as well.
+            released = _UNBOUNDED
+        limit = -1 if rule is None else rule.limit
+        need = None if wanted is None else wanted[pool]
+        self._numbers(
+            event, task, limit, (used - granted, used + released), need, kind != "reserved"
+        )
+
+    def _judge_window(self, event: Event, task: CheckedTask, name: str) -> None:
+        plan = task.plan
+        if plan is None:
+            return
+        if plan.node.name != name or plan.node.window is None:
+            self.report(
+                event, f"task {task.id} ({task.name}) is recorded as waiting at window {name!r}."
+            )
+            return
+        tally = task.run.nodes.get(task.node)
+        used = 0 if tally is None else tally.in_flight
+        span = self._span(
+            used,
+            lambda held: held.run is task.run and held.node == task.node,
+            lambda gone: gone.run == task.run.id and gone.node == task.node,
+        )
+        self._numbers(event, task, plan.node.window, span, 1)
+
+    def _judge_parallel(self, event: Event, task: CheckedTask, executor: str) -> None:
+        run = task.run
+        if run.plan is None:
+            return
+        graph = run.plan.graph
+        if executor:
+            limit, used = graph.max_parallel_by.get(executor), run.by_executor.get(executor, 0)
+        else:
+            limit, used = 1 if graph.sequential else graph.max_parallel, run.in_flight
+        if limit is None:
+            self.report(
+                event,
+                f"task {task.id} is recorded as waiting for its run's parallelism; it is unlimited.",
+            )
+            return
+        span = self._span(
+            used,
+            lambda held: held.run is run and executor in {"", held.executor},
+            lambda gone: gone.run == run.id and executor in {"", gone.executor},
+        )
+        self._numbers(event, task, limit, span, 1)
+
+    def _span(
+        self, used: int, grant: Callable[[CheckedTask], bool], release: Callable[[Released], bool]
+    ) -> tuple[int, int]:
+        granted = sum(grant(held) for _, held in self.world.grants)
+        released = sum(release(gone) for gone in self.world.released)
+        return used - granted, used + released
+
+    def _numbers(
+        self,
+        event: Event,
+        task: CheckedTask,
+        limit: int,
+        span: tuple[int, int],
+        need: int | None,
+        shut: bool = True,
+    ) -> None:
+        data: dict[str, Any] = event.data
+        gate, recorded_used, recorded_limit = data["gate"], data.get("used"), data.get("limit")
+        recorded_need: int = data.get("need", 1)
+        who = f"task {task.id} ({task.name}) at {gate}"
+        if recorded_used is None or recorded_limit is None:
+            self.report(event, f"{who}: the reason lacks used and limit.")
+            return
+        if recorded_limit != limit:
+            self.report(
+                event, f"{who}: the recorded limit is {recorded_limit}, the real one {limit}."
+            )
+        low, high = span
+        if not low <= recorded_used <= high:
+            between = str(low) if low == high else f"between {low} and {high}"
+            self.report(
+                event, f"{who}: recorded use is {recorded_used}; the real one is {between}."
+            )
+        if need is not None and recorded_need != need:
+            self.report(event, f"{who}: recorded need is {recorded_need}; the real one is {need}.")
+        if shut and (recorded_limit < 0 or recorded_used + recorded_need <= recorded_limit):
+            self.report(
+                event,
+                f"{who}: {recorded_used} used + {recorded_need} needed fit {recorded_limit}: the gate is open.",
+            )
