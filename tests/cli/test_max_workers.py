@@ -180,8 +180,12 @@ def python(
 
 @pytest.mark.parametrize(
     "text",
-    [SCRIPT, AWAITED, FORGOTTEN],
-    ids=["sync", "async", "all imported and not closed"],
+    [
+        # `test_a_flow_that_is_run_directly_follows_the_setting` has a sync engine, too.
+        pytest.param(SCRIPT, id="sync", marks=pytest.mark.long),
+        pytest.param(AWAITED, id="async"),
+        pytest.param(FORGOTTEN, id="all imported and not closed"),
+    ],
 )
 def test_a_script_starts_workers_with_all_its_steps(project: Path, tmp_path: Path, text: str):
     (project / "elastic_script.py").write_text(text)

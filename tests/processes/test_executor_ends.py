@@ -27,6 +27,8 @@ pytest_plugins = ["locktender.testing.plugin"]
 STEPS_FILE = Path(__file__).parents[1] / "steps" / "executor_end_steps.py"
 steps: Any = load(source(STEPS_FILE))
 TIMEOUT = "60s"
+TIMEOUTS = ("1s", "10s", "60s")
+"""Of a body that is to time out after its first line: on a busy machine that takes longer."""
 EXECUTORS = ("async", "thread", "process")
 
 ENDS: dict[str, tuple[RunState, TaskState, list[str]]] = {
@@ -78,10 +80,20 @@ class World:
             STEPS_FILE, worker_labels=steps.APART, work_dir=str(self._folder / "work")
         ).ready()
 
-    def submit(self, executor: str, how: str) -> Run[Any]:
-        if how == "timeout":
-            return self.engine.submit(timing_out, executor, str(self._seen), str(self.latch))
-        return self.engine.submit(steps.ending, executor, how, str(self._seen), str(self.latch))
+    def begun(self, executor: str, how: str) -> Run[Any]:
+        """A run whose body has said its first line."""
+        before = len(self.attempts())
+        files = str(self._seen), str(self.latch)
+        if how != "timeout":
+            run = self.engine.submit(steps.ending, executor, how, *files)
+            eventually(lambda: len(self.attempts()) > before, "60s", "the body's first line")
+            return run
+        for timeout in TIMEOUTS:
+            run = self.engine.submit(timing_out, executor, timeout, *files)
+            eventually(lambda r=run: len(self.attempts()) > before or r.status() == RunState.FAILED)
+            if len(self.attempts()) > before:
+                return run
+        raise AssertionError(f"no body began within {TIMEOUTS[-1]}")
 
     def attempts(self) -> list[Attempt]:
         lines = self._seen.read_text().splitlines() if self._seen.exists() else []
@@ -97,9 +109,8 @@ class World:
 
 
 @flow
-def timing_out(executor: str, seen: str, latch: str) -> Any:
-    """Long enough for a body's first line, however busy the machine is."""
-    return steps.STEPS[executor].with_options(timeout="1s")("timeout", seen, latch)
+def timing_out(executor: str, timeout: str, seen: str, latch: str) -> Any:
+    return steps.STEPS[executor].with_options(timeout=timeout)("timeout", seen, latch)
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
@@ -118,8 +129,7 @@ def test_b13_c3_c5_every_end_leaves_nothing_behind(
 def one_end(world: World, overlap: Overlap, executor: str, how: str) -> None:
     state, task_state, ends = ENDS[how]
     before = len(world.attempts())
-    run = world.submit(executor, how)
-    eventually(lambda: len(world.attempts()) == before + 1, "60s", "the body's first line")
+    run = world.begun(executor, how)
     first = world.attempts()[before]
     assert (first.pid == world.worker.pid) == (executor != "process")
     assert len(first.started) == (executor == "process")

@@ -62,7 +62,9 @@ def test_b12_a_paused_worker_wakes_up_without_its_tasks(
     latch.touch()
     assert result(run) == ["async", "thread", "process"]
     ends = [event for event in run.events() if event.after == "completed"]
+    assert len(ends) == 3
     assert all(f"-{other.pid}-" in event.actor for event in ends)
+    assert "lost" in paused.log
     # What does not stand in a thread can be stopped: then the woken process is of use again.
     assert paused.returncode in (None, 75)
     assert overlap.peak("apart") == 3
