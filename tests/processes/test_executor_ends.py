@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from tests.support.leases import KEPT, lapse
 from tests.support.pausing import pause_between_writes
 
 from locktender import Client, Run, RunState, TaskState, flow
@@ -57,10 +58,10 @@ class Attempt(NamedTuple):
 
 
 @pytest.fixture
-def engine_settings(how: str) -> dict[str, Any]:
-    """A drained worker does not wait for its tasks; a lease that is to be lost ends while the test looks on."""
-    short = {"worker_lease": "4s", "heartbeat": "500ms"} if how == "lease_loss" else {}
-    return {"grace": "0s", "process_permits": 1, "leader_lease": "60s", **short}
+def engine_settings(how: str, executor: str) -> dict[str, Any]:
+    """A drained worker does not wait for its tasks. A child ends itself when the lease has passed: it is short."""
+    short = {"worker_lease": "4s"} if (how, executor) == ("lease_loss", "process") else {}
+    return {"grace": "0s", "process_permits": 1, **KEPT, **short}
 
 
 class World:
@@ -100,8 +101,10 @@ class World:
         found = [line.split() for line in lines]
         return [Attempt(Path(path), int(pid), [*map(int, more)]) for path, pid, *more in found]
 
-    def pause(self) -> None:
+    def lose_lease(self, executor: str) -> None:
         pause_between_writes(self.worker, self._make_engine.path)
+        if executor != "process":
+            lapse(str(self._make_engine.path), self.worker)
 
     def left(self) -> list[str]:
         """Work directories of attempts that are still there."""
@@ -139,7 +142,7 @@ def one_end(world: World, overlap: Overlap, executor: str, how: str) -> None:
     elif how == "drain":
         assert world.worker.close() == 0  # told to end, it hands back and ends by itself
     elif how == "lease_loss":
-        world.pause()
+        world.lose_lease(executor)
         eventually(lambda: ended(run) == ["abandoned"], "60s", "the lease's end")
         if executor == "process":
             assert not alive(first.pid)  # at the deadline, though its worker stands still
