@@ -1,4 +1,4 @@
-"""Verbs whose answer is lost: repeated with the same ids, never carried out twice."""
+"""Verbs whose answer is lost are repeated with the same ids, and carried out once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Words and answers at the edges: rates, durations, unknown limits and pools, keys that are taken."""
+"""Messages of the client: rates, durations, unknown limits and pools, keys that are taken."""
 
 from __future__ import annotations
 

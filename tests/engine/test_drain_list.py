@@ -1,4 +1,4 @@
-"""What a worker that is told to end leaves behind: all that is its own in the store, wherever it is here."""
+"""The drain list of a worker that is told to end names every attempt that it still has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A child process after a body is as it was before it; where it cannot be, it is not used again."""
+"""A child process is as it was before the body ran; a child that cannot be restored is not used again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever a body does to threads, its own or those of its loop: each attempt's end is told, and soon."""
+"""Whatever a body does to threads, its own or those of its loop: each attempt ends, and soon."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""E6–E8 with real bodies: what the history tells, what `why` says, what an operator does beside a live engine."""
+"""E6–E8 with real bodies: what the history has, what `why` says, what an operator does beside a live engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""D: a step that holds the worker's loop is named, with its line; a loop with too much to do blames nobody."""
+"""A step that blocks the worker's loop is named, with its line; a busy loop blames no step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an engine tells workers that it starts, and what it takes for a provisioner."""
+"""What an engine passes to the workers that it starts, and what it accepts as a provisioner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A store's clock that jumps ahead ends nobody's lease."""
+"""A store's clock that jumps ahead ends no lease."""
 
 from __future__ import annotations
 

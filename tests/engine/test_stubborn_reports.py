@@ -1,4 +1,4 @@
-"""What was told to stop and does not: named once in the log, carried by the beat, forgotten when it ends."""
+"""A body that was told to stop and does not: logged once, sent with the beat, removed when it ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""B5, B13, C1–C4, D1, D2 with real bodies: the life of a task, and who may write it."""
+"""B5, B13, C1–C4, D1, D2 with real bodies: the states of a task, and which process may write them."""
 
 from __future__ import annotations
 

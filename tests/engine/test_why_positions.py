@@ -1,4 +1,4 @@
-"""`why` from rows, beside a live engine: the places told are those that come, on both stores."""
+"""`why` from rows, beside a live engine: runs start in the positions it tells, on both stores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker does when its store is slow or away in the wrong moment: nothing is lost, nothing runs twice."""
+"""A worker whose store is slow or away at a bad moment loses nothing and runs nothing twice."""
 
 from __future__ import annotations
 

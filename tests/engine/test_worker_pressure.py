@@ -1,4 +1,4 @@
-"""D6, B1: what a worker feels, what it asks for under it, and when the coordinator must hear at once."""
+"""D6, B1: pressure on a worker, the claim under it, and which changes are reported at once."""
 
 from __future__ import annotations
 

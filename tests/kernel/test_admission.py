@@ -1,4 +1,4 @@
-"""The admission queue: order, fair turns, skipping what is blocked, and nobody starves."""
+"""The admission queue: order, fair turns, blocked waiters are skipped, and none starves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The checker on what follows what: dependencies, order, attempts, deadlines, keys, and that nothing is lost."""
+"""The checker on dependencies, order, attempts, deadlines and keys, and on work that is lost."""
 
 from __future__ import annotations
 

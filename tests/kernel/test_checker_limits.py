@@ -1,4 +1,4 @@
-"""The checker on limits: what holds at every commit, measured, and what does not is found."""
+"""The checker on limits: they hold at every commit, and a breach is found."""
 
 from __future__ import annotations
 

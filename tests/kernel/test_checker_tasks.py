@@ -1,4 +1,4 @@
-"""The checker on single lives: legal changes, tokens, ends. True stories pass, planted faults are found."""
+"""The checker on single tasks: legal changes, tokens, ends. Valid histories pass, planted faults are found."""
 
 from __future__ import annotations
 

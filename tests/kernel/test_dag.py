@@ -1,4 +1,4 @@
-"""Advance: what follows from a finished task, by every rule of DESIGN §3 'Graph semantics'."""
+"""The graph of a run: what follows from a finished task, by every rule of the graph."""
 
 from __future__ import annotations
 

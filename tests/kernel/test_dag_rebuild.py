@@ -1,4 +1,4 @@
-"""Advance from rows: a new leader asks for exactly what is missing, under the same numbers."""
+"""The graph of a run from rows: a new leader requests exactly what is missing, under the same numbers."""
 
 from __future__ import annotations
 

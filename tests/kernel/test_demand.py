@@ -1,4 +1,4 @@
-"""Demand: what lacks only a worker, by what it asks of one, and what present workers will take anyway."""
+"""Demand: tasks that lack only a worker, by their needs, without those that present workers will take."""
 
 from __future__ import annotations
 

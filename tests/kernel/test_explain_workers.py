@@ -1,4 +1,4 @@
-"""E7: `why` names what really bounds a worker: permits, the total, pressure, a claim, or another's turn."""
+"""E7: `why` names what bounds a worker: permits, the total, pressure, a claim, or another task's turn."""
 
 from __future__ import annotations
 

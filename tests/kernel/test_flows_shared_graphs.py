@@ -1,4 +1,4 @@
-"""Runs of one flow share what is the same in them, and nothing else."""
+"""Runs of one flow share the graph where they are the same, and nothing else."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

@@ -1,4 +1,4 @@
-"""Lanes of the queue: who stands in one line, and where."""
+"""Lanes of the queue: which runs wait in the same lane, and in which order."""
 
 from __future__ import annotations
 

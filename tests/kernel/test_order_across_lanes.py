@@ -1,4 +1,4 @@
-"""Order across lanes: a gate that opens serves whoever is first, not whoever's lane was first."""
+"""Order across lanes: a gate that opens serves the first waiter of all lanes."""
 
 from __future__ import annotations
 

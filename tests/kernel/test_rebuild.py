@@ -1,4 +1,4 @@
-"""What a dead leader left between two of its writes is taken up with nothing lost: slots, clocks, age."""
+"""What a killed leader left between two writes is continued: slots, clocks and ages are kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nobody starves, and nobody is held back for one who could not go anyway."""
+"""No task starves, and no slot is reserved for a task that could not start anyway."""
 
 from __future__ import annotations
 

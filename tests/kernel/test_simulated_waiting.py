@@ -1,4 +1,4 @@
-"""Clocks of waiting that a run sets for itself, affinity, and what counts as demand."""
+"""Deadlines that a run sets for its own waiting, affinity, and what counts as demand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Child processes: whatever dies, only its own task fails, and nothing is left running."""
+"""Child processes: whichever dies, only its own task fails, and no process is left."""
 
 from __future__ import annotations
 

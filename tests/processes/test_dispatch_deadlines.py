@@ -1,4 +1,4 @@
-"""B7 over processes: every clock of waiting, wherever it is set, with words of its own; leaders come and go."""
+"""B7 over processes: every deadline of waiting, wherever it is set, names itself; leaders change meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fair turns, age boost and keys over processes: who is next, and what `why` says of it."""
+"""Fair turns, age boost and keys over processes: which run is next, and what `why` says of it."""
 
 from __future__ import annotations
 

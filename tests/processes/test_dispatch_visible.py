@@ -1,4 +1,4 @@
-"""B10, B11 with real engines: an error costs one cycle, and a full house is seen before anything fails."""
+"""B10, B11 with real engines: an error costs one cycle, and full workers are visible before anything fails."""
 
 from __future__ import annotations
 

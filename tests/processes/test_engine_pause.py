@@ -1,4 +1,4 @@
-"""B12 with real processes: an engine that stands still loses its lease, and knows it when it wakes up."""
+"""B12 with real processes: a paused engine loses its lease, and knows it when it resumes."""
 
 from __future__ import annotations
 

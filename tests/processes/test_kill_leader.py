@@ -1,4 +1,4 @@
-"""SIGKILL of the leader: another takes over, and whoever works goes on working (B9)."""
+"""SIGKILL of the leader: another takes over, and workers go on working (B9)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Completions delivered twice, late, or by somebody who lost the task: one outcome is recorded (C2)."""
+"""Completions delivered twice, late, or by a worker that lost the task: one outcome is recorded (C2)."""
 
 from __future__ import annotations
 

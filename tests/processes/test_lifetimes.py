@@ -1,4 +1,4 @@
-"""B15: workers that end themselves, gracefully in all cases; D6: one that feels pressure says so at once."""
+"""B15: workers that end themselves, always gracefully; D6: a worker under pressure reports it at once."""
 
 from __future__ import annotations
 

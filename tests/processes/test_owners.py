@@ -1,4 +1,4 @@
-"""B5, C1–C5 over processes: one owner per state, one word per end, every slot freed once."""
+"""B5, C1–C5 over processes: one owner per state, one write per end, every slot freed once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`why` tells the truth about who goes first: in random worlds every place told is the place that comes."""
+"""Positions that `why` tells: in random worlds runs start in the order that was told."""
 
 from __future__ import annotations
 

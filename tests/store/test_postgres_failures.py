@@ -1,4 +1,4 @@
-"""What can go wrong around a server: connections that die, answers that are lost, poolers, refusals."""
+"""Failures around a server: connections that end, answers that are lost, poolers, refusals."""
 
 from __future__ import annotations
 

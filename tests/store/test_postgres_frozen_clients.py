@@ -1,4 +1,4 @@
-"""Who stands still with something in its hands, and how the others go on meanwhile."""
+"""A client that freezes mid-statement keeps its locks; how the others go on, and who ends it."""
 
 # ruff: noqa: ASYNC110 — what is waited for is the server's
 from __future__ import annotations

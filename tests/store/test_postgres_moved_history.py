@@ -1,4 +1,4 @@
-"""The history of another server: its transactions had higher numbers than ours have."""
+"""A history restored from another server, whose transaction numbers were higher: new events come after it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Submitting without the lock: whatever somebody else does between the look and the claim, the ceiling holds."""
+"""Submissions are checked without a lock: whatever changes between check and write, the ceiling holds."""
 
 from __future__ import annotations
 
