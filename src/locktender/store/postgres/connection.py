@@ -43,6 +43,8 @@ SETTINGS = {
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
     "enable_material": "off",
+    # Whatever the server's default: what was answered is on the disk.
+    "synchronous_commit": "on",
 }
 """The server plans a statement once, maybe while the tables are empty, and keeps the plan while they grow.
 So the plan must suit many rows: by index, row by row."""
