@@ -23,8 +23,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from tests.processes.leases import KEPT, lapse
 from tests.support.generated_flows import STEPS_FILE, steps
+from tests.support.leases import KEPT, lapse
 from tests.support.oracle import Key, Oracle, Seen, Try
 from tests.support.programs import POOL_LIMITS, POOLS, Program, generate
 
