@@ -7,6 +7,7 @@ the item of a map. So two runs of one flow share one graph.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import msgspec
