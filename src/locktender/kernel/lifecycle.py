@@ -92,6 +92,8 @@ class Lifecycle:
         self.tasks: dict[int, TaskEntry] = {}
         """Tasks that are not terminal, by id."""
         self.waits_recorded: dict[int, str] = {}
+        self.at_run: int = 0
+        """The run that is being worked on: if that raises, it is the one to hold. 0: none in particular."""
 
     # -- on the way --------------------------------------------------------------------------------
 
@@ -345,6 +347,23 @@ class Lifecycle:
         self.ledger.forget(entry)
         self.tasks.pop(entry.id, None)
         self.waits_recorded.pop(entry.id, None)
+
+    def record_end(
+        self, entry: TaskEntry, before: str, state: str, error: bytes | None, reason: str
+    ) -> None:
+        worker = self.ledger.workers.by_id.get(entry.worker or "")
+        data: dict[str, object] = {"by": f"worker:{entry.worker}"} if worker is None else worker.by
+        if error is not None or reason:
+            data = dict(data)
+        if error is not None:
+            failure = failure_of(error)
+            data["error"] = short(failure)
+            data["retryable"] = failure.retryable
+        if reason:
+            data["reason"] = reason
+        self.commit_builder.record(
+            entry.run.seq, Change("task", entry.id, before, state, entry.token, data)
+        )
 
     # -- the end of a run --------------------------------------------------------------------------
 

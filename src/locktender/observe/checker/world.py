@@ -22,6 +22,7 @@ from locktender.observe.checker.state import (
     FAILED,
     HOLDING_TASKS,
     OPEN,
+    RUN_ENDS,
     STANDING,
     CheckedRun,
     CheckedTask,
@@ -104,6 +105,7 @@ class HistoryState:
             self._count_active(run, -1)
         if after == RunState.QUEUED:
             self._queue(event, run)
+        run.was_held = after == RunState.HELD or (run.was_held and after in RUN_ENDS)
         run.priority = event.data.get("priority", run.priority)
         if is_active and not was_active:
             self._count_active(run, 1)
