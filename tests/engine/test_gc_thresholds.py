@@ -33,7 +33,7 @@ async def test_a_program_keeps_its_thresholds_while_an_engine_runs(tmp_path: Pat
     [((700, 10, 10), (10_000, 20, 50)), ((2_000, 10, 10), (10_000, 20, 50)), ((500, 9, 9), None)],
     ids=["3.11", "3.12", "the user's own"],
 )
-async def test_a_process_of_ours_collects_less_often_unless_the_user_said_how(
+async def test_our_own_process_collects_less_often(
     tmp_path: Path, before: tuple[int, int, int], served: tuple[int, int, int] | None
 ):
     gc.set_threshold(*before)

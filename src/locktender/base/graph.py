@@ -7,6 +7,7 @@ the item of a map. So two runs of one flow share one graph.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import msgspec
@@ -145,7 +146,7 @@ class Graph(msgspec.Struct, frozen=True, omit_defaults=True):
     version: int = msgspec.field(default_factory=lambda: GRAPH_VERSION)
 
 
-read_graph = msgspec.json.Decoder(Graph).decode
+read_graph: Callable[[bytes | str], Graph] = msgspec.json.Decoder(Graph).decode
 
 
 def templates(node: Node) -> list[AnyTemplate]:

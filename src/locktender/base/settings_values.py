@@ -50,7 +50,7 @@ class Key(NamedTuple):
         try:
             return self.read(self.number(text))
         except ValueError:
-            # Not a number: the reader says so in its own words (or knows the word, as "none").
+            # Not a number: the reader refuses it with its own message (or knows the word, as "none").
             return self.read(text)
 
 

@@ -108,7 +108,7 @@ TASK_CHANGES: Final[dict[tuple[str, str], Owner]] = {
     (TaskState.RUNNING, TaskState.FAILED): Owner.WORKER,
     (TaskState.RUNNING, TaskState.TIMED_OUT): Owner.WORKER,
     (TaskState.RUNNING, TaskState.CANCELLED): Owner.WORKER,
-    # By the coordinator where the worker is lost and had left word that it was told to end.
+    # By the leader where the worker is lost and the task is in its drain list.
     (TaskState.RUNNING, TaskState.HANDED_BACK): Owner.WORKER,
     (TaskState.RUNNING, TaskState.ABANDONED): Owner.COORDINATOR,
     (TaskState.FAILED, TaskState.REQUESTED): Owner.COORDINATOR,

@@ -222,7 +222,7 @@ MOST_SHOWN = 5
 
 
 async def retry_runs(core: Core, ids: Sequence[str]) -> None:
-    """Queues all of `ids` that may be; raises the first refusal, which tells of all of them.
+    """Queues all of `ids` that may be; raises the first refusal, which names all of them.
 
     A run that succeeded is refused before any of the others is queued.
     """

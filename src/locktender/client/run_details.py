@@ -72,13 +72,16 @@ async def tasks(core: Core, run_id: str) -> list[TaskInfo]:
     if any(task.state == TaskState.REQUESTED for task in rows):
         waits = _Waits(await _history(core, row.seq), rows)
     now = await core.store.now()
-    said: dict[int, Progress] = {}
-    told: dict[int, Stubborn] = {}
+    progress_of: dict[int, Progress] = {}
+    stubborn_of: dict[int, Stubborn] = {}
     if any(task.state == TaskState.RUNNING for task in rows):
         workers = await core.store.workers()
-        said = {each.token: each for worker in workers for each in worker.progress}
-        told = {each.token: each for worker in workers for each in worker.stubborn}
-    return [_task(task, node_of(nodes, task), waits.reason(task, now), said, told) for task in rows]
+        progress_of = {each.token: each for worker in workers for each in worker.progress}
+        stubborn_of = {each.token: each for worker in workers for each in worker.stubborn}
+    return [
+        _task(task, node_of(nodes, task), waits.reason(task, now), progress_of, stubborn_of)
+        for task in rows
+    ]
 
 
 async def events(core: Core, run_id: str) -> list[EventInfo]:
@@ -100,7 +103,7 @@ async def _history(core: Core, run: int) -> list[Event]:
 
 
 class _Waits:
-    """What the leader found waiting tasks at. It tells one task per line: its step speaks for the others."""
+    """What the leader found waiting tasks at: one task per lane; others of its step have the same reason."""
 
     def __init__(
         self, history: list[Event] | None = None, rows: list[TaskRow] | None = None
@@ -125,13 +128,13 @@ def _task(
     task: TaskRow,
     node: Node,
     reason: str | None,
-    said: Mapping[int, Progress],
-    told: Mapping[int, Stubborn],
+    progress_of: Mapping[int, Progress],
+    stubborn_of: Mapping[int, Stubborn],
 ) -> TaskInfo:
     # By token and only while it runs: a beat may be older than the attempt's end.
     runs = task.state == TaskState.RUNNING
-    progress = said.get(task.token) if runs else None
-    stubborn = told.get(task.token) if runs else None
+    progress = progress_of.get(task.token) if runs else None
+    stubborn = stubborn_of.get(task.token) if runs else None
     return TaskInfo(
         id=task.id,
         name=node.name,

@@ -153,6 +153,7 @@ class Terminal(Rule):
             for task in run.tasks.values()
             if STANDING.get(task.state, OPEN) not in (OPEN, COMPLETED)
             and task.ended_in != run.generation
+            and not _is_collected(task)
         ]
         if left and run.state != "queued":
             self.report(
@@ -289,3 +290,14 @@ class Keys(Rule):
                     event,
                     f"run {run.id} starts while run {before.id}, which it replaces, is {before.state}.",
                 )
+
+
+def _is_collected(task: CheckedTask) -> bool:
+    """A failed item whose error is a value that others may have taken: a retry keeps it as it keeps results."""
+    plan = task.plan
+    return (
+        STANDING.get(task.state) == FAILED
+        and plan is not None
+        and plan.collects
+        and plan.node.run_if == "success"
+    )
