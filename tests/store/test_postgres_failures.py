@@ -14,7 +14,7 @@ import pytest
 
 from locktender.base.changes import End, TaskRow
 from locktender.base.clock import MILLISECOND, SECOND
-from locktender.base.errors import SchemaTooNew, StoreBusy, StoreError
+from locktender.base.errors import DataRefused, SchemaTooNew, StoreBusy, StoreError
 from locktender.base.ids import task_id
 from locktender.store.postgres import PostgresStore, faults, opening
 from locktender.store.postgres import store as stores
@@ -316,7 +316,7 @@ async def test_refusals_say_what_to_do_next(
         (asyncpg.ReadOnlySQLTransactionError("no"), StoreError, "primary"),
         (asyncpg.InsufficientPrivilegeError("no"), StoreError, "right"),
         (TimeoutError(), StoreBusy, "in time"),
-        (asyncpg.DataError("odd"), StoreError, "odd"),
+        (asyncpg.DataError("odd"), DataRefused, "odd"),
     ],
 )
 def test_faults_have_hints(error: BaseException, kind: type[StoreError], words: str) -> None:

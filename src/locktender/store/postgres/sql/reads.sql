@@ -25,15 +25,25 @@ SELECT
     lane, waits_for, queued_at, started_at, ended_at, deadline_at, queue_timeout_us,
     dispatch_deadline_us, output, error, trace
 FROM locktender.run
-WHERE state < 'cancelled'
-    OR (state > 'cancelled' AND state < 'cancelling')
-    OR (state > 'cancelling' AND state < 'failed')
-    OR (state > 'failed' AND state < 'held')
-    OR (state > 'held' AND state < 'queued')
-    OR (state > 'queued' AND state < 'running')
-    OR (state > 'running' AND state < 'succeeded')
-    OR (state > 'succeeded' AND state < 'timed_out')
-    OR state > 'timed_out'
+WHERE seq IN (
+    SELECT seq FROM locktender.run WHERE state < 'cancelled'
+    UNION ALL
+    SELECT seq FROM locktender.run WHERE state > 'cancelled' AND state < 'cancelling'
+    UNION ALL
+    SELECT seq FROM locktender.run WHERE state > 'cancelling' AND state < 'failed'
+    UNION ALL
+    SELECT seq FROM locktender.run WHERE state > 'failed' AND state < 'held'
+    UNION ALL
+    SELECT seq FROM locktender.run WHERE state > 'held' AND state < 'queued'
+    UNION ALL
+    SELECT seq FROM locktender.run WHERE state > 'queued' AND state < 'running'
+    UNION ALL
+    SELECT seq FROM locktender.run WHERE state > 'running' AND state < 'succeeded'
+    UNION ALL
+    SELECT seq FROM locktender.run WHERE state > 'succeeded' AND state < 'timed_out'
+    UNION ALL
+    SELECT seq FROM locktender.run WHERE state > 'timed_out'
+)
 ORDER BY seq
 
 -- name: tasks_held
