@@ -333,7 +333,7 @@ async def test_an_end_is_told_even_if_what_was_said_cannot_be_stored(
             outcome = await ended
 
     assert (outcome.state, outcome.log) == ("completed", None)
-    assert f"what task {job.task} (token {job.token}) said of itself is lost" in caplog.text
+    assert f"failed to keep the notes and log of task {job.task} (token {job.token})" in caplog.text
 
 
 @every
@@ -535,7 +535,7 @@ def test_a_secret_has_no_text_where_it_is_not_known():
 
     given = secret("env:NAME")
     assert repr(given) == str(given) == "secret('env:NAME')"
-    with pytest.raises(InvalidInput, match="Hand it to a step as an argument of its own"):
+    with pytest.raises(InvalidInput, match="Pass it to a step as an argument of its own"):
         f"{given}"
     assert codec.encode({"a": [given]}) == b'{"a":[{"$locktender.secret":"env:NAME"}]}'
     with pytest.raises(InvalidInput, match="reserved"):

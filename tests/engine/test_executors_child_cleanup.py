@@ -80,7 +80,7 @@ async def test_a_timeout_while_the_child_ends_does_not_count(tmp_path: Path):
 
 def test_looking_and_restoring_cost_a_task_little():
     """A few calls for each signal there is, and none for each variable; microseconds are the benchmark's."""
-    before = child_cleanup.look()
+    before = child_cleanup.snapshot()
     calls = 0
 
     def count(_frame: object, event: str, _arg: object) -> None:
@@ -89,7 +89,7 @@ def test_looking_and_restoring_cost_a_task_little():
 
     sys.setprofile(count)
     try:
-        child_cleanup.look()
+        child_cleanup.snapshot()
         assert child_cleanup.restore(before)
     finally:
         sys.setprofile(None)
@@ -100,7 +100,7 @@ def test_a_folder_that_is_gone_cannot_be_given_back(tmp_path: Path, monkeypatch:
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)
-    before = child_cleanup.look()
+    before = child_cleanup.snapshot()
     os.chdir(tmp_path)
     gone.rmdir()
 

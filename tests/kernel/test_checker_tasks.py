@@ -299,3 +299,39 @@ def test_a_pending_task_without_a_retry_is_found():
     story.perform(a, "failed", error={"type": "E", "message": ""})
     story.task(a, "pending")
     assert "dependencies" in found(story)
+
+
+# held runs
+
+
+def test_a_held_run_may_end_with_tasks_that_wait_and_be_retried():
+    story = tell(CHAIN)
+    story.request(1, 0)
+    story.run(1, "held", error={"type": "held", "message": "broken"})
+    story.run(1, "cancelled")
+    assert check(story.history(complete=True)) == []
+
+
+def test_a_start_in_a_held_run_is_found():
+    story = tell(PLAIN)
+    a = story.request(1)
+    story.run(1, "held")
+    story.grant(a)
+    assert found(story) == ["terminal"]
+
+
+def test_a_held_run_that_ends_with_an_attempt_in_flight_is_found():
+    story = tell(PLAIN)
+    a = story.request(1)
+    story.grant(a)
+    story.accept(a)
+    story.run(1, "held")
+    story.run(1, "cancelled")
+    assert found(story) == ["conservation", "terminal"]
+
+
+def test_a_held_run_neither_succeeds_nor_starts_by_itself():
+    story = tell(PLAIN)
+    story.run(1, "held")
+    story.run(1, "running")
+    assert "legal_edge" in found(story)

@@ -410,12 +410,14 @@ def test_stop_lets_nothing_new_start_but_clean_up():
         step("later", after=(2,)),
     )
     way = Journey(flow).stop()
-    assert ("b", -1) in way.skipped
-    # What needs a clean-up step is not one, and is skipped with the rest; the clean-up itself runs.
-    assert way.asked == [("a", -1), ("clean", -1)]
-    assert ("later", -1) in way.skipped
+    # The clean-up waits for what is in flight, also where it only follows a step that will be skipped.
+    assert way.asked == [("a", -1)]
     assert not way.drop("a").progress.finished
+    assert ("b", -1) in way.skipped
+    assert way.asked == [("a", -1), ("clean", -1)]
+    # What needs a clean-up step is not one, and is skipped with the rest.
     assert way.ok("clean").progress.finished
+    assert ("later", -1) in way.skipped
 
 
 def test_clean_up_waits_for_what_is_in_flight():
@@ -428,8 +430,8 @@ def test_clean_up_waits_for_what_is_in_flight():
 def test_stop_by_force_skips_clean_up_as_well():
     flow = graph(step("a"), step("clean", after=(0,), run_if="always"))
     way = Journey(flow).stop().stop(force=True)
-    assert ("clean", -1) in way.skipped
     assert way.drop("a").progress.finished
+    assert ("clean", -1) in way.skipped
 
 
 def test_stop_closes_a_map_that_follows_another():
@@ -442,8 +444,8 @@ def test_stop_closes_a_map_that_follows_another():
 
 def test_stop_twice_changes_nothing():
     way = Journey(graph(step("a"), step("b", after=(0,)))).stop().stop()
-    assert way.skipped == [("b", -1)]
     assert way.drop("a").progress.finished
+    assert way.skipped == [("b", -1)]
 
 
 def test_stop_lets_the_clean_up_of_every_item_go_on():

@@ -296,7 +296,7 @@ async def test_a_body_that_closes_the_line_is_told_so(tmp_path: Path):
     async with Harness("process", tmp_path) as harness:
         failure = (await harness.run("close_the_line")).failure
         assert failure.type == "worker_crashed"
-        assert failure.message.endswith("by its worker: it has closed its line to the worker")
+        assert failure.message.endswith("by its worker: it has closed its socket to the worker")
         assert (await harness.run("double", 1)).state == "completed"
 
 

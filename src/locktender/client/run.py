@@ -222,7 +222,7 @@ MOST_SHOWN = 5
 
 
 async def retry_runs(core: Core, ids: Sequence[str]) -> None:
-    """Queues all of `ids` that may be; raises the first refusal, which tells of all of them.
+    """Queues all of `ids` that may be; raises the first refusal, which names all of them.
 
     A run that succeeded is refused before any of the others is queued.
     """
@@ -306,6 +306,13 @@ def _refusal(run_id: str, answer: Submitted) -> LocktenderError | None:
                 field=answer.ceiling,
                 got=answer.active,
                 hint=way_in(answer),
+            )
+        case "in_flight":
+            return InvalidInput(
+                f"run {run_id} is held, and {answer.active:,} attempts of it have not ended.",
+                field="run",
+                got=run_id,
+                hint="Try again when they have ended, or cancel the run.",
             )
         case "created" | "attached":
             return None

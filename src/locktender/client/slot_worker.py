@@ -152,8 +152,8 @@ class SlotWorker(Lease):
     # -- the lease ---------------------------------------------------------------------------------
 
     async def renew(self, store: Store) -> str | None:
-        beaten = await store.beat(Beat(self._row(), self.lease_us))
-        return None if beaten.lease_until else "its lease had passed"
+        renewed = await store.beat(Beat(self._row(), self.lease_us))
+        return None if renewed.lease_until else "its lease had passed"
 
     async def leave(self, store: Store) -> None:
         await store.leave(self.id)

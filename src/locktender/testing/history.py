@@ -42,7 +42,7 @@ class HistoryViolated(AssertionError):
 
 
 class Read(NamedTuple):
-    """Everything that was written, at one moment at which nobody wrote."""
+    """Everything that was written, at one moment without a write."""
 
     events: list[Event]
     graphs: dict[str, Graph]
@@ -154,10 +154,10 @@ def _disagreements(read: Read, world: HistoryState) -> list[Violation]:
         found.append(Violation("rows", last, run, 0, message))
 
     # Slots held by `slots()` are runs of a kind that no list shows.
-    told = {run.id: run.state for run in world.runs.values() if run.kind != "hold"}
-    for run in sorted(told.keys() | read.states.keys()):
-        if told.get(run) != read.states.get(run):
-            differ(f"its row says {read.states.get(run)}, the history {told.get(run)}.", run)
+    in_history = {run.id: run.state for run in world.runs.values() if run.kind != "hold"}
+    for run in sorted(in_history.keys() | read.states.keys()):
+        if in_history.get(run) != read.states.get(run):
+            differ(f"its row says {read.states.get(run)}, the history {in_history.get(run)}.", run)
     held = {pool: slots for pool, slots in read.counts.held.items() if slots}
     if held != world.used:
         differ(f"rows hold {held}, by the history {world.used} are held.")
