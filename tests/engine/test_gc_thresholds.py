@@ -10,7 +10,7 @@ import pytest
 
 from locktender import embedded_async
 from locktender.base.config import Settings
-from locktender.cli.shutdown import Told, serve
+from locktender.cli.shutdown import StopRequests, serve
 from locktender.client.core import Core
 from locktender.store.open import settings_for
 
@@ -38,12 +38,12 @@ async def test_our_own_process_collects_less_often(
 ):
     gc.set_threshold(*before)
     settings: Settings = settings_for(tmp_path / "locktender.db", {"work_dir": str(tmp_path)})
-    told = Told()
+    stop = StopRequests()
     seen: list[tuple[int, int, int]] = []
 
     async def ready(_: Core) -> None:
         seen.append(gc.get_threshold())
-        told.end("the test is over")
+        stop.request("the test is over")
 
-    await serve(settings, told, ready, lead=True, work=False)
+    await serve(settings, stop, ready, lead=True, work=False)
     assert seen == [served or before]

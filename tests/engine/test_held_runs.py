@@ -110,7 +110,7 @@ def test_a_graph_of_a_newer_release_is_held_with_a_hint(url: str):
         assert found.result("60s") == flows.result_of(1)
 
 
-def test_a_missing_blob_holds_its_run_and_a_retry_after_the_repair_ends_it(tmp_path: Path):
+def test_a_missing_blob_holds_its_run_until_it_is_repaired(tmp_path: Path):
     url = tmp_path / "locktender.db"
     with connect(url) as client:
         run, other = client.submit(flows.with_blob, LARGE), client.submit(flows.ordinary, 1)
@@ -192,7 +192,7 @@ def test_a_commit_refused_for_one_run_goes_on_without_it(url: str):
         assert engine.runs.get(run.id).wait("60s")
 
 
-def test_a_number_beyond_64_bits_is_data_and_the_dry_run_names_its_run(url: str):
+def test_a_number_beyond_64_bits_is_named_by_the_dry_run(url: str):
     with connect(url) as client:
         runs = [client.submit(flows.ordinary, n) for n in range(2)]
     seqs = [seq_of(Injector(url), run) for run in runs]
@@ -223,7 +223,7 @@ def test_a_number_beyond_64_bits_is_data_and_the_dry_run_names_its_run(url: str)
         assert engine.runs.get(runs[1].id).result("60s") == flows.result_of(1)
 
 
-def test_a_boost_that_could_overflow_is_refused_and_an_old_one_does_no_harm(url: str):
+def test_a_boost_that_could_overflow_is_refused(url: str):
     injector = Injector(url)
     with embedded(url, grace="2s") as engine:
         with pytest.raises(InvalidInput, match="30 days or less"):

@@ -46,12 +46,12 @@ def test_a_rate_holds_over_any_window_whoever_leads(
     client.pools.set("drip", rate=f"{PER_SECOND}/1s", burst=BURST)
     first = cluster.server(**KEPT).ready()
     eventually(lambda: led(cluster.url))
-    others = [cluster.server(**KEPT), *(cluster.worker(STEPS_FILE) for _ in range(WORKERS))]
+    others = [cluster.server(**KEPT), *(cluster.worker(STEPS_FILE, **KEPT) for _ in range(WORKERS))]
     for node in others:
         node.ready()
 
     run = client.submit(steps.drops, list(range(ITEMS)))
-    eventually(lambda: overlap.count("drip") >= BURST)
+    eventually(lambda: overlap.count("drip") >= BURST, "120s")
     told = re.compile(rf"pool drip: rate {PER_SECOND} per 1s.*the next goes in", re.DOTALL)
     eventually(lambda: told.search(str(run.why())))  # not while one is due and waits for the cycle
     first.kill()
