@@ -28,6 +28,8 @@ from locktender.base.model import LimitRow
 from locktender.base.states import TaskState
 from locktender.kernel.commit_builder import Cycle
 from locktender.kernel.lifecycle import Defaults
+from locktender.kernel.node_state import SLICE
+from locktender.kernel.rebuild import restore_runs
 from locktender.kernel.scheduler import Scheduler
 from locktender.leader.change_reader import ChangeReader
 from locktender.leader.commit_pipeline import CommitPipeline
@@ -176,17 +178,22 @@ class Leader:
         scheduler.begin(snapshot.limit_rows)
         runs = [await blob_values.open_values(self._store, row) for row in snapshot.runs]
         graphs = {row.seq: scheduler.graphs[row.graph] for row in runs}
-        tasks = [
-            await blob_values.open_output(self._store, graphs[run_of(row.id)], row)
-            for row in snapshot.tasks
-        ]
+        tasks = snapshot.tasks
+        for number, row in enumerate(tasks):
+            # Such an await alone lets nobody else run: between slices the loop has to be left.
+            if not number % SLICE:
+                await asyncio.sleep(0)
+            if row.output is not None:
+                tasks[number] = await blob_values.open_output(
+                    self._store, graphs[run_of(row.id)], row
+                )
         own = None if self._own is None else self._own.id
         workers = [row for row in snapshot.workers if row.id != own]
         if self._own is not None:
             workers.append(self._own.describe_own(0, ()))
-        scheduler.restore(
-            runs, tasks, workers, snapshot.buckets, snapshot.now, own, snapshot.lingers
-        )
+        scheduler.restore_gates(workers, snapshot.buckets, own, snapshot.lingers)
+        for _ in restore_runs(scheduler.lifecycle, scheduler.graphs, runs, tasks, snapshot.now):
+            await asyncio.sleep(0)
         if self._own is not None:
             self._put_own(scheduler, self._own)  # again: what it runs already is counted now
         self._queue.lanes(snapshot.lanes)
