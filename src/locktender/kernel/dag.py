@@ -11,7 +11,7 @@ condition (nothing is wrong) and because something it needs failed (*tainted*).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from heapq import heappop, heappush
 
 import msgspec
@@ -27,6 +27,7 @@ from locktender.kernel import render
 from locktender.kernel.node_state import (
     NOTHING,
     PLAIN,
+    SLICE,
     TAINTED,
     Advance,
     Existing,
@@ -35,6 +36,7 @@ from locktender.kernel.node_state import (
     Skipped,
     TaskRequest,
     cleans_up,
+    run_through,
     whole_needs,
     why_not,
 )
@@ -92,8 +94,16 @@ class RunGraph:
         self, existing: Sequence[Existing] = (), *, stopping: bool = False, failing: bool = False
     ) -> Advance:
         """Start, or pick up from rows that are already there (of a run that is being ended: as `stop`)."""
+        return run_through(self.beginning(existing, stopping=stopping, failing=failing))
+
+    def beginning(
+        self, existing: Sequence[Existing] = (), *, stopping: bool = False, failing: bool = False
+    ) -> Generator[None, None, Advance]:
+        """`begin` with a break after so many rows and after each node."""
         self.stopping, self.failing = stopping, failing
-        for row in existing:
+        for number, row in enumerate(existing, 1):
+            if not number % SLICE:
+                yield
             self._existing[row.node, row.idx] = row
             self._ordinals = max(self._ordinals, row.ordinal + 1)
             step = self.steps[row.node]
@@ -107,11 +117,14 @@ class RunGraph:
             step.total = max(step.total, row.idx + 1)
         for step in self.steps:
             if step.base >= 0 and step.source is not None:
-                # It may have rows for a few of its items only: the rest of its block stays its own.
+                # It may have rows for a few items only: the rest of its block stays its own.
                 self._ordinals = max(self._ordinals, step.base + self._root(step).total)
         for step in self.steps:
             if step.waits == 0:
                 heappush(self._work, step.index)
+        while self._work:
+            self._start_next()
+            yield
         return self._settle()
 
     def _root(self, step: NodeState) -> NodeState:
@@ -172,13 +185,16 @@ class RunGraph:
 
     def _settle(self) -> Advance:
         while self._work:
-            step = self.steps[heappop(self._work)]
-            if step.phase is Phase.WAITING and step.waits == 0:
-                self._start(step)
+            self._start_next()
         if self._out.nothing:
             return NOTHING
         out, self._out = self._out, Advance()
         return out
+
+    def _start_next(self) -> None:
+        step = self.steps[heappop(self._work)]
+        if step.phase is Phase.WAITING and step.waits == 0:
+            self._start(step)
 
     def _start(self, step: NodeState) -> None:
         row = self._existing.get((step.index, PLAIN)) if self._existing else None
@@ -274,14 +290,11 @@ class RunGraph:
             step.base = self._ordinals
             self._ordinals += count
 
-    def _ordinal(self, step: NodeState, idx: int) -> int:
-        return step.base + max(idx, 0)
-
     def _ask(self, step: NodeState, idx: int, value: bytes, item: bytes | None) -> None:
         row = self._existing.pop((step.index, idx), None) if self._existing else None
         if row is None or row.again:
             self._out.requests.append(
-                TaskRequest(step.index, idx, self._ordinal(step, idx), value, item)
+                TaskRequest(step.index, idx, step.base + max(idx, 0), value, item)
             )
         elif row.final:
             self._replay(step, row)
@@ -360,7 +373,7 @@ class RunGraph:
             if row.final:
                 self._replay(step, row)
             return
-        ordinal = self._ordinal(step, idx)
+        ordinal = step.base + max(idx, 0)
         reason = "what it follows did not succeed"
         self._out.skips.append(Skipped(step.index, idx, ordinal, reason, tainted=True))
         self._item_dropped(step, idx)
@@ -394,7 +407,7 @@ class RunGraph:
             ]
         elif row is None:
             self._claim(step, 1)
-            ordinal = self._ordinal(step, PLAIN)
+            ordinal = step.base
             self._out.skips.append(Skipped(step.index, PLAIN, ordinal, reason, tainted))
         for follower in step.followers:
             self._ready(follower)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import TypeVar
 
 import msgspec
 
 from locktender.base.graph import Node, Output, needs_of, outputs, templates
 from locktender.base.model import Failure
 
+T = TypeVar("T")
 TAINTED = "tainted"
 """The type under which a skipped task's row says that something it needs failed."""
+SLICE = 1_000
+"""Rows that a rebuild takes up without a break."""
 PLAIN = -1
 """The index of a task that is no item."""
 
@@ -122,6 +126,15 @@ class Advance:
 
 NOTHING: Advance = Advance()
 """What follows from most ends: items of a map that wait for each other. Never added to."""
+
+
+def run_through(parts: Generator[None, None, T]) -> T:
+    """What a generator returns, without its breaks."""
+    while True:
+        try:
+            next(parts)
+        except StopIteration as end:
+            return end.value
 
 
 def cleans_up(node: Node, *, failed: bool) -> bool:

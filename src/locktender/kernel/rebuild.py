@@ -7,7 +7,7 @@ no row yet are requested.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from locktender.base import ids
@@ -19,20 +19,42 @@ from locktender.base.states import RunState, TaskState
 from locktender.kernel import render
 from locktender.kernel.entries import RunEntry, TaskEntry
 from locktender.kernel.lifecycle import Lifecycle, failure_of
-from locktender.kernel.node_state import PLAIN, Existing
+from locktender.kernel.node_state import PLAIN, SLICE, Existing
 
 LEADER_CHANGED = "its leader changed"
 
 
+def restore_runs(
+    lifecycle: Lifecycle,
+    graphs: Mapping[str, Graph],
+    runs: Iterable[RunRow],
+    tasks: Iterable[TaskRow],
+    now: int,
+) -> Iterator[None]:
+    """Take up runs where their rows stand; a break after every `SLICE` rows and after each run."""
+    by_run: dict[int, list[TaskRow]] = {}
+    for number, task in enumerate(tasks, 1):
+        if not number % SLICE:
+            yield
+        by_run.setdefault(ids.run_of(task.id), []).append(task)
+    for row in runs:
+        lifecycle.at_run = row.seq
+        yield from restore_run(lifecycle, row, graphs[row.graph], by_run.pop(row.seq, []), now)
+        yield
+    lifecycle.at_run = 0
+
+
 def restore_run(
     lifecycle: Lifecycle, row: RunRow, graph: Graph, rows: list[TaskRow], now: int
-) -> None:
-    """Take up a run where its rows stand."""
+) -> Iterator[None]:
+    """Take up one run; its graph goes on from one node to the next between two breaks."""
     run = lifecycle.ledger.add_run(row, graph, charged=False)
     progress = lifecycle.enter(run)
     existing: list[Existing] = []
     open_rows: list[tuple[TaskEntry, TaskRow]] = []
-    for task in rows:
+    for number, task in enumerate(rows, 1):
+        if not number % SLICE:
+            yield
         ordinal = ids.ordinal_of(task.id)
         if task.state == TaskState.PENDING:
             run.pending[task.id] = task
@@ -52,8 +74,11 @@ def restore_run(
         )
     # Progress first: it may close a map whose waiting items must then not stand in line.
     stopping, failing = row.verdict is not None, row.verdict == RunState.FAILED
-    lifecycle.apply(run, progress.begin(existing, stopping=stopping, failing=failing), now)
-    for entry, task in open_rows:
+    advance = yield from progress.beginning(existing, stopping=stopping, failing=failing)
+    lifecycle.apply(run, advance, now)
+    for number, (entry, task) in enumerate(open_rows):
+        if not number % SLICE:
+            yield
         if lifecycle.tasks.get(entry.id) is entry:
             _pick_up(lifecycle, entry, task, now)
     if row.verdict is not None and row.seq in lifecycle.progress:

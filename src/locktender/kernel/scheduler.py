@@ -12,7 +12,6 @@ from itertools import islice
 
 import msgspec
 
-from locktender.base import ids
 from locktender.base.changes import (
     Bucket,
     Linger,
@@ -34,7 +33,7 @@ from locktender.kernel.grants import Calls, GrantWriter, record_waits
 from locktender.kernel.held_runs import HeldRuns
 from locktender.kernel.ledger import Ledger
 from locktender.kernel.lifecycle import Defaults, Lifecycle, failure_of, short
-from locktender.kernel.rebuild import restore_run, start_again
+from locktender.kernel.rebuild import restore_runs, start_again
 from locktender.kernel.timeouts import QUEUED, Timeouts, still_queued
 from locktender.kernel.upkeep import forget_stale_timers, forget_unused_gates
 
@@ -91,6 +90,18 @@ class Scheduler:
         lingers: Iterable[Linger] = (),
     ) -> None:
         """Rebuild the ledger from rows. What a dead leader left half-done is this term's first work."""
+        self.restore_gates(workers, buckets, local, lingers)
+        for _ in restore_runs(self.lifecycle, self.graphs, runs, tasks, now):
+            pass
+
+    def restore_gates(
+        self,
+        workers: Iterable[WorkerRow],
+        buckets: Iterable[Bucket],
+        local: str | None = None,
+        lingers: Iterable[Linger] = (),
+    ) -> None:
+        """The part of `restore` before `restore_runs`."""
         for row in workers:
             self.put_worker(row, local=row.id == local)
         for bucket in buckets:
@@ -99,14 +110,6 @@ class Scheduler:
         for linger in lingers:
             self.ledger.linger(linger)
             self.lifecycle.timers.set(linger.until, "linger", linger.task)
-        by_run: dict[int, list[TaskRow]] = {}
-        for task in tasks:
-            by_run.setdefault(ids.run_of(task.id), []).append(task)
-        for row in runs:
-            self.lifecycle.at_run = row.seq
-            graph = self.graphs[row.graph]
-            restore_run(self.lifecycle, row, graph, by_run.get(row.seq, []), now)
-        self.lifecycle.at_run = 0
 
     # -- facts: limits and workers -----------------------------------------------------------------
 

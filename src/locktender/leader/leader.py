@@ -26,6 +26,7 @@ from locktender.base.states import TaskState
 from locktender.kernel.commit_builder import Cycle
 from locktender.kernel.entries import TaskEntry
 from locktender.kernel.lifecycle import Defaults
+from locktender.kernel.rebuild import restore_runs
 from locktender.kernel.scheduler import Scheduler
 from locktender.leader.change_reader import ChangeReader
 from locktender.leader.commit_pipeline import CommitPipeline, CommitRefused
@@ -213,15 +214,12 @@ class Leader:
         if self._own is not None:
             workers.append(self._own.describe_own(0, ()))
         try:
-            scheduler.restore(
-                found.runs,
-                found.tasks,
-                workers,
-                snapshot.buckets,
-                snapshot.now,
-                own,
-                snapshot.lingers,
+            scheduler.restore_gates(workers, snapshot.buckets, own, snapshot.lingers)
+            restored = restore_runs(
+                scheduler.lifecycle, scheduler.graphs, found.runs, found.tasks, snapshot.now
             )
+            for _ in restored:
+                await asyncio.sleep(0)
         except Exception as error:
             if not scheduler.lifecycle.at_run or not is_fault(error):
                 raise

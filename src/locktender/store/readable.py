@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 
 from locktender.base.changes import TaskRow
@@ -21,6 +22,9 @@ from locktender.base.states import RunState
 from locktender.store import blob_values
 from locktender.store.decode import task_fault
 from locktender.store.protocol import Snapshot, StoreBase
+
+ROWS_AT_ONCE = 1_000
+"""Between two turns of the loop."""
 
 
 @dataclass(slots=True)
@@ -43,7 +47,10 @@ async def readable(store: StoreBase, snapshot: Snapshot) -> ReadableRuns:
         except InvalidFlow as error:
             unreadable[digest] = str(error)
     by_run: dict[int, list[TaskRow]] = {}
-    for task in snapshot.tasks:
+    for number, task in enumerate(snapshot.tasks, 1):
+        # An await that has nothing to wait for lets nobody else run: the loop has to be left.
+        if not number % ROWS_AT_ONCE:
+            await asyncio.sleep(0)
         by_run.setdefault(run_of(task.id), []).append(task)
     for row in snapshot.runs:
         try:
@@ -54,11 +61,14 @@ async def readable(store: StoreBase, snapshot: Snapshot) -> ReadableRuns:
                 raise UnreadableRow(why)
             graph = found.graphs[row.graph]
             tasks = by_run.get(row.seq, [])
-            for task in tasks:
+            opened = await blob_values.open_values(store, row)
+            for number, task in enumerate(tasks):
+                if not number % ROWS_AT_ONCE:
+                    await asyncio.sleep(0)
                 if fault := task_fault(task, len(graph.nodes)):
                     raise UnreadableRow(fault)
-            opened = await blob_values.open_values(store, row)
-            tasks = [await blob_values.open_output(store, graph, task) for task in tasks]
+                if task.output is not None:
+                    tasks[number] = await blob_values.open_output(store, graph, task)
         except Exception as error:
             if not is_fault(error):
                 raise
