@@ -1,4 +1,4 @@
-"""A child process after a body is as it was before it; where it cannot be, it is not used again."""
+"""A child process is as it was before the body ran; a child that cannot be restored is not used again."""
 
 from __future__ import annotations
 
@@ -61,9 +61,7 @@ async def test_a_child_with_a_thread_of_a_body_is_not_used_again(tmp_path: Path)
 
 
 @pytest.mark.parametrize("reason", ["drain", "cancel"])
-async def test_a_body_that_has_ended_is_not_stopped_while_its_child_ends(
-    reason: str, tmp_path: Path
-):
+async def test_an_ended_body_is_not_stopped_while_its_child_ends(reason: str, tmp_path: Path):
     async with Harness("process", tmp_path, permits=1) as harness:
         job = harness.start("leave_something", "thread")
         children = harness.executor._children
@@ -72,7 +70,7 @@ async def test_a_body_that_has_ended_is_not_stopped_while_its_child_ends(
         assert (await harness.end_of(job)).state == "completed"
 
 
-async def test_a_timeout_that_passes_while_its_child_ends_does_not_count(tmp_path: Path):
+async def test_a_timeout_while_the_child_ends_does_not_count(tmp_path: Path):
     """The body has ended in time: that a thread of its own keeps the child for a moment is another matter."""
     async with Harness("process", tmp_path, permits=1) as harness:
         await answer(harness, "look_around", 0)

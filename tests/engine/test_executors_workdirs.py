@@ -263,7 +263,7 @@ def test_what_a_child_makes_after_its_worker_has_closed_is_swept(tmp_path: Path)
         assert not root.path.exists()
 
 
-def test_a_worker_that_starts_removes_a_dead_workers_tree_with_its_lock(tmp_path: Path):
+def test_the_tree_of_a_dead_worker_is_removed_with_its_lock(tmp_path: Path):
     killed_worker(tmp_path)
     (tmp_path / "notes").mkdir()
 

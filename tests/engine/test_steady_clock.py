@@ -1,4 +1,4 @@
-"""A store's clock that jumps ahead ends nobody's lease."""
+"""A store's clock that jumps ahead ends no lease."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_drift_and_a_clock_set_back_are_no_jumps():
     assert steady.trusted(2 * SECOND)
 
 
-def test_a_leader_that_stood_still_between_question_and_answer_is_no_jump():
+def test_a_paused_leader_is_no_clock_jump():
     steady = SteadyClock(LEASE)
     steady.saw(100 * SECOND, 50 * SECOND, 50 * SECOND)
     steady.saw(101 * SECOND, 51 * SECOND, 54 * SECOND)  # answered at once, seen late

@@ -124,7 +124,7 @@ def test_only_a_worker_ends_what_runs_save_by_abandoning_it():
             assert owner == (Owner.COORDINATOR if after == TaskState.ABANDONED else Owner.WORKER)
 
 
-def test_slots_are_taken_only_from_requested_and_given_back_by_every_way_out():
+def test_every_state_change_takes_or_frees_slots():
     taking = {
         change for change in TASK_CHANGES if change[1] in HOLDING and change[0] not in HOLDING
     }

@@ -190,7 +190,7 @@ def test_d6_each_signal_lets_go_only_well_below_where_it_set_in(
     assert not getattr(claim_size(lets_go, POLICY, felt).felt, name)
 
 
-def test_d6_a_load_that_swings_around_the_threshold_does_not_flap():
+def test_d6_a_load_around_the_threshold_does_not_flap():
     felt, changes = CALM, 0
     for in_flight in [90, 91, 89, 91, 88, 92, 85, 91] * 5:
         now = claim_size(load(100, in_flight), POLICY, felt).felt

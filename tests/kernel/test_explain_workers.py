@@ -1,4 +1,4 @@
-"""E7: `why` names what really bounds a worker: permits, the total, pressure, a claim, or another's turn."""
+"""E7: `why` names what bounds a worker: permits, the total, pressure, a claim, or another task's turn."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def entry(led: Scheduler, run: int, name: str, idx: int = -1) -> TaskEntry:
     return next(each for each in tasks if (each.spec.name, each.idx) == (name, idx))
 
 
-def test_e7_a_total_taken_by_another_kind_of_task_is_no_lack_of_permits():
+def test_e7_a_full_total_is_told_from_lack_of_permits():
     thread = graph(step("t", executor="thread"), flow="threads")
     led = lead(thread, graph(step("a")), total=1)
 
@@ -189,7 +189,7 @@ def test_e7_whoever_was_told_to_stop_and_does_not_is_pointed_at():
     assert (holder.told, holder.told_at) == ("timeout", NOW + 10)
 
 
-def test_e7_who_was_told_to_stop_in_permits_of_another_kind_is_not_in_the_way():
+def test_e7_stopping_tasks_of_another_kind_do_not_block():
     """The total has room: only the one thread permit is lacking, and its body was told nothing."""
     one = Worker(worker_row("w", permits={"async": 5, "thread": 1}, total=10))
     one.used, one.used_by = 2, {"async": 1, "thread": 1}

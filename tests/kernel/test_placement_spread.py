@@ -50,7 +50,7 @@ def led() -> Scheduler:
     return made
 
 
-def test_d4_alone_the_leaders_own_worker_starts_with_the_commit_that_decides():
+def test_d4_alone_the_leaders_worker_starts_by_commit():
     lead = led()
     cycle = lead.cycle(NOW)
     assert len(cycle.starts) == 3

@@ -31,7 +31,8 @@ PROGRAM = str(Path(__file__).parents[1] / "support" / "clock_off.py")
 HOUR = 3_600
 
 
-@pytest.mark.parametrize("hours", [1, -1])
+# A worker whose clock is behind is in the next test, too.
+@pytest.mark.parametrize("hours", [1, pytest.param(-1, marks=pytest.mark.long)])
 def test_a_worker_and_a_leader_whose_clock_is_off(
     cluster: Cluster, overlap: Overlap, tmp_path: Path, record_property: Any, hours: int
 ):

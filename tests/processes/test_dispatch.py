@@ -1,4 +1,4 @@
-"""B2, B3, B8, B9, D3–D5, D8 over processes: who gets a task, when, and what it costs them."""
+"""B2, B3, B8, B9, D3–D5, D8 over processes: which worker gets a task, when, and at what cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""B7 over processes: every clock of waiting, wherever it is set, with words of its own; leaders come and go."""
+"""B7 over processes: every deadline of waiting, wherever it is set, names itself; leaders change meanwhile."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def failure(run: Run[Any]) -> str:
 
 
 @one_store("postgres")
-def test_b7_every_clock_is_stored_and_has_words_of_its_own(cluster: Cluster, overlap: Overlap):
+def test_b7_every_deadline_is_stored_and_named(cluster: Cluster, overlap: Overlap):
     settings: dict[str, Any] = {"dispatch_deadline": "4s", **QUICK}
     first = cluster.server(**settings).ready()
     cluster.worker(STEPS_FILE).ready()

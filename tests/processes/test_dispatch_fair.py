@@ -1,4 +1,4 @@
-"""Fair turns, age boost and keys over processes: who is next, and what `why` says of it."""
+"""Fair turns, age boost and keys over processes: which run is next, and what `why` says of it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MODEST = 3
 @pytest.mark.parametrize(
     "many", [False, pytest.param(True, marks=pytest.mark.long)], ids=["some", "many"]
 )
-def test_many_thousand_runs_of_one_tenant_do_not_keep_another_waiting(
+def test_thousands_of_runs_do_not_delay_another_tenant(
     cluster: Cluster, overlap: Overlap, store: str, many: bool
 ):
     count = MANY[store] if many else SOME

@@ -9,6 +9,7 @@ from typing import Any
 from tests.support.cluster import Cluster
 from tests.support.failover import led
 from tests.support.leases import KEPT, lapse
+from tests.support.sampled import one_store
 
 from locktender.base.clock import SECOND
 from locktender.testing import Overlap, eventually, load_history
@@ -37,6 +38,7 @@ def too_many(times: list[int]) -> list[tuple[int, int]]:
     ]
 
 
+@one_store("postgres")
 def test_a_rate_holds_over_any_window_whoever_leads(
     cluster: Cluster, overlap: Overlap, record_property: Any
 ):

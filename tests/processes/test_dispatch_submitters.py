@@ -1,4 +1,4 @@
-"""B4 over processes: the ceilings and the keys are exact whoever submits, whatever changes meanwhile."""
+"""B4 over processes: ceilings and keys are exact with many submitters, whatever changes meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker that is told to end charges nobody: however it ends, what it ran goes on elsewhere."""
+"""A worker that is told to end costs no attempt: however it ends, its tasks run elsewhere."""
 
 from __future__ import annotations
 

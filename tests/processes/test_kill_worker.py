@@ -82,9 +82,7 @@ def test_d5_one_after_another_under_load(cluster: Cluster, overlap: Overlap, rec
 
 
 @pytest.mark.parametrize("store", ["postgres"], indirect=True)
-def test_c2_a_leader_whose_own_worker_is_declared_lost_while_it_ends_its_tasks(
-    cluster: Cluster, overlap: Overlap
-):
+def test_c2_end_and_loss_of_the_leaders_own_tasks_meet(cluster: Cluster, overlap: Overlap):
     """The end and the loss of an attempt meet in one cycle of one process: one of them counts."""
     client = cluster.client()
     cluster.worker(STEPS_FILE, lead=True).ready()

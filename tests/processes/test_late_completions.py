@@ -1,4 +1,4 @@
-"""Completions delivered twice, late, or by somebody who lost the task: one outcome is recorded (C2)."""
+"""Completions delivered twice, late, or by a worker that lost the task: one outcome is recorded (C2)."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_c2_completions_are_delivered_again_while_work_goes_on(cluster: Cluster,
 
 
 @one_store("sqlite")
-def test_c2_the_completion_of_a_lost_worker_comes_when_another_has_the_task(
+def test_c2_a_lost_workers_late_completion_is_refused(
     cluster: Cluster, overlap: Overlap, tmp_path: Path
 ):
     """By token: the same task, another attempt. And once more when that one has ended."""

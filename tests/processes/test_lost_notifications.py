@@ -1,4 +1,4 @@
-"""Notifications that never come: work is late by a poll, never lost (D8)."""
+"""Notifications that never come: work is late by a poll, and not lost (D8)."""
 
 from __future__ import annotations
 

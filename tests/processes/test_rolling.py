@@ -1,4 +1,4 @@
-"""Drain and rolling restart under load: nobody fails, nothing is lost, no attempt is charged."""
+"""Drain and rolling restart under load: no run fails, nothing is lost, no attempt is charged."""
 
 from __future__ import annotations
 

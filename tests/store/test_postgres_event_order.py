@@ -1,4 +1,4 @@
-"""The order of events, and take-over: nothing is lost, nothing stands before what it follows from."""
+"""The order of events, and take-over: no event is lost, and none stands before its cause."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can go wrong around a server: connections that die, answers that are lost, poolers, refusals."""
+"""Failures around a server: connections that end, answers that are lost, poolers, refusals."""
 
 from __future__ import annotations
 
@@ -362,7 +362,7 @@ async def test_commits_are_taken_in_their_order_only(store: PostgresStore) -> No
     await store.commit(second)
 
 
-async def test_what_was_answered_is_on_the_disk_whatever_the_servers_default(
+async def test_answers_are_on_disk_whatever_the_servers_default(
     postgres_url: str,
 ) -> None:
     name = postgres_url.partition("?")[0].rpartition("/")[2]

@@ -1,4 +1,4 @@
-"""A history that is held back is looked at again, less and less often, and told."""
+"""A history that a frozen client holds back is read again at growing intervals, and logged."""
 
 from __future__ import annotations
 

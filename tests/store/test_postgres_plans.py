@@ -157,7 +157,7 @@ async def test_no_hot_statement_reads_a_whole_table(
     assert not faults, "\n\n".join(faults)
 
 
-async def test_plans_made_while_the_tables_were_empty_are_right_when_they_are_not(
+async def test_plans_made_on_empty_tables_stay_right(
     seen: dict[str, tuple[Any, ...]], postgres_url: str
 ) -> None:
     """A plan is made once and kept: what is cheapest on an empty table must not be what is kept."""

@@ -209,6 +209,18 @@ class StoreError(LocktenderError):
     code = "store"
 
 
+class UnreadableRow(LocktenderError):
+    """A stored row has a value that no release has written."""
+
+    code = "unreadable"
+
+
+class DataRefused(StoreError):
+    """The store refused a value: too large, not text, against a constraint. The same write never succeeds."""
+
+    code = "data_refused"
+
+
 class OutOfOrder(StoreError):
     """A commit came before the one it follows was written."""
 

@@ -142,7 +142,8 @@ class Graph(msgspec.Struct, frozen=True, omit_defaults=True):
     fail: Literal["continue", "fast"] = "continue"
     queue_timeout_us: int | None = None
     dispatch_deadline_us: int | None = None
-    version: int = GRAPH_VERSION
+    # A factory: a plain default would be left out of the JSON, and no reader could tell a newer graph.
+    version: int = msgspec.field(default_factory=lambda: GRAPH_VERSION)
 
 
 read_graph: Callable[[bytes | str], Graph] = msgspec.json.Decoder(Graph).decode

@@ -17,7 +17,7 @@ from locktender.base.ids import RunId
 
 RunKind = Literal["flow", "hold"]
 OnDuplicate = Literal["attach", "reject", "replace", "skip_if_finished"]
-Outcome = Literal["created", "attached", "finished", "duplicate", "rejected"]
+Outcome = Literal["created", "attached", "finished", "duplicate", "rejected", "in_flight"]
 
 
 class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -88,6 +88,8 @@ class RunRow(msgspec.Struct, frozen=True, gc=False):
     output: bytes | None
     error: bytes | None
     trace: str | None = None
+    unreadable: str = ""
+    """What of the stored row cannot be read; a harmless value stands in its place."""
 
 
 class Progress(msgspec.Struct, frozen=True, array_like=True):
@@ -177,7 +179,10 @@ class Request(msgspec.Struct, frozen=True):
 
 class StoredRequest(msgspec.Struct, frozen=True):
     seq: int
-    request: Request
+    request: Request | None
+    """None: it cannot be read."""
+    taken: int = 0
+    """How many leaders began to carry it out before."""
 
 
 class LimitRow(msgspec.Struct, frozen=True):

@@ -21,11 +21,12 @@ from rich.text import Text
 from locktender.base.changes import TaskRow
 from locktender.base.config import Settings
 from locktender.base.durations import spoken
-from locktender.base.graph import Graph, Output, read_graph
+from locktender.base.graph import Graph, Output
 from locktender.base.model import RunRow
 from locktender.base.states import ENDS, HOLDING, TERMINAL_RUNS, RunState, TaskState
 from locktender.cli.tables import SHORTEST, state
 from locktender.client.bridge import StoreReader
+from locktender.client.run_details import nodes_of
 from locktender.observe.why import Why, explain_run
 
 
@@ -94,7 +95,8 @@ class Watcher(StoreReader):
         row = await self.core.row(run_id)
         graph = self._graphs.get(row.graph)
         if graph is None:
-            graph = self._graphs[row.graph] = read_graph(await store.graph(row.graph))
+            graph = Graph(row.flow, await nodes_of(store, row.graph))
+            self._graphs[row.graph] = graph
         rows = await store.tasks(row.seq)
         why = None
         if row.state not in TERMINAL_RUNS:
@@ -114,7 +116,7 @@ def view_of(row: RunRow, graph: Graph, rows: list[TaskRow], why: Why | None, now
         for index, (node, total) in enumerate(zip(graph.nodes, totals, strict=True))
     )
     notes: tuple[str, ...] = ()
-    if why is not None and row.state == RunState.QUEUED:
+    if why is not None and row.state in (RunState.QUEUED, RunState.HELD):
         notes = tuple(reason.text for reason in why.reasons) or ((why.note,) if why.note else ())
     end = row.ended_at or now
     took = end - row.started_at if row.started_at else None

@@ -55,6 +55,7 @@ STATE_COLOURS = {
     "scheduled": "cyan",
     "running": "cyan",
     "cancelling": "magenta",
+    "held": "red",
     "succeeded": "green",
     "completed": "green",
     "failed": "red",

@@ -242,7 +242,7 @@ class AsyncLimits:
         elif name == "fair":
             await self.set_fair(names.text(value, "fair"))
         elif name == "age_boost":
-            boost = microseconds(_duration(value), "age_boost", minimum=0)
+            boost = names.age_boost(microseconds(_duration(value), "age_boost", minimum=0))
             await self._put("engine", "age_boost_us", {"value": boost})
         elif name in ENGINE:
             await self._put("engine", ENGINE[name], {"value": value})

@@ -307,5 +307,12 @@ def _refusal(run_id: str, answer: Submitted) -> LocktenderError | None:
                 got=answer.active,
                 hint=way_in(answer),
             )
+        case "in_flight":
+            return InvalidInput(
+                f"run {run_id} is held, and {answer.active:,} attempts of it have not ended.",
+                field="run",
+                got=run_id,
+                hint="Try again when they have ended, or cancel the run.",
+            )
         case "created" | "attached":
             return None

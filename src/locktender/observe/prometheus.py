@@ -98,6 +98,12 @@ def _of_leader(metrics: Metrics) -> Iterator[Metric]:
         "locktender_runs_started", "Runs that passed the run gates.", metrics.runs_started
     )
     yield _counters("locktender_runs_ended", "Runs that ended.", "state", metrics.runs_ended)
+    yield Gauge(
+        "locktender_held_runs",
+        "Runs that cannot be read, decided or written, and wait for an operator; 0 where it does not lead.",
+        metrics.held_now,
+    )
+    yield _counter("locktender_runs_held", "Runs that became held.", metrics.runs_held)
 
 
 def _of_worker(metrics: Metrics, row: WorkerRow) -> Iterator[Metric]:

@@ -15,13 +15,14 @@ from locktender.base.ids import run_of
 from locktender.base.model import RunRow, Stubborn
 from locktender.base.names import Declared
 from locktender.base.names import never as never_by_label
-from locktender.base.states import EXECUTING_RUNS, RunState, TaskState
+from locktender.base.states import EXECUTING_RUNS, TERMINAL_RUNS, RunState, TaskState
 from locktender.kernel import explain, lanes
 from locktender.kernel.entries import QueuedRun, TaskEntry
 from locktender.kernel.explain import Reason, Typical, waiting_nodes
 from locktender.kernel.explain_runs import explain_queued, place_precision
 from locktender.kernel.explain_workers import stubborn_by_token
 from locktender.kernel.gate_names import told_to_stop
+from locktender.kernel.held_runs import reason_of
 from locktender.kernel.queue_position import Precision
 from locktender.kernel.scheduler import Scheduler
 from locktender.kernel.timeouts import Until, patience
@@ -161,7 +162,20 @@ async def explain_run(store: Store, run_id: str, labels: Declared | None = None)
     if row.state in EXECUTING_RUNS:
         return await _executing(store, row, labels)
     now = await store.now()
+    if row.state not in TERMINAL_RUNS:
+        return await _held(store, row, now)
     return msgspec.structs.replace(_why(row, now, row.queued_at), ended_at=row.ended_at, until=())
+
+
+async def _held(store: Store, row: RunRow, now: int) -> Why:
+    snapshot = await store.load()
+    in_flight = sum(run_of(task.id) == row.seq for task in snapshot.held_tasks)
+    why = f"held: {reason_of(row)}" if row.state == RunState.HELD else row.unreadable
+    note = f"Cancel it, or repair it and then: locktender runs retry {row.id}"
+    if in_flight:
+        goes_on = "1 attempt goes on" if in_flight == 1 else f"{in_flight} attempts go on"
+        note = f"{goes_on} and keep what they hold; it ends, or can be retried, after that. {note}"
+    return _why(row, now, row.queued_at, (Reason("held", why),), note=note)
 
 
 async def explain_task(store: Store, task: int, labels: Declared | None = None) -> Why:

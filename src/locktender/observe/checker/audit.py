@@ -95,8 +95,9 @@ def _feed(world: HistoryState, watch: Watch, event: Event) -> None:
                 see_limit(event)
         case "worker":
             world.apply_worker(event)
-        case "audit":
+        case "audit" | "request":
             # About the history, not a part of what happened: `History.checked` says what follows from it.
+            # A refused request changed nothing.
             return
         case "leader":
             for see_leader in watch.leader_handlers:

@@ -89,6 +89,7 @@ class TestKeys:
         assert row is not None
         assert row.waits_for == old.seq
         [request] = (await store.load()).requests
+        assert request.request is not None
         assert (request.request.kind, request.request.subject) == ("cancel", old.id)
         # The key is the new run's: the old one's end does not free it.
         leader = await SceneLeader.stand(store)
@@ -107,7 +108,11 @@ class TestKeys:
         await leader.start(first.seq)
         second = await submitted(store, key="k", on_duplicate="replace")
         third = await submitted(store, key="k", on_duplicate="replace")
-        subjects = [request.request.subject for request in (await store.load()).requests]
+        subjects = [
+            request.request.subject
+            for request in (await store.load()).requests
+            if request.request is not None
+        ]
         assert subjects == [first.id, second.id]
         await leader.end(second.seq, "cancelled", "queued")
         row = await store.run(third.id)
