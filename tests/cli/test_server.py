@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 import psutil
 import pytest
 from tests.support.cli_harness import batch, executable, locktender, until
+from tests.support.cluster import Cluster, ClusterNode
 from tests.support.leases import KEPT, lapse
 
 from locktender import RunState, connect
 from locktender.testing import Overlap, check_history
-from locktender.testing.cluster import Cluster, ClusterNode
 from locktender.testing.processes import source
 from locktender.worker.executors.sources import load
 

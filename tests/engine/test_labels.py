@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.support.worlds import graph
+from tests.support.worlds import step as node
 
 from locktender import Client, InvalidFlow, InvalidInput, embedded, flow, step
 from locktender.base.names import Declared, check_labels, never
 from locktender.cli import arguments
-from locktender.simulate.build import graph
-from locktender.simulate.build import step as node
 from locktender.testing import eventually
 
 GPUS: Declared = {"gpu": ("a100", "h100"), "zone": ()}

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.cluster import Cluster
 
 from locktender import Client, RunFailed, embedded
 from locktender.testing import Engines, Overlap
-from locktender.testing.cluster import Cluster
 from locktender.testing.processes import source
 from locktender.worker.executors.body_loop import BodyLoop
 from locktender.worker.executors.sources import load

@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
+from tests.support.worlds import worker_row
 
 from locktender.base.clock import ManualClock
 from locktender.base.config import Settings
@@ -18,7 +19,6 @@ from locktender.kernel.demand import Demand, Want
 from locktender.provision import controller as subject
 from locktender.provision.controller import ProvisionController, placed
 from locktender.provision.protocol import Capacity, Provisioned
-from locktender.simulate.build import worker_row
 from locktender.store.protocol import Beat, Elect
 from locktender.store.sqlite import SqliteStore
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 import pytest
+from tests.support.worlds import worker_row
 
 from locktender.base.config import Settings, load
 from locktender.base.errors import InvalidSettings
@@ -21,7 +22,6 @@ from locktender.provision.policy import (
     WorkersSeen,
 )
 from locktender.provision.protocol import Capacity, Provisioned
-from locktender.simulate.build import worker_row
 
 SECOND = 1_000_000
 GPU = (("gpu", "a100"),)

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.support.worlds import graph, items, step
 
 from locktender.base.graph import (
     AnyCondition,
@@ -24,7 +25,6 @@ from locktender.base.model import Failure
 from locktender.base.names import MAX_ITEMS
 from locktender.kernel.dag import RunGraph
 from locktender.kernel.node_state import PLAIN, Advance
-from locktender.simulate.build import graph, items, step
 
 BOOM = Failure("Boom", "as planned")
 

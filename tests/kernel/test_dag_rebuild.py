@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 
 import msgspec
+from tests.support.worlds import graph, items, step
 
 from locktender.base.graph import Const, Graph, Output, Truthy
 from locktender.base.model import Failure
 from locktender.base.states import TaskState
 from locktender.kernel.dag import RunGraph
 from locktender.kernel.node_state import PLAIN, Advance, Existing
-from locktender.simulate.build import graph, items, step
 from locktender.simulate.scenarios import random_graph
 
 BOOM = Failure("Boom", "as planned")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import msgspec
+from tests.support.worlds import worker_row
 
 from locktender.base.model import WorkerRow
 from locktender.kernel.demand import Demand, WaitingTasks, demand_of
 from locktender.kernel.gates.worker import Requirement
 from locktender.kernel.placement import WorkerSet
-from locktender.simulate.build import worker_row
 
 GPU = (("gpu", "a100"),)
 

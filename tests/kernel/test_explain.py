@@ -6,16 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-
-from locktender.base.graph import Graph, RetryPolicy
-from locktender.base.limits import Fair, Limits, PoolRule, Rate, TagRule
-from locktender.base.model import Failure
-from locktender.kernel.entries import TaskEntry
-from locktender.kernel.explain import Reason, Typical, explain_task, waiting_nodes
-from locktender.kernel.explain_runs import explain_queued
-from locktender.kernel.scheduler import Scheduler
-from locktender.kernel.timeouts import Until, patience
-from locktender.simulate.build import (
+from tests.support.worlds import (
     graph,
     items,
     line_before,
@@ -25,6 +16,15 @@ from locktender.simulate.build import (
     step,
     worker_row,
 )
+
+from locktender.base.graph import Graph, RetryPolicy
+from locktender.base.limits import Fair, Limits, PoolRule, Rate, TagRule
+from locktender.base.model import Failure
+from locktender.kernel.entries import TaskEntry
+from locktender.kernel.explain import Reason, Typical, explain_task, waiting_nodes
+from locktender.kernel.explain_runs import explain_queued
+from locktender.kernel.scheduler import Scheduler
+from locktender.kernel.timeouts import Until, patience
 
 NOW = 10**15
 BOOM = msgspec.json.encode(Failure("Boom", "as planned"))

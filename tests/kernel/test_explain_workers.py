@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.worlds import graph, items, needs, numbers, run_row, step, worker_row
 
 from locktender.base.clock import SECOND
 from locktender.base.limits import Limits, PoolRule
@@ -16,7 +17,6 @@ from locktender.kernel.explain import Reason, Typical, explain_task
 from locktender.kernel.explain_workers import bound_by_total, no_room, pressures, seats
 from locktender.kernel.placement import Worker
 from locktender.kernel.scheduler import Scheduler
-from locktender.simulate.build import graph, items, needs, numbers, run_row, step, worker_row
 
 NOW = 10**15
 

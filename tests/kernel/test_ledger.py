@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from tests.support.worlds import graph, items, needs, run_row, step, worker_row
 
 from locktender.base.graph import Graph
 from locktender.base.limits import Fair, Limits, PoolRule, TagRule
@@ -11,7 +12,6 @@ from locktender.base.states import TaskState
 from locktender.kernel.demand import eligible
 from locktender.kernel.entries import RunEntry, TaskEntry
 from locktender.kernel.ledger import Ledger
-from locktender.simulate.build import graph, items, needs, run_row, step, worker_row
 
 NOW = 10**15
 DB = graph(step(pools=needs(db=1)), step("b", pools=needs(db=2)))

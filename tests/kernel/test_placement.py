@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.support.worlds import worker_row
 
 from locktender.base.limits import Placement
 from locktender.kernel.gates.worker import Requirement
 from locktender.kernel.placement import MAX_AFFINITIES, WorkerSet
-from locktender.simulate.build import worker_row
 
 ASYNC = Requirement("async", "download", "v1", ())
 

@@ -5,12 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-
-from locktender.base.clock import MILLISECOND
-from locktender.base.limits import Limits
-from locktender.base.states import TaskState
-from locktender.kernel.scheduler import Scheduler
-from locktender.simulate.build import (
+from tests.support.worlds import (
     graph,
     items,
     numbers,
@@ -19,6 +14,11 @@ from locktender.simulate.build import (
     worker_row,
     world,
 )
+
+from locktender.base.clock import MILLISECOND
+from locktender.base.limits import Limits
+from locktender.base.states import TaskState
+from locktender.kernel.scheduler import Scheduler
 
 NOW = 10**15
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.support.worlds import graph, needs, run_row, step, worker_row
 
 from locktender.base.changes import TaskRow
 from locktender.base.graph import RetryPolicy
@@ -14,7 +15,6 @@ from locktender.base.limits import Limits, PoolRule
 from locktender.base.model import Failure, RunRow
 from locktender.base.states import RunState
 from locktender.kernel.scheduler import Scheduler
-from locktender.simulate.build import graph, needs, run_row, step, worker_row
 from locktender.store import worker_changes
 
 NOW = 10**15

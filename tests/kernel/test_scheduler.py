@@ -7,6 +7,7 @@ from itertools import permutations
 
 import msgspec
 import pytest
+from tests.support.worlds import graph, items, needs, numbers, run_row, step, worker_row
 
 from locktender.base.changes import Commit
 from locktender.base.events import Change
@@ -17,7 +18,6 @@ from locktender.base.states import RunState, TaskState
 from locktender.kernel.commit_builder import Cycle
 from locktender.kernel.entries import TaskEntry
 from locktender.kernel.scheduler import Scheduler
-from locktender.simulate.build import graph, items, needs, numbers, run_row, step, worker_row
 from locktender.store.worker_changes import LEFT_BEHIND
 
 NOW = 10**15

@@ -6,13 +6,13 @@ from collections import Counter
 
 import msgspec
 import pytest
+from tests.support.worlds import graph, items, needs, numbers, settle, step, world
 
 from locktender.base.clock import MILLISECOND, SECOND
 from locktender.base.states import TaskState
 from locktender.kernel.claim import ClaimPolicy, Felt, Load, claim_size
 from locktender.kernel.explain import Typical, explain_task
 from locktender.kernel.lifecycle import Defaults
-from locktender.simulate.build import graph, items, needs, numbers, settle, step, world
 from locktender.simulate.scenarios import violations
 from locktender.simulate.world import SimWorld
 

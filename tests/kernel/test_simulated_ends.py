@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
+from tests.support.worlds import graph, items, needs, numbers, settle, step, world
 
 from locktender.base.changes import TaskRow
 from locktender.base.clock import MILLISECOND, SECOND
 from locktender.base.graph import Graph, Node, RetryPolicy
 from locktender.base.states import HOLDING, TASK_CHANGES, TERMINAL_RUNS, TaskState
 from locktender.kernel.lifecycle import Defaults
-from locktender.simulate.build import graph, items, needs, numbers, settle, step, world
 from locktender.simulate.scenarios import violations
 from locktender.simulate.world import SimWorld
 

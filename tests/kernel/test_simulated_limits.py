@@ -7,12 +7,7 @@ from collections import Counter
 from itertools import combinations, pairwise
 
 import pytest
-
-from locktender.base.clock import MILLISECOND, SECOND
-from locktender.base.errors import InvalidInput
-from locktender.base.graph import Item, Node, PoolNeed, Tag
-from locktender.base.ids import run_of
-from locktender.simulate.build import (
+from tests.support.worlds import (
     graph,
     items,
     needs,
@@ -24,6 +19,11 @@ from locktender.simulate.build import (
     step,
     world,
 )
+
+from locktender.base.clock import MILLISECOND, SECOND
+from locktender.base.errors import InvalidInput
+from locktender.base.graph import Item, Node, PoolNeed, Tag
+from locktender.base.ids import run_of
 from locktender.simulate.model import SimBody
 from locktender.simulate.world import SimWorld
 

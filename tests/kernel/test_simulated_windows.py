@@ -7,12 +7,12 @@ from itertools import pairwise
 
 import msgspec
 import pytest
+from tests.support.worlds import graph, items, needs, numbers, of, settle, step, world
 
 from locktender.base.changes import TaskRow
 from locktender.base.clock import MILLISECOND, SECOND
 from locktender.base.graph import Node, Output, RetryPolicy
 from locktender.base.states import TaskState
-from locktender.simulate.build import graph, items, needs, numbers, of, settle, step, world
 from locktender.simulate.model import SimBody
 from locktender.simulate.world import SimWorld
 

@@ -13,9 +13,9 @@ import sys
 from dataclasses import replace
 
 import msgspec
+from tests.support.worlds import graph, items, needs, numbers, step, world
 
 from locktender.base.clock import MILLISECOND, SECOND
-from locktender.simulate.build import graph, items, needs, numbers, step, world
 from locktender.simulate.scenarios import random_world, violations
 from locktender.simulate.world import SimWorld
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.cluster import Cluster, ClusterNode
 from tests.support.leases import KEPT, lapse
 from tests.support.sampled import one_store
 from tests.support.worker_records import WorkerRecords, peak
@@ -19,7 +20,6 @@ from tests.support.worker_records import WorkerRecords, peak
 from locktender import AdmissionRejected
 from locktender.base.clock import SystemClock
 from locktender.testing import Overlap, eventually, load_history
-from locktender.testing.cluster import Cluster, ClusterNode
 from locktender.testing.processes import source
 from locktender.worker.executors.sources import load
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.cluster import Cluster
 from tests.support.failover import (
     STEPS_FILE,
     Load,
@@ -22,7 +23,6 @@ from tests.support.leases import KEPT, lapse
 from locktender import RunState
 from locktender.base.clock import SECOND, SystemClock
 from locktender.testing import Overlap, eventually, load_history
-from locktender.testing.cluster import Cluster
 
 pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 # On SQLite all processes are of one machine, and have its one clock.

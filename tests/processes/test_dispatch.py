@@ -10,6 +10,7 @@ from typing import Any
 
 import psutil
 import pytest
+from tests.support.cluster import Cluster, ClusterNode
 from tests.support.fleet import (
     FILES,
     TIMEOUT,
@@ -27,7 +28,6 @@ from tests.support.sampled import one_store
 
 from locktender import Client, RunState
 from locktender.testing import Overlap, eventually
-from locktender.testing.cluster import Cluster, ClusterNode
 
 pytest_plugins = [
     "locktender.testing.plugin",

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.cluster import Cluster
 from tests.support.sampled import one_store
 
 from locktender import Run, RunFailed
 from locktender.testing import Overlap, eventually
-from locktender.testing.cluster import Cluster
 from locktender.testing.processes import source
 from locktender.worker.executors.sources import load
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.cluster import Cluster
 from tests.support.sampled import one_store
 
 from locktender import DuplicateKey, RunState, Submission
 from locktender.testing import Overlap, eventually, load_history
-from locktender.testing.cluster import Cluster
 from locktender.testing.processes import source
 from locktender.worker.executors.sources import load
 

@@ -6,13 +6,13 @@ import re
 from pathlib import Path
 from typing import Any
 
+from tests.support.cluster import Cluster
 from tests.support.failover import led
 from tests.support.leases import KEPT, lapse
 from tests.support.sampled import one_store
 
 from locktender.base.clock import SECOND
 from locktender.testing import Overlap, eventually, load_history
-from locktender.testing.cluster import Cluster
 from locktender.testing.processes import source
 from locktender.worker.executors.sources import load
 

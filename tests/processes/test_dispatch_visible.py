@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 from tests.steps import client_flows as flows
+from tests.support.cluster import Cluster
 from tests.support.pausing import pause_between_writes
 
 from locktender import RunState
 from locktender.kernel.commit_builder import Cycle
 from locktender.kernel.scheduler import Scheduler
 from locktender.testing import Engines, Overlap, eventually, load_history
-from locktender.testing.cluster import Cluster
 from locktender.testing.processes import source
 from locktender.worker.executors.sources import load
 

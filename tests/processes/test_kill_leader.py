@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from tests.support.cluster import Cluster
 from tests.support.failover import (
     QUICK,
     STEPS_FILE,
@@ -19,7 +20,6 @@ from tests.support.failover import (
 from tests.support.sampled import on_stores, one_store
 
 from locktender.testing import Overlap, eventually
-from locktender.testing.cluster import Cluster
 
 pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.cluster import Cluster
 from tests.support.failover import (
     QUICK,
     STEPS_FILE,
@@ -22,7 +23,6 @@ from tests.support.leases import KEPT, lapse
 from tests.support.sampled import one_store
 
 from locktender.testing import Overlap, eventually
-from locktender.testing.cluster import Cluster
 from locktender.testing.overlap import alive
 
 pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]

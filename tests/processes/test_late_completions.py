@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
 
+from tests.support.cluster import Cluster
 from tests.support.failover import (
     QUICK,
     STEPS_FILE,
@@ -24,7 +25,6 @@ from locktender.base.changes import End
 from locktender.store.open import settings_for, store_for
 from locktender.store.protocol import Finish, Store
 from locktender.testing import Overlap, eventually, load_history
-from locktender.testing.cluster import Cluster
 
 pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 T = TypeVar("T")

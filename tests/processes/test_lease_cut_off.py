@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.cluster import Cluster
 from tests.support.fleet import FILES, TIMEOUT, Measured, ask, joined, pids, steps
 from tests.support.leases import lapse_worker
 from tests.support.proxied import proxied
 
 from locktender import Client, RunState
 from locktender.testing import Overlap, eventually
-from locktender.testing.cluster import Cluster
 from locktender.testing.overlap import alive
 
 pytest_plugins = [

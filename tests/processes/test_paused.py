@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.cluster import Cluster, ClusterNode
 from tests.support.failover import (
     STEPS_FILE,
     Load,
@@ -21,7 +22,6 @@ from tests.support.sampled import one_store
 from tests.support.stopping import stop_inside_a_transaction, stop_outside_of_a_write
 
 from locktender.testing import Overlap, eventually, load_history
-from locktender.testing.cluster import Cluster, ClusterNode
 from locktender.testing.overlap import alive
 
 pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]

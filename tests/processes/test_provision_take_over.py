@@ -8,11 +8,11 @@ from typing import Any
 
 import psutil
 import pytest
+from tests.support.cluster import Cluster, ClusterNode
 from tests.support.fleet import ask
 from tests.support.sampled import one_store
 
 from locktender.testing import eventually
-from locktender.testing.cluster import Cluster, ClusterNode
 from locktender.testing.processes import source
 from locktender.worker.executors.sources import load
 

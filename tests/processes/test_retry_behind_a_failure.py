@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.cluster import Cluster
 from tests.support.sampled import one_store
 
 from locktender import Client, Run, RunState, TaskState
 from locktender.testing import eventually
-from locktender.testing.cluster import Cluster
 from locktender.testing.fixtures import Engines
 from locktender.testing.processes import source
 from locktender.worker.executors.sources import load

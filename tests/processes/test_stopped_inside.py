@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.cluster import Cluster, ClusterNode
 from tests.support.database import own_database
 from tests.support.failover import QUICK, STEPS_FILE, Watch, led, result, steps, works
 from tests.support.failover import query as ask
 from tests.support.leases import KEPT, lapse
 
 from locktender.testing import Overlap, eventually
-from locktender.testing.cluster import Cluster, ClusterNode
 from locktender.testing.postgres_server import connected, run, with_options
 from locktender.testing.processes import source
 from locktender.worker.executors.sources import load

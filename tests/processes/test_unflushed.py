@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.cluster import Cluster
 from tests.support.database import Database, own_database
 from tests.support.failover import STEPS_FILE, patiently, query, recorded_once, steps
 
 from locktender.store.postgres import PostgresStore
 from locktender.testing import Overlap, eventually
-from locktender.testing.cluster import Cluster
 from locktender.testing.conformance.world import SceneLeader, submitted
 
 pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.cluster import Cluster, ClusterNode
 
 from locktender import secret
-from locktender.testing.cluster import Cluster, ClusterNode
 from locktender.testing.processes import source
 from locktender.worker.executors.sources import load
 

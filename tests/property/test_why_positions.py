@@ -6,6 +6,7 @@ import random
 from collections import Counter
 
 import pytest
+from tests.support.worlds import graph, settle, step, world
 
 from locktender.base.clock import MILLISECOND, SECOND
 from locktender.base.model import RunRow
@@ -16,7 +17,6 @@ from locktender.kernel.fair_turns import Turns
 from locktender.kernel.lanes import rank
 from locktender.kernel.queue_position import QueuePosition
 from locktender.observe.rebuilt import groups_of, replayed
-from locktender.simulate.build import graph, settle, step, world
 from locktender.simulate.world import SimWorld
 from locktender.store.lanes import lane_name
 from locktender.store.protocol import LineGroup, QueueLine

@@ -11,6 +11,7 @@ from typing import Any
 
 import asyncpg
 import pytest
+from tests.support.postgres_proxy import Proxy
 
 from locktender.base.changes import End, TaskRow
 from locktender.base.clock import MILLISECOND, SECOND
@@ -33,7 +34,6 @@ from locktender.testing.conformance.world import (
     submit,
     submitted,
 )
-from locktender.testing.postgres_proxy import Proxy
 from locktender.testing.postgres_server import connected, database, execute, with_options
 
 pytest_plugins = ["locktender.testing.postgres"]

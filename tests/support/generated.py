@@ -23,6 +23,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from tests.support.cluster import Cluster, ClusterNode
 from tests.support.generated_flows import STEPS_FILE, steps
 from tests.support.leases import KEPT, lapse
 from tests.support.oracle import Key, Oracle, Seen, Try
@@ -30,7 +31,6 @@ from tests.support.programs import POOL_LIMITS, POOLS, Program, generate
 
 from locktender import Client, Run, embedded
 from locktender.testing import eventually
-from locktender.testing.cluster import Cluster, ClusterNode
 from locktender.testing.history import check_history
 from locktender.testing.overlap import VARIABLE, Overlap, OverlapRecord
 

@@ -12,7 +12,7 @@ from locktender.base.clock import MILLISECOND
 from locktender.base.events import Event, unpack
 from locktender.base.graph import Graph, read_graph
 from locktender.client.client import Client
-from locktender.observe.checker import RULES, History, Peak, Rejection, Violation, peaks
+from locktender.observe.checker import RULES, History, Rejection, Violation
 from locktender.observe.checker.audit import replay
 from locktender.observe.checker.world import HistoryState
 from locktender.observe.checkpoint import marks
@@ -80,12 +80,6 @@ def check_history(
     if found:
         raise HistoryViolated(url_of(source), found)
     return history
-
-
-def peak_of(source: Source, name: str) -> Peak | None:
-    """The peak of one limit by its full name (`runs`, `tag:tenant=*acme`) or a pool's; None: never used."""
-    found = {peak.name: peak for peak in peaks(load_history(source))}
-    return found.get(f"pool:{name}") or found.get(name)
 
 
 def url_of(source: Source) -> str:

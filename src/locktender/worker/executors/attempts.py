@@ -199,7 +199,6 @@ class RunningAttempts:
 class BaseExecutor:
     """What every executor does alike. A subclass adds `start`, `stop` and `shut_down`."""
 
-    in_processes: ClassVar[bool] = False
     stop_wait_us: ClassVar[int] = STOP_WAIT_US
 
     def __init__(self, permits: int, clock: Clock) -> None:

@@ -53,7 +53,6 @@ STEPS = "locktender.flows.registry:registry.steps"
 
 
 class ProcessExecutor(BaseExecutor):
-    in_processes: ClassVar[bool] = True
     stop_wait_us: ClassVar[int] = KILLED_WAIT_US
 
     def __init__(

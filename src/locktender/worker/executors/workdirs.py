@@ -27,7 +27,6 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from types import TracebackType
 
 from locktender.base.errors import InvalidSettings
 
@@ -75,12 +74,7 @@ class WorkRoot:
     def __enter__(self) -> WorkRoot:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
