@@ -21,7 +21,6 @@ APART: dict[str, str] = {
     "locktender.cli.demo": _COMMAND,
     "locktender.cli.dev": _COMMAND,
     "locktender.kernel.upkeep": "what the passing of time leaves behind is no part of deciding",
-    "locktender.store.postgres.lag": "it goes with the reader of events, which is to be rewritten",
     "locktender.store.sqlite.pruning": "the same verbs stand in the same file of both dialects",
 }
 """Module → why it stands alone."""

@@ -207,6 +207,12 @@ class StoreError(LocktenderError):
     code = "store"
 
 
+class HistoryReplaced(StoreError):
+    """The history is not the one that was followed: another server answers, or an older copy was restored."""
+
+    code = "history_replaced"
+
+
 class OutOfOrder(StoreError):
     """A commit came before the one it follows was written."""
 

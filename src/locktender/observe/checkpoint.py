@@ -129,7 +129,7 @@ async def _read(store: Store) -> tuple[list[Event], dict[str, Graph] | None]:
     """Events and their graphs; None: one of them is gone already."""
     events: list[Event] = []
     after = 0
-    while rows := await store.events(EventFilter(after=after, limit=_PAGE)):
+    while rows := await store.events(EventFilter(after=after, limit=_PAGE, settled=True)):
         events += [event for row in rows for event in unpack(row)]
         after = rows[-1].seq
     digests = {event.data["graph"] for event in events if "graph" in event.data}

@@ -9,7 +9,7 @@ from locktender.base.events import NOBODY, Change, pack
 from locktender.store.decode import asked_workers, decode_said, encode
 from locktender.store.postgres.commits import not_leader
 from locktender.store.postgres.composed_sql import Parts, columns
-from locktender.store.postgres.numbering import keep_order
+from locktender.store.postgres.event_order import keep_order
 from locktender.store.postgres.session import PostgresSession
 from locktender.store.postgres.stuck import clear_the_way
 from locktender.store.protocol import Elect, Leadership, Provision, ProvisionState
