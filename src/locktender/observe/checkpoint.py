@@ -121,6 +121,8 @@ async def load(store: Store, slack_us: int = SLACK_US) -> tuple[History, History
     # Only where nobody leads can nothing be on its way while this reads.
     counts = await store.counts()
     idle = not counts.queued and not counts.executing and await store.leader() is None
+    # An open transaction of another program hides the end of the history: it is not complete then.
+    idle = idle and not (await store.held_up()).lag_us
     history = History(events, graphs, complete=idle, slack_us=slack_us, checked=known.checked)
     return history, known
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -10,16 +11,19 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from locktender.base.errors import StoreError
 from locktender.engine import Engine
 from locktender.observe import prometheus
 from locktender.observe.prometheus import Exposition
 from locktender.server.answers import Endpoint, answer, guarded, raw, refusing
 from locktender.server.demand import DemandAnswers
 from locktender.server.fresh import Fresh
-from locktender.server.health import Doctor
+from locktender.server.health import STORE_SECONDS, Doctor
 
 METRICS_SECONDS = 0.5
 """How old the text of the metrics may be: it takes milliseconds to make."""
+SESSIONS_SECONDS = 2.0
+"""How old the list of sessions that delay the store may be."""
 PATIENCE_SECONDS = 5.0
 
 
@@ -29,7 +33,8 @@ class App:
     def __init__(self, engine: Engine, since: int, *, demand: bool) -> None:
         """`since`: the start of the process, in the store's time; `demand`: whether it tells that too."""
         self._engine = engine
-        self._doctor = Doctor(engine, since)
+        self._held_up = Fresh(engine.store.held_up, SESSIONS_SECONDS)
+        self._doctor = Doctor(engine, since, self._held_up)
         self._teller = DemandAnswers(engine)
         self._exposition = Exposition(engine.metrics, may_lead=engine.election is not None)
         self._metrics = Fresh(self._text, METRICS_SECONDS)
@@ -46,7 +51,7 @@ class App:
         self.asgi.router.redirect_slashes = False
 
     async def close(self) -> None:
-        for each in (self._doctor, self._teller, self._metrics):
+        for each in (self._doctor, self._teller, self._metrics, self._held_up):
             await each.close()
 
     async def health(self, _request: Request) -> Response:
@@ -63,5 +68,8 @@ class App:
         store = self._engine.store
         self._exposition.stale_writes = await store.stale_writes()
         self._exposition.listener_replaced = getattr(store, "listener_replaced", 0)
+        # A store that is away says nothing new; the other numbers are this process's own.
+        with suppress(StoreError, TimeoutError):
+            self._exposition.held_up = await self._held_up.get(STORE_SECONDS)
         self._exposition.look()
         return await asyncio.to_thread(self._exposition.text)

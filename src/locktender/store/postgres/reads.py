@@ -43,7 +43,7 @@ from locktender.store.protocol import (
 MAX_REQUESTS = 10_000
 FEW_QUEUED = 8
 LONG_LOCK_US = SECOND
-LONG_HISTORY_US = 10 * SECOND
+LONG_HISTORY_US = 2 * SECOND
 LONG_SNAPSHOT_US = 60 * SECOND
 """How long a session may hold a lock, the history or old rows before it is named."""
 _SETTLE_TRIES, _SETTLE_SECONDS = 20, 0.005
@@ -208,7 +208,7 @@ async def workers(tx: PostgresSession) -> list[WorkerRow]:
 
 
 async def leader(tx: PostgresSession) -> str | None:
-    term, owner, expires_at, _, _, now, _ = await tx.row("leader")
+    term, owner, expires_at, _, _, now, *_ = await tx.row("leader")
     return owner if term and expires_at > now else None
 
 

@@ -106,12 +106,14 @@ SELECT 1
 SELECT 1
 
 -- name: cycle_fence
--- The leader's commit: the right term, the next cycle, the limits its counters were reckoned by, and no
--- run whose key must be freed (that takes two statements). The update holds the row until the commit.
+-- The leader's commit: the right term in the history it began in, the next cycle, the limits its counters
+-- were reckoned by, and no run whose key must be freed (that takes two statements). The update holds the
+-- row until the commit.
 UPDATE locktender.leader SET
     cycle = $2,
     seq = CASE WHEN $5::int > 0 THEN locktender.event_base() + $5 - 1 ELSE 0 END
-WHERE term = $1 AND cycle < $2 AND ($3::bigint = 0 OR cycle = $3) AND limits_version = $4
+WHERE term = $1 AND history = locktender.history_place()
+    AND cycle < $2 AND ($3::bigint = 0 OR cycle = $3) AND limits_version = $4
     AND ($6 OR NOT EXISTS (
         SELECT 1 FROM unnest($7::bigint[]) v (run) JOIN locktender.run r ON r.seq = v.run
         WHERE r.key IS NOT NULL
@@ -120,7 +122,8 @@ RETURNING seq
 
 -- name: term_fence
 -- The fence of a leader's other verbs. A successor locks the row FOR UPDATE, so it waits for them.
-SELECT term FROM locktender.leader WHERE term = $1 FOR KEY SHARE
+SELECT term FROM locktender.leader
+WHERE term = $1 AND history = locktender.history_place() FOR KEY SHARE
 
 -- name: lease_fence
 -- The fence of a worker whose lease lives. Declaring it lost locks the row FOR UPDATE: before or after.
@@ -281,7 +284,9 @@ WITH sessions AS (
 
 -- name: leader_lock
 -- Taking over, and recounting: waits for the leader's commit in flight, and holds the next one off.
-SELECT term, owner, expires_at, locktender.locktender_now() FROM locktender.leader FOR UPDATE
+SELECT term, owner, expires_at, locktender.locktender_now(),
+    history IS DISTINCT FROM locktender.history_place()
+FROM locktender.leader FOR UPDATE
 
 -- name: leader_end_backend
 -- End the connection of a leader whose lease has passed: it may hang in a transaction. Only one of ours

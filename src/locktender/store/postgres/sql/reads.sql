@@ -1,12 +1,7 @@
 -- name: history_position
--- Where a follower stands that has read every visible event: on which server and in which table, with which
--- offset, and what it saw. Another server that takes over was started at another time; another database, or
--- a table that was restored, is another file.
-SELECT
-    concat_ws(' ',
-        extract(epoch FROM pg_postmaster_start_time()), pg_relation_filepath('locktender.event'), value
-    ),
-    pg_current_snapshot()::text
+-- Where a follower stands that has read every visible event: in which history, with which offset of its
+-- numbers, and what it saw.
+SELECT locktender.history_place() || ' ' || value, pg_current_snapshot()::text
 FROM locktender.meta WHERE name = 'xid_offset'
 
 -- name: runs_executing
