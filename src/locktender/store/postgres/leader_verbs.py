@@ -18,7 +18,7 @@ log: logging.Logger = logging.getLogger(__name__)
 _TRIES = 20
 TERMS_SKIPPED = 100
 """By an election where the history is another one than that of the last: it may be an older copy, and terms
-that it does not know of may have given out tokens."""
+that neither it nor this process knows of may have given out tokens."""
 
 
 async def renew(tx: PostgresSession, elect: Elect, backend: int) -> Leadership:
@@ -32,6 +32,7 @@ async def renew(tx: PostgresSession, elect: Elect, backend: int) -> Leadership:
 
 async def elect(tx: PostgresSession, elect: Elect) -> Leadership:
     term, owner, expires_at, _, _, now, *_ = await tx.row("leader")
+    tx.known.highest_term = max(tx.known.highest_term, term)
     # An owner that stands again has lost its memory: it needs a new term, because tokens are
     # counted within one. While another's lease lives this is a plain read.
     if owner != elect.owner and expires_at > now:
@@ -67,7 +68,7 @@ async def _acquire(tx: PostgresSession, elect: Elect) -> Leadership | None:
         skipped = TERMS_SKIPPED if moved and term else 0
         if skipped:
             log.warning("the server was restarted or replaced: %s terms are skipped", skipped)
-        term += 1 + skipped
+        term = tx.known.highest_term = max(term, tx.known.highest_term) + 1 + skipped
         # Versions that other processes remember may be of the lost part of the history, too.
         await tx.run("leader_take", term, elect.owner, until, tx.options.pooled, skipped)
         change = Change("leader", 0, owner, elect.owner, 0, {"lease_us": elect.lease_us})

@@ -36,6 +36,8 @@ class KnownStatements:
     origin: str
     """Whose notifications are our own."""
     limits: tuple[int, Limits] = (-1, Limits())
+    highest_term: int = 0
+    """That was seen. A server that takes over may not know of it."""
     waiting: dict[tuple[int, str], int] = field(default_factory=dict[tuple[int, str], int])
     """Connections that waited for their client at the last look, each at its place, and how long its
     transaction had lasted when it was first found there."""
