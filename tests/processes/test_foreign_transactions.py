@@ -13,8 +13,8 @@ from typing import Any
 import asyncpg
 import msgspec
 import pytest
-from tests.processes.database import Database, own_database
-from tests.processes.scenes import QUICK, STEPS_FILE, patiently, query, result, steps
+from tests.support.database import Database, own_database
+from tests.support.failover import QUICK, STEPS_FILE, patiently, query, result, steps
 
 from locktender.client.bridge import Bridge
 from locktender.testing import Overlap, eventually

@@ -78,7 +78,7 @@ def lag(held_up: HeldUp) -> str:
 
 
 def pruned(marks: HistoryMarks) -> str:
-    """What is said of the part that is not there any more."""
+    """The note on the part that was removed."""
     from locktender.client.views import instant
 
     until = instant(marks.until).strftime("%Y-%m-%d %H:%M:%S")

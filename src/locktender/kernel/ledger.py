@@ -220,12 +220,16 @@ class Ledger:
         return run
 
     def end_run(self, seq: int) -> None:
+        self.give_place_back(seq)
+        self.ended(seq)
+
+    def give_place_back(self, seq: int) -> None:
+        """It does not execute any more."""
         run = self.runs.pop(seq, None)
         if run is not None:
             self.run_queue.release(run.gates, ())
             if len(self.tag_gates) > 2 * (len(self.runs) + len(self.run_queue.lanes)) + 1_000:
                 self._forget_tag_gates()
-        self.ended(seq)
 
     def _forget_tag_gates(self) -> None:
         """Gates of tag values that are gone; never one that a lane or a run still points to."""

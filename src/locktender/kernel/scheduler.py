@@ -31,6 +31,7 @@ from locktender.kernel.commit_builder import CommitBuilder, Cycle
 from locktender.kernel.demand import Demand
 from locktender.kernel.entries import QueuedRun, TaskEntry
 from locktender.kernel.grants import Calls, GrantWriter, record_waits
+from locktender.kernel.held_runs import HeldRuns
 from locktender.kernel.ledger import Ledger
 from locktender.kernel.lifecycle import Defaults, Lifecycle, failure_of, short
 from locktender.kernel.rebuild import restore_run, start_again
@@ -59,6 +60,7 @@ class Scheduler:
             self.ledger, self.commit_builder, defaults or Defaults(), seed
         )
         self.deadlines: Timeouts = Timeouts(self.lifecycle)
+        self.held: HeldRuns = HeldRuns(self.lifecycle)
         self.graphs: dict[str, Graph] = {}
         self.stale_facts: int = 0
         self._grants = GrantWriter(term, self.lifecycle)
@@ -101,8 +103,10 @@ class Scheduler:
         for task in tasks:
             by_run.setdefault(ids.run_of(task.id), []).append(task)
         for row in runs:
+            self.lifecycle.at_run = row.seq
             graph = self.graphs[row.graph]
             restore_run(self.lifecycle, row, graph, by_run.get(row.seq, []), now)
+        self.lifecycle.at_run = 0
 
     # -- facts: limits and workers -----------------------------------------------------------------
 
@@ -181,6 +185,8 @@ class Scheduler:
             self.lifecycle.ask_again(
                 entry, TaskState.HANDED_BACK, now, f"worker {worker} was drained"
             )
+        for task, until in self.held.lost((*abandoned, *handed_back), dead_since, now):
+            self.lifecycle.timers.set(until, "linger", task)
         self.withdrawn(withdrawn, TaskState.REQUESTED, now)
         self.ledger.workers.drop(worker)
         data = {"worker": worker, "reason": reason}
@@ -191,7 +197,9 @@ class Scheduler:
         for task, token in attempts:
             entry = self.lifecycle.tasks.get(task)
             if entry is not None and entry.token == token and entry.state in HOLDING:
+                self.lifecycle.at_run = entry.run.seq
                 yield entry
+        self.lifecycle.at_run = 0
 
     def _release_lost(self, entry: TaskEntry, dead_since: int, now: int) -> None:
         """Slots of a pool with a lease of its own stay taken until that has passed as well."""
@@ -249,15 +257,20 @@ class Scheduler:
 
         Asked twice without force nothing more happens: a request may be repeated.
         """
+        failure = Failure("cancelled", reason or "cancelled on request", retryable=False)
+        if seq in self.held.rows:
+            self.held.end(seq, RunState.CANCELLED, failure, now)
+            return
         run = self.ledger.runs.get(seq)
         if run is None:
             return
+        self.lifecycle.at_run = seq
         if run.row.state != RunState.CANCELLING:
-            failure = Failure("cancelled", reason or "cancelled on request", retryable=False)
             self.lifecycle.stop(run, RunState.CANCELLED, failure, now)
         if force and seq in self.lifecycle.progress:
             self.lifecycle.wind_down(run, now, force=True)
         self.lifecycle.close_if_finished(run, now)
+        self.lifecycle.at_run = 0
 
     # -- facts: attempts ---------------------------------------------------------------------------
 
@@ -265,6 +278,7 @@ class Scheduler:
         """A worker in another process took an offer: the row is written."""
         entry = self.lifecycle.tasks.get(task)
         if entry is None or entry.token != token or entry.state != TaskState.SCHEDULED:
+            self.held.accepted(task, token)
             return
         self.ledger.accepted(entry)
         entry.state = TaskState.RUNNING
@@ -279,7 +293,9 @@ class Scheduler:
         for task, token in tasks:
             entry = self.lifecycle.tasks.get(task)
             if entry is None or entry.token != token or entry.state != TaskState.SCHEDULED:
+                self.held.ended(task, token, now)
                 continue
+            self.lifecycle.at_run = entry.run.seq
             self.ledger.release(entry)
             silent = self.ledger.workers.by_id.get(entry.worker or "")
             if silent is not None and to == TaskState.REQUESTED:
@@ -293,6 +309,7 @@ class Scheduler:
                 self.lifecycle.end_waiting(entry, to, TaskState.CANCELLED, None, now)
             else:
                 self.lifecycle.stand_in_line(entry, now)
+        self.lifecycle.at_run = 0
 
     def ended(
         self,
@@ -316,8 +333,11 @@ class Scheduler:
         """
         entry = self.lifecycle.tasks.get(task)
         if entry is None or entry.token != token or entry.state not in HOLDING:
+            if self.held.ended(task, token, now):
+                return True
             self.stale_facts += 1
             return False
+        self.lifecycle.at_run = entry.run.seq
         before = entry.state
         if state == TaskState.HANDED_BACK and error is not None:
             # For a worker that ended with the body inside: as if it had been lost at that moment.
@@ -326,7 +346,7 @@ class Scheduler:
             self.ledger.release(entry)
         if local:
             self.commit_builder.commit.own_ends = True
-            self._record_end(entry, before, state, error, reason)
+            self.lifecycle.record_end(entry, before, state, error, reason)
         if state == TaskState.COMPLETED:
             if local:
                 self.commit_builder.complete(entry, output, now)
@@ -343,24 +363,8 @@ class Scheduler:
             if local:
                 self.commit_builder.save_end(entry, state, error)
             self.lifecycle.judge(entry, failure_of(error), now)
+        self.lifecycle.at_run = 0
         return True
-
-    def _record_end(
-        self, entry: TaskEntry, before: str, state: str, error: bytes | None, reason: str
-    ) -> None:
-        worker = self.ledger.workers.by_id.get(entry.worker or "")
-        data: dict[str, object] = {"by": f"worker:{entry.worker}"} if worker is None else worker.by
-        if error is not None or reason:
-            data = dict(data)
-        if error is not None:
-            failure = failure_of(error)
-            data["error"] = short(failure)
-            data["retryable"] = failure.retryable
-        if reason:
-            data["reason"] = reason
-        self.commit_builder.record(
-            entry.run.seq, Change("task", entry.id, before, state, entry.token, data)
-        )
 
     # -- the cycle ---------------------------------------------------------------------------------
 
@@ -376,13 +380,18 @@ class Scheduler:
         """Decide, and hand over everything since the last cycle as one commit."""
         for row in self.deadlines.pass_time(now):
             self.end_queued(row, RunState.TIMED_OUT, still_queued(row, now), now)
+        self.held.pass_time(now)
         self.commit_builder.begin_grants()
         budget = self.ledger.limits.max_starts_per_cycle
         for head in self.ledger.decide_runs(now, budget):
+            self.lifecycle.at_run = head.row.seq
             self._start_run(head, now)
+            self.lifecycle.at_run = 0
         starts: list[TaskEntry] = []
         for entry, worker, offered in self.ledger.decide_tasks(now, budget):
+            self.lifecycle.at_run = entry.run.seq
             self._grants.grant(entry, worker, now, offered=offered)
+            self.lifecycle.at_run = 0
             if not offered:
                 starts.append(entry)
         return self._hand_over(starts, now)
@@ -429,7 +438,8 @@ class Scheduler:
         self._ended_queued.clear()
         self._reprioritised.clear()
         stops, withdrawals, ended = builder.stops, builder.withdrawals, builder.ended_runs
-        wakes = [self.lifecycle.timers.next(), queue.next_wake(), self.ledger.run_queue.next_wake()]
+        wakes = [queue.next_wake(), self.ledger.run_queue.next_wake()]
+        wakes += [self.lifecycle.timers.next(), self.held.timers.next()]
         return Cycle(
             builder.close(now),
             starts,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from locktender.base.durations import spoken
+from locktender.base.ids import run_of
 from locktender.base.model import Failure, RunRow
 from locktender.base.states import RunState, TaskState
 from locktender.kernel.demand import Demand, WaitingTasks, demand_of, eligible
@@ -19,6 +20,8 @@ from locktender.kernel.timers import Kind
 DISPATCH_RECHECK_US = 1_000_000
 QUEUED: Kind = "queued_deadline"
 """The timer of a queued run that has a deadline."""
+_OF_RUNS = ("run_deadline", QUEUED)
+"""The subject of these timers is a run; of all others it is a task."""
 
 
 def still_queued(row: RunRow, now: int) -> Failure:
@@ -38,6 +41,7 @@ class Timeouts:
         """Returns queued runs whose own deadline has passed: they must not start any more."""
         overdue: list[RunRow] = []
         for _, kind, subject, detail in self._timers.due(now):
+            self._lifecycle.at_run = subject if kind in _OF_RUNS else run_of(subject)
             if kind == "run_deadline":
                 self._run_deadline(subject, now)
             elif kind == QUEUED:
@@ -61,6 +65,7 @@ class Timeouts:
                 self._queue_timeout(entry, now)
             elif kind == "dispatch_deadline" and entry.eligible_at == detail:
                 self._dispatch_deadline(entry, now)
+        self._lifecycle.at_run = 0
         return overdue
 
     def _run_deadline(self, seq: int, now: int) -> None:
