@@ -20,7 +20,7 @@ from locktender.base.ids import task_id
 from locktender.store.postgres import PostgresStore, faults, opening
 from locktender.store.postgres import store as stores
 from locktender.store.postgres.session import PostgresSession
-from locktender.store.protocol import Accept, Finish, Gather, RunFilter, Submit
+from locktender.store.protocol import BEGINNING, Accept, Finish, Gather, RunFilter, Submit
 from locktender.testing.conformance.committing import saved
 from locktender.testing.conformance.world import (
     DIGEST,
@@ -111,7 +111,7 @@ async def test_a_lost_notification_costs_one_poll(postgres_url: str) -> None:
         started = time.monotonic()
         await store.wait(50 * MILLISECOND)
         assert time.monotonic() - started >= 0.05
-        assert len((await store.gather(Gather(0, "me"))).events) == 1
+        assert len((await store.gather(Gather(BEGINNING, "me"))).events) == 1
 
 
 # -- answers that are lost
@@ -206,7 +206,7 @@ async def test_nothing_outlasts_a_transaction_behind_a_pooler(
         await store.orders("w1")
         await store.accept(Accept("w1", pairs))
         await store.finish(Finish("w1", [End(*pair, "completed", b"1") for pair in pairs]))
-        gathered = await store.gather(Gather(0, leader.actor))
+        gathered = await store.gather(Gather(BEGINNING, leader.actor))
         assert [row.state for row in gathered.tasks] == ["completed"] * 5
         await leader.end(run)
         assert (await store.load()).runs == []

@@ -43,12 +43,13 @@ async def test_events_go_on_behind_those_of_another_server(postgres_url: str) ->
     async with opened(postgres_url) as store:
         assert len(await told(store)) == 10
         leader = await SceneLeader.stand(store)
+        cursor = (await store.load()).cursor
         run = await submitted(store)
         rows = await told(store)
         assert [row.seq for row in rows] == sorted(row.seq for row in rows)
         assert rows[10].seq >> 20 >= ABROAD
         assert len(rows) == 12
-        gathered = await store.gather(Gather(rows[10].seq, leader.actor))
+        gathered = await store.gather(Gather(cursor, leader.actor))
         assert [event.run for event in gathered.events] == [run.seq]
         await leader.start(run.seq)
         assert len(await changes_of(store, run.seq)) == 2

@@ -27,6 +27,7 @@ from locktender.store.postgres import PostgresStore
 from locktender.store.postgres.connection import connect
 from locktender.store.postgres.session import PostgresSession
 from locktender.store.protocol import (
+    BEGINNING,
     Accept,
     EventFilter,
     Expire,
@@ -108,7 +109,7 @@ async def everything(store: PostgresStore) -> None:
     await leader.commit(runs_ended=[RunEnd(runs[0].seq, "succeeded", b"1", None, 1)])
     await leader.commit(reprioritised=[(30_000, 5)])
     await store.ask([Request("cancel", "x")])
-    await store.gather(Gather(0, leader.actor, limit=100))
+    await store.gather(Gather(BEGINNING, leader.actor, limit=100))
     await store.heads(Heads(list(range(1, 100)), each=2))
     await store.arrivals([2, 4, 6])
     await store.overdue(100)

@@ -209,6 +209,12 @@ class StoreError(LocktenderError):
     code = "store"
 
 
+class HistoryReplaced(StoreError):
+    """The history is not the one that was followed: another server answers, or an older copy was restored."""
+
+    code = "history_replaced"
+
+
 class UnreadableRow(LocktenderError):
     """A stored row has a value that no release has written."""
 

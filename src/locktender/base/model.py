@@ -3,6 +3,8 @@
 What a body logged: lines, and the one row an attempt's lines are kept in.
 
 What a store knows of workers that were asked for, and what their provisioner is doing.
+
+Sessions of the database server that delay the store.
 """
 
 from __future__ import annotations
@@ -280,3 +282,39 @@ class Said(msgspec.Struct, frozen=True):
             left = spoken(self.cooling_until - now)
             return f"{self.text}; cools down {left} after: {self.after}"
         return f"{self.text}; the last one failed: {self.after}" if self.after else self.text
+
+
+HELD_UP: Final = {
+    "lock": "it holds a lock that locktender waits for",
+    "history": "audit, checkpoints and pruning wait for its transaction; runs do not",
+    "cleanup": "old versions of rows cannot be removed, and every commit becomes slower",
+}
+
+
+class BlockingSession(msgspec.Struct, frozen=True):
+    """A session of the database server that delays the store."""
+
+    holds: Literal["lock", "history", "cleanup"]
+    """What it delays: see `HELD_UP`."""
+    pid: int
+    """0: a prepared transaction, which has no session."""
+    application: str
+    """Of a prepared transaction: its name."""
+    database: str
+    age_us: int | None
+    """Of its transaction; None: this role may not know (grant it `pg_read_all_stats`)."""
+
+    def text(self) -> str:
+        what = f"Session {self.pid}" if self.pid else "Prepared transaction"
+        age = "" if self.age_us is None else f", for {spoken(self.age_us)} in a transaction"
+        name = self.application or "no name"
+        return f"{what} ({name}, database {self.database}{age}): {HELD_UP[self.holds]}."
+
+
+class HeldUp(msgspec.Struct, frozen=True):
+    """What delays the store, as the database server sees it. On SQLite nothing does."""
+
+    lag_us: int = 0
+    """How old the first event is that is visible and not settled; 0: there is none."""
+    sessions: tuple[BlockingSession, ...] = ()
+    """Of each kind the oldest ones."""

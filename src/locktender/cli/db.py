@@ -152,6 +152,7 @@ def _checked(found: Status, last: Any) -> str:
 
 
 def _server(found: Status) -> str:
+    from locktender.base.clock import SECOND
     from locktender.base.durations import spoken
 
     server = found.server
@@ -161,8 +162,10 @@ def _server(found: Status) -> str:
         f"PostgreSQL {server.version // 10_000}, {server.connections} of {server.most_connections}"
         f" connections in use, {server.ours} by locktender"
     )
-    if server.held_back_us:
-        text += f"; [yellow]an open transaction has blocked the event reader for {spoken(server.held_back_us)}[/]"
+    if server.lag_us > SECOND:
+        text += (
+            f"; [yellow]an open transaction delays audit and pruning by {spoken(server.lag_us)}[/]"
+        )
     return text
 
 

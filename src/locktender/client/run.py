@@ -14,7 +14,7 @@ from locktender.client.bridge import Bridge
 from locktender.client.core import Core
 from locktender.client.submit import wait_at, way_in
 from locktender.client.views import EventInfo, LogInfo, Requested, RunInfo, TaskInfo
-from locktender.observe.why import Why, explain_run
+from locktender.observe.why import Why, explain_run, with_sessions
 from locktender.store.protocol import Submitted
 from locktender.store.retry import repeated
 
@@ -82,7 +82,10 @@ class AsyncRun(Generic[T_co]):
     async def why(self) -> Why:
         """Explains what the run waits for now, and for how long; `print` shows it as text."""
         self._core.guard.check()
-        return await explain_run(self._core.store, self._id, self._core.settings.labels)
+        store = self._core.store
+        return await with_sessions(
+            store, await explain_run(store, self._id, self._core.settings.labels)
+        )
 
     async def cancel(self, reason: str = "", *, force: bool = False) -> Requested:
         """Asks for the run to end *cancelled*; `wait()` returns when it has.

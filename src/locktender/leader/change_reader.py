@@ -1,7 +1,7 @@
 """Reads what other processes committed since the last read, and passes it to the scheduler.
 
-The history is followed by its numbers: runs that arrived, attempts that were accepted or ended, workers that
-came and went, and what clients ask for. What this leader wrote itself is left out.
+The history is followed by a cursor of the store: runs that arrived, attempts that were accepted or ended,
+workers that came and went, and what clients ask for. What this leader wrote itself is left out.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from locktender.leader.own_worker import OwnWorker
 from locktender.leader.queue_reader import QueueReader
 from locktender.observe.metrics import Metrics
 from locktender.store import blob_values
-from locktender.store.protocol import Gather, Gathered, Store
+from locktender.store.protocol import BEGINNING, Cursor, Gather, Gathered, Store
 from locktender.store.readable import is_fault
 
 PAGE_EVENTS = 5_000
@@ -38,19 +38,19 @@ class ChangeReader:
         self._queue = queue
         self._own = own
         self._metrics = metrics
-        self._cursor = 0
+        self._cursor = BEGINNING
         self._taken: set[int] = set()
         """Requests that this leader has begun to carry out."""
 
-    def begin(self, seq: int) -> None:
-        """Everything up to `seq` is known."""
-        self._cursor = seq
+    def begin(self, cursor: Cursor) -> None:
+        """Everything up to `cursor` is known."""
+        self._cursor = cursor
 
     async def gather(self, scheduler: Scheduler) -> Gathered:
         gathered = await self._store.gather(
             Gather(self._cursor, scheduler.commit_builder.actor, PAGE_EVENTS)
         )
-        self._cursor = gathered.seq
+        self._cursor = gathered.cursor
         self.more = len(gathered.events) >= PAGE_EVENTS
         return gathered
 

@@ -18,7 +18,7 @@ from locktender.base.background import BackgroundTasks, end_tasks
 from locktender.base.changes import End
 from locktender.base.clock import SECOND, SystemClock
 from locktender.base.config import Settings
-from locktender.base.errors import LocktenderError, NotLeader
+from locktender.base.errors import HistoryReplaced, LocktenderError, NotLeader
 from locktender.base.ids import run_of
 from locktender.base.limits import Limits
 from locktender.base.model import Failure, LimitRow
@@ -166,7 +166,7 @@ class Leader:
                 await self._pipeline.stop()
                 fault = RunFault(scheduler.lifecycle.at_run, error)
                 await self._isolation.isolate(scheduler, fault)
-        except NotLeader as error:
+        except (NotLeader, HistoryReplaced) as error:
             log.warning("term %s of %s is over: %s", term, self.owner, error)
         finally:
             self._scheduler = None
@@ -196,7 +196,7 @@ class Leader:
         if self._own is not None:
             self._put_own(scheduler, self._own)  # again: what it runs already is counted now
         self._queue.lanes(snapshot.lanes)
-        self._changes.begin(snapshot.seq)
+        self._changes.begin(snapshot.cursor)
         self._loop_seen_us = self._clock.monotonic()
         self._scheduler = scheduler
         self._metrics.leads(term, scheduler.ledger, scheduler.held.rows)

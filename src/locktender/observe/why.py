@@ -12,7 +12,7 @@ from locktender.base.durations import spoken
 from locktender.base.errors import NotFound
 from locktender.base.graph import Graph
 from locktender.base.ids import run_of
-from locktender.base.model import RunRow, Stubborn
+from locktender.base.model import BlockingSession, RunRow, Stubborn
 from locktender.base.names import Declared
 from locktender.base.names import never as never_by_label
 from locktender.base.states import EXECUTING_RUNS, TERMINAL_RUNS, RunState, TaskState
@@ -88,6 +88,8 @@ class Why(msgspec.Struct, frozen=True, omit_defaults=True):
     ended_at: int = 0
     until: tuple[Until, ...] = ()
     """When it ends without having started, or ended, and as what."""
+    held_up: tuple[BlockingSession, ...] = ()
+    """Sessions of the database server that delay the store."""
 
     @property
     def estimate_us(self) -> int | None:
@@ -125,6 +127,7 @@ class Why(msgspec.Struct, frozen=True, omit_defaults=True):
             lines.append(f"  {step} waits for {', '.join(others) or 'its turn'}")
         if self.note:
             lines.append(f"  {self.note}")
+        lines += [f"  {session.text()}" for session in self.held_up]
         return "\n".join(lines)
 
     def __str__(self) -> str:
@@ -150,6 +153,13 @@ def _lines(reasons: tuple[Reason, ...], indent: str, now: int) -> list[str]:
         if rest > 0:
             lines.append(f"{indent}    and {rest} more")
     return lines
+
+
+async def with_sessions(store: Store, why: Why) -> Why:
+    """The answer, with the sessions of the database server that delay what has not ended."""
+    if why.ended_at:
+        return why
+    return msgspec.structs.replace(why, held_up=(await store.held_up()).sessions)
 
 
 async def explain_run(store: Store, run_id: str, labels: Declared | None = None) -> Why:

@@ -9,7 +9,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from locktender.base.clock import MILLISECOND
-from locktender.base.events import Event, unpack
+from locktender.base.events import Event, EventRow, unpack
 from locktender.base.graph import Graph, read_graph
 from locktender.client.client import Client
 from locktender.observe.checker import RULES, History, Rejection, Violation
@@ -17,7 +17,7 @@ from locktender.observe.checker.audit import replay
 from locktender.observe.checker.world import HistoryState
 from locktender.observe.checkpoint import marks
 from locktender.store.open import settings_for, store_for
-from locktender.store.protocol import Counts, EventFilter, RunFilter, Store
+from locktender.store.protocol import BEGINNING, Counts, Follow, RunFilter, Store
 
 Source = Client | str | os.PathLike[str]
 """An engine or a client, open or closed, or its url."""
@@ -112,19 +112,21 @@ async def _read_url(url: str) -> Read:
 
 
 async def _read_store(store: Store) -> Read:
-    events: list[Event] = []
-    after = 0
+    found: list[EventRow] = []
+    cursor = BEGINNING
     while True:
         # Rows are read first: if the history has not moved after that, both are of one moment.
         counts = await store.counts()
         states = await _states(store)
         moved = False
-        while page := await store.events(EventFilter(after=after, limit=_PAGE)):
-            events += [event for row in page for event in unpack(row)]
-            after = page[-1].seq
+        while (page := await store.follow(Follow(cursor, limit=_PAGE))).events:
+            found += page.events
+            cursor = page.cursor
             moved = True
         if not moved:
             break
+    found.sort(key=lambda row: row.seq)
+    events = [event for row in found for event in unpack(row)]
     digests = {event.data["graph"] for event in events if "graph" in event.data}
     graphs = {digest: read_graph(await store.graph(digest)) for digest in sorted(digests)}
     return Read(events, graphs, states, counts, (await marks(store)).checked)

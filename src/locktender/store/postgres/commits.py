@@ -47,9 +47,11 @@ _TRIES = 5
 
 
 def not_leader(term: int, row: Row) -> NotLeader:
-    current, owner, *_ = row
+    current, owner, *_, moved = row
     return NotLeader(
-        f"term {term} has ended; {owner!r} leads in term {current}.",
+        f"term {term} has ended with its history: the server was restarted or replaced."
+        if moved and current == term
+        else f"term {term} has ended; {owner!r} leads in term {current}.",
         field="term",
         got=term,
         hint="Stand for election again and reload.",
@@ -68,8 +70,8 @@ async def commit(tx: PostgresSession, commit: Commit) -> Committed:
         if answer is not None:
             return Committed(answer[0], answer[1])
         row = await tx.row("leader")
-        _, _, _, cycle, seq, now, found = row
-        if row[0] != commit.term:
+        term, _, _, cycle, seq, now, found, moved = row
+        if term != commit.term or moved:
             raise not_leader(commit.term, row)
         if commit.cycle <= cycle:
             return Committed(seq, now)

@@ -25,6 +25,7 @@ from locktender.base.errors import StoreBusy, StoreError
 from locktender.base.events import Change, EventRow
 from locktender.base.limits import Limits
 from locktender.base.model import (
+    HeldUp,
     LimitChange,
     LimitRow,
     LogFilter,
@@ -37,8 +38,8 @@ from locktender.store.decode import encode
 from locktender.store.postgres import (
     client_verbs,
     commits,
+    event_order,
     leader_verbs,
-    numbering,
     opening,
     pruning,
     reads,
@@ -48,7 +49,6 @@ from locktender.store.postgres import (
 )
 from locktender.store.postgres.composed_sql import Dialect, Parts, columns
 from locktender.store.postgres.connection import Connection
-from locktender.store.postgres.lag import Lag
 from locktender.store.postgres.listener import Listener
 from locktender.store.postgres.options import Options, parse
 from locktender.store.postgres.session import SQL, KnownStatements, PostgresSession
@@ -65,6 +65,8 @@ from locktender.store.protocol import (
     EventFilter,
     Expire,
     Finish,
+    Follow,
+    Followed,
     Gather,
     Gathered,
     Heads,
@@ -110,7 +112,6 @@ class _Open:
         self.lead, self.write, self.work, self.look = make(), make(), make(), make()
         self.desk = SubmitBatcher(self.write)
         self.listener = listener
-        self.lag = Lag(listener.notice)
 
     async def stop(self) -> None:
         await self.listener.stop()
@@ -160,7 +161,7 @@ class PostgresStore(Store):
         try:
             await state.work.call(lambda tx: opening.check_server(tx, CONNECTIONS), read=True)
             await state.work.call(partial(opening.migrate, migrates=migrates))
-            await state.work.call(numbering.keep_order)
+            await state.work.call(event_order.keep_order)
             # From here on no foreign commit is missed.
             await state.listener.start()
         except BaseException:
@@ -265,10 +266,9 @@ class PostgresStore(Store):
     async def gather(self, gather: Gather) -> Gathered:
         actor, version = self._workers_seen
         seen = version if actor == gather.actor else -1
-        gathered, version, held_back = await self._read(lambda tx: reads.gather(tx, gather, seen))
+        gathered, version = await self._read(lambda tx: reads.gather_changes(tx, gather, seen))
         self._workers_seen = gather.actor, version
         self._sync(gathered.now)
-        self._opened.lag.found(held_back)
         return gathered
 
     async def heads(self, heads: Heads) -> list[RunRow]:
@@ -362,6 +362,12 @@ class PostgresStore(Store):
 
     async def events(self, where: EventFilter) -> list[EventRow]:
         return await self._look(lambda tx: reads.events(tx, where))
+
+    async def follow(self, follow: Follow) -> Followed:
+        return await self._look(lambda tx: event_order.follow_on(tx, follow))
+
+    async def held_up(self) -> HeldUp:
+        return await self._look(reads.held_up)
 
     async def logs(self, where: LogFilter) -> list[LogRow]:
         return await self._look(lambda tx: reads.logs(tx, where))

@@ -37,8 +37,12 @@ from locktender.store.protocol.leading import (
     Withdraw,
 )
 from locktender.store.protocol.reading import (
+    BEGINNING,
     Counts,
+    Cursor,
     EventFilter,
+    Follow,
+    Followed,
     LineGroup,
     QueueEntry,
     QueueLine,
@@ -67,17 +71,21 @@ from locktender.store.protocol.working import (
 )
 
 __all__ = [
+    "BEGINNING",
     "Accept",
     "Beat",
     "Beaten",
     "Committed",
     "Counts",
+    "Cursor",
     "Discard",
     "Discarded",
     "Elect",
     "EventFilter",
     "Expire",
     "Finish",
+    "Follow",
+    "Followed",
     "Gather",
     "Gathered",
     "Heads",

@@ -25,6 +25,7 @@ from locktender.base.model import (
     WorkerRow,
 )
 from locktender.store.protocol.base import StoreBase
+from locktender.store.protocol.reading import Cursor
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +54,8 @@ class Snapshot:
     """What a new leader, or `why`, needs to rebuild the ledger: active work, never the backlog."""
 
     now: int
-    seq: int
-    """The last event seq in this snapshot: `gather` continues from here."""
+    cursor: Cursor
+    """The events that this snapshot shows: `gather` continues from here."""
     limits: Limits
     limit_rows: list[LimitRow]
     runs: list[RunRow]
@@ -81,7 +82,7 @@ class Snapshot:
 class Gather:
     """Read what others committed since `after`."""
 
-    after: int
+    after: Cursor
     actor: str
     """Rows written by this actor are left out."""
     limit: int = 5_000
@@ -90,7 +91,7 @@ class Gather:
 @dataclass(frozen=True, slots=True)
 class Gathered:
     now: int
-    seq: int
+    cursor: Cursor
     events: list[EventRow]
     tasks: list[TaskRow]
     """Rows, as they are now, of every task those events end (completed, failed, handed back …)."""
@@ -114,6 +115,7 @@ class Heads:
 @dataclass(frozen=True, slots=True)
 class Committed:
     seq: int
+    """Of its last event; 0: it wrote none."""
     now: int
 
 
@@ -203,7 +205,10 @@ class Leading(StoreBase, Protocol):
     async def elect(self, elect: Elect) -> Leadership: ...
     async def resign(self, owner: str, term: int) -> None: ...
     async def load(self) -> Snapshot: ...
-    async def gather(self, gather: Gather) -> Gathered: ...
+    async def gather(self, gather: Gather) -> Gathered:
+        """As `follow`, with what a leader needs beside the events. Raises `HistoryReplaced`."""
+        ...
+
     async def heads(self, heads: Heads) -> list[RunRow]: ...
     async def arrivals(self, runs: list[int]) -> list[RunRow]:
         """Of these runs (by seq), those that are queued."""

@@ -95,7 +95,6 @@ def commit(tx: SqliteSession, commit: Commit) -> Committed:
     seq = record(
         tx, commit.at or now, commit.actor, commit.events, term=commit.term, cycle=commit.cycle
     )
-    seq = seq or tx.row("last_seq")[0]
     tx.run("leader_cycle", commit.cycle, seq)
     return Committed(seq, now)
 

@@ -23,6 +23,7 @@ from locktender.base.errors import InvalidInput, StoreError
 from locktender.base.events import Change, EventRow
 from locktender.base.limits import Limits
 from locktender.base.model import (
+    HeldUp,
     LimitChange,
     LimitRow,
     LogFilter,
@@ -43,6 +44,8 @@ from locktender.store.protocol import (
     EventFilter,
     Expire,
     Finish,
+    Follow,
+    Followed,
     Gather,
     Gathered,
     Heads,
@@ -338,6 +341,12 @@ class SqliteStore(Store):
 
     async def events(self, where: EventFilter) -> list[EventRow]:
         return await self._look(lambda tx: reads.events(tx, where))
+
+    async def follow(self, follow: Follow) -> Followed:
+        return await self._look(lambda tx: reads.follow(tx, follow))
+
+    async def held_up(self) -> HeldUp:
+        return HeldUp()
 
     async def logs(self, where: LogFilter) -> list[LogRow]:
         return await self._look(lambda tx: reads.logs(tx, where))

@@ -22,6 +22,7 @@ from locktender.testing.conformance.world import (
     SceneLeader,
     StoreScene,
     changes_of,
+    history,
     join,
     new_run,
     offered,
@@ -59,14 +60,13 @@ class TestCommitting:
         assert (await store.commit(commit)).seq == first.seq
         assert len(await changes_of(store, run.seq)) == 2
 
-    async def test_a_commit_without_events_says_how_far_the_history_goes(
-        self, world: StoreScene
-    ) -> None:
+    async def test_a_commit_says_the_number_of_its_last_event(self, world: StoreScene) -> None:
         store = await world.open()
         leader = await SceneLeader.stand(store)
-        await submitted(store)
-        committed = await leader.commit(buckets=[Bucket("api", 1)])
-        assert committed.seq == (await store.load()).seq
+        run = await submitted(store)
+        assert (await leader.commit(buckets=[Bucket("api", 1)])).seq == 0
+        told = [RunEvents(run.seq, [Change("run", 0, "queued", "running")])] * 2
+        assert (await leader.commit(events=told)).seq == (await history(store))[-1].seq
 
     async def test_marks_and_ends(self, world: StoreScene) -> None:
         store = await world.open()

@@ -1,6 +1,8 @@
--- name: last_seq
--- The end of the history, as far as it can be followed.
-SELECT coalesce((SELECT max(seq) FROM locktender.event WHERE seq < locktender.event_horizon()), 0)
+-- name: history_position
+-- Where a follower stands that has read every visible event: in which history, with which offset of its
+-- numbers, and what it saw.
+SELECT locktender.history_place() || ' ' || value, pg_current_snapshot()::text
+FROM locktender.meta WHERE name = 'xid_offset'
 
 -- name: runs_executing
 -- Runs that execute, by seq.
@@ -204,24 +206,39 @@ SELECT seq, body, taken FROM locktender.request ORDER BY seq LIMIT $1
 SELECT worker, task, token, kind, reason FROM locktender.orders WHERE kind = 'stop' ORDER BY task
 
 -- name: events_after
--- What others committed, in commit order.
-SELECT seq, at, term, cycle, actor, run, body FROM locktender.event
-WHERE seq > $1 AND seq < locktender.event_horizon() AND actor <> $2 ORDER BY seq LIMIT $3
+-- What others committed since a snapshot: events of transactions that were in progress then ($1: the first
+-- number of each), and of those that began later (from $2 on). Of a page that was cut off: what stands
+-- behind $3 and was visible to it (below $4, but not the transactions $5).
+SELECT seq, at, term, cycle, actor, run, body FROM (
+    SELECT e.* FROM unnest($1::bigint[]) o (first) CROSS JOIN LATERAL (
+        SELECT seq, at, term, cycle, actor, run, body FROM locktender.event
+        WHERE seq >= o.first AND seq < o.first + 1048576 AND seq > $3::bigint
+            AND NOT (seq >> 20 << 20 = ANY($5::bigint[]))
+            AND actor <> $6::text AND ($7::bigint IS NULL OR run = $7)
+        ORDER BY seq LIMIT $8::bigint
+    ) e
+    UNION ALL
+    (
+        SELECT seq, at, term, cycle, actor, run, body FROM locktender.event
+        WHERE seq >= $2::bigint AND seq > $3 AND seq < $4::bigint AND NOT (seq >> 20 << 20 = ANY($5))
+            AND actor <> $6 AND ($7 IS NULL OR run = $7)
+        ORDER BY seq LIMIT $8
+    )
+) found ORDER BY seq LIMIT $8
 
 -- name: events_all
 -- The history.
-SELECT seq, at, term, cycle, actor, run, body FROM locktender.event
-WHERE seq > $1 AND seq < locktender.event_horizon() ORDER BY seq LIMIT $2
+SELECT seq, at, term, cycle, actor, run, body FROM locktender.event WHERE seq > $1 ORDER BY seq LIMIT $2
 
 -- name: events_newest
 -- The end of the history, the last first.
 SELECT seq, at, term, cycle, actor, run, body FROM locktender.event
-WHERE seq > $1 AND seq < locktender.event_horizon() ORDER BY seq DESC LIMIT $2
+WHERE seq > $1 ORDER BY seq DESC LIMIT $2
 
 -- name: events_of_run
 -- The history of one run.
 SELECT seq, at, term, cycle, actor, run, body FROM locktender.event
-WHERE run = $1 AND seq > $2 AND seq < locktender.event_horizon() ORDER BY seq LIMIT $3
+WHERE run = $1 AND seq > $2 ORDER BY seq LIMIT $3
 
 -- name: heads
 -- The first runs of each lane: the work is what is returned, not what is queued.

@@ -1,4 +1,4 @@
--- name: last_seq
+-- name: history_position
 -- The end of the history.
 SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'event'), 0)
 
@@ -218,7 +218,7 @@ SELECT worker, task, token, kind, reason FROM orders WHERE kind = 'stop' ORDER B
 -- name: events_after
 -- What others committed, in commit order.
 SELECT seq, at, term, cycle, actor, run, body FROM event
-WHERE seq > ? AND actor <> ? ORDER BY seq LIMIT ?
+WHERE seq > ?1 AND actor <> ?2 AND (?3 IS NULL OR run = ?3) ORDER BY seq LIMIT ?4
 
 -- name: events_all
 -- The history.
