@@ -69,10 +69,10 @@ def test_task_ids_fall_apart_again(run: int, ordinal: int):
     assert task < ids.task_id(run + 1, 0)
 
 
-@given(st.integers(0, 2**20), st.integers(0, 2**40 - 1))
+@given(st.integers(0, 2**25 - 2), st.integers(0, 2**38 - 1))
 def test_a_later_term_has_the_larger_token(term: int, n: int):
     assert ids.term_of(ids.token(term, n)) == term
-    assert ids.token(term, n) < ids.token(term + 1, 0)
+    assert ids.token(term, n) < ids.token(term + 1, 0) < 2**63
 
 
 @pytest.mark.parametrize(
