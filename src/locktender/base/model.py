@@ -159,6 +159,28 @@ class WorkerRow(msgspec.Struct, frozen=True):
     lease_until: int = 0
 
 
+Proof = Literal["held", "gone", "none"]
+"""What is known of a worker's process without its help: it lives, it is dead, or nothing."""
+
+
+class WorkerLife(NamedTuple):
+    """What the store knows of a worker's life."""
+
+    worker: str
+    lease_until: int
+    """In the store's time; changes with every renewal. 0: the worker ended its lease itself."""
+    lease_us: int
+    proof: Proof
+
+
+class DeadWorker(NamedTuple):
+    """A worker to be declared lost, unless it has renewed its lease since `lease_until` was read."""
+
+    worker: str
+    lease_until: int
+    reason: str
+
+
 RequestKind = Literal["cancel", "reprioritise", "drain"]
 
 

@@ -111,6 +111,8 @@ def _facts(worker: WorkerInfo) -> list[tuple[str, str]]:
 
 
 def _state(worker: WorkerInfo) -> str:
+    if worker.stalled:
+        return "[red]stalled[/]"
     if not worker.alive:
         return "[red]lost[/]"
     return "[magenta]draining[/]" if worker.draining else "[green]alive[/]"

@@ -49,6 +49,8 @@ class Metrics:
         """0: it does not lead."""
         self.take_overs: int = 0
         self.demand: int = 0
+        self.stalled: set[str] = set()
+        """Workers whose lease has passed and whose process lives."""
         self.cycles: Durations = Durations(CYCLE_SECONDS)
         self.runs_started: int = 0
         self.runs_ended: dict[str, int] = {}
@@ -73,6 +75,7 @@ class Metrics:
     def led(self) -> None:
         """The term is over: what only a leader knows is not known here any more."""
         self.term = self.demand = 0
+        self.stalled = set()
         self._ledger = None
 
     def wanted(self, demand: Demand) -> None:

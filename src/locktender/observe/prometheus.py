@@ -74,6 +74,11 @@ def _of_leader(metrics: Metrics) -> Iterator[Metric]:
         "Tasks that lack only a worker, as the leader found them; 0 where it does not lead.",
         metrics.demand,
     )
+    yield Gauge(
+        "locktender_stalled_workers",
+        "Workers whose lease has passed and whose process lives; 0 where it does not lead.",
+        len(metrics.stalled),
+    )
     yield _gauges(
         "locktender_blocked_tasks",
         "Tasks that wait now, by the kind of gate in their way.",

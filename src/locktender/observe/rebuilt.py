@@ -11,8 +11,10 @@ from locktender.base.graph import Graph
 from locktender.base.ids import run_of
 from locktender.base.model import RunRow
 from locktender.base.states import TaskState
+from locktender.kernel import clock_jump
 from locktender.kernel.explain import Reason, Typical
 from locktender.kernel.lifecycle import Defaults
+from locktender.kernel.liveness import set_stalled, stalled_by_rows
 from locktender.kernel.scheduler import Scheduler
 from locktender.kernel.timeouts import UNKNOWN_US
 from locktender.store import blob_values
@@ -32,7 +34,8 @@ async def rebuild(store: Store) -> tuple[Scheduler, Snapshot]:
     tasks = [
         await blob_values.open_output(store, graphs[run_of(row.id)], row) for row in snapshot.tasks
     ]
-    scheduler.restore(
+    clock_jump.restore(
+        scheduler,
         runs,
         tasks,
         snapshot.workers,
@@ -40,6 +43,7 @@ async def rebuild(store: Store) -> tuple[Scheduler, Snapshot]:
         snapshot.now,
         lingers=snapshot.lingers,
     )
+    set_stalled(scheduler, stalled_by_rows(snapshot.workers, snapshot.now), snapshot.now)
     for kept in snapshot.reservations:
         entry = scheduler.lifecycle.tasks.get(kept.task)
         if entry is not None and entry.lane is not None:

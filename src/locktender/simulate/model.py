@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
@@ -10,8 +11,9 @@ from locktender.base import ids
 from locktender.base.changes import Bucket, Commit, Linger, Order, RunEvents, TaskRow
 from locktender.base.events import NOBODY, Change, Event
 from locktender.base.graph import Graph
+from locktender.base.ids import RunId
 from locktender.base.limits import Limits
-from locktender.base.model import LimitRow, RunRow, WorkerRow
+from locktender.base.model import DeadWorker, LimitRow, RunRow, WorkerRow
 from locktender.base.states import HOLDING, TERMINAL_RUNS, RunState, TaskState
 from locktender.kernel import lanes
 from locktender.store import worker_changes
@@ -19,6 +21,28 @@ from locktender.store.limit_rows import compose
 from locktender.store.protocol import Lost
 
 _dump = msgspec.json.Encoder().encode
+
+
+def queued_run(run_id: RunId, graph: Graph, **fields: Any) -> RunRow:
+    """A run as it is submitted; `fields`: those that a client sets."""
+    return RunRow(
+        seq=0,
+        id=run_id,
+        flow=graph.flow,
+        graph=graph.flow,
+        kind="flow",
+        generation=0,
+        state=RunState.QUEUED,
+        verdict=None,
+        lane=0,
+        waits_for=None,
+        queued_at=0,
+        started_at=0,
+        ended_at=0,
+        output=None,
+        error=None,
+        **fields,
+    )
 
 
 @dataclass
@@ -177,11 +201,16 @@ class Model:
                 done.append((task, token))
         return done
 
-    def expire(self, now: int, actor: str, term: int, cycle: int) -> list[Lost]:
+    def expire(
+        self, dead: list[DeadWorker], now: int, actor: str, term: int, cycle: int
+    ) -> list[Lost]:
         several: list[Lost] = []
-        for worker in [each for each in self.workers.values() if each.lease_until < now]:
+        for name, until, reason in dead:
+            worker = self.workers.get(name)
+            if worker is None or worker.lease_until != until:
+                continue
             del self.workers[worker.id]
-            lost = Lost(worker.id, "lease expired", [], [])
+            lost = Lost(worker.id, reason, [], [])
             gone = RunEvents(NOBODY, [worker_changes.lost(lost.worker, lost.reason)])
             self.log(now, actor, [gone], term, cycle)
             for row in list(self.tasks.values()):
@@ -210,7 +239,7 @@ class Model:
         if (
             row is None
             or lease is None
-            or lease.lease_until < now
+            or not lease.lease_until
             or (row.state, row.token, row.worker) != (TaskState.SCHEDULED, token, worker)
         ):
             self.stale += 1

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from locktender.base.changes import TaskRow
 from locktender.base.clock import MILLISECOND
 from locktender.base.graph import Node
+from locktender.base.model import Proof, WorkerRow
 from locktender.base.states import TaskState
 
 
@@ -37,8 +38,26 @@ class SimWorker:
     alive: bool = True
     deaf: bool = False
     """It lives and beats, but reads no orders."""
-    renewed: int = 0
+    stalled: bool = False
+    """It lives and can do nothing: a body has the interpreter's lock."""
+    proof: Proof = "none"
+    """What the machine knows of its process: `none`, or `held` until it dies."""
     running: dict[int, SimBody] = field(default_factory=dict[int, SimBody])
+
+    def row(self, pid: int, labels: dict[str, str], now: int, lease: int) -> WorkerRow:
+        """Its row, as it joins."""
+        return WorkerRow(
+            id=self.id,
+            host="sim",
+            pid=pid,
+            version="sim",
+            permits=self.permits,
+            total=self.total,
+            claim=-1 if self.local else 50,
+            labels=labels,
+            since=now,
+            lease_until=now + lease,
+        )
 
 
 @dataclass(frozen=True, slots=True)

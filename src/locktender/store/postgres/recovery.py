@@ -5,6 +5,7 @@ from __future__ import annotations
 from locktender.base.clock import SECOND
 from locktender.base.errors import StoreBusy
 from locktender.base.events import NOBODY, Change, pack
+from locktender.base.model import WorkerLife
 from locktender.kernel.lanes import rank
 from locktender.store import worker_changes
 from locktender.store.decode import decode_tags, decode_worker
@@ -12,12 +13,11 @@ from locktender.store.history import by_run
 from locktender.store.lanes import lane_name
 from locktender.store.postgres.client_verbs import lanes_for
 from locktender.store.postgres.commits import move, not_leader, step
-from locktender.store.postgres.composed_sql import Parts
+from locktender.store.postgres.composed_sql import Parts, columns
 from locktender.store.postgres.session import SUBMITTERS, PostgresSession
 from locktender.store.postgres.worker_verbs import moves
 from locktender.store.protocol import Expire, Lost, Recut, Tidy, Withdraw
 
-LEASE_PASSED = "lease expired"
 _REMEMBER_US = 86_400 * SECOND
 _TRIES = 20
 
@@ -56,13 +56,15 @@ async def fence(tx: PostgresSession, term: int) -> None:
         raise not_leader(term, await tx.row("leader"))
 
 
+async def lives(tx: PostgresSession) -> list[WorkerLife]:
+    found = await tx.all("worker_leases", tx.options.life_lock)
+    return [
+        WorkerLife(worker, until, lease_us, "held" if held else "none")
+        for worker, until, lease_us, held in found
+    ]
+
+
 async def expire(tx: PostgresSession, expire: Expire) -> list[Lost]:
-    [leader], leases = await tx.several(("leader", ()), ("worker_leases", ()))
-    if leader[0] != expire.term:
-        raise not_leader(expire.term, leader)
-    # Nearly always all workers are alive: then this was only a read.
-    if all(lease_until >= leader[5] for _, lease_until in leases):
-        return []
     for _ in range(_TRIES):
         lost = await _bury(tx, expire)
         if lost is not None:
@@ -74,9 +76,10 @@ async def _bury(tx: PostgresSession, expire: Expire) -> list[Lost] | None:
     """None: to be tried again."""
     async with tx.transaction():
         await fence(tx, expire.term)
-        # Their acceptances in flight end first; those that come later find no lease.
-        rows = await tx.all("lost_lock")
-        lost = {worker: Lost(worker, LEASE_PASSED, [], [], until) for worker, until, _ in rows}
+        # Their acceptances in flight end first; those that come later find no row.
+        rows = await tx.all("lost_lock", *columns([each[:2] for each in expire.dead], 2))
+        reasons = {each.worker: each.reason for each in expire.dead}
+        lost = {worker: Lost(worker, reasons[worker], [], [], until) for worker, until, _ in rows}
         if not lost:
             return []
         left = {worker: worker_changes.left_by(decode_worker(body)) for worker, _, body in rows}

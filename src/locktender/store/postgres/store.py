@@ -31,6 +31,7 @@ from locktender.base.model import (
     LogRow,
     Request,
     RunRow,
+    WorkerLife,
     WorkerRow,
 )
 from locktender.store.decode import encode
@@ -287,8 +288,11 @@ class PostgresStore(Store):
     async def withdraw(self, withdraw: Withdraw) -> list[tuple[int, int]]:
         return await self._lead(lambda tx: recovery.withdraw(tx, withdraw))
 
-    async def expire(self, expire: Expire) -> list[Lost]:
+    async def lives(self) -> list[WorkerLife]:
         await self._clear_the_way()
+        return await self._read(recovery.lives)
+
+    async def expire(self, expire: Expire) -> list[Lost]:
         return await self._lead(lambda tx: recovery.expire(tx, expire))
 
     async def recut(self, recut: Recut) -> int:

@@ -18,10 +18,12 @@ from locktender.base.events import EventRow
 from locktender.base.limits import Limits
 from locktender.base.model import (
     AskedWorker,
+    DeadWorker,
     LimitRow,
     RunRow,
     Said,
     StoredRequest,
+    WorkerLife,
     WorkerRow,
 )
 from locktender.store.protocol.base import StoreBase
@@ -128,7 +130,7 @@ class Withdraw:
 
 @dataclass(frozen=True, slots=True)
 class Expire:
-    """Declare workers whose lease has passed lost: their running tasks are abandoned, their offers withdrawn.
+    """Declare workers lost: their running tasks are abandoned, their offers withdrawn.
 
     Tasks in a worker's drain list (`WorkerRow.leaves`) are handed back instead of abandoned.
     """
@@ -136,6 +138,8 @@ class Expire:
     term: int
     cycle: int
     actor: str
+    dead: list[DeadWorker]
+    """One that has renewed its lease since it was read is left alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +205,10 @@ class Leading(StoreBase, Protocol):
     async def commit(self, commit: Commit) -> Committed: ...
     async def withdraw(self, withdraw: Withdraw) -> list[tuple[int, int]]:
         """The (task, token) pairs that were still only offered."""
+        ...
+
+    async def lives(self) -> list[WorkerLife]:
+        """What is known of each worker's life. Which of them are dead is not the store's decision."""
         ...
 
     async def expire(self, expire: Expire) -> list[Lost]: ...

@@ -29,6 +29,7 @@ from locktender.base.model import (
     LogRow,
     Request,
     RunRow,
+    WorkerLife,
     WorkerRow,
 )
 from locktender.store.protocol import (
@@ -269,11 +270,14 @@ class SqliteStore(Store):
     async def withdraw(self, withdraw: Withdraw) -> list[tuple[int, int]]:
         return await self._write(lambda tx: recovery.withdraw(tx, withdraw))
 
+    async def lives(self) -> list[WorkerLife]:
+        proof = self._opened.live.proof
+        return await self._read(lambda tx: recovery.lives(tx, proof))
+
     async def expire(self, expire: Expire) -> list[Lost]:
-        live = self._opened.live
-        lost = await self._write(lambda tx: recovery.expire(tx, expire, live.dead))
+        lost = await self._write(lambda tx: recovery.expire(tx, expire))
         for worker in lost:
-            live.forget(worker.worker)
+            self._opened.live.forget(worker.worker)
         return lost
 
     async def recut(self, recut: Recut) -> int:

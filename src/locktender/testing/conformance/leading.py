@@ -36,7 +36,7 @@ async def _withdraw(leader: SceneLeader) -> object:
 
 
 async def _expire(leader: SceneLeader) -> object:
-    return await leader.store.expire(Expire(leader.term, 1, leader.actor))
+    return await leader.store.expire(Expire(leader.term, 1, leader.actor, []))
 
 
 async def _recut(leader: SceneLeader) -> object:
