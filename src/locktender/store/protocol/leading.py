@@ -37,6 +37,9 @@ class Elect:
     lease_us: int
     term: int = 0
     """The term to renew; 0 to stand for election."""
+    passed: int = 0
+    """The end of the leader's lease that this candidate has seen unchanged for a whole lease, by its own clock.
+    It has passed, whatever the store's clock says: that may have been set back."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,17 @@ class TestLeading:
         [event] = await history(store)
         assert (event.subject, event.before, event.after, event.term) == ("leader", "", "a", 1)
 
+    async def test_a_lease_that_a_candidate_saw_pass_does_not_stand_still_with_the_clock(
+        self, world: StoreScene
+    ) -> None:
+        """F6: the clock was set back, so by it the lease lasts on."""
+        store, other = await world.open(), await world.open()
+        led = await store.elect(Elect("a", LEASE))
+        world.clock.advance(1)
+        renewed = await store.elect(Elect("a", LEASE, led.term))
+        assert (await other.elect(Elect("b", LEASE, passed=led.expires_at))).term == 0
+        assert (await other.elect(Elect("b", LEASE, passed=renewed.expires_at))).term == led.term + 1
+
     async def test_a_second_is_refused_while_the_lease_lives(self, world: StoreScene) -> None:
         store, other = await world.open(), await world.open()
         await store.elect(Elect("a", LEASE))
