@@ -20,9 +20,10 @@ test: $(STAMP)
 	$(BIN)/python -m compileall -q src
 	$(BIN)/pytest -n 2 --dist worksteal
 
-# The inner loop: kernel, store, flows and the basics of the command line, in about a minute.
+# The inner loop: kernel, flows, store and the basics of the command line, in about a minute.
+CLI_BASICS := $(addprefix tests/cli/test_,no_store.py run.py run_views.py start.py workers.py)
 test-fast: $(STAMP)
-	$(BIN)/pytest -q -n 2 --dist worksteal tests/unit
+	$(BIN)/pytest -q -n 2 --dist worksteal tests/kernel tests/store $(CLI_BASICS)
 
 # Everything, with the whole of what `make test` has a sample of.
 test-long: $(STAMP)
@@ -33,6 +34,7 @@ check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
+	$(BIN)/mypy --strict examples tests/typed
 	$(BIN)/python tools/verify_types.py
 	$(BIN)/python tools/check_gates.py
 	$(BIN)/python tools/check_layout.py

@@ -1,6 +1,6 @@
 """Seed 001 as one story, with real processes: shed at the door, queue durably, spawn, drain to zero.
 
-What is claimed of workers is measured on their processes (`lives.py`), what is
+What is claimed of workers is measured on their processes (`worker_records.py`), what is
 claimed of steps on the bodies' own records; neither asks the engine.
 """
 
@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.processes.leases import KEPT, lapse
-from tests.processes.lives import Lives, peak
+from tests.support.leases import KEPT, lapse
+from tests.support.sampled import one_store
+from tests.support.worker_records import Lives, peak
 
 from locktender import AdmissionRejected
 from locktender.base.clock import SystemClock
@@ -24,7 +25,7 @@ from locktender.worker.executors.sources import load
 
 pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 
-STEPS_FILE = Path(__file__).parents[1] / "bounded_steps.py"
+STEPS_FILE = Path(__file__).parents[1] / "steps" / "bounded_steps.py"
 steps: Any = load(source(STEPS_FILE))
 CLOCK = SystemClock()
 CEILING = 15
@@ -55,6 +56,7 @@ def spawning(cluster: Cluster, **settings: Any) -> ClusterNode:
     ).ready()
 
 
+@one_store("sqlite")
 def test_b4_b6_b8_b9_b15_the_whole_story(
     cluster: Cluster, overlap: Overlap, lives: Lives, tmp_path: Path, record_property: Any
 ):

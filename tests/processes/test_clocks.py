@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.processes.leases import KEPT, lapse
-from tests.processes.scenes import (
+from tests.support.failover import (
     STEPS_FILE,
     Load,
     Watch,
@@ -18,6 +17,7 @@ from tests.processes.scenes import (
     steps,
     works,
 )
+from tests.support.leases import KEPT, lapse
 
 from locktender import RunState
 from locktender.base.clock import SECOND, SystemClock
@@ -27,7 +27,7 @@ from locktender.testing.cluster import Cluster
 pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 # On SQLite all processes are of one machine, and have its one clock.
 pytestmark = pytest.mark.parametrize("store", ["postgres"], indirect=True)
-PROGRAM = str(Path(__file__).parent / "clock_off.py")
+PROGRAM = str(Path(__file__).parents[1] / "support" / "clock_off.py")
 HOUR = 3_600
 
 

@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from tests.processes.leases import KEPT, lapse
-from tests.processes.scenes import led
+from tests.support.failover import led
+from tests.support.leases import KEPT, lapse
 
 from locktender.base.clock import SECOND
 from locktender.testing import Overlap, eventually, load_history
@@ -17,7 +17,7 @@ from locktender.worker.executors.sources import load
 
 pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 
-STEPS_FILE = Path(__file__).parents[1] / "dispatch_steps.py"
+STEPS_FILE = Path(__file__).parents[1] / "steps" / "dispatch_steps.py"
 steps: Any = load(source(STEPS_FILE))
 PER_SECOND, BURST, ITEMS = 20, 60, 120
 """A bucket that is empty fills up in 3 s: a new leader that began with a full one would be seen."""

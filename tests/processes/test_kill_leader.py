@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests.processes.sampled import on_stores
-from tests.processes.scenes import (
+from tests.support.failover import (
     QUICK,
     STEPS_FILE,
     Load,
@@ -17,6 +16,7 @@ from tests.processes.scenes import (
     steps,
     works,
 )
+from tests.support.sampled import on_stores
 
 from locktender.testing import Overlap, eventually
 from locktender.testing.cluster import Cluster

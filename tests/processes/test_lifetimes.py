@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.sampled import one_store
 
 from locktender import embedded
 from locktender.testing import Overlap, eventually
@@ -17,7 +18,7 @@ from locktender.worker.executors.sources import load
 
 pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 
-STEPS_FILE = Path(__file__).parents[1] / "engine_steps.py"
+STEPS_FILE = Path(__file__).parents[1] / "steps" / "engine_steps.py"
 steps: Any = load(source(STEPS_FILE))
 TIMEOUT = "90s"
 
@@ -130,7 +131,7 @@ def test_b15_a_signal_begins_the_grace_of_a_worker_that_ends_itself(
     assert run.result(TIMEOUT) == 7
 
 
-@pytest.mark.parametrize("store", ["sqlite", "postgres"], indirect=True)
+@one_store("postgres")
 def test_b15_a_worker_that_leads_runs_as_many_tasks_as_it_may_and_no_more(
     cluster: Cluster, overlap: Overlap
 ):
@@ -147,7 +148,7 @@ def test_b15_a_worker_that_leads_runs_as_many_tasks_as_it_may_and_no_more(
     assert {task.attempt for task in run.tasks()} == {1}
 
 
-@pytest.mark.parametrize("store", ["sqlite", "postgres"], indirect=True)
+@one_store("sqlite")
 def test_b15_a_worker_is_offered_no_more_tasks_than_it_may_begin(
     cluster: Cluster, overlap: Overlap
 ):

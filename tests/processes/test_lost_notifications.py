@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 import pytest
-from tests.processes.scenes import (
+from tests.support.failover import (
     POOLS,
     QUICK,
     STEPS_FILE,

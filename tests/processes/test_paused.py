@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.processes.leases import KEPT, lapse
-from tests.processes.scenes import (
+from tests.support.failover import (
     STEPS_FILE,
     Load,
     Watch,
@@ -17,7 +16,9 @@ from tests.processes.scenes import (
     steps,
     works,
 )
-from tests.processes.stopping import stop_inside_a_transaction, stop_outside_of_a_write
+from tests.support.leases import KEPT, lapse
+from tests.support.sampled import one_store
+from tests.support.stopping import stop_inside_a_transaction, stop_outside_of_a_write
 
 from locktender.testing import Overlap, eventually, load_history
 from locktender.testing.cluster import Cluster, ClusterNode
@@ -109,6 +110,7 @@ def test_b12_a_leader_and_a_worker_stopped_until_both_are_given_up(
     recorded_once(cluster.url)
 
 
+@one_store("postgres")
 def test_b12_a_leader_that_works_too_is_paused_and_woken_again_and_again(
     cluster: Cluster, overlap: Overlap, record_property: Any
 ):

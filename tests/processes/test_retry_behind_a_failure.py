@@ -16,7 +16,7 @@ from locktender.worker.executors.sources import load
 
 pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 
-STEPS_FILE = Path(__file__).parents[1] / "retry_steps.py"
+STEPS_FILE = Path(__file__).parents[1] / "steps" / "retry_steps.py"
 steps: Any = load(source(STEPS_FILE))
 TIMEOUT = "60s"
 

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.processes.database import own_database
-from tests.processes.leases import KEPT, lapse
-from tests.processes.scenes import QUICK, STEPS_FILE, Watch, led, result, steps, works
-from tests.processes.scenes import query as ask
+from tests.support.database import own_database
+from tests.support.failover import QUICK, STEPS_FILE, Watch, led, result, steps, works
+from tests.support.failover import query as ask
+from tests.support.leases import KEPT, lapse
 
 from locktender.testing import Overlap, eventually
 from locktender.testing.cluster import Cluster, ClusterNode
@@ -32,7 +32,7 @@ from locktender.worker.executors.sources import load
 pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 only_postgres = pytest.mark.parametrize("store", ["postgres"], indirect=True)
 
-FAT_FILE = Path(__file__).parents[1] / "stopped_steps.py"
+FAT_FILE = Path(__file__).parents[1] / "steps" / "stopped_steps.py"
 fat: Any = load(source(FAT_FILE))
 TRIES_SECONDS = 90.0
 COPYING = (

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.processes.database import Database, own_database
-from tests.processes.scenes import STEPS_FILE, patiently, query, recorded_once, steps
+from tests.support.database import Database, own_database
+from tests.support.failover import STEPS_FILE, patiently, query, recorded_once, steps
 
 from locktender.store.postgres import PostgresStore
 from locktender.testing import Overlap, eventually

@@ -11,7 +11,7 @@ from locktender.testing.processes import source
 from locktender.worker.executors.sources import load
 
 pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
-FILE = Path(__file__).parents[1] / "work_left_steps.py"
+FILE = Path(__file__).parents[1] / "steps" / "work_left_steps.py"
 steps: Any = load(source(FILE))
 
 

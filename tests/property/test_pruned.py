@@ -12,7 +12,7 @@ import pytest
 
 from locktender.base.states import TERMINAL_RUNS
 from locktender.observe.checker import History, check
-from locktender.observe.checker.reasons import TrueReason
+from locktender.observe.checker.waiting import TrueReason
 from locktender.simulate.scenarios import random_world
 from locktender.simulate.world import SimWorld
 

@@ -31,8 +31,8 @@ from locktender.base.graph import (
 from locktender.base.ids import run_of
 from locktender.base.states import HOLDING
 from locktender.kernel.scheduler import Scheduler
+from locktender.simulate.model import Behaviour
 from locktender.simulate.scenarios import random_world
-from locktender.simulate.workers import Behaviour
 from locktender.simulate.world import SimWorld
 
 POOLS = ("db", "api", "gpu")

@@ -19,9 +19,8 @@ import msgspec
 
 from locktender.base.durations import microseconds, spoken
 from locktender.base.errors import InvalidInput, InvalidSettings
-from locktender.base.labels import undeclared
 from locktender.base.limits import Fair, Limits, Placement, PoolRule, TagRule
-from locktender.base.names import UNLIMITED, did_you_mean
+from locktender.base.names import UNLIMITED, did_you_mean, undeclared
 from locktender.base.settings_files import check_path, nearest
 from locktender.base.settings_values import KEYS, Key
 

@@ -144,6 +144,9 @@ class Graph(msgspec.Struct, frozen=True, omit_defaults=True):
     version: int = GRAPH_VERSION
 
 
+read_graph = msgspec.json.Decoder(Graph).decode
+
+
 def templates(node: Node) -> list[AnyTemplate]:
     """Every template of `node` that can name another node."""
     found: list[AnyTemplate] = [*node.args, *node.kwargs.values()]

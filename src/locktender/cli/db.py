@@ -239,7 +239,7 @@ def prune(
     from locktender.base.durations import microseconds
     from locktender.base.errors import InvalidInput
     from locktender.cli.arguments import duration, whole
-    from locktender.observe.prune import Forget, Forgotten, forget
+    from locktender.observe.checkpoint import Forget, Forgotten, forget
 
     settings = shell.settings()
     age = settings.retention_us

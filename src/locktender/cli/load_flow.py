@@ -12,10 +12,10 @@ from types import ModuleType, TracebackType
 from typing import Any, NamedTuple, cast
 
 from locktender.base.errors import InvalidInput, LocktenderError, NotFound
-from locktender.base.importing import importing
 from locktender.base.names import did_you_mean
 from locktender.cli.errors import UserCode
 from locktender.flows.flows import Flow
+from locktender.flows.registry import importing
 from locktender.flows.steps import Step
 
 _OURS = str(Path(__file__).parent.parent)

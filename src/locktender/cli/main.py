@@ -14,8 +14,6 @@ from locktender.cli import (
     audit,
     config,
     db,
-    demo,
-    dev,
     limits,
     pools,
     queue,
@@ -63,8 +61,6 @@ def begin(
 
 for _part in (
     run,
-    dev,
-    demo,
     server,
     worker,
     runs,

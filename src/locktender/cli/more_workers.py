@@ -7,13 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from locktender.cli.numbers import number
-
 if TYPE_CHECKING:
     from locktender.base.config import Settings
     from locktender.cli.load_flow import Target
-    from locktender.client.more_workers import MoreWorkers
-    from locktender.client.provisioners import GivenProvisioner
+    from locktender.client.more_workers import GivenProvisioner, MoreWorkers
 
 MaxWorkers = Annotated[
     str | None,
@@ -59,6 +56,8 @@ def given(max_workers: str | None, label: Sequence[str] | None) -> dict[str, Any
 
     found: dict[str, Any] = {}
     if max_workers is not None:
+        from locktender.cli.arguments import number
+
         found["max_workers"] = number(max_workers)
     if label:
         found["worker_labels"] = arguments.labels(label)
@@ -185,7 +184,7 @@ def made_for(provisioner: GivenProvisioner, settings: Settings) -> Any:
     from locktender.base.errors import LocktenderError
     from locktender.cli.errors import UserCode
     from locktender.cli.load_flow import users_trace
-    from locktender.client.provisioners import made
+    from locktender.client.more_workers import made
 
     try:
         return made(provisioner, settings)

@@ -11,7 +11,6 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Protocol
 
-import msgspec
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.markup import escape
@@ -22,14 +21,12 @@ from rich.text import Text
 from locktender.base.changes import TaskRow
 from locktender.base.config import Settings
 from locktender.base.durations import spoken
-from locktender.base.graph import Graph, Output
+from locktender.base.graph import Graph, Output, read_graph
 from locktender.base.model import RunRow
 from locktender.base.states import ENDS, HOLDING, TERMINAL_RUNS, RunState, TaskState
-from locktender.cli.reader import StoreReader
 from locktender.cli.tables import SHORTEST, state
+from locktender.client.bridge import StoreReader
 from locktender.observe.why import Why, explain_run
-
-_graph = msgspec.json.Decoder(Graph).decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +86,7 @@ class Watcher(StoreReader):
         super().__init__(settings)
         self._graphs: dict[str, Graph] = {}
 
-    def look(self, run_id: str) -> RunView:
+    def read(self, run_id: str) -> RunView:
         return self.call(self._look(run_id))
 
     async def _look(self, run_id: str) -> RunView:
@@ -97,7 +94,7 @@ class Watcher(StoreReader):
         row = await self.core.row(run_id)
         graph = self._graphs.get(row.graph)
         if graph is None:
-            graph = self._graphs[row.graph] = _graph(await store.graph(row.graph))
+            graph = self._graphs[row.graph] = read_graph(await store.graph(row.graph))
         rows = await store.tasks(row.seq)
         why = None
         if row.state not in TERMINAL_RUNS:

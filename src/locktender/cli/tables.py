@@ -21,7 +21,7 @@ from rich.text import Text
 
 from locktender.base.clock import SystemClock
 from locktender.base.durations import spoken
-from locktender.base.text import without_controls
+from locktender.base.names import without_controls
 
 if TYPE_CHECKING:
     from locktender.client.views import StubbornInfo

@@ -9,13 +9,12 @@ from typing import Any, Literal, ParamSpec, TypeVar
 
 from locktender.base.config import Settings
 from locktender.base.durations import Duration
-from locktender.base.importing import refuse_while_importing
 from locktender.client.client import Client
 from locktender.client.client_async import AsyncClient
 from locktender.client.core import Core
-from locktender.client.more_workers import MoreWorkers, more_workers
-from locktender.client.provisioners import GivenProvisioner
+from locktender.client.more_workers import GivenProvisioner, MoreWorkers, more_workers
 from locktender.flows.options import readable
+from locktender.flows.registry import refuse_while_importing
 from locktender.store.open import Url, settings_for
 from locktender.worker.executors.sources import refuse_too_deep
 

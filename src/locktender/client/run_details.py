@@ -11,7 +11,7 @@ from locktender.base import names
 from locktender.base.changes import TaskRow
 from locktender.base.durations import spoken
 from locktender.base.events import Event, unpack
-from locktender.base.graph import Graph, Node
+from locktender.base.graph import Node, read_graph
 from locktender.base.model import (
     MAX_BYTES,
     MAX_LINES,
@@ -36,14 +36,13 @@ from locktender.client.views import (
 )
 from locktender.store.protocol import EventFilter
 
-_graph = msgspec.json.Decoder(Graph).decode
 _held = msgspec.json.Decoder(dict[str, int]).decode
 PAGE = 10_000
 
 
 async def tasks(core: Core, run_id: str) -> list[TaskInfo]:
     row = await core.row(run_id)
-    nodes = _graph(await core.store.graph(row.graph)).nodes
+    nodes = read_graph(await core.store.graph(row.graph)).nodes
     rows = await core.store.tasks(row.seq)
     waits = _Waits()
     if any(task.state == TaskState.REQUESTED for task in rows):
@@ -60,7 +59,7 @@ async def tasks(core: Core, run_id: str) -> list[TaskInfo]:
 
 async def events(core: Core, run_id: str) -> list[EventInfo]:
     row = await core.row(run_id)
-    nodes = _graph(await core.store.graph(row.graph)).nodes
+    nodes = read_graph(await core.store.graph(row.graph)).nodes
     where = {task.id: task for task in await core.store.tasks(row.seq)}
     return [_event(event, nodes, where) for event in await _history(core, row.seq)]
 
@@ -155,7 +154,7 @@ async def logs(core: Core, run_id: str, task: int | None, limit: int) -> list[Lo
     """At most `limit` lines, of whole attempts, by task and attempt; then put in the order of their time."""
     most = names.count(limit, "limit", maximum=MOST)
     row = await core.row(run_id)
-    nodes = _graph(await core.store.graph(row.graph)).nodes
+    nodes = read_graph(await core.store.graph(row.graph)).nodes
     tasks = {each.id: each for each in await core.store.tasks(row.seq)}
     lines: list[LogInfo] = []
     after = (0, 0)

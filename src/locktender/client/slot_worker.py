@@ -211,7 +211,7 @@ class SlotWorkers:
     async def _opened(self) -> Store:
         if self._store is None:
             store = self._make_store()
-            await store.open()
+            await store.open(migrates=False)
             self._store = store
         return self._store
 

@@ -25,15 +25,14 @@ from locktender.base.durations import Duration, microseconds, spoken
 from locktender.base.errors import AdmissionRejected, DuplicateKey, InvalidFlow, InvalidInput
 from locktender.base.graph import Graph, PoolNeed, Tag
 from locktender.base.ids import ENTROPY, RunId, run_ids
-from locktender.base.importing import refuse_while_importing
 from locktender.base.jsonable import BLOB_KEY
-from locktender.base.labels import check_labels
 from locktender.base.limits import Limits
 from locktender.base.model import NewRun, OnDuplicate
+from locktender.base.names import check_labels
 from locktender.client.core import Core
 from locktender.flows.definitions import FlowDef
 from locktender.flows.flows import Flow
-from locktender.flows.registry import registry
+from locktender.flows.registry import refuse_while_importing, registry
 from locktender.flows.trace import Traced, trace
 from locktender.observe import tracing
 from locktender.store.admission import MAX_ACTIVE

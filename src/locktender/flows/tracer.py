@@ -28,7 +28,7 @@ from locktender.base.graph import (
 from locktender.base.graph_check import MAX_NODES
 from locktender.flows.definitions import FlowDef, StepCall, StepDef
 from locktender.flows.handles import Handle, condition_of, output_of
-from locktender.flows.pools import Placeholder
+from locktender.flows.options import Placeholder
 from locktender.flows.registry import registry
 from locktender.flows.templates import Templates
 from locktender.flows.ways import Args, Kwargs, Over, Taken, TracePlace

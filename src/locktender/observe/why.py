@@ -6,15 +6,17 @@ process and explained by the rules the leader decides with.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from locktender.base.durations import spoken
 from locktender.base.errors import NotFound
 from locktender.base.graph import Graph
 from locktender.base.ids import run_of
-from locktender.base.labels import Declared
-from locktender.base.labels import never as never_by_label
 from locktender.base.model import RunRow, Stubborn
+from locktender.base.names import Declared
+from locktender.base.names import never as never_by_label
 from locktender.base.states import EXECUTING_RUNS, RunState, TaskState
 from locktender.kernel import explain, lanes
 from locktender.kernel.entries import QueuedRun, TaskEntry
@@ -25,8 +27,7 @@ from locktender.kernel.gate_names import told_to_stop
 from locktender.kernel.queue_position import Precision
 from locktender.kernel.scheduler import Scheduler
 from locktender.kernel.timeouts import Until, patience
-from locktender.observe.queue_order import line_of
-from locktender.observe.rebuilt import WORKER_GATE, provisioner_note, rebuild, typical
+from locktender.observe.rebuilt import WORKER_GATE, line_of, provisioner_note, rebuild, typical
 from locktender.store.protocol import RunFilter, Store
 
 SAMPLE = 50
@@ -49,7 +50,7 @@ class StubbornStep(msgspec.Struct, frozen=True, omit_defaults=True):
     count: int
     reason: str
     since: int
-    """Of the one that was told first."""
+    """Of the one that was asked first."""
 
     def text(self, now: int, of: int) -> str:
         """`of`: how many of the step run in all."""
@@ -69,7 +70,7 @@ class Why(msgspec.Struct, frozen=True, omit_defaults=True):
     now: int
     reasons: tuple[Reason, ...] = ()
     position: int | None = None
-    """Its place in the order in which queued runs start if nobody else comes: 1 is next.
+    """Its place in the order in which queued runs start if no other run comes: 1 is next.
 
     Whoever is held up at a limit of its own is overtaken, and counted all the same.
     """
@@ -223,14 +224,16 @@ def _stalled_note(scheduler: Scheduler, entries: Iterable[TaskEntry]) -> str:
     who = "Worker" if len(stalled) == 1 else "Workers"
     stalls = "is stalled: its lease has passed, its process lives. It keeps what it holds"
     if len(stalled) > 1:
-        stalls = "are stalled: their leases have passed, their processes live. They keep what they hold"
+        stalls = (
+            "are stalled: their leases have passed, their processes live. They keep what they hold"
+        )
     return f"{who} {', '.join(stalled)} {stalls}."
 
 
 def _reasons(
     scheduler: Scheduler, entry: TaskEntry, usual: Typical, now: int, labels: Declared | None
 ) -> list[Reason]:
-    """What blocks it; where no worker may ever have the labels it needs, never is said in place of not now."""
+    """What blocks it; where no worker may ever have the labels it needs, the reason is never, not now."""
     found = explain.explain_task(scheduler, entry, usual, now)
     needs = entry.spec.needs
     never = never_by_label(needs, labels) if needs else None
@@ -246,7 +249,7 @@ def _reasons(
 
 async def _queued(store: Store, row: RunRow) -> Why:
     scheduler, snapshot = await rebuild(store)
-    # Other flows take other times: they say nothing about this one.
+    # Times of other flows are no estimate for this one.
     alike = RunFilter(states=["succeeded", "failed"], flow=row.flow, limit=SAMPLE)
     recent = await store.runs(alike)
     scheduler.graphs.setdefault(row.graph, Graph(row.flow, ()))
@@ -364,7 +367,7 @@ async def _nobody_leads(store: Store) -> str:
 
 
 async def _turn_note(store: Store) -> str:
-    """Nothing blocks it: it starts with the leader's next cycle, if anybody leads."""
+    """Nothing blocks it: it starts with the leader's next cycle, if there is a leader."""
     if await store.leader() is None:
         return "Nothing blocks it, but no process leads: start an engine on this store."
     return "Nothing blocks it: it starts with the leader's next cycle."

@@ -23,9 +23,7 @@ from locktender.kernel.commit_builder import Cycle
 from locktender.kernel.lifecycle import Defaults
 from locktender.kernel.liveness import LeaseWatch, set_stalled
 from locktender.kernel.scheduler import Scheduler
-from locktender.simulate.model import Model, queued_run
-from locktender.simulate.workers import Behaviour, SimBody, SimWorker, peak_use
-from locktender.store.protocol import Lost
+from locktender.simulate.model import Behaviour, Model, SimBody, SimWorker, peak_use, queued_run
 
 _dump = msgspec.json.Encoder().encode
 LEASE = 10 * SECOND
@@ -68,7 +66,6 @@ class SimWorld:
         return self.steady + self.ahead
 
     def jump_clock(self, by: int) -> None:
-        """The store's clock is set, ahead or back."""
         self.ahead += by
 
     def at(self, delay: int, action: Callable[[], None]) -> None:
@@ -167,8 +164,7 @@ class SimWorld:
         worker = SimWorker(name, local, permits or {"async": 100, "thread": 8, "process": 2}, total)
         worker.proof = "held" if proof else "none"
         self.workers[name] = worker
-        number = len(self.workers)
-        self.model.workers[name] = worker.row(number, labels or {}, self.now, LEASE)
+        self.model.workers[name] = worker.row(len(self.workers), labels or {}, self.now, LEASE)
         self._beat(worker)
         self.poke()
         return worker
@@ -209,7 +205,7 @@ class SimWorld:
         self.at(LEASE + SECOND, self.poke)
 
     def drain_worker(self, name: str) -> None:
-        """SIGTERM, and bodies that outlast the grace: it says what it leaves behind, and is gone."""
+        """SIGTERM, and bodies that outlast the grace: the worker writes its drain list and ends."""
         row = self.model.workers.get(name)
         if row is not None:
             leaves = tuple((body.task, token) for token, body in self.workers[name].running.items())
@@ -312,7 +308,7 @@ class SimWorld:
         self._sweep(scheduler)
 
     def kill_leader(self) -> None:
-        """Its term ends. What its worker had to tell and was not written is written by the worker itself."""
+        """Its term ends. Ends that were to go with its next commit are written by the worker itself."""
         self.scheduler = None
         self._due = None
         ends, self._local_ends = self._local_ends, []
@@ -322,7 +318,7 @@ class SimWorld:
                 self.model.finish(worker, task, token, state, self.now, output, error)
 
     def poke(self) -> None:
-        """Somebody wakes the leader: it looks after the latency of one message."""
+        """Wakes the leader: its cycle runs after the latency of one message."""
         self._wake_at(self.now + self.behaviour.latency)
 
     def _wake_at(self, when: int) -> None:
@@ -336,7 +332,7 @@ class SimWorld:
             return
         self._expire(scheduler)
         self.peak_demand = max(self.peak_demand, scheduler.sweep(self.now).total)
-        # As the coordinator does, at the same instant: what the sweep found is told when it is decided.
+        # As the leader does, at the same instant: what the sweep found is written when it is decided.
         self._wake_at(self.now)
         self.at(SECOND, lambda: self._sweep(scheduler))
 
@@ -347,10 +343,8 @@ class SimWorld:
             for row in self.model.workers.values()
         ]
         judged = self._watch.judge(lives, self.now, self.steady)
-        lost: list[Lost] = []
-        if judged.dead:
-            cycle = builder.next_cycle()
-            lost = self.model.expire(judged.dead, self.now, builder.actor, self.model.term, cycle)
+        cycle = builder.next_cycle() if judged.dead else 0
+        lost = self.model.expire(judged.dead, self.now, builder.actor, self.model.term, cycle)
         for each in lost:
             scheduler.worker_lost(
                 each.worker,

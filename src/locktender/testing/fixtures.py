@@ -93,7 +93,7 @@ def look(client: Client) -> None:
     """Lets a client's engine look around at once, as after a commit of its own."""
     if not client.closed:
         core = client._core  # pyright: ignore[reportPrivateUsage]
-        client._bridge.tell(core.changed)  # pyright: ignore[reportPrivateUsage]
+        client._bridge.run_soon(core.changed)  # pyright: ignore[reportPrivateUsage]
 
 
 class Engines:

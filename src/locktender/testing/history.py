@@ -8,11 +8,9 @@ import threading
 from collections.abc import Coroutine, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-import msgspec
-
 from locktender.base.clock import MILLISECOND
 from locktender.base.events import Event, unpack
-from locktender.base.graph import Graph
+from locktender.base.graph import Graph, read_graph
 from locktender.client.client import Client
 from locktender.observe.checker import RULES, History, Peak, Rejection, Violation, peaks
 from locktender.observe.checker.audit import replay
@@ -28,7 +26,6 @@ SLACK_US = 50 * MILLISECOND
 """How long before its commit a live leader may have read the clock."""
 MOST_SHOWN = 20
 _PAGE = 10_000
-_graph = msgspec.json.Decoder(Graph).decode
 T = TypeVar("T")
 
 
@@ -135,7 +132,7 @@ async def _read_store(store: Store) -> Read:
         if not moved:
             break
     digests = {event.data["graph"] for event in events if "graph" in event.data}
-    graphs = {digest: _graph(await store.graph(digest)) for digest in sorted(digests)}
+    graphs = {digest: read_graph(await store.graph(digest)) for digest in sorted(digests)}
     return Read(events, graphs, states, counts, (await marks(store)).checked)
 
 

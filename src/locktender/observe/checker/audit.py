@@ -9,13 +9,19 @@ from typing import Final, assert_never
 
 from locktender.base.events import Event
 from locktender.observe.checker.admission import ActiveCeiling, HonestRejections
-from locktender.observe.checker.attempts import Attempts, DeadlineRule, MaxStarts
-from locktender.observe.checker.bypass import Bypass
+from locktender.observe.checker.attempts import (
+    Attempts,
+    DeadlineRule,
+    Fencing,
+    MaxStarts,
+    SingleLeader,
+)
 from locktender.observe.checker.dependencies import Dependencies, Sequential
-from locktender.observe.checker.fencing import Fencing, SingleLeader
-from locktender.observe.checker.holding import AllOrNone, Conservation
+from locktender.observe.checker.history import History, Peak, Violation
 from locktender.observe.checker.limits import (
+    AllOrNone,
     CeilingRule,
+    Conservation,
     Permits,
     PoolCeiling,
     Rates,
@@ -23,11 +29,10 @@ from locktender.observe.checker.limits import (
     RunParallelism,
     Window,
 )
-from locktender.observe.checker.reasons import TrueReason
-from locktender.observe.checker.report import History, Peak, Violation
 from locktender.observe.checker.rule import Rule, Watch
 from locktender.observe.checker.state import HistoryCommit, commit_of
 from locktender.observe.checker.state_changes import Keys, LegalEdge, NoLoss, Terminal
+from locktender.observe.checker.waiting import Bypass, TrueReason
 from locktender.observe.checker.world import HistoryState
 
 

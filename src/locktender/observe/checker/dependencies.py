@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from locktender.base.events import Event
 from locktender.base.states import NEW
-from locktender.observe.checker.plan import GraphPlan, NodePlan
+from locktender.observe.checker.history import GraphPlan, NodePlan
 from locktender.observe.checker.rule import Rule, Watch
 from locktender.observe.checker.state import (
     CANCELLED,

@@ -11,7 +11,7 @@ import msgspec
 from locktender.base.events import Event
 from locktender.base.limits import Fair, Limits, PoolRule, Rate, TagRule
 from locktender.base.states import EXECUTING_RUNS, HOLDING, NEW, TERMINAL_RUNS, RunState, TaskState
-from locktender.observe.checker.plan import GraphPlan, NodePlan
+from locktender.observe.checker.history import GraphPlan, NodePlan
 
 
 class Released(NamedTuple):

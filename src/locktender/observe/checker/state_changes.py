@@ -36,11 +36,11 @@ class LegalEdge(Rule):
         self._change(event, f"run {run.id}", run.state, _RUN_CHANGES)
         if event.before == NEW:
             digest = event.data.get("graph")
-            # Without its graph most rules have nothing to say of a run: better to be told.
+            # Without its graph most rules cannot check a run: report that.
             if self.world.plan(digest or "") is None and (
                 digest or event.data.get("kind") != "hold"
             ):
-                self.report(event, f"run {run.id} names graph {digest!r}, which is not at hand.")
+                self.report(event, f"run {run.id} names graph {digest!r}, which was not given.")
 
     def task(self, event: Event, task: CheckedTask) -> None:
         run = task.run
@@ -53,7 +53,7 @@ class LegalEdge(Rule):
         self._change(event, f"task {task.id}", task.state, _TASK_CHANGES, deputy)
 
     def _hands_back_for_the_lost(self, event: Event, task: CheckedTask) -> bool:
-        """What a worker was told to leave behind is handed back for it, once it is gone and not before."""
+        """Tasks in a worker's drain list are handed back for it, once it is gone and not before."""
         if (event.before, event.after) != (TaskState.RUNNING, TaskState.HANDED_BACK):
             return False
         worker = self.world.workers.get(task.worker)

@@ -15,8 +15,7 @@ from typing import Final
 
 from locktender.base.events import Event
 from locktender.base.states import NEW, RunState, TaskState
-from locktender.observe.checker.plan import GraphPlan, plan_of
-from locktender.observe.checker.report import History
+from locktender.observe.checker.history import GraphPlan, History, plan_of
 from locktender.observe.checker.state import (
     ACTIVE,
     EXECUTING,
@@ -35,7 +34,7 @@ from locktender.observe.checker.state import (
 )
 
 DECIDED_AHEAD: Final = 5
-"""Cycles a leader may decide while others are on their way to the store, until it has heard what workers did."""
+"""Cycles a leader may decide while others are on their way to the store, until it has read what workers did."""
 
 
 class HistoryState:

@@ -47,6 +47,8 @@ SETTINGS = {
     "tcp_keepalives_idle": "2",
     "tcp_keepalives_interval": "2",
     "tcp_keepalives_count": "3",
+    # Whatever the server's default: what was answered is on the disk.
+    "synchronous_commit": "on",
 }
 """A connection whose other end is gone ends within 8 s: a worker's proof of life must not outlast it for long.
 The server plans a statement once, maybe while the tables are empty, and keeps the plan while they grow.

@@ -149,7 +149,7 @@ class PostgresStore(Store):
         twin._commits_by = self
         return twin
 
-    async def open(self) -> None:
+    async def open(self, *, migrates: bool = True) -> None:
         if self._state is not None:
             return
         known = KnownStatements(f"{os.getpid()}-{os.urandom(6).hex()}")
@@ -159,7 +159,7 @@ class PostgresStore(Store):
         self._frozen_at = None
         try:
             await state.work.call(lambda tx: opening.check_server(tx, CONNECTIONS), read=True)
-            await state.work.call(opening.migrate)
+            await state.work.call(partial(opening.migrate, migrates=migrates))
             await state.work.call(numbering.keep_order)
             # From here on no foreign commit is missed.
             await state.listener.start()

@@ -18,13 +18,15 @@ from pathlib import Path
 
 from locktender.base.clock import Clock
 from locktender.base.errors import NotFound
+from locktender.store.sqlite.companions import beside, create_folder, open_file
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class Blobs:
-    def __init__(self, folder: Path, clock: Clock) -> None:
-        self._folder = folder
+    def __init__(self, database: Path, clock: Clock) -> None:
+        self._database = database
+        self._folder = beside(database, "-blobs")
         self._clock = clock
 
     def put(self, data: bytes) -> str:
@@ -33,10 +35,11 @@ class Blobs:
         with suppress(FileNotFoundError):
             self._date(path)
             return digest
-        path.parent.mkdir(parents=True, exist_ok=True)
+        create_folder(self._folder, self._database)
+        create_folder(path.parent, self._database)
         draft = path.with_name(f"{digest}.{os.urandom(6).hex()}.draft")
         try:
-            with draft.open("wb") as file:
+            with os.fdopen(open_file(draft, self._database), "wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())

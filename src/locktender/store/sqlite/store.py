@@ -79,6 +79,7 @@ from locktender.store.sqlite import (
     worker_verbs,
 )
 from locktender.store.sqlite.blobs import Blobs
+from locktender.store.sqlite.companions import create_database
 from locktender.store.sqlite.liveness import Liveness
 from locktender.store.sqlite.opening import open_writer
 from locktender.store.sqlite.session import SQL, SqliteSession, connect
@@ -95,20 +96,20 @@ POLL_SECONDS = 0.05
 class _Open:
     """What an open store has: threads, locks, a socket."""
 
-    def __init__(self, path: Path, clock: Clock, busy_timeout_us: int) -> None:
+    def __init__(self, path: Path, clock: Clock, busy_timeout_us: int, migrates: bool) -> None:
         # Waiting for each other is real, whatever clock the store's instants come from.
         real = SystemClock()
-        self.wake = Wakeup(_beside(path, "-wake"), real)
+        self.wake = Wakeup(path, real)
         try:
             self.write_lock = WriteLock(path, real, busy_timeout_us)
         except BaseException:
             self.wake.close()
             raise
-        self.live = Liveness(_beside(path, "-live"))
+        self.live = Liveness(path)
         self.writer = Writer(
             "locktender-writer",
             path,
-            partial(open_writer, path, clock, self.write_lock, busy_timeout_us),
+            partial(open_writer, path, clock, self.write_lock, busy_timeout_us, migrates=migrates),
             self.write_lock,
             self.wake.send,
         )
@@ -129,10 +130,6 @@ class _Open:
         self.live.close()
         self.wake.close()
         self.write_lock.close()
-
-
-def _beside(path: Path, suffix: str) -> Path:
-    return path.with_name(path.name + suffix)
 
 
 def _data_version(session: SqliteSession) -> int:
@@ -157,7 +154,7 @@ class SqliteStore(Store):
         self._clock: Clock = SystemClock() if clock is None else clock
         self._busy_timeout_us = busy_timeout_us
         self._state: _Open | None = None
-        self._blobs = Blobs(_beside(self.path, "-blobs"), self._clock)
+        self._blobs = Blobs(self.path, self._clock)
         self._stale = 0
         self._workers_seen: tuple[str, int] = "", -1
         self._looked_at = 0
@@ -165,7 +162,7 @@ class SqliteStore(Store):
 
     # -- opening
 
-    async def open(self) -> None:
+    async def open(self, *, migrates: bool = True) -> None:
         if self._state is not None:
             return
         try:
@@ -174,8 +171,8 @@ class SqliteStore(Store):
             # Before SQLite sees it: it would leave read-only companions that outlast the fix.
             if self.path.exists() and not os.access(self.path, os.W_OK):
                 raise faults.read_only(self.path)
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            state = _Open(self.path, self._clock, self._busy_timeout_us)
+            create_database(self.path)
+            state = _Open(self.path, self._clock, self._busy_timeout_us, migrates)
         except OSError as error:
             raise faults.translate(error, self.path) from error
         try:

@@ -61,7 +61,9 @@ class TestLeading:
         world.clock.advance(1)
         renewed = await store.elect(Elect("a", LEASE, led.term))
         assert (await other.elect(Elect("b", LEASE, passed=led.expires_at))).term == 0
-        assert (await other.elect(Elect("b", LEASE, passed=renewed.expires_at))).term == led.term + 1
+        assert (
+            await other.elect(Elect("b", LEASE, passed=renewed.expires_at))
+        ).term == led.term + 1
 
     async def test_a_second_is_refused_while_the_lease_lives(self, world: StoreScene) -> None:
         store, other = await world.open(), await world.open()

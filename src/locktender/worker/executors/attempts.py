@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from locktender.base.clock import Clock
 from locktender.base.model import Failure
 from locktender.observe import tracing
-from locktender.worker.executors import bodies, capture, failures
+from locktender.worker.executors import bodies, failures, logs
 from locktender.worker.executors.protocol import Attempt, Done, Outcome, Stopping, StopReason
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class RunningAttempt:
 
 class RunningAttempts:
     def __init__(self, permits: int, clock: Clock, stop: Callable[[int, StopReason], None]) -> None:
-        capture.install()
+        logs.install()
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self.permits = permits
         self._clock = clock

@@ -34,7 +34,7 @@ from locktender.base.clock import SystemClock
 from locktender.base.model import Failure
 from locktender.base.names import did_you_mean
 from locktender.observe import tracing
-from locktender.worker.executors import capture, child_cleanup, failures, log_lines, workdirs
+from locktender.worker.executors import child_cleanup, failures, logs, workdirs
 from locktender.worker.executors.bodies import perform
 from locktender.worker.executors.child_protocol import (
     READY,
@@ -122,7 +122,7 @@ def serve(line: socket.socket) -> None:
     """Work until the worker closes the socket."""
     frames = Frames()
     reporter = ChildReporter(line)
-    capture.install()
+    logs.install()
     hello: Hello | None = None
     while data := line.recv(1 << 18):
         for body in frames.feed(data):
@@ -138,17 +138,17 @@ def prepare(hello: Hello) -> None:
     sys.path[:] = hello.sys_path
     if hello.log_level:
         logging.getLogger().setLevel(hello.log_level)
-        logging.getLogger(capture.STEP_LOGGER).setLevel(hello.step_level)
+        logging.getLogger(logs.STEP_LOGGER).setLevel(hello.step_level)
     for source in hello.sources:
         # An import that fails is reported with the attempt that needs it, where a user sees it.
         with suppress(BaseException):
             load(source)
     # What a source sets up may switch off every logger that is there: ours is not its to silence.
-    logging.getLogger(capture.STEP_LOGGER).disabled = False
+    logging.getLogger(logs.STEP_LOGGER).disabled = False
     if hello.prints:
-        log_lines.print_all(hello.log_level)
+        logs.print_all(hello.log_level)
     if hello.own_level:
-        log_lines.print_own(hello.own_level)
+        logs.print_own(hello.own_level)
 
 
 def run(work: Work, hello: Hello, reporter: ChildReporter) -> Report:

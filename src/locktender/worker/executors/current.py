@@ -13,7 +13,7 @@ from typing import Literal, overload
 
 from locktender.base.clock import SECOND, SystemClock
 from locktender.base.errors import LocktenderError
-from locktender.worker.executors.capture import StepLog
+from locktender.worker.executors.logs import StepLog
 from locktender.worker.executors.protocol import CURRENT, Attempt, StopReason
 from locktender.worker.reports import progress_of
 

@@ -11,7 +11,7 @@ from types import TracebackType
 from locktender.base.durations import spoken
 from locktender.base.model import Failure
 from locktender.base.secrets import MissingSecret
-from locktender.flows.signals import Fatal, Retry
+from locktender.flows.steps import Fatal, Retry
 from locktender.worker.executors.protocol import CURRENT
 
 MAX_TRACEBACK = 16_000

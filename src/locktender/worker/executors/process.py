@@ -23,7 +23,6 @@ from locktender.base.model import Failure
 from locktender.observe import tracing
 from locktender.worker.executors import failures, workdirs
 from locktender.worker.executors.attempts import BaseExecutor, RunningAttempt
-from locktender.worker.executors.capture import STEP_LOGGER, CapturedLines
 from locktender.worker.executors.child_protocol import (
     READY,
     Hello,
@@ -34,7 +33,7 @@ from locktender.worker.executors.child_protocol import (
 )
 from locktender.worker.executors.children import UNREADABLE, Child
 from locktender.worker.executors.guard import ChildGuard, end_marked
-from locktender.worker.executors.log_lines import prints_all, prints_own
+from locktender.worker.executors.logs import STEP_LOGGER, CapturedLines, prints_all, prints_own
 from locktender.worker.executors.protocol import (
     MAX_RESULT_BYTES,
     Attempt,
