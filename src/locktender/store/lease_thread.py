@@ -228,6 +228,12 @@ class LeaseThread:
                 await self._renew(lease)
         except (StoreError, TimeoutError) as error:
             log.warning("failed to renew %s: %s", lease.name, str(error) or "timed out")
+        if lease.over and held_up and not left_us:
+            log.error(
+                "%s was lost while this process was held up: its work and the next attempts at it may have run"
+                " at the same time until now",
+                lease.name,
+            )
         if lease.over or self._clock.monotonic() < lease.stop_at_us:
             return
         if held_up or not self._held_up(sent_us, limit_us):

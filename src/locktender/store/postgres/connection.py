@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 import asyncpg
 
 from locktender.base.errors import StoreError
+from locktender.store.forking import close_in_children
 from locktender.store.postgres import faults
 from locktender.store.postgres.composed_sql import Dialect
 from locktender.store.postgres.options import Options
@@ -63,12 +64,17 @@ class _KeptAlive(asyncpg.Connection):  # pyright: ignore[reportMissingTypeArgume
 
     def __init__(self, protocol: Any, transport: asyncio.Transport, *args: Any) -> None:
         super().__init__(protocol, transport, *args)
-        found = transport.get_extra_info("socket")
+        found = self._found = transport.get_extra_info("socket")
+        close_in_children(self)
         if found is not None and found.family in (socket.AF_INET, socket.AF_INET6):
             found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for name, value in _KEEPALIVE.items():
                 if (option := getattr(socket, name, None)) is not None:
                     found.setsockopt(socket.IPPROTO_TCP, option, value)
+
+    def descriptors(self) -> list[int]:
+        """A copy in a forked child would prove the life of a parent that is dead."""
+        return [] if self._found is None or self._found.fileno() < 0 else [self._found.fileno()]
 
 
 async def connect(options: Options, dsn: str | None = None) -> asyncpg.Connection[Any]:

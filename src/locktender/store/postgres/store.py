@@ -35,6 +35,7 @@ from locktender.base.model import (
     WorkerRow,
 )
 from locktender.store.decode import encode
+from locktender.store.forking import check_process
 from locktender.store.postgres import (
     client_verbs,
     commits,
@@ -111,6 +112,7 @@ class _Open:
         self.desk = SubmitBatcher(self.write)
         self.listener = listener
         self.lag = Lag(listener.notice)
+        self.pid: int = os.getpid()
 
     async def stop(self) -> None:
         await self.listener.stop()
@@ -173,7 +175,7 @@ class PostgresStore(Store):
 
     async def close(self) -> None:
         state, self._state = self._state, None
-        if state is not None:
+        if state is not None and state.pid == os.getpid():
             await state.stop()
 
     async def now(self) -> int:
@@ -202,6 +204,7 @@ class PostgresStore(Store):
     def _opened(self) -> _Open:
         if self._state is None:
             raise StoreError("the store is not open.", hint="Call open() first.")
+        check_process(self._state.pid)
         return self._state
 
     async def _lead(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> T:

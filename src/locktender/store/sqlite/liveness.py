@@ -45,6 +45,9 @@ class Liveness:
             if (fd := self._acquire(self._file(owner))) is not None:
                 self._held[owner] = fd
 
+    def descriptors(self) -> list[int]:
+        return list(self._held.values())
+
     def fd(self, owner: str) -> int | None:
         """For children that do the owner's work: whoever inherits it keeps the owner alive."""
         return self._held.get(owner)

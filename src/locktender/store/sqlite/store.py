@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -32,6 +32,7 @@ from locktender.base.model import (
     WorkerLife,
     WorkerRow,
 )
+from locktender.store.forking import check_process, close_in_children
 from locktender.store.protocol import (
     Accept,
     Beat,
@@ -117,6 +118,13 @@ class _Open:
         self.work = Reader("locktender-reader", path, read)
         self.look = Reader("locktender-looker", path, read)
         self.data_version = 0
+        self.pid: int = os.getpid()
+        close_in_children(self)
+
+    def descriptors(self) -> Iterator[int]:
+        """Of locks and of the socket: what a forked child must not keep."""
+        for each in (self.wake, self.write_lock, self.live):
+            yield from each.descriptors()
 
     async def start(self) -> None:
         await self.writer.open()
@@ -189,7 +197,7 @@ class SqliteStore(Store):
 
     async def close(self) -> None:
         state, self._state = self._state, None
-        if state is not None:
+        if state is not None and state.pid == os.getpid():
             await state.stop()
 
     async def now(self) -> int:
@@ -203,6 +211,7 @@ class SqliteStore(Store):
     def _opened(self) -> _Open:
         if self._state is None:
             raise StoreError("the store is not open.", hint="Call open() first.")
+        check_process(self._state.pid)
         return self._state
 
     async def _write(self, verb: Callable[[SqliteSession], T]) -> T:
