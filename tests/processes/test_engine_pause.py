@@ -54,7 +54,7 @@ def test_b12_a_paused_worker_wakes_up_without_its_tasks(
     make_engine: Engines, overlap: Overlap, tmp_path: Path
 ):
     latch = tmp_path / "latch"
-    engine = make_engine()
+    engine = make_engine(stall_grace="1s")
     # A child of this one has to end by itself: its lease passes while the test looks on.
     short = {"worker_lease": "4s", "heartbeat": "500ms"}
     paused = make_engine.process(STEPS_FILE, worker_labels=APART, **short).ready()

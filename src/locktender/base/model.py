@@ -131,7 +131,7 @@ class WorkerRow(msgspec.Struct, frozen=True):
     pressed: dict[str, float] = {}
     """What presses it, and above what: `memory` (a share, 0 to 1), `latency` (seconds)."""
     free: int = 0
-    """How many tasks it would have taken at the moment of the beat: for people."""
+    """Permits that were not in use at the moment of the beat, over all executors; −1: there is no bound."""
     labels: dict[str, str] = {}
     steps: dict[str, str] | None = None
     """Step → signature. None: any step (tests, simulator)."""

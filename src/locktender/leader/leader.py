@@ -252,9 +252,9 @@ class Leader:
 
     async def _now(self, scheduler: Scheduler) -> int:
         """The store's time. If that clock was set, what is to come is moved by as much."""
-        before = self._clock.monotonic()
+        before = self._store.steady()
         now = await self._store.now()
-        jump = self._clock_watch.saw(now, before, self._clock.monotonic())
+        jump = self._clock_watch.saw(now, before, self._store.steady())
         if jump:
             log.warning("the store's clock jumped by %+.1f s", jump / SECOND)
             clock_jump.move_instants(scheduler, jump)

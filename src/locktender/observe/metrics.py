@@ -57,6 +57,8 @@ class Metrics:
         self.offers: dict[str, int] = {"accepted": 0, "declined": 0, "withdrawn": 0}
         # of the worker
         self.claims: int = 0
+        self.claim_size: int = 0
+        """How many tasks it would take now."""
         self.tasks_ended: dict[str, int] = {}
         self.tasks: dict[str, Durations] = {}
         self.loop_blocked: dict[str, int] = {}

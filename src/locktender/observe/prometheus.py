@@ -118,7 +118,7 @@ def _of_worker(metrics: Metrics, row: WorkerRow) -> Iterator[Metric]:
     yield Gauge(
         "locktender_worker_claim_size",
         "Tasks it would take now, under the pressure it feels.",
-        row.free,
+        metrics.claim_size,
     )
     yield _counter("locktender_worker_claims", "Writes that accepted offers.", metrics.claims)
     # Neither is ever 0 where it is measured; where it is not measured, the line is left out.

@@ -188,6 +188,9 @@ class PostgresStore(Store):
             return self._sync((await self._read(lambda tx: tx.row("now")))[0])
         return told + since
 
+    def steady(self) -> int:
+        return (self._clock or self._boot).monotonic()
+
     def _sync(self, now: int) -> int:
         self._synced = now, self._boot.monotonic()
         return now

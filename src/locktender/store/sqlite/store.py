@@ -203,6 +203,9 @@ class SqliteStore(Store):
     async def now(self) -> int:
         return self._clock.now()
 
+    def steady(self) -> int:
+        return self._clock.monotonic()
+
     def live_fd(self, owner: str) -> int | None:
         """The lock that says `owner` is alive, for children that do its work to inherit."""
         return self._opened.live.fd(owner)
