@@ -312,8 +312,10 @@ async def test_f5_no_cancellation_follows_a_lost_lease(url: Path):
         with pytest.raises(LeaseLost):  # noqa: PT012
             async with engine.slots("db") as held:
                 # Others have them by now: its release finds out.
-                [row] = await engine.runs.get(held.run_id).tasks()
                 store = engine._core.store  # pyright: ignore[reportPrivateUsage]
+                run = await store.run(held.run_id)
+                assert run is not None
+                [row] = await store.tasks(run.seq)
                 await store.finish(Finish("hold", [End(row.id, row.token, "cancelled")]))
         assert task.cancelling() == 0
         for _ in range(3):
