@@ -20,11 +20,11 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 import psutil
+from tests.support.cluster import Cluster, ClusterNode
 
 from bench.report import Figure
 from locktender import flow, step
 from locktender.testing import eventually
-from locktender.testing.cluster import Cluster, ClusterNode
 from locktender.testing.overlap import Overlap
 from locktender.testing.postgres_server import connected, copy_of, server, template
 

@@ -21,9 +21,15 @@ from locktender import (
     RunCancelled,
     WaitTimeout,
     connect,
+    connect_async,
     embedded,
     embedded_async,
 )
+from locktender.base.changes import End
+from locktender.store.protocol import Finish
+from locktender.testing import Overlap
+
+pytest_plugins = ["locktender.testing.plugin"]
 
 
 def test_slots_are_held_in_the_block_and_given_back_after_it(engine: Client):
@@ -258,3 +264,59 @@ def _comes_true(condition, seconds: float = 60.0) -> bool:
             return False
         time.sleep(0.005)
     return True
+
+
+def test_f5_a_body_that_blocks_its_loop_longer_than_its_lease_keeps_its_slots(
+    engine: Client, url: Path, overlap: Overlap
+):
+    """One holder at a limit of 1: its lease is renewed by a thread, whatever its loop does."""
+    engine.pools.set("db", limit=1)
+    began = threading.Event()
+
+    async def hold(*, block: bool) -> None:
+        async with connect_async(url) as client, client.slots("db", lease="1s") as held:
+            with overlap.body("db"):
+                began.set()
+                if block:
+                    time.sleep(2.5)  # noqa: ASYNC251 — this is the block: two leases and a half
+            held.check()
+
+    threads = [
+        threading.Thread(target=lambda block=block: asyncio.run(hold(block=block)), daemon=True)
+        for block in (True, False)
+    ]
+    threads[0].start()
+    assert began.wait(60)
+    threads[1].start()
+    for thread in threads:
+        thread.join(120)
+    assert overlap.count("db") == 2
+    assert overlap.peak("db") == 1
+
+
+async def test_f5_no_cancellation_follows_a_lost_lease(url: Path):
+    """The body ends in the moment in which its slots are lost: nothing is left to be raised later."""
+    async with embedded_async(url) as engine:
+        await engine.pools.set("db", limit=1)
+        task = asyncio.current_task()
+        assert task is not None
+        slots = engine.slots("db")
+        with pytest.raises(LeaseLost):  # noqa: PT012
+            async with slots:
+                hold = slots._hold  # pyright: ignore[reportPrivateUsage]
+                assert hold is not None
+                hold.lose("as the test wants")  # the cancellation is pending, and the body is over
+        assert task.cancelling() == 0
+        for _ in range(3):
+            await asyncio.sleep(0)
+        with pytest.raises(LeaseLost):  # noqa: PT012
+            async with engine.slots("db") as held:
+                # Others have them by now: its release finds out.
+                store = engine._core.store  # pyright: ignore[reportPrivateUsage]
+                run = await store.run(held.run_id)
+                assert run is not None
+                [row] = await store.tasks(run.seq)
+                await store.finish(Finish("hold", [End(row.id, row.token, "cancelled")]))
+        assert task.cancelling() == 0
+        for _ in range(3):
+            await asyncio.sleep(0)

@@ -34,7 +34,7 @@ class Failing(SqliteStore):
     ("answer", "why"),
     [
         (StoreError("disk full"), "could not be renewed in time"),
-        (Beaten(0, 0), "lease had passed"),
+        (Beaten(0, 0), "declared lost"),
     ],
 )
 async def test_a_hold_is_lost_before_its_lease_ends(tmp_path: Path, answer, why: str):

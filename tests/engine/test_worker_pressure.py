@@ -8,6 +8,8 @@ import pytest
 
 from locktender.base.clock import MILLISECOND, SECOND
 from locktender.base.config import Settings
+from locktender.engine import Engine
+from locktender.store.sqlite.store import SqliteStore
 from locktender.worker.pressure import (
     LOG_EVERY_US,
     PUBLISH_EVERY_US,
@@ -301,3 +303,21 @@ def test_d6_pressure_that_comes_and_goes_does_not_flood_the_log(
         felt.ask(READ_EVERY_US)
 
     assert 2 <= len(caplog.records) <= 1 + 200 * READ_EVERY_US // LOG_EVERY_US
+
+
+async def test_the_first_row_of_a_worker_has_true_figures(tmp_path: Path):
+    """Permits that are free, not the size of its claim; and the memory in use."""
+    store = SqliteStore(tmp_path / "locktender.db")
+    await store.open()
+    settings = Settings(
+        work_dir=str(tmp_path / "work"), async_permits=70, thread_permits=8, process_permits=2
+    )
+    engine = Engine(store, settings, lead=False)
+    await engine.start()
+    try:
+        [row] = await store.workers()
+        assert (row.free, row.claim) == (80, 50)
+        assert row.memory > 0
+    finally:
+        await engine.stop(0)
+        await store.close()

@@ -30,7 +30,7 @@ def eventful(seed: int) -> SimWorld:
         if remote:
             name = draw.choice(remote)
             row = made.model.workers[name]
-            made.model.workers[name] = msgspec.structs.replace(row, lease_until=made.now - 1)
+            made.model.workers[name] = msgspec.structs.replace(row, lease_until=0)
             made.add_worker(f"{name}-again", made.workers[name].permits)
 
     made.plan(draw.randrange(3 * SECOND), lose_lease)

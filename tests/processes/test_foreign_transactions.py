@@ -13,12 +13,12 @@ from typing import Any
 import asyncpg
 import msgspec
 import pytest
+from tests.support.cluster import Cluster
 from tests.support.database import Database, own_database
 from tests.support.failover import QUICK, STEPS_FILE, patiently, query, result, steps
 
 from locktender.client.bridge import Bridge
 from locktender.testing import Overlap, eventually
-from locktender.testing.cluster import Cluster
 from locktender.testing.postgres_server import copy_of
 
 pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]

@@ -42,7 +42,7 @@ def test_b12_a_paused_worker_wakes_up_without_its_tasks(
     """Its bodies overlap with their successors for as long as it takes to notice; that is reported."""
     latch = tmp_path / "latch"
     client = cluster.client()
-    cluster.server().ready()
+    cluster.server(stall_grace="1s").ready()
     labels = {"where": "apart"}
     paused = cluster.worker(STEPS_FILE, labels=labels, **PAUSED).ready()
     run = client.submit(steps.apart, str(latch))

@@ -13,9 +13,16 @@ from locktender.base.errors import LocktenderError, NotLeader
 from locktender.store.postgres import PostgresStore
 from locktender.store.postgres.recovery import fence
 from locktender.store.postgres.session import PostgresSession
-from locktender.store.protocol import BEGINNING, Accept, Elect, EventFilter, Expire, Gather
+from locktender.store.protocol import BEGINNING, Accept, Elect, EventFilter, Gather
 from locktender.testing.conformance.recovering import legal
-from locktender.testing.conformance.world import SceneLeader, history, join, offered, submitted
+from locktender.testing.conformance.world import (
+    SceneLeader,
+    expire_passed,
+    history,
+    join,
+    offered,
+    submitted,
+)
 from locktender.testing.postgres_server import connected
 
 pytest_plugins = ["locktender.testing.postgres"]
@@ -140,7 +147,7 @@ async def test_an_acceptance_beside_a_loss_stands_before_it(
 
         async def expire(leader: SceneLeader = leader) -> None:
             end = time.monotonic() + 60
-            while not await store.expire(Expire(leader.term, 1, leader.actor)):
+            while not await expire_passed(store, leader.term, leader.actor):
                 assert time.monotonic() < end
                 await asyncio.sleep(0.002)
 

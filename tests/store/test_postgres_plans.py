@@ -30,7 +30,6 @@ from locktender.store.protocol import (
     BEGINNING,
     Accept,
     EventFilter,
-    Expire,
     Finish,
     Gather,
     Heads,
@@ -40,7 +39,14 @@ from locktender.store.protocol import (
     Withdraw,
 )
 from locktender.testing.conformance.committing import saved
-from locktender.testing.conformance.world import SceneLeader, join, new_run, submit, submitted
+from locktender.testing.conformance.world import (
+    SceneLeader,
+    expire_passed,
+    join,
+    new_run,
+    submit,
+    submitted,
+)
 from locktender.testing.postgres_server import connected
 
 pytest_plugins = ["locktender.testing.postgres"]
@@ -115,7 +121,7 @@ async def everything(store: PostgresStore) -> None:
     await store.overdue(100)
     await store.recut(Recut(leader.term, 29_000, batch=100))
     await store.tidy(Tidy(leader.term, batch=100))
-    await store.expire(Expire(leader.term, 9, leader.actor))
+    await expire_passed(store, leader.term, leader.actor, 9)
     await store.retry([runs[0].id])
     await store.run(plain.id)
     await store.runs(RunFilter(limit=10))

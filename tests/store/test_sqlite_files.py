@@ -17,12 +17,13 @@ import pytest
 
 from locktender.base.clock import SystemClock
 from locktender.base.errors import InvalidInput, StoreBusy, StoreError
-from locktender.store.protocol import Expire, RunFilter
+from locktender.store.protocol import RunFilter
 from locktender.store.sqlite import SqliteStore
 from locktender.store.sqlite.session import SqliteSession
 from locktender.store.sqlite.write_lock import WriteLock
 from locktender.testing.conformance.world import (
     SceneLeader,
+    expire_passed,
     join,
     new_run,
     set_ceiling,
@@ -292,7 +293,7 @@ async def test_companions_that_were_deleted_stop_nobody(path: Path) -> None:
     assert (await submitted(store)).outcome == "created"
     led = await SceneLeader.stand(store)
     await join(store)
-    assert await store.expire(Expire(led.term, 1, led.actor)) == []
+    assert await expire_passed(store, led.term, led.actor) == []
     assert (await submitted(store)).outcome == "created"
     await store.close()
 

@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 
 from locktender.base.clock import SECOND
-from locktender.store.protocol import Elect, Expire, RunFilter, Store
+from locktender.store.protocol import Elect, RunFilter, Store
 from locktender.store.sqlite import SqliteStore
 from locktender.store.sqlite import store as stores
 from locktender.testing.conformance import SceneLeader, new_run
-from locktender.testing.conformance.world import join, set_ceiling, submit, submitted
+from locktender.testing.conformance.world import expire_passed, join, set_ceiling, submit, submitted
 
 CHILD = Path(__file__).parents[1] / "support" / "sqlite_child.py"
 
@@ -192,7 +192,7 @@ async def test_a_crash_is_noticed_long_before_the_lease_ends(
         await other.kill()
         taken = await takes_over(store, "me")
         assert taken == term + 1
-        [lost] = await store.expire(Expire(taken, 1, "leader:me"))
+        [lost] = await expire_passed(store, taken, "leader:me")
         assert (lost.worker, lost.reason) == ("other/1", "process died")
     locks = sorted(lock.name for lock in path.with_name(path.name + "-live").iterdir())
     assert locks == ["me.lock"]
@@ -209,7 +209,7 @@ async def test_a_living_process_is_not_taken_for_dead(path: Path, store: SqliteS
 async def test_own_locks_are_not_taken_for_free(store: SqliteStore) -> None:
     led = await SceneLeader.stand(store, "me")
     await join(store, "me")
-    assert await store.expire(Expire(led.term, 1, led.actor)) == []
+    assert await expire_passed(store, led.term, led.actor) == []
 
 
 async def test_a_worker_counts_as_alive_while_its_children_live(
@@ -220,11 +220,11 @@ async def test_a_worker_counts_as_alive_while_its_children_live(
         orphan = (await worker.hear())["child"]
         await worker.kill()
         try:
-            assert await store.expire(Expire(led.term, 1, led.actor)) == []
+            assert await expire_passed(store, led.term, led.actor) == []
         finally:
             os.kill(orphan, signal.SIGKILL)
         end = time.monotonic() + 60
-        while not (lost := await store.expire(Expire(led.term, 1, led.actor))):
+        while not (lost := await expire_passed(store, led.term, led.actor)):
             assert time.monotonic() < end
             await asyncio.sleep(0.005)
         assert lost[0].reason == "process died"
@@ -236,7 +236,7 @@ async def test_a_missing_lock_means_unknown(path: Path, store: SqliteStore) -> N
         await other.hear()
         (path.with_name(path.name + "-live") / "other.lock").unlink()
         await other.kill()
-        assert await store.expire(Expire(led.term, 1, led.actor)) == []
+        assert await expire_passed(store, led.term, led.actor) == []
 
 
 async def test_processes_that_open_a_new_file_together(path: Path) -> None:

@@ -118,6 +118,7 @@ class Cluster:
         spawn: Path | None = None,
         provisioner: str | None = None,
         max_workers: int = 1,
+        program: tuple[str, ...] = ("-m", "locktender"),
         **settings: object,
     ) -> ClusterNode:
         """A server on a port of its own choice (`said["port"]`).
@@ -130,7 +131,7 @@ class Cluster:
             command += ["--spawn", str(spawn), "--max-workers", str(max_workers)]
         if provisioner is not None:
             command += ["--provisioner", provisioner, "--max-workers", str(max_workers)]
-        return self._start(command, settings)
+        return self._start(command, settings, program=program)
 
     def worker(
         self,

@@ -172,7 +172,7 @@ def runs_at_once(world: SimWorld) -> int:
     moments: list[tuple[int, int, int]] = []
     for body in world.bodies:
         run = run_of(body.task)
-        moments += [(body.start, 1, run), (body.end or world.now, -1, run)]
+        moments += [(body.start, 1, run), (body.end or world.steady, -1, run)]
     busy: dict[int, int] = {}
     peak = 0
     for _, change, run in sorted(moments):

@@ -146,6 +146,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     heartbeat_us: int = microseconds("2s")
     leader_lease_us: int = microseconds("5s")
     leader_renew_us: int = microseconds("1s")
+    stall_grace_us: int = microseconds("5m")
+    """How long a worker whose lease has passed keeps its tasks while its process is known to live."""
     offer_ttl_us: int = microseconds("2s")
     poll_us: int = microseconds("1s")
 

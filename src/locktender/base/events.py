@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-Subject = Literal["run", "task", "limit", "worker", "leader", "wait", "audit", "request"]
+Subject = Literal["run", "task", "limit", "worker", "leader", "wait", "clock", "audit", "request"]
 """What changed. `wait` is no change of state: a task was found blocked, with the reason (StepSlotWaiting).
 `audit` is about the history itself: it was checked, or a part of it was pruned."""
 

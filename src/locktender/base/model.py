@@ -135,7 +135,7 @@ class WorkerRow(msgspec.Struct, frozen=True):
     pressed: dict[str, float] = {}
     """What presses it, and above what: `memory` (a share, 0 to 1), `latency` (seconds)."""
     free: int = 0
-    """How many tasks it would have taken at the moment of the beat: for people."""
+    """Permits that were not in use at the moment of the beat, over all executors; −1: there is no bound."""
     labels: dict[str, str] = {}
     steps: dict[str, str] | None = None
     """Step → signature. None: any step (tests, simulator)."""
@@ -161,6 +161,28 @@ class WorkerRow(msgspec.Struct, frozen=True):
     """The list is too long: all attempts it has."""
     since: int = 0
     lease_until: int = 0
+
+
+Proof = Literal["held", "gone", "none"]
+"""What is known of a worker's process without its help: it lives, it is dead, or nothing."""
+
+
+class WorkerLife(NamedTuple):
+    """What the store knows of a worker's life."""
+
+    worker: str
+    lease_until: int
+    """In the store's time; changes with every renewal. 0: the worker ended its lease itself."""
+    lease_us: int
+    proof: Proof
+
+
+class DeadWorker(NamedTuple):
+    """A worker to be declared lost, unless it has renewed its lease since `lease_until` was read."""
+
+    worker: str
+    lease_until: int
+    reason: str
 
 
 RequestKind = Literal["cancel", "reprioritise", "drain"]

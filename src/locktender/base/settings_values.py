@@ -344,6 +344,7 @@ def _keys() -> dict[str, Key]:
         *(Key(name, f"{name}_us", _duration(name)) for name in elastic),
         *(Key(name, f"{name}_us", _or_none(_duration(name))) for name in off),
         Key("grace", "grace_us", _duration("grace", 0)),
+        Key("stall_grace", "stall_grace_us", _duration("stall_grace", 0)),
         Key("loop_lag", "loop_lag_us", _duration("loop_lag")),
         Key("age_boost", "age_boost_us", _age_boost, limit=True),
         Key("queue_timeout", "queue_timeout_us", _or_none(_duration("queue_timeout")), limit=True),

@@ -42,7 +42,7 @@ def list_(shell: Context) -> None:
             escape(worker.id),
             _state(worker),
             str(worker.in_flight),
-            str(worker.free),
+            _count(worker.free),
             _share(worker.memory),
             *([tags(worker.labels)] if labelled else []),
             ago(worker.since, since),
@@ -97,7 +97,7 @@ def _facts(worker: WorkerInfo) -> list[tuple[str, str]]:
         ("lease ends", ago(worker.lease_until, since)),
         ("tasks", str(worker.in_flight)),
         *stubborn,
-        ("free", f"{worker.free}{held_back}"),
+        ("free", f"{_count(worker.free)}{held_back}"),
         *([("held back by", escape(why))] if why else []),
         ("claim", "no bound" if worker.claim < 0 else f"up to {worker.claim} until its next beat"),
         ("permits", _permits(worker)),
@@ -111,14 +111,20 @@ def _facts(worker: WorkerInfo) -> list[tuple[str, str]]:
 
 
 def _state(worker: WorkerInfo) -> str:
+    if worker.stalled:
+        return "[red]stalled[/]"
     if not worker.alive:
         return "[red]lost[/]"
     return "[magenta]draining[/]" if worker.draining else "[green]alive[/]"
 
 
+def _count(number: int) -> str:
+    return "∞" if number < 0 else str(number)
+
+
 def _permits(worker: WorkerInfo) -> str:
     several = {**worker.permits, "total": worker.total_permits}
-    return ", ".join(f"{kind} {'∞' if n < 0 else n}" for kind, n in several.items())
+    return ", ".join(f"{kind} {_count(n)}" for kind, n in several.items())
 
 
 def _share(of_one: float) -> str:

@@ -65,6 +65,7 @@ def _settings(
     heartbeat: Duration | None = None,
     leader_lease: Duration | None = None,
     leader_renew: Duration | None = None,
+    stall_grace: Duration | None = None,
     offer_ttl: Duration | None = None,
     poll: Duration | None = None,
     provision_interval: Duration | None = None,
@@ -128,6 +129,7 @@ def embedded(
     loop_lag             100ms  a step that blocks the loop for longer is named in the log
     idle_exit, max_lifetime, max_tasks   none   when a worker ends itself
     exit_when_stuck      False  end the process if a thread outlives the worker's lease
+    stall_grace          5m     how long a worker that lives and does not renew its lease keeps its tasks
     worker_lease 10s, heartbeat 2s, leader_lease 5s, leader_renew 1s, offer_ttl 2s, poll 1s
     provision_interval 5s, provision_cooldown 10s, start_timeout 60s, provisioned_idle_exit 60s
 

@@ -66,6 +66,7 @@ class SlotWorker(Lease):
         self._store = store
         self._clock = clock
         self._leases = leases
+        self._joined = False
         self._mark = -1
         self._expected: dict[str, asyncio.Future[Hold]] = {}
         self._held: dict[int, Hold] = {}
@@ -152,8 +153,9 @@ class SlotWorker(Lease):
     # -- the lease ---------------------------------------------------------------------------------
 
     async def renew(self, store: Store) -> str | None:
-        renewed = await store.beat(Beat(self._row(), self.lease_us))
-        return None if renewed.lease_until else "its lease had passed"
+        renewed = await store.beat(Beat(self._row(), self.lease_us, renews=self._joined))
+        self._joined = True
+        return None if renewed.lease_until else "it was declared lost"
 
     async def leave(self, store: Store) -> None:
         await store.leave(self.id)

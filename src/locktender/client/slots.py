@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from contextlib import suppress
 from types import TracebackType
 
 from locktender.base import graph_check
@@ -82,6 +83,7 @@ class AsyncSlots:
         self._hold: Hold | None = None
         self._held: HeldSlots | None = None
         self._cancelled: asyncio.Task[object] | None = None
+        self._left = False
 
     async def acquire(self) -> HeldSlots:
         """Waits for the slots. Raises `WaitTimeout` when `timeout` passes first; nothing is held then."""
@@ -134,11 +136,17 @@ class AsyncSlots:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._left = True
+        task = self._cancelled
+        if task is not None and not isinstance(error, asyncio.CancelledError):
+            # The body ended before its cancellation arrived. It is received here: `uncancel` would leave it
+            # pending before Python 3.13, and raise it at a later await of the caller's.
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0)
         await self.release()
         held = self._held
         if held is None or not held.lost.is_set():
             return
-        task = self._cancelled
         ours = (
             task is not None and task.uncancel() == 0 and isinstance(error, asyncio.CancelledError)
         )
@@ -146,8 +154,10 @@ class AsyncSlots:
             raise held.error() from None
 
     def _interrupt(self, task: asyncio.Task[object]) -> None:
-        self._cancelled = task
-        task.cancel("slots lost")
+        # Not once the body has ended: a release that comes too late finds out that the slots are lost, too.
+        if not self._left:
+            self._cancelled = task
+            task.cancel("slots lost")
 
     def _graph(self, worker: SlotWorker) -> Graph:
         name, _, key = self._pool.removesuffix("]").partition("[")

@@ -263,6 +263,8 @@ class WorkerInfo:
     draining: bool
     alive: bool
     """Whether its lease lasts."""
+    stalled: bool
+    """Its lease has passed and it was not declared lost: it gets no tasks, and keeps those it has."""
     since: datetime
     lease_until: datetime
     steps: Mapping[str, str]
@@ -294,6 +296,7 @@ class WorkerInfo:
             provision=row.provision,
             draining=row.draining,
             alive=alive,
+            stalled=0 < row.lease_until < now,
             since=instant(row.since),
             lease_until=instant(row.lease_until),
             steps=row.steps or {},

@@ -55,6 +55,8 @@ class Holder(msgspec.Struct, frozen=True, omit_defaults=True):
     told: str = ""
     """Why it was told to stop, where it was and still runs: `timeout`, `cancel` …"""
     told_at: int = 0
+    stalled: bool = False
+    """The lease of its worker has passed, and the process lives: the slots stay taken."""
 
 
 class Reason(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -226,7 +228,11 @@ def _full(
     ]
     tasks.sort(key=lambda task: task.started_at or task.scheduled_at)
     stubborn = stubborn_by_token(scheduler.ledger.workers.by_id.values())
-    holders = [_holder(task, gate, stubborn.get(task.token)) for task in tasks]
+    stalled = {each.id for each in scheduler.ledger.workers.by_id.values() if each.stalled_since}
+    holders = [
+        _holder(task, gate, stubborn.get(task.token), stalled=task.worker in stalled)
+        for task in tasks
+    ]
     dead = [
         Holder(_run_id(scheduler, run_of(task)), task, "", slots, until, worker, dead=True)
         for (task, _, pool), (slots, until, worker) in scheduler.ledger.lingering.items()
@@ -250,7 +256,7 @@ def _full(
     )
 
 
-def _holder(task: TaskEntry, gate: Gate, stubborn: Stubborn | None) -> Holder:
+def _holder(task: TaskEntry, gate: Gate, stubborn: Stubborn | None, *, stalled: bool) -> Holder:
     return Holder(
         task.run.row.id,
         task.id,
@@ -260,6 +266,7 @@ def _holder(task: TaskEntry, gate: Gate, stubborn: Stubborn | None) -> Holder:
         task.worker or "",
         told="" if stubborn is None else stubborn.reason,
         told_at=0 if stubborn is None else stubborn.since,
+        stalled=stalled,
     )
 
 

@@ -132,6 +132,9 @@ def _has(kind: NoRoom, group: Sequence[Worker], executor: str) -> str:
     has, be, its = ("has", "is", "its") if one else ("have", "are", "their")
     first = group[0].row
     match kind:
+        case "stalled":
+            stalls = "stalls" if one else "stall"
+            return f"{stalls}: {its} lease has passed, {its} process lives and does not answer"
         case "draining":
             return f"{be} draining"
         case "permits":

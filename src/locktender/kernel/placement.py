@@ -27,7 +27,9 @@ MAX_OWN_OFFERS = 50
 MAX_AFFINITIES = 10_000
 """Texts of `affinity` whose worker is remembered."""
 
-NoRoom = Literal["", "draining", "permits", "total", "full", "pressed", "offers", "claim"]
+NoRoom = Literal[
+    "", "stalled", "draining", "permits", "total", "full", "pressed", "offers", "claim"
+]
 """What keeps a worker from getting one more task; empty where nothing does."""
 
 
@@ -43,6 +45,7 @@ class Worker:
         "offered",
         "row",
         "silent",
+        "stalled_since",
         "used",
         "used_by",
     )
@@ -60,6 +63,8 @@ class Worker:
         """Of the leader's own worker: how many tasks it has begun in this term. Its `claim` bounds these too."""
         self.silent: bool = False
         """An offer to it expired unanswered, and it has answered none since."""
+        self.stalled_since: int = 0
+        """Its lease has passed and its process lives: since when. 0: it is not stalled."""
         self.assigned: int = 0
         self._fits: dict[Requirement, bool] = {}
 
@@ -87,6 +92,8 @@ class Worker:
     def room(self, executor: str) -> tuple[int, NoRoom]:
         """How many more tasks of this kind it may get now; where none, the hardest bound."""
         row = self.row
+        if self.stalled_since:
+            return 0, "stalled"
         if row.draining:
             return 0, "draining"
         permits, used = row.permits.get(executor, 0), self.used_by.get(executor, 0)
@@ -161,7 +168,10 @@ class WorkerSet:
     def alone(self, worker: Worker, requirement: Requirement) -> bool:
         """Whether `worker` is the only one that could take such a task."""
         return len(self._ordered) == 1 or not any(
-            other is not worker and not other.row.draining and other.fits(requirement)
+            other is not worker
+            and not other.row.draining
+            and not other.stalled_since
+            and other.fits(requirement)
             for other in self._ordered
         )
 

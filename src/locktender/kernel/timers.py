@@ -32,6 +32,10 @@ class Timers:
             at, _, kind, subject, detail = heappop(self._heap)
             yield at, kind, subject, detail
 
+    def move(self, by: int) -> None:
+        """The clock was set by so much: every instant moves with it."""
+        self._heap = [(entry[0] + by, *entry[1:]) for entry in self._heap]
+
     def __len__(self) -> int:
         return len(self._heap)
 

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from locktender.base.background import repeat_forever
 from locktender.base.changes import End
-from locktender.base.clock import SECOND
+from locktender.base.clock import SECOND, SystemClock
 from locktender.base.config import Settings
 from locktender.base.errors import LocktenderError
 from locktender.leader.commit_pipeline import lost_cycle
@@ -94,6 +94,9 @@ class Election:
         self._leases = leases
         self._overflow = overflow
         self._mark = -1
+        self._clock = SystemClock()
+        self._seen = 0, self._clock.monotonic()
+        """When the leader's lease ends, as it was last found, and since when (boot-time clock)."""
         self._unwritten: list[End] = []
         self._unstarted: list[tuple[int, int]] = []
         self._on_runs_ended: list[Callable[[list[int]], None]] = []
@@ -135,7 +138,12 @@ class Election:
                 self.leader.wake()
 
     async def _elected(self, owner: str) -> int:
-        led = await self._store.elect(Elect(owner, self._settings.leader_lease_us))
+        lease_us = self._settings.leader_lease_us
+        ends_at, since_us = self._seen
+        passed = ends_at if self._clock.monotonic() - since_us >= lease_us else 0
+        led = await self._store.elect(Elect(owner, lease_us, passed=passed))
+        if led.expires_at != ends_at:
+            self._seen = led.expires_at, self._clock.monotonic()
         # A later term has begun, in whichever process: what was being written is written, or never will be.
         unwritten, self._unwritten = self._unwritten, []
         unstarted, self._unstarted = self._unstarted, []

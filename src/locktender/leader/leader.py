@@ -23,10 +23,10 @@ from locktender.base.ids import run_of
 from locktender.base.limits import Limits
 from locktender.base.model import Failure, LimitRow
 from locktender.base.states import TaskState
+from locktender.kernel import clock_jump
 from locktender.kernel.commit_builder import Cycle
 from locktender.kernel.entries import TaskEntry
 from locktender.kernel.lifecycle import Defaults
-from locktender.kernel.rebuild import restore_runs
 from locktender.kernel.scheduler import Scheduler
 from locktender.leader.change_reader import ChangeReader
 from locktender.leader.commit_pipeline import CommitPipeline, CommitRefused
@@ -79,6 +79,7 @@ class Leader:
         self._summary_at = 0.0
         self._background = BackgroundTasks()
         self._clock = SystemClock()
+        self._clock_watch = clock_jump.ClockWatch()
         self._loop_seen_us = self._clock.monotonic()
         self.sweep: Sweep = Sweep(
             store, settings, owner, self._queue, metrics, self._background, overflow
@@ -214,9 +215,15 @@ class Leader:
         if self._own is not None:
             workers.append(self._own.describe_own(0, ()))
         try:
-            scheduler.restore_gates(workers, snapshot.buckets, own, snapshot.lingers)
-            restored = restore_runs(
-                scheduler.lifecycle, scheduler.graphs, found.runs, found.tasks, snapshot.now
+            restored = clock_jump.restore(
+                scheduler,
+                found.runs,
+                found.tasks,
+                workers,
+                snapshot.buckets,
+                snapshot.now,
+                own,
+                snapshot.lingers,
             )
             for _ in restored:
                 await asyncio.sleep(0)
@@ -249,7 +256,7 @@ class Leader:
             lost = await self.sweep.expire(scheduler)
             # The store may have been away meanwhile, and others have gone on: the first read is old then.
             changes.append(await self._gather(scheduler))
-        now = await self._store.now()
+        now = await self._now(scheduler)
         for gathered in changes:
             await self._apply(scheduler, gathered, lost, now)
         if sweeps:
@@ -275,6 +282,16 @@ class Leader:
         await self._pipeline.send(cycle, ends, began)
         if not (cycle.unfinished or self._queue.needs_reading or self._ends or self._foreign):
             await self._rest(cycle.next_wake)
+
+    async def _now(self, scheduler: Scheduler) -> int:
+        """The store's time. If that clock was set, what is to come is moved by as much."""
+        before = self._store.steady()
+        now = await self._store.now()
+        jump = self._clock_watch.saw(now, before, self._store.steady())
+        if jump:
+            log.warning("the store's clock jumped by %+.1f s", jump / SECOND)
+            clock_jump.move_instants(scheduler, jump)
+        return now
 
     async def _act(self, cycle: Cycle) -> None:
         scheduler = self._scheduler
@@ -362,9 +379,7 @@ class Leader:
     # -- what changed ------------------------------------------------------------------------------
 
     async def _gather(self, scheduler: Scheduler) -> Gathered:
-        before = self._clock.monotonic()
         gathered = await self._changes.gather(scheduler)
-        self.sweep.saw_clock(gathered.now, before)
         self._foreign = self._foreign or self._changes.more
         return gathered
 

@@ -1,10 +1,4 @@
-"""What a leader does once a second: workers whose lease has passed, overdue runs, demand, upkeep.
-
-Leases are instants of the store's time. If that clock is set forward, every lease seems to have passed at
-once, though every worker is alive. The boot-time clock of the process does not jump, so the leader compares
-how far both have come. After a jump no worker is declared lost until every worker has had the time of a
-lease to renew. A clock that is set back only makes leases longer.
-"""
+"""What a leader does once a second: workers that are stalled or dead, overdue runs, demand, upkeep."""
 
 from __future__ import annotations
 
@@ -16,6 +10,7 @@ from locktender.base.config import Settings
 from locktender.base.errors import LocktenderError
 from locktender.base.states import RunState
 from locktender.kernel.demand import Demand
+from locktender.kernel.liveness import LeaseWatch, set_stalled
 from locktender.kernel.scheduler import Scheduler
 from locktender.kernel.timeouts import still_queued
 from locktender.leader.queue_reader import QueueReader
@@ -25,39 +20,9 @@ from locktender.provision.controller import ProvisionController
 from locktender.store.protocol import Expire, Lost, Store, Tidy
 
 log: logging.Logger = logging.getLogger(__name__)
-CLOCK_JUMP_US = 2 * SECOND
 TIDY_EVERY_US = 60 * SECOND
 MAX_OVERDUE_RUNS = 1_000
 """Per sweep."""
-
-
-class SteadyClock:
-    """Whether the store's time may end leases."""
-
-    def __init__(self, lease_us: int) -> None:
-        self._lease_us = lease_us
-        self._seen: tuple[int, int] | None = None
-        self._distrusted_until = 0
-
-    def saw(self, store_us: int, before_us: int, boot_us: int) -> None:
-        """The store's clock was read between these two instants of the boot-time clock.
-
-        Only a jump that is certain counts: a leader that was paused between question and answer must
-        not take its own delay for one.
-        """
-        if self._seen is not None:
-            ahead = (store_us - self._seen[0]) - (boot_us - self._seen[1])
-            if ahead > CLOCK_JUMP_US:
-                log.warning(
-                    "the store's clock jumped ahead by %.1f s: no worker is declared lost for %.0f s",
-                    ahead / SECOND,
-                    self._lease_us / SECOND,
-                )
-                self._distrusted_until = boot_us + self._lease_us
-        self._seen = store_us, before_us
-
-    def trusted(self, boot_us: int) -> bool:
-        return boot_us >= self._distrusted_until
 
 
 class Sweep:
@@ -80,19 +45,24 @@ class Sweep:
         self._background = background
         self._overflow = overflow
         self._clock = SystemClock()
-        self._steady = SteadyClock(settings.worker_lease_us)
+        self._watch = LeaseWatch(settings.stall_grace_us)
+        self._stalled: dict[str, int] = {}
         self._retention = Retention(store, settings, owner)
         self._tidy_at = 0
 
-    def saw_clock(self, store_us: int, before_us: int) -> None:
-        """The store's clock was read after `before_us` of the boot-time clock."""
-        self._steady.saw(store_us, before_us, self._clock.monotonic())
-
     async def expire(self, scheduler: Scheduler) -> list[Lost]:
-        if not self._steady.trusted(self._clock.monotonic()):
+        """Declares dead workers lost, and finds those that are stalled."""
+        asked_us = self._clock.monotonic()
+        lives = await self._store.lives()
+        answered_us = self._clock.monotonic()
+        judged = self._watch.judge(lives, await self._store.now(), asked_us, answered_us)
+        self._stalled = judged.stalled
+        if not judged.dead:
             return []
         builder = scheduler.commit_builder
-        return await self._store.expire(Expire(scheduler.term, builder.next_cycle(), builder.actor))
+        return await self._store.expire(
+            Expire(scheduler.term, builder.next_cycle(), builder.actor, judged.dead)
+        )
 
     async def run(self, scheduler: Scheduler, lost: list[Lost], now: int) -> None:
         for each in lost:
@@ -107,6 +77,10 @@ class Sweep:
                 each.lease_until,
                 each.handed_back,
             )
+        for worker in self._stalled.keys() - self._metrics.stalled:
+            log.warning("worker %s stalls: its lease has passed, its process lives", worker)
+        self._metrics.stalled = set(self._stalled)
+        set_stalled(scheduler, self._stalled, now)
         for row in await self._store.overdue(MAX_OVERDUE_RUNS):
             scheduler.end_queued(row, RunState.TIMED_OUT, still_queued(row, now), now)
             self._queue.left(row.seq)

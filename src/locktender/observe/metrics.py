@@ -49,12 +49,16 @@ class Metrics:
         """0: it does not lead."""
         self.take_overs: int = 0
         self.demand: int = 0
+        self.stalled: set[str] = set()
+        """Workers whose lease has passed and whose process lives."""
         self.cycles: Durations = Durations(CYCLE_SECONDS)
         self.runs_started: int = 0
         self.runs_ended: dict[str, int] = {}
         self.offers: dict[str, int] = {"accepted": 0, "declined": 0, "withdrawn": 0}
         # of the worker
         self.claims: int = 0
+        self.claim_size: int = 0
+        """How many tasks it would take now."""
         self.tasks_ended: dict[str, int] = {}
         self.tasks: dict[str, Durations] = {}
         self.loop_blocked: dict[str, int] = {}
@@ -77,6 +81,7 @@ class Metrics:
     def led(self) -> None:
         """The term is over: what only a leader knows is not known here any more."""
         self.term = self.demand = 0
+        self.stalled = set()
         self._ledger = None
         self._held = ()
 

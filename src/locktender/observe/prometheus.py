@@ -95,6 +95,11 @@ def _of_leader(metrics: Metrics) -> Iterator[Metric]:
         "Tasks that lack only a worker, as the leader found them; 0 where it does not lead.",
         metrics.demand,
     )
+    yield Gauge(
+        "locktender_stalled_workers",
+        "Workers whose lease has passed and whose process lives; 0 where it does not lead.",
+        len(metrics.stalled),
+    )
     yield _gauges(
         "locktender_blocked_tasks",
         "Tasks that wait now, by the kind of gate in their way.",
@@ -140,7 +145,7 @@ def _of_worker(metrics: Metrics, row: WorkerRow) -> Iterator[Metric]:
     yield Gauge(
         "locktender_worker_claim_size",
         "Tasks it would take now, under the pressure it feels.",
-        row.free,
+        metrics.claim_size,
     )
     yield _counter("locktender_worker_claims", "Writes that accepted offers.", metrics.claims)
     # Neither is ever 0 where it is measured; where it is not measured, the line is left out.

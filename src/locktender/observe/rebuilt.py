@@ -7,6 +7,7 @@ enough to know them. A new leader or a changed fair key resets them.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heapreplace
 
@@ -16,11 +17,12 @@ from locktender.base.ids import run_of
 from locktender.base.limits import Fair, Limits
 from locktender.base.model import RunRow
 from locktender.base.states import RunState, TaskState
-from locktender.kernel import lanes
+from locktender.kernel import clock_jump, lanes
 from locktender.kernel.explain import Reason, Typical
 from locktender.kernel.fair_turns import Turns
 from locktender.kernel.lanes import rank
 from locktender.kernel.lifecycle import Defaults
+from locktender.kernel.liveness import set_stalled, stalled_by_rows
 from locktender.kernel.queue_position import QueueGroup, QueuePosition
 from locktender.kernel.scheduler import Scheduler
 from locktender.kernel.timeouts import UNKNOWN_US
@@ -34,7 +36,8 @@ async def rebuild(store: Store) -> tuple[Scheduler, Snapshot]:
     scheduler = Scheduler(snapshot.limits, 0, "why", Defaults(dispatch_deadline_us=UNKNOWN_US))
     found = await readable(store, snapshot)
     scheduler.graphs.update(found.graphs)
-    scheduler.restore(
+    restored = clock_jump.restore(
+        scheduler,
         found.runs,
         found.tasks,
         snapshot.workers,
@@ -42,7 +45,11 @@ async def rebuild(store: Store) -> tuple[Scheduler, Snapshot]:
         snapshot.now,
         lingers=snapshot.lingers,
     )
+    for _ in restored:
+        # A server answers its other requests between two slices.
+        await asyncio.sleep(0)
     scheduler.held.restore(snapshot.held, snapshot.held_tasks, found.graphs, snapshot.now)
+    set_stalled(scheduler, stalled_by_rows(snapshot.workers, snapshot.now), snapshot.now)
     for kept in snapshot.reservations:
         entry = scheduler.lifecycle.tasks.get(kept.task)
         if entry is not None and entry.lane is not None:

@@ -6,6 +6,8 @@ process and explained by the rules the leader decides with.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from locktender.base.durations import spoken
@@ -148,7 +150,8 @@ def _lines(reasons: tuple[Reason, ...], indent: str, now: int) -> list[str]:
             slots = f", {holder.slots} slots" if holder.slots > 1 else ""
             dead = f", held for dead worker {holder.worker}" if holder.dead else ""
             told = f", {told_to_stop(holder.told, holder.told_at, now)}" if holder.told else ""
-            lines.append(f"{indent}    held by {what}{slots}{dead}{told}")
+            stalls = f", whose worker {holder.worker} is stalled" if holder.stalled else ""
+            lines.append(f"{indent}    held by {what}{slots}{dead}{told}{stalls}")
         rest = len(reason.holders) - 3 + reason.more_holders
         if rest > 0:
             lines.append(f"{indent}    and {rest} more")
@@ -226,11 +229,29 @@ async def explain_task(store: Store, task: int, labels: Declared | None = None) 
 
 
 def _held_note(scheduler: Scheduler, entry: TaskEntry, now: int) -> str:
+    if note := _stalled_note(scheduler, [entry]):
+        return note
     stubborn = stubborn_by_token(scheduler.ledger.workers.by_id.values()).get(entry.token)
     if stubborn is None:
         return f"Worker {entry.worker} has it: it waits for nothing."
     told = told_to_stop(stubborn.reason, stubborn.since, now)
     return f"Worker {entry.worker} has it: {told}. It keeps what it holds until its body ends."
+
+
+def _stalled_note(scheduler: Scheduler, entries: Iterable[TaskEntry]) -> str:
+    """Empty where no worker of these tasks is stalled."""
+    workers = scheduler.ledger.workers.by_id
+    found = {entry.worker for entry in entries if entry.worker in workers}
+    stalled = sorted(name for name in found if name and workers[name].stalled_since)
+    if not stalled:
+        return ""
+    who = "Worker" if len(stalled) == 1 else "Workers"
+    stalls = "is stalled: its lease has passed, its process lives. It keeps what it holds"
+    if len(stalled) > 1:
+        stalls = (
+            "are stalled: their leases have passed, their processes live. They keep what they hold"
+        )
+    return f"{who} {', '.join(stalled)} {stalls}."
 
 
 def _reasons(
@@ -313,6 +334,7 @@ async def _executing(store: Store, row: RunRow, labels: Declared | None) -> Why:
         until = _earliest(group.until, patience(scheduler.lifecycle, entry))
         groups[key] = WaitingStep(group.step, group.count + 1, group.reasons, until)
     notes = [await _nobody_leads(store)] if groups else []
+    notes.append(_stalled_note(scheduler, run.tasks.values()))
     notes.append(await provisioner_note(store, [group.reasons for group in groups.values()]))
     return msgspec.structs.replace(
         _why(row, snapshot.now, row.started_at or row.queued_at),

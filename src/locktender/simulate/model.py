@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
@@ -13,8 +14,9 @@ from locktender.base.changes import Bucket, Commit, Linger, Order, RunEvents, Ta
 from locktender.base.clock import MILLISECOND
 from locktender.base.events import NOBODY, Change, Event
 from locktender.base.graph import Graph, Node
+from locktender.base.ids import RunId
 from locktender.base.limits import Limits
-from locktender.base.model import LimitRow, RunRow, WorkerRow
+from locktender.base.model import DeadWorker, LimitRow, Proof, RunRow, WorkerRow
 from locktender.base.states import HOLDING, TERMINAL_RUNS, RunState, TaskState
 from locktender.kernel import lanes
 from locktender.store import worker_changes
@@ -47,8 +49,26 @@ class SimWorker:
     alive: bool = True
     deaf: bool = False
     """It lives and beats, but reads no orders."""
-    renewed: int = 0
+    stalled: bool = False
+    """It lives and can do nothing: a body has the interpreter's lock."""
+    proof: Proof = "none"
+    """What the machine knows of its process: `none`, or `held` until it dies."""
     running: dict[int, SimBody] = field(default_factory=dict[int, SimBody])
+
+    def row(self, pid: int, labels: dict[str, str], now: int, lease: int) -> WorkerRow:
+        """Its row, as it joins."""
+        return WorkerRow(
+            id=self.id,
+            host="sim",
+            pid=pid,
+            version="sim",
+            permits=self.permits,
+            total=self.total,
+            claim=-1 if self.local else 50,
+            labels=labels,
+            since=now,
+            lease_until=now + lease,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +97,28 @@ def peak_use(bodies: Iterable[SimBody], of: Callable[[SimBody], int], now: int) 
 
 
 _dump = msgspec.json.Encoder().encode
+
+
+def queued_run(run_id: RunId, graph: Graph, **fields: Any) -> RunRow:
+    """A run as it is submitted; `fields`: those that a client sets."""
+    return RunRow(
+        seq=0,
+        id=run_id,
+        flow=graph.flow,
+        graph=graph.flow,
+        kind="flow",
+        generation=0,
+        state=RunState.QUEUED,
+        verdict=None,
+        lane=0,
+        waits_for=None,
+        queued_at=0,
+        started_at=0,
+        ended_at=0,
+        output=None,
+        error=None,
+        **fields,
+    )
 
 
 @dataclass
@@ -235,11 +277,16 @@ class Model:
                 done.append((task, token))
         return done
 
-    def expire(self, now: int, actor: str, term: int, cycle: int) -> list[Lost]:
+    def expire(
+        self, dead: list[DeadWorker], now: int, actor: str, term: int, cycle: int
+    ) -> list[Lost]:
         several: list[Lost] = []
-        for worker in [each for each in self.workers.values() if each.lease_until < now]:
+        for name, until, reason in dead:
+            worker = self.workers.get(name)
+            if worker is None or worker.lease_until != until:
+                continue
             del self.workers[worker.id]
-            lost = Lost(worker.id, "lease expired", [], [])
+            lost = Lost(worker.id, reason, [], [])
             gone = RunEvents(NOBODY, [worker_changes.lost(lost.worker, lost.reason)])
             self.log(now, actor, [gone], term, cycle)
             for row in list(self.tasks.values()):
@@ -268,7 +315,7 @@ class Model:
         if (
             row is None
             or lease is None
-            or lease.lease_until < now
+            or not lease.lease_until
             or (row.state, row.token, row.worker) != (TaskState.SCHEDULED, token, worker)
         ):
             self.stale += 1

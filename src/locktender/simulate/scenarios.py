@@ -121,7 +121,7 @@ def _random_pool_rule(draw: random.Random) -> dict[str, object]:
     return rule
 
 
-def random_world(seed: int) -> SimWorld:
+def random_world(seed: int, *, clock_jumps: bool = True) -> SimWorld:
     """A world with arrivals, failures, crashes, lost leases, changed limits and cancels ahead of it."""
     draw = random.Random(seed)  # noqa: S311
     behaviour = Behaviour(
@@ -151,7 +151,22 @@ def random_world(seed: int) -> SimWorld:
     for _ in range(draw.choice([0, 0, 1, 2])):
         world.plan(draw.randrange(4 * SECOND), lambda: _change_leader(world, draw))
     world.plan(5 * SECOND, lambda: _calm(world))
+    _disturb(world, clock_jumps=clock_jumps)
     return world
+
+
+def _disturb(world: SimWorld, *, clock_jumps: bool) -> None:
+    """Workers stall, clocks are set: by a chance of its own, so that all else of a seed stays what it was."""
+    draw = random.Random(world.seed + 1_000_003)  # noqa: S311
+    for worker in world.workers.values():
+        worker.proof = draw.choice(["none", "held"])
+        if draw.random() < 0.2 and not worker.local:
+            lasts = draw.choice([3, 12, 25]) * SECOND
+            at, name = draw.randrange(3 * SECOND), worker.id
+            world.plan(at, lambda name=name, lasts=lasts: world.stall_worker(name, lasts))
+    if clock_jumps and draw.random() < 0.3:
+        by = draw.choice([-30, -5, 30]) * SECOND
+        world.plan(draw.randrange(4 * SECOND), lambda: world.jump_clock(by))
 
 
 def _output(_row: TaskRow, _node: Node) -> bytes:

@@ -16,16 +16,19 @@ from locktender.base.clock import SECOND
 from locktender.base.events import NOBODY, Change, Event
 from locktender.base.graph import Graph
 from locktender.base.ids import RunId, run_of
-from locktender.base.model import Failure, RunRow, WorkerRow
+from locktender.base.model import Failure, RunRow, WorkerLife
 from locktender.base.states import TERMINAL_RUNS, RunState, TaskState
+from locktender.kernel.clock_jump import ClockWatch, move_instants, restore
 from locktender.kernel.commit_builder import Cycle
 from locktender.kernel.lifecycle import Defaults
+from locktender.kernel.liveness import LeaseWatch, set_stalled
 from locktender.kernel.scheduler import Scheduler
-from locktender.simulate.model import Behaviour, Model, SimBody, SimWorker, peak_use
+from locktender.simulate.model import Behaviour, Model, SimBody, SimWorker, peak_use, queued_run
 
 _dump = msgspec.json.Encoder().encode
 LEASE = 10 * SECOND
 BEAT = 2 * SECOND
+STALL_GRACE = 300 * SECOND
 
 
 class SimWorld:
@@ -34,7 +37,10 @@ class SimWorld:
         self.seed = seed
         self.behaviour = behaviour
         self.defaults: Defaults = defaults or Defaults()
-        self.now: int = 1_000_000 * SECOND
+        self.steady: int = 1_000_000 * SECOND
+        """Time as it passes."""
+        self.ahead: int = 0
+        """How far the store's clock is ahead of that."""
         self.model: Model = Model()
         self.workers: dict[str, SimWorker] = {}
         self.bodies: list[SimBody] = []
@@ -49,20 +55,30 @@ class SimWorld:
         self._leaders = 0
         self._fed: set[int] = set()
         self._local_ends: list[tuple[int, int, str, bytes | None, bytes | None]] = []
+        self._watch = LeaseWatch(STALL_GRACE)
+        self._clock_watch = ClockWatch()
 
     # -- time --------------------------------------------------------------------------------------
 
+    @property
+    def now(self) -> int:
+        """The store's time."""
+        return self.steady + self.ahead
+
+    def jump_clock(self, by: int) -> None:
+        self.ahead += by
+
     def at(self, delay: int, action: Callable[[], None]) -> None:
         self._serial += 1
-        heappush(self._heap, (self.now + max(0, delay), self._serial, action))
+        heappush(self._heap, (self.steady + max(0, delay), self._serial, action))
 
     def run(self, until: int | None = None, steps: int = 200_000) -> None:
         """Until all is done (or `until`); bounded, so that a livelock is found and not waited for."""
         while self._heap and steps:
             if until is not None and self._heap[0][0] > until:
-                self.now = until
+                self.steady = until
                 return
-            self.now, _, action = heappop(self._heap)
+            self.steady, _, action = heappop(self._heap)
             action()
             steps -= 1
             if until is None and self.idle:
@@ -104,32 +120,18 @@ class SimWorld:
         queue_timeout: int | None = None,
         dispatch_deadline: int | None = None,
     ) -> RunRow | None:
-        digest = graph.flow
-        self.model.graphs[digest] = graph
-        row = RunRow(
-            seq=0,
-            id=RunId(f"run-{len(self.model.runs) + 1}"),
-            flow=graph.flow,
-            graph=digest,
+        self.model.graphs[graph.flow] = graph
+        row = queued_run(
+            RunId(f"run-{len(self.model.runs) + 1}"),
+            graph,
             params=params,
             consts=consts,
             tags=tags or {},
             priority=priority,
             key=key,
-            kind="flow",
-            generation=0,
-            state=RunState.QUEUED,
-            verdict=None,
-            lane=0,
-            waits_for=None,
-            queued_at=0,
-            started_at=0,
-            ended_at=0,
             deadline_at=None if deadline is None else self.now + deadline,
             queue_timeout_us=queue_timeout,
             dispatch_deadline_us=dispatch_deadline,
-            output=None,
-            error=None,
         )
         stored = self.model.submit(row, self.now)
         if stored is None:
@@ -156,40 +158,46 @@ class SimWorld:
         total: int = -1,
         local: bool = False,
         labels: dict[str, str] | None = None,
+        proof: bool = False,
     ) -> SimWorker:
+        """`proof`: the machine knows whether its process lives."""
         worker = SimWorker(name, local, permits or {"async": 100, "thread": 8, "process": 2}, total)
+        worker.proof = "held" if proof else "none"
         self.workers[name] = worker
-        self.model.workers[name] = WorkerRow(
-            id=name,
-            host="sim",
-            pid=len(self.workers),
-            version="sim",
-            permits=worker.permits,
-            total=total,
-            claim=-1 if local else 50,
-            labels=labels or {},
-            since=self.now,
-            lease_until=self.now + LEASE,
-        )
+        self.model.workers[name] = worker.row(len(self.workers), labels or {}, self.now, LEASE)
         self._beat(worker)
         self.poke()
         return worker
 
     def _beat(self, worker: SimWorker) -> None:
         row = self.model.workers.get(worker.id)
-        if worker.alive and row is not None:
-            worker.renewed = self.now
+        if worker.alive and not worker.stalled and row is not None and row.lease_until:
             self.model.workers[worker.id] = msgspec.structs.replace(
                 row, lease_until=self.now + LEASE
             )
             self.at(BEAT, lambda: self._beat(worker))
 
+    def stall_worker(self, name: str, lasts: int) -> None:
+        """Its bodies go on; it renews nothing and obeys nothing until it is over."""
+        self.workers[name].stalled = True
+        self.plan(lasts, lambda: self._resume(self.workers[name]))
+
+    def _resume(self, worker: SimWorker) -> None:
+        """It asks first: if its row is there, it goes on, else everything it ran is stopped."""
+        worker.stalled = False
+        if worker.alive and worker.id in self.model.workers:
+            self._beat(worker)
+            self._obey(worker)
+        elif worker.alive:
+            self.kill_worker(worker.id)
+
     def kill_worker(self, name: str) -> None:
         """SIGKILL: its bodies end at once and nothing is written."""
         worker = self.workers[name]
         worker.alive = False
+        worker.proof = "gone" if worker.proof == "held" else "none"
         for body in worker.running.values():
-            body.end = self.now
+            body.end = self.steady
             body.state = "killed"
         worker.running.clear()
         if worker.local:
@@ -207,7 +215,7 @@ class SimWorld:
     def _start(self, worker: SimWorker, row: TaskRow, *, offered: bool = True) -> None:
         node = self.model.graphs[self.model.runs[run_of(row.id)].graph].nodes[row.node]
         pools = msgspec.json.decode(row.held or b"{}", type=dict[str, int])
-        body = SimBody(row.id, row.token, worker.id, node, pools, self.now, offered=offered)
+        body = SimBody(row.id, row.token, worker.id, node, pools, self.steady, offered=offered)
         worker.running[row.token] = body
         self.bodies.append(body)
         took = max(1, self.behaviour.duration(self.random, node))
@@ -222,10 +230,13 @@ class SimWorld:
             self.at(took, lambda: self._end(worker, row, TaskState.COMPLETED))
 
     def _end(self, worker: SimWorker, row: TaskRow, state: TaskState) -> None:
+        if worker.stalled:
+            self.at(BEAT, lambda: self._end(worker, row, state))
+            return
         body = worker.running.pop(row.token, None)
         if body is None or not worker.alive:
             return
-        body.end = self.now
+        body.end = self.steady
         body.state = state
         node = body.node
         output = self.behaviour.output(row, node) if state is TaskState.COMPLETED else None
@@ -242,7 +253,7 @@ class SimWorld:
 
     def _obey(self, worker: SimWorker) -> None:
         """A worker reads its orders."""
-        if not worker.alive or worker.deaf:
+        if not worker.alive or worker.deaf or worker.stalled:
             return
         for order in [each for key, each in self.model.orders.items() if key[0] == worker.id]:
             if order.kind == "stop":
@@ -280,7 +291,8 @@ class SimWorld:
         executing = [run for run in model.runs.values() if run.state in ("running", "cancelling")]
         ids = {run.seq for run in executing}
         rows = [row for row in model.tasks.values() if run_of(row.id) in ids]
-        scheduler.restore(
+        restore(
+            scheduler,
             executing,
             rows,
             list(model.workers.values()),
@@ -290,6 +302,7 @@ class SimWorld:
             model.lingers,
         )
         self.scheduler = scheduler
+        self._watch, self._clock_watch = LeaseWatch(STALL_GRACE), ClockWatch()
         self._due = None
         self.poke()
         self._sweep(scheduler)
@@ -325,7 +338,13 @@ class SimWorld:
 
     def _expire(self, scheduler: Scheduler) -> None:
         builder = scheduler.commit_builder
-        lost = self.model.expire(self.now, builder.actor, self.model.term, builder.next_cycle())
+        lives = [
+            WorkerLife(row.id, row.lease_until, LEASE, self.workers[row.id].proof)
+            for row in self.model.workers.values()
+        ]
+        judged = self._watch.judge(lives, self.now, self.steady)
+        cycle = builder.next_cycle() if judged.dead else 0
+        lost = self.model.expire(judged.dead, self.now, builder.actor, self.model.term, cycle)
         for each in lost:
             scheduler.worker_lost(
                 each.worker,
@@ -335,11 +354,14 @@ class SimWorld:
                 self.now,
                 handed_back=each.handed_back,
             )
+        set_stalled(scheduler, judged.stalled, self.now)
 
     def _cycle(self, scheduler: Scheduler, when: int) -> None:
         if self.scheduler is not scheduler or self._due != when:
             return
         self._due = None
+        if jump := self._clock_watch.saw(self.now, self.steady, self.steady):
+            move_instants(scheduler, jump)
         self._gather(scheduler)
         cycle = scheduler.cycle(self.now)
         if not self.model.commit(cycle.commit):
@@ -425,4 +447,4 @@ class SimWorld:
 
     def peak(self, of: Callable[[SimBody], int]) -> int:
         """The most of anything in use at one instant, measured from the bodies' own records."""
-        return peak_use(self.bodies, of, self.now)
+        return peak_use(self.bodies, of, self.steady)

@@ -47,7 +47,7 @@ TABLES: dict[str, CopyTable] = {
     "log": _table("task token attempt body", 2, wide=True),
     "node_input": _table("run node input", 2, wide=True),
     "orders": _table("task kind worker token reason", 2),
-    "worker": _table("id since lease_until body"),
+    "worker": _table("id since lease_until lease_us body"),
     "lost_worker": _table("id lost_at"),
     "bucket": _table("pool tat"),
     "reservation": _table("task pool slots", 2),

@@ -7,6 +7,9 @@ process lives.
 
 A lease that cannot be renewed is given up before it ends, and its owner learns why. Its end is measured on the
 boot-time clock, from before the renewal was sent: never later than the store's own end.
+
+The thread itself may be held up past that end: a body keeps the interpreter's lock, the machine or the process
+was paused. Then it asks the store first. If its row is there, nobody was given its work, and it goes on.
 """
 
 from __future__ import annotations
@@ -28,6 +31,10 @@ log: logging.Logger = logging.getLogger(__name__)
 T = TypeVar("T")
 LEAVE_SECONDS = 3.0
 END_POLL_SECONDS = 0.002
+HELD_UP_US = SECOND // 4
+"""A thread that runs this much later than it wanted to was held up, not idle."""
+ASK_US = SECOND * 4 // 5
+"""How long one that was held up past the end of its lease waits for the answer whether it still has it."""
 NEVER_US = 2**62
 
 
@@ -196,11 +203,13 @@ class LeaseThread:
     async def _keep(self, lease: Lease) -> None:
         try:
             while not lease.over:
-                left_us = max(0, lease.stop_at_us - self._clock.monotonic())
-                await asyncio.sleep(min(lease.renew_us, left_us) / SECOND)
+                began_us = self._clock.monotonic()
+                pause_us = min(lease.renew_us, max(0, lease.stop_at_us - began_us))
+                await asyncio.sleep(pause_us / SECOND)
                 if lease.keep_while is not None and not lease.keep_while():
                     break
-                await self._renew_in_time(lease)
+                held_up = self._held_up(began_us, pause_us)
+                await self._renew_in_time(lease, held_up=held_up)
         except Exception as error:
             # Nothing would renew it, and nothing would stop what runs under it.
             log.critical("failed to keep %s: internal error", lease.name, exc_info=error)
@@ -210,16 +219,32 @@ class LeaseThread:
             await self._leave(lease)
             self._stop_if_unused()
 
-    async def _renew_in_time(self, lease: Lease) -> None:
-        stop_at_us = lease.stop_at_us
-        left_us = max(0, stop_at_us - self._clock.monotonic())
+    async def _renew_in_time(self, lease: Lease, *, held_up: bool) -> None:
+        stop_at_us, sent_us = lease.stop_at_us, self._clock.monotonic()
+        left_us = max(0, stop_at_us - sent_us)
+        limit_us = ASK_US if held_up and not left_us else min(left_us, lease.renew_us)
         try:
-            async with asyncio.timeout(min(left_us, lease.renew_us) / SECOND):
+            async with asyncio.timeout(limit_us / SECOND):
                 await self._renew(lease)
         except (StoreError, TimeoutError) as error:
             log.warning("failed to renew %s: %s", lease.name, str(error) or "timed out")
-        if self._clock.monotonic() >= stop_at_us:
+        if lease.over and held_up and not left_us:
+            log.error(
+                "%s was lost while this process was held up: its work and the next attempts at it may have run"
+                " at the same time until now",
+                lease.name,
+            )
+        if lease.over or self._clock.monotonic() < lease.stop_at_us:
+            return
+        if held_up or not self._held_up(sent_us, limit_us):
             self._lose(lease, "it could not be renewed in time")
+        else:
+            # Held up while it waited for the answer.
+            await self._renew_in_time(lease, held_up=True)
+
+    def _held_up(self, began_us: int, wanted_us: int) -> bool:
+        """Whether this thread did not run when its time had come."""
+        return self._clock.monotonic() - began_us - wanted_us > HELD_UP_US
 
     async def _renew(self, lease: Lease) -> None:
         sent = self._clock.monotonic()

@@ -59,6 +59,7 @@ class WorkerLease(Lease):
         self._worker = worker
         self._clock = clock
         self._exit_when_stuck = settings.exit_when_stuck
+        self._joined = False
 
     def renewed(self, stop_at_us: int) -> None:
         self._owner.lease_renewed(stop_at_us)
@@ -67,7 +68,8 @@ class WorkerLease(Lease):
         self._owner.lease_lost(why)
 
     async def renew(self, store: Store) -> str | None:
-        beaten = await store.beat(Beat(self._owner.describe(), self.lease_us))
+        beaten = await store.beat(Beat(self._owner.describe(), self.lease_us, renews=self._joined))
+        self._joined = True
         return None if beaten.lease_until else "it was declared lost"
 
     async def leave(self, store: Store) -> None:

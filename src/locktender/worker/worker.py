@@ -118,6 +118,8 @@ class LocalWorker:
         """It is `at` by the store's time now."""
         self.since = at
         self._stubborn.joined(at, self._clock.monotonic())
+        # Its first row has true figures: memory and pressure are read before it is written.
+        self.ask()
 
     def describe(self, claim: int = -1) -> WorkerRow:
         """What it can do, as it joins and beats. A `claim` is never for more than it may still begin."""
@@ -132,7 +134,7 @@ class LocalWorker:
             full=self._full(claim),
             share=self.pressure.share,
             pressed=self.pressure.pressed,
-            free=self.pressure.size,
+            free=self._free(),
             labels=self._settings.worker_labels,
             # Copied first: steps may be defined while the lease thread calls this.
             steps={name: step.signature for name, step in dict(self._registry.steps).items()},
@@ -147,6 +149,14 @@ class LocalWorker:
             provision=self._settings.provision,
             since=self.since,
         )
+
+    def _free(self) -> int:
+        """Permits that are not in use; −1: there is no bound."""
+        total, flying = self._settings.total_permits, self._executors.in_flight()
+        free = [max(0, n - flying.get(kind, 0)) for kind, n in self._permits.items() if n >= 0]
+        if len(free) < len(self._permits):
+            return -1 if total < 0 else max(0, total - len(self._where))
+        return sum(free) if total < 0 else min(sum(free), max(0, total - len(self._where)))
 
     def _full(self, claim: int) -> tuple[str, ...]:
         """Executors that take nothing now: nearly full, or blocked by a body."""
@@ -204,6 +214,7 @@ class LocalWorker:
         used = self._kinds | flying.keys()
         permits = {kind: n for kind, n in self._permits.items() if kind in used}
         asked = self.pressure.claim(self._clock.monotonic(), flying, permits)
+        self._metrics.claim_size = asked.size
         blocked = self._executors.blocked()
         changed, self._blocked = blocked != self._blocked, blocked
         return asked._replace(urgent=True) if self._room_shrank() or changed else asked

@@ -142,6 +142,12 @@ class SlotGate(Gate):
     def restore(self, bucket: Bucket) -> None:
         """As `dump` stored it, at the beginning of a term."""
 
+    def move(self, by_us: int) -> None:
+        """The clock was set by so much: what depends on time moves with it."""
+
+    def bound_debt(self, now: int) -> None:
+        """The clock may have been set back since it was stored: it owes no more than it can."""
+
 
 W = TypeVar("W", bound=Waiter)
 

@@ -77,3 +77,9 @@ class RateGate(SlotGate):
 
     def restore(self, bucket: Bucket) -> None:
         self.tat = bucket.tat * self.rate.count
+
+    def move(self, by_us: int) -> None:
+        self.tat += by_us * self.rate.count
+
+    def bound_debt(self, now: int) -> None:
+        self.tat = min(self.tat, now * self.rate.count + self.rate.burst * self.rate.per_us)

@@ -95,6 +95,8 @@ def _feed(world: HistoryState, watch: Watch, event: Event) -> None:
                 see_limit(event)
         case "worker":
             world.apply_worker(event)
+        case "clock":
+            world.apply_clock(event)
         case "audit" | "request":
             # About the history, not a part of what happened: `History.checked` says what follows from it.
             # A refused request changed nothing.
@@ -102,7 +104,7 @@ def _feed(world: HistoryState, watch: Watch, event: Event) -> None:
         case "leader":
             for see_leader in watch.leader_handlers:
                 see_leader(event)
-            world.in_force.start_term()
+            world.start_term()
         case _:
             assert_never(event.subject)
 

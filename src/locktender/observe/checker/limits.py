@@ -153,6 +153,7 @@ class Window(CeilingRule):
 
 class Permits(CeilingRule):
     """Tasks offered to or running on a worker never exceed its permits, per executor and in all.
+    A worker that is lost or stalled is offered none.
 
     A worker's own events race the leader's commit: a change or a loss since the
     leader's last commit is held against the next one, not against this.
@@ -172,6 +173,10 @@ class Permits(CeilingRule):
                     event, f"task {task.id} is offered to worker {task.worker!r}, which {why}."
                 )
                 continue
+            if worker.stalled:
+                self.report(
+                    event, f"task {task.id} is offered to worker {task.worker!r}, which is stalled."
+                )
             latest[(worker.id, task.executor)] = event
             self._check_labels(event, task, worker)
         for (name, executor), event in latest.items():
@@ -216,7 +221,7 @@ class Rates(Rule):
 
     def __init__(self, world: HistoryState, found: list[Violation]) -> None:
         super().__init__(world, found)
-        self._buckets: dict[str, tuple[tuple[str, int], int]] = {}
+        self._buckets: dict[str, tuple[tuple[tuple[str, int], int], int]] = {}
 
     def watch(self, on: Watch) -> None:
         on.closed(self.close)
@@ -228,11 +233,12 @@ class Rates(Rule):
                 rule = in_force.limits.pool(pool)
                 if rule is None or rule.rate is None:
                     continue
-                regime = in_force.regime(pool)
+                regime = (in_force.regime(pool), self.world.clock_unknown)
                 known, arrival = self._buckets.get(pool, (regime, 0))
                 if known != regime:
                     arrival = 0
-                arrival, over = self._grant(rule.rate, arrival, event.at, slots)
+                at = event.at - self.world.clock_moved_us
+                arrival, over = self._grant(rule.rate, arrival, at, slots)
                 self._buckets[pool] = regime, arrival
                 if over > 0:
                     rate = rule.rate

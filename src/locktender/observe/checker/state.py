@@ -319,6 +319,7 @@ class CheckedWorker:
         "labels",
         "leaving",
         "permits",
+        "stalled",
         "total",
     )
 
@@ -329,6 +330,7 @@ class CheckedWorker:
         self.labels: dict[str, str] = {}
         self.in_flight: int = 0
         self.by_executor: dict[str, int] = {}
+        self.stalled: bool = False
         self.earlier: tuple[dict[str, int], int] | None = None
         """Permits before a change the leader may not have seen when it decided."""
         self.leaving: bool = False

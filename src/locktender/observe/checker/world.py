@@ -67,6 +67,10 @@ class HistoryState:
         self._unheard: deque[tuple[int, Released]] = deque()
         self.unreadable: str | None = None
         """Why the latest limit event could not be read."""
+        self.clock_moved_us: int = 0
+        """How far the store's clock was set, in all: without it an instant is one of a clock that never jumps."""
+        self.clock_unknown: int = 0
+        """How often the clock was set by a time that only a part is known of: rates begin anew then."""
         self._plans: dict[str, GraphPlan] = {}
         self._moved: list[CheckedWorker] = []
 
@@ -234,7 +238,9 @@ class HistoryState:
         if worker is None:
             worker = self.workers[name] = CheckedWorker(name)
         self._moved.append(worker)
-        if event.after in {"joined", "changed"}:
+        if event.after in {"stalled", "resumed"}:
+            worker.stalled = event.after == "stalled"
+        elif event.after in {"joined", "changed"}:
             if event.after == "changed":
                 worker.earlier = worker.permits, worker.total
             else:
@@ -244,6 +250,26 @@ class HistoryState:
             worker.labels = data.get("labels", worker.labels)
         else:
             worker.leaving = True
+
+    def apply_clock(self, event: Event) -> None:
+        """The store's clock was set: instants that were to come have moved with it."""
+        by_us = event.data.get("by_us") or 0
+        self.clock_moved_us += by_us
+        self.clock_unknown += bool(event.data.get("about"))
+        for run in self.runs.values():
+            run.queued_at += by_us
+            if deadline := run.data.get("deadline_at"):
+                run.data = {**run.data, "deadline_at": deadline + by_us}
+            for task in run.tasks.values():
+                task.first_requested_at += by_us
+                if task.not_before:
+                    task.not_before += by_us
+
+    def start_term(self) -> None:
+        """A leader finds out anew which limits are in force and which workers are stalled."""
+        self.in_force.start_term()
+        for worker in self.workers.values():
+            worker.stalled = False
 
     def close(self) -> None:
         """A leader's commit has ended: what happened before it is known to the next."""

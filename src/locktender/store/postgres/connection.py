@@ -15,12 +15,14 @@ Reads always run again.
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import asyncpg
 
 from locktender.base.errors import StoreError
+from locktender.store.forking import close_in_children
 from locktender.store.postgres import faults
 from locktender.store.postgres.composed_sql import Dialect
 from locktender.store.postgres.options import Options
@@ -43,12 +45,36 @@ SETTINGS = {
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
     "enable_material": "off",
+    "tcp_keepalives_idle": "2",
+    "tcp_keepalives_interval": "2",
+    "tcp_keepalives_count": "3",
     # Whatever the server's default: what was answered is on the disk.
     "synchronous_commit": "on",
 }
-"""The server plans a statement once, maybe while the tables are empty, and keeps the plan while they grow.
+"""A connection whose other end is gone ends within 8 s: a worker's proof of life must not outlast it for long.
+The server plans a statement once, maybe while the tables are empty, and keeps the plan while they grow.
 So the plan must suit many rows: by index, row by row."""
 _TRIES = 3
+_KEEPALIVE = {"TCP_KEEPIDLE": 2, "TCP_KEEPALIVE": 2, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3}
+"""As the server's, by the names of Linux and macOS."""
+
+
+class _KeptAlive(asyncpg.Connection):  # pyright: ignore[reportMissingTypeArgument]
+    """A connection that ends within 8 s where the server's machine is gone."""
+
+    def __init__(self, protocol: Any, transport: asyncio.Transport, *args: Any) -> None:
+        super().__init__(protocol, transport, *args)
+        found = self._found = transport.get_extra_info("socket")
+        close_in_children(self)
+        if found is not None and found.family in (socket.AF_INET, socket.AF_INET6):
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for name, value in _KEEPALIVE.items():
+                if (option := getattr(socket, name, None)) is not None:
+                    found.setsockopt(socket.IPPROTO_TCP, option, value)
+
+    def descriptors(self) -> list[int]:
+        """A copy in a forked child would prove the life of a parent that is dead."""
+        return [] if self._found is None or self._found.fileno() < 0 else [self._found.fileno()]
 
 
 async def connect(options: Options, dsn: str | None = None) -> asyncpg.Connection[Any]:
@@ -60,6 +86,7 @@ async def connect(options: Options, dsn: str | None = None) -> asyncpg.Connectio
             command_timeout=COMMAND_SECONDS,
             statement_cache_size=0 if options.pooled else CACHED_STATEMENTS,
             max_cached_statement_lifetime=0,
+            connection_class=_KeptAlive,
             # A pooler accepts no settings in the startup packet.
             server_settings=None if options.pooled else SETTINGS,
         )

@@ -35,7 +35,7 @@ async def elect(tx: PostgresSession, elect: Elect) -> Leadership:
     tx.known.highest_term = max(tx.known.highest_term, term)
     # An owner that stands again has lost its memory: it needs a new term, because tokens are
     # counted within one. While another's lease lives this is a plain read.
-    if owner != elect.owner and expires_at > now:
+    if owner != elect.owner and expires_at > now and expires_at != elect.passed:
         return Leadership(0, owner, expires_at, now)
     await clear_the_way(tx)
     await keep_order(tx)
@@ -57,7 +57,7 @@ async def _acquire(tx: PostgresSession, elect: Elect) -> Leadership | None:
     async with tx.transaction():
         # Waits for the old leader's commit in flight; its later commits are refused.
         term, owner, expires_at, now, moved = await tx.row("leader_lock")
-        if owner != elect.owner and expires_at > now:
+        if owner != elect.owner and expires_at > now and expires_at != elect.passed:
             return Leadership(0, owner, expires_at, now)
         # This transaction got its id before that wait: an event of the old term may have a higher
         # number and would appear after the end of its term.

@@ -45,6 +45,11 @@ class Options:
         return _LOCK_SPACE, zlib.crc32(f"{self.schema}:{number}".encode()) - 2**31
 
     @property
+    def life_lock(self) -> str:
+        """With the id of a worker: the name of the advisory lock that proves its life."""
+        return f"locktender:{self.schema}:"
+
+    @property
     def listens(self) -> bool:
         """A pooler in transaction mode takes a LISTEN, and passes nothing on."""
         return self.listen != "off" and bool(self.listen or not self.pooled)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from locktender.base.clock import SECOND
 from locktender.base.errors import StoreBusy
 from locktender.base.events import NOBODY, Change, pack
-from locktender.base.model import Failure
+from locktender.base.model import Failure, WorkerLife
 from locktender.base.states import EXECUTING_RUNS, TERMINAL_RUNS, RunState
 from locktender.kernel.lanes import rank
 from locktender.store import worker_changes
@@ -19,7 +19,6 @@ from locktender.store.postgres.session import SUBMITTERS, PostgresSession
 from locktender.store.postgres.worker_verbs import moves
 from locktender.store.protocol import Expire, HoldRuns, Lost, Recut, Tidy, Withdraw
 
-LEASE_PASSED = "lease expired"
 _REMEMBER_US = 86_400 * SECOND
 _TRIES = 20
 
@@ -89,13 +88,15 @@ async def take_requests(tx: PostgresSession, term: int, requests: list[int]) -> 
         await tx.run("requests_take", sorted(requests))
 
 
+async def lives(tx: PostgresSession) -> list[WorkerLife]:
+    found = await tx.all("worker_leases", tx.options.life_lock)
+    return [
+        WorkerLife(worker, until, lease_us, "held" if held else "none")
+        for worker, until, lease_us, held in found
+    ]
+
+
 async def expire(tx: PostgresSession, expire: Expire) -> list[Lost]:
-    [leader], leases = await tx.several(("leader", ()), ("worker_leases", ()))
-    if leader[0] != expire.term:
-        raise not_leader(expire.term, leader)
-    # Nearly always all workers are alive: then this was only a read.
-    if all(lease_until >= leader[5] for _, lease_until in leases):
-        return []
     for _ in range(_TRIES):
         lost = await _bury(tx, expire)
         if lost is not None:
@@ -107,9 +108,10 @@ async def _bury(tx: PostgresSession, expire: Expire) -> list[Lost] | None:
     """None: to be tried again."""
     async with tx.transaction():
         await fence(tx, expire.term)
-        # Their acceptances in flight end first; those that come later find no lease.
-        rows = await tx.all("lost_lock")
-        lost = {worker: Lost(worker, LEASE_PASSED, [], [], until) for worker, until, _ in rows}
+        # Their acceptances in flight end first; those that come later find no row.
+        rows = await tx.all("lost_lock", *columns([each[:2] for each in expire.dead], 2))
+        reasons = {each.worker: each.reason for each in expire.dead}
+        lost = {worker: Lost(worker, reasons[worker], [], [], until) for worker, until, _ in rows}
         if not lost:
             return []
         left = {worker: worker_changes.left_by(decode_worker(body)) for worker, _, body in rows}

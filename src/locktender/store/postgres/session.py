@@ -38,6 +38,10 @@ class KnownStatements:
     limits: tuple[int, Limits] = (-1, Limits())
     highest_term: int = 0
     """That was seen. A server that takes over may not know of it."""
+    proofs: dict[str, asyncpg.Connection[Any]] = field(
+        default_factory=dict[str, "asyncpg.Connection[Any]"]
+    )
+    """Worker → the connection that has the lock which proves its life."""
     waiting: dict[tuple[int, str], int] = field(default_factory=dict[tuple[int, str], int])
     """Connections that waited for their client at the last look, each at its place, and how long its
     transaction had lasted when it was first found there."""

@@ -32,9 +32,11 @@ from locktender.base.model import (
     LogRow,
     Request,
     RunRow,
+    WorkerLife,
     WorkerRow,
 )
 from locktender.store.decode import encode
+from locktender.store.forking import check_process
 from locktender.store.postgres import (
     client_verbs,
     commits,
@@ -112,6 +114,7 @@ class _Open:
         self.lead, self.write, self.work, self.look = make(), make(), make(), make()
         self.desk = SubmitBatcher(self.write)
         self.listener = listener
+        self.pid: int = os.getpid()
 
     async def stop(self) -> None:
         await self.listener.stop()
@@ -174,7 +177,7 @@ class PostgresStore(Store):
 
     async def close(self) -> None:
         state, self._state = self._state, None
-        if state is not None:
+        if state is not None and state.pid == os.getpid():
             await state.stop()
 
     async def now(self) -> int:
@@ -186,6 +189,9 @@ class PostgresStore(Store):
         if since >= SYNC_EVERY_US:
             return self._sync((await self._read(lambda tx: tx.row("now")))[0])
         return told + since
+
+    def steady(self) -> int:
+        return (self._clock or self._boot).monotonic()
 
     def _sync(self, now: int) -> int:
         self._synced = now, self._boot.monotonic()
@@ -203,6 +209,7 @@ class PostgresStore(Store):
     def _opened(self) -> _Open:
         if self._state is None:
             raise StoreError("the store is not open.", hint="Call open() first.")
+        check_process(self._state.pid)
         return self._state
 
     async def _lead(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> T:
@@ -295,8 +302,11 @@ class PostgresStore(Store):
     async def withdraw(self, withdraw: Withdraw) -> list[tuple[int, int]]:
         return await self._lead(lambda tx: recovery.withdraw(tx, withdraw))
 
-    async def expire(self, expire: Expire) -> list[Lost]:
+    async def lives(self) -> list[WorkerLife]:
         await self._clear_the_way()
+        return await self._read(recovery.lives)
+
+    async def expire(self, expire: Expire) -> list[Lost]:
         return await self._lead(lambda tx: recovery.expire(tx, expire))
 
     async def recut(self, recut: Recut) -> int:

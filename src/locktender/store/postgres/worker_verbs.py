@@ -32,12 +32,14 @@ ANSWERED_BYTES = 64 << 10
 
 async def beat(tx: PostgresSession, beat: Beat) -> Beaten:
     worker = beat.worker
+    await _prove_life(tx, worker.id)
     known, [[now]] = await tx.several(("worker_get", (worker.id,)), ("now", ()))
     before = decode_worker(known[0][2]) if known else None
     news = joined(worker) if before is None else changed(before, worker)
     parts = Parts()
     parts.add("now", alias="clock")
-    parts.add("worker_save", worker.id, beat.lease_us, encode(worker), alias="fence")
+    save = "worker_renew" if beat.renews else "worker_save"
+    parts.add(save, worker.id, beat.lease_us, encode(worker), alias="fence")
     if before is None and worker.provision:
         parts.add("asked_joined", worker.provision)
     # A renewal that changes nothing wakes no process.
@@ -50,8 +52,20 @@ async def beat(tx: PostgresSession, beat: Beat) -> Beaten:
         _tell(parts, worker.id, [news])
     parts.add("beat_answer")
     rows = await tx.compose(parts)
-    # Its tasks may be given to others from the moment the lease has passed: too late to renew.
     return Beaten(rows[0][0], rows[0][1]) if rows else Beaten(0, now)
+
+
+async def _prove_life(tx: PostgresSession, worker: str) -> None:
+    """The connection that renews keeps a lock: the server knows that the process lives when it is silent.
+
+    Behind a pooler in transaction mode a session is nobody's: there the lease decides alone.
+    """
+    if tx.options.pooled or tx.known.proofs.get(worker) is tx.conn:
+        return
+    # Refused where the server still has our last connection: that one proves it until then.
+    [locked] = await tx.row("life_lock", f"{tx.options.life_lock}{worker}")
+    if locked:
+        tx.known.proofs[worker] = tx.conn
 
 
 def _tell(parts: Parts, worker: str, changes: Sequence[Change]) -> None:
@@ -60,6 +74,7 @@ def _tell(parts: Parts, worker: str, changes: Sequence[Change]) -> None:
 
 
 async def leave(tx: PostgresSession, worker: str) -> None:
+    tx.known.proofs.pop(worker, None)
     async with tx.transaction():
         if await tx.one("worker_lock", worker) is None:
             return
@@ -119,15 +134,15 @@ async def _accept(tx: PostgresSession, worker: str, tokens: dict[int, int]) -> l
     rows = [row for row in answered if row[_SMALL]]
     # The large ones are read when nothing is held for them any more. And the repetition of an
     # acceptance whose answer was lost is answered with what it had started.
-    if len(answered) > len(rows) or (len(rows) < len(tokens) and await _alive(tx, worker)):
+    if len(answered) > len(rows) or (len(rows) < len(tokens) and await _member(tx, worker)):
         missing = sorted(tokens.items() - {(row[0], row[8]) for row in rows})
         rows += await tx.all("tasks_accepted", worker, *columns(missing, 2))
     return rows
 
 
-async def _alive(tx: PostgresSession, worker: str) -> bool:
-    rows, [[now]] = await tx.several(("worker_get", (worker,)), ("now", ()))
-    return bool(rows) and rows[0][1] >= now
+async def _member(tx: PostgresSession, worker: str) -> bool:
+    row = await tx.one("worker_get", worker)
+    return row is not None and row[1] > 0
 
 
 async def finish(tx: PostgresSession, finish: Finish) -> list[tuple[int, int]]:

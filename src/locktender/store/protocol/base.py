@@ -18,6 +18,10 @@ class StoreBase(Protocol):
         """A second store object for the same place, not opened yet: for a thread with its own loop."""
         ...
 
+    def steady(self) -> int:
+        """Microseconds by a clock that never jumps. Those of `now` pass as fast, unless its clock is set."""
+        ...
+
     async def now(self) -> int:
         """The store's time: the only clock that processes compare."""
         ...

@@ -18,10 +18,12 @@ from locktender.base.events import EventRow
 from locktender.base.limits import Limits
 from locktender.base.model import (
     AskedWorker,
+    DeadWorker,
     LimitRow,
     RunRow,
     Said,
     StoredRequest,
+    WorkerLife,
     WorkerRow,
 )
 from locktender.store.protocol.base import StoreBase
@@ -36,6 +38,9 @@ class Elect:
     lease_us: int
     term: int = 0
     """The term to renew; 0 to stand for election."""
+    passed: int = 0
+    """The end of the leader's lease that this candidate has seen unchanged for a whole lease, by its own clock.
+    It has passed, whatever the store's clock says: that may have been set back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +139,7 @@ class Withdraw:
 
 @dataclass(frozen=True, slots=True)
 class Expire:
-    """Declare workers whose lease has passed lost: their running tasks are abandoned, their offers withdrawn.
+    """Declare workers lost: their running tasks are abandoned, their offers withdrawn.
 
     Tasks in a worker's drain list (`WorkerRow.leaves`) are handed back instead of abandoned.
     """
@@ -142,6 +147,8 @@ class Expire:
     term: int
     cycle: int
     actor: str
+    dead: list[DeadWorker]
+    """One that has renewed its lease since it was read is left alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +239,10 @@ class Leading(StoreBase, Protocol):
 
     async def withdraw(self, withdraw: Withdraw) -> list[tuple[int, int]]:
         """The (task, token) pairs that were still only offered."""
+        ...
+
+    async def lives(self) -> list[WorkerLife]:
+        """What is known of each worker's life. Which of them are dead is not the store's decision."""
         ...
 
     async def expire(self, expire: Expire) -> list[Lost]: ...

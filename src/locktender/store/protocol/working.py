@@ -16,12 +16,14 @@ class Beat:
 
     worker: WorkerRow
     lease_us: int
+    renews: bool = False
+    """It has joined before: without its row nothing is written. A renewal may come after it has left."""
 
 
 @dataclass(frozen=True, slots=True)
 class Beaten:
     lease_until: int
-    """0: the lease was already lost; the worker must stop its tasks and join under a new id."""
+    """0: it was declared lost, or has left; it must stop its tasks and join under a new id."""
     now: int
 
 

@@ -41,7 +41,8 @@ def elect(tx: SqliteSession, elect: Elect, dead: Callable[[str], bool]) -> Leade
         return Leadership(term, owner, until, now, cycle)
     # An owner that stands again has lost its memory: it needs a new term, because tokens
     # are counted within one.
-    if owner != elect.owner and expires_at > now and not dead(owner):
+    lives = expires_at > now and expires_at != elect.passed
+    if owner != elect.owner and lives and not dead(owner):
         return Leadership(0, owner, expires_at, now)
     term += 1
     tx.run("leader_take", term, elect.owner, until)

@@ -5,7 +5,7 @@ the operating system knows at once: each leader and worker keeps
 `<file>-live/<owner>.lock` locked, and the lock is free as soon as the last
 process that inherited it is dead. So
 
-    locked      alive, as far as the lock can tell: the lease decides
+    locked      the process lives, also where it does not renew its lease
     free        dead, whatever the lease says
     no file     unknown: the lease decides
 
@@ -22,6 +22,7 @@ import threading
 from pathlib import Path
 from urllib.parse import quote
 
+from locktender.base.model import Proof
 from locktender.store.sqlite.companions import beside, create_folder, open_file
 
 _LONGEST_NAME = 200
@@ -44,6 +45,9 @@ class Liveness:
             if (fd := self._acquire(self._file(owner))) is not None:
                 self._held[owner] = fd
 
+    def descriptors(self) -> list[int]:
+        return list(self._held.values())
+
     def fd(self, owner: str) -> int | None:
         """For children that do the owner's work: whoever inherits it keeps the owner alive."""
         return self._held.get(owner)
@@ -58,14 +62,18 @@ class Liveness:
 
     def dead(self, owner: str) -> bool:
         """Whether the kernel has released the owner's lock."""
+        return self.proof(owner) == "gone"
+
+    def proof(self, owner: str) -> Proof:
+        """What the owner's lock says."""
         if owner in self._held:
-            return False
+            return "held"
         try:
             fd = os.open(self._file(owner), os.O_RDWR | os.O_CLOEXEC)
         except OSError:
-            return False
+            return "none"
         try:
-            return _try(fd)
+            return "gone" if _try(fd) else "held"
         finally:
             os.close(fd)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from locktender.base.clock import SECOND
 from locktender.base.events import NOBODY, Change
-from locktender.base.model import WorkerRow
+from locktender.base.model import Proof, WorkerLife, WorkerRow
 from locktender.base.states import TaskState
 from locktender.kernel.lanes import rank
 from locktender.store import worker_changes
@@ -18,8 +18,6 @@ from locktender.store.sqlite.client_verbs import lanes_for
 from locktender.store.sqlite.leader_verbs import fence, move
 from locktender.store.sqlite.session import SqliteSession, listed, record
 
-LEASE_PASSED = "lease expired"
-PROCESS_DIED = "process died"
 _REMEMBER_US = 86_400 * SECOND
 
 
@@ -53,14 +51,21 @@ def withdraw(tx: SqliteSession, withdraw: Withdraw) -> list[tuple[int, int]]:
     return done
 
 
-def expire(tx: SqliteSession, expire: Expire, dead: Callable[[str], bool]) -> list[Lost]:
+def lives(tx: SqliteSession, proof: Callable[[str], Proof]) -> list[WorkerLife]:
+    return [
+        WorkerLife(worker, until, lease_us, proof(worker))
+        for worker, until, lease_us in tx.all("worker_leases")
+    ]
+
+
+def expire(tx: SqliteSession, expire: Expire) -> list[Lost]:
     _, _, now = fence(tx, expire.term)
-    lost: dict[str, Lost] = {}
-    for worker, lease_until in tx.all("worker_leases"):
-        if lease_until < now:
-            lost[worker] = Lost(worker, LEASE_PASSED, [], [], lease_until)
-        elif dead(worker):
-            lost[worker] = Lost(worker, PROCESS_DIED, [], [], lease_until)
+    known = {worker: until for worker, until, _ in tx.all("worker_leases")}
+    lost = {
+        worker: Lost(worker, reason, [], [], until)
+        for worker, until, reason in expire.dead
+        if known.get(worker) == until
+    }
     if not lost:
         return []
     left = {worker: worker_changes.left_by(_row_of(tx, worker)) for worker in lost}

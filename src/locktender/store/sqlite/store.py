@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -30,8 +30,10 @@ from locktender.base.model import (
     LogRow,
     Request,
     RunRow,
+    WorkerLife,
     WorkerRow,
 )
+from locktender.store.forking import check_process, close_in_children
 from locktender.store.protocol import (
     Accept,
     Beat,
@@ -120,6 +122,13 @@ class _Open:
         self.work = Reader("locktender-reader", path, read)
         self.look = Reader("locktender-looker", path, read)
         self.data_version = 0
+        self.pid: int = os.getpid()
+        close_in_children(self)
+
+    def descriptors(self) -> Iterator[int]:
+        """Of locks and of the socket: what a forked child must not keep."""
+        for each in (self.wake, self.write_lock, self.live):
+            yield from each.descriptors()
 
     async def start(self) -> None:
         await self.writer.open()
@@ -193,11 +202,14 @@ class SqliteStore(Store):
 
     async def close(self) -> None:
         state, self._state = self._state, None
-        if state is not None:
+        if state is not None and state.pid == os.getpid():
             await state.stop()
 
     async def now(self) -> int:
         return self._clock.now()
+
+    def steady(self) -> int:
+        return self._clock.monotonic()
 
     def live_fd(self, owner: str) -> int | None:
         """The lock that says `owner` is alive, for children that do its work to inherit."""
@@ -207,6 +219,7 @@ class SqliteStore(Store):
     def _opened(self) -> _Open:
         if self._state is None:
             raise StoreError("the store is not open.", hint="Call open() first.")
+        check_process(self._state.pid)
         return self._state
 
     async def _write(self, verb: Callable[[SqliteSession], T]) -> T:
@@ -278,11 +291,14 @@ class SqliteStore(Store):
     async def withdraw(self, withdraw: Withdraw) -> list[tuple[int, int]]:
         return await self._write(lambda tx: recovery.withdraw(tx, withdraw))
 
+    async def lives(self) -> list[WorkerLife]:
+        proof = self._opened.live.proof
+        return await self._read(lambda tx: recovery.lives(tx, proof))
+
     async def expire(self, expire: Expire) -> list[Lost]:
-        live = self._opened.live
-        lost = await self._write(lambda tx: recovery.expire(tx, expire, live.dead))
+        lost = await self._write(lambda tx: recovery.expire(tx, expire))
         for worker in lost:
-            live.forget(worker.worker)
+            self._opened.live.forget(worker.worker)
         return lost
 
     async def recut(self, recut: Recut) -> int:

@@ -36,9 +36,8 @@ class Wakeup:
         """Rises with every sign of a foreign commit."""
         create_folder(folder, database)
         self._dir = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        self._socket: socket.socket | None = socket.socket(
-            socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK
-        )
+        self._socket: socket.socket | None = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.setblocking(False)
         self._bound = False
 
     def listen(self) -> bool:
@@ -126,6 +125,9 @@ class Wakeup:
             self._waiting.discard(waiting)
             if not self._waiting and self._socket is not None:  # None: closed meanwhile
                 loop.remove_reader(self._socket)
+
+    def descriptors(self) -> list[int]:
+        return [self._dir] if self._socket is None else [self._dir, self._socket.fileno()]
 
     def close(self) -> None:
         """On the loop of those who wait: they are woken."""

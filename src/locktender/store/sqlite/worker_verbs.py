@@ -11,7 +11,6 @@ import logging
 
 from locktender.base.changes import Order, TaskRow
 from locktender.base.events import NOBODY, Change
-from locktender.base.model import WorkerRow
 from locktender.store.decode import decode_worker, encode
 from locktender.store.history import by_run
 from locktender.store.protocol import Accept, Beat, Beaten, Finish, Started
@@ -29,19 +28,19 @@ def beat(tx: SqliteSession, beat: Beat) -> Beaten:
     until = now + beat.lease_us
     known = tx.one("worker_get", worker.id)
     if known is None:
-        if tx.one("worker_lost", worker.id) is not None:
+        if beat.renews or tx.one("worker_lost", worker.id) is not None:
             return Beaten(0, now)
-        _save(tx, worker, now, until)
+        _save(tx, beat, now, until)
         if worker.provision:
             tx.run("asked_joined", now, worker.provision)
         tx.run("workers_changed")
         _tell(tx, now, worker.id, joined(worker))
         return Beaten(until, now)
     since, lease_until, body = known
-    # Its tasks may be given to others from the moment the lease has passed: too late to renew.
-    if lease_until < now:
+    # However late: its tasks are given to others only when the row is gone. It ended a lease of 0 itself.
+    if not lease_until:
         return Beaten(0, now)
-    _save(tx, worker, since, until)
+    _save(tx, beat, since, until)
     before = decode_worker(body)
     if is_news(before, worker):
         tx.run("workers_changed")
@@ -51,8 +50,8 @@ def beat(tx: SqliteSession, beat: Beat) -> Beaten:
     return Beaten(until, now)
 
 
-def _save(tx: SqliteSession, worker: WorkerRow, since: int, until: int) -> None:
-    tx.run("worker_save", worker.id, since, until, encode(worker))
+def _save(tx: SqliteSession, beat: Beat, since: int, until: int) -> None:
+    tx.run("worker_save", beat.worker.id, since, until, beat.lease_us, encode(beat.worker))
 
 
 def _tell(tx: SqliteSession, now: int, worker: str, change: Change) -> None:
@@ -80,8 +79,8 @@ def accept(tx: SqliteSession, accept: Accept) -> tuple[list[Started], int]:
     now = tx.now()
     tokens = dict(accept.tasks)
     lease = tx.one("worker_get", accept.worker)
-    if lease is None or lease[1] < now:
-        log.warning("worker %s accepted %d tasks without a lease", accept.worker, len(tokens))
+    if lease is None or not lease[1]:
+        log.warning("worker %s accepted %d tasks and is no member", accept.worker, len(tokens))
         return [], len(tokens)
     wanted = mapped(tokens)
     accepted = tx.all("task_accept", now, accept.worker, wanted)

@@ -52,6 +52,9 @@ class WriteLock:
     def leave(self) -> None:
         fcntl.flock(self._write, fcntl.LOCK_UN)
 
+    def descriptors(self) -> tuple[int, int]:
+        return self._head, self._write
+
     def close(self) -> None:
         os.close(self._head)
         os.close(self._write)

@@ -28,6 +28,7 @@ from locktender.testing.conformance.world import (
     SceneLeader,
     StoreScene,
     changes_of,
+    expire_passed,
     history,
     join,
     offered,
@@ -49,7 +50,7 @@ async def _withdraw(leader: SceneLeader) -> object:
 
 
 async def _expire(leader: SceneLeader) -> object:
-    return await leader.store.expire(Expire(leader.term, 1, leader.actor))
+    return await leader.store.expire(Expire(leader.term, 1, leader.actor, []))
 
 
 async def _recut(leader: SceneLeader) -> object:
@@ -64,6 +65,19 @@ class TestLeading:
         assert led.expires_at == world.clock.now() + LEASE
         [event] = await history(store)
         assert (event.subject, event.before, event.after, event.term) == ("leader", "", "a", 1)
+
+    async def test_a_lease_that_a_candidate_saw_pass_does_not_stand_still_with_the_clock(
+        self, world: StoreScene
+    ) -> None:
+        """F6: the clock was set back, so by it the lease lasts on."""
+        store, other = await world.open(), await world.open()
+        led = await store.elect(Elect("a", LEASE))
+        world.clock.advance(1)
+        renewed = await store.elect(Elect("a", LEASE, led.term))
+        assert (await other.elect(Elect("b", LEASE, passed=led.expires_at))).term == 0
+        assert (
+            await other.elect(Elect("b", LEASE, passed=renewed.expires_at))
+        ).term == led.term + 1
 
     async def test_a_second_is_refused_while_the_lease_lives(self, world: StoreScene) -> None:
         store, other = await world.open(), await world.open()
@@ -200,7 +214,7 @@ class TestHolding:
         [started] = await store.accept(Accept("w1", tasks))
         assert started.task.id == tasks[0][0]
         world.clock.advance(LEASE + 1)
-        [lost] = await store.expire(Expire(leader.term, 8, leader.actor))
+        [lost] = await expire_passed(store, leader.term, leader.actor, 8)
         assert lost.abandoned == tasks
 
     async def test_an_ended_run_is_not_held(self, world: StoreScene) -> None:

@@ -8,12 +8,13 @@ import asyncio
 from locktender.base.changes import End, TaskEnd
 from locktender.base.clock import SECOND
 from locktender.base.states import TASK_CHANGES
-from locktender.store.protocol import Accept, Expire, Finish, Lost, Store, Withdraw
+from locktender.store.protocol import Accept, Finish, Lost, Store, Withdraw
 from locktender.testing.conformance.world import (
     LEASE,
     SceneLeader,
     StoreScene,
     changes_of,
+    expire_passed,
     history,
     join,
     offered,
@@ -22,7 +23,7 @@ from locktender.testing.conformance.world import (
 
 async def expire(leader: SceneLeader) -> list[Lost]:
     leader.cycle += 1
-    return await leader.store.expire(Expire(leader.term, leader.cycle, leader.actor))
+    return await expire_passed(leader.store, leader.term, leader.actor, leader.cycle)
 
 
 def withdrawal(
@@ -266,7 +267,7 @@ class TestRacing:
             return not await other.finish(Finish("w1", [End(*pair, "completed", b"1")]))
 
         async def expire() -> set[tuple[int, int]]:
-            lost = await store.expire(Expire(leader.term, 1, leader.actor))
+            lost = await expire_passed(store, leader.term, leader.actor)
             return {pair for each in lost for pair in each.abandoned}
 
         first = await finish(pairs[0])

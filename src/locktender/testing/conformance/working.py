@@ -11,13 +11,14 @@ import pytest
 
 from locktender.base.changes import End, Order
 from locktender.base.clock import MILLISECOND, SECOND
-from locktender.base.model import Failure, LogFilter, LogRow, Progress
-from locktender.store.protocol import Accept, Expire, Finish, Heads, Store
+from locktender.base.model import DeadWorker, Failure, LogFilter, LogRow, Progress
+from locktender.store.protocol import Accept, Beat, Expire, Finish, Heads, Store
 from locktender.testing.conformance.world import (
     LEASE,
     SceneLeader,
     StoreScene,
     changes_of,
+    expire_passed,
     history,
     join,
     new_run,
@@ -89,20 +90,46 @@ class TestWorking:
         assert (event.subject, event.after, event.data["worker"]) == ("worker", "joined", "w1")
         assert event.data["permits"] == {"async": 10}
 
-    async def test_an_expired_holder_cannot_renew(self, world: StoreScene) -> None:
-        """E5."""
+    async def test_a_worker_renews_as_long_as_its_row_is_there(self, world: StoreScene) -> None:
+        """F6: the clock may have jumped. Only the declaration of its loss ends its membership (E5)."""
+        store = await world.open()
+        leader, run, pairs = await offered(store)
+        world.clock.advance(3 * LEASE)
+        renewed = await join(store)
+        assert renewed.lease_until == world.clock.now() + LEASE
+        world.clock.advance(3 * LEASE)
+        assert [each.task.id for each in await store.accept(Accept("w1", pairs))] == [pairs[0][0]]
+        assert (await store.tasks(run))[0].state == "running"
+        await expire_passed(store, leader.term, leader.actor)
+        assert (await join(store)).lease_until == 0
+
+    async def test_a_renewal_that_comes_late_never_joins(self, world: StoreScene) -> None:
+        """After it has left: its row would come back, and be declared lost later."""
         store = await world.open()
         await join(store)
-        world.clock.advance(LEASE)
-        assert (await join(store)).lease_until > 0
-        world.clock.advance(LEASE + 1)
-        assert (await join(store)).lease_until == 0
+        row = (await store.workers())[0]
+        assert (await store.beat(Beat(row, LEASE, renews=True))).lease_until > 0
+        await store.leave("w1")
+        assert (await store.beat(Beat(row, LEASE, renews=True))).lease_until == 0
+        assert await store.workers() == []
+        assert [event.after for event in await history(store)] == ["joined", "left"]
+
+    async def test_a_worker_that_renewed_meanwhile_is_not_lost(self, world: StoreScene) -> None:
+        store = await world.open()
+        leader, _, _ = await offered(store)
+        [life] = await store.lives()
+        assert (life.worker, life.lease_us) == ("w1", LEASE)
+        world.clock.advance(1)
+        await join(store)
+        dead = [DeadWorker("w1", life.lease_until, "lease expired")]
+        assert await store.expire(Expire(leader.term, 2, leader.actor, dead)) == []
+        assert [each.id for each in await store.workers()] == ["w1"]
 
     async def test_a_worker_declared_lost_stays_lost(self, world: StoreScene) -> None:
         store = await world.open()
         leader, _, _ = await offered(store)
         world.clock.advance(LEASE + 1)
-        [lost] = await store.expire(Expire(leader.term, 1, leader.actor))
+        [lost] = await expire_passed(store, leader.term, leader.actor)
         assert lost.worker == "w1"
         assert (await join(store)).lease_until == 0
         assert await store.workers() == []
@@ -148,13 +175,14 @@ class TestWorking:
         assert row.state == "scheduled"
         assert await store.stale_writes() == 4
 
-    async def test_a_worker_whose_lease_has_passed_accepts_nothing(self, world: StoreScene) -> None:
+    async def test_a_worker_that_was_declared_lost_accepts_nothing(self, world: StoreScene) -> None:
         store = await world.open()
-        _, run, pairs = await offered(store)
+        leader, run, pairs = await offered(store)
         world.clock.advance(LEASE + 1)
+        await expire_passed(store, leader.term, leader.actor)
         assert await store.accept(Accept("w1", pairs)) == []
         [row] = await store.tasks(run)
-        assert row.state == "scheduled"
+        assert row.state == "requested"
 
     @pytest.mark.parametrize(
         "state", ["completed", "failed", "cancelled", "timed_out", "handed_back"]
@@ -260,7 +288,7 @@ class TestWorking:
         leader, _, pairs = await offered(store)
         await store.accept(Accept("w1", pairs))
         await store.leave("w1")
-        [lost] = await store.expire(Expire(leader.term, 1, leader.actor))
+        [lost] = await expire_passed(store, leader.term, leader.actor)
         assert lost.abandoned == pairs
         assert await store.workers() == []
 

@@ -14,13 +14,15 @@ from locktender.base.clock import SECOND, ManualClock
 from locktender.base.events import Change, Event, unpack
 from locktender.base.ids import RunId, run_id, task_id, token
 from locktender.base.limits import TagRule
-from locktender.base.model import NewRun, OnDuplicate, RunKind, WorkerRow
+from locktender.base.model import DeadWorker, NewRun, OnDuplicate, RunKind, WorkerRow
 from locktender.store.protocol import (
     Beat,
     Beaten,
     Committed,
     Elect,
     EventFilter,
+    Expire,
+    Lost,
     SetLimit,
     Store,
     Submit,
@@ -112,6 +114,17 @@ async def history(store: Store, run: int | None = None) -> list[Event]:
 async def changes_of(store: Store, run: int) -> list[tuple[str, str]]:
     """(before, after) of every change of the run and its tasks, in order."""
     return [(event.before, event.after) for event in await history(store, run)]
+
+
+async def expire_passed(store: Store, term: int, actor: str, cycle: int = 1) -> list[Lost]:
+    """Declares lost who is dead by the store's time or by proof. (A leader measures by its own clock.)"""
+    now = await store.now()
+    dead = [
+        DeadWorker(worker, until, "process died" if proof == "gone" else "lease expired")
+        for worker, until, _, proof in await store.lives()
+        if until < now or proof == "gone"
+    ]
+    return await store.expire(Expire(term, cycle, actor, dead))
 
 
 async def join(store: Store, worker: str = "w1", lease_us: int = LEASE, **fields: Any) -> Beaten:

@@ -176,8 +176,8 @@ def _end_if_marked(pid: int, wanted: list[bytes]) -> bool:
         if not any(mark in environment for mark in wanted):
             return False
         signal.pidfd_send_signal(fd, signal.SIGKILL)
-    except OSError:
-        return False  # it is gone, or another user's
+    except (OSError, AttributeError):
+        return False  # it is gone, another user's, or the system has no such descriptors
     else:
         return True
     finally:

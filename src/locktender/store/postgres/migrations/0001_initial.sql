@@ -221,6 +221,7 @@ CREATE TABLE locktender.worker (
     id text PRIMARY KEY,
     since bigint NOT NULL,
     lease_until bigint NOT NULL,
+    lease_us bigint NOT NULL,
     body bytea NOT NULL
 ) WITH (fillfactor = 50);
 

@@ -126,9 +126,8 @@ SELECT term FROM locktender.leader
 WHERE term = $1 AND history = locktender.history_place() FOR KEY SHARE
 
 -- name: lease_fence
--- The fence of a worker whose lease lives. Declaring it lost locks the row FOR UPDATE: before or after.
-SELECT w.id FROM locktender.worker w, clock
-WHERE w.id = $1 AND w.lease_until >= clock.now FOR KEY SHARE OF w
+-- The fence of a worker that is a member. Declaring it lost locks the row FOR UPDATE: before or after.
+SELECT w.id FROM locktender.worker w WHERE w.id = $1 AND w.lease_until > 0 FOR KEY SHARE OF w
 
 -- name: commit_answer
 -- What a leader's commit comes to; no row: the fence was shut. One notification per commit.
@@ -214,10 +213,22 @@ SELECT id, token, state, false FROM tasks_owned
 UNION ALL
 SELECT id, 0, '', true FROM effect
 
+-- name: worker_renew
+-- Renew, and never join: a renewal may arrive after the worker has left.
+UPDATE locktender.worker SET lease_until = clock.now + $2::bigint, lease_us = $2::bigint, body = $3::bytea
+FROM clock WHERE id = $1::text AND lease_until > 0
+RETURNING lease_until
+
+-- name: life_lock
+-- Proof of life: the session keeps this lock until its connection ends, whatever the process does.
+SELECT pg_try_advisory_lock(hashtextextended($1::text, 0))
+
 -- name: lost_lock
--- Workers whose lease has passed, in order; their own verbs wait from here on.
-SELECT id, lease_until, body FROM locktender.worker
-WHERE lease_until < locktender.locktender_now() ORDER BY id FOR UPDATE
+-- Of these workers, those that have not renewed their lease since it was read, in order; their own verbs
+-- wait from here on.
+SELECT w.id, w.lease_until, w.body
+FROM unnest($1::text[], $2::bigint[]) v (id, lease_until) JOIN locktender.worker w ON w.id = v.id
+WHERE w.lease_until = v.lease_until ORDER BY w.id FOR UPDATE OF w
 
 -- name: worker_lock
 -- A worker that leaves: its own acceptances are over or wait.

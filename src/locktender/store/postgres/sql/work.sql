@@ -7,13 +7,14 @@ SELECT since, lease_until, body FROM locktender.worker WHERE id = $1
 SELECT 1 FROM locktender.lost_worker WHERE id = $1
 
 -- name: worker_save
--- Join, or renew a lease that has not passed. Compared and set: whoever declares the worker lost at the
--- same moment comes before us and leaves nothing to renew, or after us and finds it alive.
-INSERT INTO locktender.worker (id, since, lease_until, body)
-SELECT $1::text, clock.now, clock.now + $2::bigint, $3::bytea FROM clock
+-- Join, or renew: as long as the row is there, however late, because only the declaration of its loss
+-- removes it. A lease of 0 was ended by the worker itself.
+INSERT INTO locktender.worker (id, since, lease_until, lease_us, body)
+SELECT $1::text, clock.now, clock.now + $2::bigint, $2::bigint, $3::bytea FROM clock
 WHERE NOT EXISTS (SELECT 1 FROM locktender.lost_worker l WHERE l.id = $1)
-ON CONFLICT (id) DO UPDATE SET lease_until = excluded.lease_until, body = excluded.body
-WHERE worker.lease_until >= excluded.since
+ON CONFLICT (id) DO UPDATE SET
+    lease_until = excluded.lease_until, lease_us = excluded.lease_us, body = excluded.body
+WHERE worker.lease_until > 0
 RETURNING lease_until
 
 -- name: worker_remove
@@ -38,8 +39,15 @@ SELECT id, $2::bigint FROM unnest($1::text[]) v (id) ON CONFLICT (id) DO UPDATE 
 DELETE FROM locktender.lost_worker WHERE lost_at < $1
 
 -- name: worker_leases
--- Until when each worker is presumed alive.
-SELECT id, lease_until FROM locktender.worker
+-- Until when each worker is presumed alive, how long its lease is, and whether a session proves its life.
+WITH proof AS MATERIALIZED (
+    SELECT (classid::bigint << 32) | objid::bigint AS key FROM pg_locks
+    WHERE locktype = 'advisory' AND objsubid = 1 AND granted
+        AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+)
+SELECT id, lease_until, lease_us,
+    hashtextextended($1::text || id, 0) IN (SELECT key FROM proof)
+FROM locktender.worker
 
 -- name: worker_tasks
 -- Tasks offered to or running on these workers. Only executing runs can have any.

@@ -151,6 +151,7 @@ CREATE TABLE worker (
     id TEXT PRIMARY KEY,
     since INTEGER NOT NULL,
     lease_until INTEGER NOT NULL,
+    lease_us INTEGER NOT NULL,
     body BLOB NOT NULL
 );
 

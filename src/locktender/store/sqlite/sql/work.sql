@@ -1,5 +1,5 @@
 -- name: worker_get
--- A worker and the time.
+-- A worker.
 SELECT since, lease_until, body FROM worker WHERE id = ?
 
 -- name: worker_lost
@@ -8,8 +8,9 @@ SELECT 1 FROM lost_worker WHERE id = ?
 
 -- name: worker_save
 -- Join, or renew the lease.
-INSERT INTO worker (id, since, lease_until, body) VALUES (?, ?, ?, ?)
-ON CONFLICT (id) DO UPDATE SET lease_until = excluded.lease_until, body = excluded.body
+INSERT INTO worker (id, since, lease_until, lease_us, body) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT (id) DO UPDATE SET
+    lease_until = excluded.lease_until, lease_us = excluded.lease_us, body = excluded.body
 
 -- name: worker_remove
 -- The worker is gone.
@@ -32,8 +33,8 @@ INSERT OR REPLACE INTO lost_worker (id, lost_at) VALUES /*rows*/ (?, ?)
 DELETE FROM lost_worker WHERE lost_at < ?
 
 -- name: worker_leases
--- Until when each worker is presumed alive.
-SELECT id, lease_until FROM worker
+-- Until when each worker is presumed alive, and how long its lease is.
+SELECT id, lease_until, lease_us FROM worker
 
 -- name: worker_tasks
 -- Tasks offered to or running on these workers. Only executing runs can have any.

@@ -1,0 +1,130 @@
+"""The store's clock was set: instants that were made by it before move with it.
+
+Instants are the store's time, and that clock can be set, ahead or back. The leader compares how far it has come
+with its own clock that never jumps. Without a correction a clock set back by an hour would stop rates, back-offs
+and time-outs for an hour, and one set ahead would grant an hour's worth of a rate at once. So what is still to
+come is moved by the jump. The jump is recorded: the checker moves the same instants.
+
+A new leader reads instants that may be older than the jump. A row that was requested in the future shows how far
+the clock was set back since. A rate can never owe more than its burst.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from locktender.base.changes import Bucket, Linger, TaskRow
+from locktender.base.clock import SECOND
+from locktender.base.events import NOBODY, Change
+from locktender.base.model import RunRow, WorkerRow
+from locktender.kernel.node_state import SLICE
+from locktender.kernel.rebuild import restore_runs
+from locktender.kernel.scheduler import Scheduler
+
+MIN_JUMP_US = 2 * SECOND
+"""A smaller difference between two clocks may be drift."""
+
+
+class ClockWatch:
+    """Compares the store's clock with the leader's steady one."""
+
+    def __init__(self) -> None:
+        self._seen: tuple[int, int, int] | None = None
+
+    def saw(self, store_us: int, before_us: int, after_us: int) -> int:
+        """How far the store's clock has jumped; 0 where it has not.
+
+        It was read between two instants of the steady clock. Only what is certain counts: a leader that was
+        paused between question and answer must not take its own delay for a jump.
+        """
+        seen, self._seen = self._seen, (store_us, before_us, after_us)
+        if seen is None:
+            return 0
+        passed = store_us - seen[0]
+        if (ahead := passed - (after_us - seen[1])) > MIN_JUMP_US:
+            return ahead
+        if (behind := (before_us - seen[2]) - passed) > MIN_JUMP_US:
+            return -behind
+        return 0
+
+
+def move_instants(scheduler: Scheduler, by_us: int) -> None:
+    """The clock jumped by `by_us` within a term: what is still to come moves with it."""
+    ledger = scheduler.ledger
+    scheduler.lifecycle.timers.move(by_us)
+    for held, (slots, until, worker) in ledger.lingering.items():
+        ledger.lingering[held] = (slots, until + by_us, worker)
+        ledger.lingering_changed = True
+    for gates in ledger.slot_gates.values():
+        for gate in gates:
+            if gate.timed:
+                gate.move(by_us)
+                if (bucket := gate.dump()) is not None:
+                    scheduler.commit_builder.commit.buckets.append(bucket)
+                ledger.task_queue.opened(gate)
+    _record_jump(scheduler, {"by_us": by_us})
+
+
+def _record_jump(scheduler: Scheduler, data: dict[str, object]) -> None:
+    scheduler.commit_builder.record(NOBODY, Change("clock", 0, "", "jumped", 0, data))
+
+
+def restore(
+    scheduler: Scheduler,
+    runs: Iterable[RunRow],
+    tasks: Iterable[TaskRow],
+    workers: Iterable[WorkerRow],
+    buckets: Iterable[Bucket],
+    now: int,
+    local: str | None = None,
+    lingers: Iterable[Linger] = (),
+) -> Iterator[None]:
+    """Rebuild the ledger from rows, as if the clock had not been set back since they were written.
+
+    A break after every `SLICE` rows.
+    """
+    behind = 0
+    runs_in_time: list[RunRow] = []
+    for run in runs:
+        moved_run, late = _run_in_time(run, now)
+        runs_in_time.append(moved_run)
+        behind = max(behind, late)
+    tasks_in_time: list[TaskRow] = []
+    for number, task in enumerate(tasks, 1):
+        if not number % SLICE:
+            yield
+        moved_task, late = _task_in_time(task, now)
+        tasks_in_time.append(moved_task)
+        behind = max(behind, late)
+    scheduler.restore_gates(workers, buckets, local, lingers)
+    lifecycle = scheduler.lifecycle
+    yield from restore_runs(lifecycle, scheduler.graphs, runs_in_time, tasks_in_time, now)
+    for gates in scheduler.ledger.slot_gates.values():
+        for gate in gates:
+            gate.bound_debt(now)
+    if behind:
+        # By no less than that: how long nobody led is not known.
+        _record_jump(scheduler, {"by_us": -behind, "about": True})
+
+
+def _task_in_time(row: TaskRow, now: int) -> tuple[TaskRow, int]:
+    late = row.requested_at - now
+    if late <= MIN_JUMP_US:
+        return row, 0
+    # Its place in line is by `requested_at`: that stays.
+    moved = row._replace(
+        not_before=max(0, row.not_before - late),
+        eligible_at=max(0, row.eligible_at - late),
+    )
+    return moved, late
+
+
+def _run_in_time(row: RunRow, now: int) -> tuple[RunRow, int]:
+    late = max(row.queued_at, row.started_at) - now
+    if late <= MIN_JUMP_US:
+        return row, 0
+    if row.deadline_at is not None:
+        row = msgspec.structs.replace(row, deadline_at=row.deadline_at - late)
+    return row, late

@@ -1,0 +1,96 @@
+"""The store's clock is set: rates, back-offs and time-outs go on as if it had not been (F6)."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from tests.support.worlds import graph, items, needs, numbers, settle, step, world
+
+from locktender.base.clock import SECOND
+from locktender.base.graph import RetryPolicy
+from locktender.base.states import TaskState
+from locktender.kernel.clock_jump import ClockWatch
+from locktender.simulate.world import SimWorld
+
+JUMPS = [30 * SECOND, -30 * SECOND]
+CHANGES = [False, True]
+
+
+def test_only_a_certain_jump_counts():
+    watch = ClockWatch()
+    for store, before, after in (
+        (100, 0, 0),
+        (103, 3, 3),
+        (4_000, 3_900, 3_900),
+        (4_002, 3_901, 3_901),
+    ):
+        assert watch.saw(store * SECOND, before * SECOND, after * SECOND) == 0
+    assert watch.saw(4_033 * SECOND, 3_902 * SECOND, 3_902 * SECOND) == 30 * SECOND
+    assert watch.saw(4_004 * SECOND, 3_903 * SECOND, 3_903 * SECOND) == -30 * SECOND
+
+
+def test_a_leader_that_was_paused_between_question_and_answer_saw_no_jump():
+    watch = ClockWatch()
+    watch.saw(100 * SECOND, 50 * SECOND, 50 * SECOND)
+    assert watch.saw(101 * SECOND, 51 * SECOND, 60 * SECOND) == 0  # answered at once, seen late
+    assert watch.saw(111 * SECOND, 61 * SECOND, 61 * SECOND) == 0
+    assert watch.saw(121 * SECOND, 62 * SECOND, 71 * SECOND) == 0  # asked at once, answered late
+
+
+def jumps(made: SimWorld, by: int, *, changes: bool) -> None:
+    """The clock is set after 2.5 s; where the leader `changes`, another leads half a second later."""
+    made.plan(2 * SECOND + SECOND // 2, lambda: made.jump_clock(by))
+    if changes:
+        made.plan(2 * SECOND + SECOND // 2, made.kill_leader)
+        made.plan(3 * SECOND, made.lead)
+
+
+@pytest.mark.parametrize("by", JUMPS)
+@pytest.mark.parametrize("changes", CHANGES)
+def test_a_rate_neither_stands_still_nor_bursts(by: int, changes: bool):
+    rate = {"count": 1, "per_us": SECOND, "burst": 1}
+    made = world(rules={("pool", "api"): {"limit": -1, "rate": rate}})
+    began = made.steady
+    made.submit(graph(items("api", pools=needs(api=1))), consts=numbers(8))
+    jumps(made, by, changes=changes)
+    settle(made)
+    starts = sorted(body.start for body in made.bodies)
+    pauses = [later - earlier for earlier, later in pairwise(starts)]
+    assert starts[-1] - began <= 12 * SECOND
+    if changes and by > 0:
+        # What a leader reads is older than the jump by its own clock: the bucket is full once.
+        assert sorted(pauses)[1] >= SECOND - 10_000
+    else:
+        assert min(pauses) >= SECOND - 10_000
+
+
+@pytest.mark.parametrize("by", JUMPS)
+@pytest.mark.parametrize("changes", CHANGES)
+def test_a_back_off_lasts_as_long_as_it_should(by: int, changes: bool):
+    tries: list[int] = []
+
+    def fails_once(_row: object, _node: object) -> TaskState:
+        tries.append(1)
+        return TaskState.FAILED if len(tries) == 1 else TaskState.COMPLETED
+
+    made = world(fate=fails_once)
+    made.submit(graph(step("flaky", retry=RetryPolicy(1, 10 * SECOND, jitter=False))))
+    jumps(made, by, changes=changes)
+    settle(made)
+    first, second = made.bodies
+    # A new leader cannot know for how long nobody led.
+    assert second.start - first.end <= 14 * SECOND
+    if not (changes and by > 0):
+        assert second.start - first.end >= 9 * SECOND
+
+
+@pytest.mark.parametrize("by", JUMPS)
+def test_a_deadline_is_neither_early_nor_late(by: int):
+    made = world(took=60 * SECOND)
+    began = made.steady
+    made.submit(graph(step("slow")), deadline=10 * SECOND)
+    jumps(made, by, changes=False)
+    made.run(until=made.steady + 20 * SECOND)
+    [ended] = [body.end for body in made.bodies]
+    assert 10 * SECOND <= ended - began <= 12 * SECOND
