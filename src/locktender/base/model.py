@@ -157,6 +157,10 @@ class WorkerRow(msgspec.Struct, frozen=True):
     """They are too many to name: whatever it has in hand."""
     since: int = 0
     lease_until: int = 0
+    unanswered: int = 0
+    """Offers in a row that it left unanswered, by the leader's count."""
+    asked_again_at: int = 0
+    """Of a worker with unanswered offers: the leader offers it nothing before."""
 
 
 RequestKind = Literal["cancel", "reprioritise", "drain"]

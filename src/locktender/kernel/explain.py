@@ -326,13 +326,14 @@ def _worker(
     else:
         stubborn = stubborn_by_token(scheduler.ledger.workers.by_id.values())
         text = no_room(
-            several, requirement.executor, sum(task.token in stubborn for task in running)
+            several, requirement.executor, sum(task.token in stubborn for task in running), now=now
         )
     offers = f"; {counted(entry.offers, 'offer')} so far" if entry.offers else ""
     line = _line_for_worker(scheduler, entry, station, several, now)
     permits, busy = sum(seats(worker, requirement.executor) for worker in several), len(running)
     elapsed = [now - task.started_at for task in running]
-    estimate = wait_for(elapsed, usual, line.ahead, (busy, permits)) if matching else None
+    answering = any(not worker.unanswered for worker in several)
+    estimate = wait_for(elapsed, usual, line.ahead, (busy, permits)) if answering else None
     return Reason(
         block.name,
         text + offers,

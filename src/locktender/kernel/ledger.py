@@ -324,6 +324,8 @@ class Ledger:
                 worker, self._requirement(task.lane)
             )
             self.workers.take(worker, task.spec.executor, offered=offered)
+            if worker.unanswered:
+                worker.trial = task.id
             if task.spec.affinity is not None:
                 self.workers.prefer(task.spec.affinity, worker.id)
             yield task, worker, offered
@@ -349,6 +351,8 @@ class Ledger:
         worker = self.workers.by_id.get(task.worker or "")
         if worker is not None:
             self.workers.take(worker, task.spec.executor, offered=task.state == TaskState.SCHEDULED)
+            if worker.unanswered and task.state == TaskState.SCHEDULED:
+                worker.trial = task.id
             if task.spec.affinity is not None:
                 self.workers.prefer(task.spec.affinity, worker.id)
 
@@ -419,6 +423,14 @@ class Ledger:
             self._line_up(following)
 
     # -- workers -----------------------------------------------------------------------------------
+
+    def end_pauses(self, now: int) -> None:
+        """Workers that were passed over for long enough are offered one task again."""
+        for worker in self.workers.by_id.values():
+            if worker.passed_over and worker.asked_again_at <= now:
+                worker.passed_over = False
+                for gate in self.workers.waiting_for(worker, None):
+                    self.task_queue.opened(gate)
 
     def put_worker(self, row: WorkerRow, *, local: bool = False) -> Worker:
         worker = self.workers.put(row, local=local)

@@ -149,6 +149,15 @@ class Lifecycle:
             at = entry.eligible_at + self.dispatch_deadline_of(entry)
             self.timers.set(at, "dispatch_deadline", entry.id, entry.eligible_at)
 
+    def watch_offer(self, entry: TaskEntry, now: int) -> None:
+        """An offer is out: it is taken back unanswered after `offer_ttl`, or at the task's dispatch deadline."""
+        at = now + self.defaults.offer_ttl_us
+        if entry.eligible_at:
+            deadline = entry.eligible_at + self.dispatch_deadline_of(entry)
+            if now < deadline < at:
+                at = deadline
+        self.timers.set(at, "offer", entry.id, entry.token)
+
     def queue_timeout_of(self, entry: TaskEntry) -> int | None:
         # Asked for every task: without a loop.
         if (value := entry.spec.queue_timeout_us) is not None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
+from locktender.base.changes import Silence
 from locktender.base.limits import Placement
 from locktender.base.model import WorkerRow
 from locktender.kernel.claim import TOTAL
@@ -27,7 +28,11 @@ MAX_OWN_OFFERS = 50
 MAX_AFFINITIES = 10_000
 """Texts of `affinity` whose worker is remembered."""
 
-NoRoom = Literal["", "draining", "permits", "total", "full", "pressed", "offers", "claim"]
+FIRST_PAUSE_US = 2_000_000
+"""For how long a worker is passed over that left an offer unanswered; doubled by each that follows."""
+MAX_PAUSE_US = 60_000_000
+
+NoRoom = Literal["", "draining", "silent", "permits", "total", "full", "pressed", "offers", "claim"]
 """What keeps a worker from getting one more task; empty where nothing does."""
 
 
@@ -36,13 +41,17 @@ class Worker:
 
     __slots__ = (
         "_fits",
+        "asked_again_at",
         "assigned",
         "by",
         "given",
         "local",
         "offered",
+        "passed_over",
         "row",
-        "silent",
+        "silent_since",
+        "trial",
+        "unanswered",
         "used",
         "used_by",
     )
@@ -58,8 +67,15 @@ class Worker:
         """Offers it has not answered yet: `claim` bounds these."""
         self.given: int = 0
         """Of the leader's own worker: how many tasks it has begun in this term. Its `claim` bounds these too."""
-        self.silent: bool = False
-        """An offer to it expired unanswered, and it has answered none since."""
+        self.unanswered: int = 0
+        """Offers in a row that expired unanswered. From the first on it gets one offer at a time."""
+        self.passed_over: bool = False
+        """It gets none at all before `asked_again_at`."""
+        self.asked_again_at: int = 0
+        self.silent_since: int = 0
+        """When the last unanswered offer was counted: offers made before it are not counted again."""
+        self.trial: int = 0
+        """The task that it was offered last since it left an offer unanswered."""
         self.assigned: int = 0
         self._fits: dict[Requirement, bool] = {}
 
@@ -89,6 +105,8 @@ class Worker:
         row = self.row
         if row.draining:
             return 0, "draining"
+        if self.unanswered and (self.passed_over or self.offered):
+            return 0, "silent"
         permits, used = row.permits.get(executor, 0), self.used_by.get(executor, 0)
         room = UNBOUNDED - self.used if permits < 0 else permits - used
         if room <= 0:
@@ -108,6 +126,8 @@ class Worker:
                 room = min(room, max(1, row.total * row.share // 100) - self.used)
             if room <= 0:
                 return 0, "pressed"
+        if self.unanswered:
+            room = 1
         if row.claim >= 0:
             room = min(room, row.claim - self.offered - self.given)
         if self.local:
@@ -134,6 +154,7 @@ class WorkerSet:
         self._ordered: list[Worker] = []
         self._preferred: dict[str, str] = {}
         """Text of `affinity` → the worker that last had a task with it, the latest last."""
+        self.silences_changed: bool = False
 
     def gate(self, requirement: Requirement) -> WorkerGate:
         gate = self.gates.get(requirement)
@@ -155,6 +176,8 @@ class WorkerSet:
 
     def drop(self, worker_id: str) -> Worker | None:
         worker = self.by_id.pop(worker_id, None)
+        if worker is not None and worker.unanswered:
+            self.silences_changed = True
         self._ordered = [each for each in self._ordered if each.id != worker_id]
         return worker
 
@@ -183,7 +206,7 @@ class WorkerSet:
             known = self.by_id.get(prefer)
             if (
                 known is not None
-                and not known.silent
+                and not known.unanswered
                 and known.fits(requirement)
                 and known.room(executor)[0] > 0
             ):
@@ -194,7 +217,7 @@ class WorkerSet:
         for worker in self._ordered:
             if not worker.fits(requirement) or worker.room(executor)[0] <= 0:
                 continue
-            if worker.silent:
+            if worker.unanswered:
                 # It lives but left an offer unanswered: only where no other worker can take the task.
                 silent = silent or worker
                 continue
@@ -235,8 +258,37 @@ class WorkerSet:
             return []
         worker.offered -= 1
         worker.given += worker.local
-        worker.silent = False
+        self.heard(worker_id)
         return self.waiting_for(worker, None)
+
+    def left_unanswered(self, worker_id: str, offered_at: int, now: int) -> int | None:
+        """An offer to it expired: it is passed over until the instant returned. None: counted already."""
+        worker = self.by_id.get(worker_id)
+        if worker is None or offered_at < worker.silent_since:
+            return None
+        pause = min(MAX_PAUSE_US, FIRST_PAUSE_US << min(worker.unanswered, 16))
+        self.pass_over(worker, worker.unanswered + 1, now + pause)
+        worker.silent_since = now
+        return worker.asked_again_at
+
+    def pass_over(self, worker: Worker, unanswered: int, until: int) -> None:
+        worker.unanswered, worker.asked_again_at = unanswered, until
+        worker.passed_over = self.silences_changed = True
+
+    def heard(self, worker_id: str) -> None:
+        """It answered an offer: it gets as many as any other."""
+        worker = self.by_id.get(worker_id)
+        if worker is not None and worker.unanswered:
+            worker.unanswered = worker.asked_again_at = worker.trial = 0
+            worker.passed_over = False
+            self.silences_changed = True
+
+    def silences(self) -> list[Silence]:
+        return [
+            Silence(worker.id, worker.unanswered, worker.asked_again_at)
+            for worker in self._ordered
+            if worker.unanswered
+        ]
 
     def waiting_for(self, worker: Worker, executor: str | None) -> list[WorkerGate]:
         """Gates where a lane waits that `worker` may serve now."""

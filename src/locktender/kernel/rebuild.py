@@ -120,8 +120,7 @@ def _pick_up(lifecycle: Lifecycle, entry: TaskEntry, row: TaskRow, now: int) -> 
         case TaskState.SCHEDULED | TaskState.RUNNING:
             lifecycle.ledger.hold(entry)
             if row.state == TaskState.SCHEDULED:
-                ttl = lifecycle.defaults.offer_ttl_us
-                lifecycle.timers.set(now + ttl, "offer", entry.id, entry.token)
+                lifecycle.watch_offer(entry, now)
         case TaskState.FAILED | TaskState.TIMED_OUT:
             lifecycle.judge(entry, failure_of(row.error), now)
         case TaskState.ABANDONED | TaskState.HANDED_BACK if _with_its_worker(row):

@@ -8,7 +8,6 @@ the actions to take after it is written.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
 
 import msgspec
 
@@ -17,7 +16,6 @@ from locktender.base.changes import (
     Bucket,
     Linger,
     Order,
-    Reservation,
     RunEnd,
     RunStart,
     TaskRow,
@@ -30,7 +28,7 @@ from locktender.base.states import HOLDING, RunState, TaskState
 from locktender.kernel.commit_builder import CommitBuilder, Cycle
 from locktender.kernel.demand import Demand
 from locktender.kernel.entries import QueuedRun, TaskEntry
-from locktender.kernel.grants import Calls, GrantWriter, record_waits
+from locktender.kernel.grants import Calls, GrantWriter, record_waits, write_sets
 from locktender.kernel.ledger import Ledger
 from locktender.kernel.lifecycle import Defaults, Lifecycle, failure_of, short
 from locktender.kernel.rebuild import restore_run, start_again
@@ -38,8 +36,6 @@ from locktender.kernel.timeouts import QUEUED, Timeouts, still_queued
 from locktender.kernel.upkeep import forget_stale_timers, forget_unused_gates
 
 _dump = msgspec.json.Encoder().encode
-MAX_RESERVATIONS_EACH_CYCLE = 64
-MAX_RESERVATIONS_WRITTEN = 1_000
 
 
 class Scheduler:
@@ -91,6 +87,11 @@ class Scheduler:
         """Rebuild the ledger from rows. What a dead leader left half-done is this term's first work."""
         for row in workers:
             self.put_worker(row, local=row.id == local)
+            if row.unanswered:
+                known = self.ledger.workers.by_id[row.id]
+                self.ledger.workers.pass_over(known, row.unanswered, row.asked_again_at)
+                known.passed_over = row.asked_again_at > now
+                self.lifecycle.timers.set(row.asked_again_at, "passed_over", 0)
         for bucket in buckets:
             for gate in self.ledger.gates_of(bucket.pool):
                 gate.restore(bucket)
@@ -281,9 +282,8 @@ class Scheduler:
             if entry is None or entry.token != token or entry.state != TaskState.SCHEDULED:
                 continue
             self.ledger.release(entry)
-            silent = self.ledger.workers.by_id.get(entry.worker or "")
-            if silent is not None and to == TaskState.REQUESTED:
-                silent.silent = True
+            if to == TaskState.REQUESTED:
+                self._left_unanswered(entry, now)
             entry.worker, entry.token = None, 0
             entry.state = to
             if to == TaskState.CANCELLED:
@@ -291,8 +291,15 @@ class Scheduler:
             elif entry.cancelling:
                 # Both a cancel and the offer's end were on their way: it must not be offered again.
                 self.lifecycle.end_waiting(entry, to, TaskState.CANCELLED, None, now)
-            else:
+            elif not self.deadlines.ends_undispatched(entry, now):
                 self.lifecycle.stand_in_line(entry, now)
+
+    def _left_unanswered(self, entry: TaskEntry, now: int) -> None:
+        """The worker had the whole time of an offer and did not answer: it is passed over for a while."""
+        if now - entry.scheduled_at >= self.lifecycle.defaults.offer_ttl_us:
+            until = self.ledger.workers.left_unanswered(entry.worker or "", entry.scheduled_at, now)
+            if until is not None:
+                self.lifecycle.timers.set(until, "passed_over", 0)
 
     def ended(
         self,
@@ -337,6 +344,8 @@ class Scheduler:
             self.lifecycle.drop(entry, now)
         elif state == TaskState.HANDED_BACK:
             declined = before == TaskState.SCHEDULED
+            if declined:
+                self.ledger.workers.heard(entry.worker or "")
             self.lifecycle.ask_again(entry, state, now, reason, declined=declined)
         else:
             entry.state = state
@@ -406,23 +415,9 @@ class Scheduler:
     def _hand_over(self, starts: list[TaskEntry], now: int) -> Cycle:
         builder, queue = self.commit_builder, self.ledger.task_queue
         found = record_waits(self.lifecycle)
-        # Many of them are written once a second only: the set is written whole, for `why` to read.
-        if queue.reservations_changed and (
-            self._swept or len(queue.reserved) <= MAX_RESERVATIONS_EACH_CYCLE
-        ):
-            queue.reservations_changed = False
-            builder.commit.reservations = [
-                Reservation(waiter.id, pool.name, slots)
-                for lane, waiter in islice(queue.reserved.items(), MAX_RESERVATIONS_WRITTEN)
-                for pool, slots in lane.slots
-            ]
+        self.deadlines.note_blocked(now)
+        write_sets(self.lifecycle, swept=self._swept)
         self._swept = False
-        if self.ledger.lingering_changed:
-            self.ledger.lingering_changed = False
-            builder.commit.lingers = [
-                Linger(task, token, pool, slots, until, worker)
-                for (task, token, pool), (slots, until, worker) in self.ledger.lingering.items()
-            ]
         # Each grant told how full its bucket is then: the last one is how it is now.
         buckets = builder.commit.buckets
         builder.commit.buckets = list({bucket.pool: bucket for bucket in buckets}.values())

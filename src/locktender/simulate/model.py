@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from locktender.base import ids
-from locktender.base.changes import Bucket, Commit, Linger, Order, RunEvents, TaskRow
+from locktender.base.changes import Bucket, Commit, Linger, Order, RunEvents, Silence, TaskRow
 from locktender.base.events import NOBODY, Change, Event
 from locktender.base.graph import Graph
 from locktender.base.limits import Limits
@@ -138,6 +138,13 @@ class Model:
             self.orders[order.worker, order.task] = order
         if commit.lingers is not None:
             self.lingers = commit.lingers
+        if commit.silences is not None:
+            silent = {each.worker: each for each in commit.silences}
+            for name, row in self.workers.items():
+                each = silent.get(name, Silence(name, 0, 0))
+                self.workers[name] = msgspec.structs.replace(
+                    row, unanswered=each.unanswered, asked_again_at=each.until
+                )
         for bucket in commit.buckets:
             self.buckets[bucket.pool] = bucket.tat
         for ended in commit.runs_ended:

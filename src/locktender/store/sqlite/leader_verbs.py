@@ -87,6 +87,9 @@ def commit(tx: SqliteSession, commit: Commit) -> Committed:
     if commit.lingers is not None:
         tx.run("linger_clear")
         tx.each("linger_add", commit.lingers)
+    if commit.silences is not None:
+        tx.run("silence_clear")
+        tx.each("silence_add", commit.silences)
     if commit.requests_done:
         tx.run("request_done", listed(commit.requests_done))
     seq = record(

@@ -250,6 +250,13 @@ CREATE TABLE locktender.linger (
     PRIMARY KEY (task, token, pool)
 );
 
+-- Workers whose lease is kept and that left offers unanswered.
+CREATE TABLE locktender.silence (
+    worker text PRIMARY KEY,
+    unanswered bigint NOT NULL,
+    until bigint NOT NULL
+);
+
 -- What clients ask of the leader; a row is deleted when it is done.
 CREATE TABLE locktender.request (
     seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

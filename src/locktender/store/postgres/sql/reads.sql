@@ -114,7 +114,9 @@ ORDER BY task, token LIMIT $5::bigint
 
 -- name: workers_list
 -- All workers.
-SELECT body, since, lease_until FROM locktender.worker ORDER BY since, id COLLATE "C"
+SELECT w.body, w.since, w.lease_until, s.unanswered, s.until
+FROM locktender.worker w LEFT JOIN locktender.silence s ON s.worker = w.id
+ORDER BY w.since, w.id COLLATE "C"
 
 -- name: workers_version
 -- Changes when a worker joins, leaves or describes itself anew.

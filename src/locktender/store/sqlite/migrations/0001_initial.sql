@@ -183,6 +183,13 @@ CREATE TABLE linger (
     PRIMARY KEY (task, token, pool)
 ) WITHOUT ROWID;
 
+-- Workers whose lease is kept and that left offers unanswered.
+CREATE TABLE silence (
+    worker TEXT PRIMARY KEY,
+    unanswered INTEGER NOT NULL,
+    until INTEGER NOT NULL
+) WITHOUT ROWID;
+
 -- What clients ask of the leader; a row is deleted when it is done.
 CREATE TABLE request (
     seq INTEGER PRIMARY KEY AUTOINCREMENT,

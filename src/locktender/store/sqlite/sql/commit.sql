@@ -110,6 +110,14 @@ DELETE FROM linger
 INSERT OR REPLACE INTO linger (task, token, pool, slots, until, worker)
 VALUES /*rows*/ (?, ?, ?, ?, ?, ?)
 
+-- name: silence_clear
+-- The whole set is written anew.
+DELETE FROM silence
+
+-- name: silence_add
+-- Workers that left offers unanswered.
+INSERT OR REPLACE INTO silence (worker, unanswered, until) VALUES /*rows*/ (?, ?, ?)
+
 -- name: request_done
 -- Requests that were carried out.
 DELETE FROM request WHERE seq IN (SELECT value FROM json_each(?))

@@ -126,7 +126,8 @@ ORDER BY task, token LIMIT ?5
 
 -- name: workers_list
 -- All workers.
-SELECT body, since, lease_until FROM worker ORDER BY since, id
+SELECT w.body, w.since, w.lease_until, s.unanswered, s.until
+FROM worker w LEFT JOIN silence s ON s.worker = w.id ORDER BY w.since, w.id
 
 -- name: workers_version
 -- Changes when a worker joins, leaves or describes itself anew.
