@@ -146,7 +146,7 @@ def _has(kind: NoRoom, group: Sequence[Worker], executor: str, now: int) -> str:
             permits = counted(sum(worker.row.total for worker in group), "permit")
             return f"{has} {its} {permits} in total in use"
         case "full":
-            return f"{be} nearly full ({_filled(group, executor)}) until a fifth is free again"
+            return f"{be} nearly full ({_filled(group, executor)}) until a fifth is free, or for one beat"
         case "pressed":
             if not one:
                 signals = sorted({signal for worker in group for signal in worker.row.pressed})
