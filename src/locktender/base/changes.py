@@ -203,6 +203,10 @@ class Commit:
     """The whole set, where it changed."""
     lingers: list[Linger] | None = None
     """The whole set, where it changed."""
+    unplaced: list[int] = field(default_factory=list[int])
+    """Executing runs that give their place back."""
+    placed: list[int] = field(default_factory=list[int])
+    """Those that have one again, or need none any more."""
     silences: list[Silence] | None = None
     """The whole set, where it changed."""
     requests_done: list[int] = field(default_factory=list[int])
@@ -248,4 +252,6 @@ class Commit:
             or self.reservations is not None
             or self.lingers is not None
             or self.silences is not None
+            or self.unplaced
+            or self.placed
         )

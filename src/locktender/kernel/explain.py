@@ -20,7 +20,7 @@ from locktender.base.ids import run_of
 from locktender.base.model import Stubborn
 from locktender.base.states import HOLDING, TaskState
 from locktender.kernel.dag import RunGraph
-from locktender.kernel.entries import TaskEntry
+from locktender.kernel.entries import QueuedRun, TaskEntry
 from locktender.kernel.explain_workers import (
     bound_by_total,
     misfit,
@@ -102,6 +102,8 @@ def explain_task(
         text = f"its flow is sequential: item {first.idx} has not ended"
         holder = Holder(first.run.row.id, first.id, first.spec.name, since=first.started_at)
         reasons.append(Reason("sequential", text, 1, 1, holders=(holder,)))
+    if entry.run.returning is not None:
+        return reasons + _returning(scheduler, entry.run.returning, now)
     lane = entry.lane if entry.in_line else ledger.lane_of(entry.run, entry.node, entry.pools)
     if lane is None:
         return reasons
@@ -113,6 +115,22 @@ def explain_task(
     if reasons:
         reasons += turn_reason(_sharing(scheduler, entry, lane))
     return reasons
+
+
+def _returning(scheduler: Scheduler, run: QueuedRun, now: int) -> list[Reason]:
+    """Its run had no fitting worker, gave its place back, and stands at its gates again."""
+    if run.lane is None:
+        return []
+    return [
+        Reason(
+            block.name,
+            f"its run gave its place back while no worker fitted, and waits for one again:"
+            f" {block.used} of {block.limit} runs execute",
+            block.used,
+            block.limit,
+        )
+        for block in scheduler.ledger.run_queue.blocks(run.lane, run, now)
+    ]
 
 
 def turn_reason(line: QueuePosition) -> list[Reason]:

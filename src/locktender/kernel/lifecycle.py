@@ -401,4 +401,6 @@ class Lifecycle:
         result = output if state is RunState.SUCCEEDED else None
         self.commit_builder.record(run.seq, Change("run", 0, row.state, state, 0, data))
         self.commit_builder.end_run(RunEnd(run.seq, state, result, error, now))
+        if not run.placed:
+            self.commit_builder.commit.placed.append(run.seq)
         self.ledger.end_run(run.seq)

@@ -89,6 +89,12 @@ class Worker:
             self._fits.clear()
         self.row = row
 
+    @property
+    def fitness(self) -> tuple[object, ...]:
+        """Whatever decides which tasks it can take at all."""
+        row = self.row
+        return row.draining, row.labels, row.steps, row.permits
+
     def fits(self, requirement: Requirement) -> bool:
         known = self._fits.get(requirement)
         if known is None:
@@ -155,15 +161,22 @@ class WorkerSet:
         self._preferred: dict[str, str] = {}
         """Text of `affinity` → the worker that last had a task with it, the latest last."""
         self.silences_changed: bool = False
+        self.some_unfit: bool = False
+        """There is a gate for which no worker is fit."""
+        self.refitted: list[WorkerGate] = []
+        """Gates that lost their last fitting worker, or got one, since somebody emptied this."""
 
     def gate(self, requirement: Requirement) -> WorkerGate:
         gate = self.gates.get(requirement)
         if gate is None:
             gate = self.gates[requirement] = WorkerGate(requirement, self.pick)
+            gate.unfit = not self._fits_any(requirement)
+            self.some_unfit = self.some_unfit or gate.unfit
         return gate
 
     def put(self, row: WorkerRow, *, local: bool = False) -> Worker:
         worker = self.by_id.get(row.id)
+        before = None if worker is None else worker.fitness
         if worker is None:
             worker = Worker(row, local=local)
             # It starts at the present: light load must not all go to the newest worker.
@@ -172,13 +185,28 @@ class WorkerSet:
             self._ordered = sorted(self.by_id.values(), key=lambda each: (each.row.since, each.id))
         else:
             worker.describe(row)
+        if worker.fitness != before:
+            self._refit()
         return worker
+
+    def _fits_any(self, requirement: Requirement) -> bool:
+        return any(not worker.row.draining and worker.fits(requirement) for worker in self._ordered)
+
+    def _refit(self) -> None:
+        for gate in self.gates.values():
+            unfit = not self._fits_any(gate.requirement)
+            if unfit != gate.unfit:
+                gate.unfit = unfit
+                self.refitted.append(gate)
+        self.some_unfit = any(gate.unfit for gate in self.gates.values())
 
     def drop(self, worker_id: str) -> Worker | None:
         worker = self.by_id.pop(worker_id, None)
         if worker is not None and worker.unanswered:
             self.silences_changed = True
         self._ordered = [each for each in self._ordered if each.id != worker_id]
+        if worker is not None:
+            self._refit()
         return worker
 
     def alone(self, worker: Worker, requirement: Requirement) -> bool:

@@ -25,10 +25,16 @@ LEADER_CHANGED = "its leader changed"
 
 
 def restore_run(
-    lifecycle: Lifecycle, row: RunRow, graph: Graph, rows: list[TaskRow], now: int
+    lifecycle: Lifecycle,
+    row: RunRow,
+    graph: Graph,
+    rows: list[TaskRow],
+    now: int,
+    *,
+    placed: bool = True,
 ) -> None:
-    """Take up a run where its rows stand."""
-    run = lifecycle.ledger.add_run(row, graph, charged=False)
+    """Take up a run where its rows stand. `placed`: it did not give its place back."""
+    run = lifecycle.ledger.add_run(row, graph, charged=False, placed=placed)
     progress = lifecycle.enter(run)
     existing: list[Existing] = []
     open_rows: list[tuple[TaskEntry, TaskRow]] = []

@@ -31,6 +31,7 @@ from locktender.kernel.entries import QueuedRun, TaskEntry
 from locktender.kernel.grants import Calls, GrantWriter, record_waits, write_sets
 from locktender.kernel.ledger import Ledger
 from locktender.kernel.lifecycle import Defaults, Lifecycle, failure_of, short
+from locktender.kernel.places import Places
 from locktender.kernel.rebuild import restore_run, start_again
 from locktender.kernel.timeouts import QUEUED, Timeouts, still_queued
 from locktender.kernel.upkeep import forget_stale_timers, forget_unused_gates
@@ -58,6 +59,7 @@ class Scheduler:
         self.graphs: dict[str, Graph] = {}
         self.stale_facts: int = 0
         self._grants = GrantWriter(term, self.lifecycle)
+        self._places = Places(self.lifecycle)
         self.calls: Calls = Calls(self.lifecycle)
         self._swept = False
         self._rules: dict[tuple[str, str], bytes] = {}
@@ -83,6 +85,7 @@ class Scheduler:
         now: int,
         local: str | None = None,
         lingers: Iterable[Linger] = (),
+        unplaced: Iterable[int] = (),
     ) -> None:
         """Rebuild the ledger from rows. What a dead leader left half-done is this term's first work."""
         for row in workers:
@@ -101,9 +104,11 @@ class Scheduler:
         by_run: dict[int, list[TaskRow]] = {}
         for task in tasks:
             by_run.setdefault(ids.run_of(task.id), []).append(task)
+        without_place = frozenset(unplaced)
         for row in runs:
             graph = self.graphs[row.graph]
-            restore_run(self.lifecycle, row, graph, by_run.get(row.seq, []), now)
+            placed = row.seq not in without_place
+            restore_run(self.lifecycle, row, graph, by_run.get(row.seq, []), now, placed=placed)
 
     # -- facts: limits and workers -----------------------------------------------------------------
 
@@ -385,15 +390,20 @@ class Scheduler:
         """Decide, and hand over everything since the last cycle as one commit."""
         for row in self.deadlines.pass_time(now):
             self.end_queued(row, RunState.TIMED_OUT, still_queued(row, now), now)
+        self._places.follow_workers()
         self.commit_builder.begin_grants()
         budget = self.ledger.limits.max_starts_per_cycle
         for head in self.ledger.decide_runs(now, budget):
-            self._start_run(head, now)
+            if head.again is None:
+                self._start_run(head, now)
+            else:
+                self._places.take_again(head, head.again, now)
         starts: list[TaskEntry] = []
         for entry, worker, offered in self.ledger.decide_tasks(now, budget):
             self._grants.grant(entry, worker, now, offered=offered)
             if not offered:
                 starts.append(entry)
+        self._places.give_back()
         return self._hand_over(starts, now)
 
     def _start_run(self, head: QueuedRun, now: int) -> None:

@@ -185,7 +185,14 @@ class Leader:
         if self._own is not None:
             workers.append(self._own.describe_own(0, ()))
         scheduler.restore(
-            runs, tasks, workers, snapshot.buckets, snapshot.now, own, snapshot.lingers
+            runs,
+            tasks,
+            workers,
+            snapshot.buckets,
+            snapshot.now,
+            own,
+            snapshot.lingers,
+            snapshot.unplaced,
         )
         if self._own is not None:
             self._put_own(scheduler, self._own)  # again: what it runs already is counted now

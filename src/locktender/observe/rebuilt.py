@@ -39,6 +39,7 @@ async def rebuild(store: Store) -> tuple[Scheduler, Snapshot]:
         snapshot.buckets,
         snapshot.now,
         lingers=snapshot.lingers,
+        unplaced=snapshot.unplaced,
     )
     for kept in snapshot.reservations:
         entry = scheduler.lifecycle.tasks.get(kept.task)

@@ -32,6 +32,7 @@ class Model:
     buckets: dict[str, int] = field(default_factory=dict[str, int])
     orders: dict[tuple[str, int], Order] = field(default_factory=dict[tuple[str, int], Order])
     rules: dict[tuple[str, str], LimitRow] = field(default_factory=dict[tuple[str, str], LimitRow])
+    unplaced: set[int] = field(default_factory=set[int])
     lingers: list[Linger] = field(default_factory=list[Linger])
     keys: dict[str, int] = field(default_factory=dict[str, int])
     events: list[Event] = field(default_factory=list[Event])
@@ -136,6 +137,7 @@ class Model:
                 )
         for order in commit.orders:
             self.orders[order.worker, order.task] = order
+        self.unplaced = (self.unplaced - set(commit.placed)) | set(commit.unplaced)
         if commit.lingers is not None:
             self.lingers = commit.lingers
         if commit.silences is not None:

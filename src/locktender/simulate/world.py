@@ -289,6 +289,7 @@ class SimWorld:
             self.now,
             local,
             model.lingers,
+            model.unplaced,
         )
         self.scheduler = scheduler
         self._due = None

@@ -236,6 +236,19 @@ class TestCommitting:
         await leader.commit(silences=[])
         assert await marks() == {"w1": (0, 0), "w2": (0, 0)}
 
+    async def test_f2_runs_without_a_place_are_kept(self, world: StoreScene) -> None:
+        store = await world.open()
+        leader, run, _ = await offered(store)
+        other = (await submitted(store)).seq
+        await leader.start(other)
+        await leader.commit(unplaced=[other, run])
+        await leader.commit(unplaced=[run])  # told twice, kept once
+        assert (await store.load()).unplaced == sorted([run, other])
+        await leader.commit(placed=[other], unplaced=[run])
+        assert (await store.load()).unplaced == [run]
+        await leader.commit(placed=[run, other])
+        assert (await store.load()).unplaced == []
+
     async def test_a_snapshot_is_what_a_new_leader_needs(self, world: StoreScene) -> None:
         store = await world.open()
         leader, run, [(task, given)] = await offered(store)

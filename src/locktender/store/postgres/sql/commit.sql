@@ -156,6 +156,16 @@ WHERE EXISTS (SELECT 1 FROM fence)
 ON CONFLICT (task, token, pool) DO UPDATE SET
     slots = excluded.slots, until = excluded.until, worker = excluded.worker
 
+-- name: unplaced_remove
+-- Runs that have a place again, or have ended.
+DELETE FROM locktender.unplaced WHERE run = ANY($1::bigint[]) AND EXISTS (SELECT 1 FROM fence)
+
+-- name: unplaced_add
+-- Runs that give their place back.
+INSERT INTO locktender.unplaced (run)
+SELECT * FROM unnest($1::bigint[]) WHERE EXISTS (SELECT 1 FROM fence)
+ON CONFLICT (run) DO NOTHING
+
 -- name: silence_clear
 -- Those that are not in the new set.
 DELETE FROM locktender.silence

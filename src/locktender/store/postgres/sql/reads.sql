@@ -130,6 +130,10 @@ SELECT pool, tat FROM locktender.bucket ORDER BY pool COLLATE "C"
 -- Slots kept free for waiters.
 SELECT task, pool, slots FROM locktender.reservation ORDER BY task, pool COLLATE "C"
 
+-- name: unplaced_list
+-- Executing runs without a place.
+SELECT run FROM locktender.unplaced ORDER BY run
+
 -- name: linger_list
 -- Slots of dead workers that their pool's lease still holds.
 SELECT task, token, pool, slots, until, worker FROM locktender.linger ORDER BY task, token, pool COLLATE "C"

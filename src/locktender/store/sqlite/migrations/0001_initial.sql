@@ -183,6 +183,11 @@ CREATE TABLE linger (
     PRIMARY KEY (task, token, pool)
 ) WITHOUT ROWID;
 
+-- Executing runs that no live worker could go on with: they count neither at the run gate nor in tags' limits.
+CREATE TABLE unplaced (
+    run INTEGER PRIMARY KEY
+);
+
 -- Workers whose lease is kept and that left offers unanswered.
 CREATE TABLE silence (
     worker TEXT PRIMARY KEY,

@@ -110,6 +110,14 @@ DELETE FROM linger
 INSERT OR REPLACE INTO linger (task, token, pool, slots, until, worker)
 VALUES /*rows*/ (?, ?, ?, ?, ?, ?)
 
+-- name: unplaced_remove
+-- Runs that have a place again, or have ended.
+DELETE FROM unplaced WHERE run IN (SELECT value FROM json_each(?))
+
+-- name: unplaced_add
+-- Runs that give their place back.
+INSERT OR IGNORE INTO unplaced (run) SELECT value FROM json_each(?)
+
 -- name: silence_clear
 -- The whole set is written anew.
 DELETE FROM silence

@@ -137,6 +137,10 @@ SELECT value FROM meta WHERE name = 'workers_version'
 -- The state of rates.
 SELECT pool, tat FROM bucket ORDER BY pool
 
+-- name: unplaced_list
+-- Executing runs without a place.
+SELECT run FROM unplaced ORDER BY run
+
 -- name: linger_list
 -- Slots of dead workers that their pool's lease still holds.
 SELECT task, token, pool, slots, until, worker FROM linger ORDER BY task, token, pool
