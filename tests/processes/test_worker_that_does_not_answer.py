@@ -105,3 +105,20 @@ def test_f1_the_dispatch_deadline_fires_before_the_lease_of_a_dead_worker_ends(
     with pytest.raises(RunFailed, match="capacity: no worker"):
         run.result(TIMEOUT)
     assert overlap.names() == []
+
+
+def test_f1_a_body_that_blocks_the_loop_hides_no_task(
+    cluster: Cluster, overlap: Overlap, latch: Path
+):
+    """The worker answers for its executor: the next task is not called running, and its deadline fires."""
+    cluster.worker(STEPS_FILE, **KEPT).ready()
+    cluster.server(offer_ttl="300ms", **KEPT).ready()
+    client = cluster.client()
+    blocker = client.submit(steps.block, str(latch))
+    eventually(latch.with_suffix(".blocked").exists, timeout=60)
+    lost = client.submit(steps.show, 1, dispatch_deadline="3s")
+    with pytest.raises(RunFailed, match="capacity: no worker"):
+        lost.result(TIMEOUT)
+    latch.unlink()
+    blocker.result(TIMEOUT)
+    assert overlap.names() == []

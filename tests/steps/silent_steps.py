@@ -18,7 +18,10 @@ from locktender.testing import recording
 
 
 def _block(_signal: int, _frame: FrameType | None) -> None:
-    latch = Path(os.environ["LOCKTENDER_TEST_SILENT"])
+    _wait_for(Path(os.environ["LOCKTENDER_TEST_SILENT"]))
+
+
+def _wait_for(latch: Path) -> None:
     latch.with_suffix(".blocked").touch()
     while latch.exists():
         time.sleep(0.01)
@@ -39,3 +42,14 @@ async def shown(n: int) -> int:
 @flow
 def show(n: int) -> int:
     return shown(n)
+
+
+@step
+async def blocks_the_loop(latch: str) -> None:
+    """An async body that blocks the loop of all async bodies of its worker."""
+    _wait_for(Path(latch))
+
+
+@flow
+def block(latch: str) -> None:
+    return blocks_the_loop(latch)

@@ -35,6 +35,7 @@ class RunEntry:
         "files",
         "gates",
         "graph",
+        "in_flight",
         "lanes",
         "parallel",
         "pending",
@@ -54,6 +55,8 @@ class RunEntry:
         self.gates: tuple[Gate, ...] = ()
         self.placed: bool = True
         """It is charged at `gates`; else no worker that lives can go on with it (`kernel/places.py`)."""
+        self.in_flight: int = 0
+        """Tasks that are scheduled or running."""
         self.returning: QueuedRun | None = None
         """How it stands at `gates` again."""
         self.parallel: Gate | None = (

@@ -236,6 +236,7 @@ class Ledger(RunLedger):
                 worker, self._requirement(task.lane)
             )
             self.workers.take(worker, task.spec.executor, offered=offered)
+            task.run.in_flight += 1
             if worker.unanswered:
                 worker.trial = task.id
             if task.spec.affinity is not None:
@@ -256,6 +257,7 @@ class Ledger(RunLedger):
         """A task found in flight at a rebuild: charge what its row says it holds, whatever the limits are now."""
         task.rank = lanes.rank(self.limits, task.run.row.priority, task.requested_at)
         task.lane = self.lane_of(task.run, task.node, task.pools)
+        task.run.in_flight += 1
         for gate in task.lane.gates:
             gate.used += 1
         for gate, slots in task.lane.slots:
@@ -302,6 +304,7 @@ class Ledger(RunLedger):
         self, task: TaskEntry, lane: Lane[TaskEntry], slots: tuple[tuple[SlotGate, int], ...]
     ) -> None:
         self.task_queue.release(lane.gates, slots)
+        task.run.in_flight -= 1
         if self.workers.some_unfit:
             self.look_at[task.run.seq] = task.run
         if task.worker is not None:

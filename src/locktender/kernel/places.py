@@ -75,6 +75,7 @@ class Places:
     def _stranded(self, run: RunEntry) -> bool:
         return (
             run.placed
+            and not run.in_flight
             and run.row.kind == "flow"
             and bool(run.tasks)
             and self._ledger.runs.get(run.seq) is run
