@@ -21,7 +21,7 @@ from locktender import embedded_async, flow, step
 from locktender.base.graph import Node
 from locktender.client.client_async import AsyncClient
 from locktender.flows.trace import trace
-from locktender.simulate.workers import Behaviour
+from locktender.simulate.model import Behaviour
 from locktender.simulate.world import SimWorld
 
 WORKLOADS = Path(__file__).parent / "workloads"

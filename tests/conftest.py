@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
-from tests import inherited
+from tests.support import inherited
 
 from locktender import Client, embedded
 from locktender.base.events import unpack
@@ -18,6 +18,9 @@ from locktender.base.graph import Graph
 from locktender.observe.checker import History, check
 from locktender.store.protocol import EventFilter
 from locktender.store.sqlite.store import SqliteStore
+
+# Here, not in tests/store: tests of other folders import parts of it first.
+pytest.register_assert_rewrite("locktender.testing.conformance")
 
 
 def pytest_configure() -> None:

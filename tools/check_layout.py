@@ -18,8 +18,6 @@ SMALL_LINES = 60
 _COMMAND = "one file per command, imported at every start: what it needs is imported when it runs"
 APART: dict[str, str] = {
     "locktender.cli.config": _COMMAND,
-    "locktender.cli.demo": _COMMAND,
-    "locktender.cli.dev": _COMMAND,
     "locktender.kernel.upkeep": "what the passing of time leaves behind is no part of deciding",
     "locktender.store.postgres.lag": "it goes with the reader of events, which is to be rewritten",
     "locktender.store.sqlite.pruning": "the same verbs stand in the same file of both dialects",

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from locktender.base.states import RunState, TaskState
     from locktender.client.client import Client
     from locktender.client.client_async import AsyncClient
-    from locktender.client.guard import ClientClosed
+    from locktender.client.core import ClientClosed
     from locktender.client.open import connect, connect_async, embedded, embedded_async
     from locktender.client.run import AsyncRun, Run
     from locktender.client.slots import HeldSlots
@@ -55,8 +55,7 @@ if TYPE_CHECKING:
     )
     from locktender.flows.flows import Flow, flow
     from locktender.flows.handles import as_handle, not_
-    from locktender.flows.signals import Fatal, Retry
-    from locktender.flows.steps import AsyncStep, Step, step
+    from locktender.flows.steps import AsyncStep, Fatal, Retry, Step, step
     from locktender.observe.why import Why
     from locktender.provision.protocol import Capacity, Provisioned, Provisioner
     from locktender.worker.executors.current import Current, current
@@ -87,7 +86,7 @@ _HOMES = {
     "client.client": ("Client",),
     "client.client_async": ("AsyncClient",),
     "client.open": ("connect", "connect_async", "embedded", "embedded_async"),
-    "client.guard": ("ClientClosed",),
+    "client.core": ("ClientClosed",),
     "client.run": ("AsyncRun", "Run"),
     "client.slots": ("HeldSlots",),
     "client.submit": ("Submission",),
@@ -107,8 +106,7 @@ _HOMES = {
     ),
     "flows.flows": ("Flow", "flow"),
     "flows.handles": ("as_handle", "not_"),
-    "flows.signals": ("Fatal", "Retry"),
-    "flows.steps": ("AsyncStep", "Step", "step"),
+    "flows.steps": ("AsyncStep", "Fatal", "Retry", "Step", "step"),
     "observe.why": ("Why",),
     "provision.protocol": ("Capacity", "Provisioned", "Provisioner"),
     "worker.executors.current": ("Current", "current"),

@@ -1,11 +1,11 @@
-"""A little of the chaos that `python -m tests.processes.chaos` makes for as long as one likes."""
+"""A little of the chaos that `python -m tests.support.chaos` makes for as long as one likes."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from tests.processes.chaos import LEAST_KILLS, torment
+from tests.support.chaos import LEAST_KILLS, torment
 
 from locktender.testing import Overlap
 from locktender.testing.cluster import Cluster

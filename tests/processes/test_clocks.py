@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.processes.leases import KEPT, lapse
-from tests.processes.scenes import (
+from tests.support.failover import (
     STEPS_FILE,
     Load,
     Watch,
@@ -18,6 +17,7 @@ from tests.processes.scenes import (
     steps,
     works,
 )
+from tests.support.leases import KEPT, lapse
 
 from locktender import RunState
 from locktender.base.clock import SECOND, SystemClock
@@ -27,11 +27,12 @@ from locktender.testing.cluster import Cluster
 pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 # On SQLite all processes are of one machine, and have its one clock.
 pytestmark = pytest.mark.parametrize("store", ["postgres"], indirect=True)
-PROGRAM = str(Path(__file__).parent / "clock_off.py")
+PROGRAM = str(Path(__file__).parents[1] / "support" / "clock_off.py")
 HOUR = 3_600
 
 
-@pytest.mark.parametrize("hours", [1, -1])
+# A worker whose clock is behind is in the next test, too.
+@pytest.mark.parametrize("hours", [1, pytest.param(-1, marks=pytest.mark.long)])
 def test_a_worker_and_a_leader_whose_clock_is_off(
     cluster: Cluster, overlap: Overlap, tmp_path: Path, record_property: Any, hours: int
 ):

@@ -1,4 +1,4 @@
-"""B7 over processes: every clock of waiting, wherever it is set, with words of its own; leaders come and go."""
+"""B7 over processes: every deadline of waiting, wherever it is set, names itself; leaders change meanwhile."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.sampled import one_store
 
 from locktender import Run, RunFailed
 from locktender.testing import Overlap, eventually
@@ -16,7 +17,7 @@ from locktender.worker.executors.sources import load
 
 pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 
-STEPS_FILE = Path(__file__).parents[1] / "dispatch_steps.py"
+STEPS_FILE = Path(__file__).parents[1] / "steps" / "dispatch_steps.py"
 steps: Any = load(source(STEPS_FILE))
 QUICK: dict[str, Any] = {"leader_lease": "1500ms", "leader_renew": "300ms"}
 CAPACITY = re.compile(
@@ -33,7 +34,8 @@ def failure(run: Run[Any]) -> str:
     return str(caught.value)
 
 
-def test_b7_every_clock_is_stored_and_has_words_of_its_own(cluster: Cluster, overlap: Overlap):
+@one_store("postgres")
+def test_b7_every_deadline_is_stored_and_named(cluster: Cluster, overlap: Overlap):
     settings: dict[str, Any] = {"dispatch_deadline": "4s", **QUICK}
     first = cluster.server(**settings).ready()
     cluster.worker(STEPS_FILE).ready()
@@ -75,6 +77,7 @@ def test_b7_every_clock_is_stored_and_has_words_of_its_own(cluster: Cluster, ove
     assert overlap.names() == []  # none of them was started
 
 
+@one_store("sqlite")
 def test_e5_queue_timeouts_name_the_gate(cluster: Cluster, overlap: Overlap):
     settings: dict[str, Any] = {"queue_timeout": "4s", **QUICK}
     first = cluster.server(**settings).ready()

@@ -1,4 +1,4 @@
-"""Fair turns, age boost and keys over processes: who is next, and what `why` says of it."""
+"""Fair turns, age boost and keys over processes: which run is next, and what `why` says of it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.sampled import one_store
 
 from locktender import DuplicateKey, RunState, Submission
 from locktender.testing import Overlap, eventually, load_history
@@ -16,7 +17,7 @@ from locktender.worker.executors.sources import load
 
 pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 
-HERE = Path(__file__).parents[1]
+HERE = Path(__file__).parents[1] / "steps"
 FILES = (HERE / "dispatch_steps.py", HERE / "engine_steps.py")
 steps: Any = load(source(FILES[0]))
 engine: Any = load(source(FILES[1]))
@@ -29,7 +30,7 @@ MODEST = 3
 @pytest.mark.parametrize(
     "many", [False, pytest.param(True, marks=pytest.mark.long)], ids=["some", "many"]
 )
-def test_many_thousand_runs_of_one_tenant_do_not_keep_another_waiting(
+def test_thousands_of_runs_do_not_delay_another_tenant(
     cluster: Cluster, overlap: Overlap, store: str, many: bool
 ):
     count = MANY[store] if many else SOME
@@ -67,6 +68,7 @@ def test_many_thousand_runs_of_one_tenant_do_not_keep_another_waiting(
     assert [number in modest for number in started[: 2 * MODEST]].count(True) == MODEST
 
 
+@one_store("sqlite")
 def test_turns_are_shared_by_weight_and_told(cluster: Cluster, overlap: Overlap, tmp_path: Path):
     client = cluster.client()
     client.limits.set_max_concurrent_runs(1)
@@ -124,6 +126,7 @@ def test_age_buys_priority(cluster: Cluster, overlap: Overlap, tmp_path: Path):
     assert overlap.labels("brief") == ["1", "2"]
 
 
+@one_store("postgres")
 def test_a_replacement_waits_at_the_key_and_says_so(
     cluster: Cluster, overlap: Overlap, tmp_path: Path
 ):

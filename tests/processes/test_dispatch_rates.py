@@ -6,8 +6,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from tests.processes.leases import KEPT, lapse
-from tests.processes.scenes import led
+from tests.support.failover import led
+from tests.support.leases import KEPT, lapse
+from tests.support.sampled import one_store
 
 from locktender.base.clock import SECOND
 from locktender.testing import Overlap, eventually, load_history
@@ -17,7 +18,7 @@ from locktender.worker.executors.sources import load
 
 pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 
-STEPS_FILE = Path(__file__).parents[1] / "dispatch_steps.py"
+STEPS_FILE = Path(__file__).parents[1] / "steps" / "dispatch_steps.py"
 steps: Any = load(source(STEPS_FILE))
 PER_SECOND, BURST, ITEMS = 20, 60, 120
 """A bucket that is empty fills up in 3 s: a new leader that began with a full one would be seen."""
@@ -37,6 +38,7 @@ def too_many(times: list[int]) -> list[tuple[int, int]]:
     ]
 
 
+@one_store("postgres")
 def test_a_rate_holds_over_any_window_whoever_leads(
     cluster: Cluster, overlap: Overlap, record_property: Any
 ):

@@ -1,4 +1,4 @@
-"""B4 over processes: the ceilings and the keys are exact whoever submits, whatever changes meanwhile."""
+"""B4 over processes: ceilings and keys are exact with many submitters, whatever changes meanwhile."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.processes.fleet import FILES, ask
+from tests.support.fleet import FILES, ask
 
 from locktender import Client
 from locktender.observe.checker import Rejection
@@ -22,7 +22,7 @@ from locktender.testing.cluster import Cluster
 
 pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 
-CHILD = Path(__file__).parent / "submitter.py"
+CHILD = Path(__file__).parents[1] / "support" / "submitter.py"
 PROCESSES = 3
 EXPECTED = {"created", "rejected", "duplicate", "attached", "finished", "retry created"}
 """Every way to be answered."""

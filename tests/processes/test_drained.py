@@ -1,4 +1,4 @@
-"""A worker that is told to end charges nobody: however it ends, what it ran goes on elsewhere."""
+"""A worker that is told to end costs no attempt: however it ends, its tasks run elsewhere."""
 
 from __future__ import annotations
 
@@ -6,19 +6,18 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import pytest
+from tests.support.leases import KEPT, lapse
+from tests.support.sampled import on_stores, one_store
 
-from locktender.client.runs import Run
+from locktender.client.namespaces import Run
 from locktender.testing import eventually
 from locktender.testing.cluster import Cluster, ClusterNode
 from locktender.testing.processes import source
 from locktender.worker.executors.sources import load
 
 pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
-FILE = Path(__file__).parents[1] / "stuck_steps.py"
+FILE = Path(__file__).parents[1] / "steps" / "stuck_steps.py"
 steps: Any = load(source(FILE))
-LEASE: dict[str, Any] = {"worker_lease": "120s", "heartbeat": "1s"}
-"""No test waits for it to pass."""
 SHORT_LEASE: dict[str, Any] = {"worker_lease": "5s", "heartbeat": "500ms"}
 MAX_ABANDONS = 3
 
@@ -41,7 +40,11 @@ def one_after_the_other(folder: Path, nodes: list[ClusterNode]) -> bool:
     return all(before[-1] < after[0] for before, after in pairwise(ran))
 
 
-@pytest.mark.parametrize("flow", ["sticking", "hogging"], ids=["in a thread", "on the loop"])
+@on_stores(
+    "flow",
+    {"in a thread": "sticking", "on the loop": "hogging"},
+    {("postgres", "in a thread"), ("sqlite", "on the loop")},
+)
 def test_restarts_do_not_fail_a_task_that_outlasts_them(
     cluster: Cluster, tmp_path: Path, flow: str
 ) -> None:
@@ -52,14 +55,15 @@ def test_restarts_do_not_fail_a_task_that_outlasts_them(
     run = engine.submit(getattr(steps, flow), str(tmp_path))
     workers: list[ClusterNode] = []
     for _ in range(MAX_ABANDONS):
-        worker = cluster.worker(FILE, grace="300ms", **SHORT_LEASE).ready()
+        worker = cluster.worker(FILE, grace="300ms", **KEPT).ready()
         workers.append(worker)
         eventually(lambda last=worker: beats(tmp_path, last))
 
         worker.terminate()
 
         assert worker.wait() == 75
-    last = cluster.worker(FILE, **LEASE).ready()
+        lapse(cluster.url, worker)
+    last = cluster.worker(FILE, **KEPT).ready()
     eventually(lambda: beats(tmp_path, last))
     (tmp_path / "open").touch()
 
@@ -89,47 +93,52 @@ def test_what_a_child_runs_is_handed_back_when_it_is_gone(cluster: Cluster, tmp_
         run.cancel()
 
 
+@one_store("postgres")
 def test_a_worker_killed_in_its_grace_was_told_to_end(cluster: Cluster, tmp_path: Path) -> None:
     """A service manager's patience may be shorter than ours."""
     cluster.server().ready()
     engine = cluster.client()
     engine.pools.set("lone", limit=1)
-    first = cluster.worker(FILE, grace="120s", **SHORT_LEASE).ready()
+    first = cluster.worker(FILE, grace="120s", **KEPT).ready()
     run = engine.submit(steps.sticking, str(tmp_path))
     eventually(lambda: beats(tmp_path, first))
 
     first.terminate()
     eventually(lambda: any(each.draining for each in engine.workers.list()))
     first.kill()
+    lapse(cluster.url, first)
 
     eventually(lambda: ends(run))
     assert ends(run) == ["handed_back"]
     run.cancel()
 
 
+@one_store("postgres")
 def test_a_worker_that_nobody_told_to_end_abandons(cluster: Cluster, tmp_path: Path) -> None:
     """Also one that takes no more tasks because an operator said so: what it runs may finish."""
     cluster.server().ready()
     engine = cluster.client()
     engine.pools.set("lone", limit=1)
-    first = cluster.worker(FILE, **SHORT_LEASE).ready()
+    first = cluster.worker(FILE, **KEPT).ready()
     run = engine.submit(steps.sticking, str(tmp_path))
     eventually(lambda: beats(tmp_path, first))
 
     engine.workers.drain(first.said["worker"])
     eventually(lambda: any(each.draining for each in engine.workers.list()))
     first.kill()
+    lapse(cluster.url, first)
 
     eventually(lambda: ends(run))
     assert ends(run) == ["abandoned"]
     run.cancel()
 
 
+@one_store("sqlite")
 def test_what_ends_within_the_grace_has_ended(cluster: Cluster, tmp_path: Path) -> None:
     cluster.server().ready()
     engine = cluster.client()
     engine.pools.set("lone", limit=1)
-    first = cluster.worker(FILE, grace="60s", **LEASE).ready()
+    first = cluster.worker(FILE, grace="60s", **KEPT).ready()
     run = engine.submit(steps.sticking, str(tmp_path))
     eventually(lambda: beats(tmp_path, first))
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.processes.database import Database, own_database
-from tests.processes.scenes import (
+from tests.support.database import Database, own_database
+from tests.support.failover import (
     END_BACKENDS,
     QUICK,
     STEPS_FILE,
@@ -24,7 +24,7 @@ from locktender.testing import Overlap, eventually, load_history
 from locktender.testing.cluster import Cluster
 
 pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
-STORMS = 8
+STORMS = 4
 
 
 @pytest.fixture

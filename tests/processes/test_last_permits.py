@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.processes.fleet import FILES, fleet
+from tests.support.fleet import FILES, fleet
 
 from locktender import Client, Run, embedded
 from locktender.testing import Overlap, eventually

@@ -1,4 +1,4 @@
-"""Completions delivered twice, late, or by somebody who lost the task: one outcome is recorded (C2)."""
+"""Completions delivered twice, late, or by a worker that lost the task: one outcome is recorded (C2)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
 
-from tests.processes.leases import KEPT, lapse
-from tests.processes.scenes import (
+from tests.support.failover import (
     QUICK,
     STEPS_FILE,
     Load,
@@ -17,6 +16,8 @@ from tests.processes.scenes import (
     steps,
     works,
 )
+from tests.support.leases import KEPT, lapse
+from tests.support.sampled import one_store
 
 from locktender import TaskState
 from locktender.base.changes import End
@@ -66,6 +67,7 @@ def replay(url: str) -> int:
     return on_store(url, deliver)
 
 
+@one_store("postgres")
 def test_c2_completions_are_delivered_again_while_work_goes_on(cluster: Cluster, overlap: Overlap):
     client = cluster.client()
     cluster.server(**QUICK).ready()
@@ -81,7 +83,8 @@ def test_c2_completions_are_delivered_again_while_work_goes_on(cluster: Cluster,
     recorded_once(cluster.url)
 
 
-def test_c2_the_completion_of_a_lost_worker_comes_when_another_has_the_task(
+@one_store("sqlite")
+def test_c2_a_lost_workers_late_completion_is_refused(
     cluster: Cluster, overlap: Overlap, tmp_path: Path
 ):
     """By token: the same task, another attempt. And once more when that one has ended."""

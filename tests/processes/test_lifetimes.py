@@ -1,4 +1,4 @@
-"""B15: workers that end themselves, gracefully in all cases; D6: one that feels pressure says so at once."""
+"""B15: workers that end themselves, always gracefully; D6: a worker under pressure reports it at once."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.sampled import one_store
 
 from locktender import embedded
 from locktender.testing import Overlap, eventually
@@ -17,7 +18,7 @@ from locktender.worker.executors.sources import load
 
 pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 
-STEPS_FILE = Path(__file__).parents[1] / "engine_steps.py"
+STEPS_FILE = Path(__file__).parents[1] / "steps" / "engine_steps.py"
 steps: Any = load(source(STEPS_FILE))
 TIMEOUT = "90s"
 
@@ -87,7 +88,7 @@ WAYS = [
 
 @pytest.mark.parametrize(("body", "setting", "lead"), WAYS)
 @pytest.mark.parametrize("store", ["sqlite"], indirect=True)
-def test_b15_what_a_worker_runs_when_it_ends_itself_outlasts_the_grace(
+def test_b15_a_worker_that_ends_itself_waits_for_its_tasks(
     cluster: Cluster, overlap: Overlap, tmp_path: Path, body: str, setting: str, *, lead: bool
 ):
     """Otherwise a long task is handed from one recycled worker to the next, and never ends."""
@@ -111,7 +112,7 @@ def test_b15_what_a_worker_runs_when_it_ends_itself_outlasts_the_grace(
 
 
 @pytest.mark.parametrize("store", ["sqlite"], indirect=True)
-def test_b15_a_signal_begins_the_grace_of_a_worker_that_ends_itself(
+def test_b15_a_signal_begins_the_grace_of_an_ending_worker(
     cluster: Cluster, overlap: Overlap, tmp_path: Path
 ):
     latch = tmp_path / "latch"
@@ -130,10 +131,8 @@ def test_b15_a_signal_begins_the_grace_of_a_worker_that_ends_itself(
     assert run.result(TIMEOUT) == 7
 
 
-@pytest.mark.parametrize("store", ["sqlite", "postgres"], indirect=True)
-def test_b15_a_worker_that_leads_runs_as_many_tasks_as_it_may_and_no_more(
-    cluster: Cluster, overlap: Overlap
-):
+@one_store("postgres")
+def test_b15_a_leading_worker_runs_exactly_max_tasks(cluster: Cluster, overlap: Overlap):
     client = cluster.client()
     run = client.submit(steps.many, list(range(60)), 0.01)
     workers = [cluster.worker(STEPS_FILE, lead=True, max_tasks=most).ready() for most in (5, 25)]
@@ -147,7 +146,7 @@ def test_b15_a_worker_that_leads_runs_as_many_tasks_as_it_may_and_no_more(
     assert {task.attempt for task in run.tasks()} == {1}
 
 
-@pytest.mark.parametrize("store", ["sqlite", "postgres"], indirect=True)
+@one_store("sqlite")
 def test_b15_a_worker_is_offered_no_more_tasks_than_it_may_begin(
     cluster: Cluster, overlap: Overlap
 ):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.processes.proxied import proxied
-from tests.processes.scenes import QUICK, STEPS_FILE, Load, recorded_once, steps, works
+from tests.support.failover import QUICK, STEPS_FILE, Load, recorded_once, steps, works
+from tests.support.proxied import proxied
 
 from locktender import connect
 from locktender.testing import Overlap, eventually

@@ -1,4 +1,4 @@
-"""Notifications that never come: work is late by a poll, never lost (D8)."""
+"""Notifications that never come: work is late by a poll, and not lost (D8)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 import pytest
-from tests.processes.scenes import (
+from tests.support.failover import (
     POOLS,
     QUICK,
     STEPS_FILE,

@@ -8,7 +8,8 @@ from typing import Any
 
 import psutil
 import pytest
-from tests.processes.fleet import ask
+from tests.support.fleet import ask
+from tests.support.sampled import one_store
 
 from locktender.testing import eventually
 from locktender.testing.cluster import Cluster, ClusterNode
@@ -17,7 +18,7 @@ from locktender.worker.executors.sources import load
 
 pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 
-FILE = Path(__file__).parents[1] / "slow_start_steps.py"
+FILE = Path(__file__).parents[1] / "steps" / "slow_start_steps.py"
 flow: Any = load(source(FILE)).slow_to_start
 WORKERS = 1
 RECORDS, GO, DEAF = "TEST_RECORDS", "TEST_GO", "TEST_DEAF"
@@ -85,9 +86,8 @@ def scene(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     return Scene(cluster, tmp_path, monkeypatch)
 
 
-def test_b6_who_is_on_the_way_dies_with_its_leader_and_another_comes(
-    scene: Scene, cluster: Cluster
-):
+@one_store("sqlite")
+def test_b6_a_starting_worker_that_dies_is_replaced(scene: Scene, cluster: Cluster):
     client = cluster.client()
     first = scene.server()
     runs = [client.submit(flow, n) for n in range(3)]
@@ -102,7 +102,8 @@ def test_b6_who_is_on_the_way_dies_with_its_leader_and_another_comes(
     assert scene.said("there") == [WORKERS, WORKERS]
 
 
-def test_b6_who_lives_on_is_counted_by_the_next_leader_wherever_it_is(
+@one_store("postgres")
+def test_b6_a_starting_worker_is_counted_by_the_next_leader(
     scene: Scene, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv(DEAF, "1")

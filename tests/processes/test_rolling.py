@@ -1,4 +1,4 @@
-"""Drain and rolling restart under load: nobody fails, nothing is lost, no attempt is charged."""
+"""Drain and rolling restart under load: no run fails, nothing is lost, no attempt is charged."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.processes.fleet import FILES, TIMEOUT, Measured, ask, ended, fleet, join, joined, pids
-from tests.processes.proxied import proxied
-from tests.processes.sampled import on_stores
-from tests.processes.scenes import Load
+from tests.support.failover import Load
+from tests.support.fleet import FILES, TIMEOUT, Measured, ask, ended, fleet, join, joined, pids
+from tests.support.proxied import proxied
+from tests.support.sampled import on_stores, one_store
 
 from locktender import Run
 from locktender.testing import Overlap, eventually, load_history
@@ -24,7 +24,7 @@ from locktender.testing.cluster import Cluster, ClusterNode
 pytest_plugins = [
     "locktender.testing.plugin",
     "locktender.testing.postgres",
-    "tests.processes.standing",
+    "tests.support.shared_cluster",
 ]
 
 
@@ -80,6 +80,7 @@ def test_a_rolling_restart_under_load(
     assert after.count("failed") == after.count("abandoned") == 0
 
 
+@one_store("postgres")
 def test_what_is_not_finished_within_the_grace_runs_elsewhere(
     cluster: Cluster, overlap: Overlap, tmp_path: Path, measured: Measured
 ):
@@ -104,6 +105,7 @@ def test_what_is_not_finished_within_the_grace_runs_elsewhere(
     assert [overlap.peak(how) for how in ("async", "process")] == [1, 1]
 
 
+@one_store("sqlite")
 def test_a_second_sigterm_hands_back_at_once(
     cluster: Cluster, overlap: Overlap, tmp_path: Path, measured: Measured
 ):
@@ -132,6 +134,7 @@ def test_a_second_sigterm_hands_back_at_once(
     assert changed.count("handed_back") == 1
 
 
+@one_store("sqlite")
 def test_a_worker_is_drained_from_the_command_line(
     cluster: Cluster, overlap: Overlap, tmp_path: Path
 ):

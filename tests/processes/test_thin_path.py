@@ -12,7 +12,7 @@ from locktender.worker.executors.sources import load
 
 pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 
-STEPS_FILE = Path(__file__).parents[1] / "engine_steps.py"
+STEPS_FILE = Path(__file__).parents[1] / "steps" / "engine_steps.py"
 steps: Any = load(source(STEPS_FILE))
 TIMEOUT = "90s"
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from tests.processes.fleet import TIMEOUT, ask, ended, joined, pids
-from tests.processes.sampled import on_stores
+from tests.support.fleet import TIMEOUT, ask, ended, joined, pids
+from tests.support.sampled import on_stores
 
 from locktender import Client, Run
 from locktender.testing import Overlap, eventually

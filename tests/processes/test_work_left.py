@@ -11,11 +11,11 @@ from locktender.testing.processes import source
 from locktender.worker.executors.sources import load
 
 pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
-FILE = Path(__file__).parents[1] / "work_left_steps.py"
+FILE = Path(__file__).parents[1] / "steps" / "work_left_steps.py"
 steps: Any = load(source(FILE))
 
 
-def test_b13_a_thread_that_outlasts_the_grace_leaves_no_work_directory(
+def test_b13_a_thread_past_its_grace_leaves_no_work_directory(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     work, where = tmp_path / "work", tmp_path / "where"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.processes.leases import KEPT
+from tests.support.leases import KEPT
 
 from locktender import RunFailed
 from locktender.testing import Overlap, eventually

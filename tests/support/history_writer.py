@@ -15,7 +15,7 @@ from locktender.base import ids
 from locktender.base.events import Event, Subject
 from locktender.base.graph import Graph
 from locktender.base.states import NEW
-from locktender.observe.checker.report import Ceiling, History, Rejection
+from locktender.observe.checker.history import Ceiling, History, Rejection
 
 
 @dataclass(slots=True)

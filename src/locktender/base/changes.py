@@ -126,7 +126,7 @@ class Order(NamedTuple):
     task: int
     token: int
     kind: str
-    """`offer`, `stop` or `drain` (then `task` only tells orders apart)."""
+    """`offer`, `stop` or `drain` (then `task` only makes the order unique)."""
     reason: str = ""
 
 
@@ -138,7 +138,7 @@ class Bucket(NamedTuple):
 
 
 class Reservation(NamedTuple):
-    """Slots kept free for a waiter that was bypassed too often; stored so that every `why` can tell."""
+    """Slots kept free for a waiter that was bypassed too often; stored so that every `why` can show it."""
 
     task: int
     pool: str
@@ -214,7 +214,7 @@ class Commit:
     """(queued run, new priority)"""
     events: list[RunEvents] = field(default_factory=list[RunEvents])
     own_ends: bool = False
-    """Attempts of the leader's own process end with it: nobody else has written how."""
+    """Attempts of the leader's own process end with it: no other process has written how."""
 
     @property
     def preparing(self) -> bool:

@@ -3,7 +3,7 @@
 run id   26 characters, time-ordered, random: safe to make anywhere
 run      the number the store gave the run (commit order on SQLite)
 task     run << 20 | ordinal: one range scan finds all tasks of a run
-token    term << 40 | n: a later attempt always has the larger token
+token    term << 38 | n: a later attempt always has the larger token (2^25 terms of 2^38)
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ WorkerId = NewType("WorkerId", str)
 
 TASK_BITS = 20
 MAX_TASKS_PER_RUN = 1 << TASK_BITS
-TOKEN_BITS = 40
+TOKEN_BITS = 38
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]

@@ -17,7 +17,7 @@ from locktender.base.ids import RunId
 
 RunKind = Literal["flow", "hold"]
 OnDuplicate = Literal["attach", "reject", "replace", "skip_if_finished"]
-Outcome = Literal["created", "attached", "finished", "duplicate", "rejected"]
+Outcome = Literal["created", "attached", "finished", "duplicate", "rejected", "in_flight"]
 
 
 class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -36,7 +36,7 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
 class NewRun(msgspec.Struct, frozen=True, gc=False):
     """A run as its submitter hands it in. Durations are relative: the store's clock makes instants of them.
 
-    Nothing in it can lead back to it, so the collector need not look at ten thousand of them.
+    Nothing in it can lead back to it, so the garbage collector need not visit ten thousand of them.
     """
 
     id: RunId
@@ -88,10 +88,12 @@ class RunRow(msgspec.Struct, frozen=True, gc=False):
     output: bytes | None
     error: bytes | None
     trace: str | None = None
+    unreadable: str = ""
+    """What of the stored row cannot be read; a harmless value stands in its place."""
 
 
 class Progress(msgspec.Struct, frozen=True, array_like=True):
-    """How far a running attempt is, by its own word."""
+    """How far a running attempt is, as its body reported."""
 
     token: int
     done: float
@@ -146,15 +148,15 @@ class WorkerRow(msgspec.Struct, frozen=True):
     lag_us: int = 0
     """How late its loop was at worst in the last seconds."""
     provision: str = ""
-    """What a provisioner calls it; empty: somebody started it by hand."""
+    """What a provisioner calls it; empty: it was started by hand."""
     progress: list[Progress] = []
-    """What its attempts said last; bounded, the latest are kept."""
+    """What its attempts reported last; bounded, the latest are kept."""
     stubborn: list[Stubborn] = []
     """Attempts that were told to stop a while ago and still run; bounded, the oldest are kept."""
     leaves: tuple[tuple[int, int], ...] = ()
-    """(task, token) of what it has in hand while it is told to end: charged to nobody if it goes without them."""
+    """The drain list: (task, token) of each attempt it still has; if it is lost they are handed back."""
     leaves_all: bool = False
-    """They are too many to name: whatever it has in hand."""
+    """The list is too long: all attempts it has."""
     since: int = 0
     lease_until: int = 0
     unanswered: int = 0
@@ -181,7 +183,10 @@ class Request(msgspec.Struct, frozen=True):
 
 class StoredRequest(msgspec.Struct, frozen=True):
     seq: int
-    request: Request
+    request: Request | None
+    """None: it cannot be read."""
+    taken: int = 0
+    """How many leaders began to carry it out before."""
 
 
 class LimitRow(msgspec.Struct, frozen=True):
@@ -252,17 +257,17 @@ decode_log: Callable[[bytes], AttemptLog] = msgspec.json.Decoder(AttemptLog).dec
 
 
 class AskedWorker(msgspec.Struct, frozen=True):
-    """A worker that a leader asked for, stored before anybody was asked to start it."""
+    """A worker that a leader asked for, stored before the provisioner is called."""
 
     name: str
     """`WorkerRow.provision` of the one that comes."""
     asked_at: int
     expires_at: int
-    """If it has not joined by then, nobody waits for it any longer."""
+    """If it has not joined by then, it does not count any longer."""
     joined_at: int = 0
     """0: not yet."""
     body: bytes = b""
-    """What it was asked for with, as JSON of whoever asked."""
+    """What it was asked for with, as JSON of the leader's controller."""
 
 
 class Said(msgspec.Struct, frozen=True):

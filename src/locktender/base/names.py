@@ -1,17 +1,24 @@
-"""What a name, a tag, a limit and a count of slots may be. Every entrance checks with these, so none forgets."""
+"""What a name, a tag, a label, a limit and a count of slots may be: every entrance checks with these.
+
+Also: texts of users without control characters, for terminals, and labels against those that `[labels]` declares.
+"""
 
 from __future__ import annotations
 
 import difflib
+import re
 import unicodedata
 from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
 
-from locktender.base.errors import InvalidInput
+from locktender.base.errors import InvalidFlow, InvalidInput
+from locktender.base.graph import Graph
 
 MAX_NAME = 200
 MAX_TAGS = 64
 MAX_ITEMS = 100_000
 MAX_PRIORITY = 1_000_000
+MAX_AGE_BOOST_US = 30 * 86_400 * 1_000_000
 KNOWN_SHOWN = 10
 """Known words that a hint lists; it says how many more there are."""
 MAX_NUMBER = 2**53
@@ -177,6 +184,19 @@ def priority(value: object, field: str = "priority") -> int:
     return count(value, field, minimum=-MAX_PRIORITY, maximum=MAX_PRIORITY)
 
 
+def age_boost(value: object, field: str = "age_boost") -> int:
+    """Microseconds per priority. Bounded, so that the place of any priority in the queue fits into 64 bits."""
+    boost = count(value, field, minimum=0)
+    if boost > MAX_AGE_BOOST_US:
+        raise InvalidInput(
+            f"{field} must be 30 days or less.",
+            field=field,
+            got=value,
+            hint="Use lower priorities in place of a longer time.",
+        )
+    return boost
+
+
 def did_you_mean(got: str, known: Iterable[str]) -> str | None:
     """A hint naming the nearest known word, or else the known ones, for every 'no such …' message."""
     known = sorted(known)
@@ -189,3 +209,64 @@ def nearest(got: object, known: Iterable[str]) -> str | None:
     """The same where the message itself lists what is known."""
     near = difflib.get_close_matches(str(got), sorted(known), n=1, cutoff=0.5)
     return f"Did you mean {near[0]!r}?" if near else None
+
+
+_CONTROLS: Final = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # colours, movements of the cursor
+    r"|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?"  # titles, links, the clipboard
+    r"|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
+    r"|[\u202a-\u202e\u2066-\u2069]"  # turn the order of what follows
+)
+
+
+def without_controls(text: str) -> str:
+    """Only what can be read, and the ends of lines."""
+    return _CONTROLS.sub("", text)
+
+
+Declared = Mapping[str, tuple[str, ...]]
+"""Label → its values; none named: any value."""
+
+
+class Undeclared(NamedTuple):
+    what: str
+    hint: str
+
+
+def undeclared(label: str, value: str, declared: Declared) -> Undeclared | None:
+    """Which is not declared, the label or its value; None where both are."""
+    allowed = declared.get(label)
+    if allowed is None:
+        return Undeclared(f"the label {label!r}", did_you_mean(label, declared) or "It is empty.")
+    if allowed and value not in allowed:
+        return Undeclared(f"the value {value!r}", did_you_mean(value, allowed) or "")
+    return None
+
+
+def never(needs: Mapping[str, str], declared: Declared | None) -> str | None:
+    """Why no worker can ever have what a step needs; None where one can."""
+    if declared is None:
+        return None
+    for label, value in needs.items():
+        unknown = undeclared(label, value, declared)
+        if unknown is not None:
+            return (
+                f"it needs {label}={value}, and [labels] does not know {unknown.what}:"
+                " never, as settings are now"
+            )
+    return None
+
+
+def check_labels(graph: Graph, declared: Declared) -> None:
+    """Refuses a step that no worker can ever run."""
+    for index, node in enumerate(graph.nodes):
+        for label, value in node.needs.items():
+            unknown = undeclared(label, value, declared)
+            if unknown is not None:
+                raise InvalidFlow(
+                    f"step {node.name!r} needs a worker with {label}={value}, and [labels] does not know"
+                    f" {unknown.what}: it would never start.",
+                    field=f"nodes[{index}].needs.{label}",
+                    got=value,
+                    hint=f"{unknown.hint} Or add it to [labels] in the settings.".lstrip(),
+                )

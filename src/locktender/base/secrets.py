@@ -4,13 +4,19 @@
 wherever a value may stand. The worker puts the value in its place just before
 the body runs, in memory only. Inside a JSON text every quote is escaped, so
 that the mark can be found in raw bytes and nothing else can look like it.
+
+What a body logs, reports or fails with is stored. The values are replaced before anything is cut
+to size: half a secret would not be found again.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
+from urllib.parse import quote
 
 import msgspec
 
@@ -47,7 +53,7 @@ class Secret(msgspec.Struct, frozen=True):
             f"{self!r} has no text here: its value is known only to the worker.",
             field="secret",
             got=self.reference,
-            hint="Hand it to a step as an argument of its own and put it into the text there.",
+            hint="Pass it to a step as an argument of its own and put it into the text there.",
         )
 
 
@@ -60,7 +66,7 @@ def secret(reference: str) -> Any:
         raise InvalidInput(
             "a secret is given by reference.",
             field="secret",
-            # Whoever wrote the value itself must not read it again in an error.
+            # A value written here by mistake must not be shown again in an error.
             got=f"a {type(reference).__name__}",
             hint='Write secret("env:NAME") with the name of an environment variable of the worker.',
         )
@@ -87,3 +93,55 @@ def resolve(raw: bytes, environment: Mapping[str, str]) -> tuple[bytes, dict[str
         return _json(found[reference].encode("utf-8", "replace").decode())
 
     return _STORED.sub(value, raw), found
+
+
+HIDDEN: Final = "***"
+MIN_PART_CHARS: Final = 8
+"""Shorter parts of a secret would be found everywhere."""
+
+
+class Redactor:
+    """Finds the values of one attempt's secrets in any text, also as they look inside other texts."""
+
+    __slots__ = ("_pattern", "references")
+
+    def __init__(self, found: dict[str, str]) -> None:
+        self.references: tuple[str, ...] = tuple(sorted(found))
+        forms = {form for value in found.values() for form in _forms(value) if form}
+        # The longest first: one secret may be the beginning of another.
+        several = "|".join(re.escape(form) for form in sorted(forms, key=len, reverse=True))
+        self._pattern = re.compile(several) if several else None
+
+    def __call__(self, text: str) -> str:
+        return text if self._pattern is None else self._pattern.sub(HIDDEN, text)
+
+    def finds(self, raw: bytes) -> bool:
+        """Whether a value stands in JSON that is to be stored. A very short one would stand anywhere."""
+        if self._pattern is None:
+            return False
+        matches = self._pattern.finditer(raw.decode("utf-8", "replace"))
+        return any(len(match[0]) >= MIN_PART_CHARS for match in matches)
+
+
+def reveal(call: bytes) -> tuple[bytes, Redactor]:
+    """The call with the secrets' values in it. Raises `MissingSecret`."""
+    opened, found = resolve(call, os.environ)
+    return opened, Redactor(found)
+
+
+def _forms(value: str) -> Iterable[str]:
+    """A value as itself, inside JSON, inside a repr, inside a URL; and its lines.
+
+    JSON is written in two ways, and is itself what a repr or other JSON may hold.
+    """
+    text = value.encode("utf-8", "replace").decode()
+    parts = [text, *(line for line in text.splitlines() if len(line) >= MIN_PART_CHARS)]
+    for part in parts:
+        yield from (quote(part), quote(part, ""))
+        for form in {part, *_as_json(part)}:
+            yield from (form, repr(form)[1:-1], ascii(form)[1:-1], *_as_json(form))
+
+
+def _as_json(text: str) -> tuple[str, str]:
+    """As most write it, and as Python's own module does: `ö` is `\\u00f6` there."""
+    return _json(text).decode()[1:-1], json.dumps(text)[1:-1]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from locktender.base.errors import InvalidInput, InvalidSettings
+
+log: logging.Logger = logging.getLogger(__name__)
 
 OWN_FILE = "locktender.toml"
 PROJECT_FILE = "pyproject.toml"
@@ -21,9 +25,15 @@ class SettingsFile(NamedTuple):
 
 
 def nearest(cwd: Path) -> SettingsFile | None:
-    """The settings file of `cwd` or of the nearest directory above it that has one."""
+    """The settings file of `cwd` or of the nearest directory above it that has one.
+
+    Above it a file counts only if it belongs to this user, to root or to the owner of `cwd`:
+    in a folder that everybody may write to, anybody could choose the store and the limits.
+    """
     for directory in _upwards(cwd):
-        own, project = _own(directory / OWN_FILE), _project(directory / PROJECT_FILE)
+        trusted = None if directory == Path(cwd).absolute() else _trusted(cwd)
+        own = _own(directory / OWN_FILE, trusted)
+        project = _project(directory / PROJECT_FILE, trusted)
         if own is not None and project is not None:
             raise InvalidSettings(
                 f"both {own.path} and [tool.locktender] in {project.path} have settings.",
@@ -42,15 +52,19 @@ def _upwards(cwd: Path) -> Iterator[Path]:
     yield from here.parents
 
 
-def _own(path: Path) -> SettingsFile | None:
-    data = _read(path)
+def _trusted(cwd: Path) -> set[int]:
+    return {0, os.geteuid(), cwd.stat().st_uid}
+
+
+def _own(path: Path, trusted: set[int] | None) -> SettingsFile | None:
+    data = _read(path, trusted)
     return None if data is None else SettingsFile(path, "", _parse(path, data))
 
 
-def _project(path: Path) -> SettingsFile | None:
-    data = _read(path)
+def _project(path: Path, trusted: set[int] | None) -> SettingsFile | None:
+    data = _read(path, trusted, b"locktender")
     # Most project files never mention us: they need no parser, which costs several milliseconds to import.
-    if data is None or b"locktender" not in data:
+    if data is None:
         return None
     tool: object = _parse(path, data).get("tool")
     table: object = (
@@ -65,9 +79,12 @@ def _project(path: Path) -> SettingsFile | None:
     return SettingsFile(path, "tool.locktender.", cast("dict[str, Any]", table))
 
 
-def _read(path: Path) -> bytes | None:
+def _read(path: Path, trusted: set[int] | None, mentions: bytes = b"") -> bytes | None:
+    """What is in the file; None: there is none, it does not mention this, or it is a stranger's."""
     try:
-        return path.read_bytes()
+        with path.open("rb") as file:
+            data = file.read()
+            owner = os.fstat(file.fileno()).st_uid
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
@@ -76,6 +93,12 @@ def _read(path: Path) -> bytes | None:
             field="settings",
             hint="Make it readable, or remove it.",
         ) from error
+    if mentions not in data:
+        return None
+    if trusted is not None and owner not in trusted:
+        log.warning("settings in %s are ignored: the file belongs to user %s", path, owner)
+        return None
+    return data
 
 
 def _parse(path: Path, data: bytes) -> dict[str, Any]:
@@ -91,7 +114,7 @@ _SERVER = re.compile(
     r"""
       [^/\\]* : \d+ (/.*)?            # host:5432/db, user@host:5432
     | [^/\\]+ : [^/\\]* @ [^/\\]+ (/.*)?   # user:password@host/db
-    | (postgres|postgresql|https?|sqlite) : .*   # postgresql:/host/db
+    | (postgres|postgresql|https?|sqlite) (: | //) .*   # postgresql:/host/db, postgresql//host/db
     """,
     re.VERBOSE | re.DOTALL,
 )

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
 from locktender.base import codec
 from locktender.base.config import known_key
 from locktender.base.errors import InvalidInput
-from locktender.cli.numbers import number
-from locktender.flows.definitions import FlowDef
+
+if TYPE_CHECKING:
+    from locktender.flows.definitions import FlowDef
 
 
 class Call(NamedTuple):
@@ -150,3 +151,17 @@ def duration(text: str | None) -> str | float | None:
         return None
     value = number(text)
     return text if isinstance(value, bool | str) else value
+
+
+def number(text: str) -> int | str | bool | float:
+    """The number that `text` is, for the checks behind to judge; text that is none stays text."""
+    try:
+        return int(text.replace("_", "")) if text.strip() == text else text
+    except ValueError:
+        pass
+    if text.lower() in {"true", "false"}:
+        return text.lower() == "true"
+    try:
+        return float(text)
+    except ValueError:
+        return text

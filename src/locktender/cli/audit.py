@@ -62,7 +62,7 @@ def audit(shell: Context) -> int:
 
 
 def pruned(marks: HistoryMarks) -> str:
-    """What is said of the part that is not there any more."""
+    """The note on the part that was removed."""
     from locktender.client.views import instant
 
     until = instant(marks.until).strftime("%Y-%m-%d %H:%M:%S")

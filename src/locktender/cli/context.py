@@ -1,29 +1,30 @@
-"""What every command has: where the store is, where output goes, how much to tell.
+"""What every command has: where the store is, where output goes, how much of it.
 
-`@command(app)` registers a function whose first parameter is the shell; the
-options that make a shell are added to its own, so that no command forgets them.
+`command(app)` registers a function whose first parameter is the `Context`; the
+options that make a `Context` are added to its own, so that no command forgets them.
 """
 
 from __future__ import annotations
 
 import inspect
 import logging
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 from rich.console import Console
+from typer.core import TyperCommand
 
-from locktender.cli.numbers import NumberCommand
 from locktender.cli.tables import PlainConsole
 
 if TYPE_CHECKING:
     from locktender.base.config import Settings
-    from locktender.cli.reader import StoreReader
+    from locktender.client.bridge import StoreReader
     from locktender.client.client import Client
 
 PANEL = "Everywhere"
@@ -51,7 +52,7 @@ class Context:
         return settings_for(self.url, overrides)
 
     def connect(self, *, create: bool = False) -> Client:
-        """A client of the store. Who only looks does not make one: an empty answer would hide a wrong path."""
+        """A client of the store. Reading makes no store: an empty answer would hide a wrong path."""
         from locktender.client.client import Client
 
         settings = self.settings()
@@ -60,8 +61,8 @@ class Context:
         return Client(settings, engine=False)
 
     def read(self) -> StoreReader:
-        """The store itself, for what no verb of the client tells."""
-        from locktender.cli.reader import StoreReader
+        """The store itself, for what no method of the client reads."""
+        from locktender.client.bridge import StoreReader
 
         settings = self.settings()
         check_exists(settings.url)
@@ -98,7 +99,7 @@ def check_exists(url: str) -> None:
 
     scheme, separator, _ = url.partition("://")
     if not separator:
-        # A file that is there needs no more of us: somebody waits for the answer.
+        # Without loading what opens a store: it would take longer than the answer.
         if Path(url).exists():
             return
     elif scheme not in {"postgresql", "postgres"}:
@@ -116,7 +117,7 @@ def check_exists(url: str) -> None:
 
 
 def start_logging(shell: Context, level: str = "warning") -> None:
-    """The engine's own words go to stderr, above a live display and not through it."""
+    """The engine's log goes to stderr, above a live display and not through it."""
     from rich.logging import RichHandler
 
     handler = RichHandler(
@@ -134,7 +135,7 @@ def log_lines(shell: Context, level: str, *, bodies: bool = False) -> None:
     `bodies`: it runs steps, whose files are imported by now. What they log is printed and kept from the
     same level up, unless they set logging up themselves.
     """
-    from locktender.worker.executors.log_lines import print_all, print_own
+    from locktender.worker.executors.logs import print_all, print_own
 
     number = logging.getLevelNamesMapping()[level.upper()]
     if bodies:
@@ -171,12 +172,36 @@ _OPTIONS = {"url": (Url, None), "json": (Json, False), "debug": (Debug, False)}
 
 
 def from_context(context: typer.Context, url: str | None, json: bool, debug: bool) -> Context:
-    """The shell of a command: what is given after the verb, over what is given before the noun."""
+    """Options after the verb override those before the noun."""
     found = context.find_root().obj
     before = found if isinstance(found, Context) else Context()
     return replace(
         before, url=url or before.url, json=json or before.json, debug=debug or before.debug
     )
+
+
+_NEGATIVE = re.compile(r"-\d\S*")
+_HELD = "\u2212"
+"""A minus sign that option parsers do not know."""
+
+
+class NumberCommand(TyperCommand):
+    """A command whose arguments may be negative numbers: `locktender pools set db -1`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        held = [f"{_HELD}{each[1:]}" if _NEGATIVE.fullmatch(each) else each for each in args]
+        rest = super().parse_args(ctx, held)
+        for key, value in ctx.params.items():
+            ctx.params[key] = _released(value)
+        return rest
+
+
+def _released(value: Any) -> Any:
+    if isinstance(value, str) and value.startswith(_HELD):
+        return f"-{value[1:]}"
+    if isinstance(value, list | tuple):
+        return [_released(each) for each in cast("list[Any]", value)]
+    return value
 
 
 def command(

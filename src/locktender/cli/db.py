@@ -224,7 +224,7 @@ def prune(
         str, typer.Option("--keep", metavar="N", help="Leave the newest N ended runs.")
     ] = "0",
     batch: Annotated[
-        str, typer.Option("--batch", metavar="N", help="Runs looked at in one transaction.")
+        str, typer.Option("--batch", metavar="N", help="Runs removed in one transaction.")
     ] = "500",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what would go.", metavar="")
@@ -239,7 +239,7 @@ def prune(
     from locktender.base.durations import microseconds
     from locktender.base.errors import InvalidInput
     from locktender.cli.arguments import duration, whole
-    from locktender.observe.prune import Forget, Forgotten, forget
+    from locktender.observe.checkpoint import Forget, Forgotten, forget
 
     settings = shell.settings()
     age = settings.retention_us
@@ -363,7 +363,7 @@ def copy(
 
 
 def _same(source: str, target: str) -> bool:
-    """Whether two urls name one store, as far as their text tells; of files, as the file system knows."""
+    """Whether two urls name one store, by their text; of files, by the file system."""
     if "://" in source or "://" in target:
         return source == target
     return Path(source).resolve() == Path(target).resolve()

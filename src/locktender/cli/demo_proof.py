@@ -16,8 +16,8 @@ from locktender.base.events import Event
 from locktender.base.states import TERMINAL_RUNS, RunState
 from locktender.cli import demo_flow
 from locktender.cli.audit import load_history
-from locktender.cli.reader import StoreReader
 from locktender.cli.tables import table
+from locktender.client.bridge import StoreReader
 from locktender.observe.checker import Peak, Violation, check, peaks, promises
 
 

@@ -85,7 +85,7 @@ def set_(
     """
     from locktender.base.errors import InvalidInput
     from locktender.cli import arguments
-    from locktender.cli.numbers import number
+    from locktender.cli.arguments import number
 
     if value is None:
         raise InvalidInput(
@@ -112,7 +112,7 @@ def set_(
 
 
 def _set_tag(client: Client, rule: str, limit: str | None, max_active: str | None) -> None:
-    from locktender.cli.numbers import number
+    from locktender.cli.arguments import number
 
     key, equals, value = rule.partition("=")
     each = value == "*"
@@ -169,7 +169,7 @@ def _check_known(name: str) -> None:
     """Refuses an unknown word: it is not taken as a tag, which is named after `tag`."""
     from locktender.base.errors import NotFound
     from locktender.base.names import did_you_mean
-    from locktender.client.limit_text import ENGINE, FIXED
+    from locktender.client.limits_async import ENGINE, FIXED
 
     known = {*FIXED, *ENGINE, "tag"}
     if name not in known:

@@ -12,10 +12,10 @@ from types import ModuleType, TracebackType
 from typing import Any, NamedTuple, cast
 
 from locktender.base.errors import InvalidInput, LocktenderError, NotFound
-from locktender.base.importing import importing
 from locktender.base.names import did_you_mean
 from locktender.cli.errors import UserCode
 from locktender.flows.flows import Flow
+from locktender.flows.registry import importing
 from locktender.flows.steps import Step
 
 _OURS = str(Path(__file__).parent.parent)
@@ -114,7 +114,7 @@ def _no_file(path: Path) -> NotFound:
 
 
 def _refuse_shadowing(name: str, path: Path) -> None:
-    """A file named like a module of Python would take its place for everybody."""
+    """A file named like a module of Python would take its place in the whole process."""
     known = sys.modules.get(name)
     file: str | None = getattr(known, "__file__", None)
     same = file is not None and Path(file).resolve() == path.resolve()

@@ -14,8 +14,6 @@ from locktender.cli import (
     audit,
     config,
     db,
-    demo,
-    dev,
     limits,
     pools,
     queue,
@@ -63,8 +61,6 @@ def begin(
 
 for _part in (
     run,
-    dev,
-    demo,
     server,
     worker,
     runs,
@@ -96,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         shell.note("interrupted")
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader has gone (`| head`): nobody is left to tell, at exit neither.
+        # The reader has gone (`| head`): nothing can be written, at exit neither.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except LocktenderError as error:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
 
 from locktender.cli.context import Context, command, group
-from locktender.cli.tables import table
+from locktender.cli.tables import ago, shorten, table
 
 if TYPE_CHECKING:
     from locktender.client.client import Client
     from locktender.client.views import PoolInfo
+    from locktender.store.protocol import Store
 
 
 Name = Annotated[
@@ -22,7 +25,7 @@ NONE = "[dim]No pools yet.[/] Set one: locktender pools set db 4"
 
 
 def register(app: typer.Typer) -> None:
-    noun = group(app, "pools", "Shared resources: limits, slots in use, who holds them.")
+    noun = group(app, "pools", "Shared resources: limits, slots in use, their holders.")
     command(noun, "list")(list_)
     command(noun, "info")(info)
     command(noun, "set")(set_)
@@ -34,7 +37,6 @@ def register(app: typer.Typer) -> None:
 
 def list_(shell: Context) -> None:
     """All pools that were set or that a task needs now."""
-
     with shell.connect() as client:
         pools = client.pools.list()
     if shell.json:
@@ -65,14 +67,11 @@ def _row(pool: PoolInfo) -> list[str]:
 
 
 def info(shell: Context, name: Name) -> None:
-    """One pool, with everybody who holds slots of it."""
-
+    """One pool, with the tasks that hold slots of it."""
     with shell.connect() as client:
         pool = client.pools.get(name)
-    from locktender.cli.pool_holders import holders_of, holders_table
-
     with shell.read() as reading:
-        holders, now = reading.call(holders_of(reading.store, name))
+        holders, now = reading.call(_holders(reading.store, name))
     if shell.json:
         import msgspec
 
@@ -83,9 +82,58 @@ def info(shell: Context, name: Name) -> None:
     columns = ("pool…", ">used", ">limit", ">waiting", "lease", "rate", "state", "set by")
     shell.out.print(table(*columns, rows=[_row(pool)]))
     if holders:
-        shell.out.print(holders_table(holders, now))
+        short = shorten(holder.run for holder in holders)
+        titles = ("run", "step…", ">task", ">slots", "held since", "lease ends")
+        shell.out.print(
+            table(*titles, rows=[_holder_row(each, short[each.run], now) for each in holders])
+        )
     else:
         shell.say("[dim]No slot is held now.[/]")
+
+
+@dataclass(frozen=True, slots=True)
+class PoolHolder:
+    """One task that holds slots."""
+
+    run: str
+    task: int
+    step: str
+    slots: int
+    since: datetime
+    worker: str | None
+    lease_until: datetime | None
+
+
+async def _holders(store: Store, pool: str) -> tuple[list[PoolHolder], datetime]:
+    """The tasks that hold slots of a pool, and the time, from the rows that usage is derived from."""
+    from locktender.base.ids import run_of
+    from locktender.client.run_details import node_of, nodes_of, slots_of
+    from locktender.client.views import instant, moment
+
+    snapshot = await store.load()
+    runs = {row.seq: row for row in (*snapshot.runs, *snapshot.held)}
+    leases = {worker.id: worker.lease_until for worker in snapshot.workers}
+    found: list[PoolHolder] = []
+    for task in (*snapshot.tasks, *snapshot.held_tasks):
+        held = slots_of(task)
+        if pool in held:
+            run = runs[run_of(task.id)]
+            step = node_of(await nodes_of(store, run.graph), task).name
+            since = instant(task.started_at or task.scheduled_at)
+            until = moment(leases.get(task.worker or ""))
+            found.append(PoolHolder(run.id, task.id, step, held[pool], since, task.worker, until))
+    return sorted(found, key=lambda holder: holder.since), instant(snapshot.now)
+
+
+def _holder_row(holder: PoolHolder, run: str, now: datetime) -> list[str]:
+    return [
+        run,
+        escape(holder.step),
+        str(holder.task),
+        str(holder.slots),
+        ago(holder.since, now),
+        ago(holder.lease_until, now),
+    ]
 
 
 def set_(
@@ -108,8 +156,7 @@ def set_(
     ] = None,
 ) -> None:
     """Set a pool's limit, lease or rate. In force at once; survives restarts."""
-    from locktender.cli.arguments import duration
-    from locktender.cli.numbers import number
+    from locktender.cli.arguments import duration, number
 
     given: dict[str, Any] = {}
     if limit is not None:
@@ -122,39 +169,39 @@ def set_(
         given["burst"] = number(burst)
     with shell.connect(create=True) as client:
         client.pools.set(name, **given)
-        _tell(shell, client, name, "is set to")
+        _show_in_force(shell, client, name, "is set to")
 
 
 def reset(shell: Context, name: Name) -> None:
     """Back to what code or configuration declares."""
     with shell.connect() as client:
         client.pools.reset(name)
-        _tell(shell, client, name, "is back to")
+        _show_in_force(shell, client, name, "is back to")
 
 
 def pause(shell: Context, name: Name) -> None:
-    """Start nothing more that needs the pool; who holds slots finishes."""
+    """Start nothing more that needs the pool; tasks that hold slots finish."""
     with shell.connect() as client:
         client.pools.pause(name)
-        _tell(shell, client, name, "is paused at")
+        _show_in_force(shell, client, name, "is paused at")
 
 
 def resume(shell: Context, name: Name) -> None:
     """Let a paused pool go on."""
     with shell.connect() as client:
         client.pools.resume(name)
-        _tell(shell, client, name, "goes on with")
+        _show_in_force(shell, client, name, "goes on with")
 
 
 def delete(shell: Context, name: Name) -> None:
-    """Forget a pool, until code or configuration declares it again."""
+    """Delete a pool, until code or configuration declares it again."""
     with shell.connect() as client:
         client.pools.delete(name)
-    shell.done(f"pool {escape(name)} is forgotten", {"deleted": name})
+    shell.done(f"pool {escape(name)} is deleted", {"deleted": name})
 
 
-def _tell(shell: Context, client: Client, name: str, verb: str) -> None:
-    """What is in force now, and what it means for who is in it."""
+def _show_in_force(shell: Context, client: Client, name: str, verb: str) -> None:
+    """What is in force now, and what it means for the tasks in it."""
     from locktender.base.errors import NotFound
 
     try:

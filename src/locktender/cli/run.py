@@ -1,19 +1,15 @@
-"""`run` and `submit`: a flow from a file, run here and followed to its end, or left to an engine elsewhere.
-
-Beside the engine's threads, this one draws and counts Ctrl-C, another waits for
-the run to end. The first interrupt cancels the run and waits for that; the
-second ends the process.
-"""
+"""`run`, `submit`, `dev` and `demo`: flows from a file, run here, or left to an engine elsewhere."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from locktender.cli.context import Context, command, start_logging
-from locktender.cli.more_workers import MaxWorkers
+from locktender.cli.more_workers import Label, MaxWorkers, OwnProvisioner
 
 PANEL = "Run flows"
 
@@ -87,6 +83,8 @@ Quiet = Annotated[
 def register(app: typer.Typer) -> None:
     command(app, "run", panel=PANEL)(run)
     command(app, "submit", panel=PANEL)(submit)
+    command(app, "dev", panel=PANEL)(dev)
+    command(app, "demo", panel=PANEL)(demo)
 
 
 def run(
@@ -206,3 +204,60 @@ def read_submission(
         queue_timeout=duration(queue_timeout),
         dispatch_deadline=duration(dispatch_deadline),
     )
+
+
+def dev(
+    shell: Context,
+    file: Annotated[str, typer.Argument(metavar="FILE.py", help="Or package.module.")],
+    pool: Pool = None,
+    set_: Set = None,
+    max_workers: MaxWorkers = None,
+    label: Label = None,
+    provisioner: OwnProvisioner = None,
+    plain: Plain = False,
+) -> int:
+    """Run an engine for a file and reload it when it changes; Ctrl-C stops.
+
+    Runs come from elsewhere: locktender submit FILE.py:flow
+
+    With --max-workers it starts more workers when its own cannot take what waits;
+    they end when they have been idle for a while, and with this process.
+    """
+    from locktender.cli import arguments, load_flow, more_workers
+
+    start_logging(shell)
+    target = load_flow.parse(file)
+    if target.flow and target.is_file:
+        target = target._replace(flow="")
+    overrides: dict[str, Any] = arguments.settings(set_ or ())
+    if pool:
+        overrides["pools"] = arguments.pools(pool)
+    overrides |= more_workers.given(max_workers, label)
+    from locktender.cli.dev import DevLoop
+
+    settings = shell.settings(**{"exit_when_stuck": True, **overrides})
+    wanted = more_workers.wanted_by_dev(target, provisioner, settings)
+    return DevLoop(shell, settings, target, plain=plain, wanted=wanted).run()
+
+
+def demo(
+    shell: Context,
+    keep: Annotated[
+        bool,
+        typer.Option(
+            "--keep", help="Keep the store, to look into it after.", show_default=False, metavar=""
+        ),
+    ] = False,
+) -> int:
+    """See it work: limits, a killed worker and its recovery, in under 20 seconds."""
+    import shutil
+    import tempfile
+
+    from locktender.cli.demo import Demo
+
+    folder = Path(tempfile.mkdtemp(prefix="locktender-demo-"))
+    try:
+        return Demo(shell, folder, keep=keep).run()
+    finally:
+        if not keep:
+            shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,9 @@
-"""One flow run in an engine of this process, shown until it ends."""
+"""One flow run in an engine of this process, shown until it ends.
+
+Beside the engine's threads, this one draws and counts Ctrl-C, another waits for
+the run to end. The first interrupt cancels the run and waits for that; the
+second ends the process.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +23,9 @@ from locktender.base.errors import LocktenderError, RunFailed
 from locktender.base.names import UNLIMITED
 from locktender.cli.context import Context
 from locktender.cli.errors import BAD, OK, show
-from locktender.cli.interrupts import Interrupts
 from locktender.cli.load_flow import AnyFlow
 from locktender.cli.run_view import RunView, Screen, Silent, Watcher, screen_for
+from locktender.cli.shutdown import Interrupts
 from locktender.client.client import Client
 from locktender.client.more_workers import more_workers
 from locktender.client.run import Run
@@ -28,9 +33,9 @@ from locktender.client.submit import Submission
 
 FASTEST_SECONDS = 0.1
 SHARE = 10
-"""Looking takes at most one part in so many of the time: a huge run is looked at less often."""
+"""Reading takes at most one part in so many of the time: a huge run is read less often."""
 LEAVE_US = 5 * SECOND
-"""How long other runs' tasks that this engine took may go on once the run is over."""
+"""How long tasks of other runs may go on once the run is over."""
 
 
 class Following:
@@ -45,7 +50,7 @@ class Following:
         with Interrupts() as interrupts:
             client = Client(self._settings, engine=True, more=more_workers(self._settings, None))
             try:
-                self._tell_overruled(client, declared)
+                self._note_overruled(client, declared)
                 run = client.submit_many(flow, [submission])[0]
                 view = self._follow(run, interrupts)
                 return self._end(run, view, interrupts)
@@ -64,7 +69,7 @@ class Following:
             try:
                 while True:
                     before = self._clock.monotonic()
-                    view = watcher.look(run.id)
+                    view = watcher.read(run.id)
                     screen.show(view)
                     if view.ended:
                         return view
@@ -102,7 +107,7 @@ class Following:
             sys.stdout.write(_answer(run.id, view, raw, error) + "\n")
         elif failure is None:
             sys.stdout.write(codec.encode(value, "result").decode() + "\n")
-        elif not interrupts.count:  # who interrupts knows why it was cancelled
+        elif not interrupts.count:  # after an interrupt the reason is known
             show(failure, self._shell)
         if not self._quiet:
             self._shell.note(summary(view))
@@ -110,8 +115,8 @@ class Following:
             return OK
         return interrupts.exit_code if interrupts.count else BAD
 
-    def _tell_overruled(self, client: Client, declared: list[str]) -> None:
-        """Says where a live setting of a pool is in force instead of --pool, which is only a default."""
+    def _note_overruled(self, client: Client, declared: list[str]) -> None:
+        """Notes where a live setting of a pool is in force instead of --pool, which is only a default."""
         for name in declared:
             pool = client.pools.get(name)
             wanted = self._settings.pools[name].limit

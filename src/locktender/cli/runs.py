@@ -97,7 +97,7 @@ def show(
         why = found.why()
         result = _result(found, info)
     with Watcher(shell.settings()) as watcher:
-        view = watcher.look(info.id)
+        view = watcher.read(info.id)
     if shell.json:
         shell.data(
             {"run": info, "steps": view.steps, "tasks": several, "why": why, "result": result}
@@ -115,7 +115,7 @@ def show(
     facts += [f"retried {info.generation} ×"] if info.generation else []
     shell.say(f"[dim]{' · '.join(facts)}[/]")
     shell.say(f"[dim]id {info.id}[/]")
-    _tell_end(shell, info, result)
+    _show_end(shell, info, result)
     if several:
         _show_tasks(shell, several)
 
@@ -128,7 +128,7 @@ def _result(run: Any, info: RunInfo) -> Any:
     return msgspec.Raw(codec.encode(run.result(), "result")) if info.state == "succeeded" else None
 
 
-def _tell_end(shell: Context, info: RunInfo, result: Any) -> None:
+def _show_end(shell: Context, info: RunInfo, result: Any) -> None:
     from locktender.cli.errors import theirs
 
     if info.error is not None:
@@ -154,7 +154,7 @@ def _show_tasks(shell: Context, tasks: list[TaskInfo]) -> None:
             state(task.state),
             str(task.attempt),
             lasted(task.started_at, task.ended_at, since),
-            shown(_said_of(task, since)),
+            shown(_details_of(task, since)),
         ]
         for task in tasks
     ]
@@ -165,14 +165,14 @@ def _show_tasks(shell: Context, tasks: list[TaskInfo]) -> None:
     )
 
 
-def _said_of(task: TaskInfo, now: datetime) -> str:
-    from locktender.cli.tables import told
+def _details_of(task: TaskInfo, now: datetime) -> str:
+    from locktender.cli.tables import stop_note
 
     # First that it does not stop: progress may be long, and is cut.
-    said = [told(task.stubborn, now)] if task.stubborn is not None else []
-    said += [str(task.progress)] if task.progress is not None else []
-    if said:
-        return "; ".join(said)
+    notes = [stop_note(task.stubborn, now)] if task.stubborn is not None else []
+    notes += [str(task.progress)] if task.progress is not None else []
+    if notes:
+        return "; ".join(notes)
     return task.wait_reason or (task.error.message if task.error else "")
 
 

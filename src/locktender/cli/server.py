@@ -13,16 +13,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from locktender.cli.context import Context, command, log_lines
+from locktender.cli.context import Context, NumberCommand, command, log_lines
 from locktender.cli.more_workers import Label, MaxWorkers, OwnProvisioner, Wanted
-from locktender.cli.numbers import NumberCommand
 from locktender.cli.run import Pool, Set
 from locktender.cli.worker import PANEL, WithParent
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from locktender.cli.shutdown import Told
+    from locktender.cli.shutdown import StopRequests
     from locktender.client.core import Core
     from locktender.store.postgres.local import LocalPostgres
 
@@ -30,7 +29,7 @@ PORT = 8470
 FOLDER = ".locktender/postgres"
 _LOCAL = "--local-postgres"
 ELECTION_SECONDS = 2.0
-"""How long the first word may wait for an election."""
+"""How long the first line of output may wait for an election."""
 
 
 class _ServerCommand(NumberCommand):
@@ -103,13 +102,13 @@ def server(
     if pool:
         overrides["pools"] = arguments.pools(pool)
     overrides |= more_workers.given(max_workers, label)
-    # What is wrong is said before anything is started.
+    # Wrong settings are refused before anything is started.
     settings = shell.settings(**overrides)
-    who = more_workers.wanted(spawn, provisioner)
-    more_workers.check_wanted(who, settings)
+    wanted = more_workers.wanted(spawn, provisioner)
+    more_workers.check_wanted(wanted, settings)
     log_lines(shell, settings.log_level)
     folder = None if local_postgres is None else Path(local_postgres)
-    asyncio.run(_serve(shell, overrides, folder, (host, port), who, with_parent=with_parent))
+    asyncio.run(_serve(shell, overrides, folder, (host, port), wanted, with_parent=with_parent))
     return 0
 
 
@@ -118,16 +117,16 @@ async def _serve(
     overrides: dict[str, Any],
     folder: Path | None,
     at: tuple[str, int],
-    who: Wanted,
+    wanted: Wanted,
     *,
     with_parent: bool,
 ) -> None:
     from locktender.cli.more_workers import started
-    from locktender.cli.shutdown import Told, serve
-    from locktender.server.web import bind, is_loopback, telling
+    from locktender.cli.shutdown import StopRequests, serve
+    from locktender.server.web import bind, is_loopback, serving
 
-    told = Told()
-    told.listen(with_parent=with_parent)
+    stop = StopRequests()
+    stop.listen(with_parent=with_parent)
     async with AsyncExitStack() as opened:
         listener = opened.enter_context(bind(*at))
         if not is_loopback(listener):
@@ -139,18 +138,18 @@ async def _serve(
         settings = shell.settings(**overrides)
 
         async def ready(core: Core) -> None:
-            await opened.enter_async_context(telling(core, listener, demand=True))
-            await _elected(core, told)
+            await opened.enter_async_context(serving(core, listener, demand=True))
+            await _elected(core, stop)
             await _say(shell, core, listener, database)
 
-        more = started(who, settings)
-        await serve(settings, told, ready, lead=True, work=False, more=more)
-    shell.note(f"ended: {told.why or 'told to'}")
+        more = started(wanted, settings)
+        await serve(settings, stop, ready, lead=True, work=False, more=more)
+    shell.note(f"ended: {stop.reason or 'stop requested'}")
 
 
 @asynccontextmanager
 async def _postgres(shell: Context, folder: Path) -> AsyncGenerator[LocalPostgres]:
-    """PostgreSQL on `folder`, until the last who uses it leaves."""
+    """PostgreSQL on `folder`, until the last process that uses it ends."""
     from locktender.base.errors import InvalidInput
 
     try:
@@ -169,15 +168,15 @@ async def _postgres(shell: Context, folder: Path) -> AsyncGenerator[LocalPostgre
             shell.note(f"PostgreSQL in {folder} goes on: others use it.")
 
 
-async def _elected(core: Core, told: Told) -> None:
-    """Returns when somebody leads, this process or another: then the first word can say who."""
+async def _elected(core: Core, stop: StopRequests) -> None:
+    """Returns when there is a leader, this process or another: the first line of output names it."""
     from locktender.base.errors import StoreError
 
     engine = core.engine
     if engine is None or engine.election is None:
         return
     until = asyncio.get_running_loop().time() + ELECTION_SECONDS
-    while asyncio.get_running_loop().time() < until and not told.why:
+    while asyncio.get_running_loop().time() < until and not stop.reason:
         try:
             leader = await core.store.leader()
         except StoreError:

@@ -1,4 +1,4 @@
-"""How `server` and `worker` end.
+"""How commands end: interrupts of `run` and `dev`, signals of `server` and `worker`.
 
 The first SIGTERM or SIGINT drains: no new tasks, what runs may finish within `grace`, the rest
 is handed back and no attempt is charged. The second does not wait. With `--with-parent` the end
@@ -21,7 +21,8 @@ import signal
 import threading
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager, suppress
-from types import FrameType
+from types import FrameType, TracebackType
+from typing import Any, Self
 
 from locktender.base.background import end_tasks
 from locktender.base.clock import SECOND, Clock, SystemClock
@@ -89,9 +90,9 @@ _GC_THRESHOLDS = (10_000, 20, 50)
 
 
 @contextmanager
-def gone_with_parent() -> Generator[None]:
+def end_with_parent() -> Generator[None]:
     """Ends the process at once if the other end of standard input closes: while user code is imported
-    nobody else reads it, and nothing runs yet."""
+    nothing else reads it, and nothing runs yet."""
     over = threading.Event()
 
     def watch() -> None:
@@ -113,11 +114,12 @@ def gone_with_parent() -> Generator[None]:
         over.set()
 
 
-class Told:
+class StopRequests:
     """How often this process was asked to end, and by what."""
 
     def __init__(self, clock: Clock | None = None) -> None:
-        self.why: str = ""
+        self.reason: str = ""
+        """Of the first request."""
         self.hard_end: HardEnd = HardEnd()
         self._clock = clock or SystemClock()
         self._first_us: int | None = None
@@ -127,14 +129,14 @@ class Told:
     def listen(self, *, with_parent: bool) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self.end, signal.Signals(number).name)
+            loop.add_signal_handler(number, self.request, signal.Signals(number).name)
             # In the place of asyncio's own, which does nothing: the loop reads the signal from a pipe.
             signal.signal(number, self._signalled)
             signal.siginterrupt(number, False)
         if with_parent:
             try:
                 loop.add_reader(0, self._read)
-            except PermissionError:  # a file or /dev/null: it says nothing about anybody's end
+            except PermissionError:  # a file or /dev/null: it does not end with the parent
                 raise InvalidInput(
                     "--with-parent needs standard input to be a pipe.",
                     field="with_parent",
@@ -152,64 +154,67 @@ class Told:
         passed = 0 if first is None else self._clock.monotonic() - first
         return max(0, grace_us - passed)
 
-    def end(self, why: str) -> None:
+    def request(self, reason: str) -> None:
         if self._first.is_set():
             self._second.set()
         else:
-            self.why = why
+            self.reason = reason
             self._first.set()
 
     def _read(self) -> None:
         if not os.read(0, 4096):
             asyncio.get_running_loop().remove_reader(0)
-            self.by_itself("the process that started it has ended")
+            self.request_once("the process that started it has ended")
 
-    def by_itself(self, why: str) -> None:
-        """No signal: it never counts as the second, which would not wait."""
+    def request_once(self, reason: str) -> None:
+        """Not by a signal: it never counts as the second request, which would not wait."""
         if not self._first.is_set():
-            self.end(why)
+            self.request(reason)
 
-    async def once(self) -> None:
+    async def first(self) -> None:
         await self._first.wait()
 
-    async def twice(self) -> None:
+    async def second(self) -> None:
         await self._second.wait()
 
 
 async def serve(
     settings: Settings,
-    told: Told,
+    stop: StopRequests,
     ready: Callable[[Core], Awaitable[None]],
     *,
     lead: bool,
     work: bool,
     more: MoreWorkers | None = None,
 ) -> None:
-    """Open, say so with `ready`, serve until told, drain."""
-    told.hard_end.grace_seconds = settings.grace_us / SECOND
+    """Open, say so with `ready`, serve until a stop is requested, drain."""
+    stop.hard_end.grace_seconds = settings.grace_us / SECOND
     if gc.get_threshold()[:2] in _GC_DEFAULTS:  # else the user's code has set its own
         gc.set_threshold(*_GC_THRESHOLDS)
     core = await Core.open(settings, engine=True, lead=lead, work=work, more=more, ends_itself=True)
     if core.engine is not None and (membership := core.engine.membership) is not None:
-        told.hard_end.last_write = membership.ends_hard
-    beside = [asyncio.create_task(_hurry(core, told)), asyncio.create_task(_outlive(core, told))]
+        stop.hard_end.last_write = membership.ends_hard
+    beside = [
+        asyncio.create_task(_hurry(core, stop)),
+        asyncio.create_task(_end_when_idle_or_old(core, stop)),
+    ]
     try:
         await ready(core)
-        await told.once()
+        await stop.first()
     finally:
         try:
-            await core.close(told.grace_left(settings.grace_us))
+            await core.close(stop.grace_left(settings.grace_us))
             await end_tasks(beside)
         finally:
-            told.hard_end.cancel()
+            stop.hard_end.cancel()
 
 
-async def _hurry(core: Core, told: Told) -> None:
-    await told.twice()
+async def _hurry(core: Core, stop: StopRequests) -> None:
+    await stop.second()
     core.hurry()
 
 
-async def _outlive(core: Core, told: Told) -> None:
+async def _end_when_idle_or_old(core: Core, stop: StopRequests) -> None:
     """A worker that was idle for too long, is too old, or ran enough tasks ends itself, when nothing runs."""
     member = None if core.engine is None else core.engine.membership
     if member is not None and member.lifetime.bounded:
@@ -217,4 +222,46 @@ async def _outlive(core: Core, told: Told) -> None:
         log.info("%s: it ends when nothing runs any more", why)
         # First: a task that outlasts the grace would be handed back by every worker it comes to.
         await member.retire()
-        told.by_itself(why)
+        stop.request_once(why)
+
+
+class Interrupts:
+    """Counts Ctrl-C and SIGTERM while it is entered, so that they never end a write in its middle."""
+
+    def __init__(self) -> None:
+        self.count: int = 0
+        self.signal: signal.Signals = signal.SIGINT
+        self._wake = threading.Event()
+        self._before: dict[int, Any] = {}
+
+    @property
+    def exit_code(self) -> int:
+        return 128 + self.signal
+
+    def wake(self) -> None:
+        """Ends the wait, from any thread."""
+        self._wake.set()
+
+    def wait(self, seconds: float) -> None:
+        """Until something happens, or `seconds` have passed."""
+        self._wake.wait(seconds)
+        self._wake.clear()
+
+    def __enter__(self) -> Self:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._count)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _count(self, number: int, _frame: FrameType | None) -> None:
+        self.count += 1
+        self.signal = signal.Signals(number)
+        self._wake.set()

@@ -11,7 +11,7 @@ from rich.text import Text
 from locktender.cli.context import Context, command
 
 if TYPE_CHECKING:
-    from locktender.cli.reader import StoreReader
+    from locktender.client.bridge import StoreReader
     from locktender.observe.why import Why
 
 PANEL = "Beside a live engine, or without one"

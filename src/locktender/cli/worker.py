@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from socket import socket
 
     from locktender.base.config import Settings
-    from locktender.cli.shutdown import Told
     from locktender.client.core import Core
 
 PANEL = "Run many processes"
@@ -90,7 +89,7 @@ def worker(
     """
     from locktender.base.errors import InvalidInput
     from locktender.cli import arguments, load_flow
-    from locktender.cli.shutdown import gone_with_parent
+    from locktender.cli.shutdown import end_with_parent
 
     if not files and not app:
         raise InvalidInput(
@@ -99,7 +98,7 @@ def worker(
             hint="Name a file, locktender worker flows.py, or a module, --app shop.flows.",
         )
     # Importing may take long, or hang: the parent process may end meanwhile.
-    with gone_with_parent() if with_parent else nullcontext():
+    with end_with_parent() if with_parent else nullcontext():
         for text in files or ():
             load_flow.load_source(load_flow.parse(text)._replace(flow=""))
         for name in app or ():
@@ -126,10 +125,10 @@ def worker(
 async def _work(
     shell: Context, settings: Settings, at: tuple[str, int] | None, *, lead: bool, with_parent: bool
 ) -> None:
-    from locktender.cli.shutdown import Told, serve
+    from locktender.cli.shutdown import StopRequests, serve
 
-    told = Told()
-    told.listen(with_parent=with_parent)
+    stop = StopRequests()
+    stop.listen(with_parent=with_parent)
 
     async with AsyncExitStack() as opened:
         listener = None if at is None else opened.enter_context(_listener(at))
@@ -137,11 +136,11 @@ async def _work(
         async def ready(core: Core) -> None:
             metrics = None
             if listener is not None:
-                metrics = await opened.enter_async_context(_telling(core, listener))
+                metrics = await opened.enter_async_context(_serving_http(core, listener))
             _say(shell, core, metrics)
 
-        await serve(settings, told, ready, lead=lead, work=True)
-    shell.note(f"ended: {_reason(told)}")
+        await serve(settings, stop, ready, lead=lead, work=True)
+    shell.note(f"ended: {stop.reason or 'stop requested'}")
 
 
 def _listener(at: tuple[str, int]) -> socket:
@@ -152,11 +151,11 @@ def _listener(at: tuple[str, int]) -> socket:
 
 
 @asynccontextmanager
-async def _telling(core: Core, listener: socket) -> AsyncGenerator[str]:
+async def _serving_http(core: Core, listener: socket) -> AsyncGenerator[str]:
     """Serves the worker's `/health` and `/metrics`; gives the url."""
-    from locktender.server.web import telling, url_of
+    from locktender.server.web import serving, url_of
 
-    async with telling(core, listener, demand=False):
+    async with serving(core, listener, demand=False):
         yield url_of(listener)
 
 
@@ -167,15 +166,12 @@ def _say(shell: Context, core: Core, metrics: str | None) -> None:
     url = core.settings.shown_url
     if shell.json:
         steps = sorted(row.steps or ())
-        said = {"worker": row.id, "pid": row.pid, "url": url, "steps": steps, "metrics": metrics}
-        shell.data(said)
+        shell.data(
+            {"worker": row.id, "pid": row.pid, "url": url, "steps": steps, "metrics": metrics}
+        )
         sys.stdout.flush()
         return
     permits = ", ".join(f"{kind} {'∞' if n < 0 else n}" for kind, n in row.permits.items())
     shell.say(f"worker {row.id} on {url}: {len(row.steps or ())} steps; {permits}")
     if metrics is not None:
         shell.say(f"  {metrics}/health  {metrics}/metrics")
-
-
-def _reason(told: Told) -> str:
-    return told.why or "told to"

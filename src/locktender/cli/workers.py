@@ -1,4 +1,4 @@
-"""`workers`: who can run tasks now."""
+"""`workers`: the processes that run tasks now."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def list_(shell: Context) -> None:
         shell.say("[dim]No worker is connected.[/] Start one: locktender worker FILE.py")
         return
     since = now()
-    # Where nobody has labels, the ids have their room.
+    # Without labels, the ids have more room.
     labelled = any(worker.labels for worker in found)
     rows = [
         [
@@ -80,14 +80,14 @@ def show(shell: Context, worker: Id) -> None:
 
 def _facts(worker: WorkerInfo) -> list[tuple[str, str]]:
     from locktender.base.clock import SECOND
-    from locktender.cli.tables import ago, now, tags, told
+    from locktender.cli.tables import ago, now, stop_note, tags
     from locktender.kernel.explain_workers import pressures
 
     since = now()
     held_back = "" if worker.share == 100 else f", at {worker.share}% of its permits"
     why = ", ".join(pressures(worker.pressed, worker.memory, round(worker.p99 * SECOND)))
     stubborn = [
-        ("", f"[red]task {each.task} ({escape(each.step)}) {escape(told(each, since))}[/]")
+        ("", f"[red]task {each.task} ({escape(each.step)}) {escape(stop_note(each, since))}[/]")
         for each in worker.stubborn
     ]
     return [

@@ -10,10 +10,13 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
-from typing import Any, TypeVar
+from types import TracebackType
+from typing import Any, Self, TypeVar
 
+from locktender.base.config import Settings
 from locktender.base.errors import LocktenderError
-from locktender.client.guard import ClientGuard, closed
+from locktender.client.core import ClientGuard, Core, closed
+from locktender.store.protocol import Store
 from locktender.worker.executors.protocol import CURRENT
 
 T = TypeVar("T")
@@ -50,7 +53,7 @@ class Bridge:
                     " it would wait for itself.",
                     hint="In an async step use locktender.connect_async(), or make the step a plain def.",
                 )
-            # Under the lock, so that nothing is handed to a loop that will not turn again.
+            # Under the lock, so that nothing is given to a loop that has stopped.
             with self._lock:
                 if self._stopped:
                     raise closed()
@@ -70,8 +73,8 @@ class Bridge:
             return False  # a step in a thread
         return True
 
-    def tell(self, callback: Callable[[], None]) -> None:
-        """Runs `callback` on the loop; nobody waits for it."""
+    def run_soon(self, callback: Callable[[], None]) -> None:
+        """Runs `callback` on the loop, without waiting for it."""
         with self._lock:
             if not self._stopped:
                 self._loop.call_soon_threadsafe(callback)
@@ -97,3 +100,39 @@ class Bridge:
                 self._loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
             self._loop.close()
+
+
+class StoreReader:
+    """Reads a store past the client's methods, from sync code: one loop and one connection of its own."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._bridge = Bridge()
+        try:
+            self.core: Core = self._bridge.call(Core.open(settings, engine=False))
+        except BaseException:
+            self._bridge.stop()
+            raise
+
+    @property
+    def store(self) -> Store:
+        return self.core.store
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        return self._bridge.call(work)
+
+    def close(self) -> None:
+        try:
+            self._bridge.call(self.core.close())
+        finally:
+            self._bridge.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

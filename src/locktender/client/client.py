@@ -14,10 +14,9 @@ from locktender.base.durations import Duration, microseconds
 from locktender.client.bridge import Bridge
 from locktender.client.client_async import INTERRUPTED_GRACE_US, AsyncClient, Refusal
 from locktender.client.core import Core
-from locktender.client.limits import SyncLimits, SyncPools
 from locktender.client.more_workers import MoreWorkers
+from locktender.client.namespaces import SyncLimits, SyncPools, SyncQueue, SyncRuns, SyncWorkers
 from locktender.client.run import AsyncRun, Run
-from locktender.client.runs import SyncQueue, SyncRuns, SyncWorkers
 from locktender.client.slots import Slots
 from locktender.client.submit import Preparing, Submission, prepare
 from locktender.client.submit_signatures import SyncSubmitting
@@ -156,7 +155,7 @@ class Client(SyncSubmitting):
             try:
                 closing.result()
             except KeyboardInterrupt:
-                self._bridge.tell(self._core.hurry)
+                self._bridge.run_soon(self._core.hurry)
                 closing.result()
                 raise
             finally:

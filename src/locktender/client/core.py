@@ -1,30 +1,192 @@
-"""What all client methods share: store, settings, engine. It lives on one event loop."""
+"""What all client methods share: store, settings, engine. It lives on one event loop.
+
+`RunWaiter` waits for runs to end. Where this process leads, the engine reports the runs that its
+last commit ended, and nothing is polled. Elsewhere every commit of another process may be
+the one: the store's mark wakes the waiters, and a poll each second is the
+fallback. A waiter registers first and reads its row after that, so an end in
+between is seen by the read and a later one by the wake.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import getpass
+import logging
+import os
 import socket
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from contextlib import suppress
 from contextvars import Context
 from functools import cached_property
 from typing import Any
 
 from locktender.base.background import end_tasks
-from locktender.base.clock import Clock, SystemClock
+from locktender.base.clock import SECOND, Clock, SystemClock
 from locktender.base.config import Settings
-from locktender.base.errors import LocktenderError, NotFound
+from locktender.base.durations import spoken
+from locktender.base.errors import LocktenderError, NotFound, WaitTimeout
 from locktender.base.limits import Limits
 from locktender.base.model import RunRow
-from locktender.client.guard import ClientGuard
+from locktender.base.states import TERMINAL_RUNS
 from locktender.client.more_workers import MoreWorkers
 from locktender.client.slot_worker import SlotWorkers
-from locktender.client.waiting import RunWaiter
 from locktender.engine import Engine
 from locktender.provision.controller import ProvisionController
 from locktender.store.open import store_for
 from locktender.store.protocol import Store
+from locktender.store.retry import repeated
+
+
+class ClientClosed(LocktenderError):
+    """The client was closed; its runs are safe in the store and can be asked for by a new client."""
+
+    code = "client_closed"
+
+
+class ClientGuard:
+    """Whether a client may still be used: not after it was closed, not in a forked child."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self.closed = False
+
+    @property
+    def forked(self) -> bool:
+        return os.getpid() != self._pid
+
+    def check(self) -> None:
+        """Raises where a verb would hang or harm."""
+        self.check_process()
+        if self.closed:
+            raise closed()
+
+    def check_process(self) -> None:
+        """Threads, locks and connections do not survive a fork."""
+        if self.forked:
+            raise ClientClosed(
+                f"this client belongs to process {self._pid}; a forked child cannot use it.",
+                hint="Open one in the child: locktender.connect().",
+            )
+
+
+def closed() -> ClientClosed:
+    return ClientClosed(
+        "this client is closed.", hint="Open a new one, or do the call inside its with block."
+    )
+
+
+log: logging.Logger = logging.getLogger(__name__)
+
+POLL_SECONDS = 1.0
+STORE_AWAY_SECONDS = 60.0
+"""How long the store may be out of reach before a waiting caller gets the error."""
+MAX_WOKEN_PER_COMMIT = 200
+"""Waiters that read their row after one commit of another process; the others follow after the next."""
+PAUSE_PER_WAITER_SECONDS = 0.0005
+"""Pause between two wake-ups, per waiter: a busy process beside this one must not make it read all the time."""
+
+
+class RunWaiter:
+    def __init__(self, store: Store, engine: Engine | None, guard: ClientGuard) -> None:
+        self._store = store
+        self._engine = engine
+        self._guard = guard
+        self._clock = SystemClock()
+        self._waiters: dict[int, list[asyncio.Event]] = {}
+        self._watcher: asyncio.Task[None] | None = None
+        if engine is not None:
+            engine.on_runs_ended(self._wake)
+
+    async def until_ended(self, run_id: str, timeout_us: int | None) -> RunRow:
+        """The run's row once it has ended. Raises `WaitTimeout` when `timeout_us` passes first."""
+        row = await self._row_again(run_id)
+        if row.state in TERMINAL_RUNS:
+            return row
+        woken = asyncio.Event()
+        self._waiters.setdefault(row.seq, []).append(woken)
+        self._watch()
+        try:
+            async with asyncio.timeout(None if timeout_us is None else timeout_us / SECOND):
+                while row.state not in TERMINAL_RUNS:
+                    row = await self._row_again(run_id)
+                    if row.state not in TERMINAL_RUNS:
+                        await woken.wait()
+                        woken.clear()
+                        self._guard.check()
+        except TimeoutError:
+            row = await self._row_again(run_id)
+            if row.state in TERMINAL_RUNS:
+                return row
+            raise WaitTimeout(
+                f"run {run_id} is still {row.state} after {spoken(timeout_us or 0)}; it goes on.",
+                field="timeout",
+                got=None if timeout_us is None else timeout_us / SECOND,
+                hint=f"Wait longer, or ask: locktender why {run_id}.",
+            ) from None
+        finally:
+            self._forget(row.seq, woken)
+        return row
+
+    async def close(self) -> None:
+        """Wakes every waiter: the client is closed."""
+        self._wake(list(self._waiters))
+        if self._watcher is not None:
+            await end_tasks([self._watcher])
+
+    async def _row(self, run_id: str) -> RunRow:
+        row = await self._store.run(run_id)
+        if row is None:
+            raise NotFound(f"there is no run {run_id!r}.", field="run", got=run_id)
+        return row
+
+    async def _row_again(self, run_id: str) -> RunRow:
+        """A store that is away for a while, as a database that restarts, does not end the wait."""
+        return await repeated(
+            lambda: self._row(run_id),
+            f"reading run {run_id}",
+            self._clock,
+            self._guard.check,
+            STORE_AWAY_SECONDS,
+        )
+
+    def _wake(self, runs: Iterable[int]) -> None:
+        for run in runs:
+            for woken in self._waiters.get(run, ()):
+                woken.set()
+
+    def _forget(self, run: int, woken: asyncio.Event) -> None:
+        waiters = self._waiters[run]
+        waiters.remove(woken)
+        if not waiters:
+            del self._waiters[run]
+
+    def _watch(self) -> None:
+        if self._watcher is None or self._watcher.done():
+            self._watcher = asyncio.create_task(self._follow(), name="locktender-waiting")
+
+    async def _follow(self) -> None:
+        mark = -1
+        while self._waiters:
+            if self._engine is not None and self._engine.leads:
+                # Nothing is read: this only notices when another process has come to lead.
+                await asyncio.sleep(POLL_SECONDS)
+                continue
+            try:
+                mark = await self._store.wait(round(POLL_SECONDS * SECOND), mark)
+            except LocktenderError as error:
+                log.warning("failed to wait for commits, polling: %s", error)
+                await asyncio.sleep(POLL_SECONDS)
+            self._wake_some()
+            await asyncio.sleep(
+                PAUSE_PER_WAITER_SECONDS * min(len(self._waiters), MAX_WOKEN_PER_COMMIT)
+            )
+
+    def _wake_some(self) -> None:
+        turn = list(self._waiters)[:MAX_WOKEN_PER_COMMIT]
+        for run in turn:
+            # To the end of the queue: thousands of waiters are served in turns.
+            self._waiters[run] = self._waiters.pop(run)
+        self._wake(turn)
 
 
 class Core:
@@ -41,7 +203,7 @@ class Core:
         self.engine = engine
         self.guard: ClientGuard = guard or ClientGuard()
         self.limits_read: tuple[int, Limits] | None = None
-        """The limits as they were last read, and when: see `handing_in`."""
+        """The limits as they were last read, and when: see `submit.check_pools`."""
         self._more = more
         self._hurried = asyncio.Event()
         self.clock: Clock = SystemClock()
@@ -69,7 +231,7 @@ class Core:
         if more is not None:
             overflow = more.overflow
         store = store_for(settings)
-        await store.open()
+        await store.open(migrates=engine)
         running: Engine | None = None
         try:
             if engine:
@@ -93,7 +255,7 @@ class Core:
         return cls(store, settings, running, guard, more)
 
     async def close(self, grace_us: int | None = None, more: MoreWorkers | None = None) -> None:
-        """Drains the engine, if there is one, and lets go of the store. Again: nothing.
+        """Drains the engine, if there is one, and closes the store. Again: nothing.
 
         `more`: workers that were its engine's `overflow`, to be closed now while there is a store.
         """
@@ -109,7 +271,7 @@ class Core:
             await self.waiting.close()
             await self.holders.close()
             # Together: theirs is the same grace.
-            await asyncio.gather(self._stop(grace_us), self._let_go(grace_us))
+            await asyncio.gather(self._stop(grace_us), self._close_workers(grace_us))
         except asyncio.CancelledError:
             if self.engine is not None:
                 await self.engine.stop(0)
@@ -126,7 +288,7 @@ class Core:
         if engine is not None and not await self._unless_hurried(engine.stop(grace_us)):
             await engine.stop(0)
 
-    async def _let_go(self, grace_us: int | None) -> None:
+    async def _close_workers(self, grace_us: int | None) -> None:
         if self._more is not None:
             await self._unless_hurried(self._more.close(grace_us))
 
@@ -145,12 +307,12 @@ class Core:
         return done
 
     def changed(self) -> None:
-        """Something was committed here: the leader, if it is this process, should look now."""
+        """Something was committed here: wakes the leader, if it is this process."""
         if self.engine is not None:
             self.engine.wake()
 
     async def leader(self) -> bool:
-        """Whether anybody is there to carry out a request."""
+        """Whether there is a leader to carry out a request."""
         return await self.store.leader() is not None
 
     async def row(self, run_id: str) -> RunRow:
@@ -166,7 +328,7 @@ class Core:
 
     @cached_property
     def who(self) -> str:
-        """Who is asking, for the history of limits: user@host."""
+        """user@host, for the history of limits."""
         try:
             user = getpass.getuser()
         except (KeyError, OSError, ImportError):  # a container without a passwd entry

@@ -1,26 +1,143 @@
-"""Namespace `limits`, for async code.
-
-A limit's name is the word it is set by (`max_concurrent_runs`, `max_active`,
-`fair`, a setting of the engine) or the rule of a tag: `tenant`, `tenant=acme`,
-`tenant=*` for each value.
-"""
+"""Namespace `limits`, for async code, and stored limits as people read and name them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 import msgspec
 
 from locktender.base import names
-from locktender.base.durations import Duration, microseconds
+from locktender.base.durations import Duration, microseconds, spoken
 from locktender.base.errors import InvalidInput, NotFound
-from locktender.base.limits import Limits, TagRule, fair_rule, tag_rule
+from locktender.base.limits import Fair, Limits, PoolRule, TagRule, fair_rule, tag_rule
 from locktender.base.model import LimitRow
-from locktender.client import limit_text
+from locktender.base.names import UNLIMITED
 from locktender.client.core import Core
-from locktender.client.limit_text import ENGINE, FIXED
 from locktender.client.views import LimitChangeInfo, LimitInfo, instant
 from locktender.store.protocol import SetLimit
+
+FIXED = ("max_concurrent_runs", "max_active", "fair")
+ENGINE = {
+    "age_boost": "age_boost_us",
+    "max_bypass": "max_bypass",
+    "max_starts_per_cycle": "max_starts_per_cycle",
+    "placement": "placement",
+    "strict_pools": "strict_pools",
+}
+"""Settings of the engine → the name they are stored under."""
+_ENGINE_NAMES = {stored: shown for shown, stored in ENGINE.items()}
+_KINDS = {"runs": "max_concurrent_runs", "active": "max_active"}
+
+
+def limit_name(kind: str, stored: str) -> str:
+    """The public name of the limit that is stored as (kind, stored)."""
+    if kind in _KINDS:
+        return _KINDS[kind]
+    if kind == "fair":
+        return f"fair {stored}"
+    return _ENGINE_NAMES.get(stored, stored) if kind == "engine" else stored
+
+
+def stored_as(shown: str) -> tuple[str, str]:
+    """The (kind, name) of a limit that needs no row to exist."""
+    if shown == "max_concurrent_runs":
+        return "runs", ""
+    if shown == "max_active":
+        return "active", ""
+    return ("fair", "fair") if shown == "fair" else ("engine", ENGINE[shown])
+
+
+def rule_text(kind: str, rule: bytes | None, stored: str = "") -> str | None:
+    """A rule's numbers in a few words; of a ceiling that was never set, its default.
+
+    `stored` is the name it is stored under.
+    """
+    if rule is None:
+        return _default(Limits(), _KINDS[kind]) if kind in _KINDS else None
+    body: dict[str, Any] = msgspec.json.decode(rule)
+    match kind:
+        case "runs":
+            return _paused(_bound(body.get("limit", Limits().max_concurrent_runs)), body)
+        case "active":
+            return _bound(body["limit"])
+        case "tag":
+            return _paused(_tag_text(msgspec.convert(body, TagRule)), body)
+        case "pool":
+            return _paused(_pool_text(msgspec.convert(body, PoolRule)), body)
+        case "fair":
+            weights = msgspec.convert(body, Fair).weights
+            shown = ", ".join(f"{value}={weight}" for value, weight in sorted(weights.items()))
+            return f"weights {shown}" if shown else "equal turns"
+        case _ if stored == "age_boost_us":
+            return spoken(body["value"]) if body["value"] else "off"
+        case _:
+            return str(body["value"])
+
+
+def limit_infos(rows: Sequence[LimitRow]) -> list[LimitInfo]:
+    """Every limit but pools: stored ones, then those at their default."""
+    found = [_info(row) for row in rows if row.kind != "pool"]
+    shown = {info.name for info in found}
+    defaults = Limits()
+    for each in ("max_concurrent_runs", "max_active", *ENGINE):
+        if each not in shown:
+            text = _default(defaults, each)
+            kind, _ = stored_as(each)
+            found.append(LimitInfo(kind, each, text, None, None, paused=False))
+    order = {"runs": 0, "active": 1, "tag": 2, "fair": 3, "engine": 4}
+    return sorted(found, key=lambda info: (order[info.kind], info.name))
+
+
+def _info(row: LimitRow) -> LimitInfo:
+    rule = row.effective or b"{}"
+    return LimitInfo(
+        kind=row.kind,
+        name=limit_name(row.kind, row.name),
+        value=_shown(row, row.effective) or "",
+        live=_shown(row, row.live),
+        declared=_shown(row, row.declared),
+        paused=bool(cast("dict[str, Any]", msgspec.json.decode(rule)).get("paused", False)),
+    )
+
+
+def _shown(row: LimitRow, rule: bytes | None) -> str | None:
+    return None if rule is None else rule_text(row.kind, rule, row.name)
+
+
+def _default(defaults: Limits, shown: str) -> str:
+    if shown == "age_boost":
+        return "off"
+    found: object = getattr(defaults, shown)
+    return f"{found:,}" if isinstance(found, int) and not isinstance(found, bool) else str(found)
+
+
+def _bound(limit: int) -> str:
+    return "unlimited" if limit == UNLIMITED else f"{limit:,}"
+
+
+def _paused(text: str, body: dict[str, Any]) -> str:
+    return f"{text}, paused" if body.get("paused") else text
+
+
+def _tag_text(rule: TagRule) -> str:
+    parts: list[str] = []
+    if rule.limit != UNLIMITED:
+        parts.append(f"{rule.limit:,} at once")
+    if rule.max_active != UNLIMITED:
+        parts.append(f"{rule.max_active:,} active")
+    text = ", ".join(parts) or "unlimited"
+    return f"{text} (each value)" if rule.per_value else text
+
+
+def _pool_text(rule: PoolRule) -> str:
+    parts = [_bound(rule.limit)]
+    if rule.lease_us is not None:
+        parts.append(f"lease {spoken(rule.lease_us)}")
+    if rule.rate is not None:
+        parts.append(f"rate {rule.rate.count}/{spoken(rule.rate.per_us)} burst {rule.rate.burst}")
+    return ", ".join(parts)
+
 
 _dump = msgspec.json.Encoder().encode
 LimitInfos = list[LimitInfo]
@@ -125,7 +242,7 @@ class AsyncLimits:
         elif name == "fair":
             await self.set_fair(names.text(value, "fair"))
         elif name == "age_boost":
-            boost = microseconds(_duration(value), "age_boost", minimum=0)
+            boost = names.age_boost(microseconds(_duration(value), "age_boost", minimum=0))
             await self._put("engine", "age_boost_us", {"value": boost})
         elif name in ENGINE:
             await self._put("engine", ENGINE[name], {"value": value})
@@ -159,9 +276,9 @@ class AsyncLimits:
                 at=instant(change.at),
                 who=change.who,
                 kind=change.kind,
-                name=limit_text.name(change.kind, change.name),
-                before=limit_text.value(change.kind, change.before, change.name),
-                after=limit_text.value(change.kind, change.after, change.name),
+                name=limit_name(change.kind, change.name),
+                before=rule_text(change.kind, change.before, change.name),
+                after=rule_text(change.kind, change.after, change.name),
                 reason=change.reason,
             )
             for change in await self._core.store.limit_history(most)
@@ -170,7 +287,7 @@ class AsyncLimits:
     async def list(self) -> LimitInfos:
         """Every limit in force except pools; one that was never set shows its default."""
         _, rows = await self._in_force()
-        return limit_text.infos(rows)
+        return limit_infos(rows)
 
     async def _pause(self, name: str, *, paused: bool) -> None:
         limits, rows = await self._in_force()
@@ -190,13 +307,13 @@ class AsyncLimits:
     async def _find(self, name: str) -> LimitRow:
         _, rows = await self._in_force()
         for row in rows:
-            if row.kind != "pool" and limit_text.name(row.kind, row.name) == name:
+            if row.kind != "pool" and limit_name(row.kind, row.name) == name:
                 return row
             if row.kind == "fair" and name == "fair" and row.live is not None:
                 return row
         if name in FIXED or name in ENGINE:
             # Never set: it is at its default already.
-            return LimitRow(*limit_text.stored(name), None, None)
+            return LimitRow(*stored_as(name), None, None)
         raise _unknown(name, rows)
 
     async def _in_force(self) -> tuple[Limits, list[LimitRow]]:
@@ -208,7 +325,7 @@ class AsyncLimits:
         await self._change([SetLimit(kind, name, _dump(rule), self._core.who)])
 
     async def _patch(self, kind: str, name: str, fields: dict[str, object]) -> None:
-        """Changes these fields of the rule in force and leaves the others to whoever sets them."""
+        """Changes these fields of the rule in force and leaves the others unchanged."""
         self._core.guard.check()
         await self._change([SetLimit(kind, name, None, self._core.who, patch=_dump(fields))])
 
@@ -245,7 +362,7 @@ def _duration(value: int | str | bool) -> Duration | bool:
 
 
 def _unknown(name: str, rows: list[LimitRow]) -> NotFound:
-    known = [limit_text.name(row.kind, row.name) for row in rows if row.kind != "pool"]
+    known = [limit_name(row.kind, row.name) for row in rows if row.kind != "pool"]
     near = _MEANT.get(name)
     hint = f"Did you mean {near!r}?" if near else names.nearest(name, {*known, *FIXED, *ENGINE})
     return NotFound(

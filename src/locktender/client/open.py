@@ -9,13 +9,12 @@ from typing import Any, Literal, ParamSpec, TypeVar
 
 from locktender.base.config import Settings
 from locktender.base.durations import Duration
-from locktender.base.importing import refuse_while_importing
 from locktender.client.client import Client
 from locktender.client.client_async import AsyncClient
 from locktender.client.core import Core
-from locktender.client.more_workers import MoreWorkers, more_workers
-from locktender.client.provisioners import GivenProvisioner
+from locktender.client.more_workers import GivenProvisioner, MoreWorkers, more_workers
 from locktender.flows.options import readable
+from locktender.flows.registry import refuse_while_importing
 from locktender.store.open import Url, settings_for
 from locktender.worker.executors.sources import refuse_too_deep
 
@@ -118,7 +117,7 @@ def embedded(
     work_dir, log_level         `.locktender/work` (or beside the file), "info"
     max_value            2MB    a larger argument or result is refused;
     blob_over            256kB  above this it is stored apart
-    strict_pools         False  refuse steps that need a pool nobody has set
+    strict_pools         False  refuse steps that need a pool that was never set
     placement            spread "spread" over workers, or "pack" onto few
     age_boost            0      a run gains one priority per this much waiting; 0 is off
     max_bypass           16     tasks that may pass a large one before slots are kept for it

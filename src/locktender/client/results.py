@@ -9,15 +9,13 @@ import msgspec
 from locktender.base import codec
 from locktender.base.codec import StepError
 from locktender.base.errors import InvalidFlow, RunCancelled, RunFailed, RunTimedOut
-from locktender.base.graph import AnyTemplate, Graph, Output
+from locktender.base.graph import AnyTemplate, Graph, Output, read_graph
 from locktender.base.model import Failure, RunRow
 from locktender.base.states import RunState
 from locktender.client.core import Core
 from locktender.flows.function import Function
 from locktender.flows.registry import registry
 from locktender.kernel import render
-
-_graph = msgspec.json.Decoder(Graph).decode
 
 
 async def returned_type(core: Core, row: RunRow) -> Any:
@@ -28,7 +26,7 @@ async def returned_type(core: Core, row: RunRow) -> Any:
     annotated = _annotation(flow)
     if annotated is not Any:
         return annotated
-    graph = _graph(await core.store.graph(row.graph))
+    graph = read_graph(await core.store.graph(row.graph))
     return Any if graph.result is None else _type_of(graph, graph.result)
 
 
@@ -119,7 +117,7 @@ async def _traceback(core: Core, row: RunRow, failure: Failure) -> str | None:
     """A run keeps its error short; the task that failed has all of it."""
     if failure.node is None:
         return None
-    nodes = _graph(await core.store.graph(row.graph)).nodes
+    nodes = read_graph(await core.store.graph(row.graph)).nodes
     for task in await core.store.tasks(row.seq):
         found = failure_of(task.error)
         if found is not None and nodes[task.node].name == failure.node and found.traceback:

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from locktender.base.errors import WaitTimeout
-from locktender.flows import running
+from locktender.flows import flows
 from locktender.flows.definitions import FlowDef
 
 if TYPE_CHECKING:
@@ -33,4 +33,4 @@ def run_embedded(flow: FlowDef, args: Sequence[Any], kwargs: Mapping[str, Any]) 
             raise
 
 
-running.register(run_embedded)
+flows.register(run_embedded)

@@ -12,11 +12,10 @@ from locktender.base.model import Request, RequestKind, RunRow
 from locktender.base.names import did_you_mean
 from locktender.base.states import TERMINAL_RUNS, RunState
 from locktender.client.core import Core
-from locktender.client.retry_runs import retry_runs
-from locktender.client.run import AsyncRun
+from locktender.client.run import AsyncRun, retry_runs
 from locktender.client.submit import TagValues
 from locktender.client.views import QueueInfo, Requested, RunInfo, WorkerInfo
-from locktender.observe.queue_order import queue_in_order
+from locktender.observe.rebuilt import queue_in_order
 from locktender.store.protocol import RunFilter
 
 Ids = str | AsyncRun[Any] | Iterable[str | AsyncRun[Any]]
@@ -24,7 +23,7 @@ Status = str | Iterable[str]
 PAGE = 500
 SHORTEST_PREFIX = 4
 ID_LENGTH = 26
-_ACTIVE = (RunState.QUEUED, RunState.RUNNING, RunState.CANCELLING)
+_ACTIVE = (RunState.QUEUED, RunState.RUNNING, RunState.CANCELLING, RunState.HELD)
 _AGAIN = (RunState.FAILED, RunState.CANCELLED, RunState.TIMED_OUT)
 _ID = re.compile(r"[0-9a-z]+")
 

@@ -152,8 +152,8 @@ class SlotWorker(Lease):
     # -- the lease ---------------------------------------------------------------------------------
 
     async def renew(self, store: Store) -> str | None:
-        beaten = await store.beat(Beat(self._row(), self.lease_us))
-        return None if beaten.lease_until else "its lease had passed"
+        renewed = await store.beat(Beat(self._row(), self.lease_us))
+        return None if renewed.lease_until else "its lease had passed"
 
     async def leave(self, store: Store) -> None:
         await store.leave(self.id)
@@ -209,7 +209,7 @@ class SlotWorkers:
     async def _opened(self) -> Store:
         if self._store is None:
             store = self._make_store()
-            await store.open()
+            await store.open(migrates=False)
             self._store = store
         return self._store
 

@@ -25,15 +25,14 @@ from locktender.base.durations import Duration, microseconds, spoken
 from locktender.base.errors import AdmissionRejected, DuplicateKey, InvalidFlow, InvalidInput
 from locktender.base.graph import Graph, PoolNeed, Tag
 from locktender.base.ids import ENTROPY, RunId, run_ids
-from locktender.base.importing import refuse_while_importing
 from locktender.base.jsonable import BLOB_KEY
-from locktender.base.labels import check_labels
 from locktender.base.limits import Limits
 from locktender.base.model import NewRun, OnDuplicate
+from locktender.base.names import check_labels
 from locktender.client.core import Core
 from locktender.flows.definitions import FlowDef
 from locktender.flows.flows import Flow
-from locktender.flows.registry import registry
+from locktender.flows.registry import refuse_while_importing, registry
 from locktender.flows.trace import Traced, trace
 from locktender.observe import tracing
 from locktender.store.admission import MAX_ACTIVE
@@ -107,7 +106,7 @@ def definition_of(flow: object) -> FlowDef:
 
 
 def check_duplicate(value: object, key: object) -> None:
-    """Refuses what is no word for it, and any that has no key to be about. None: not given."""
+    """Refuses an unknown value, and any without a key. None: not given."""
     if value is None:
         return
     if value not in _ON_DUPLICATE:
@@ -206,7 +205,7 @@ _PLAIN = Submission()
 
 
 class _Options(NamedTuple):
-    """What is said of a run beside its arguments: the flow's own words where the call says nothing."""
+    """The options of a run: the flow's own where the call gives none."""
 
     tags: dict[str, str]
     priority: int

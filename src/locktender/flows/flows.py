@@ -3,16 +3,39 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
 from locktender.base.durations import Duration
-from locktender.base.errors import InvalidFlow
-from locktender.flows import options, running
+from locktender.base.errors import InvalidFlow, LocktenderError
+from locktender.flows import options
 from locktender.flows.definitions import FlowDef
 from locktender.flows.registry import registry
 from locktender.flows.steps import Step
 from locktender.flows.tracer import current
+
+
+class Runner(Protocol):
+    def __call__(self, flow: FlowDef, args: Sequence[Any], kwargs: Mapping[str, Any], /) -> Any: ...
+
+
+_runners: list[Runner] = []
+
+
+def register(runner: Runner) -> None:
+    """Makes `runner` what `flow.run` calls; the last one registered serves."""
+    _runners[:] = [runner]
+
+
+def run_embedded(flow: FlowDef, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Runs `flow` in an engine of this process and returns its result."""
+    if not _runners:
+        raise LocktenderError(
+            f"flow {flow.name!r} cannot run: no engine is loaded.",
+            hint="Import locktender (not only locktender.flows), which loads the embedded engine.",
+        )
+    return _runners[0](flow, args, kwargs)
+
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -53,7 +76,7 @@ class Flow(Generic[P, T]):
         (`.locktender/locktender.db`), so every stored limit holds; it is closed at the end.
         Raises `RunFailed`, `RunCancelled` or `RunTimedOut`.
         """
-        return cast("T", running.run_embedded(self.definition, args, kwargs))
+        return cast("T", run_embedded(self.definition, args, kwargs))
 
     def __repr__(self) -> str:
         return repr(self.definition)

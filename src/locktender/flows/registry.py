@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from locktender.base.errors import InvalidFlow, NotFound
+from locktender.base.errors import InvalidFlow, InvalidInput, NotFound
 from locktender.base.names import did_you_mean
 from locktender.flows.definitions import FlowDef, StepDef
 from locktender.flows.function import Function
@@ -65,3 +67,35 @@ def _find(known: Mapping[str, F], name: str, kind: str) -> F:
 
 
 registry: Registry = Registry()
+
+
+_thread = threading.local()
+
+
+@contextmanager
+def importing(source: str) -> Generator[None]:
+    """Around the import of `source`, a file or a module, for the steps that are in it.
+
+    A script that does its work outside `if __name__ == "__main__":` does it again wherever it
+    is imported. A child that needs a step of it would start an engine, whose children import
+    it too, without end: so meanwhile no engine may start and no run be submitted. A client
+    may be made: it is often a module's own.
+    """
+    before: str | None = getattr(_thread, "source", None)
+    _thread.source = before or source
+    try:
+        yield
+    finally:
+        _thread.source = before
+
+
+def refuse_while_importing(what: str) -> None:
+    """Raises where a file that is imported for its steps does `what`."""
+    source: str | None = getattr(_thread, "source", None)
+    if source is not None:
+        raise InvalidInput(
+            f"{source} {what} while a worker imports it for its steps.",
+            field="file",
+            got=source,
+            hint="Put what the script does under: if __name__ == '__main__':",
+        )

@@ -13,7 +13,6 @@ import functools
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import (
     Any,
-    Concatenate,
     Generic,
     Literal,
     ParamSpec,
@@ -24,7 +23,7 @@ from typing import (
 )
 
 from locktender.base.codec import StepError
-from locktender.base.durations import Duration
+from locktender.base.durations import Duration, microseconds
 from locktender.base.errors import InvalidFlow
 from locktender.base.graph import RunIf
 from locktender.flows import options
@@ -32,9 +31,32 @@ from locktender.flows.definitions import StepCall, StepDef
 from locktender.flows.registry import registry
 from locktender.flows.tracer import current
 
+
+class Retry(Exception):
+    """Try again, after `after` if given, else by the step's back-off. Counts against `retries`."""
+
+    def __init__(self, message: str = "", after: Duration | None = None) -> None:
+        super().__init__(message or "the step asked to be retried")
+        self.after_us: int | None = (
+            None if after is None else microseconds(after, "after", minimum=0)
+        )
+
+
+class Fatal(Exception):
+    """Do not try again: another attempt cannot help."""
+
+
 P = ParamSpec("P")
 T = TypeVar("T")
 A = TypeVar("A")
+Item_contra = TypeVar("Item_contra", contravariant=True)
+Result_co = TypeVar("Result_co", covariant=True)
+
+
+class _TakesItem(Protocol[Item_contra, Result_co]):
+    """A step as `map` calls it. A type checker reads from it what the items are: mypy cannot from `P`."""
+
+    def __call__(self, item: Item_contra, /, *args: Any, **kwargs: Any) -> Result_co: ...
 
 
 def _override(step: Step[..., Any], given: Mapping[str, Any]) -> Step[..., Any]:
@@ -70,7 +92,7 @@ class Step(Generic[P, T]):
 
     @overload
     def map(
-        self: Step[Concatenate[A, ...], T],
+        self: _TakesItem[A, T],
         items: Iterable[A],
         /,
         *,
@@ -80,7 +102,7 @@ class Step(Generic[P, T]):
     ) -> list[T]: ...
     @overload
     def map(
-        self: Step[Concatenate[A, ...], T],
+        self: _TakesItem[A, T],
         items: Iterable[A],
         /,
         *,

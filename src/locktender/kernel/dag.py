@@ -18,7 +18,7 @@ import msgspec
 
 from locktender.base import codec
 from locktender.base.errors import LocktenderError
-from locktender.base.graph import Graph, Node, Output, needs_of, outputs, templates
+from locktender.base.graph import Graph, Node, Output
 from locktender.base.ids import MAX_TASKS_PER_RUN
 from locktender.base.model import Failure
 from locktender.base.names import MAX_ITEMS
@@ -34,14 +34,11 @@ from locktender.kernel.node_state import (
     Phase,
     Skipped,
     TaskRequest,
+    cleans_up,
+    whole_needs,
+    why_not,
 )
 from locktender.kernel.render import NULL, RenderScope
-
-
-def _whole_needs(node: Node, source: int | None) -> frozenset[int]:
-    if source is None:
-        return frozenset(needs_of(node))
-    return frozenset(needs_of(msgspec.structs.replace(node, over=None)))
 
 
 class RunGraph:
@@ -61,6 +58,7 @@ class RunGraph:
         ]
         self.failure: Failure | None = None
         self.stopping: bool = False
+        self.failing: bool = False
         self.forced: bool = False
         self._open = len(self.steps)
         self._ordinals = 0
@@ -70,7 +68,7 @@ class RunGraph:
         self._out = Advance()
         for step in self.steps:
             step.source = self._follows(step.node)
-            step.whole = _whole_needs(step.node, step.source)
+            step.whole = whole_needs(step.node, step.source)
             for needed in sorted(step.whole):
                 step.waits += 1
                 self.steps[needed].dependents.append(step.index)
@@ -90,9 +88,11 @@ class RunGraph:
 
     # -- what happens ------------------------------------------------------------------------------
 
-    def begin(self, existing: Sequence[Existing] = (), *, stopping: bool = False) -> Advance:
-        """Start, or pick up from rows that are already there (of a run that is being ended: `stopping`)."""
-        self.stopping = stopping
+    def begin(
+        self, existing: Sequence[Existing] = (), *, stopping: bool = False, failing: bool = False
+    ) -> Advance:
+        """Start, or pick up from rows that are already there (of a run that is being ended: as `stop`)."""
+        self.stopping, self.failing = stopping, failing
         for row in existing:
             self._existing[row.node, row.idx] = row
             self._ordinals = max(self._ordinals, row.ordinal + 1)
@@ -133,16 +133,18 @@ class RunGraph:
         self._item_dropped(self.steps[node], idx)
         return self._settle()
 
-    def stop(self, *, force: bool = False) -> Advance:
-        """The run is being ended: nothing new starts but clean-up (`run_if="always"`; not even that by force)."""
-        self.stopping = True
+    def stop(self, *, force: bool = False, failing: bool = False) -> Advance:
+        """The run is being ended: nothing new starts but clean-up, and not even that by force.
+
+        `failing`: because it failed, so that what runs after a failure is clean-up, too.
+        """
+        self.stopping, self.failing = True, failing
         self.forced = self.forced or force
         for step in self.steps:
-            if self._may_clean_up(step):
-                continue
-            if step.phase is Phase.WAITING:
-                self._skip(step, "the run is ending", tainted=True)
-            elif step.mapped and step.phase is Phase.ACTIVE and step.source is not None:
+            # What waits is skipped when its turn comes: a clean-up behind it must not start while
+            # something that both follow still runs.
+            follows = step.mapped and step.phase is Phase.ACTIVE and step.source is not None
+            if follows and not self._may_clean_up(step):
                 self._close(step)
         return self._settle()
 
@@ -185,17 +187,17 @@ class RunGraph:
             self._skip(step, "", tainted=tainted)
             return
         if self.stopping and not step.had_rows and not self._may_clean_up(step):
-            self._skip(step, "the run is ending", tainted=True)
+            self._skip_after_source(step, "the run is ending", tainted=True)
             return
-        verdict = self._may_run(step)
+        verdict = why_not(step, self.steps)
         if verdict is not None:
             reason, tainted = verdict
-            self._skip(step, reason, tainted=tainted)
+            self._skip_after_source(step, reason, tainted=tainted)
             return
         what = "condition"
         try:
             if step.node.when is not None and not render.holds(step.node.when, self.scope):
-                self._skip(step, "its condition is false", tainted=False)
+                self._skip_after_source(step, "its condition is false", tainted=False)
                 return
             what = "input"
             step.phase = Phase.ACTIVE
@@ -209,28 +211,8 @@ class RunGraph:
             step.phase = Phase.WAITING
             self._break(step, what, error)
 
-    def _may_run(self, step: NodeState) -> tuple[str, bool] | None:
-        """None: yes. Else why not, and whether because something failed."""
-        node = step.node
-        source = None if step.source is None else self.steps[step.source]
-        if source is not None and not source.expanded:
-            return f"{source.node.name} was skipped", source.phase is not Phase.SKIPPED
-        if node.run_if == "always":
-            return None
-        phases = {index: self.steps[index].phase for index in step.whole}
-        if node.run_if == "failure":
-            return None if Phase.FAILED in phases.values() else ("nothing failed", False)
-        with_data = {ref.node for each in templates(node) for ref in outputs(each)}
-        for index, phase in sorted(phases.items()):
-            name = self.steps[index].node.name
-            if phase in (Phase.FAILED, Phase.TAINTED):
-                return f"{name} did not succeed", True
-            if phase is Phase.SKIPPED and index in with_data:
-                return f"{name} was skipped", False
-        return None
-
     def _may_clean_up(self, step: NodeState) -> bool:
-        return step.node.run_if == "always" and not self.forced
+        return not self.forced and cleans_up(step.node, failed=self.failing)
 
     def _expand(self, step: NodeState) -> None:
         node = step.node
@@ -365,7 +347,7 @@ class RunGraph:
             return
         source = self.steps[step.source]
         value = None if source.items is None else source.items[idx]
-        if value is None and step.node.run_if == "always" and not self.forced:
+        if value is None and step.node.run_if != "success" and not self.forced:
             value = NULL
         if value is None or step.closed:
             self._skip_item(step, idx)
@@ -393,6 +375,15 @@ class RunGraph:
         else:
             step.phase = Phase.OK
         self._leave(step)
+
+    def _skip_after_source(self, step: NodeState, reason: str, *, tainted: bool) -> None:
+        """Skip, but not while the map it follows has items in flight: a clean-up behind it would meet them."""
+        source = None if step.source is None else self.steps[step.source]
+        if source is not None and source.phase is Phase.ACTIVE:
+            step.waits += 1
+            source.dependents.append(step.index)
+        else:
+            self._skip(step, reason, tainted=tainted)
 
     def _skip(self, step: NodeState, reason: str, *, tainted: bool) -> None:
         step.phase = Phase.TAINTED if tainted else Phase.SKIPPED

@@ -131,7 +131,7 @@ MAX_CACHED_SHARED = 256
 class Calls:
     def __init__(self, lifecycle: Lifecycle) -> None:
         self._lifecycle = lifecycle
-        self._shared: dict[tuple[int, int], bytes | None] = {}
+        self._shared: dict[tuple[int, int, int], bytes | None] = {}
 
     def of(self, entry: TaskEntry) -> bytes:
         value = entry.input or render.NULL
@@ -140,7 +140,8 @@ class Calls:
         return render.merge(entry.spec, self._common(entry), value)
 
     def _common(self, entry: TaskEntry) -> bytes | None:
-        key = (entry.run.seq, entry.node)
+        # A retried run may have other values for them.
+        key = (entry.run.seq, entry.run.row.generation, entry.node)
         if key not in self._shared:
             if len(self._shared) > MAX_CACHED_SHARED:
                 self._shared.clear()

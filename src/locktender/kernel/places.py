@@ -66,7 +66,7 @@ class Places:
         runs, ledger.look_at = ledger.look_at, {}
         for run in runs.values():
             if self._stranded(run) and len(ledger.unplaced) < MAX_UNPLACED:
-                ledger.give_place_back(run)
+                ledger.leave_place(run)
                 self._commit_builder.commit.unplaced.append(run.seq)
                 data: dict[str, object] = {"reason": NO_WORKER}
                 change = Change("place", 0, "held", "given_back", 0, data)

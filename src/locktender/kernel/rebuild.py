@@ -15,7 +15,7 @@ from locktender.base.changes import TaskRow
 from locktender.base.events import Change
 from locktender.base.graph import Graph, needs_of, outputs, templates
 from locktender.base.model import RunRow
-from locktender.base.states import TaskState
+from locktender.base.states import RunState, TaskState
 from locktender.kernel import render
 from locktender.kernel.entries import RunEntry, TaskEntry
 from locktender.kernel.lifecycle import Lifecycle, failure_of
@@ -57,7 +57,8 @@ def restore_run(
             Existing(task.node, task.idx, ordinal, task.state, task.output, task.error, final)
         )
     # Progress first: it may close a map whose waiting items must then not stand in line.
-    lifecycle.apply(run, progress.begin(existing, stopping=row.verdict is not None), now)
+    stopping, failing = row.verdict is not None, row.verdict == RunState.FAILED
+    lifecycle.apply(run, progress.begin(existing, stopping=stopping, failing=failing), now)
     for entry, task in open_rows:
         if lifecycle.tasks.get(entry.id) is entry:
             _pick_up(lifecycle, entry, task, now)
@@ -69,17 +70,21 @@ def restore_run(
 def start_again(lifecycle: Lifecycle, run: RunEntry, rows: Sequence[TaskRow], now: int) -> None:
     """Start a retried run over the rows of its earlier tries.
 
-    Completed tasks keep their results. Every other row is *pending* from the commit of this start on: it is
-    the same row that is requested or skipped when its turn comes, however late and whichever leader does it.
+    Completed tasks keep their results, and so do collected errors: other steps may have taken them. Every
+    other row is *pending* from the commit of this start on: it is the same row that is requested or skipped
+    when its turn comes, however late and whichever leader does it.
     """
     progress = lifecycle.enter(run)
-    undone = _undone_by_clean_up(run.graph, _completed_nodes(rows))
+    completed = {row.node for row in rows if row.state == TaskState.COMPLETED}
+    undone = _undone_by_clean_up(run.graph, completed)
     existing: list[Existing] = []
     for row in rows:
-        if row.state == TaskState.COMPLETED and row.node not in undone:
+        if row.node not in undone and (
+            row.state == TaskState.COMPLETED or _is_collected(lifecycle, run, row)
+        ):
             ordinal = ids.ordinal_of(row.id)
             existing.append(
-                Existing(row.node, row.idx, ordinal, row.state, row.output, None, final=True)
+                Existing(row.node, row.idx, ordinal, row.state, row.output, row.error, final=True)
             )
             continue
         change = Change("task", row.id, row.state, TaskState.PENDING, 0, {})
@@ -91,10 +96,15 @@ def start_again(lifecycle: Lifecycle, run: RunEntry, rows: Sequence[TaskRow], no
     lifecycle.apply(run, progress.begin(existing), now)
 
 
-def _completed_nodes(rows: Sequence[TaskRow]) -> set[int]:
-    return {row.node for row in rows} - {
-        row.node for row in rows if row.state != TaskState.COMPLETED
-    }
+def _is_collected(lifecycle: Lifecycle, run: RunEntry, row: TaskRow) -> bool:
+    """Whether a task failed for good and its error was handed on as a value. A clean-up is done again anyway."""
+    node = run.graph.nodes[row.node]
+    return (
+        row.state in (TaskState.FAILED, TaskState.TIMED_OUT)
+        and row.idx != PLAIN
+        and (node.on_error, node.run_if) == ("collect", "success")
+        and not lifecycle.retries(_entry(run, row), failure_of(row.error))
+    )
 
 
 def _again(row: TaskRow) -> Existing:
@@ -146,14 +156,14 @@ def _with_its_worker(row: TaskRow) -> bool:
 
 
 def _undone_by_clean_up(graph: Graph, completed: AbstractSet[int]) -> frozenset[int]:
-    """Nodes that a retry runs again although they completed, given the nodes of which every task completed.
+    """Nodes that a retry runs again although they completed, given the nodes of which a task completed.
 
-    A clean-up (`run_if="always"`) has removed what it was given: what made that, everything
-    that follows from it, and the clean-up itself are done once more.
+    A clean-up (`run_if="always"` or `"failure"`) has removed what it was given: what made that,
+    everything that follows from it, and the clean-up itself are done once more.
     """
     undone: set[int] = set()
     for index, node in enumerate(graph.nodes):
-        if node.run_if == "always" and index in completed:
+        if node.run_if != "success" and index in completed:
             undone.add(index)
             undone |= {ref.node for each in templates(node) for ref in outputs(each)}
     # Nodes stand in the order of their calls: what a node needs comes before it.

@@ -110,7 +110,8 @@ class RunLedger:
                     gate.used += 1
         return run
 
-    def give_place_back(self, run: RunEntry) -> None:
+    def leave_place(self, run: RunEntry) -> None:
+        """No worker that lives can go on with it: others use its place."""
         run.placed = False
         self.unplaced[run.seq] = run
         self.run_queue.release(run.gates, ())
@@ -121,6 +122,11 @@ class RunLedger:
         self.unplaced.pop(run.seq, None)
 
     def end_run(self, seq: int) -> None:
+        self.give_place_back(seq)
+        self.ended(seq)
+
+    def give_place_back(self, seq: int) -> None:
+        """It does not execute any more."""
         run = self.runs.pop(seq, None)
         if run is not None:
             if run.placed:
@@ -130,7 +136,6 @@ class RunLedger:
             self.unplaced.pop(seq, None)
             if len(self.tag_gates) > 2 * (len(self.runs) + len(self.run_queue.lanes)) + 1_000:
                 self._forget_tag_gates()
-        self.ended(seq)
 
     def _forget_tag_gates(self) -> None:
         """Gates of tag values that are gone; never one that a lane or a run still points to."""

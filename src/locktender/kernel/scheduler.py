@@ -29,6 +29,7 @@ from locktender.kernel.commit_builder import CommitBuilder, Cycle
 from locktender.kernel.demand import Demand
 from locktender.kernel.entries import QueuedRun, TaskEntry
 from locktender.kernel.grants import Calls, GrantWriter, record_waits, write_sets
+from locktender.kernel.held_runs import HeldRuns
 from locktender.kernel.ledger import Ledger
 from locktender.kernel.lifecycle import Defaults, Lifecycle, failure_of, short
 from locktender.kernel.places import Places
@@ -56,6 +57,7 @@ class Scheduler:
             self.ledger, self.commit_builder, defaults or Defaults(), seed
         )
         self.deadlines: Timeouts = Timeouts(self.lifecycle)
+        self.held: HeldRuns = HeldRuns(self.lifecycle)
         self.graphs: dict[str, Graph] = {}
         self.stale_facts: int = 0
         self._grants = GrantWriter(term, self.lifecycle)
@@ -91,10 +93,7 @@ class Scheduler:
         for row in workers:
             self.put_worker(row, local=row.id == local)
             if row.unanswered:
-                known = self.ledger.workers.by_id[row.id]
-                self.ledger.workers.pass_over(known, row.unanswered, row.asked_again_at)
-                known.passed_over = row.asked_again_at > now
-                self.lifecycle.timers.set(row.asked_again_at, "passed_over", 0)
+                self.deadlines.restore_silence(row, now)
         for bucket in buckets:
             for gate in self.ledger.gates_of(bucket.pool):
                 gate.restore(bucket)
@@ -106,9 +105,11 @@ class Scheduler:
             by_run.setdefault(ids.run_of(task.id), []).append(task)
         without_place = frozenset(unplaced)
         for row in runs:
+            self.lifecycle.at_run = row.seq
             graph = self.graphs[row.graph]
             placed = row.seq not in without_place
             restore_run(self.lifecycle, row, graph, by_run.get(row.seq, []), now, placed=placed)
+        self.lifecycle.at_run = 0
 
     # -- facts: limits and workers -----------------------------------------------------------------
 
@@ -187,6 +188,8 @@ class Scheduler:
             self.lifecycle.ask_again(
                 entry, TaskState.HANDED_BACK, now, f"worker {worker} was drained"
             )
+        for task, until in self.held.lost((*abandoned, *handed_back), dead_since, now):
+            self.lifecycle.timers.set(until, "linger", task)
         self.withdrawn(withdrawn, TaskState.REQUESTED, now)
         self.ledger.workers.drop(worker)
         data = {"worker": worker, "reason": reason}
@@ -197,7 +200,9 @@ class Scheduler:
         for task, token in attempts:
             entry = self.lifecycle.tasks.get(task)
             if entry is not None and entry.token == token and entry.state in HOLDING:
+                self.lifecycle.at_run = entry.run.seq
                 yield entry
+        self.lifecycle.at_run = 0
 
     def _release_lost(self, entry: TaskEntry, dead_since: int, now: int) -> None:
         """Slots of a pool with a lease of its own stay taken until that has passed as well."""
@@ -255,15 +260,20 @@ class Scheduler:
 
         Asked twice without force nothing more happens: a request may be repeated.
         """
+        failure = Failure("cancelled", reason or "cancelled on request", retryable=False)
+        if seq in self.held.rows:
+            self.held.end(seq, RunState.CANCELLED, failure, now)
+            return
         run = self.ledger.runs.get(seq)
         if run is None:
             return
+        self.lifecycle.at_run = seq
         if run.row.state != RunState.CANCELLING:
-            failure = Failure("cancelled", reason or "cancelled on request", retryable=False)
             self.lifecycle.stop(run, RunState.CANCELLED, failure, now)
         if force and seq in self.lifecycle.progress:
             self.lifecycle.wind_down(run, now, force=True)
         self.lifecycle.close_if_finished(run, now)
+        self.lifecycle.at_run = 0
 
     # -- facts: attempts ---------------------------------------------------------------------------
 
@@ -271,6 +281,7 @@ class Scheduler:
         """A worker in another process took an offer: the row is written."""
         entry = self.lifecycle.tasks.get(task)
         if entry is None or entry.token != token or entry.state != TaskState.SCHEDULED:
+            self.held.accepted(task, token)
             return
         self.ledger.accepted(entry)
         entry.state = TaskState.RUNNING
@@ -285,10 +296,12 @@ class Scheduler:
         for task, token in tasks:
             entry = self.lifecycle.tasks.get(task)
             if entry is None or entry.token != token or entry.state != TaskState.SCHEDULED:
+                self.held.ended(task, token, now)
                 continue
+            self.lifecycle.at_run = entry.run.seq
             self.ledger.release(entry)
             if to == TaskState.REQUESTED:
-                self._left_unanswered(entry, now)
+                self.deadlines.left_unanswered(entry, now)
             entry.worker, entry.token = None, 0
             entry.state = to
             if to == TaskState.CANCELLED:
@@ -298,13 +311,7 @@ class Scheduler:
                 self.lifecycle.end_waiting(entry, to, TaskState.CANCELLED, None, now)
             elif not self.deadlines.ends_undispatched(entry, now):
                 self.lifecycle.stand_in_line(entry, now)
-
-    def _left_unanswered(self, entry: TaskEntry, now: int) -> None:
-        """The worker had the whole time of an offer and did not answer: it is passed over for a while."""
-        if now - entry.scheduled_at >= self.lifecycle.defaults.offer_ttl_us:
-            until = self.ledger.workers.left_unanswered(entry.worker or "", entry.scheduled_at, now)
-            if until is not None:
-                self.lifecycle.timers.set(until, "passed_over", 0)
+        self.lifecycle.at_run = 0
 
     def ended(
         self,
@@ -328,8 +335,11 @@ class Scheduler:
         """
         entry = self.lifecycle.tasks.get(task)
         if entry is None or entry.token != token or entry.state not in HOLDING:
+            if self.held.ended(task, token, now):
+                return True
             self.stale_facts += 1
             return False
+        self.lifecycle.at_run = entry.run.seq
         before = entry.state
         if state == TaskState.HANDED_BACK and error is not None:
             # For a worker that ended with the body inside: as if it had been lost at that moment.
@@ -338,7 +348,7 @@ class Scheduler:
             self.ledger.release(entry)
         if local:
             self.commit_builder.commit.own_ends = True
-            self._record_end(entry, before, state, error, reason)
+            self.lifecycle.record_end(entry, before, state, error, reason)
         if state == TaskState.COMPLETED:
             if local:
                 self.commit_builder.complete(entry, output, now)
@@ -357,24 +367,8 @@ class Scheduler:
             if local:
                 self.commit_builder.save_end(entry, state, error)
             self.lifecycle.judge(entry, failure_of(error), now)
+        self.lifecycle.at_run = 0
         return True
-
-    def _record_end(
-        self, entry: TaskEntry, before: str, state: str, error: bytes | None, reason: str
-    ) -> None:
-        worker = self.ledger.workers.by_id.get(entry.worker or "")
-        data: dict[str, object] = {"by": f"worker:{entry.worker}"} if worker is None else worker.by
-        if error is not None or reason:
-            data = dict(data)
-        if error is not None:
-            failure = failure_of(error)
-            data["error"] = short(failure)
-            data["retryable"] = failure.retryable
-        if reason:
-            data["reason"] = reason
-        self.commit_builder.record(
-            entry.run.seq, Change("task", entry.id, before, state, entry.token, data)
-        )
 
     # -- the cycle ---------------------------------------------------------------------------------
 
@@ -390,17 +384,22 @@ class Scheduler:
         """Decide, and hand over everything since the last cycle as one commit."""
         for row in self.deadlines.pass_time(now):
             self.end_queued(row, RunState.TIMED_OUT, still_queued(row, now), now)
+        self.held.pass_time(now)
         self._places.follow_workers()
         self.commit_builder.begin_grants()
         budget = self.ledger.limits.max_starts_per_cycle
         for head in self.ledger.decide_runs(now, budget):
+            self.lifecycle.at_run = head.row.seq
             if head.again is None:
                 self._start_run(head, now)
             else:
                 self._places.take_again(head, head.again, now)
+            self.lifecycle.at_run = 0
         starts: list[TaskEntry] = []
         for entry, worker, offered in self.ledger.decide_tasks(now, budget):
+            self.lifecycle.at_run = entry.run.seq
             self._grants.grant(entry, worker, now, offered=offered)
+            self.lifecycle.at_run = 0
             if not offered:
                 starts.append(entry)
         self._places.give_back()
@@ -417,6 +416,9 @@ class Scheduler:
         self.commit_builder.record(row.seq, change)
         row = msgspec.structs.replace(row, state=RunState.RUNNING, started_at=now)
         run = self.ledger.add_run(row, self.graphs[row.graph], charged=True)
+        if row.generation:
+            # An earlier try may have ended without its place, held or by another leader.
+            self.commit_builder.commit.placed.append(row.seq)
         if rows := self._retried.pop(row.seq, ()):
             start_again(self.lifecycle, run, rows, now)
         else:
@@ -434,7 +436,8 @@ class Scheduler:
         self._ended_queued.clear()
         self._reprioritised.clear()
         stops, withdrawals, ended = builder.stops, builder.withdrawals, builder.ended_runs
-        wakes = [self.lifecycle.timers.next(), queue.next_wake(), self.ledger.run_queue.next_wake()]
+        wakes = [queue.next_wake(), self.ledger.run_queue.next_wake()]
+        wakes += [self.lifecycle.timers.next(), self.held.timers.next()]
         return Cycle(
             builder.close(now),
             starts,

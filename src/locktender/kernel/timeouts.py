@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import msgspec
 
 from locktender.base.durations import spoken
-from locktender.base.model import Failure, RunRow
+from locktender.base.ids import run_of
+from locktender.base.model import Failure, RunRow, WorkerRow
 from locktender.base.states import RunState, TaskState
 from locktender.kernel.demand import Demand, WaitingTasks, demand_of, eligible
 from locktender.kernel.entries import TaskEntry
@@ -21,6 +22,8 @@ from locktender.kernel.timers import Kind
 DISPATCH_RECHECK_US = 1_000_000
 QUEUED: Kind = "queued_deadline"
 """The timer of a queued run that has a deadline."""
+_OF_RUNS = ("run_deadline", QUEUED)
+"""The subject of these timers is a run; of all others it is a task."""
 
 
 def still_queued(row: RunRow, now: int) -> Failure:
@@ -43,6 +46,7 @@ class Timeouts:
         """Returns queued runs whose own deadline has passed: they must not start any more."""
         overdue: list[RunRow] = []
         for _, kind, subject, detail in self._timers.due(now):
+            self._lifecycle.at_run = subject if kind in _OF_RUNS else run_of(subject)
             if kind == "run_deadline":
                 self._run_deadline(subject, now)
             elif kind == QUEUED:
@@ -68,6 +72,7 @@ class Timeouts:
                 self._queue_timeout(entry, now)
             elif kind == "dispatch_deadline" and entry.eligible_at == detail:
                 self._dispatch_deadline(entry, now)
+        self._lifecycle.at_run = 0
         return overdue
 
     def _run_deadline(self, seq: int, now: int) -> None:
@@ -116,6 +121,22 @@ class Timeouts:
             return gate is not None
         blocks = self._ledger.task_queue.blocks(lane, entry, now)
         return next((block.gate is gate for block in blocks), False)
+
+    def left_unanswered(self, entry: TaskEntry, now: int) -> None:
+        """Where the worker had the whole time of an offer and did not answer, it is passed over for a while."""
+        if now - entry.scheduled_at >= self._lifecycle.defaults.offer_ttl_us:
+            workers = self._ledger.workers
+            until = workers.left_unanswered(entry.worker or "", entry.scheduled_at, now)
+            if until is not None:
+                self._timers.set(until, "passed_over", 0)
+
+    def restore_silence(self, row: WorkerRow, now: int) -> None:
+        """As the last leader counted it."""
+        workers = self._ledger.workers
+        worker = workers.by_id[row.id]
+        workers.pass_over(worker, row.unanswered, row.asked_again_at)
+        worker.passed_over = row.asked_again_at > now
+        self._timers.set(row.asked_again_at, "passed_over", 0)
 
     def ends_undispatched(self, entry: TaskEntry, now: int) -> bool:
         """An offer of it came back unanswered: whether its dispatch deadline has passed, and it fails."""

@@ -7,15 +7,15 @@ What is known about the history is written into it, as events of the run
     pruned    how many whole runs went, and the checkpoint they went by
 
 So the newest marks say all that a later audit needs: how far the history was
-judged while it was whole, what it was found to be, and how much is gone.
-Violations that somebody has seen and pruned all the same (`force`) are not
+checked while it was whole, what was found, and how much was removed.
+Violations that an operator has seen and pruned all the same (`force`) are not
 found anew by the next checkpoint.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,17 +24,17 @@ import msgspec
 from locktender.base.clock import SECOND
 from locktender.base.errors import LocktenderError, NotFound
 from locktender.base.events import HISTORY, Change, Event, EventRow, unpack
-from locktender.base.graph import Graph
+from locktender.base.graph import Graph, read_graph
 from locktender.observe.checker import History, Peak, Violation, check, peaks
-from locktender.store.protocol import EventFilter, Store
+from locktender.store.protocol import EventFilter, RunFilter, Store
+from locktender.store.pruning import TERMINAL, Prune, sweep
 
 SLACK_US = 2 * SECOND
 """How long before its commit a leader may have read the clock on a busy machine."""
 MAX_PEAKS_KEPT = 100
 """Of more limits than these, a checkpoint keeps the peaks that came nearest to their limit."""
-_PAGE = 10_000
+_EVENTS_PER_PAGE = 10_000
 _TRIES = 10
-_graph = msgspec.json.Decoder(Graph).decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class HistoryMarks:
-    """What the history says of itself."""
+    """What the history records about itself."""
 
     last: Checkpoint | None = None
     runs: int = 0
@@ -82,7 +82,7 @@ async def marks(store: Store) -> HistoryMarks:
     """All marks, added up."""
     found: list[EventRow] = []
     after = 0
-    while rows := await store.events(EventFilter(run=HISTORY, after=after, limit=_PAGE)):
+    while rows := await store.events(EventFilter(run=HISTORY, after=after, limit=_EVENTS_PER_PAGE)):
         found += rows
         after = rows[-1].seq
     return add_up(found)
@@ -118,7 +118,7 @@ async def load(store: Store, slack_us: int = SLACK_US) -> tuple[History, History
             break
     else:
         raise LocktenderError("the history is being pruned while it is read.", hint="Try again.")
-    # Only where nobody leads can nothing be on its way while this reads.
+    # Without a leader no commit can be on its way while this reads.
     counts = await store.counts()
     idle = not counts.queued and not counts.executing and await store.leader() is None
     history = History(events, graphs, complete=idle, slack_us=slack_us, checked=known.checked)
@@ -126,15 +126,15 @@ async def load(store: Store, slack_us: int = SLACK_US) -> tuple[History, History
 
 
 async def _read(store: Store) -> tuple[list[Event], dict[str, Graph] | None]:
-    """Events and their graphs; None: one of them is gone already."""
+    """Events and their graphs; None: one of them was removed already."""
     events: list[Event] = []
     after = 0
-    while rows := await store.events(EventFilter(after=after, limit=_PAGE)):
+    while rows := await store.events(EventFilter(after=after, limit=_EVENTS_PER_PAGE)):
         events += [event for row in rows for event in unpack(row)]
         after = rows[-1].seq
     digests = {event.data["graph"] for event in events if "graph" in event.data}
     try:
-        return events, {digest: _graph(await store.graph(digest)) for digest in sorted(digests)}
+        return events, {digest: read_graph(await store.graph(digest)) for digest in sorted(digests)}
     except NotFound:
         return events, None
 
@@ -218,3 +218,81 @@ def _broken(found: Sequence[Violation]) -> HistoryBroken:
         got=len(found),
         hint="locktender audit shows all. Nothing was pruned; --force prunes all the same.",
     )
+
+
+UNCHECKED = 2**62
+_RUNS_PER_PAGE = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    before: int
+    """Runs that ended before this instant go."""
+    who: str
+    keep: int = 0
+    """The newest so many ended runs stay, however old."""
+    batch: int = 500
+    dry_run: bool = False
+    force: bool = False
+    """Also where the history breaks promises."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    runs: int = 0
+    tasks: int = 0
+    events: int = 0
+    graphs: int = 0
+    blobs: int = 0
+    checkpoint: Checkpoint | None = None
+    """None where nothing was to be pruned, or nothing was to be done about it."""
+
+
+async def forget(
+    store: Store, forget: Forget, progress: Callable[[int], None] = lambda _runs: None
+) -> Forgotten:
+    """Removes what is to be forgotten; `HistoryBroken` where that would hide a broken promise."""
+    below = await _below(store, forget.keep)
+    would = await _batches(store, forget, UNCHECKED, below, lambda _: None, dry_run=True)
+    if forget.dry_run or not would.runs:
+        return would
+    checkpoint = await take(store, forget.who, force=forget.force)
+    done = await _batches(store, forget, checkpoint.seq, below, progress)
+    swept = await sweep(store, await store.now())
+    return Forgotten(done.runs, done.tasks, done.events, swept.graphs, swept.blobs, checkpoint)
+
+
+async def _batches(
+    store: Store,
+    forget: Forget,
+    checked: int,
+    below: int,
+    progress: Callable[[int], None],
+    *,
+    dry_run: bool = False,
+) -> Forgotten:
+    after = runs = tasks = events = 0
+    while True:
+        prune = Prune(
+            forget.before, checked, forget.who, after, below, forget.batch, dry_run=dry_run
+        )
+        done = await store.prune(prune)
+        runs, tasks, events = runs + done.runs, tasks + done.tasks, events + done.events
+        after = done.after
+        progress(runs)
+        if not after:
+            return Forgotten(runs, tasks, events)
+
+
+async def _below(store: Store, keep: int) -> int:
+    """The number from which on the newest `keep` ended runs are."""
+    below = UNCHECKED
+    while keep > 0:
+        wanted = min(keep, _RUNS_PER_PAGE)
+        page = await store.runs(RunFilter(states=TERMINAL, limit=wanted, before=below))
+        if not page:
+            return below
+        below, keep = page[-1].seq, keep - len(page)
+        if len(page) < wanted:
+            return 0
+    return below

@@ -27,7 +27,7 @@ class Exposition(Collector):
 
     def __init__(self, metrics: Metrics, *, may_lead: bool) -> None:
         self.stale_writes: int = 0
-        """As the store counts them; whoever asks for the text reads them first."""
+        """As the store counts them; the caller of `refresh` sets it first."""
         self.listener_replaced: int = 0
         self._metrics = metrics
         self._may_lead = may_lead
@@ -35,12 +35,12 @@ class Exposition(Collector):
         self.registry: CollectorRegistry = CollectorRegistry(auto_describe=False)
         self.registry.register(self)
 
-    def look(self) -> None:
-        """Read the numbers, on the engine's loop; `text` then says what they were."""
+    def refresh(self) -> None:
+        """Reads the numbers, on the engine's loop; `text` formats them."""
         self._found = list(self._read())
 
     def text(self) -> bytes:
-        """Takes ten times as long as the look: may be called from another thread."""
+        """Takes ten times as long as `refresh`: may be called from another thread."""
         return generate_latest(self.registry)
 
     def collect(self) -> Iterable[Metric]:
@@ -98,6 +98,12 @@ def _of_leader(metrics: Metrics) -> Iterator[Metric]:
         "locktender_runs_started", "Runs that passed the run gates.", metrics.runs_started
     )
     yield _counters("locktender_runs_ended", "Runs that ended.", "state", metrics.runs_ended)
+    yield Gauge(
+        "locktender_held_runs",
+        "Runs that cannot be read, decided or written, and wait for an operator; 0 where it does not lead.",
+        metrics.held_now,
+    )
+    yield _counter("locktender_runs_held", "Runs that became held.", metrics.runs_held)
 
 
 def _of_worker(metrics: Metrics, row: WorkerRow) -> Iterator[Metric]:
@@ -116,7 +122,7 @@ def _of_worker(metrics: Metrics, row: WorkerRow) -> Iterator[Metric]:
         row.free,
     )
     yield _counter("locktender_worker_claims", "Writes that accepted offers.", metrics.claims)
-    # Neither is ever 0 where it is measured; where it is not, nothing is said.
+    # Neither is ever 0 where it is measured; where it is not measured, the line is left out.
     if row.memory:
         yield Gauge("locktender_worker_memory_ratio", "Share of its memory in use.", row.memory)
     if row.lag_us:

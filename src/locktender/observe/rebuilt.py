@@ -1,46 +1,49 @@
-"""Rebuilds the scheduler's ledger from rows, read-only, for `why` and other questions outside the leader."""
+"""What the leader has in memory, rebuilt from rows, read-only, for `why` and other questions.
+
+The order of the queue is priority, then fair turn, then age. Each start of a run
+records its turn in the history, and turns only grow, so the end of the history is
+enough to know them. A new leader or a changed fair key resets them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-
-import msgspec
+from collections.abc import Iterable, Iterator, Sequence
+from heapq import heapify, heappop, heapreplace
 
 from locktender.base.changes import TaskRow
-from locktender.base.graph import Graph
+from locktender.base.events import NOBODY, Event, EventRow, unpack
 from locktender.base.ids import run_of
+from locktender.base.limits import Fair, Limits
 from locktender.base.model import RunRow
-from locktender.base.states import TaskState
+from locktender.base.states import RunState, TaskState
+from locktender.kernel import lanes
 from locktender.kernel.explain import Reason, Typical
+from locktender.kernel.fair_turns import Turns
+from locktender.kernel.lanes import rank
 from locktender.kernel.lifecycle import Defaults
+from locktender.kernel.queue_position import QueueGroup, QueuePosition
 from locktender.kernel.scheduler import Scheduler
 from locktender.kernel.timeouts import UNKNOWN_US
-from locktender.store import blob_values
-from locktender.store.protocol import Snapshot, Store
-
-_graph = msgspec.json.Decoder(Graph).decode
+from locktender.store.protocol import EventFilter, Heads, QueueEntry, QueueLine, Snapshot, Store
+from locktender.store.readable import readable
 
 
 async def rebuild(store: Store) -> tuple[Scheduler, Snapshot]:
     """A ledger of all active work as the rows have it now. It decides nothing and writes nothing."""
     snapshot = await store.load()
     scheduler = Scheduler(snapshot.limits, 0, "why", Defaults(dispatch_deadline_us=UNKNOWN_US))
-    scheduler.graphs.update({key: _graph(body) for key, body in snapshot.graphs.items()})
-    # As the leader does: what is mapped over, or decides a condition, may have been put away.
-    runs = [await blob_values.open_values(store, row) for row in snapshot.runs]
-    graphs = {row.seq: scheduler.graphs[row.graph] for row in runs}
-    tasks = [
-        await blob_values.open_output(store, graphs[run_of(row.id)], row) for row in snapshot.tasks
-    ]
+    found = await readable(store, snapshot)
+    scheduler.graphs.update(found.graphs)
     scheduler.restore(
-        runs,
-        tasks,
+        found.runs,
+        found.tasks,
         snapshot.workers,
         snapshot.buckets,
         snapshot.now,
         lingers=snapshot.lingers,
         unplaced=snapshot.unplaced,
     )
+    scheduler.held.restore(snapshot.held, snapshot.held_tasks, found.graphs, snapshot.now)
     for kept in snapshot.reservations:
         entry = scheduler.lifecycle.tasks.get(kept.task)
         if entry is not None and entry.lane is not None:
@@ -74,7 +77,7 @@ WORKER_GATE = "worker"
 
 
 async def provisioner_words(store: Store) -> str | None:
-    """As the leader stored them last; None: nobody leads, or who leads starts no workers."""
+    """As the leader stored them last; None: there is no leader, or it starts no workers."""
     if await store.leader() is None:
         return None
     found = await store.provisioned()
@@ -82,7 +85,7 @@ async def provisioner_words(store: Store) -> str | None:
 
 
 async def provisioner_note(store: Store, waiting: Iterable[Sequence[Reason]]) -> str:
-    """Empty where none of those who wait lacks only a worker: for others nobody is started."""
+    """Empty unless a waiting task lacks only a worker: for others no worker is started."""
     if not any(all(reason.gate == WORKER_GATE for reason in each) for each in waiting if each):
         return ""
     if await store.leader() is None:
@@ -91,3 +94,140 @@ async def provisioner_note(store: Store, waiting: Iterable[Sequence[Reason]]) ->
     if words is None:
         return "No provisioner: workers are started by hand."
     return f"Provisioner: {words}."
+
+
+MAX_RUNS_COUNTED = 100_000
+"""Queued runs that are counted: about 20 ms."""
+TAILS = (500, 5_000)
+"""Rows of the history that are read to learn the turns: first a few, then more, then what is known must do."""
+
+
+async def line_of(store: Store, row: RunRow, limits: Limits) -> QueuePosition | None:
+    """The runs before a queued run; None if it is not queued any more."""
+    found = await store.line(row.seq, MAX_RUNS_COUNTED)
+    if found is None:
+        return None
+    groups = groups_of(found)
+    own = row.tags.get(limits.fair.key, "") if limits.fair is not None else ""
+    turns, known = Turns(), True
+    if limits.fair is not None and len({group.value for group in groups} | {own}) > 1:
+        turns, known = await turns_taken(store, limits.fair)
+    return QueuePosition(turns, own, found.rank, groups, known=known, cut=found.cut)
+
+
+def groups_of(line: QueueLine) -> list[QueueGroup]:
+    """Who waits beside a run, as the kernel reads it."""
+    groups: list[QueueGroup] = []
+    for group in line.groups:
+        counters, value = lanes.read(group.lane)
+        if not lanes.holds(group.lane):
+            groups.append(QueueGroup(value, group.rank, group.waiting, group.older, counters))
+    return groups
+
+
+async def turns_taken(store: Store, fair: Fair) -> tuple[Turns, bool]:
+    """The clocks of the leader, and whether that is all of them."""
+    turns = Turns()
+    turns.set(fair)
+    if await store.leader() is None:
+        return turns, True  # the next leader begins anew
+    known = False
+    for tail in TAILS:
+        rows = await store.events(EventFilter(limit=tail, newest=True))
+        turns, known = replayed(_told(rows), fair, whole=len(rows) < tail)
+        if known:
+            break
+    return turns, known
+
+
+def _told(rows: Sequence[EventRow]) -> Iterator[Event]:
+    """What may concern turns, the last first."""
+    for row in reversed(rows):
+        if row.run <= NOBODY or b'"turn":' in row.body:
+            yield from reversed(unpack(row))
+
+
+def replayed(events: Iterable[Event], fair: Fair, *, whole: bool) -> tuple[Turns, bool]:
+    """The clocks after the first of `events` (the last comes first), and whether those are all.
+
+    `whole`: there are no more events than these.
+    """
+    turns = Turns()
+    turns.set(fair)
+    term = first_cycle = 0
+    last: int | None = None
+    for event in events:
+        term = term or event.term
+        if event.term and (event.term < term or event.cycle < first_cycle):
+            return turns, True
+        if event.subject == "audit" and event.after == "pruned":
+            return turns, False
+        if event.subject == "limit" and event.data.get("kind") == "fair":
+            first_cycle = event.cycle  # what this very cycle started came after it
+        value, turn = _start(event)
+        if value is None:
+            continue
+        last = turn if last is None else last
+        if turn <= last - Turns.STEP:
+            return turns, True
+        turns.present = last
+        turns.clock.setdefault(value, turn + Turns.STEP // fair.weight(value))
+    return turns, whole
+
+
+def _start(event: Event) -> tuple[str | None, int]:
+    value, turn = event.data.get("fair"), event.data.get("turn")
+    if event.subject != "run" or event.after != RunState.RUNNING:
+        return None, 0
+    return (value, turn) if isinstance(value, str) and isinstance(turn, int) else (None, 0)
+
+
+MAX_HEADS_READ = 4_096
+"""Rows that are read to find whose turn comes first. Where more lanes wait than that, the oldest of them count."""
+
+
+async def queue_in_order(store: Store, limit: int) -> list[QueueEntry]:
+    """The first `limit` queued runs in the order in which they start if no other run comes."""
+    limits, _ = await store.limits()
+    if limits.fair is None:
+        return await store.queue(limit)
+    lanes = (await store.load()).lanes
+    heads = await store.heads(Heads(lanes, min(limit, MAX_HEADS_READ), max(limit, MAX_HEADS_READ)))
+    turns, _ = await turns_taken(store, limits.fair)
+    rows = in_turn([row for row in heads if row.kind == "flow"], limits, turns)[:limit]
+    return [QueueEntry(row, place) for place, row in enumerate(rows, 1)]
+
+
+def in_turn(rows: list[RunRow], limits: Limits, turns: Turns) -> list[RunRow]:
+    """`rows` in the order of their turns, which are taken here."""
+    lines: dict[str, list[tuple[int, int, int, RunRow]]] = {}
+    for row in rows:
+        value = "" if limits.fair is None else row.tags.get(limits.fair.key, "")
+        first, second = rank(limits, row.priority, row.queued_at)
+        lines.setdefault(value, []).append((first, second, row.seq, row))
+    for line in lines.values():
+        line.sort(key=lambda each: each[:3], reverse=True)
+    front = [(_key(line, value, turns), value) for value, line in lines.items()]
+    heapify(front)
+    found: list[RunRow] = []
+    while front:
+        key, value = front[0]
+        line = lines[value]
+        actual = _key(line, value, turns)
+        if actual > key:
+            heapreplace(front, (actual, value))  # turns have moved on since
+            continue
+        found.append(line.pop()[3])
+        turns.took(value)
+        if line:
+            heapreplace(front, (_key(line, value, turns), value))
+        else:
+            heappop(front)
+    return found
+
+
+def _key(
+    line: list[tuple[int, int, int, RunRow]], value: str, turns: Turns
+) -> tuple[int, int, int, int]:
+    first, second, seq, _ = line[-1]
+    return first, turns.of(value), second, seq

@@ -12,21 +12,21 @@ from locktender.base.durations import spoken
 from locktender.base.errors import NotFound
 from locktender.base.graph import Graph
 from locktender.base.ids import run_of
-from locktender.base.labels import Declared
-from locktender.base.labels import never as never_by_label
 from locktender.base.model import RunRow, Stubborn
-from locktender.base.states import EXECUTING_RUNS, RunState, TaskState
+from locktender.base.names import Declared
+from locktender.base.names import never as never_by_label
+from locktender.base.states import EXECUTING_RUNS, TERMINAL_RUNS, RunState, TaskState
 from locktender.kernel import explain, lanes
 from locktender.kernel.entries import QueuedRun, TaskEntry
 from locktender.kernel.explain import Reason, Typical, waiting_nodes
 from locktender.kernel.explain_runs import explain_queued, place_precision
 from locktender.kernel.explain_workers import stubborn_by_token
 from locktender.kernel.gate_names import offered_to, told_to_stop
+from locktender.kernel.held_runs import reason_of
 from locktender.kernel.queue_position import Precision
 from locktender.kernel.scheduler import Scheduler
 from locktender.kernel.timeouts import Until, patience
-from locktender.observe.queue_order import line_of
-from locktender.observe.rebuilt import WORKER_GATE, provisioner_note, rebuild, typical
+from locktender.observe.rebuilt import WORKER_GATE, line_of, provisioner_note, rebuild, typical
 from locktender.store.protocol import RunFilter, Store
 
 SAMPLE = 50
@@ -49,7 +49,7 @@ class StubbornStep(msgspec.Struct, frozen=True, omit_defaults=True):
     count: int
     reason: str
     since: int
-    """Of the one that was told first."""
+    """Of the one that was asked first."""
 
     def text(self, now: int, of: int) -> str:
         """`of`: how many of the step run in all."""
@@ -83,7 +83,7 @@ class Why(msgspec.Struct, frozen=True, omit_defaults=True):
     now: int
     reasons: tuple[Reason, ...] = ()
     position: int | None = None
-    """Its place in the order in which queued runs start if nobody else comes: 1 is next.
+    """Its place in the order in which queued runs start if no other run comes: 1 is next.
 
     Whoever is held up at a limit of its own is overtaken, and counted all the same.
     """
@@ -180,7 +180,20 @@ async def explain_run(store: Store, run_id: str, labels: Declared | None = None)
     if row.state in EXECUTING_RUNS:
         return await _executing(store, row, labels)
     now = await store.now()
+    if row.state not in TERMINAL_RUNS:
+        return await _held(store, row, now)
     return msgspec.structs.replace(_why(row, now, row.queued_at), ended_at=row.ended_at, until=())
+
+
+async def _held(store: Store, row: RunRow, now: int) -> Why:
+    snapshot = await store.load()
+    in_flight = sum(run_of(task.id) == row.seq for task in snapshot.held_tasks)
+    why = f"held: {reason_of(row)}" if row.state == RunState.HELD else row.unreadable
+    note = f"Cancel it, or repair it and then: locktender runs retry {row.id}"
+    if in_flight:
+        goes_on = "1 attempt goes on" if in_flight == 1 else f"{in_flight} attempts go on"
+        note = f"{goes_on} and keep what they hold; it ends, or can be retried, after that. {note}"
+    return _why(row, now, row.queued_at, (Reason("held", why),), note=note)
 
 
 async def explain_task(store: Store, task: int, labels: Declared | None = None) -> Why:
@@ -234,7 +247,7 @@ def _held_note(scheduler: Scheduler, entry: TaskEntry, now: int) -> str:
 def _reasons(
     scheduler: Scheduler, entry: TaskEntry, usual: Typical, now: int, labels: Declared | None
 ) -> list[Reason]:
-    """What blocks it; where no worker may ever have the labels it needs, never is said in place of not now."""
+    """What blocks it; where no worker may ever have the labels it needs, the reason is never, not now."""
     found = explain.explain_task(scheduler, entry, usual, now)
     needs = entry.spec.needs
     never = never_by_label(needs, labels) if needs else None
@@ -250,7 +263,7 @@ def _reasons(
 
 async def _queued(store: Store, row: RunRow) -> Why:
     scheduler, snapshot = await rebuild(store)
-    # Other flows take other times: they say nothing about this one.
+    # Times of other flows are no estimate for this one.
     alike = RunFilter(states=["succeeded", "failed"], flow=row.flow, limit=SAMPLE)
     recent = await store.runs(alike)
     scheduler.graphs.setdefault(row.graph, Graph(row.flow, ()))
@@ -379,7 +392,7 @@ async def _nobody_leads(store: Store) -> str:
 
 
 async def _turn_note(store: Store) -> str:
-    """Nothing blocks it: it starts with the leader's next cycle, if anybody leads."""
+    """Nothing blocks it: it starts with the leader's next cycle, if there is a leader."""
     if await store.leader() is None:
         return "Nothing blocks it, but no process leads: start an engine on this store."
     return "Nothing blocks it: it starts with the leader's next cycle."

@@ -34,10 +34,14 @@ from locktender.base.limits import Limits
 from locktender.base.model import LimitRow, Said, WorkerRow
 from locktender.kernel.demand import Demand
 from locktender.kernel.gate_names import counted
-from locktender.provision.calls import ProvisionerCalls, WrongAnswer, error_text
-from locktender.provision.packing import Ask
-from locktender.provision.policy import ALIVE, Policy, Rules, WorkersSeen
-from locktender.provision.protocol import Provisioned, Provisioner
+from locktender.provision.policy import ALIVE, Ask, Policy, Rules, WorkersSeen
+from locktender.provision.protocol import (
+    Provisioned,
+    Provisioner,
+    ProvisionerCalls,
+    WrongAnswer,
+    error_text,
+)
 from locktender.store.protocol import Provision, Store
 
 log: logging.Logger = logging.getLogger(__name__)

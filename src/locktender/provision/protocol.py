@@ -1,18 +1,17 @@
-"""What a provisioner is: an object that starts workers when the leader asks.
+"""What a provisioner is, and how it is called.
 
-The leader calls it at most once a second (`provision/controller.py`). It may fail or
-hang: no task fails with it, and the leader does not wait. It must not block the event loop.
-
-A worker is known by the *name* it was requested with. The leader makes the name and
-stores it before the request; the worker has it in its row (`WorkerRow.provision`, from
-the setting `provision`: LOCKTENDER_PROVISION). A name is used once: a second request
-for a name means the same worker.
+A provisioner starts workers when the leader asks. It is the operator's code: it
+may raise, hang or return a wrong value. Each call is a task with a time limit, so
+that it can neither block nor cancel the leader. A wrong value raises
+`WrongAnswer`: what the call did is not known.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Literal, Protocol
+import asyncio
+import builtins
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Literal, Protocol, cast, get_args
 
 import msgspec
 
@@ -73,3 +72,115 @@ class Provisioner(Protocol):
     async def close(self) -> None:
         """Nothing more will be requested; workers that end with this process end now."""
         ...
+
+
+STATES: tuple[str, ...] = get_args(ProvisionedState)
+MAX_ERROR_LENGTH = 1_000
+MAX_REPR_LENGTH = 60
+
+
+class WrongAnswer(Exception):
+    """The provisioner returned a value that cannot be used."""
+
+
+class ProvisionerCalls:
+    def __init__(self, provisioner: Provisioner, timeout_seconds: float) -> None:
+        self._provisioner = provisioner
+        self._timeout = timeout_seconds
+
+    def capacity(self, needs: Mapping[str, str]) -> Capacity | None:
+        try:
+            answer = cast("object", self._provisioner.capacity(needs))
+        except SystemExit as error:
+            raise WrongAnswer(f"capacity() raised SystemExit({error.code!r})") from error
+        if answer is not None and not isinstance(answer, Capacity):
+            raise WrongAnswer(f"capacity() must return a Capacity or None, not {_short(answer)}")
+        return answer
+
+    async def request(
+        self, needs: Mapping[str, str], reason: str, names: Sequence[str]
+    ) -> builtins.list[str]:
+        """The names that were granted.
+
+        After TimeoutError or WrongAnswer the workers may still come; after any other error they do not.
+        """
+        asked = builtins.list(names)
+        answer = await self._call(
+            lambda: self._provisioner.request(len(asked), dict(needs), reason, asked.copy())
+        )
+        granted = _items(answer, "request() must return a list of names")
+        for name in granted:
+            if name not in names:
+                raise WrongAnswer(
+                    f"request() returned {_short(name)}, which is not one of the requested names"
+                )
+        return cast("builtins.list[str]", granted)
+
+    async def list(self) -> builtins.list[Provisioned]:
+        answer = await self._call(self._provisioner.list)
+        listed = _items(answer, "list() must return a list of Provisioned")
+        for each in listed:
+            if not isinstance(each, Provisioned):
+                raise WrongAnswer(f"list() must return Provisioned objects, not {_short(each)}")
+            if each.state not in STATES:
+                raise WrongAnswer(
+                    f"list() returned worker {each.name} in state {_short(each.state)};"
+                    f" the states are {', '.join(STATES)}"
+                )
+        return cast("builtins.list[Provisioned]", listed)
+
+    async def release(self, name: str) -> None:
+        await self._call(lambda: self._provisioner.release(name))
+
+    async def close(self) -> None:
+        """Without a time limit: workers drain meanwhile. The caller limits it."""
+        await self._call(self._provisioner.close, limited=False)
+
+    async def _call(self, verb: Callable[[], Awaitable[object]], *, limited: bool = True) -> object:
+        call = asyncio.create_task(_answer(verb), name="locktender-provisioner")
+        call.add_done_callback(_retrieve_error)
+        try:
+            await asyncio.wait({call}, timeout=self._timeout if limited else None)
+        finally:
+            # Also when the caller is cancelled. A call that ignores it is not waited for.
+            late = not call.done()
+            if late:
+                call.cancel()
+        if late:
+            raise TimeoutError
+        if call.cancelled():
+            raise WrongAnswer("the call cancelled itself")
+        return call.result()
+
+
+def error_text(error: BaseException, what: str) -> str:
+    """In one line, for the log and for `why`."""
+    if isinstance(error, TimeoutError):
+        return f"{what}: timed out"
+    text = " ".join(str(error).split())[:MAX_ERROR_LENGTH]
+    return f"{what}: {text or type(error).__name__}"
+
+
+async def _answer(verb: Callable[[], Awaitable[object]]) -> object:
+    try:
+        return await verb()
+    except SystemExit as error:
+        # A task that raises SystemExit ends the loop, and with it the leader.
+        raise WrongAnswer(f"the call raised SystemExit({error.code!r})") from error
+
+
+def _retrieve_error(call: asyncio.Task[object]) -> None:
+    """So that asyncio does not report the error of a call that timed out."""
+    if not call.cancelled():
+        call.exception()
+
+
+def _items(answer: object, rule: str) -> list[object]:
+    if not isinstance(answer, list | tuple):
+        raise WrongAnswer(f"{rule}, not {_short(answer)}")
+    return list(cast("Sequence[object]", answer))
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= MAX_REPR_LENGTH else f"{text[:MAX_REPR_LENGTH]}…"

@@ -205,10 +205,10 @@ def _told(task: asyncio.Task[None]) -> None:
 
 
 @asynccontextmanager
-async def telling(core: Core, listener: socket.socket, *, demand: bool) -> AsyncGenerator[None]:
-    """Tells by HTTP how `core` stands; to the very end of its drain, if it is closed within."""
+async def serving(core: Core, listener: socket.socket, *, demand: bool) -> AsyncGenerator[None]:
+    """Answers by HTTP until the block ends; a drain within the block is answered to its end."""
     if core.engine is None:
-        raise LookupError("there is no engine to tell of")
+        raise LookupError("there is no engine to answer for")
     app = App(core.engine, await core.store.now(), demand=demand)
     web = Web(app.asgi, listener)
     await web.start()

@@ -19,8 +19,8 @@ from locktender.kernel.entries import QueuedRun
 from locktender.kernel.lifecycle import Defaults
 from locktender.kernel.queue_position import QueueGroup, QueuePosition
 from locktender.kernel.scheduler import Scheduler
+from locktender.simulate.model import Behaviour, SimBody
 from locktender.simulate.scenarios import violations
-from locktender.simulate.workers import Behaviour, SimBody
 from locktender.simulate.world import SimWorld
 
 Fate = Callable[[TaskRow, Node], TaskState | None]
@@ -33,7 +33,7 @@ def step(name: str = "a", **options: Any) -> Node:
 
 
 def items(name: str = "m", over: AnyTemplate | None = None, **options: Any) -> Node:
-    """A mapped async step, over the run's first constant unless told otherwise."""
+    """A mapped async step, by default over the run's first constant."""
     given: dict[str, Any] = {"over": over or Const(0), "args": (Item(),)}
     return step(name, **(given | options))
 
@@ -146,7 +146,7 @@ def settle(world: SimWorld, *, steps: int = 200_000) -> SimWorld:
 
 
 def line_before(lead: Scheduler, head: QueuedRun) -> QueuePosition:
-    """Who goes before a queued run, of those the scheduler has at hand, by its own clocks."""
+    """The runs before a queued run, of those the scheduler has, by its own turns."""
     limits, turns = lead.ledger.limits, lead.ledger.run_queue.turns
     groups: list[QueueGroup] = []
     for other in lead.ledger.heads.values():

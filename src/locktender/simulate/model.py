@@ -1,15 +1,18 @@
-"""A model of the store: the same compare-and-set rules on plain dictionaries, and the history they leave."""
+"""What a simulation is made of: workers, their steps, and a store of dictionaries with the same rules."""
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import msgspec
 
 from locktender.base import ids
 from locktender.base.changes import Bucket, Commit, Linger, Order, RunEvents, Silence, TaskRow
+from locktender.base.clock import MILLISECOND
 from locktender.base.events import NOBODY, Change, Event
-from locktender.base.graph import Graph
+from locktender.base.graph import Graph, Node
 from locktender.base.limits import Limits
 from locktender.base.model import LimitRow, RunRow, WorkerRow
 from locktender.base.states import HOLDING, TERMINAL_RUNS, RunState, TaskState
@@ -17,6 +20,61 @@ from locktender.kernel import lanes
 from locktender.store import worker_changes
 from locktender.store.limit_rows import compose
 from locktender.store.protocol import Lost
+
+
+@dataclass(slots=True)
+class SimBody:
+    """One execution of a step, as the step itself would have recorded it."""
+
+    task: int
+    token: int
+    worker: str
+    node: Node
+    pools: dict[str, int]
+    start: int
+    end: int = 0
+    state: str = ""
+    offered: bool = True
+    """Its worker accepted it; else the leader started it in its own process, and writes its end."""
+
+
+@dataclass(slots=True)
+class SimWorker:
+    id: str
+    local: bool
+    permits: dict[str, int]
+    total: int
+    alive: bool = True
+    deaf: bool = False
+    """It lives and beats, but reads no orders."""
+    renewed: int = 0
+    running: dict[int, SimBody] = field(default_factory=dict[int, SimBody])
+
+
+@dataclass(frozen=True, slots=True)
+class Behaviour:
+    """How long bodies take, how often they fail, how slow messages are."""
+
+    duration: Callable[[random.Random, Node], int]
+    failure: float = 0.0
+    latency: int = 1 * MILLISECOND
+    output: Callable[[TaskRow, Node], bytes] = lambda _row, _node: b"1"
+    fate: Callable[[TaskRow, Node], TaskState | None] | None = None
+    """How a body ends where a test wants to say so itself; None: by the rules above."""
+
+
+def peak_use(bodies: Iterable[SimBody], of: Callable[[SimBody], int], now: int) -> int:
+    """The highest sum of `of` over the bodies that ran at one instant."""
+    moments: list[tuple[int, int]] = []
+    for body in bodies:
+        if amount := of(body):
+            moments += [(body.start, amount), (body.end or now, -amount)]
+    level = peak = 0
+    for _, change in sorted(moments):
+        level += change
+        peak = max(peak, level)
+    return peak
+
 
 _dump = msgspec.json.Encoder().encode
 
@@ -48,9 +106,9 @@ class Model:
     def log(
         self, at: int, actor: str, changes: list[RunEvents], term: int = 0, cycle: int = 0
     ) -> None:
-        for run, told in changes:
+        for run, of_run in changes:
             self.seq += 1
-            for change in told:
+            for change in of_run:
                 self.events.append(
                     Event(
                         self.seq,

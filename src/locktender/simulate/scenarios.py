@@ -25,7 +25,7 @@ from locktender.base.graph import (
 )
 from locktender.kernel.lifecycle import Defaults
 from locktender.observe.checker import History, Rejection, Violation, check
-from locktender.simulate.workers import Behaviour
+from locktender.simulate.model import Behaviour
 from locktender.simulate.world import SimWorld
 
 POOLS = ("db", "api", "gpu")
@@ -190,8 +190,8 @@ def _kill_worker(world: SimWorld, draw: random.Random) -> None:
     if alive:
         name = draw.choice(alive).id
         # By a chance of its own: every other choice of a seed stays what it was.
-        told = random.Random(world.seed).random() < 0.5  # noqa: S311
-        (world.drain_worker if told else world.kill_worker)(name)
+        drained = random.Random(world.seed).random() < 0.5  # noqa: S311
+        (world.drain_worker if drained else world.kill_worker)(name)
 
 
 def _change_leader(world: SimWorld, draw: random.Random) -> None:
@@ -200,7 +200,7 @@ def _change_leader(world: SimWorld, draw: random.Random) -> None:
 
 
 def _calm(world: SimWorld) -> None:
-    """What must end can end: pools are open, a worker is there, somebody leads."""
+    """What must end can end: pools are open, a worker is there, a leader too."""
     for pool in POOLS:
         world.set_rule("pool", pool, {"limit": 4})
     if not any(worker.alive and not worker.local for worker in world.workers.values()):

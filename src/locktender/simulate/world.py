@@ -21,8 +21,7 @@ from locktender.base.states import TERMINAL_RUNS, RunState, TaskState
 from locktender.kernel.commit_builder import Cycle
 from locktender.kernel.lifecycle import Defaults
 from locktender.kernel.scheduler import Scheduler
-from locktender.simulate.model import Model
-from locktender.simulate.workers import Behaviour, SimBody, SimWorker, peak_use
+from locktender.simulate.model import Behaviour, Model, SimBody, SimWorker, peak_use
 
 _dump = msgspec.json.Encoder().encode
 LEASE = 10 * SECOND
@@ -198,7 +197,7 @@ class SimWorld:
         self.at(LEASE + SECOND, self.poke)
 
     def drain_worker(self, name: str) -> None:
-        """SIGTERM, and bodies that outlast the grace: it says what it leaves behind, and is gone."""
+        """SIGTERM, and bodies that outlast the grace: the worker writes its drain list and ends."""
         row = self.model.workers.get(name)
         if row is not None:
             leaves = tuple((body.task, token) for token, body in self.workers[name].running.items())
@@ -297,7 +296,7 @@ class SimWorld:
         self._sweep(scheduler)
 
     def kill_leader(self) -> None:
-        """Its term ends. What its worker had to tell and was not written is written by the worker itself."""
+        """Its term ends. Ends that were to go with its next commit are written by the worker itself."""
         self.scheduler = None
         self._due = None
         ends, self._local_ends = self._local_ends, []
@@ -307,7 +306,7 @@ class SimWorld:
                 self.model.finish(worker, task, token, state, self.now, output, error)
 
     def poke(self) -> None:
-        """Somebody wakes the leader: it looks after the latency of one message."""
+        """Wakes the leader: its cycle runs after the latency of one message."""
         self._wake_at(self.now + self.behaviour.latency)
 
     def _wake_at(self, when: int) -> None:
@@ -321,7 +320,7 @@ class SimWorld:
             return
         self._expire(scheduler)
         self.peak_demand = max(self.peak_demand, scheduler.sweep(self.now).total)
-        # As the coordinator does, at the same instant: what the sweep found is told when it is decided.
+        # As the leader does, at the same instant: what the sweep found is written when it is decided.
         self._wake_at(self.now)
         self.at(SECOND, lambda: self._sweep(scheduler))
 

@@ -1,9 +1,10 @@
 """Migrations: numbered, forward, checksummed.
 
-Opening a store applies pending migrations, each in a transaction that also
-records it, so two processes that start together apply each once. A store that a
-newer locktender has migrated is refused, and so is one whose applied migrations
-differ from this code's.
+An engine that opens a store applies pending migrations, each in a transaction that also
+records it, so two processes that start together apply each once. A client only creates
+a store that does not exist: a newer one that migrated while it reads would lock older
+engines out. A store that a newer locktender has migrated is refused, and so is one whose
+applied migrations differ from this code's.
 
 An unfinished copy is marked as a migration that no code knows, so every engine
 refuses it, older ones included.
@@ -54,8 +55,13 @@ def read_migrations(folder: Path) -> list[Migration]:
     return found
 
 
-def pending(known: Sequence[Migration], applied: Mapping[int, str]) -> list[Migration]:
-    """What of `known` is still to be applied, given the checksums of what was; refuses what does not fit."""
+def pending(
+    known: Sequence[Migration], applied: Mapping[int, str], *, migrates: bool = True
+) -> list[Migration]:
+    """What of `known` is still to be applied, given the checksums of what was; refuses what does not fit.
+
+    `migrates`: a store that exists may be changed.
+    """
     newest = max(applied, default=0)
     if newest == COPYING:
         raise StoreError(
@@ -80,4 +86,11 @@ def pending(known: Sequence[Migration], applied: Mapping[int, str]) -> list[Migr
                 got=applied.get(migration.number),
                 hint="Open the store with the locktender that wrote it; migrations never change.",
             )
+    if newest and newest < len(known) and not migrates:
+        raise StoreError(
+            f"the store has schema {newest}, this locktender needs {len(known)}.",
+            field="schema",
+            got=newest,
+            hint="Upgrade its engines, which migrate it, or run: locktender db migrate.",
+        )
     return list(known[newest:])

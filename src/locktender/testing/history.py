@@ -8,11 +8,9 @@ import threading
 from collections.abc import Coroutine, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-import msgspec
-
 from locktender.base.clock import MILLISECOND
 from locktender.base.events import Event, unpack
-from locktender.base.graph import Graph
+from locktender.base.graph import Graph, read_graph
 from locktender.client.client import Client
 from locktender.observe.checker import RULES, History, Peak, Rejection, Violation, peaks
 from locktender.observe.checker.audit import replay
@@ -28,7 +26,6 @@ SLACK_US = 50 * MILLISECOND
 """How long before its commit a live leader may have read the clock."""
 MOST_SHOWN = 20
 _PAGE = 10_000
-_graph = msgspec.json.Decoder(Graph).decode
 T = TypeVar("T")
 
 
@@ -45,7 +42,7 @@ class HistoryViolated(AssertionError):
 
 
 class Read(NamedTuple):
-    """Everything that was written, at one moment at which nobody wrote."""
+    """Everything that was written, at one moment without a write."""
 
     events: list[Event]
     graphs: dict[str, Graph]
@@ -135,7 +132,7 @@ async def _read_store(store: Store) -> Read:
         if not moved:
             break
     digests = {event.data["graph"] for event in events if "graph" in event.data}
-    graphs = {digest: _graph(await store.graph(digest)) for digest in sorted(digests)}
+    graphs = {digest: read_graph(await store.graph(digest)) for digest in sorted(digests)}
     return Read(events, graphs, states, counts, (await marks(store)).checked)
 
 
@@ -157,10 +154,10 @@ def _disagreements(read: Read, world: HistoryState) -> list[Violation]:
         found.append(Violation("rows", last, run, 0, message))
 
     # Slots held by `slots()` are runs of a kind that no list shows.
-    told = {run.id: run.state for run in world.runs.values() if run.kind != "hold"}
-    for run in sorted(told.keys() | read.states.keys()):
-        if told.get(run) != read.states.get(run):
-            differ(f"its row says {read.states.get(run)}, the history {told.get(run)}.", run)
+    in_history = {run.id: run.state for run in world.runs.values() if run.kind != "hold"}
+    for run in sorted(in_history.keys() | read.states.keys()):
+        if in_history.get(run) != read.states.get(run):
+            differ(f"its row says {read.states.get(run)}, the history {in_history.get(run)}.", run)
     held = {pool: slots for pool, slots in read.counts.held.items() if slots}
     if held != world.used:
         differ(f"rows hold {held}, by the history {world.used} are held.")

@@ -4,7 +4,7 @@ It shares no state and no rules with the kernel and the store.
 """
 
 from locktender.observe.checker.audit import RULES, check, peaks, promises
-from locktender.observe.checker.report import Ceiling, History, Peak, Rejection, Violation
+from locktender.observe.checker.history import Ceiling, History, Peak, Rejection, Violation
 
 __all__ = [
     "RULES",

@@ -14,7 +14,7 @@ from typing import ClassVar, NamedTuple
 from locktender.base.events import Event
 from locktender.base.limits import Limits
 from locktender.base.names import UNLIMITED
-from locktender.observe.checker.report import Rejection, Violation
+from locktender.observe.checker.history import Rejection, Violation
 from locktender.observe.checker.rule import Rule, Watch
 from locktender.observe.checker.state import CheckedRun
 from locktender.observe.checker.world import HistoryState

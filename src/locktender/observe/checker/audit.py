@@ -9,13 +9,19 @@ from typing import Final, assert_never
 
 from locktender.base.events import Event
 from locktender.observe.checker.admission import ActiveCeiling, HonestRejections
-from locktender.observe.checker.attempts import Attempts, DeadlineRule, MaxStarts
-from locktender.observe.checker.bypass import Bypass
+from locktender.observe.checker.attempts import (
+    Attempts,
+    DeadlineRule,
+    Fencing,
+    MaxStarts,
+    SingleLeader,
+)
 from locktender.observe.checker.dependencies import Dependencies, Sequential
-from locktender.observe.checker.fencing import Fencing, SingleLeader
-from locktender.observe.checker.holding import AllOrNone, Conservation
+from locktender.observe.checker.history import History, Peak, Violation
 from locktender.observe.checker.limits import (
+    AllOrNone,
     CeilingRule,
+    Conservation,
     Permits,
     PoolCeiling,
     Rates,
@@ -24,11 +30,10 @@ from locktender.observe.checker.limits import (
     Window,
 )
 from locktender.observe.checker.places import PlaceRule
-from locktender.observe.checker.reasons import TrueReason
-from locktender.observe.checker.report import History, Peak, Violation
 from locktender.observe.checker.rule import Rule, Watch
 from locktender.observe.checker.state import HistoryCommit, commit_of
 from locktender.observe.checker.state_changes import Keys, LegalEdge, NoLoss, Terminal
+from locktender.observe.checker.waiting import Bypass, TrueReason
 from locktender.observe.checker.world import HistoryState
 
 
@@ -96,8 +101,9 @@ def _feed(world: HistoryState, watch: Watch, event: Event) -> None:
                 see_limit(event)
         case "worker":
             world.apply_worker(event)
-        case "audit":
+        case "audit" | "request":
             # About the history, not a part of what happened: `History.checked` says what follows from it.
+            # A refused request changed nothing.
             return
         case "leader":
             for see_leader in watch.leader_handlers:

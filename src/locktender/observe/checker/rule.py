@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import ClassVar, Generic, TypeVar
 
 from locktender.base.events import Event
-from locktender.observe.checker.report import Violation
+from locktender.observe.checker.history import Violation
 from locktender.observe.checker.state import CheckedRun, CheckedTask
 from locktender.observe.checker.world import HistoryState
 
@@ -97,7 +97,7 @@ class Watch:
 
 
 class Rule:
-    """One promise. Its docstring is what a person reads who asks what the rule's id means."""
+    """One promise. Its docstring is shown as the meaning of the rule's id."""
 
     id: ClassVar[str]
     across: ClassVar[bool] = False

@@ -11,7 +11,7 @@ import msgspec
 from locktender.base.events import Event
 from locktender.base.limits import Fair, Limits, PoolRule, Rate, TagRule
 from locktender.base.states import EXECUTING_RUNS, HOLDING, NEW, TERMINAL_RUNS, RunState, TaskState
-from locktender.observe.checker.plan import GraphPlan, NodePlan
+from locktender.observe.checker.history import GraphPlan, NodePlan
 
 
 class Released(NamedTuple):
@@ -163,7 +163,7 @@ STANDING: Final[dict[str, int]] = {
 HOLDING_TASKS: Final = frozenset(state.value for state in HOLDING)
 RUN_ENDS: Final = frozenset(state.value for state in TERMINAL_RUNS)
 EXECUTING: Final = frozenset(state.value for state in EXECUTING_RUNS)
-ACTIVE: Final = EXECUTING | {RunState.QUEUED.value}
+ACTIVE: Final = EXECUTING | {RunState.QUEUED.value, RunState.HELD.value}
 
 
 class UseCount:
@@ -212,6 +212,7 @@ class CheckedRun:
         "tasks",
         "undone",
         "waits_for",
+        "was_held",
     )
 
     def __init__(self, number: int) -> None:
@@ -239,6 +240,8 @@ class CheckedRun:
         self.by_executor: dict[str, int] = {}
         self.undone: frozenset[int] = frozenset()
         """Of a retried run: nodes that a clean-up of an earlier try undid."""
+        self.was_held: bool = False
+        """It is held, or ended while it was."""
 
     def forget_tasks(self) -> None:
         """A succeeded run is never retried: that it ended is all that is needed of it."""

@@ -15,14 +15,14 @@ from typing import Final
 
 from locktender.base.events import Event
 from locktender.base.states import NEW, RunState, TaskState
-from locktender.observe.checker.plan import GraphPlan, plan_of
-from locktender.observe.checker.report import History
+from locktender.observe.checker.history import GraphPlan, History, plan_of
 from locktender.observe.checker.state import (
     ACTIVE,
     EXECUTING,
     FAILED,
     HOLDING_TASKS,
     OPEN,
+    RUN_ENDS,
     STANDING,
     CheckedRun,
     CheckedTask,
@@ -35,7 +35,7 @@ from locktender.observe.checker.state import (
 )
 
 DECIDED_AHEAD: Final = 5
-"""Cycles a leader may decide while others are on their way to the store, until it has heard what workers did."""
+"""Cycles a leader may decide while others are on their way to the store, until it has read what workers did."""
 
 
 class HistoryState:
@@ -110,6 +110,7 @@ class HistoryState:
             self._count_active(run, -1)
         if after == RunState.QUEUED:
             self._queue(event, run)
+        run.was_held = after == RunState.HELD or (run.was_held and after in RUN_ENDS)
         run.priority = event.data.get("priority", run.priority)
         if is_active and not was_active:
             self._count_active(run, 1)
@@ -192,7 +193,7 @@ class HistoryState:
         elif before == TaskState.RUNNING and STANDING.get(after) == FAILED:
             task.tries += 1
             task.retryable = event.data.get("retryable", True)
-        _stand(run, task, tally, after)
+        _stand(run, task, tally, after, unneeded=bool(event.data.get("unneeded")))
         task.state = after
 
     def _take(self, event: Event, task: CheckedTask, tally: UseCount) -> None:
@@ -296,10 +297,13 @@ def _request(event: Event, task: CheckedTask) -> None:
         task.tries = task.abandons = 0
 
 
-def _stand(run: CheckedRun, task: CheckedTask, tally: UseCount, after: str) -> None:
+def _stand(
+    run: CheckedRun, task: CheckedTask, tally: UseCount, after: str, *, unneeded: bool
+) -> None:
     pending = (after == _PENDING) - (task.state == _PENDING)
     run.pending += pending
-    tally.pending += pending
+    if not task.unexpanded:  # it is no item: `counts` leaves it out, too
+        tally.pending += pending
     old = STANDING.get(task.state, -1)
     new = STANDING.get(after, -1)
     if old == new:
@@ -309,7 +313,8 @@ def _stand(run: CheckedRun, task: CheckedTask, tally: UseCount, after: str) -> N
     run.open += (new == OPEN) - (old == OPEN)
     run.failed += (new == FAILED) - (old == FAILED)
     if task.unexpanded:
-        tally.unexpanded = new > OPEN
+        # A retried run has no use for it where the map has items now, or has none to have.
+        tally.unexpanded = new > OPEN and not unneeded
         return
     if old >= 0:
         tally.counts[old] -= 1

@@ -87,6 +87,22 @@ async def commit(tx: PostgresSession, commit: Commit) -> Committed:
     raise StoreBusy("the limits changed during every try to write the cycle.", hint="Try again.")
 
 
+class _Undo(Exception):
+    """Ends the transaction of a dry run."""
+
+
+async def dry_run(tx: PostgresSession, wanted: Commit) -> Committed:
+    """What `commit` would answer or raise; nothing of it stays."""
+    answer: Committed | None = None
+    try:
+        async with tx.transaction():
+            answer = await commit(tx, wanted)
+            raise _Undo
+    except _Undo:
+        assert answer is not None  # noqa: S101
+        return answer
+
+
 def _fence(parts: Parts, commit: Commit, version: int, *, keys: bool) -> None:
     parts.add("now", alias="clock")
     ended = [] if keys else sorted(end.run for end in commit.runs_ended)

@@ -43,6 +43,8 @@ SETTINGS = {
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
     "enable_material": "off",
+    # Whatever the server's default: what was answered is on the disk.
+    "synchronous_commit": "on",
 }
 """The server plans a statement once, maybe while the tables are empty, and keeps the plan while they grow.
 So the plan must suit many rows: by index, row by row."""
@@ -142,7 +144,9 @@ class Connection:
                     if attempt == _TRIES:
                         raise faults.translate(error, self._options.shown) from error
                 except faults.WORLD as error:
-                    lost = session.conn.is_closed() or isinstance(error, faults.CONNECTION)
+                    lost = session.conn.is_closed() or (
+                        isinstance(error, faults.CONNECTION) and not faults.refuses_data(error)
+                    )
                     if lost or isinstance(error, TimeoutError):
                         await self._disconnect()
                     if not lost or attempt > 1 or (session.uncertain and not read):

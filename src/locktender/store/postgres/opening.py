@@ -40,7 +40,7 @@ async def check_server(session: PostgresSession, connections: int) -> None:
         raise faults.no_room(where, most - used, connections - 1)
 
 
-async def migrate(session: PostgresSession) -> Migrated:
+async def migrate(session: PostgresSession, *, migrates: bool = True) -> Migrated:
     """Applies pending migrations, each in its own transaction, beside running engines.
 
     A change of a table waits for the transactions that use it, and later ones queue
@@ -48,7 +48,7 @@ async def migrate(session: PostgresSession) -> Migrated:
     """
     _, ours = await session.row("schema_exists", session.options.schema)
     before = await _applied(session) if ours else {}
-    left = pending(MIGRATIONS, before)
+    left = pending(MIGRATIONS, before, migrates=migrates)
     tries = 0
     while left or not ours:
         try:

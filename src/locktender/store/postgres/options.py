@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import zlib
 from dataclasses import dataclass
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
 
 from locktender.base.errors import InvalidInput
 
@@ -13,6 +13,7 @@ DEFAULT_SCHEMA = "locktender"
 SCHEMES = ("postgresql", "postgres")
 
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,39}")
+_PORT = re.compile(r":([^:\]]+)$")
 _LOCK_SPACE = 0x6864_6774
 _YES, _NO = {"1", "true", "on", "yes"}, {"0", "false", "off", "no"}
 _OURS = ("schema", "pooled", "listen")
@@ -69,6 +70,7 @@ def parse(url: str, schema: str | None = None) -> Options:
             field="url",
             got=f"{parts.scheme}://…",
         )
+    _check_authority(parts)
     ours: dict[str, str] = {}
     rest: list[tuple[str, str]] = []
     for key, value in parse_qsl(parts.query, keep_blank_values=True):
@@ -77,7 +79,9 @@ def parse(url: str, schema: str | None = None) -> Options:
         else:
             rest.append((key, value))
     shown = urlunsplit(
-        parts._replace(scheme="postgresql", netloc=_without_password(parts.netloc), query="")
+        parts._replace(
+            scheme="postgresql", netloc=_without_password(parts.netloc), query="", fragment=""
+        )
     )
     listen = ours.get("listen", "")
     return Options(
@@ -87,6 +91,27 @@ def parse(url: str, schema: str | None = None) -> Options:
         pooled=_flag("pooled", ours.get("pooled", "false")),
         listen="off" if listen.lower() in _NO else listen,
     )
+
+
+def _check_authority(parts: SplitResult) -> None:
+    """Refuses a password that ends the host too early, and ports that are none; says neither password."""
+    rest = f"{parts.path}?{parts.query}#{parts.fragment}"
+    if ":" in parts.netloc and "@" not in parts.netloc and "@" in rest:
+        raise InvalidInput(
+            "the user or password in the url has a character that must be encoded.",
+            field="url",
+            got="postgresql://…",
+            hint="Write # as %23, / as %2F, ? as %3F, @ as %40, % as %25.",
+        )
+    for host in parts.netloc.rpartition("@")[2].split(","):
+        port = _PORT.search(host)
+        if port and not (port[1].isdecimal() and 0 < int(port[1]) < 65_536):
+            raise InvalidInput(
+                "the port in the url is not a number from 1 to 65535.",
+                field="url",
+                got=port[1],
+                hint="The default is postgresql://HOST:5432/DATABASE.",
+            )
 
 
 def _without_password(netloc: str) -> str:

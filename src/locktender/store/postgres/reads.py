@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 
-from locktender.base.changes import Bucket, Linger, Order, Reservation, TaskRow
+from locktender.base.changes import Bucket, Order, Reservation, TaskRow
 from locktender.base.errors import NotFound
 from locktender.base.events import EventRow
 from locktender.base.limits import Limits
@@ -52,11 +52,13 @@ async def load(tx: PostgresSession) -> Snapshot:
             workers=await workers(tx),
             buckets=[Bucket(*row) for row in await tx.all("bucket_list")],
             reservations=[Reservation(*row) for row in await tx.all("reservation_list")],
-            lingers=[Linger(*row) for row in await tx.all("linger_list")],
+            lingers=decode.lingers(await tx.all("linger_list")),
             unplaced=[run for (run,) in await tx.all("unplaced_list")],
             lanes=[row[0] for row in await tx.all("lanes_queued")],
             requests=decode.requests(await tx.all("request_list", MAX_REQUESTS)),
             stops=[Order(*row) for row in await tx.all("stop_list")],
+            held=decode.runs(await tx.all("runs_held") + await tx.all("runs_unknown")),
+            held_tasks=[TaskRow._make(row) for row in await tx.all("tasks_held")],
         )
 
 
@@ -202,7 +204,7 @@ async def counts(tx: PostgresSession) -> Counts:
         compose(limit_rows(rules)),
         [(name, admitted, closed) for name, admitted, closed in counters],
         [(tags, count) for tags, count in active],
-        pairs(held),
+        decode.slots_held(held),
         queued,
         executing,
     )

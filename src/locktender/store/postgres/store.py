@@ -69,6 +69,7 @@ from locktender.store.protocol import (
     Gathered,
     Heads,
     Heard,
+    HoldRuns,
     Leadership,
     Lost,
     Provision,
@@ -148,7 +149,7 @@ class PostgresStore(Store):
         twin._commits_by = self
         return twin
 
-    async def open(self) -> None:
+    async def open(self, *, migrates: bool = True) -> None:
         if self._state is not None:
             return
         known = KnownStatements(f"{os.getpid()}-{os.urandom(6).hex()}")
@@ -158,7 +159,7 @@ class PostgresStore(Store):
         self._frozen_at = None
         try:
             await state.work.call(lambda tx: opening.check_server(tx, CONNECTIONS), read=True)
-            await state.work.call(opening.migrate)
+            await state.work.call(partial(opening.migrate, migrates=migrates))
             await state.work.call(numbering.keep_order)
             # From here on no foreign commit is missed.
             await state.listener.start()
@@ -279,10 +280,17 @@ class PostgresStore(Store):
     async def overdue(self, limit: int) -> list[RunRow]:
         return await self._read(lambda tx: reads.overdue(tx, limit))
 
-    async def commit(self, commit: Commit) -> Committed:
-        committed = await self._lead(lambda tx: commits.commit(tx, commit))
+    async def commit(self, commit: Commit, *, dry_run: bool = False) -> Committed:
+        verb = commits.dry_run if dry_run else commits.commit
+        committed = await self._lead(lambda tx: verb(tx, commit))
         self._sync(committed.now)
         return committed
+
+    async def hold_runs(self, hold: HoldRuns) -> None:
+        await self._lead(lambda tx: recovery.hold_runs(tx, hold))
+
+    async def take_requests(self, term: int, requests: list[int]) -> None:
+        await self._lead(lambda tx: recovery.take_requests(tx, term, requests))
 
     async def withdraw(self, withdraw: Withdraw) -> list[tuple[int, int]]:
         return await self._lead(lambda tx: recovery.withdraw(tx, withdraw))

@@ -6,8 +6,11 @@ from typing import Protocol, Self
 
 
 class StoreBase(Protocol):
-    async def open(self) -> None:
-        """Creates or migrates the schema; refuses a newer one, a corrupt, read-only or locked file."""
+    async def open(self, *, migrates: bool = True) -> None:
+        """Creates or migrates the schema; refuses a newer one, a corrupt, read-only or locked file.
+
+        Without `migrates` a schema that exists is not changed: an older one is refused too.
+        """
         ...
 
     async def close(self) -> None: ...

@@ -73,6 +73,10 @@ class Snapshot:
     requests: list[StoredRequest]
     stops: list[Order]
     """Stop orders not yet obeyed."""
+    held: list[RunRow] = field(default_factory=list[RunRow])
+    """Runs that are held, by seq; and runs in a state that there is not, which must become so."""
+    held_tasks: list[TaskRow] = field(default_factory=list[TaskRow])
+    """Tasks of held runs that are in flight, by id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +157,17 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
+class HoldRuns:
+    """Take runs out of everything that a leader decides. Attempts in flight go on and keep their slots."""
+
+    term: int
+    cycle: int
+    actor: str
+    runs: dict[int, str]
+    """Run → why."""
+
+
+@dataclass(frozen=True, slots=True)
 class Recut:
     """Move queued runs to the lane that the limits now in force ask for."""
 
@@ -200,7 +215,18 @@ class Leading(StoreBase, Protocol):
         """Queued runs whose deadline has passed, the longest overdue first."""
         ...
 
-    async def commit(self, commit: Commit) -> Committed: ...
+    async def commit(self, commit: Commit, *, dry_run: bool = False) -> Committed:
+        """`dry_run`: everything is rolled back, and only what the store refuses is known."""
+        ...
+
+    async def hold_runs(self, hold: HoldRuns) -> None:
+        """Those of them that have not ended are held from now on."""
+        ...
+
+    async def take_requests(self, term: int, requests: list[int]) -> None:
+        """Counts that a leader begins to carry them out, before it does."""
+        ...
+
     async def withdraw(self, withdraw: Withdraw) -> list[tuple[int, int]]:
         """The (task, token) pairs that were still only offered."""
         ...

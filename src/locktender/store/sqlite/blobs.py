@@ -9,6 +9,7 @@ put may not be referred to yet, and is not taken for an orphan.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
@@ -18,13 +19,17 @@ from pathlib import Path
 
 from locktender.base.clock import Clock
 from locktender.base.errors import NotFound
+from locktender.store.sqlite.companions import beside, create_folder, open_file
 
+_OF_ALL = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN})
+"""Errors of the process or the machine; any other concerns the one file."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class Blobs:
-    def __init__(self, folder: Path, clock: Clock) -> None:
-        self._folder = folder
+    def __init__(self, database: Path, clock: Clock) -> None:
+        self._database = database
+        self._folder = beside(database, "-blobs")
         self._clock = clock
 
     def put(self, data: bytes) -> str:
@@ -33,10 +38,11 @@ class Blobs:
         with suppress(FileNotFoundError):
             self._date(path)
             return digest
-        path.parent.mkdir(parents=True, exist_ok=True)
+        create_folder(self._folder, self._database)
+        create_folder(path.parent, self._database)
         draft = path.with_name(f"{digest}.{os.urandom(6).hex()}.draft")
         try:
-            with draft.open("wb") as file:
+            with os.fdopen(open_file(draft, self._database), "wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
@@ -62,6 +68,15 @@ class Blobs:
                 got=digest,
                 hint=f"It should be in {self._folder}; was the folder left behind in a copy?",
             ) from None
+        except OSError as error:
+            if error.errno in _OF_ALL:
+                raise
+            raise NotFound(
+                f"blob {digest} cannot be read: {error.strerror or error}.",
+                field="blob",
+                got=digest,
+                hint=f"Look at its file in {self._folder}.",
+            ) from error
 
     def put_before(self, instant: int) -> Iterator[str]:
         """Blobs that were last put before `instant`."""

@@ -22,13 +22,16 @@ import threading
 from pathlib import Path
 from urllib.parse import quote
 
+from locktender.store.sqlite.companions import beside, create_folder, open_file
+
 _LONGEST_NAME = 200
 _TRIES = 50
 
 
 class Liveness:
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, database: Path) -> None:
+        self._database = database
+        self._folder = beside(database, "-live")
         self._held: dict[str, int] = {}
         self._guard = threading.Lock()
 
@@ -37,7 +40,7 @@ class Liveness:
         with self._guard:
             if owner in self._held:
                 return
-            self._folder.mkdir(parents=True, exist_ok=True)
+            create_folder(self._folder, self._database)
             if (fd := self._acquire(self._file(owner))) is not None:
                 self._held[owner] = fd
 
@@ -91,7 +94,7 @@ class Liveness:
 
     def _acquire(self, path: Path) -> int | None:
         for _ in range(_TRIES):
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            fd = open_file(path, self._database)
             # Between open and lock a prober may have removed the file: a lock on it would be seen by nobody.
             if _try(fd) and _is(path, fd):
                 return fd

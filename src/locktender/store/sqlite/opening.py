@@ -22,7 +22,7 @@ _OLDEST_SQLITE = (3, 38, 0)
 
 
 def open_writer(
-    path: Path, clock: Clock, write_lock: WriteLock, busy_timeout_us: int
+    path: Path, clock: Clock, write_lock: WriteLock, busy_timeout_us: int, *, migrates: bool = True
 ) -> SqliteSession:
     """The writer's connection to a file whose schema is up to date."""
     if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
@@ -35,7 +35,7 @@ def open_writer(
     try:
         session = connect(path, clock, busy_timeout_us, write=True)
         try:
-            migrate(session, path)
+            migrate(session, path, migrates=migrates)
         except BaseException:
             session.db.close()
             raise
@@ -44,7 +44,7 @@ def open_writer(
     return session
 
 
-def migrate(session: SqliteSession, path: Path) -> Migrated:
+def migrate(session: SqliteSession, path: Path, *, migrates: bool = True) -> Migrated:
     session.run("begin_write")
     try:
         tables = {row[0] for row in session.all("table_names")}
@@ -52,7 +52,7 @@ def migrate(session: SqliteSession, path: Path) -> Migrated:
             raise faults.foreign(path)
         session.run("migration_table")
         applied: dict[int, str] = dict(session.all("migration_list"))  # pyright: ignore[reportArgumentType]
-        for migration in pending(MIGRATIONS, applied):
+        for migration in pending(MIGRATIONS, applied, migrates=migrates):
             for statement in split(migration.text):
                 session.db.execute(statement)
             session.run("migration_add", migration.number, migration.name, migration.checksum)

@@ -25,9 +25,10 @@ from locktender.store.migrate import COPYING, Migrated
 from locktender.store.protocol import EventFilter
 from locktender.store.sqlite import faults, opening, reads
 from locktender.store.sqlite.blobs import Blobs
+from locktender.store.sqlite.companions import create_database
 from locktender.store.sqlite.liveness import Liveness
 from locktender.store.sqlite.opening import migrate
-from locktender.store.sqlite.session import SQL, SqliteSession, connect
+from locktender.store.sqlite.session import SQL, SqliteSession, connect, resolved
 from locktender.store.sqlite.write_lock import WriteLock
 
 T = TypeVar("T")
@@ -38,7 +39,7 @@ MOST_REMARKS = 100_000
 
 class SqlitePlace:
     def __init__(self, path: str | Path, clock: Clock | None = None) -> None:
-        self.path: Path = Path(path).absolute()
+        self.path: Path = resolved(path)
         self._clock: Clock = SystemClock() if clock is None else clock
 
     @property
@@ -59,7 +60,7 @@ class SqlitePlace:
         return await asyncio.to_thread(self._with, self._status, False)
 
     async def migrate(self) -> Migrated:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        create_database(self.path)
         return await asyncio.to_thread(self._migrate)
 
     def _migrate(self) -> Migrated:
@@ -91,7 +92,7 @@ class SqlitePlace:
         if not tables:
             return Status("sqlite", str(self.path), {}, known, bytes=self._bytes())
         applied: dict[int, str] = dict(tx.all("migration_list"))  # pyright: ignore[reportArgumentType]
-        live = Liveness(self.path.with_name(f"{self.path.name}-live"))
+        live = Liveness(self.path)
         term, owner, expires_at, _, _, now = tx.row("leader")
         leads = bool(term) and expires_at > now and not live.dead(owner)
         tasks, events, graphs, queued, requests = tx.row("status_rows")
@@ -124,7 +125,7 @@ class SqlitePlace:
         )
 
     def _blobs(self) -> Blobs:
-        return Blobs(self.path.with_name(f"{self.path.name}-blobs"), self._clock)
+        return Blobs(self.path, self._clock)
 
     def _bytes(self) -> int:
         files = [
@@ -143,7 +144,7 @@ class SqlitePlace:
 
     @asynccontextmanager
     async def writing(self) -> AsyncGenerator[_FileWriter]:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        create_database(self.path)
         write_lock = WriteLock(self.path, SystemClock(), COPY_LOCK_WAIT_US)
         try:
             await asyncio.to_thread(write_lock.enter)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from locktender.base.changes import Bucket, Linger, Order, Reservation, TaskRow
+from locktender.base.changes import Bucket, Order, Reservation, TaskRow
 from locktender.base.errors import NotFound
 from locktender.base.events import EventRow
 from locktender.base.limits import Limits
@@ -43,11 +43,13 @@ def load(tx: SqliteSession) -> Snapshot:
         workers=workers(tx),
         buckets=[Bucket(*row) for row in tx.all("bucket_list")],
         reservations=[Reservation(*row) for row in tx.all("reservation_list")],
-        lingers=[Linger(*row) for row in tx.all("linger_list")],
+        lingers=decode.lingers(tx.all("linger_list")),
         unplaced=[run for (run,) in tx.all("unplaced_list")],
         lanes=[row[0] for row in tx.all("lanes_queued")],
         requests=decode.requests(tx.all("request_list", MAX_REQUESTS)),
         stops=[Order(*row) for row in tx.all("stop_list")],
+        held=decode.runs(tx.all("runs_held") + tx.all("runs_unknown")),
+        held_tasks=[TaskRow._make(row) for row in tx.all("tasks_held")],
     )
 
 
@@ -175,7 +177,7 @@ def counts(tx: SqliteSession) -> Counts:
         compose(tx.limit_rows()),
         tx.all("counter_list"),  # pyright: ignore[reportArgumentType]
         tx.all("active_tags"),  # pyright: ignore[reportArgumentType]
-        dict(tx.all("slots_held")),  # pyright: ignore[reportArgumentType]
+        decode.slots_held(tx.all("slots_held")),
         queued,
         executing,
     )

@@ -47,6 +47,7 @@ from locktender.store.protocol import (
     Gathered,
     Heads,
     Heard,
+    HoldRuns,
     Leadership,
     Lost,
     Provision,
@@ -78,9 +79,10 @@ from locktender.store.sqlite import (
     worker_verbs,
 )
 from locktender.store.sqlite.blobs import Blobs
+from locktender.store.sqlite.companions import create_database
 from locktender.store.sqlite.liveness import Liveness
 from locktender.store.sqlite.opening import open_writer
-from locktender.store.sqlite.session import SQL, SqliteSession, connect
+from locktender.store.sqlite.session import SQL, SqliteSession, connect, resolved
 from locktender.store.sqlite.threads import Reader, Writer
 from locktender.store.sqlite.wakeup import Wakeup
 from locktender.store.sqlite.write_lock import WriteLock
@@ -94,20 +96,20 @@ POLL_SECONDS = 0.05
 class _Open:
     """What an open store has: threads, locks, a socket."""
 
-    def __init__(self, path: Path, clock: Clock, busy_timeout_us: int) -> None:
+    def __init__(self, path: Path, clock: Clock, busy_timeout_us: int, migrates: bool) -> None:
         # Waiting for each other is real, whatever clock the store's instants come from.
         real = SystemClock()
-        self.wake = Wakeup(_beside(path, "-wake"), real)
+        self.wake = Wakeup(path, real)
         try:
             self.write_lock = WriteLock(path, real, busy_timeout_us)
         except BaseException:
             self.wake.close()
             raise
-        self.live = Liveness(_beside(path, "-live"))
+        self.live = Liveness(path)
         self.writer = Writer(
             "locktender-writer",
             path,
-            partial(open_writer, path, clock, self.write_lock, busy_timeout_us),
+            partial(open_writer, path, clock, self.write_lock, busy_timeout_us, migrates=migrates),
             self.write_lock,
             self.wake.send,
         )
@@ -130,10 +132,6 @@ class _Open:
         self.write_lock.close()
 
 
-def _beside(path: Path, suffix: str) -> Path:
-    return path.with_name(path.name + suffix)
-
-
 def _data_version(session: SqliteSession) -> int:
     return session.db.execute(SQL.text("data_version")).fetchone()[0]
 
@@ -152,11 +150,12 @@ class SqliteStore(Store):
             raise InvalidInput(
                 "the store is a file.", field="path", got=str(path), hint="Name a file."
             )
-        self.path: Path = Path(path).absolute()
+        # Resolved: all names of one file must lead to the same companions.
+        self.path: Path = resolved(path)
         self._clock: Clock = SystemClock() if clock is None else clock
         self._busy_timeout_us = busy_timeout_us
         self._state: _Open | None = None
-        self._blobs = Blobs(_beside(self.path, "-blobs"), self._clock)
+        self._blobs = Blobs(self.path, self._clock)
         self._stale = 0
         self._workers_seen: tuple[str, int] = "", -1
         self._looked_at = 0
@@ -164,7 +163,7 @@ class SqliteStore(Store):
 
     # -- opening
 
-    async def open(self) -> None:
+    async def open(self, *, migrates: bool = True) -> None:
         if self._state is not None:
             return
         try:
@@ -173,8 +172,8 @@ class SqliteStore(Store):
             # Before SQLite sees it: it would leave read-only companions that outlast the fix.
             if self.path.exists() and not os.access(self.path, os.W_OK):
                 raise faults.read_only(self.path)
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            state = _Open(self.path, self._clock, self._busy_timeout_us)
+            create_database(self.path)
+            state = _Open(self.path, self._clock, self._busy_timeout_us, migrates)
         except OSError as error:
             raise faults.translate(error, self.path) from error
         try:
@@ -263,8 +262,15 @@ class SqliteStore(Store):
     async def overdue(self, limit: int) -> list[RunRow]:
         return await self._read(lambda tx: reads.overdue(tx, limit))
 
-    async def commit(self, commit: Commit) -> Committed:
-        return await self._write(lambda tx: leader_verbs.commit(tx, commit))
+    async def commit(self, commit: Commit, *, dry_run: bool = False) -> Committed:
+        verb = leader_verbs.dry_run if dry_run else leader_verbs.commit
+        return await self._write(lambda tx: verb(tx, commit))
+
+    async def hold_runs(self, hold: HoldRuns) -> None:
+        await self._write(lambda tx: leader_verbs.hold_runs(tx, hold))
+
+    async def take_requests(self, term: int, requests: list[int]) -> None:
+        await self._write(lambda tx: leader_verbs.take_requests(tx, term, requests))
 
     async def withdraw(self, withdraw: Withdraw) -> list[tuple[int, int]]:
         return await self._write(lambda tx: recovery.withdraw(tx, withdraw))

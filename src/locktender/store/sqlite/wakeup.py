@@ -16,6 +16,7 @@ import socket
 from pathlib import Path
 
 from locktender.base.clock import MILLISECOND, Clock
+from locktender.store.sqlite.companions import beside, create_folder
 
 LIST_EVERY_US = 100 * MILLISECOND
 _LONGEST_ADDRESS = 100
@@ -23,8 +24,8 @@ _BYTES_AT_ONCE = 4_096
 
 
 class Wakeup:
-    def __init__(self, folder: Path, clock: Clock) -> None:
-        self._folder = folder
+    def __init__(self, database: Path, clock: Clock) -> None:
+        self._folder = folder = beside(database, "-wake")
         self._clock = clock
         self._name = f"{os.getpid()}-{os.urandom(6).hex()}.sock"
         self._others: list[tuple[str, str]] = []
@@ -33,7 +34,7 @@ class Wakeup:
         self._waiting: set[asyncio.Future[None]] = set()
         self.mark: int = 0
         """Rises with every sign of a foreign commit."""
-        folder.mkdir(parents=True, exist_ok=True)
+        create_folder(folder, database)
         self._dir = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._socket: socket.socket | None = socket.socket(
             socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK

@@ -21,6 +21,7 @@ import time
 from pathlib import Path
 
 from locktender.base.clock import Clock
+from locktender.store.sqlite.companions import beside, open_file
 from locktender.store.sqlite.faults import busy
 
 _FIRST_SLEEP_SECONDS = 0.000_1
@@ -76,4 +77,4 @@ def _try(lock: int) -> bool:
 
 
 def _lock_file(path: Path, suffix: str) -> int:
-    return os.open(path.with_name(path.name + suffix), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    return open_file(beside(path, suffix), path)

@@ -81,8 +81,8 @@ class TestPruning:
         [event] = await history(store, HISTORY)
         assert (event.subject, event.after, event.actor) == ("audit", "pruned", "client")
         assert event.seq > last
-        told = {"runs": 1, "tasks": 0, "events": 3, "until": at, "checked": last, "who": "ops"}
-        assert event.data == told
+        found = {"runs": 1, "tasks": 0, "events": 3, "until": at, "checked": last, "who": "ops"}
+        assert event.data == found
         assert await store.run(run.id) is None
 
     async def test_what_is_active_stays(self, world: StoreScene) -> None:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from locktender.base.clock import Clock
 from locktender.base.model import Failure
 from locktender.observe import tracing
-from locktender.worker.executors import bodies, capture, failures
+from locktender.worker.executors import bodies, failures, logs
 from locktender.worker.executors.protocol import Attempt, Done, Outcome, Stopping, StopReason
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class RunningAttempt:
 
 class RunningAttempts:
     def __init__(self, permits: int, clock: Clock, stop: Callable[[int, StopReason], None]) -> None:
-        capture.install()
+        logs.install()
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self.permits = permits
         self._clock = clock
@@ -180,7 +180,7 @@ class RunningAttempts:
         return await self.until(lambda: not self._by_token, wait_us)
 
     async def until(self, condition: Callable[[], bool], wait_us: int) -> bool:
-        """Wait until `condition` holds, looking again after every end and every `wake`."""
+        """Wait until `condition` holds, checked again after every end and every `wake`."""
         end = self.loop.time() + wait_us / 1_000_000
         while not condition():
             self._changed = asyncio.Event()
@@ -257,7 +257,7 @@ def _clean_up(clean_up: Callable[[], None], attempt: Attempt) -> None:
 
 
 def _with_notes(attempt: Attempt, outcome: Outcome) -> Outcome:
-    """The outcome with what the body said beside it. Never raises: an end that is not delivered would leave the
+    """The outcome with the notes of the body. Never raises: an end that is not delivered would leave the
     task running for ever."""
     try:
         if attempt.lines is not None:
@@ -267,7 +267,9 @@ def _with_notes(attempt: Attempt, outcome: Outcome) -> Outcome:
         if attempt.span is not None:
             tracing.end(attempt.span, outcome.state, outcome.failure, outcome.reason)
     except Exception:
-        log.exception("what task %s (token %s) said of itself is lost", attempt.task, attempt.token)
+        log.exception(
+            "failed to keep the notes and log of task %s (token %s)", attempt.task, attempt.token
+        )
     return outcome
 
 

@@ -8,11 +8,10 @@ from typing import Any
 
 from locktender.base.clock import SystemClock
 from locktender.base.errors import InvalidResult
-from locktender.base.secrets import MARK
+from locktender.base.secrets import MARK, reveal
 from locktender.observe import tracing
 from locktender.worker.executors import failures
 from locktender.worker.executors.protocol import CURRENT, Attempt, Outcome
-from locktender.worker.executors.redaction import reveal
 
 _clock = SystemClock()
 

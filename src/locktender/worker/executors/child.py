@@ -34,7 +34,7 @@ from locktender.base.clock import SystemClock
 from locktender.base.model import Failure
 from locktender.base.names import did_you_mean
 from locktender.observe import tracing
-from locktender.worker.executors import capture, child_cleanup, failures, log_lines, workdirs
+from locktender.worker.executors import child_cleanup, failures, logs, workdirs
 from locktender.worker.executors.bodies import perform
 from locktender.worker.executors.child_protocol import (
     READY,
@@ -61,8 +61,10 @@ def main(arguments: list[str]) -> None:
     die_with(parent)
     # A service manager may signal every process of a worker: only the worker decides what that means for
     # a body. A handler, not SIG_IGN: what a body starts must not inherit it.
-    signal.signal(signal.SIGTERM, _leave_it_to_the_worker)
-    os.register_at_fork(before=_hold_back, after_in_parent=_let_go, after_in_child=_end_by_sigterm)
+    signal.signal(signal.SIGTERM, _ignore_sigterm)
+    os.register_at_fork(
+        before=_block_sigterm, after_in_parent=_unblock_sigterm, after_in_child=_end_by_sigterm
+    )
     for fd in (socket_fd, deadline_fd):
         os.set_inheritable(fd, False)  # what a body starts has no business with these
     child_cleanup.adopt_orphans()
@@ -74,24 +76,24 @@ def main(arguments: list[str]) -> None:
         serve(line)
 
 
-def _leave_it_to_the_worker(_number: int, _frame: FrameType | None) -> None:
+def _ignore_sigterm(_number: int, _frame: FrameType | None) -> None:
     return None
 
 
-def _hold_back() -> None:
+def _block_sigterm() -> None:
     """While a body forks: Python forgets what comes before the new process is ready."""
     _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 
 
-def _let_go() -> None:
+def _unblock_sigterm() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, _forking.mask)
 
 
 def _end_by_sigterm() -> None:
     """In what a body forks: the handler is not meant for it. One of the body's own is."""
-    if signal.getsignal(signal.SIGTERM) is _leave_it_to_the_worker:
+    if signal.getsignal(signal.SIGTERM) is _ignore_sigterm:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    _let_go()
+    _unblock_sigterm()
 
 
 def die_with(parent: int) -> None:
@@ -122,7 +124,7 @@ def serve(line: socket.socket) -> None:
     """Work until the worker closes the socket."""
     frames = Frames()
     reporter = ChildReporter(line)
-    capture.install()
+    logs.install()
     hello: Hello | None = None
     while data := line.recv(1 << 18):
         for body in frames.feed(data):
@@ -138,27 +140,27 @@ def prepare(hello: Hello) -> None:
     sys.path[:] = hello.sys_path
     if hello.log_level:
         logging.getLogger().setLevel(hello.log_level)
-        logging.getLogger(capture.STEP_LOGGER).setLevel(hello.step_level)
+        logging.getLogger(logs.STEP_LOGGER).setLevel(hello.step_level)
     for source in hello.sources:
         # An import that fails is reported with the attempt that needs it, where a user sees it.
         with suppress(BaseException):
             load(source)
     # What a source sets up may switch off every logger that is there: ours is not its to silence.
-    logging.getLogger(capture.STEP_LOGGER).disabled = False
+    logging.getLogger(logs.STEP_LOGGER).disabled = False
     if hello.prints:
-        log_lines.print_all(hello.log_level)
+        logs.print_all(hello.log_level)
     if hello.own_level:
-        log_lines.print_own(hello.own_level)
+        logs.print_own(hello.own_level)
 
 
 def run(work: Work, hello: Hello, reporter: ChildReporter) -> Report:
     root = None if work.work_root is None else Path(work.work_root)
     attempt: Attempt | None = None
-    before = child_cleanup.look()
+    before = child_cleanup.snapshot()
     try:
         found = find(work, hello.steps)
         # What a module starts and sets when it is imported is there for every body.
-        before = child_cleanup.look()
+        before = child_cleanup.snapshot()
         if isinstance(found, Failure):
             return Report(work.token, "failed", failure=found)
         attempt = Attempt(
@@ -207,12 +209,12 @@ def find(work: Work, steps: str) -> StepCode | Failure:
         where = work.source.path or work.source.module
         return Failure(
             type="unknown_step",
-            message=f"{where} defines no step {work.step!r}{_why_not(work, known)}",
+            message=f"{where} defines no step {work.step!r}{_not_found_because(work, known)}",
         )
     return step
 
 
-def _why_not(work: Work, known: Mapping[str, StepCode]) -> str:
+def _not_found_because(work: Work, known: Mapping[str, StepCode]) -> str:
     if guarded(work.source):
         return (
             " where another process imports it: what stands under if __name__ == '__main__': is not"

@@ -2,11 +2,11 @@
 
 With a shared pool one killed child fails every task in flight; here it fails
 only the task it ran. Children are started when first needed, stay warm, and
-are handed one body at a time over a socket. To stop a body its child is killed
+get one body at a time over a socket. To stop a body its child is killed
 with everything it started, and the outcome is delivered only when the child is gone:
-so a freed permit always means that nothing of the attempt runs any more. (What
-a body has put into a session of its own *and* given an environment made from
-nothing is beyond our reach where its child dies by another hand, or with its worker.)
+so a freed permit always means that nothing of the attempt runs any more. (A
+process that a body started in a session of its own *and* with an empty environment is
+not found where something else kills the child, or the child dies with its worker.)
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from locktender.base.model import Failure
 from locktender.observe import tracing
 from locktender.worker.executors import failures, workdirs
 from locktender.worker.executors.attempts import BaseExecutor, RunningAttempt
-from locktender.worker.executors.capture import STEP_LOGGER, CapturedLines
 from locktender.worker.executors.child_protocol import (
     READY,
     Hello,
@@ -34,7 +33,7 @@ from locktender.worker.executors.child_protocol import (
 )
 from locktender.worker.executors.children import UNREADABLE, Child
 from locktender.worker.executors.guard import ChildGuard, end_marked
-from locktender.worker.executors.log_lines import prints_all, prints_own
+from locktender.worker.executors.logs import STEP_LOGGER, CapturedLines, prints_all, prints_own
 from locktender.worker.executors.protocol import (
     MAX_RESULT_BYTES,
     Attempt,
@@ -122,7 +121,7 @@ class ProcessExecutor(BaseExecutor):
 
     async def shut_down(self) -> None:
         for child in self._children:
-            child.hang_up()
+            child.close_when_idle()
         last_call = self._loop.call_later(EXIT_HANDLERS_SECONDS, self.kill)
         await self._attempts.until(lambda: not self._children, KILLED_WAIT_US)
         last_call.cancel()
@@ -207,7 +206,7 @@ class ProcessExecutor(BaseExecutor):
         child.outcome = outcome
         if running.timer is not None:
             running.timer.cancel()  # it ended in time
-        child.hang_up()
+        child.close_when_idle()
         self._loop.call_later(EXIT_HANDLERS_SECONDS, child.kill)
 
     def _child_ended(self, child: Child, returncode: int) -> None:

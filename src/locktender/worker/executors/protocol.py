@@ -12,7 +12,7 @@ How to add an executor:
    step's `executor` and asks it only what `Executor` below says.
 3. Name the kind where users choose it: `base/graph.py` (`Executor`), `flows/options.py`
    (`StepExecutor`), and its permits in `base/config.py` (`Settings.permits`).
-4. Add the kind to `KINDS` in `tests/executor_harness.py`: every way to end is tested with it.
+4. Add the kind to `KINDS` in `tests/support/executor_harness.py`: every way to end is tested with it.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, Pro
 
 from locktender.base.errors import NotFound
 from locktender.base.model import Failure, Progress
+from locktender.base.secrets import Redactor
 from locktender.worker.executors import workdirs
-from locktender.worker.executors.redaction import Redactor
 from locktender.worker.executors.sources import CodeSource
 
 if TYPE_CHECKING:
-    from locktender.worker.executors.capture import CapturedLines
+    from locktender.worker.executors.logs import CapturedLines
 
 EndState = Literal["completed", "failed", "timed_out", "cancelled"]
 StopReason = Literal["cancel", "timeout", "lease_lost", "drain", "kill", "error"]

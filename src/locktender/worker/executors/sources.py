@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from locktender.base.errors import InvalidInput
-from locktender.base.importing import importing
+from locktender.flows.registry import importing
 from locktender.worker.executors.guard import MARK
 
 MAIN_ALIAS = "__mp_main__"

@@ -266,6 +266,7 @@ CREATE TABLE locktender.silence (
 CREATE TABLE locktender.request (
     seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     at bigint NOT NULL,
+    taken bigint NOT NULL DEFAULT 0,  -- how many leaders began to carry it out
     body bytea NOT NULL
 );
 

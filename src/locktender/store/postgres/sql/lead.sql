@@ -26,3 +26,25 @@ UPDATE locktender.leader SET expires_at = 0 WHERE owner = $1 AND term = $2
 -- name: leader_cycle
 -- What the last commit was, to recognise its repetition.
 UPDATE locktender.leader SET cycle = $1, seq = $2
+
+-- name: run_stands
+-- Where a run stands that is to be held.
+SELECT state, started_at, verdict FROM locktender.run WHERE seq = $1 FOR UPDATE
+
+-- name: run_hold
+-- Something of a run cannot be read, decided or written.
+UPDATE locktender.run SET state = 'held', error = $1 WHERE seq = $2
+
+-- name: queue_leave
+-- A queued run leaves the queue.
+DELETE FROM locktender.queue q USING locktender.run r
+WHERE r.seq = $1 AND q.lane = r.lane AND q.rank1 = r.rank1 AND q.rank2 = r.rank2 AND q.run = r.seq
+RETURNING q.run
+
+-- name: queue_forget
+-- The same for a run whose row may not say where it stands.
+DELETE FROM locktender.queue WHERE run = $1
+
+-- name: requests_take
+-- A leader begins to carry these requests out.
+UPDATE locktender.request SET taken = taken + 1 WHERE seq = ANY($1::bigint[])

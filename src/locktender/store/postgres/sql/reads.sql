@@ -10,6 +10,49 @@ SELECT
     dispatch_deadline_us, output, error, trace
 FROM locktender.run WHERE state IN ('running', 'cancelling') ORDER BY seq
 
+-- name: runs_held
+-- Runs that are held, by seq.
+SELECT
+    seq, id, flow, graph, params, consts, tags, priority, key, kind, generation, state, verdict,
+    lane, waits_for, queued_at, started_at, ended_at, deadline_at, queue_timeout_us,
+    dispatch_deadline_us, output, error, trace
+FROM locktender.run WHERE state = 'held' ORDER BY seq
+
+-- name: runs_unknown
+-- Runs in no state that there is, by ranges of the index on states: nobody else would find them.
+SELECT
+    seq, id, flow, graph, params, consts, tags, priority, key, kind, generation, state, verdict,
+    lane, waits_for, queued_at, started_at, ended_at, deadline_at, queue_timeout_us,
+    dispatch_deadline_us, output, error, trace
+FROM locktender.run
+WHERE state < 'cancelled'
+    OR (state > 'cancelled' AND state < 'cancelling')
+    OR (state > 'cancelling' AND state < 'failed')
+    OR (state > 'failed' AND state < 'held')
+    OR (state > 'held' AND state < 'queued')
+    OR (state > 'queued' AND state < 'running')
+    OR (state > 'running' AND state < 'succeeded')
+    OR (state > 'succeeded' AND state < 'timed_out')
+    OR state > 'timed_out'
+ORDER BY seq
+
+-- name: tasks_held
+-- Tasks of held runs that are in flight, by id. One in no state that there is counts if it holds slots.
+SELECT
+    t.id, t.node, t.idx, t.state, t.attempt, t.tries, t.abandons, t.offers, t.token, t.worker,
+    t.held, t.input, t.output, t.error, t.requested_at, t.scheduled_at, t.started_at, t.ended_at,
+    t.not_before, t.eligible_at
+FROM locktender.run r JOIN locktender.task t ON t.id >= r.seq << 20 AND t.id < (r.seq + 1) << 20
+WHERE r.state = 'held'
+    AND (
+        t.state IN ('scheduled', 'running')
+        OR (t.held IS NOT NULL AND t.state NOT IN (
+            'pending', 'requested', 'completed', 'failed', 'cancelled', 'timed_out', 'abandoned',
+            'handed_back', 'skipped'
+        ))
+    )
+ORDER BY t.id
+
 -- name: run_by_id
 -- One run.
 SELECT
@@ -51,7 +94,7 @@ SELECT
     lane, waits_for, queued_at, started_at, ended_at, deadline_at, queue_timeout_us,
     dispatch_deadline_us, output, error, trace
 FROM locktender.run
-WHERE seq < $1 AND (kind = 'flow' OR $2::text IS NOT NULL) AND ($2::text IS NULL OR flow = $2)
+WHERE seq < $1 AND (kind <> 'hold' OR $2::text IS NOT NULL) AND ($2::text IS NULL OR flow = $2)
     AND ($3::text = '{}' OR tags::jsonb @> $3::jsonb)
 ORDER BY seq DESC LIMIT $4
 
@@ -64,7 +107,7 @@ SELECT
 FROM unnest($5::text[]) s (state) CROSS JOIN LATERAL (
     SELECT * FROM locktender.run
     WHERE run.state = s.state AND seq < $1
-        AND (kind = 'flow' OR $2::text IS NOT NULL) AND ($2::text IS NULL OR flow = $2)
+        AND (kind <> 'hold' OR $2::text IS NOT NULL) AND ($2::text IS NULL OR flow = $2)
         AND ($3::text = '{}' OR tags::jsonb @> $3::jsonb)
     ORDER BY seq DESC LIMIT $4
 ) r
@@ -150,7 +193,7 @@ SELECT lane FROM l WHERE lane IS NOT NULL
 
 -- name: request_list
 -- What clients ask, oldest first.
-SELECT seq, body FROM locktender.request ORDER BY seq LIMIT $1
+SELECT seq, body, taken FROM locktender.request ORDER BY seq LIMIT $1
 
 -- name: stop_list
 -- Stop orders not yet obeyed.
@@ -236,10 +279,9 @@ SELECT
     (SELECT count(*) FROM locktender.run WHERE state IN ('running', 'cancelling'))
 
 -- name: slots_held
--- Slots in use per pool, from the tasks that hold them.
-SELECT h.key, sum(h.value::bigint)::bigint
+-- What tasks in flight hold, and how many of them hold the same.
+SELECT t.held, count(*)
 FROM locktender.run r JOIN locktender.task t ON t.id >= r.seq << 20 AND t.id < (r.seq + 1) << 20
-CROSS JOIN LATERAL jsonb_each_text(convert_from(t.held, 'UTF8')::jsonb) h
-WHERE r.state IN ('running', 'cancelling')
+WHERE r.state IN ('running', 'cancelling', 'held')
     AND t.state IN ('scheduled', 'running') AND t.held IS NOT NULL
-GROUP BY h.key
+GROUP BY t.held

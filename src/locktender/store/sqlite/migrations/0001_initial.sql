@@ -199,6 +199,7 @@ CREATE TABLE silence (
 CREATE TABLE request (
     seq INTEGER PRIMARY KEY AUTOINCREMENT,
     at INTEGER NOT NULL,
+    taken INTEGER NOT NULL DEFAULT 0,  -- how many leaders began to carry it out
     body BLOB NOT NULL
 );
 

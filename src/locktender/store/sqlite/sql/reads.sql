@@ -10,6 +10,50 @@ SELECT
     dispatch_deadline_us, output, error, trace
 FROM run WHERE state IN ('running', 'cancelling') ORDER BY seq
 
+-- name: runs_held
+-- Runs that are held, by seq.
+SELECT
+    seq, id, flow, graph, params, consts, tags, priority, key, kind, generation, state, verdict,
+    lane, waits_for, queued_at, started_at, ended_at, deadline_at, queue_timeout_us,
+    dispatch_deadline_us, output, error, trace
+FROM run WHERE state = 'held' ORDER BY seq
+
+-- name: runs_unknown
+-- Runs in no state that there is, by ranges of the index on states: nobody else would find them.
+SELECT
+    seq, id, flow, graph, params, consts, tags, priority, key, kind, generation, state, verdict,
+    lane, waits_for, queued_at, started_at, ended_at, deadline_at, queue_timeout_us,
+    dispatch_deadline_us, output, error, trace
+FROM run
+WHERE state < 'cancelled'
+    OR (state > 'cancelled' AND state < 'cancelling')
+    OR (state > 'cancelling' AND state < 'failed')
+    OR (state > 'failed' AND state < 'held')
+    OR (state > 'held' AND state < 'queued')
+    OR (state > 'queued' AND state < 'running')
+    OR (state > 'running' AND state < 'succeeded')
+    OR (state > 'succeeded' AND state < 'timed_out')
+    OR state > 'timed_out'
+ORDER BY seq
+
+-- name: tasks_held
+-- Tasks of held runs that are in flight, by id. One in no state that there is counts if it holds slots.
+SELECT
+    t.id, t.node, t.idx, t.state, t.attempt, t.tries, t.abandons, t.offers, t.token, t.worker,
+    t.held, t.input, t.output, t.error, t.requested_at, t.scheduled_at, t.started_at, t.ended_at,
+    t.not_before, t.eligible_at
+FROM run r CROSS JOIN task t
+WHERE r.state = 'held'
+    AND t.id >= r.seq << 20 AND t.id < (r.seq + 1) << 20
+    AND (
+        t.state IN ('scheduled', 'running')
+        OR (t.held IS NOT NULL AND t.state NOT IN (
+            'pending', 'requested', 'completed', 'failed', 'cancelled', 'timed_out', 'abandoned',
+            'handed_back', 'skipped'
+        ))
+    )
+ORDER BY t.id
+
 -- name: run_by_id
 -- One run.
 SELECT
@@ -50,11 +94,11 @@ SELECT
     lane, waits_for, queued_at, started_at, ended_at, deadline_at, queue_timeout_us,
     dispatch_deadline_us, output, error, trace
 FROM run
-WHERE seq < ?1 AND ?2 IS NULL AND (kind = 'flow' OR ?3 IS NOT NULL)
+WHERE seq < ?1 AND ?2 IS NULL AND (kind <> 'hold' OR ?3 IS NOT NULL)
     AND (?3 IS NULL OR flow = ?3)
     AND NOT EXISTS (
         SELECT 1 FROM json_each(?4) want WHERE NOT EXISTS (
-            SELECT 1 FROM json_each(run.tags) have
+            SELECT 1 FROM json_each(iif(json_valid(run.tags), run.tags, '{}')) have
             WHERE have.key = want.key AND have.value = want.value
         )
     )
@@ -70,11 +114,11 @@ FROM json_each(?2) s CROSS JOIN run
 WHERE run.seq IN (
     SELECT r.seq FROM run r
     WHERE r.state = s.value AND r.seq < ?1
-        AND (r.kind = 'flow' OR ?3 IS NOT NULL)
+        AND (r.kind <> 'hold' OR ?3 IS NOT NULL)
         AND (?3 IS NULL OR r.flow = ?3)
         AND NOT EXISTS (
             SELECT 1 FROM json_each(?4) want WHERE NOT EXISTS (
-                SELECT 1 FROM json_each(r.tags) have
+                SELECT 1 FROM json_each(iif(json_valid(r.tags), r.tags, '{}')) have
                 WHERE have.key = want.key AND have.value = want.value
             )
         )
@@ -160,7 +204,7 @@ SELECT lane FROM l WHERE lane IS NOT NULL
 
 -- name: request_list
 -- What clients ask, oldest first.
-SELECT seq, body FROM request ORDER BY seq LIMIT ?
+SELECT seq, body, taken FROM request ORDER BY seq LIMIT ?
 
 -- name: stop_list
 -- Stop orders not yet obeyed.
@@ -245,10 +289,10 @@ SELECT
     (SELECT count(*) FROM run WHERE state IN ('running', 'cancelling'))
 
 -- name: slots_held
--- Slots in use per pool, from the tasks that hold them.
-SELECT h.key, sum(h.value)
-FROM run r CROSS JOIN task t CROSS JOIN json_each(CAST(t.held AS TEXT)) h
-WHERE r.state IN ('running', 'cancelling')
+-- What tasks in flight hold, and how many of them hold the same.
+SELECT t.held, count(*)
+FROM run r CROSS JOIN task t
+WHERE r.state IN ('running', 'cancelling', 'held')
     AND t.id >= r.seq << 20 AND t.id < (r.seq + 1) << 20
     AND t.state IN ('scheduled', 'running') AND t.held IS NOT NULL
-GROUP BY h.key
+GROUP BY t.held

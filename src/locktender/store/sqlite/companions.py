@@ -1,0 +1,54 @@
+"""Who may use a store's files: the owner of the database, or as many as its permissions let in.
+
+A lock file that everybody may open is a lock that everybody may hold. So a new database
+is private, and files and folders beside it have the permissions of the database file:
+`chmod 660` on the database shares the store with its group.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+_PRIVATE_FILE, _PRIVATE_FOLDER = 0o600, 0o700
+
+
+def create_database(path: Path) -> None:
+    """An empty, private file and its folder, where there are none."""
+    path.parent.mkdir(mode=_PRIVATE_FOLDER, parents=True, exist_ok=True)
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _PRIVATE_FILE))
+
+
+def beside(path: Path, suffix: str) -> Path:
+    return path.with_name(path.name + suffix)
+
+
+def create_folder(folder: Path, database: Path) -> None:
+    if not folder.is_dir():
+        mode = _mode(database)
+        # Who may read or write may enter; set apart because the umask would take from it.
+        with suppress(FileExistsError):
+            folder.mkdir(mode=_PRIVATE_FOLDER)
+            folder.chmod(mode | (mode & 0o444) >> 2)
+
+
+def open_file(path: Path, database: Path) -> int:
+    """A file that is there, or a new one."""
+    while True:
+        with suppress(FileNotFoundError):
+            return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        # Another process may create or remove it between the two calls.
+        with suppress(FileExistsError):
+            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            fd = os.open(path, flags, _PRIVATE_FILE)
+            os.fchmod(fd, _mode(database))
+            return fd
+
+
+def _mode(database: Path) -> int:
+    try:
+        return database.stat().st_mode & 0o666
+    except FileNotFoundError:
+        return _PRIVATE_FILE

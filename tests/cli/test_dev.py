@@ -1,0 +1,60 @@
+"""`locktender dev`: runs from another terminal, changes taken up, mistakes survived, a clean end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.support.cli_harness import interrupt, locktender, output_of, started, until
+
+FLOW = """
+from locktender import flow, step
+from words import WORD
+
+
+@step
+def greet(name: str) -> str:
+    return f"{WORD} {name}"
+
+
+@flow
+def hello(name: str = "you"):
+    return greet(name)
+"""
+
+
+def result_of(folder: Path, run: str) -> object:
+    shown = locktender("runs", "show", run, "--json", cwd=folder)
+    return shown.data["result"]
+
+
+def test_dev_runs_what_is_submitted_and_takes_up_changes(tmp_path: Path) -> None:
+    file, words = tmp_path / "greetings.py", tmp_path / "words.py"
+    file.write_text(FLOW)
+    words.write_text('WORD = "hello"\n')
+
+    def submit() -> str:
+        run = locktender("submit", "greetings.py", "--json", cwd=tmp_path).data["id"]
+        until(lambda: f"{run[:12]}  greetings:hello  succeeded" in output_of(dev), "the run to end")
+        return run
+
+    with started("dev", "greetings.py", "--plain", cwd=tmp_path) as dev:
+        until(lambda: "locktender dev greetings.py (hello)" in output_of(dev), "dev to start")
+        assert result_of(tmp_path, submit()) == "hello you"
+
+        # a sibling changes
+        words.write_text('WORD = "good morning"\n')
+        until(lambda: output_of(dev).count("reloaded") == 1, "the first reload")
+        assert result_of(tmp_path, submit()) == "good morning you"
+
+        # a mistake is shown, and the old code keeps running
+        words.write_text('WORD = "unfinished\n')
+        until(lambda: "the old code keeps running" in output_of(dev), "the mistake to be shown")
+        assert "SyntaxError" in output_of(dev)
+        words.write_text('WORD = "good night"\n')
+        until(lambda: output_of(dev).count("reloaded") == 2, "the second reload")
+        assert result_of(tmp_path, submit()) == "good night you"
+
+        interrupt(dev)
+        assert dev.wait(timeout=110) == 130
+        assert "Traceback" not in output_of(dev)
+    assert locktender("audit", cwd=tmp_path).code == 0

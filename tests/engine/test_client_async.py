@@ -1,0 +1,123 @@
+"""The async client: the same verbs on the caller's loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.conftest import broken_promises
+from tests.steps import client_flows as flows
+
+from locktender import (
+    AdmissionRejected,
+    LocktenderError,
+    RunFailed,
+    RunState,
+    WaitTimeout,
+    connect,
+    connect_async,
+    embedded_async,
+    flow,
+    step,
+)
+from locktender.client.core import ClientClosed
+
+
+@pytest.fixture(autouse=True)
+def _gate() -> Iterator[None]:
+    flows.GATE.clear()
+    yield
+    flows.GATE.set()
+
+
+async def test_every_verb_has_its_async_form(url: Path):
+    async with embedded_async(url, grace="1s") as engine:
+        await engine.pools.set("db", limit=4)
+        await engine.limits.set_tag("tenant", limit=1, per_value=True)
+        run = await engine.submit(flows.summed, [1, 2], tags={"tenant": "acme"}, priority=5)
+        assert str(await run.why())
+        assert await run.result(timeout="60s") == 6
+        assert await run.status() is RunState.SUCCEEDED
+        assert len(await run.tasks()) == 3
+        assert (await run.events())[0].after == "queued"
+        assert (await (await engine.runs.get(run.id)).info()).priority == 5
+        assert [info.id for info in await engine.runs.list(tags={"tenant": "acme"})] == [run.id]
+        assert (await engine.pools.get("db")).limit == 4
+        assert len(await engine.workers.list()) == 1
+        assert await engine.queue.list() == []
+        assert (await engine.limits.history(1))[0].name == "tenant=*"
+        with pytest.raises(RunFailed, match="boom"):
+            await (await engine.submit(flows.failing, "boom")).result(60)
+    assert engine.closed
+    with pytest.raises(ClientClosed):
+        await engine.runs.list()
+    assert await asyncio.to_thread(broken_promises, url) == []
+
+
+async def test_hundreds_wait_at_once(url: Path):
+    async with embedded_async(url, max_concurrent_runs=-1) as engine, connect_async(url) as other:
+        runs = await engine.submit_many(flows.doubled, range(300))
+        here = asyncio.gather(*(run.result(60) for run in runs))
+        known = [await other.runs.get(run.id) for run in runs]
+        there = asyncio.gather(*(run.result(60) for run in known))
+        assert await here == [2 * n for n in range(300)]
+        assert await there == [2 * n for n in range(300)]
+
+
+async def test_some_are_taken_and_the_rest_say_why_not(url: Path):
+    async with embedded_async(url, max_active=1) as engine:
+        taken, refused = await engine.submit_many(flows.waits, [1, 2], partial=True)
+        assert isinstance(refused, AdmissionRejected)
+        assert not isinstance(taken, LocktenderError)
+        flows.GATE.set()
+        assert await taken.result(60) == 1
+
+
+async def test_a_client_may_be_awaited_and_closed_by_hand(url: Path):
+    engine = await embedded_async(url)
+    try:
+        run = await engine.submit(flows.waits, 1)
+        with pytest.raises(WaitTimeout):
+            await run.result(0)
+        flows.GATE.set()
+        assert await run.result(60) == 1
+    finally:
+        await engine.close(grace=0)
+        await engine.close()
+
+
+async def test_the_loop_may_end_while_the_client_closes(url: Path):
+    """Ctrl-C under asyncio.run cancels the main task: closing does not wait for the whole grace then."""
+    engine = await embedded_async(url, grace="10m")
+    run = await engine.submit(flows.waits, 1)
+    async with asyncio.timeout(60):
+        while await run.status() != RunState.RUNNING:  # noqa: ASYNC110 — the engine says when
+            await asyncio.sleep(0.005)
+    closing = asyncio.create_task(engine.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    done, _ = await asyncio.wait([closing], timeout=110)
+    assert done == {closing}  # long before the grace is over
+    assert closing.cancelled()
+
+
+@step
+async def asks_sync(url: str) -> str:
+    try:
+        with connect(url) as engine:
+            engine.runs.list()
+    except LocktenderError as error:
+        return str(error)
+    return "worked"
+
+
+@flow
+def asking(url: str) -> str:
+    return asks_sync(url)
+
+
+async def test_a_body_may_use_a_client_of_its_own(url: Path):
+    async with embedded_async(url) as engine:
+        assert await (await engine.submit(asking, str(url))).result(60) == "worked"

@@ -1,0 +1,118 @@
+"""Verbs whose answer is lost are repeated with the same ids, and carried out once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from locktender import RunFailed, StoreError, embedded_async, flow, step
+from locktender.base.errors import SchemaTooNew
+from locktender.client.core import ClientClosed, Core
+from locktender.client.run import retry_runs
+from locktender.store import retry
+from locktender.store.open import settings_for
+from locktender.store.retry import repeated
+
+
+@step(retries=0)
+def fails() -> int:
+    raise ValueError("as always")
+
+
+@flow
+def failing() -> int:
+    return fails()
+
+
+def losing(
+    verb: Callable[..., Awaitable[Any]], then: Callable[[], Awaitable[object]]
+) -> Callable[..., Awaitable[Any]]:
+    """`verb`, whose first answer is lost; `then` happens before its caller knows."""
+    lost = False
+
+    async def call(*given: Any) -> Any:
+        nonlocal lost
+        answer = await verb(*given)
+        if not lost:
+            lost = True
+            await then()
+            raise StoreError("the connection was lost.")
+        return answer
+
+    return call
+
+
+async def test_a_retry_whose_answer_was_lost_is_not_repeated(
+    url: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async with embedded_async(url) as engine:
+        run = await engine.submit(failing)
+        with pytest.raises(RunFailed):
+            await run.result(timeout="60s")
+        core = engine._core  # pyright: ignore[reportPrivateUsage]
+
+        async def ended_again() -> None:
+            await core.waiting.until_ended(run.id, 10_000_000)
+
+        monkeypatch.setattr(core.store, "retry", losing(core.store.retry, ended_again))
+        await retry_runs(core, [run.id])
+        await core.waiting.until_ended(run.id, 10_000_000)
+        assert (await core.row(run.id)).generation == 1
+
+
+async def core_of(url: Path) -> Core:
+    return await Core.open(settings_for(url, {}), engine=False)
+
+
+async def test_who_hears_nothing_for_long_is_told(
+    url: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(retry, "AWAY_SECONDS", 0.2)
+    core = await core_of(url)
+    tries = 0
+
+    async def away() -> None:
+        nonlocal tries
+        tries += 1
+        raise StoreError("nobody answers.")
+
+    with caplog.at_level(logging.WARNING), pytest.raises(StoreError, match="nobody answers"):
+        await repeated(away, "a submission", core.clock, core.guard.check)
+    await core.close()
+    assert tries > 1
+    assert "a submission failed, retrying: nobody answers." in caplog.messages
+
+
+async def test_what_can_never_be_done_is_not_repeated(url: Path):
+    core = await core_of(url)
+    tries = 0
+
+    async def newer() -> None:
+        nonlocal tries
+        tries += 1
+        raise SchemaTooNew("of a newer locktender.")
+
+    with pytest.raises(SchemaTooNew):
+        await repeated(newer, "a submission", core.clock, core.guard.check)
+    await core.close()
+    assert tries == 1
+
+
+async def test_a_client_that_is_closed_meanwhile_says_so(url: Path):
+    core = await core_of(url)
+    tried = asyncio.Event()
+
+    async def away() -> None:
+        tried.set()
+        raise StoreError("nobody answers.")
+
+    repeating_ = asyncio.create_task(repeated(away, "a submission", core.clock, core.guard.check))
+    await tried.wait()
+    await core.close()
+    with pytest.raises(ClientClosed):
+        await repeating_

@@ -1,0 +1,129 @@
+"""F4: a body that was told to stop and does not is shown by every command, and `why` names it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from locktender import flow, step
+from locktender.cli import runs, why, workers
+from locktender.cli.context import Context
+from locktender.client.views import StubbornInfo
+from locktender.testing import Engines, eventually
+
+pytest_plugins = ["locktender.testing.plugin"]
+
+
+def is_open(latch: str) -> bool:
+    return Path(latch).exists()
+
+
+@step(timeout="100ms", pools={"db": 1})
+def in_thread(latch: str) -> None:
+    while not is_open(latch):
+        time.sleep(0.005)
+
+
+@step(timeout="100ms", pools={"db": 1})
+async def swallows(latch: str) -> None:
+    while not is_open(latch):
+        try:
+            await asyncio.sleep(0.005)
+        except asyncio.CancelledError:
+            continue
+
+
+@flow
+def stuck_thread(latch: str) -> Any:
+    return in_thread(latch)
+
+
+@flow
+def stuck_async(latch: str) -> Any:
+    return swallows(latch)
+
+
+@pytest.fixture
+def latch(tmp_path: Path) -> Iterator[Path]:
+    """Bodies run until it is there; at the latest when the test is over."""
+    path = tmp_path / "latch"
+    yield path
+    path.touch()
+
+
+@pytest.fixture
+def engine_settings() -> dict[str, Any]:
+    # A beat of its own tells of it: the next one by the clock would come much later.
+    return {"heartbeat": "60s", "worker_lease": "200s", "thread_permits": 1, "async_permits": 1}
+
+
+def told(run: Any) -> StubbornInfo:
+    found = eventually(
+        lambda: next((each.stubborn for each in run.tasks()), None),
+        "60s",
+        "word of the body that does not stop",
+    )
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("called", [stuck_thread, stuck_async])
+def test_f4_a_body_that_does_not_stop_is_seen_everywhere(
+    make_engine: Engines,
+    latch: Path,
+    called: Any,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setenv("COLUMNS", "120")
+    engine = make_engine()
+    engine.pools.set("db", limit=1)
+    with caplog.at_level(logging.WARNING):
+        run = engine.submit(called, str(latch))
+        behind = engine.submit(called, str(latch))
+        stubborn = told(run)
+
+    # the task, with its reason and since when
+    [task] = run.tasks()
+    assert (task.state, stubborn.reason, stubborn.task) == ("running", "timeout", task.id)
+    assert task.started_at is not None
+    waited = stubborn.since - task.started_at
+    assert abs(waited) < timedelta(minutes=2)  # by one clock, whatever each process counts from
+    # the log: once, by the step's name
+    lines = [
+        record.getMessage() for record in caplog.records if "told to stop" in record.getMessage()
+    ]
+    assert len(lines) == 1
+    assert stubborn.step in lines[0]
+    # why: of itself, and of whoever waits behind it
+    name = task.name
+    assert f"1 × {name} running; told to stop" in str(run.why())
+    assert "told to stop" in engine.why(task.id).note
+    waiting = str(behind.why())
+    assert "1 told to stop and still running" in waiting
+    assert f"held by task {task.id} ({name}), told to stop" in waiting
+    # the worker
+    [worker] = engine.workers.list()
+    assert [each.task for each in worker.stubborn] == [task.id]
+    shell = Context(url=str(make_engine.path))
+    for show, words in (
+        (lambda: runs.show(shell, run.id, tasks=True), ["told to stop", "ago: timeout"]),
+        (lambda: workers.show(shell, worker.id), [f"task {task.id}", "told to stop"]),
+        (lambda: why.why(shell, run.id), ["running; told to stop"]),
+    ):
+        show()
+        out = capsys.readouterr().out
+        assert all(word in out for word in words), out
+
+    latch.touch()
+    assert run.wait("60s") == "failed"
+    assert run.tasks()[0].stubborn is None
+    behind.wait("60s")

@@ -1,0 +1,180 @@
+"""The graph of a run from rows: a new leader requests exactly what is missing, under the same numbers."""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+
+from locktender.base.graph import Const, Graph, Output, Truthy
+from locktender.base.model import Failure
+from locktender.base.states import TaskState
+from locktender.kernel.dag import RunGraph
+from locktender.kernel.node_state import PLAIN, Advance, Existing
+from locktender.simulate.build import graph, items, step
+from locktender.simulate.scenarios import random_graph
+
+BOOM = Failure("Boom", "as planned")
+Place = tuple[int, int]
+
+
+class Rows:
+    """What the store would have after every commit."""
+
+    def __init__(self, flow: Graph, consts: list[bytes]) -> None:
+        self.flow = flow
+        self.consts = consts
+        self.rows: dict[Place, Existing] = {}
+        self.progress = self.fresh()
+        self.write(self.progress.begin())
+
+    def fresh(self) -> RunGraph:
+        return RunGraph(self.flow, {}, self.consts, {"tenant": "acme"})
+
+    def write(self, advance: Advance) -> None:
+        for asked in advance.requests:
+            self._put(asked.node, asked.idx, asked.ordinal, "requested", final=False)
+        for skip in advance.skips:
+            kind = "tainted" if skip.tainted else "condition"
+            error = msgspec.json.encode(Failure(kind, skip.reason))
+            self._put(skip.node, skip.idx, skip.ordinal, "skipped", error, final=True)
+        for node in advance.closing:
+            for place, row in list(self.rows.items()):
+                if place[0] == node and row.state == "requested":
+                    self.end(place, "skipped")
+
+    def _put(
+        self,
+        node: int,
+        idx: int,
+        ordinal: int,
+        state: str,
+        error: bytes | None = None,
+        *,
+        final: bool,
+    ) -> None:
+        assert (node, idx) not in self.rows, "a task was asked for twice"
+        assert ordinal not in {row.ordinal for row in self.rows.values()}, (
+            "an ordinal is used twice"
+        )
+        self.rows[node, idx] = Existing(node, idx, ordinal, state, None, error, final)
+
+    def end(self, place: Place, state: str) -> None:
+        old = self.rows[place]
+        output = b"1" if state == TaskState.COMPLETED else None
+        error = msgspec.json.encode(BOOM) if state == TaskState.FAILED else None
+        self.rows[place] = Existing(*place, old.ordinal, state, output, error, final=True)
+        if state == TaskState.COMPLETED:
+            self.write(self.progress.completed(*place, output))
+        elif state == TaskState.FAILED:
+            self.write(self.progress.failed(*place, BOOM))
+        else:
+            self.write(self.progress.dropped(*place))
+
+    def open(self) -> list[Place]:
+        return sorted(place for place, row in self.rows.items() if not row.final)
+
+    def rebuild(self) -> Advance:
+        self.progress = self.fresh()
+        return self.progress.begin(list(self.rows.values()))
+
+
+def test_a_rebuild_over_complete_rows_asks_for_nothing():
+    rows = Rows(graph(items("a"), items("b", Output(0)), step("c", after=(1,))), [b"[1,2,3]"])
+    rows.end((0, 1), "completed")
+    again = rows.rebuild()
+    assert (again.requests, again.skips, again.shared) == ([], [], [])
+
+
+def test_a_half_done_cycle_requests_what_is_missing():
+    """The task ended and the leader died before it wrote what follows."""
+    rows = Rows(graph(items("a"), items("b", Output(0))), [b"[1,2,3]"])
+    done = rows.rows[0, 1]
+    rows.rows[0, 1] = Existing(0, 1, done.ordinal, "completed", b"7", None, final=True)
+    again = rows.rebuild()
+    assert [(asked.node, asked.idx, asked.input) for asked in again.requests] == [(1, 1, b"7")]
+
+
+def test_ordinals_stay_with_their_items():
+    rows = Rows(graph(items("a"), items("b", Output(0)), step("late", after=(0,))), [b"[1,2,3,4]"])
+    rows.end((0, 3), "completed")
+    known = rows.rows[1, 3].ordinal
+    rows.write(rows.rebuild())
+    rows.end((0, 0), "completed")
+    assert rows.rows[1, 0].ordinal == known - 3
+    rows.end((0, 1), "completed")
+    rows.end((0, 2), "completed")
+    block = sorted(rows.rows[1, idx].ordinal for idx in range(4))
+    assert block == list(range(block[0], block[0] + 4))
+    assert rows.rows[2, PLAIN].ordinal not in block
+
+
+def test_a_condition_that_was_false_stays_false():
+    rows = Rows(graph(step("a", when=Truthy(Const(0))), step("b", args=(Output(0),))), [b"0"])
+    rows.consts = [b"1"]
+    again = rows.rebuild()
+    assert (again.requests, again.skips) == ([], [])
+    assert rows.progress.finished
+    assert rows.progress.verdict()[0]
+
+
+def test_a_closed_map_stays_closed():
+    rows = Rows(graph(items("a"), items("b", Output(0))), [b"[1,2]"])
+    rows.end((0, 0), "failed")
+    assert rows.rows[0, 1].state == "skipped"
+    rows.write(rows.rebuild())
+    assert rows.progress.finished
+    assert rows.progress.verdict()[2] is not None
+
+
+def test_a_run_that_was_being_ended_goes_on_ending():
+    rows = Rows(graph(step("a"), step("b", after=(0,)), step("c", run_if="always", after=(1,))), [])
+    done = rows.rows[0, PLAIN]
+    rows.rows[0, PLAIN] = Existing(0, PLAIN, done.ordinal, "cancelled", None, None, final=True)
+    progress = rows.fresh()
+    again = progress.begin(list(rows.rows.values()), stopping=True)
+    assert [skip.node for skip in again.skips] == [1]
+    assert [asked.node for asked in again.requests] == [2]
+
+
+def test_a_retried_run_requests_failed_tasks_again():
+    rows = Rows(graph(step("a"), step("b", args=(Output(0),)), step("c", after=(1,))), [])
+    rows.end((0, PLAIN), "completed")
+    rows.end((1, PLAIN), "failed")
+    old = list(rows.rows.values())
+    again = [
+        Existing(
+            row.node, row.idx, row.ordinal, row.state, row.output, None, final=done, again=not done
+        )
+        for row in old
+        for done in [row.state == "completed"]
+    ]
+    progress = rows.fresh()
+    asked = progress.begin(again).requests
+    assert [(each.node, each.ordinal) for each in asked] == [(1, rows.rows[1, PLAIN].ordinal)]
+    [last] = progress.completed(1, PLAIN, b"1").requests
+    assert (last.node, last.ordinal) == (2, rows.rows[2, PLAIN].ordinal)
+
+
+def test_a_run_rebuilt_at_every_step_ends_the_same():
+    for seed in range(120):
+        draw = random.Random(seed)
+        flow = random_graph(draw, "flow")
+        consts = [b"[1,2,3,4,5,6,7]", b"1", b"2"]
+        lived, rebuilt = Rows(flow, consts), Rows(flow, consts)
+        for _ in range(500):
+            open_tasks = lived.open()
+            assert rebuilt.open() == open_tasks, f"seed {seed}"
+            if not open_tasks:
+                break
+            place = draw.choice(open_tasks)
+            state = draw.choice(["completed", "completed", "completed", "failed"])
+            lived.end(place, state)
+            rebuilt.end(place, state)
+            rebuilt.write(rebuilt.rebuild())
+        assert lived.progress.finished
+        assert rebuilt.progress.finished
+        assert {at: row.state for at, row in lived.rows.items()} == {
+            at: row.state for at, row in rebuilt.rows.items()
+        }
+        assert lived.progress.verdict()[:2] == rebuilt.progress.verdict()[:2]

@@ -1,0 +1,166 @@
+"""The order of events, and take-over: no event is lost, and none stands before its cause."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from locktender.base.clock import MILLISECOND, SECOND
+from locktender.base.errors import LocktenderError, NotLeader
+from locktender.store.postgres import PostgresStore
+from locktender.store.postgres.recovery import fence
+from locktender.store.postgres.session import PostgresSession
+from locktender.store.protocol import Accept, Elect, EventFilter, Expire, Gather
+from locktender.testing.conformance.recovering import legal
+from locktender.testing.conformance.world import SceneLeader, history, join, offered, submitted
+from locktender.testing.postgres_server import connected
+
+pytest_plugins = ["locktender.testing.postgres"]
+
+
+@pytest.fixture
+async def store(postgres_url: str) -> AsyncIterator[PostgresStore]:
+    store = PostgresStore(postgres_url)
+    await store.open()
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+async def other(postgres_url: str) -> AsyncIterator[PostgresStore]:
+    store = PostgresStore(postgres_url)
+    await store.open()
+    yield store
+    await store.close()
+
+
+async def test_a_reader_never_passes_a_transaction_in_flight(
+    postgres_url: str, store: PostgresStore
+) -> None:
+    """Numbers of a sequence would: the reader would see the second and lose the first."""
+    after = (await store.load()).seq
+    async with connected(postgres_url) as slow:
+        # Given one that has written its event and is not committed yet, and one that is.
+        await slow.execute("BEGIN")
+        await slow.execute(
+            "INSERT INTO locktender.event (seq, at, term, cycle, actor, run, body)"
+            " SELECT locktender.event_base(), 1, 0, 0, 'client', 7, '[]'"
+        )
+        run = await submitted(store)
+        # Then nothing is told, and the cursor stands.
+        gathered = await store.gather(Gather(after, "me"))
+        assert (gathered.events, gathered.seq) == ([], after)
+        assert await store.events(EventFilter()) == []
+        # When it commits, both are, in order.
+        await slow.execute("COMMIT")
+    gathered = await store.gather(Gather(after, "me"))
+    assert [event.run for event in gathered.events] == [7, run.seq]
+    assert [event.run for event in await store.events(EventFilter())] == [7, run.seq]
+    assert (await store.gather(Gather(gathered.seq, "me"))).events == []
+
+
+async def test_who_gathers_beside_a_silent_commit_looks_again(
+    postgres_url: str, store: PostgresStore
+) -> None:
+    """A beat in flight wakes nobody when it is through; the leader must not wait for its poll."""
+    async with connected(postgres_url) as silent:
+        await silent.execute("BEGIN")
+        await silent.execute("SELECT pg_current_xact_id()")
+        await submitted(store)
+        mark = await store.wait(0)
+        assert (await store.gather(Gather(0, "me"))).events == []
+        await silent.execute("COMMIT")
+    assert await asyncio.wait_for(store.wait(3_600 * SECOND, mark), 60) > mark
+    assert len((await store.gather(Gather(0, "me"))).events) == 1
+
+
+async def test_many_writers_lose_no_event(store: PostgresStore, other: PostgresStore) -> None:
+    """A reader that follows two hot writers sees every event once, in an order that only grows."""
+    seen: list[int] = []
+    seqs: list[int] = []
+    after, done = 0, False
+
+    async def follow() -> None:
+        nonlocal after
+        while True:
+            last = done
+            gathered = await store.gather(Gather(after, "me", limit=7))
+            seen.extend(event.run for event in gathered.events)
+            seqs.extend(event.seq for event in gathered.events)
+            after = gathered.seq
+            if last and not gathered.events:
+                return
+
+    following = asyncio.ensure_future(follow())
+    submits = [submitted(each) for _ in range(60) for each in (store, other)]
+    runs = [result.seq for result in await asyncio.gather(*submits)]
+    done = True
+    await asyncio.wait_for(following, 60)
+    assert sorted(seen) == sorted(runs)
+    assert seqs == sorted(set(seqs))
+
+
+async def test_a_leader_that_hangs_in_a_transaction_is_taken_over(
+    store: PostgresStore, other: PostgresStore
+) -> None:
+    """It holds the row; its connection is ended, and when it wakes up it can write nothing."""
+    led = await store.elect(Elect("a", 100 * MILLISECOND))
+    inside, woken = asyncio.Event(), asyncio.Event()
+
+    async def hang(tx: PostgresSession) -> None:
+        async with tx.transaction():
+            await fence(tx, led.term)
+            inside.set()
+            await woken.wait()
+            await tx.run("leader_resign", "b", led.term + 1)
+
+    frozen = asyncio.ensure_future(store._lead(hang))
+    await inside.wait()
+    async with asyncio.timeout(60):  # it would hang for ever
+        while not (taken := await other.elect(Elect("b", 60 * SECOND))).term:
+            await other.wait(10 * MILLISECOND)
+    assert taken.term == led.term + 1
+    woken.set()
+    with pytest.raises(NotLeader):
+        await frozen
+    assert await other.leader() == "b"
+    with pytest.raises(NotLeader):
+        await SceneLeader(store, "a", led.term).start(1)
+
+
+async def test_take_over_waits_for_the_commit_in_flight(
+    store: PostgresStore, other: PostgresStore
+) -> None:
+    """What the old leader has on its way is written before the new term begins, or not at all."""
+    for n in range(4):
+        leader = await SceneLeader.stand(store, f"a{n}", 1)
+        run = await submitted(store)
+        results = await asyncio.gather(
+            leader.start(run.seq), other.elect(Elect(f"b{n}", 1)), return_exceptions=True
+        )
+        broken = [result for result in results if isinstance(result, BaseException)]
+        assert all(isinstance(error, LocktenderError) for error in broken)
+    terms = [event.term for event in await history(store) if event.actor.startswith("leader:")]
+    assert terms == sorted(terms)
+
+
+async def test_an_acceptance_beside_a_loss_stands_before_it(
+    store: PostgresStore, other: PostgresStore
+) -> None:
+    for n in range(5):
+        leader, run, pairs = await offered(store, f"w{n}", 10, lease_us=30 * MILLISECOND)
+        accepts = [other.accept(Accept(f"w{n}", [pair])) for pair in pairs]
+
+        async def expire(leader: SceneLeader = leader) -> None:
+            end = time.monotonic() + 60
+            while not await store.expire(Expire(leader.term, 1, leader.actor)):
+                assert time.monotonic() < end
+                await asyncio.sleep(0.002)
+
+        await asyncio.gather(expire(), *accepts)
+        await legal(store, run)
+        assert {row.state for row in await store.tasks(run)} <= {"abandoned", "requested"}
+        await join(store, "idle")

@@ -1,0 +1,374 @@
+"""Failures around a server: connections that end, answers that are lost, poolers, refusals."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from locktender.base.changes import End, TaskRow
+from locktender.base.clock import MILLISECOND, SECOND
+from locktender.base.errors import SchemaTooNew, StoreBusy, StoreError
+from locktender.base.ids import task_id
+from locktender.store.postgres import PostgresStore, faults, opening
+from locktender.store.postgres import store as stores
+from locktender.store.postgres.session import PostgresSession
+from locktender.store.protocol import Accept, Finish, Gather, RunFilter, Submit
+from locktender.testing.conformance.committing import saved
+from locktender.testing.conformance.world import (
+    DIGEST,
+    GRAPH,
+    SceneLeader,
+    changes_of,
+    history,
+    join,
+    new_run,
+    offered,
+    submit,
+    submitted,
+)
+from locktender.testing.postgres_proxy import Proxy
+from locktender.testing.postgres_server import connected, database, execute, with_options
+
+pytest_plugins = ["locktender.testing.postgres"]
+END_ALL = (
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+    " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+)
+
+
+@asynccontextmanager
+async def opened(url: str) -> AsyncIterator[PostgresStore]:
+    store = PostgresStore(url)
+    await store.open()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+@pytest.fixture
+async def store(postgres_url: str) -> AsyncIterator[PostgresStore]:
+    async with opened(postgres_url) as store:
+        yield store
+
+
+# -- connections that die
+
+
+async def test_connections_that_were_ended_are_replaced(
+    postgres_url: str, store: PostgresStore
+) -> None:
+    leader, run, pairs = await offered(store, tasks=3)
+    listener = store._opened.listener
+    async with connected(postgres_url) as conn:
+        for n in range(3):
+            replaced = listener.replaced
+            await conn.execute(END_ALL)
+            end = time.monotonic() + 60
+            while listener.replaced == replaced:
+                assert time.monotonic() < end, "the listener is not replaced"
+                await asyncio.sleep(0.01)
+            # Every connection is found dead before anything is sent: the verbs know nothing of it.
+            assert await store.accept(Accept("w1", [pairs[n]]))
+            await leader.commit(events=[])
+            assert await store.run("nobody") is None
+    assert {row.state for row in await store.tasks(run)} == {"running"}
+
+
+async def test_a_listener_that_was_replaced_hears(postgres_url: str, store: PostgresStore) -> None:
+    listener = store._opened.listener
+    async with connected(postgres_url) as conn, opened(postgres_url) as other:
+        ended = await conn.fetch(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND query LIKE 'LISTEN%'"
+        )
+        assert len(ended) == 2
+        end = time.monotonic() + 60
+        while not (listener.replaced and other._opened.listener.replaced):
+            assert time.monotonic() < end
+            await asyncio.sleep(0.01)
+        # Whoever waits is woken once, because something may have been missed.
+        mark = await store.wait(0)
+        assert mark > 0
+        waiting = asyncio.ensure_future(store.wait(30 * SECOND, mark))
+        await submitted(other)
+        assert await asyncio.wait_for(waiting, 60) > mark
+
+
+async def test_a_lost_notification_costs_one_poll(postgres_url: str) -> None:
+    async with (
+        opened(with_options(postgres_url, listen="off")) as store,
+        opened(postgres_url) as other,
+    ):
+        await submitted(other)
+        started = time.monotonic()
+        await store.wait(50 * MILLISECOND)
+        assert time.monotonic() - started >= 0.05
+        assert len((await store.gather(Gather(0, "me"))).events) == 1
+
+
+# -- answers that are lost
+
+
+@pytest.fixture
+async def proxy(postgres_url: str, tmp_path: Path) -> AsyncIterator[Proxy]:
+    async with Proxy(postgres_url, tmp_path).open() as proxy:
+        yield proxy
+
+
+async def lost(proxy: Proxy, *verbs: Any) -> None:
+    """The verb's answer is cut off: it says so, and does not try again by itself."""
+    proxy.armed = True
+    with pytest.raises(StoreError, match="may be repeated"):
+        await verbs[0]
+    assert not proxy.armed
+
+
+async def test_a_commit_whose_answer_was_lost_is_repeated(proxy: Proxy) -> None:
+    async with opened(with_options(proxy.url, listen="off")) as store:
+        leader = await SceneLeader.stand(store)
+        run = await submitted(store)
+        await store.load()
+        await leader.commit()
+        commit = leader.plan(events=[])
+        await lost(proxy, store.commit(commit))
+        await store.commit(commit)
+        await leader.start(run.seq)
+        assert len(await changes_of(store, run.seq)) == 2
+
+
+async def test_verbs_of_workers_whose_answers_were_lost_are_repeated(proxy: Proxy) -> None:
+    async with opened(with_options(proxy.url, listen="off")) as store:
+        _, run, pairs = await offered(store, tasks=2)
+        accept = Accept("w1", pairs)
+        await lost(proxy, store.accept(accept))
+        assert len(await store.accept(accept)) == 2
+        finish = Finish("w1", [End(*pair, "completed", b"1") for pair in pairs])
+        await lost(proxy, store.finish(finish))
+        assert await store.finish(finish) == []
+        assert [after for _, after in await changes_of(store, run)].count("completed") == 2
+        assert await store.stale_writes() == 0
+
+
+async def test_a_submission_cut_off_at_any_point_is_stored_once(proxy: Proxy) -> None:
+    """Begin, read, write, commit: before the commit it is repeated unseen, after it by the caller."""
+    async with opened(with_options(proxy.url, listen="off")) as store:
+        await submitted(store)
+        for spared in range(4):
+            order = Submit([new_run()], {DIGEST: GRAPH})
+            asked = asyncio.ensure_future(store.submit(order))
+            for _ in range(spared):
+                await asyncio.sleep(0.0005)
+            proxy.armed = True
+            try:
+                [answer] = await asked
+            except StoreError:
+                [answer] = await store.submit(order)
+            proxy.armed = False
+            assert answer.outcome == "created"
+            assert len(await history(store, answer.seq)) == 1
+        assert len(await store.runs(RunFilter())) == 5
+        counts = await store.counts()
+        assert counts.admitted[""] == counts.active[""] == 5
+
+
+# -- behind a pooler
+
+
+async def test_nothing_outlasts_a_transaction_behind_a_pooler(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two transactions the server connection may be another one: here it forgets everything."""
+    transaction = PostgresSession.transaction
+    forgotten = 0
+
+    @asynccontextmanager
+    async def forgetful(self: PostgresSession, how: str = "begin_write") -> AsyncIterator[None]:
+        nonlocal forgotten
+        nested = self.inside
+        async with transaction(self, how):
+            yield
+        if not nested:
+            assert await self.conn.fetchval("SELECT count(*) FROM pg_prepared_statements") == 0
+            await self.conn.execute("DISCARD ALL")
+            forgotten += 1
+
+    monkeypatch.setattr(PostgresSession, "transaction", forgetful)
+    async with opened(with_options(postgres_url, pooled="true", listen="off")) as store:
+        leader, run, pairs = await offered(store, tasks=5)
+        await store.orders("w1")
+        await store.accept(Accept("w1", pairs))
+        await store.finish(Finish("w1", [End(*pair, "completed", b"1") for pair in pairs]))
+        gathered = await store.gather(Gather(0, leader.actor))
+        assert [row.state for row in gathered.tasks] == ["completed"] * 5
+        await leader.end(run)
+        assert (await store.load()).runs == []
+        await store.leave("w1")
+        settings = await store._read(
+            lambda tx: tx.conn.fetch("SELECT name FROM pg_settings WHERE source = 'session'")
+        )
+        assert settings == []
+    assert forgotten > 15
+
+
+async def test_nobody_listens_through_a_pooler(
+    postgres_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It takes the LISTEN and passes nothing on; who did not say where to listen is told so, once."""
+    async with opened(with_options(postgres_url, pooled="true")) as store:
+        assert store._opened.listener._task is None
+        assert [each.getMessage() for each in caplog.records if "polling" in each.getMessage()]
+        caplog.clear()
+    async with opened(with_options(postgres_url, pooled="true", listen="off")):
+        assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    "said", ["commit w1=x", "commit w1=1", "commit w1=1.2,3.", "commit w1=1.2.3"]
+)
+async def test_a_notification_that_cannot_be_read_means_that_all_look(
+    postgres_url: str, store: PostgresStore, said: str
+) -> None:
+    """Whoever may connect may notify."""
+    await store.hear("w1", 0)
+    async with connected(postgres_url) as conn:
+        await conn.execute("SELECT pg_notify($1, $2)", store.options.channel, f"somebody {said}")
+    heard = await store.hear("w1", 60 * SECOND)
+    assert heard.look
+    assert not heard.offers
+
+
+# -- opening
+
+
+async def test_two_schemas_in_one_database_are_two_stores(postgres_url: str) -> None:
+    async with (
+        opened(postgres_url) as one,
+        opened(with_options(postgres_url, schema="other")) as two,
+    ):
+        await submitted(one)
+        waiting = asyncio.ensure_future(one.wait(100 * MILLISECOND))
+        await join(two)
+        assert await waiting == 0
+        assert (await one.counts()).queued == 1
+        assert (await two.counts()).queued == 0
+        assert [worker.id for worker in await two.workers()] == ["w1"]
+
+
+async def test_processes_that_open_a_new_schema_together(postgres_url: str) -> None:
+    made = [PostgresStore(with_options(postgres_url, schema="fresh")) for _ in range(4)]
+    await asyncio.gather(*(store.open() for store in made))
+    await submitted(made[0])
+    assert (await made[3].counts()).queued == 1
+    for store in made:
+        await store.close()
+
+
+async def test_a_newer_schema_is_refused(postgres_url: str) -> None:
+    await execute(postgres_url, "INSERT INTO locktender.migration VALUES (99, 'later', 'x', 0)")
+    with pytest.raises(SchemaTooNew):
+        await PostgresStore(postgres_url).open()
+
+
+async def test_a_schema_of_another_program_is_refused(postgres_url: str) -> None:
+    await execute(postgres_url, "CREATE TABLE public.theirs (n int)")
+    with pytest.raises(StoreError, match="another program"):
+        await PostgresStore(with_options(postgres_url, schema="public")).open()
+
+
+async def test_refusals_say_what_to_do_next(
+    postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(StoreError, match="createdb"):
+        await PostgresStore(database(postgres_url, "nowhere")).open()
+    with pytest.raises(StoreError, match="no PostgreSQL answers") as refused:
+        await PostgresStore(f"postgresql://ann:s3cret@/x?host={tmp_path}").open()
+    assert "s3cret" not in str(refused.value.as_dict())
+    with monkeypatch.context() as patch:
+        patch.setattr(stores, "CONNECTIONS", 100_000)
+        with pytest.raises(StoreBusy, match="connections left"):
+            await PostgresStore(postgres_url).open()
+    with monkeypatch.context() as patch:
+        patch.setattr(opening, "_OLDEST_SERVER", 10**9)
+        with pytest.raises(StoreError, match="14 or newer"):
+            await PostgresStore(postgres_url).open()
+    name = postgres_url.partition("?")[0].rpartition("/")[2]
+    await execute(postgres_url, f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+    with pytest.raises(StoreError, match="read-only"):
+        await PostgresStore(postgres_url).open()
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "words"),
+    [
+        (asyncpg.InvalidPasswordError("no"), StoreError, "user and password"),
+        (asyncpg.TooManyConnectionsError("no"), StoreBusy, "max_connections"),
+        (asyncpg.DiskFullError("no"), StoreError, "Free some space"),
+        (asyncpg.QueryCanceledError("statement timeout"), StoreBusy, "timed out"),
+        (asyncpg.DeadlockDetectedError("no"), StoreBusy, "repeat"),
+        (asyncpg.ReadOnlySQLTransactionError("no"), StoreError, "primary"),
+        (asyncpg.InsufficientPrivilegeError("no"), StoreError, "right"),
+        (TimeoutError(), StoreBusy, "in time"),
+        (asyncpg.DataError("odd"), StoreError, "odd"),
+    ],
+)
+def test_faults_have_hints(error: BaseException, kind: type[StoreError], words: str) -> None:
+    told = faults.translate(error, "postgresql://ann@db/jobs")
+    assert type(told) is kind
+    assert words in str(told)
+
+
+# -- large inserts
+
+
+async def test_many_runs_are_copied_in(store: PostgresStore) -> None:
+    runs = [new_run(key=f"k{n}" if n % 5 == 0 else None) for n in range(1_500)]
+    results = await submit(store, *runs)
+    assert [result.seq for result in results] == list(range(1, 1_501))
+    assert [entry.run.id for entry in await store.queue(2_000)] == [run.id for run in runs]
+    assert len(await history(store)) == 1_500
+    assert await submit(store, *runs) == results
+
+
+async def test_many_tasks_are_copied_in_once(store: PostgresStore) -> None:
+    leader = await SceneLeader.stand(store)
+    run = (await submitted(store)).seq
+    await leader.start(run)
+    tasks = [TaskRow(task_id(run, n), 0, n, "requested", input=b"[]") for n in range(1_200)]
+    await leader.commit(tasks_new=tasks)
+    await leader.commit(tasks_saved=[saved(tasks[0], state="cancelled", ended_at=1)])
+    # A new leader advances the run again: what is there stays as it is.
+    await leader.commit(tasks_new=tasks)
+    rows = await store.tasks(run)
+    assert [row.id for row in rows] == [task.id for task in tasks]
+    assert [row.state for row in rows[:2]] == ["cancelled", "requested"]
+
+
+async def test_commits_are_taken_in_their_order_only(store: PostgresStore) -> None:
+    """One that failed and is tried again is not overtaken by the next."""
+    leader = await SceneLeader.stand(store)
+    first, second = leader.plan(), leader.plan(previous=1)
+    with pytest.raises(StoreError, match="not written yet"):
+        await store.commit(second)
+    await store.commit(first)
+    await store.commit(second)
+    await store.commit(second)
+
+
+async def test_answers_are_on_disk_whatever_the_servers_default(
+    postgres_url: str,
+) -> None:
+    name = postgres_url.partition("?")[0].rpartition("/")[2]
+    await execute(postgres_url, f"ALTER DATABASE {name} SET synchronous_commit = off")
+    async with opened(postgres_url) as store:
+        shown = await store._opened.write.call(
+            lambda tx: tx.conn.fetchval("SHOW synchronous_commit"), read=True
+        )
+    assert shown == "on"

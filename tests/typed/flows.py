@@ -1,0 +1,45 @@
+# pyright: reportUnnecessaryTypeIgnoreComment=true
+"""Flows as type checkers see them: `make check` runs mypy and pyright on this file, nothing runs it.
+
+A line marked as wrong must be refused: an ignore that nothing needs is an error itself.
+"""
+
+from __future__ import annotations
+
+from locktender import StepError, flow, step
+
+
+@step
+async def download(name: str, mirror: str = "eu") -> bytes:
+    return name.encode()
+
+
+@step
+def count(data: bytes) -> int:
+    return len(data)
+
+
+@step
+def total(counts: list[int]) -> int:
+    return sum(counts)
+
+
+@step
+def collected(counts: list[int | StepError]) -> int:
+    return len(counts)
+
+
+@flow
+def build(names: list[str]) -> int:
+    return total(count.map(download.map(names, window=3, mirror="us")))
+
+
+@flow
+def tolerant(names: list[str]) -> int:
+    return collected(count.map(download.map(names), on_error="collect"))
+
+
+@flow
+def wrong(names: list[str]) -> int:
+    count.map(names)  # type: ignore[arg-type]
+    return total(download.map(names))  # type: ignore[arg-type]
