@@ -69,7 +69,7 @@ def test_room_is_what_present_workers_take_in_a_moment():
     [want] = demand_of(workers, {requirement(): WaitingTasks(9, 0)}).wants
     assert want.room == 4
 
-    worker.silent = True
+    worker.unanswered = 1
     [want] = demand_of(workers, {requirement(): WaitingTasks(9, 0)}).wants
     assert want.room == 0
 

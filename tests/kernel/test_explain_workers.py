@@ -48,11 +48,11 @@ EIGHT: dict[str, Any] = {"permits": {"thread": 8, "async": 100}}
         ),
         (
             worker(used={"thread": 95}, full=("thread",), permits={"thread": 100}),
-            "is nearly full (95 of 100 thread permits in use) until a fifth is free again",
+            "is nearly full (95 of 100 thread permits in use) until a fifth is free, or for one beat",
         ),
         (
             worker(used={"async": 98}, full=("total",), total=100, claim=0),
-            "is nearly full (98 of 100 permits in use) until a fifth is free again",
+            "is nearly full (98 of 100 permits in use) until a fifth is free, or for one beat",
         ),
         (
             worker(used={"thread": 1}, offered=1, claim=1, **EIGHT),

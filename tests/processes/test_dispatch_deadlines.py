@@ -21,7 +21,7 @@ STEPS_FILE = Path(__file__).parents[1] / "steps" / "dispatch_steps.py"
 steps: Any = load(source(STEPS_FILE))
 QUICK: dict[str, Any] = {"leader_lease": "1500ms", "leader_renew": "300ms"}
 CAPACITY = re.compile(
-    r"capacity: no worker with gpu=a100 for ([\d.]+)s \(1 worker, 0 matching, 0 offers declined\)"
+    r"capacity: no worker with gpu=a100 for ([\d.]+)s \(1 worker, 0 matching, 0 offers not accepted\)"
 )
 QUEUED = re.compile(r"queue_timeout: paused:shut — waited ([\d.]+)s of at most (\d)s")
 LATE_SECONDS = 60.0

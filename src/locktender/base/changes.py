@@ -156,6 +156,16 @@ class Linger(NamedTuple):
     worker: str
 
 
+class Silence(NamedTuple):
+    """A worker that left offers unanswered although its lease is kept; stored so that anybody can tell."""
+
+    worker: str
+    unanswered: int
+    """In a row."""
+    until: int
+    """It gets no offer before."""
+
+
 class RunEvents(NamedTuple):
     """Changes of one run (0: of none) in one commit, in order."""
 
@@ -192,6 +202,12 @@ class Commit:
     reservations: list[Reservation] | None = None
     """The whole set, where it changed."""
     lingers: list[Linger] | None = None
+    """The whole set, where it changed."""
+    unplaced: list[int] = field(default_factory=list[int])
+    """Executing runs that give their place back."""
+    placed: list[int] = field(default_factory=list[int])
+    """Those that have one again, or need none any more."""
+    silences: list[Silence] | None = None
     """The whole set, where it changed."""
     requests_done: list[int] = field(default_factory=list[int])
     reprioritised: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
@@ -235,4 +251,7 @@ class Commit:
             or self.reprioritised
             or self.reservations is not None
             or self.lingers is not None
+            or self.silences is not None
+            or self.unplaced
+            or self.placed
         )

@@ -12,8 +12,11 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-Subject = Literal["run", "task", "limit", "worker", "leader", "wait", "clock", "audit", "request"]
+Subject = Literal[
+    "run", "place", "task", "limit", "worker", "leader", "wait", "clock", "audit", "request"
+]
 """What changed. `wait` is no change of state: a task was found blocked, with the reason (StepSlotWaiting).
+`place` is an executing run's place at the run gate and the tags' limits, given back or held again.
 `audit` is about the history itself: it was checked, or a part of it was pruned."""
 
 NOBODY = 0
@@ -38,6 +41,7 @@ class Change(NamedTuple):
               held: error
               running: priority, and under a fair key its value and the turn it took;
               ends: error, verdict
+    place     given_back: reason; held: priority
     task      requested: node, index, attempt, not_before?, reason?
               scheduled: worker, pools {name: slots}, executor
               failed, timed_out: error {type, message}, retryable

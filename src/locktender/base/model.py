@@ -161,6 +161,10 @@ class WorkerRow(msgspec.Struct, frozen=True):
     """The list is too long: all attempts it has."""
     since: int = 0
     lease_until: int = 0
+    unanswered: int = 0
+    """Offers in a row that it left unanswered, by the leader's count."""
+    asked_again_at: int = 0
+    """Of a worker with unanswered offers: the leader offers it nothing before."""
 
 
 Proof = Literal["held", "gone", "none"]

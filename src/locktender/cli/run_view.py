@@ -23,7 +23,7 @@ from locktender.base.config import Settings
 from locktender.base.durations import spoken
 from locktender.base.graph import Graph, Output
 from locktender.base.model import RunRow
-from locktender.base.states import ENDS, HOLDING, TERMINAL_RUNS, RunState, TaskState
+from locktender.base.states import ENDS, TERMINAL_RUNS, RunState, TaskState
 from locktender.cli.tables import SHORTEST, state
 from locktender.client.bridge import StoreReader
 from locktender.client.run_details import nodes_of
@@ -137,7 +137,8 @@ def _total(graph: Graph, totals: list[int | None], index: int, known: int) -> in
 
 def _step(name: str, total: int | None, states: Counter[str], why: Why | None) -> StepView:
     over = sum(states[state] for state in ENDS)
-    running = sum(states[state] for state in HOLDING)
+    # What is only offered waits still: its worker may not accept it.
+    running = states[TaskState.RUNNING]
     return StepView(
         name=name,
         total=total,

@@ -10,6 +10,8 @@ from rich.markup import escape
 from locktender.cli.context import Context, command, group
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from locktender.client.views import WorkerInfo
 
 Id = Annotated[str, typer.Argument(metavar="WORKER", help="A worker's id, or its beginning.")]
@@ -91,6 +93,7 @@ def _facts(worker: WorkerInfo) -> list[tuple[str, str]]:
     return [
         ("worker", escape(worker.id)),
         ("state", _state(worker)),
+        *([("offers", _silence(worker, since))] if worker.unanswered else []),
         ("host", f"{escape(worker.host)}, process {worker.pid}"),
         ("locktender", escape(worker.version)),
         ("joined", ago(worker.since, since)),
@@ -115,7 +118,18 @@ def _state(worker: WorkerInfo) -> str:
         return "[red]stalled[/]"
     if not worker.alive:
         return "[red]lost[/]"
-    return "[magenta]draining[/]" if worker.draining else "[green]alive[/]"
+    if worker.draining:
+        return "[magenta]draining[/]"
+    return "[red]silent[/]" if worker.unanswered else "[green]alive[/]"
+
+
+def _silence(worker: WorkerInfo, since: datetime) -> str:
+    from locktender.cli.tables import ago
+    from locktender.kernel.gate_names import counted
+
+    again = worker.passed_over_until
+    paused = f"; gets no more until {ago(again, since)}" if again and again > since else ""
+    return f"[red]left {counted(worker.unanswered, 'offer')} unanswered{paused}[/]"
 
 
 def _count(number: int) -> str:

@@ -261,6 +261,10 @@ class WorkerInfo:
     provision: str
     """What a provisioner calls it; empty: it was started by hand."""
     draining: bool
+    unanswered: int
+    """Offers in a row that it left unanswered although its lease lasts; 0: it answers."""
+    passed_over_until: datetime | None
+    """Where it left offers unanswered: it gets none before."""
     alive: bool
     """Whether its lease lasts."""
     stalled: bool
@@ -295,6 +299,8 @@ class WorkerInfo:
             labels=row.labels,
             provision=row.provision,
             draining=row.draining,
+            unanswered=row.unanswered,
+            passed_over_until=instant(row.asked_again_at) if row.unanswered else None,
             alive=alive,
             stalled=0 < row.lease_until < now,
             since=instant(row.since),

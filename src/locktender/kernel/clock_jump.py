@@ -80,6 +80,7 @@ def restore(
     now: int,
     local: str | None = None,
     lingers: Iterable[Linger] = (),
+    unplaced: Iterable[int] = (),
 ) -> Iterator[None]:
     """Rebuild the ledger from rows, as if the clock had not been set back since they were written.
 
@@ -98,9 +99,10 @@ def restore(
         moved_task, late = _task_in_time(task, now)
         tasks_in_time.append(moved_task)
         behind = max(behind, late)
-    scheduler.restore_gates(workers, buckets, local, lingers)
-    lifecycle = scheduler.lifecycle
-    yield from restore_runs(lifecycle, scheduler.graphs, runs_in_time, tasks_in_time, now)
+    scheduler.restore_gates(workers, buckets, now, local, lingers)
+    yield from restore_runs(
+        scheduler.lifecycle, scheduler.graphs, runs_in_time, tasks_in_time, now, unplaced
+    )
     for gates in scheduler.ledger.slot_gates.values():
         for gate in gates:
             gate.bound_debt(now)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 from locktender.base import ids
-from locktender.base.changes import Order
+from locktender.base.changes import Linger, Order, Reservation
 from locktender.base.events import Change
 from locktender.base.states import TaskState
 from locktender.kernel import render
@@ -54,8 +56,9 @@ class GrantWriter:
         else:
             entry.state = TaskState.SCHEDULED
             builder.commit.orders.append(Order(worker.id, entry.id, token, "offer"))
-            ttl = self._lifecycle.defaults.offer_ttl_us
-            self._lifecycle.timers.set(now + ttl, "offer", entry.id, token)
+            # Every gate but the worker's is passed: the clock of its dispatch deadline runs from the first offer.
+            entry.eligible_at = entry.eligible_at or now
+            self._lifecycle.watch_offer(entry, now)
         builder.save(entry)
         self._lifecycle.waits_recorded.pop(entry.id, None)
 
@@ -92,6 +95,33 @@ def record_waits(lifecycle: Lifecycle) -> dict[str, int]:
             head.run.seq, Change("wait", head.id, "", name, 0, data)
         )
     return found
+
+
+MAX_RESERVATIONS_EACH_CYCLE = 64
+MAX_RESERVATIONS_WRITTEN = 1_000
+
+
+def write_sets(lifecycle: Lifecycle, *, swept: bool) -> None:
+    """Sets that are written whole where they changed, for `why` and the next leader to read."""
+    ledger, commit = lifecycle.ledger, lifecycle.commit_builder.commit
+    queue = ledger.task_queue
+    # Many reservations are written once a second only.
+    if queue.reservations_changed and (swept or len(queue.reserved) <= MAX_RESERVATIONS_EACH_CYCLE):
+        queue.reservations_changed = False
+        commit.reservations = [
+            Reservation(waiter.id, pool.name, slots)
+            for lane, waiter in islice(queue.reserved.items(), MAX_RESERVATIONS_WRITTEN)
+            for pool, slots in lane.slots
+        ]
+    if ledger.lingering_changed:
+        ledger.lingering_changed = False
+        commit.lingers = [
+            Linger(task, token, pool, slots, until, worker)
+            for (task, token, pool), (slots, until, worker) in ledger.lingering.items()
+        ]
+    if ledger.workers.silences_changed:
+        ledger.workers.silences_changed = False
+        commit.silences = ledger.workers.silences()
 
 
 MAX_CACHED_SHARED = 256

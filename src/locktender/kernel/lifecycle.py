@@ -164,6 +164,15 @@ class Lifecycle:
             at = entry.eligible_at + self.dispatch_deadline_of(entry)
             self.timers.set(at, "dispatch_deadline", entry.id, entry.eligible_at)
 
+    def watch_offer(self, entry: TaskEntry, now: int) -> None:
+        """An offer is out: it is taken back unanswered after `offer_ttl`, or at the task's dispatch deadline."""
+        at = now + self.defaults.offer_ttl_us
+        if entry.eligible_at:
+            deadline = entry.eligible_at + self.dispatch_deadline_of(entry)
+            if now < deadline < at:
+                at = deadline
+        self.timers.set(at, "offer", entry.id, entry.token)
+
     def queue_timeout_of(self, entry: TaskEntry) -> int | None:
         # Asked for every task: without a loop.
         if (value := entry.spec.queue_timeout_us) is not None:
@@ -431,4 +440,6 @@ class Lifecycle:
         result = output if state is RunState.SUCCEEDED else None
         self.commit_builder.record(run.seq, Change("run", 0, row.state, state, 0, data))
         self.commit_builder.end_run(RunEnd(run.seq, state, result, error, now))
+        if not run.placed:
+            self.commit_builder.commit.placed.append(run.seq)
         self.ledger.end_run(run.seq)

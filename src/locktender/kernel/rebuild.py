@@ -30,6 +30,7 @@ def restore_runs(
     runs: Iterable[RunRow],
     tasks: Iterable[TaskRow],
     now: int,
+    unplaced: Iterable[int] = (),
 ) -> Iterator[None]:
     """Take up runs where their rows stand; a break after every `SLICE` rows and after each run."""
     by_run: dict[int, list[TaskRow]] = {}
@@ -37,18 +38,29 @@ def restore_runs(
         if not number % SLICE:
             yield
         by_run.setdefault(ids.run_of(task.id), []).append(task)
+    without_place = frozenset(unplaced)
     for row in runs:
         lifecycle.at_run = row.seq
-        yield from restore_run(lifecycle, row, graphs[row.graph], by_run.pop(row.seq, []), now)
+        rows, placed = by_run.pop(row.seq, []), row.seq not in without_place
+        yield from restore_run(lifecycle, row, graphs[row.graph], rows, now, placed=placed)
         yield
     lifecycle.at_run = 0
 
 
 def restore_run(
-    lifecycle: Lifecycle, row: RunRow, graph: Graph, rows: list[TaskRow], now: int
+    lifecycle: Lifecycle,
+    row: RunRow,
+    graph: Graph,
+    rows: list[TaskRow],
+    now: int,
+    *,
+    placed: bool = True,
 ) -> Iterator[None]:
-    """Take up one run; its graph goes on from one node to the next between two breaks."""
-    run = lifecycle.ledger.add_run(row, graph, charged=False)
+    """Take up one run; its graph goes on from one node to the next between two breaks.
+
+    `placed`: it did not give its place back.
+    """
+    run = lifecycle.ledger.add_run(row, graph, charged=False, placed=placed)
     progress = lifecycle.enter(run)
     existing: list[Existing] = []
     open_rows: list[tuple[TaskEntry, TaskRow]] = []
@@ -155,8 +167,7 @@ def _pick_up(lifecycle: Lifecycle, entry: TaskEntry, row: TaskRow, now: int) -> 
         case TaskState.SCHEDULED | TaskState.RUNNING:
             lifecycle.ledger.hold(entry)
             if row.state == TaskState.SCHEDULED:
-                ttl = lifecycle.defaults.offer_ttl_us
-                lifecycle.timers.set(now + ttl, "offer", entry.id, entry.token)
+                lifecycle.watch_offer(entry, now)
         case TaskState.FAILED | TaskState.TIMED_OUT:
             lifecycle.judge(entry, failure_of(row.error), now)
         case TaskState.ABANDONED | TaskState.HANDED_BACK if _with_its_worker(row):

@@ -8,7 +8,6 @@ the actions to take after it is written.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
 
 import msgspec
 
@@ -16,7 +15,6 @@ from locktender.base.changes import (
     Bucket,
     Linger,
     Order,
-    Reservation,
     RunEnd,
     RunStart,
     TaskRow,
@@ -29,17 +27,16 @@ from locktender.base.states import HOLDING, RunState, TaskState
 from locktender.kernel.commit_builder import CommitBuilder, Cycle
 from locktender.kernel.demand import Demand
 from locktender.kernel.entries import QueuedRun, TaskEntry
-from locktender.kernel.grants import Calls, GrantWriter, record_waits
+from locktender.kernel.grants import Calls, GrantWriter, record_waits, write_sets
 from locktender.kernel.held_runs import HeldRuns
 from locktender.kernel.ledger import Ledger
 from locktender.kernel.lifecycle import Defaults, Lifecycle, failure_of, short
+from locktender.kernel.places import Places
 from locktender.kernel.rebuild import restore_runs, start_again
 from locktender.kernel.timeouts import QUEUED, Timeouts, still_queued
 from locktender.kernel.upkeep import forget_stale_timers, forget_unused_gates
 
 _dump = msgspec.json.Encoder().encode
-MAX_RESERVATIONS_EACH_CYCLE = 64
-MAX_RESERVATIONS_WRITTEN = 1_000
 
 
 class Scheduler:
@@ -63,6 +60,7 @@ class Scheduler:
         self.graphs: dict[str, Graph] = {}
         self.stale_facts: int = 0
         self._grants = GrantWriter(term, self.lifecycle)
+        self._places = Places(self.lifecycle)
         self.calls: Calls = Calls(self.lifecycle)
         self._swept = False
         self._rules: dict[tuple[str, str], bytes] = {}
@@ -88,22 +86,26 @@ class Scheduler:
         now: int,
         local: str | None = None,
         lingers: Iterable[Linger] = (),
+        unplaced: Iterable[int] = (),
     ) -> None:
         """Rebuild the ledger from rows. What a dead leader left half-done is this term's first work."""
-        self.restore_gates(workers, buckets, local, lingers)
-        for _ in restore_runs(self.lifecycle, self.graphs, runs, tasks, now):
+        self.restore_gates(workers, buckets, now, local, lingers)
+        for _ in restore_runs(self.lifecycle, self.graphs, runs, tasks, now, unplaced):
             pass
 
     def restore_gates(
         self,
         workers: Iterable[WorkerRow],
         buckets: Iterable[Bucket],
+        now: int,
         local: str | None = None,
         lingers: Iterable[Linger] = (),
     ) -> None:
         """The part of `restore` before `restore_runs`."""
         for row in workers:
             self.put_worker(row, local=row.id == local)
+            if row.unanswered:
+                self.deadlines.restore_silence(row, now)
         for bucket in buckets:
             for gate in self.ledger.gates_of(bucket.pool):
                 gate.restore(bucket)
@@ -300,9 +302,8 @@ class Scheduler:
                 continue
             self.lifecycle.at_run = entry.run.seq
             self.ledger.release(entry)
-            silent = self.ledger.workers.by_id.get(entry.worker or "")
-            if silent is not None and to == TaskState.REQUESTED:
-                silent.silent = True
+            if to == TaskState.REQUESTED:
+                self.deadlines.left_unanswered(entry, now)
             entry.worker, entry.token = None, 0
             entry.state = to
             if to == TaskState.CANCELLED:
@@ -310,7 +311,7 @@ class Scheduler:
             elif entry.cancelling:
                 # Both a cancel and the offer's end were on their way: it must not be offered again.
                 self.lifecycle.end_waiting(entry, to, TaskState.CANCELLED, None, now)
-            else:
+            elif not self.deadlines.ends_undispatched(entry, now):
                 self.lifecycle.stand_in_line(entry, now)
         self.lifecycle.at_run = 0
 
@@ -360,6 +361,8 @@ class Scheduler:
             self.lifecycle.drop(entry, now)
         elif state == TaskState.HANDED_BACK:
             declined = before == TaskState.SCHEDULED
+            if declined:
+                self.ledger.workers.heard(entry.worker or "")
             self.lifecycle.ask_again(entry, state, now, reason, declined=declined)
         else:
             entry.state = state
@@ -384,11 +387,15 @@ class Scheduler:
         for row in self.deadlines.pass_time(now):
             self.end_queued(row, RunState.TIMED_OUT, still_queued(row, now), now)
         self.held.pass_time(now)
+        self._places.follow_workers()
         self.commit_builder.begin_grants()
         budget = self.ledger.limits.max_starts_per_cycle
         for head in self.ledger.decide_runs(now, budget):
             self.lifecycle.at_run = head.row.seq
-            self._start_run(head, now)
+            if head.again is None:
+                self._start_run(head, now)
+            else:
+                self._places.take_again(head, head.again, now)
             self.lifecycle.at_run = 0
         starts: list[TaskEntry] = []
         for entry, worker, offered in self.ledger.decide_tasks(now, budget):
@@ -397,6 +404,7 @@ class Scheduler:
             self.lifecycle.at_run = 0
             if not offered:
                 starts.append(entry)
+        self._places.give_back()
         return self._hand_over(starts, now)
 
     def _start_run(self, head: QueuedRun, now: int) -> None:
@@ -410,6 +418,9 @@ class Scheduler:
         self.commit_builder.record(row.seq, change)
         row = msgspec.structs.replace(row, state=RunState.RUNNING, started_at=now)
         run = self.ledger.add_run(row, self.graphs[row.graph], charged=True)
+        if row.generation:
+            # An earlier try may have ended without its place, held or by another leader.
+            self.commit_builder.commit.placed.append(row.seq)
         if rows := self._retried.pop(row.seq, ()):
             start_again(self.lifecycle, run, rows, now)
         else:
@@ -418,23 +429,9 @@ class Scheduler:
     def _hand_over(self, starts: list[TaskEntry], now: int) -> Cycle:
         builder, queue = self.commit_builder, self.ledger.task_queue
         found = record_waits(self.lifecycle)
-        # Many of them are written once a second only: the set is written whole, for `why` to read.
-        if queue.reservations_changed and (
-            self._swept or len(queue.reserved) <= MAX_RESERVATIONS_EACH_CYCLE
-        ):
-            queue.reservations_changed = False
-            builder.commit.reservations = [
-                Reservation(waiter.id, pool.name, slots)
-                for lane, waiter in islice(queue.reserved.items(), MAX_RESERVATIONS_WRITTEN)
-                for pool, slots in lane.slots
-            ]
+        self.deadlines.note_blocked(now)
+        write_sets(self.lifecycle, swept=self._swept)
         self._swept = False
-        if self.ledger.lingering_changed:
-            self.ledger.lingering_changed = False
-            builder.commit.lingers = [
-                Linger(task, token, pool, slots, until, worker)
-                for (task, token, pool), (slots, until, worker) in self.ledger.lingering.items()
-            ]
         # Each grant told how full its bucket is then: the last one is how it is now.
         buckets = builder.commit.buckets
         builder.commit.buckets = list({bucket.pool: bucket for bucket in buckets}.values())

@@ -224,6 +224,7 @@ class Leader:
                 snapshot.now,
                 own,
                 snapshot.lingers,
+                snapshot.unplaced,
             )
             for _ in restored:
                 await asyncio.sleep(0)

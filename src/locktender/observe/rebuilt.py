@@ -44,6 +44,7 @@ async def rebuild(store: Store) -> tuple[Scheduler, Snapshot]:
         snapshot.buckets,
         snapshot.now,
         lingers=snapshot.lingers,
+        unplaced=snapshot.unplaced,
     )
     for _ in restored:
         # A server answers its other requests between two slices.

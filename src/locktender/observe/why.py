@@ -23,7 +23,7 @@ from locktender.kernel.entries import QueuedRun, TaskEntry
 from locktender.kernel.explain import Reason, Typical, waiting_nodes
 from locktender.kernel.explain_runs import explain_queued, place_precision
 from locktender.kernel.explain_workers import stubborn_by_token
-from locktender.kernel.gate_names import told_to_stop
+from locktender.kernel.gate_names import offered_to, told_to_stop
 from locktender.kernel.held_runs import reason_of
 from locktender.kernel.queue_position import Precision
 from locktender.kernel.scheduler import Scheduler
@@ -59,6 +59,20 @@ class StubbornStep(msgspec.Struct, frozen=True, omit_defaults=True):
         return count + told_to_stop(self.reason, self.since, now)
 
 
+class OfferedStep(msgspec.Struct, frozen=True):
+    """Tasks of one step of a run that no worker has accepted yet."""
+
+    count: int
+    worker: str
+    """It and what follows: of the one that was offered most often."""
+    at: int
+    offers: int
+
+    def text(self, now: int) -> str:
+        which = "" if self.count == 1 else "one of them "
+        return which + offered_to(self.worker, self.at, self.offers, now)
+
+
 class Why(msgspec.Struct, frozen=True, omit_defaults=True):
     """The answer to `why`."""
 
@@ -83,6 +97,8 @@ class Why(msgspec.Struct, frozen=True, omit_defaults=True):
     waiting: tuple[WaitingStep, ...] = ()
     pending: dict[str, list[str]] = {}
     """Steps not asked for yet, and the steps they wait for."""
+    offered: dict[str, OfferedStep] = {}
+    """Steps with tasks that were offered to a worker, which has not accepted them yet."""
     running: dict[str, int] = {}
     stubborn: dict[str, StubbornStep] = {}
     """Steps with tasks that were told to stop and still run: they keep what they hold until they end."""
@@ -113,6 +129,8 @@ class Why(msgspec.Struct, frozen=True, omit_defaults=True):
         if self.estimate_us is not None:
             lines.append(f"  Expected wait: about {spoken(self.estimate_us)}.")
         lines += [f"  It {each.text(self.now)}." for each in self.until]
+        for step, offer in self.offered.items():
+            lines.append(f"  {offer.count} × {step} not accepted yet: {offer.text(self.now)}")
         for step, count in self.running.items():
             told = self.stubborn.get(step)
             lines.append(
@@ -231,6 +249,9 @@ async def explain_task(store: Store, task: int, labels: Declared | None = None) 
 def _held_note(scheduler: Scheduler, entry: TaskEntry, now: int) -> str:
     if note := _stalled_note(scheduler, [entry]):
         return note
+    if entry.state == TaskState.SCHEDULED:
+        offered = offered_to(entry.worker or "", entry.scheduled_at, entry.offers, now)
+        return f"It is {offered}, and not accepted yet."
     stubborn = stubborn_by_token(scheduler.ledger.workers.by_id.values()).get(entry.token)
     if stubborn is None:
         return f"Worker {entry.worker} has it: it waits for nothing."
@@ -315,10 +336,14 @@ async def _executing(store: Store, row: RunRow, labels: Declared | None) -> Why:
     usual = typical(snapshot, scheduler, [])
     groups: dict[tuple[str, tuple[str, ...]], WaitingStep] = {}
     running: dict[str, int] = {}
+    offered: dict[str, OfferedStep] = {}
     stubborn: dict[str, StubbornStep] = {}
     by_token = stubborn_by_token(scheduler.ledger.workers.by_id.values())
     seen: dict[tuple[int, int], tuple[Reason, ...]] = {}
     for entry in run.tasks.values():
+        if entry.state == TaskState.SCHEDULED:
+            offered[entry.spec.name] = _offered(offered.get(entry.spec.name), entry)
+            continue
         if entry.state != TaskState.REQUESTED:
             name = entry.spec.name
             running[name] = running.get(name, 0) + 1
@@ -340,10 +365,18 @@ async def _executing(store: Store, row: RunRow, labels: Declared | None) -> Why:
         _why(row, snapshot.now, row.started_at or row.queued_at),
         waiting=tuple(groups.values())[:MAX_GROUPS_SHOWN],
         pending=dict(waiting_nodes(progress)),
+        offered=offered,
         running=running,
         stubborn=stubborn,
         note=" ".join(note for note in notes if note),
     )
+
+
+def _offered(known: OfferedStep | None, entry: TaskEntry) -> OfferedStep:
+    if known is not None and known.offers >= entry.offers:
+        return msgspec.structs.replace(known, count=known.count + 1)
+    count = 1 if known is None else known.count + 1
+    return OfferedStep(count, entry.worker or "", entry.scheduled_at, entry.offers)
 
 
 def _one_more(known: StubbornStep | None, stubborn: Stubborn) -> StubbornStep:

@@ -52,6 +52,8 @@ TABLES: dict[str, CopyTable] = {
     "bucket": _table("pool tat"),
     "reservation": _table("task pool slots", 2),
     "linger": _table("task token pool slots until worker", 3),
+    "unplaced": _table("run"),
+    "silence": _table("worker unanswered until"),
     "request": _table("seq at body taken"),
     "limit_rule": _table("kind name declared live", 2),
     "limit_history": _table("seq at who kind name before after reason"),

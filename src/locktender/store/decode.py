@@ -202,10 +202,16 @@ def lingers(rows: Iterable[Row]) -> list[Linger]:
 
 
 def workers(rows: Iterable[Row]) -> list[WorkerRow]:
-    """Rows of (body, since, lease_until)."""
+    """Rows of (body, since, lease_until, unanswered, asked_again_at)."""
     return [
-        msgspec.structs.replace(decode_worker(body), since=since, lease_until=lease_until)
-        for body, since, lease_until in rows
+        msgspec.structs.replace(
+            decode_worker(body),
+            since=since,
+            lease_until=lease_until,
+            unanswered=unanswered or 0,
+            asked_again_at=until or 0,
+        )
+        for body, since, lease_until, unanswered, until in rows
     ]
 
 

@@ -202,6 +202,7 @@ class CheckedRun:
         "nodes",
         "open",
         "pending",
+        "placed",
         "places",
         "plan",
         "priority",
@@ -228,6 +229,8 @@ class CheckedRun:
         self.queued_at: int = 0
         self.data: dict[str, Any] = {}
         self.tasks: dict[int, CheckedTask] = {}
+        self.placed: bool = True
+        """Of an executing run: it has not given its place back."""
         self.places: dict[tuple[int, int], CheckedTask] = {}
         self.nodes: dict[int, UseCount] = {}
         self.open: int = 0

@@ -58,6 +58,9 @@ class HistoryState:
         self.executing_keys: dict[str, set[int]] = {}
         self.grants: list[tuple[Event, CheckedTask]] = []
         self.starts: list[tuple[Event, CheckedRun]] = []
+        self.returns: list[tuple[Event, CheckedRun]] = []
+        """Runs that took a place again."""
+        self.unplaced: int = 0
         self.waits: list[tuple[Event, CheckedTask]] = []
         self.released: list[Released] = []
         """What the leader may or may not have known of when it decided: everything since its last
@@ -105,6 +108,8 @@ class HistoryState:
         was_active, is_active = before in ACTIVE, after in ACTIVE
         if was_executing and not is_executing:
             self._count_executing(run, -1)
+            self.unplaced -= not run.placed
+            run.placed = True
         if was_active and not is_active:
             self._count_active(run, -1)
         if after == RunState.QUEUED:
@@ -136,9 +141,23 @@ class HistoryState:
         run.waits_for = data.get("waits_for")
         run.queued_at = event.at
 
+    def apply_place(self, event: Event, run: CheckedRun) -> None:
+        placed = event.after == "held"
+        if placed == run.placed or run.state not in EXECUTING:
+            return
+        self._count_place(run, 1 if placed else -1)
+        run.placed = placed
+        self.unplaced += -1 if placed else 1
+        if placed:
+            self.returns.append((event, run))
+
     def _count_executing(self, run: CheckedRun, step: int) -> None:
         if run.key is not None:
             _enrol(self.executing_keys, run.key, run.id, step)
+        if run.placed:
+            self._count_place(run, step)
+
+    def _count_place(self, run: CheckedRun, step: int) -> None:
         if run.kind == "hold":
             return
         self.executing += step
@@ -275,6 +294,7 @@ class HistoryState:
         """A leader's commit has ended: what happened before it is known to the next."""
         self.grants.clear()
         self.starts.clear()
+        self.returns.clear()
         self.waits.clear()
         self.released = [each for several in self._given_back for each in several]
         while self._unheard and self._unheard[0][0] <= self.commit.at - self.history.slack_us:

@@ -195,6 +195,15 @@ def _others(commit: Commit) -> list[tuple[str, list[Any]]]:
         found.append(("linger_clear", rows[:3]))
         if commit.lingers:
             found.append(("linger_add", rows))
+    if commit.placed:
+        found.append(("unplaced_remove", [sorted(commit.placed)]))
+    if commit.unplaced:
+        found.append(("unplaced_add", [sorted(commit.unplaced)]))
+    if commit.silences is not None:
+        rows = columns(sorted(commit.silences), 3)
+        found.append(("silence_clear", rows[:1]))
+        if commit.silences:
+            found.append(("silence_add", rows))
     if commit.requests_done:
         found.append(("request_done", [sorted(commit.requests_done)]))
     return found

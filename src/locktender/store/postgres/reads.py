@@ -65,6 +65,7 @@ async def load(tx: PostgresSession) -> Snapshot:
             buckets=[Bucket(*row) for row in await tx.all("bucket_list")],
             reservations=[Reservation(*row) for row in await tx.all("reservation_list")],
             lingers=decode.lingers(await tx.all("linger_list")),
+            unplaced=[run for (run,) in await tx.all("unplaced_list")],
             lanes=[row[0] for row in await tx.all("lanes_queued")],
             requests=decode.requests(await tx.all("request_list", MAX_REQUESTS)),
             stops=[Order(*row) for row in await tx.all("stop_list")],

@@ -72,6 +72,8 @@ class Snapshot:
     buckets: list[Bucket]
     reservations: list[Reservation]
     lingers: list[Linger]
+    unplaced: list[int]
+    """Those of `runs` that gave their place back."""
     lanes: list[int]
     """Lanes that have queued runs."""
     requests: list[StoredRequest]

@@ -91,6 +91,13 @@ def commit(tx: SqliteSession, commit: Commit) -> Committed:
     if commit.lingers is not None:
         tx.run("linger_clear")
         tx.each("linger_add", commit.lingers)
+    if commit.placed:
+        tx.run("unplaced_remove", listed(commit.placed))
+    if commit.unplaced:
+        tx.run("unplaced_add", listed(commit.unplaced))
+    if commit.silences is not None:
+        tx.run("silence_clear")
+        tx.each("silence_add", commit.silences)
     if commit.requests_done:
         tx.run("request_done", listed(commit.requests_done))
     seq = record(

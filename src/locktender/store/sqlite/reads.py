@@ -47,6 +47,7 @@ def load(tx: SqliteSession) -> Snapshot:
         buckets=[Bucket(*row) for row in tx.all("bucket_list")],
         reservations=[Reservation(*row) for row in tx.all("reservation_list")],
         lingers=decode.lingers(tx.all("linger_list")),
+        unplaced=[run for (run,) in tx.all("unplaced_list")],
         lanes=[row[0] for row in tx.all("lanes_queued")],
         requests=decode.requests(tx.all("request_list", MAX_REQUESTS)),
         stops=[Order(*row) for row in tx.all("stop_list")],

@@ -10,6 +10,7 @@ from locktender.base.changes import (
     Reservation,
     RunEvents,
     RunMark,
+    Silence,
     TaskEnd,
     TaskRow,
     TaskSave,
@@ -216,6 +217,37 @@ class TestCommitting:
         snapshot = await store.load()
         assert snapshot.buckets == [Bucket("api", 9), Bucket("db", 8)]
         assert snapshot.reservations == []
+
+    async def test_f1_who_leaves_offers_unanswered_is_marked(self, world: StoreScene) -> None:
+        store = await world.open()
+        await join(store, "w1")
+        await join(store, "w2")
+        leader = await SceneLeader.stand(store)
+        await leader.commit(silences=[Silence("w2", 3, 77), Silence("gone", 1, 5)])
+
+        async def marks() -> dict[str, tuple[int, int]]:
+            rows = await store.workers()
+            return {row.id: (row.unanswered, row.asked_again_at) for row in rows}
+
+        assert await marks() == {"w1": (0, 0), "w2": (3, 77)}
+        await join(store, "w2")  # its own beat does not take the mark away
+        await leader.commit(silences=[Silence("w1", 1, 9), Silence("w2", 4, 88)])
+        assert await marks() == {"w1": (1, 9), "w2": (4, 88)}
+        await leader.commit(silences=[])
+        assert await marks() == {"w1": (0, 0), "w2": (0, 0)}
+
+    async def test_f2_runs_without_a_place_are_kept(self, world: StoreScene) -> None:
+        store = await world.open()
+        leader, run, _ = await offered(store)
+        other = (await submitted(store)).seq
+        await leader.start(other)
+        await leader.commit(unplaced=[other, run])
+        await leader.commit(unplaced=[run])  # told twice, kept once
+        assert (await store.load()).unplaced == sorted([run, other])
+        await leader.commit(placed=[other], unplaced=[run])
+        assert (await store.load()).unplaced == [run]
+        await leader.commit(placed=[run, other])
+        assert (await store.load()).unplaced == []
 
     async def test_a_snapshot_is_what_a_new_leader_needs(self, world: StoreScene) -> None:
         store = await world.open()

@@ -254,6 +254,18 @@ CREATE TABLE locktender.linger (
     PRIMARY KEY (task, token, pool)
 );
 
+-- Executing runs that no live worker could go on with: they count neither at the run gate nor in tags' limits.
+CREATE TABLE locktender.unplaced (
+    run bigint PRIMARY KEY
+);
+
+-- Workers whose lease is kept and that left offers unanswered.
+CREATE TABLE locktender.silence (
+    worker text PRIMARY KEY,
+    unanswered bigint NOT NULL,
+    until bigint NOT NULL
+);
+
 -- What clients ask of the leader; a row is deleted when it is done.
 CREATE TABLE locktender.request (
     seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

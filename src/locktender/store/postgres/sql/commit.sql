@@ -156,6 +156,27 @@ WHERE EXISTS (SELECT 1 FROM fence)
 ON CONFLICT (task, token, pool) DO UPDATE SET
     slots = excluded.slots, until = excluded.until, worker = excluded.worker
 
+-- name: unplaced_remove
+-- Runs that have a place again, or have ended.
+DELETE FROM locktender.unplaced WHERE run = ANY($1::bigint[]) AND EXISTS (SELECT 1 FROM fence)
+
+-- name: unplaced_add
+-- Runs that give their place back.
+INSERT INTO locktender.unplaced (run)
+SELECT * FROM unnest($1::bigint[]) WHERE EXISTS (SELECT 1 FROM fence)
+ON CONFLICT (run) DO NOTHING
+
+-- name: silence_clear
+-- Those that are not in the new set.
+DELETE FROM locktender.silence
+WHERE NOT worker = ANY($1::text[]) AND EXISTS (SELECT 1 FROM fence)
+
+-- name: silence_add
+-- Workers that left offers unanswered.
+INSERT INTO locktender.silence (worker, unanswered, until)
+SELECT * FROM unnest($1::text[], $2::bigint[], $3::bigint[]) WHERE EXISTS (SELECT 1 FROM fence)
+ON CONFLICT (worker) DO UPDATE SET unanswered = excluded.unanswered, until = excluded.until
+
 -- name: request_done
 -- Requests that were carried out.
 DELETE FROM locktender.request WHERE seq = ANY($1::bigint[]) AND EXISTS (SELECT 1 FROM fence)

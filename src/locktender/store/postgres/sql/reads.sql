@@ -169,7 +169,9 @@ ORDER BY task, token LIMIT $5::bigint
 
 -- name: workers_list
 -- All workers.
-SELECT body, since, lease_until FROM locktender.worker ORDER BY since, id COLLATE "C"
+SELECT w.body, w.since, w.lease_until, s.unanswered, s.until
+FROM locktender.worker w LEFT JOIN locktender.silence s ON s.worker = w.id
+ORDER BY w.since, w.id COLLATE "C"
 
 -- name: workers_version
 -- Changes when a worker joins, leaves or describes itself anew.
@@ -182,6 +184,10 @@ SELECT pool, tat FROM locktender.bucket ORDER BY pool COLLATE "C"
 -- name: reservation_list
 -- Slots kept free for waiters.
 SELECT task, pool, slots FROM locktender.reservation ORDER BY task, pool COLLATE "C"
+
+-- name: unplaced_list
+-- Executing runs without a place.
+SELECT run FROM locktender.unplaced ORDER BY run
 
 -- name: linger_list
 -- Slots of dead workers that their pool's lease still holds.

@@ -110,6 +110,22 @@ DELETE FROM linger
 INSERT OR REPLACE INTO linger (task, token, pool, slots, until, worker)
 VALUES /*rows*/ (?, ?, ?, ?, ?, ?)
 
+-- name: unplaced_remove
+-- Runs that have a place again, or have ended.
+DELETE FROM unplaced WHERE run IN (SELECT value FROM json_each(?))
+
+-- name: unplaced_add
+-- Runs that give their place back.
+INSERT OR IGNORE INTO unplaced (run) SELECT value FROM json_each(?)
+
+-- name: silence_clear
+-- The whole set is written anew.
+DELETE FROM silence
+
+-- name: silence_add
+-- Workers that left offers unanswered.
+INSERT OR REPLACE INTO silence (worker, unanswered, until) VALUES /*rows*/ (?, ?, ?)
+
 -- name: request_done
 -- Requests that were carried out.
 DELETE FROM request WHERE seq IN (SELECT value FROM json_each(?))

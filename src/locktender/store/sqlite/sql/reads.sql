@@ -180,7 +180,8 @@ ORDER BY task, token LIMIT ?5
 
 -- name: workers_list
 -- All workers.
-SELECT body, since, lease_until FROM worker ORDER BY since, id
+SELECT w.body, w.since, w.lease_until, s.unanswered, s.until
+FROM worker w LEFT JOIN silence s ON s.worker = w.id ORDER BY w.since, w.id
 
 -- name: workers_version
 -- Changes when a worker joins, leaves or describes itself anew.
@@ -189,6 +190,10 @@ SELECT value FROM meta WHERE name = 'workers_version'
 -- name: bucket_list
 -- The state of rates.
 SELECT pool, tat FROM bucket ORDER BY pool
+
+-- name: unplaced_list
+-- Executing runs without a place.
+SELECT run FROM unplaced ORDER BY run
 
 -- name: linger_list
 -- Slots of dead workers that their pool's lease still holds.
