@@ -19,9 +19,9 @@ pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 PARENT = Path(__file__).parents[1] / "support" / "forking_parent.py"
 
 
-def test_f7_a_child_that_lives_on_keeps_nothing_of_its_parent(store: str):
+def test_f7_a_child_that_lives_on_keeps_nothing_of_its_parent(store_url: str):
     parent = subprocess.Popen(
-        [sys.executable, str(PARENT), store], stdout=subprocess.PIPE, text=True
+        [sys.executable, str(PARENT), store_url], stdout=subprocess.PIPE, text=True
     )
     assert parent.stdout is not None
     child = int(parent.stdout.readline())
@@ -30,8 +30,8 @@ def test_f7_a_child_that_lives_on_keeps_nothing_of_its_parent(store: str):
         parent.kill()
         parent.wait()
         os.kill(child, 0)  # it lives
-        asyncio.run(writes(store))
-        eventually(lambda: asyncio.run(proof(store)) != "held")
+        asyncio.run(writes(store_url))
+        eventually(lambda: asyncio.run(proof(store_url)) != "held")
     finally:
         os.kill(child, signal.SIGKILL)
         parent.stdout.close()
