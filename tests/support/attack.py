@@ -15,6 +15,7 @@ import argparse
 import os
 import random
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -63,6 +64,8 @@ END_SECONDS = 180.0
 STALL_SECONDS = 30.0
 """So long without the end of a run is reported, with the faults of that time."""
 DISK_BYTES = {"sqlite": "1g", "postgres": "2g"}
+MARGIN_BYTES = 1 << 24
+FILL_BYTES = 4_096
 HELD_FAULTS = (
     Fault("graph", "body", "broken"),
     Fault("run", "consts", "broken"),
@@ -72,8 +75,10 @@ HELD_FAULTS = (
 SET_CLOCK = """CREATE OR REPLACE FUNCTION locktender.locktender_now() RETURNS bigint LANGUAGE sql VOLATILE AS $$
     SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + {seconds} * 1000000::bigint
 $$"""
-EXPECTED_EXITS = {-9, 75}
-"""Killed; or ended hard because a thread outlived the lease (docs/design/worker.md)."""
+EXPECTED_EXITS = {-9, -15, 75}
+"""Killed; asked to end before it was ready; or ended hard because a thread outlived the lease."""
+NO_STORE = '"code":"store'
+"""What a process says that was started while there was no store."""
 
 
 class Record:
@@ -292,7 +297,7 @@ class Nemesis:
                 self._record.exits[code] += 1
                 lines = node.log.strip().splitlines()[-3:]
                 self._record.note(f"node {node.pid} ended with {code}: {' | '.join(lines)}")
-                if code not in EXPECTED_EXITS and "store" not in self._busy:
+                if code not in EXPECTED_EXITS and NO_STORE not in "".join(lines):
                     self._record.find(f"node {node.pid} ended with {code}: {' | '.join(lines)}")
             self._stopped.discard(node.pid)
             self.nodes[place] = self._starts[place]()
@@ -424,10 +429,16 @@ class Nemesis:
         if self._disk is None or "store" in self._busy:
             return
         filler = self._disk / "filler"
-        space = os.statvfs(self._disk)
         self._busy.add("store")
-        with filler.open("wb") as file:
-            os.posix_fallocate(file.fileno(), 0, space.f_bavail * space.f_frsize)
+        space = os.statvfs(self._disk)
+        with filler.open("wb", buffering=0) as file:
+            size = max(0, space.f_bavail * space.f_frsize - MARGIN_BYTES)
+            # Others write meanwhile: the last of it is taken until there is no more.
+            with suppress(OSError):
+                os.posix_fallocate(file.fileno(), 0, size)
+                file.seek(size)
+                while file.write(bytes(FILL_BYTES)):
+                    pass
         seconds = self._chance.uniform(1.0, 6.0)
         self._record.fault("disk full", f"for {seconds:.1f} s")
 
@@ -661,6 +672,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--folder", type=Path, help="where logs and records are left")
     given = parser.parse_args()
+    # So that the processes and the disk are not left behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     folder = given.folder or Path(tempfile.mkdtemp(prefix="locktender-attack-"))
     record = attack(given.on, given.minutes * 60, given.seed, folder)
     out = [f"{given.on}, seed {given.seed}, logs and records in {folder}"]

@@ -54,6 +54,8 @@ def move_instants(scheduler: Scheduler, by_us: int) -> None:
     """The clock jumped by `by_us` within a term: what is still to come moves with it."""
     ledger = scheduler.ledger
     scheduler.lifecycle.timers.move(by_us)
+    ledger.workers.move_pauses(by_us)
+    scheduler.deadlines.move(by_us)
     for held, (slots, until, worker) in ledger.lingering.items():
         ledger.lingering[held] = (slots, until + by_us, worker)
         ledger.lingering_changed = True
@@ -115,10 +117,10 @@ def _task_in_time(row: TaskRow, now: int) -> tuple[TaskRow, int]:
     late = row.requested_at - now
     if late <= MIN_JUMP_US:
         return row, 0
-    # Its place in line is by `requested_at`: that stays.
+    # Its place in line is by `requested_at`: that stays. What lies before it was written after the jump.
     moved = row._replace(
-        not_before=max(0, row.not_before - late),
-        eligible_at=max(0, row.eligible_at - late),
+        not_before=row.not_before - (late if row.not_before >= row.requested_at else 0),
+        eligible_at=row.eligible_at - (late if row.eligible_at >= row.requested_at else 0),
     )
     return moved, late
 

@@ -17,6 +17,9 @@ Kind = Literal[
     "passed_over",
 ]
 
+_DATED: frozenset[Kind] = frozenset({"back_off", "dispatch_deadline"})
+"""Their detail is an instant of the task (`not_before`, `eligible_at`), which moves when the clock is set."""
+
 
 class Timers:
     def __init__(self) -> None:
@@ -34,8 +37,11 @@ class Timers:
             yield at, kind, subject, detail
 
     def move(self, by: int) -> None:
-        """The clock was set by so much: every instant moves with it."""
-        self._heap = [(entry[0] + by, *entry[1:]) for entry in self._heap]
+        """The clock was set by so much: every instant moves with it, also one that a detail names."""
+        self._heap = [
+            (at + by, serial, kind, subject, detail + by if kind in _DATED else detail)
+            for at, serial, kind, subject, detail in self._heap
+        ]
 
     def __len__(self) -> int:
         return len(self._heap)
