@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from locktender.simulate.build import graph, items, numbers, runs_at_once, settle, step, world
+from tests.support.worlds import graph, items, numbers, runs_at_once, settle, step, world
 
 from locktender.base.clock import MILLISECOND, SECOND
 from locktender.base.graph import Graph, Output

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from locktender.simulate.build import graph, items, numbers, settle, step, worker_row, world
+from tests.support.worlds import graph, items, numbers, settle, step, worker_row, world
 
 from locktender.base.clock import MILLISECOND, SECOND
 from locktender.base.states import TaskState
