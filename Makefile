@@ -15,10 +15,11 @@ $(STAMP): pyproject.toml
 
 # Compiled first: tests start hundreds of processes, and where Python may not write what it compiled
 # (PYTHONDONTWRITEBYTECODE) each would compile all of it again. worksteal: what a module of tests
-# shares is set up once, not in both processes.
+# shares is set up once, not in all processes. Three at a time on two cores: tests of processes wait
+# for half of their time.
 test: $(STAMP)
 	$(BIN)/python -m compileall -q src
-	$(BIN)/pytest -n 2 --dist worksteal
+	$(BIN)/pytest -n 3 --dist worksteal
 
 # The inner loop: kernel, flows, store and the basics of the command line, in about a minute.
 CLI_BASICS := $(addprefix tests/cli/test_,no_store.py run.py run_views.py start.py workers.py)
@@ -28,7 +29,7 @@ test-fast: $(STAMP)
 # Everything, with the whole of what `make test` has a sample of.
 test-long: $(STAMP)
 	$(BIN)/python -m compileall -q src
-	$(BIN)/pytest -n 2 --dist worksteal -m ''
+	$(BIN)/pytest -n 3 --dist worksteal -m ''
 
 check: $(STAMP)
 	$(BIN)/ruff check .

@@ -19,13 +19,14 @@ import statistics
 import time
 from collections.abc import Callable
 
+from tests.support.worlds import graph, items, numbers, run_row, step
+
 from bench.report import Figure
 from locktender.base.graph import Graph, Item, PoolNeed
 from locktender.base.limits import Fair, Limits, PoolRule, Rate, TagRule
 from locktender.base.model import WorkerRow
 from locktender.kernel.commit_builder import Cycle
 from locktender.kernel.scheduler import Scheduler
-from locktender.simulate.build import graph, items, numbers, run_row, step
 
 START = 10**15
 RUNS = 20

@@ -24,6 +24,7 @@ from locktender.base.ids import run_id, task_id, token
 from locktender.base.model import NewRun, WorkerRow
 from locktender.store.postgres import PostgresStore
 from locktender.store.protocol import (
+    BEGINNING,
     Accept,
     Beat,
     Elect,
@@ -92,7 +93,7 @@ class _Round:
         self._store = store
         self._bare = bare
         self._taken: dict[str, list[float]] = {}
-        self._cursor = 0
+        self._cursor = BEGINNING
         self._tokens = 0
         self._cycle = 0
 
@@ -131,7 +132,7 @@ class _Round:
         ended = [End(task, given, "completed", b"42") for task, given in pairs]
         assert await timed("finish", store.finish(Finish(WORKER, ended))) == []
         gathered = await timed("gather", store.gather(Gather(self._cursor, ACTOR)))
-        self._cursor = gathered.seq
+        self._cursor = gathered.cursor
         ends = [RunEnd(run, "succeeded", b"1", None, 1) for run in seqs]
         events = [RunEvents(run, [Change("run", 0, "running", "succeeded")]) for run in seqs]
         await store.commit(self._commit(runs_ended=ends, events=events))

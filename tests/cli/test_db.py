@@ -164,7 +164,7 @@ async def test_pruners_and_submitters_come_one_after_the_other(postgres_url: str
     await store.close()
 
 
-async def test_a_history_that_breaks_a_promise_is_not_pruned_unless_forced(tmp_path: Path) -> None:
+async def test_a_broken_history_is_pruned_only_by_force(tmp_path: Path) -> None:
     path = tmp_path / "locktender.db"
     await fill(str(path), 4)
     db = sqlite3.connect(path)

@@ -167,7 +167,7 @@ def test_every_command_of_the_page(
     check_history(postgres_url)
 
 
-def test_the_story_of_a_ceiling_and_of_workers_that_come_and_go(tmp_path: Path):
+def test_the_pages_example_of_a_ceiling_and_of_workers(tmp_path: Path):
     """The `console` lines, as they are typed, in a folder of their own: on a SQLite file."""
     (tmp_path / "flows.py").write_text(blocks("python")[0])
     [story] = blocks("console")

@@ -180,12 +180,14 @@ def python(
 
 @pytest.mark.parametrize(
     "text",
-    [SCRIPT, AWAITED, FORGOTTEN],
-    ids=["sync", "async", "all imported and not closed"],
+    [
+        # `test_a_flow_that_is_run_directly_follows_the_setting` has a sync engine, too.
+        pytest.param(SCRIPT, id="sync", marks=pytest.mark.long),
+        pytest.param(AWAITED, id="async"),
+        pytest.param(FORGOTTEN, id="all imported and not closed"),
+    ],
 )
-def test_a_script_starts_workers_with_its_own_steps_and_those_it_imports(
-    project: Path, tmp_path: Path, text: str
-):
+def test_a_script_starts_workers_with_all_its_steps(project: Path, tmp_path: Path, text: str):
     (project / "elastic_script.py").write_text(text)
     url = tmp_path / "locktender.db"
     done = python(
@@ -229,7 +231,7 @@ def one():
 """
 
 
-def test_steps_typed_at_a_prompt_are_refused_and_the_setting_is_only_told(tmp_path: Path):
+def test_steps_typed_at_a_prompt_are_refused(tmp_path: Path):
     refused = python("-", cwd=tmp_path, text=TYPED + "embedded(max_workers=2)\n")
     assert refused.returncode == 1
     assert "<stdin>:typed (it was typed at a prompt and is in no file)" in refused.stderr
@@ -275,7 +277,7 @@ def test_run_starts_more_workers(project: Path, tmp_path: Path):
     assert len(pids_of(said.data)) >= 2
 
 
-def test_a_server_takes_the_maximum_from_its_settings_and_workers_have_its_labels(project: Path):
+def test_workers_of_a_server_have_its_maximum_and_labels(project: Path):
     (project / "locktender.toml").write_text("max_workers = 1\n")
     words = ("server", "--port", "0", "--spawn", "elastic_flows", "--label", "gpu=a100", *SETS)
     with started(*words, cwd=project) as server:

@@ -18,10 +18,11 @@ from typing import Any, NamedTuple
 import psutil
 import pytest
 from tests.support.cli_harness import batch, executable, locktender, until
+from tests.support.cluster import Cluster, ClusterNode
+from tests.support.leases import KEPT, lapse
 
 from locktender import RunState, connect
 from locktender.testing import Overlap, check_history
-from locktender.testing.cluster import Cluster, ClusterNode
 from locktender.testing.processes import source
 from locktender.worker.executors.sources import load
 
@@ -124,14 +125,10 @@ def steps(file: Path) -> Any:
     return load(source(file))
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def cluster(request: pytest.FixtureRequest, tmp_path: Path, overlap: Overlap) -> Iterator[Cluster]:
+@pytest.fixture
+def cluster(postgres_url: str, tmp_path: Path, overlap: Overlap) -> Iterator[Cluster]:
     """Its history is judged at the end."""
-    url = str(tmp_path / "locktender.db")
-    if request.param == "postgres":
-        url = request.getfixturevalue("postgres_url")
-    # A leader is to be lost when it is killed, and not when the machine is busy.
-    made = Cluster(url, tmp_path, overlap, grace="5s", leader_lease="8s")
+    made = Cluster(postgres_url, tmp_path, overlap, grace="5s", **KEPT)
     try:
         yield made
     except BaseException:
@@ -197,6 +194,7 @@ def test_one_leads_both_serve_and_the_other_takes_over(cluster: Cluster, file: P
 
     # when the leader is killed
     first.kill()
+    lapse(cluster.url, first)
     until(lambda: health(second)["leads"], "the other to lead")
     # then the other leads, in a later term, with the same demand
     now = health(second)
@@ -306,7 +304,7 @@ def test_clients_that_stall_delay_nobody(lone: Cluster, file: Path, steps: Any):
     assert worker.close() == server.close() == 0
 
 
-def test_more_connections_than_it_takes_are_refused_and_then_it_goes_on(lone: Cluster):
+def test_connections_beyond_the_limit_are_refused(lone: Cluster):
     server = lone.server().ready()
     port = port_of(server)
     many = [socket.create_connection(("127.0.0.1", port), 60) for _ in range(200)]

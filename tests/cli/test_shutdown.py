@@ -11,11 +11,12 @@ from contextlib import contextmanager
 import pytest
 
 SCRIPT = """
-import asyncio, os, sys, time
+import asyncio, os, sys, threading, time
 from locktender.cli import shutdown
 from locktender.cli.shutdown import StopRequests
 
-held, ends, shutdown.HARD_END_SECONDS = int(sys.argv[1]), int(sys.argv[2]), 0.3
+held, ends = int(sys.argv[1]), int(sys.argv[2])
+shutdown.HARD_END_SECONDS = 3600 if ends else 0.3
 grace = float(sys.argv[3])
 shutdown.LAST_WRITE_SECONDS = 0.2
 
@@ -37,7 +38,9 @@ async def main():
     print("twice", flush=True)
     if ends:
         stop.hard_end.cancel()
-        await asyncio.sleep(1)  # longer than the timer
+        async with asyncio.timeout(60):
+            while any(isinstance(each, threading.Timer) for each in threading.enumerate()):
+                await asyncio.sleep(0.01)
     else:
         await asyncio.sleep(3600)
 

@@ -51,7 +51,7 @@ def _run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_process_step_under_the_guard_is_told_that_it_stands_there(tmp_path: Path):
+def test_a_process_step_under_the_main_guard_is_refused(tmp_path: Path):
     """Where a child imports the file, it is not there."""
     steps, _, _ = STEPS.partition("async def main()")
     head, _, step = steps.partition("@step")
@@ -107,7 +107,7 @@ def test_a_worker_refuses_the_file(way: str, tmp_path: Path):
     assert FIX in done.err
 
 
-def test_a_client_of_a_module_is_its_own_and_submits_nothing_meanwhile(tmp_path: Path):
+def test_a_client_of_an_imported_module_submits_nothing(tmp_path: Path):
     (tmp_path / "shared.py").write_text(STEPS + "engine = connect()\n")
     (tmp_path / "flows.py").write_text(
         "from shared import doubled\n\nif __name__ == '__main__':\n    print(doubled.run(4))\n"

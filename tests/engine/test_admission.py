@@ -1,4 +1,4 @@
-"""B4, B14, E1, E2 with real bodies: which runs come in, and which may go."""
+"""B4, B14, E1, E2 with real bodies: which runs are accepted, and which may start."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ def test_setting_one_bound_of_a_tag_keeps_the_other(engine: Client):
     assert _limit(engine, "tenant").value == "2 at once, 9 active"
 
 
-def test_e1_at_most_n_runs_execute_and_a_raised_limit_is_in_force_at_once(url: Path):
+def test_e1_a_raised_run_limit_is_in_force_at_once(url: Path):
     with embedded(url, grace="2s", poll="1h") as engine:  # at once: without a poll
         engine.limits.set_max_concurrent_runs(2)
         runs = engine.submit_many(flows.waits, range(4))
@@ -218,7 +218,7 @@ def test_one_key_that_is_set_has_a_rule_of_its_own(engine: Client):
     assert (acme.limit, acme.paused) == (1, False)
 
 
-def test_pausing_and_resuming_one_key_leaves_it_bounded_as_before(engine: Client):
+def test_pausing_and_resuming_a_key_keeps_its_limit(engine: Client):
     engine.pools.set("api[*]", limit=2, rate="10/s", burst=4)
     engine.pools.pause("api[acme]")
     assert not engine.pools.get("api[*]").paused

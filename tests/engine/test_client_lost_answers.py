@@ -1,4 +1,4 @@
-"""Verbs whose answer is lost: repeated with the same ids, never carried out twice."""
+"""Verbs whose answer is lost are repeated with the same ids, and carried out once."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def losing(
     return call
 
 
-async def test_a_retry_that_was_carried_out_is_not_repeated_when_the_run_has_ended_since(
+async def test_a_retry_whose_answer_was_lost_is_not_repeated(
     url: Path, monkeypatch: pytest.MonkeyPatch
 ):
     async with embedded_async(url) as engine:

@@ -1,4 +1,4 @@
-"""Words and answers at the edges: rates, durations, unknown limits and pools, keys that are taken."""
+"""Messages of the client: rates, durations, unknown limits and pools, keys that are taken."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_rate_takes_the_usual_words_for_time(written: str, count: int, seconds
     assert (rate.count, rate.per_us) == (count, seconds * SECOND)
 
 
-def test_a_rate_that_is_none_is_refused_in_the_words_that_were_written(engine: Client):
+def test_an_invalid_rate_is_refused_as_it_was_written(engine: Client):
     with pytest.raises(
         InvalidInput, match="invalid rate '60/fortnight': 'fortnight' is not a duration"
     ):
@@ -87,7 +87,7 @@ def test_a_pool_that_nobody_knows_is_not_paused(engine: Client):
     assert [pool.name for pool in engine.pools.list()] == ["database"]
 
 
-def test_a_submission_says_whether_it_created_attached_or_skipped(engine: Client):
+def test_a_submission_says_created_attached_or_skipped(engine: Client):
     engine.limits.pause()
     first = engine.submit(doubled, 1, key="k")
     again = engine.submit(doubled, 1, key="k")

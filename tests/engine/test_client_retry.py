@@ -22,7 +22,7 @@ def failed(engine: Client, count: int) -> list[Run[int]]:
 
 
 @pytest.mark.parametrize("page", [1, 2, 500])
-def test_at_the_ceiling_those_that_fit_are_queued_and_the_others_named(
+def test_retries_beyond_the_ceiling_are_named(
     engine: Client, monkeypatch: pytest.MonkeyPatch, page: int
 ):
     monkeypatch.setattr(run_module, "PAGE", page)
@@ -88,7 +88,7 @@ def test_one_alone_is_refused_in_plain_words(engine: Client):
     assert "refused" not in caught.value.as_dict()
 
 
-def test_one_that_succeeded_is_refused_before_any_other_is_queued(engine: Client):
+def test_a_succeeded_run_refuses_the_whole_retry(engine: Client):
     (run,) = failed(engine, 1)
     done = engine.submit(flows.doubled, 1)
     done.result(60)

@@ -52,7 +52,7 @@ def test_a_flow_runs_and_its_result_has_the_annotated_type(engine: Client):
     ]
 
 
-def test_a_flow_is_submitted_by_name_and_a_wrong_one_is_told_the_right(engine: Client):
+def test_a_flow_is_submitted_by_name_or_a_name_suggested(engine: Client):
     name = flows.doubled.name
     assert engine.submit(name, 21).result(60) == 42
     with pytest.raises(NotFound, match=f"Did you mean '{name}'"):
@@ -103,9 +103,7 @@ def test_a_run_is_cancelled_while_it_runs_and_while_it_waits(engine: Client):
     assert first.cancel().over == (first.id,)
 
 
-def test_a_failed_run_is_retried_and_finished_steps_are_not_run_again(
-    engine: Client, tmp_path: Path
-):
+def test_a_retried_run_keeps_its_finished_steps(engine: Client, tmp_path: Path):
     marks = tmp_path / "marks"
     marks.mkdir()
     run = engine.submit(flows.second_time, str(marks))
@@ -130,7 +128,7 @@ def test_options_are_merged_with_those_of_the_flow(engine: Client):
     flows.GATE.set()
 
 
-def test_tasks_and_events_tell_the_whole_story(engine: Client):
+def test_tasks_and_events_tell_every_change(engine: Client):
     run = engine.submit(flows.summed, [1, 2, 3, 4])
     run.result(60)
     tasks = run.tasks()
@@ -152,7 +150,7 @@ def test_tasks_and_events_tell_the_whole_story(engine: Client):
     assert changes == ["requested", "scheduled", "running", "completed"]
 
 
-def test_a_waiting_task_says_what_it_waits_for_and_why_tells_more(engine: Client):
+def test_a_waiting_task_says_what_it_waits_for(engine: Client):
     engine.pools.set("db", 1)
     engine.pools.pause("db")
     run = engine.submit(flows.pooled, 1)
@@ -206,7 +204,7 @@ def test_entries_of_submit_many_take_every_form(engine: Client):
     assert engine.submit_many(flows.summed, []) == []
 
 
-def test_beyond_the_ceiling_a_submission_is_rejected_and_leaves_no_row(engine: Client):
+def test_beyond_the_ceiling_a_submission_leaves_no_row(engine: Client):
     engine.limits.set_max_active(3)
     runs = engine.submit_many(flows.waits, [1, 2, 3])
     with pytest.raises(AdmissionRejected, match="max_active is reached: 3 of 3") as caught:
@@ -250,7 +248,7 @@ def test_a_key_attaches_or_is_refused_by_name_of_what_differs(engine: Client):
     assert finished.id == replacing.id
 
 
-def test_large_values_go_by_reference_and_larger_ones_are_refused(engine: Client, url: Path):
+def test_large_values_are_blobs_and_too_large_ones_refused(engine: Client, url: Path):
     text = "y" * 300_000
     assert engine.submit(flows.measured_text, text).result(60) == 300_000
     assert engine.submit(flows.large, 400_000).result(60) == "x" * 400_000
@@ -387,7 +385,7 @@ def contradicting_mapped(xs: list[int]) -> list[int | StepError]:
 
 
 @pytest.mark.parametrize("name", ["", "_async", "_in_a_process"])
-def test_a_result_that_contradicts_its_annotation_fails_the_step_once(engine: Client, name: str):
+def test_a_result_against_its_annotation_fails_once(engine: Client, name: str):
     known = {**globals(), "contradicting_in_a_process": flows.contradicting_in_a_process}
     run = engine.submit(known[f"contradicting{name}"])
     with pytest.raises(RunFailed) as caught:

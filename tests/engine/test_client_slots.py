@@ -41,7 +41,7 @@ def test_slots_are_held_in_the_block_and_given_back_after_it(engine: Client):
     assert _comes_true(lambda: engine.pools.get("db").used == 0)
 
 
-def test_e11_fifty_claimers_of_a_pool_of_one_hold_it_one_at_a_time(engine: Client, url: Path):
+def test_e11_fifty_claimers_hold_one_slot_one_at_a_time(engine: Client, url: Path):
     # given an engine's own client and one that is only connected
     engine.pools.set("db", limit=1)
     lock, now, peak = threading.Lock(), 0, 0

@@ -7,7 +7,7 @@ from pathlib import Path
 SAMPLE = Path(__file__).parents[1] / "support" / "typed_client.py"
 
 
-def test_a_strict_type_checker_sees_what_is_submitted_and_what_comes_back():
+def test_a_strict_type_checker_sees_arguments_and_results():
     # given a file as users write it, with its expected mistakes marked
     # when pyright checks it
     done = subprocess.run(

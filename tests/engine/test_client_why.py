@@ -87,7 +87,7 @@ def test_at_a_tag_those_of_other_values_are_not_ahead(engine: Client):
         flows.GATE.set()
 
 
-def test_a_run_that_replaces_another_names_it_and_every_other_gate(engine: Client):
+def test_a_replacing_run_names_every_gate(engine: Client):
     flows.GATE.clear()
     try:
         engine.limits.set_max_concurrent_runs(2)
@@ -114,7 +114,7 @@ def _until(condition: Any, seconds: float = 60.0) -> None:
 
 
 @pytest.mark.parametrize("alike", [False, True])
-def test_a_queued_run_is_estimated_from_runs_of_its_own_flow_only(engine: Client, alike: bool):
+def test_a_queued_run_is_estimated_from_its_own_flow(engine: Client, alike: bool):
     engine.limits.set_max_concurrent_runs(1)
     if alike:
         flows.GATE.set()

@@ -51,12 +51,12 @@ _MAKE: dict[str, Any] = {
 
 
 class Bench:
-    """One executor, and the board its bodies write on."""
+    """One executor, and the progress that its bodies report."""
 
     def __init__(self, kind: str, root: Path) -> None:
         self.kind = kind
         self.root = root
-        self.board = ProgressReports()
+        self.reports = ProgressReports()
         self.executor = _MAKE[kind](2, clock=SystemClock())
         self._tokens = itertools.count(1)
 
@@ -67,7 +67,7 @@ class Bench:
         token = next(self._tokens)
         raw = codec.render_call([codec.encode(each) for each in args], {})
         job = Attempt(token + 10, token, "the-run", definition, raw, work_root=self.root,
-                  flow="the-flow", progress=self.board, **fields)  # fmt: skip
+                  flow="the-flow", progress=self.reports, **fields)  # fmt: skip
         ended: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self.executor.start(job, lambda _, outcome: ended.set_result(outcome))
         return job, ended
@@ -333,7 +333,7 @@ async def test_an_end_is_told_even_if_what_was_said_cannot_be_stored(
             outcome = await ended
 
     assert (outcome.state, outcome.log) == ("completed", None)
-    assert f"what task {job.task} (token {job.token}) said of itself is lost" in caplog.text
+    assert f"failed to keep the notes and log of task {job.task} (token {job.token})" in caplog.text
 
 
 @every
@@ -370,26 +370,26 @@ async def test_a_signal_handler_may_log_while_its_body_does(tmp_path: Path):
 
 
 @pytest.mark.parametrize("kind", ["thread", "process"])
-async def test_progress_reaches_the_board_and_goes_with_the_attempt(kind: str, tmp_path: Path):
+async def test_progress_is_reported_until_the_attempt_ends(kind: str, tmp_path: Path):
     async with Bench(kind, tmp_path) as bench:
         path = tmp_path / "go"
         job, ended = bench.start("work_until", str(path))
-        await until(bench.board.notes)
+        await until(bench.reports.notes)
         path.touch()
-        await until(lambda: bench.board.notes() == [Progress(job.token, 3, 4, "nearly there")])
+        await until(lambda: bench.reports.notes() == [Progress(job.token, 3, 4, "nearly there")])
         path.with_name("go.end").touch()
         await ended
-        assert bench.board.notes() == []
+        assert bench.reports.notes() == []
 
 
-def test_the_board_keeps_the_latest_of_a_bounded_number():
-    board = ProgressReports(most=3)
+def test_progress_reports_are_bounded():
+    reports = ProgressReports(most=3)
     for token in (1, 2, 3, 1, 4, 5):
-        board.put(Progress(token, token))
-    assert [each.token for each in board.notes()] == [1, 4, 5]
-    board.forget(4)
-    board.forget(99)
-    assert [each.token for each in board.notes()] == [1, 5]
+        reports.put(Progress(token, token))
+    assert [each.token for each in reports.notes()] == [1, 4, 5]
+    reports.forget(4)
+    reports.forget(99)
+    assert [each.token for each in reports.notes()] == [1, 5]
 
 
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -1, "3", None, object(), 10**400])
@@ -535,7 +535,7 @@ def test_a_secret_has_no_text_where_it_is_not_known():
 
     given = secret("env:NAME")
     assert repr(given) == str(given) == "secret('env:NAME')"
-    with pytest.raises(InvalidInput, match="Hand it to a step as an argument of its own"):
+    with pytest.raises(InvalidInput, match="Pass it to a step as an argument of its own"):
         f"{given}"
     assert codec.encode({"a": [given]}) == b'{"a":[{"$locktender.secret":"env:NAME"}]}'
     with pytest.raises(InvalidInput, match="reserved"):

@@ -1,4 +1,4 @@
-"""What a worker that is told to end leaves behind: all that is its own in the store, wherever it is here."""
+"""The drain list of a worker that is told to end names every attempt that it still has."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def test_what_is_on_its_way_in_either_direction_is_named(tmp_path: Path):
         await store.close()
 
 
-async def test_a_leading_worker_names_ends_that_its_commits_have_yet_to_bring(tmp_path: Path):
+async def test_a_leading_workers_drain_list_has_unwritten_ends(tmp_path: Path):
     store = SqliteStore(tmp_path / "engine.db")
     await store.open()
     engine = Engine(store, Settings(work_dir=str(tmp_path / "work")))

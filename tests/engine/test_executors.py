@@ -74,9 +74,7 @@ async def test_timeout(kind: str, tmp_path: Path):
 
 
 @every
-async def test_who_ends_after_its_timeout_is_timed_out_also_if_the_loop_was_held(
-    kind: str, tmp_path: Path
-):
+async def test_a_late_end_is_timed_out_while_the_loop_is_held(kind: str, tmp_path: Path):
     async with Harness(kind, tmp_path) as harness:
         await harness.run("double", 1)  # a child that is warm
         job = harness.start("overstay", 0.4, timeout_us=200_000)
@@ -93,14 +91,15 @@ async def test_who_ends_after_its_timeout_is_timed_out_also_if_the_loop_was_held
 
 
 @pytest.mark.parametrize("kind", ["thread", "process"])
-async def test_who_ends_in_time_is_not_timed_out_because_the_loop_was_held(
-    kind: str, tmp_path: Path
-):
+async def test_an_end_in_time_is_kept_while_the_loop_is_held(kind: str, tmp_path: Path):
     async with Harness(kind, tmp_path) as harness:
-        await harness.run("double", 1)
-        job = harness.start("double", 21, timeout_us=2_000_000)
-        time.sleep(2.1)  # noqa: ASYNC251 — the very fault
-        outcome = await harness.end_of(job)
+        # On a busy machine the body itself may need longer than the first of these.
+        for seconds in (0.5, 5, 30):
+            await harness.run("double", 1)
+            job = harness.start("double", 21, timeout_us=int(seconds * 1_000_000))
+            time.sleep(seconds + 0.1)  # noqa: ASYNC251 — the very fault
+            if (outcome := await harness.end_of(job)).state == "completed":
+                break
 
     assert outcome == Outcome("completed", b"42")
 
@@ -331,7 +330,7 @@ async def test_attempts_of_one_task_have_their_own_directories(kind: str, tmp_pa
         await harness.end_of(other)
 
 
-async def test_a_body_that_swallows_its_cancellation_stays_in_flight_and_ends_as_asked(
+async def test_a_body_that_swallows_its_cancel_stays_in_flight(
     tmp_path: Path,
 ):
     async with Harness("async", tmp_path) as harness:

@@ -1,4 +1,4 @@
-"""A child process after a body is as it was before it; where it cannot be, it is not used again."""
+"""A child process is as it was before the body ran; a child that cannot be restored is not used again."""
 
 from __future__ import annotations
 
@@ -61,9 +61,7 @@ async def test_a_child_with_a_thread_of_a_body_is_not_used_again(tmp_path: Path)
 
 
 @pytest.mark.parametrize("reason", ["drain", "cancel"])
-async def test_a_body_that_has_ended_is_not_stopped_while_its_child_ends(
-    reason: str, tmp_path: Path
-):
+async def test_an_ended_body_is_not_stopped_while_its_child_ends(reason: str, tmp_path: Path):
     async with Harness("process", tmp_path, permits=1) as harness:
         job = harness.start("leave_something", "thread")
         children = harness.executor._children
@@ -72,7 +70,7 @@ async def test_a_body_that_has_ended_is_not_stopped_while_its_child_ends(
         assert (await harness.end_of(job)).state == "completed"
 
 
-async def test_a_timeout_that_passes_while_its_child_ends_does_not_count(tmp_path: Path):
+async def test_a_timeout_while_the_child_ends_does_not_count(tmp_path: Path):
     """The body has ended in time: that a thread of its own keeps the child for a moment is another matter."""
     async with Harness("process", tmp_path, permits=1) as harness:
         await answer(harness, "look_around", 0)
@@ -82,7 +80,7 @@ async def test_a_timeout_that_passes_while_its_child_ends_does_not_count(tmp_pat
 
 def test_looking_and_restoring_cost_a_task_little():
     """A few calls for each signal there is, and none for each variable; microseconds are the benchmark's."""
-    before = child_cleanup.look()
+    before = child_cleanup.snapshot()
     calls = 0
 
     def count(_frame: object, event: str, _arg: object) -> None:
@@ -91,7 +89,7 @@ def test_looking_and_restoring_cost_a_task_little():
 
     sys.setprofile(count)
     try:
-        child_cleanup.look()
+        child_cleanup.snapshot()
         assert child_cleanup.restore(before)
     finally:
         sys.setprofile(None)
@@ -102,7 +100,7 @@ def test_a_folder_that_is_gone_cannot_be_given_back(tmp_path: Path, monkeypatch:
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)
-    before = child_cleanup.look()
+    before = child_cleanup.snapshot()
     os.chdir(tmp_path)
     gone.rmdir()
 

@@ -1,4 +1,4 @@
-"""Whatever a body does to threads, its own or those of its loop: each attempt's end is told, and soon."""
+"""Whatever a body does to threads, its own or those of its loop: each attempt ends, and soon."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ cleared_up_after = pytest.mark.parametrize("kind", ["async", "process"])
 
 
 @cleared_up_after
-async def test_a_body_that_shuts_the_default_executor_down_loses_no_end(kind: str, tmp_path: Path):
+async def test_shutting_down_the_default_executor_loses_no_end(kind: str, tmp_path: Path):
     async with Harness(kind, tmp_path) as harness:
         await asyncio.get_running_loop().shutdown_default_executor()
 
@@ -135,7 +135,7 @@ async def test_a_thread_that_is_struck_with_a_flight_tells_one_end(
         assert len(harness.executor._threads) == 1
 
 
-async def test_a_thread_that_dies_is_replaced_and_its_flight_ends(tmp_path: Path):
+async def test_a_thread_that_dies_is_replaced_and_its_attempt_ends(tmp_path: Path):
     class Dying(ThreadExecutor):
         deaths = 0
 

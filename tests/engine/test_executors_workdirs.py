@@ -103,7 +103,7 @@ def test_links_are_never_followed(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     assert (outside / "1" / "precious").exists()
     assert not (root / "5").exists()
     assert not (root / "7").exists()
-    assert "not removed" in caplog.text
+    assert "failed to remove" in caplog.text
 
 
 MOUNTS = ["unshare", "--map-root-user", "--mount", "--"]
@@ -213,7 +213,7 @@ def test_a_link_in_place_of_a_dead_owners_tree_is_left(
 
     assert (outside / "1").exists()
     assert left.is_symlink()
-    assert "not removed" in caplog.text
+    assert "failed to remove" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -246,8 +246,6 @@ def test_a_child_that_still_lives_keeps_the_tree(tmp_path: Path):
     with WorkRoot(tmp_path) as other:
         assert other.path != kept
         assert workdirs.exists(kept, 1, 1)
-    assert not workdirs.inherit(kept)
-    assert workdirs.exists(kept, 1, 1)
 
     os.close(inherited)
     with WorkRoot(tmp_path):
@@ -265,12 +263,12 @@ def test_what_a_child_makes_after_its_worker_has_closed_is_swept(tmp_path: Path)
         assert not root.path.exists()
 
 
-def test_an_heir_removes_the_tree_with_its_lock(tmp_path: Path):
-    left = killed_worker(tmp_path)
+def test_the_tree_of_a_dead_worker_is_removed_with_its_lock(tmp_path: Path):
+    killed_worker(tmp_path)
     (tmp_path / "notes").mkdir()
 
-    assert workdirs.inherit(left)
-    assert workdirs.inherit(left)  # somebody was faster
+    with WorkRoot(tmp_path):
+        pass
 
     assert [each.name for each in tmp_path.iterdir()] == ["notes"]
 

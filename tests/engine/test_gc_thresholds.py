@@ -10,7 +10,7 @@ import pytest
 
 from locktender import embedded_async
 from locktender.base.config import Settings
-from locktender.cli.shutdown import Told, serve
+from locktender.cli.shutdown import StopRequests, serve
 from locktender.client.core import Core
 from locktender.store.open import settings_for
 
@@ -33,17 +33,17 @@ async def test_a_program_keeps_its_thresholds_while_an_engine_runs(tmp_path: Pat
     [((700, 10, 10), (10_000, 20, 50)), ((2_000, 10, 10), (10_000, 20, 50)), ((500, 9, 9), None)],
     ids=["3.11", "3.12", "the user's own"],
 )
-async def test_a_process_of_ours_collects_less_often_unless_the_user_said_how(
+async def test_our_own_process_collects_less_often(
     tmp_path: Path, before: tuple[int, int, int], served: tuple[int, int, int] | None
 ):
     gc.set_threshold(*before)
     settings: Settings = settings_for(tmp_path / "locktender.db", {"work_dir": str(tmp_path)})
-    told = Told()
+    stop = StopRequests()
     seen: list[tuple[int, int, int]] = []
 
     async def ready(_: Core) -> None:
         seen.append(gc.get_threshold())
-        told.end("the test is over")
+        stop.request("the test is over")
 
-    await serve(settings, told, ready, lead=True, work=False)
+    await serve(settings, stop, ready, lead=True, work=False)
     assert seen == [served or before]

@@ -1,12 +1,12 @@
-"""E6–E8 with real bodies: what the history tells, what `why` says, what an operator does beside a live engine."""
+"""E6–E8 with real bodies: what the history has, what `why` says, what an operator does beside a live engine."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
+
+from tests.support import cli_harness
 
 from locktender import Run, RunState, flow, step
 from locktender.testing import Engines, Overlap, eventually, recording
@@ -173,12 +173,9 @@ def test_e7_a_task_names_its_pools_and_their_holders(
 
 def locktender(path: Path, *words: str) -> Any:
     """One command as a user types it, in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, "-m", "locktender.cli.main", *words, "--url", str(path), "--json"],
-        capture_output=True, text=True, timeout=110,
-    )  # fmt: skip
-    assert done.returncode == 0, (words, done.stdout, done.stderr)
-    return json.loads(done.stdout) if done.stdout.strip() else None
+    said = cli_harness.locktender(*words, "--url", str(path), "--json", cwd=path.parent)
+    assert said.code == 0, (words, said.out, said.err)
+    return json.loads(said.out) if said.out.strip() else None
 
 
 def test_e8_pools_and_queue_from_the_command_line(

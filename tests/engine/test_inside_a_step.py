@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support import cli_harness
 
 from locktender import Client, RunFailed, RunState, TaskState, current, flow, secret, step
 from locktender.base.model import MAX_LINES
@@ -234,15 +235,10 @@ def test_a_step_that_holds_the_loop_is_named(engine: Client, caplog: pytest.LogC
 
 def locktender(engine: Client, *arguments: str) -> str:
     core: Any = engine._core
-    done = subprocess.run(
-        [sys.executable, "-m", "locktender.cli.main", *arguments, "--url", core.settings.url],
-        capture_output=True,
-        text=True,
-        timeout=110,
-        env={**os.environ, "COLUMNS": "200"},
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    url = core.settings.url
+    said = cli_harness.locktender(*arguments, "--url", url, cwd=Path(url).parent, COLUMNS="200")
+    assert said.code == 0, said.err
+    return said.out
 
 
 def test_the_command_shows_the_lines(engine: Client):

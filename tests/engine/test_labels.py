@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.support.worlds import graph
+from tests.support.worlds import step as node
 
 from locktender import Client, InvalidFlow, InvalidInput, embedded, flow, step
 from locktender.base.names import Declared, check_labels, never
 from locktender.cli import arguments
-from locktender.simulate.build import graph
-from locktender.simulate.build import step as node
 from locktender.testing import eventually
 
 GPUS: Declared = {"gpu": ("a100", "h100"), "zone": ()}
@@ -44,7 +44,7 @@ def test_b14_a_label_nobody_may_have_is_refused(needs: dict[str, str], says: str
     assert "never" in (never(needs, GPUS) or "")
 
 
-def test_b14_what_is_declared_passes_and_without_a_declaration_anything_does():
+def test_b14_declared_labels_pass_and_undeclared_if_none_are():
     check_labels(graph(node("a", needs={"gpu": "h100", "zone": "anywhere"})), GPUS)
 
     assert never({"gpu": "h100"}, GPUS) is None

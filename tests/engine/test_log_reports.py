@@ -1,4 +1,4 @@
-"""What attempts logged is written in batches, and never costs an attempt its end."""
+"""Log lines of attempts are written in batches, and never delay the end of an attempt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""D: a step that holds the worker's loop is named, with its line; a loop with too much to do blames nobody."""
+"""A step that blocks the worker's loop is named, with its line; a busy loop blames no step."""
 
 from __future__ import annotations
 
@@ -271,7 +271,7 @@ async def test_a_step_that_takes_the_loop_over_from_another_is_named(watched: Wa
     assert [name for name, _ in watched.blocks] == ["app:blocking"]
 
 
-async def test_a_stop_between_two_questions_ends_the_thread_while_the_loop_is_held():
+async def test_a_stop_ends_the_thread_while_the_loop_is_held():
     class StopsAtTheLastMoment(threading.Event):
         def clear(self) -> None:
             watch.stop()

@@ -132,7 +132,7 @@ def test_a_task_costs_next_to_nothing():
     assert len([each for each in calls if each in ("call", "c_call")]) <= 12
 
 
-def test_a_worker_tells_nothing_of_leading_and_a_server_nothing_of_working():
+def test_metrics_are_of_the_roles_of_the_process():
     metrics = Metrics()
     server = Exposition(metrics, may_lead=True)
     server.refresh()
@@ -203,7 +203,7 @@ async def test_what_a_server_and_a_worker_do_is_counted_by_each(tmp_path: Path):
         assert found("worker_tasks_completed_total", state="completed") == 0
 
 
-async def test_in_one_process_offers_are_accepted_by_the_commit_that_makes_them(tmp_path: Path):
+async def test_in_one_process_offers_are_accepted_by_the_commit(tmp_path: Path):
     url = tmp_path / "locktender.db"
     opened.set()
     async with process(url, lead=True, work=True) as (_, engine), connect_async(url) as client:

@@ -1,4 +1,4 @@
-"""What an engine tells workers that it starts, and what it takes for a provisioner."""
+"""What an engine passes to the workers that it starts, and what it accepts as a provisioner."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_script_is_named_by_its_file(monkeypatch: pytest.MonkeyPatch, tmp_path
         ("shop.deep.flows", "shop/deep/flows.cpython-311-x86_64-linux-gnu.so"),
     ],
 )
-def test_a_module_is_named_as_it_is_imported_and_where_it_lies_comes_along(
+def test_a_module_is_named_by_import_and_folder(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, module: str, file: str
 ):
     loaded(monkeypatch, module, tmp_path / file)
@@ -70,9 +70,7 @@ def test_a_module_is_named_as_it_is_imported_and_where_it_lies_comes_along(
     assert found.roots == (str(tmp_path),)
 
 
-def test_the_working_directory_and_what_is_installed_are_found_anyway(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-):
+def test_installed_modules_need_no_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.chdir(tmp_path)
     installed = Path(sys.prefix) / "lib" / "installed_flows.py"
     loaded(monkeypatch, "shop", tmp_path / "shop.py")
@@ -119,9 +117,7 @@ def test_what_no_other_process_can_load_is_left_out_and_says_why(
     ] * 6
 
 
-def test_a_module_run_by_its_name_is_found_where_its_steps_have_names_of_their_own(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-):
+def test_a_module_run_with_m_is_found_by_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     file = tmp_path / "shop" / "flows.py"
     loaded(monkeypatch, "__main__", file, spec="shop.flows")
     found = step_sources({"mine": a_step("__main__", file, name="mine")})
@@ -136,7 +132,7 @@ def command_of(more: MoreWorkers) -> list[str]:
     return provisioner._command
 
 
-def test_what_arguments_set_a_worker_is_told_and_limits_it_is_not(tmp_path: Path):
+def test_a_worker_is_given_settings_but_not_limits(tmp_path: Path):
     settings = load(
         tmp_path,
         {"LOCKTENDER_CLAIM_BATCH": "7"},
@@ -170,7 +166,7 @@ def test_what_arguments_set_a_worker_is_told_and_limits_it_is_not(tmp_path: Path
     }
 
 
-def test_idle_exit_is_refused_where_it_would_not_be_the_one_in_force(tmp_path: Path):
+def test_idle_exit_without_effect_is_refused(tmp_path: Path):
     settings = load(tmp_path, {}, {"max_workers": 2, "idle_exit": "5s"})
     with pytest.raises(InvalidInput, match=r"idle_exit .* provisioned_idle_exit"):
         subject.local_workers(settings, ["flows.py"])
@@ -190,7 +186,7 @@ def none_here(monkeypatch: pytest.MonkeyPatch, steps: dict[str, StepDef]) -> Non
     monkeypatch.setattr(subject, "registry", SimpleNamespace(steps=steps))
 
 
-def test_who_asks_by_an_argument_for_what_cannot_be_had_is_told_so(
+def test_an_unusable_max_workers_argument_is_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     settings = load(tmp_path, {}, {"max_workers": 2})
@@ -203,7 +199,7 @@ def test_who_asks_by_an_argument_for_what_cannot_be_had_is_told_so(
     assert "Put them into a file" in str(caught.value)
 
 
-def test_a_maximum_from_elsewhere_that_cannot_be_had_here_is_only_told(
+def test_an_unusable_max_workers_of_settings_is_a_warning(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     none_here(monkeypatch, {})
@@ -279,7 +275,7 @@ def of_nothing() -> Provisioner:
     return Own()
 
 
-def test_one_that_is_ready_and_one_that_is_made_from_the_settings():
+def test_a_provisioner_is_given_or_made_from_settings():
     settings, ready = Settings(max_workers=2), Own()
     assert made(ready, settings) is ready
     for each in (Own, maker):
@@ -302,7 +298,7 @@ def test_one_that_is_ready_and_one_that_is_made_from_the_settings():
         (Slow(), "capacity must not be async"),
     ],
 )
-def test_what_is_no_provisioner_is_refused_before_anything_starts(given: Any, words: str):
+def test_an_invalid_provisioner_is_refused_at_once(given: Any, words: str):
     with pytest.raises(InvalidInput) as caught:
         made(given, Settings(max_workers=2))
     assert words in caught.value.message

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.cluster import Cluster
 
 from locktender import Client, RunFailed, embedded
 from locktender.testing import Engines, Overlap
-from locktender.testing.cluster import Cluster
 from locktender.testing.processes import source
 from locktender.worker.executors.body_loop import BodyLoop
 from locktender.worker.executors.sources import load
@@ -179,7 +179,7 @@ def test_a_worker_process_goes_on(tmp_path: Path, overlap: Overlap) -> None:
 # -- the loop itself -------------------------------------------------------------------------------
 
 
-def test_what_is_ready_stays_ready_and_a_stop_from_outside_ends_it() -> None:
+def test_the_worker_stays_ready_and_a_stop_ends_it() -> None:
     heard: list[int] = []
     deaths: list[BaseException] = []
     ended = threading.Event()

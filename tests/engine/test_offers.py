@@ -1,4 +1,4 @@
-"""Orders: an offer is answered once, however often and in however many ways it is told."""
+"""An offer is answered once, however often it is read."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
+from tests.support.worlds import worker_row
 
 from locktender.base.clock import ManualClock
 from locktender.base.config import Settings
@@ -18,7 +19,6 @@ from locktender.kernel.demand import Demand, Want
 from locktender.provision import controller as subject
 from locktender.provision.controller import ProvisionController, placed
 from locktender.provision.protocol import Capacity, Provisioned
-from locktender.simulate.build import worker_row
 from locktender.store.protocol import Beat, Elect
 from locktender.store.sqlite import SqliteStore
 
@@ -166,7 +166,7 @@ async def test_when_everything_is_accepted_nothing_is_asked(post: Post):
     assert post.foreign.asked == []
 
 
-async def test_a_provisioner_that_raises_is_logged_and_asked_again_after_the_cooldown(
+async def test_a_raising_provisioner_is_asked_after_the_cooldown(
     post: Post, caplog: pytest.LogCaptureFixture
 ):
     post.foreign.error = PermissionError("quota exceeded")
@@ -193,7 +193,7 @@ async def test_a_provisioner_that_hangs_holds_nobody_up(post: Post):
     assert await post.names() == set(post.foreign.names)  # they may come all the same
 
 
-async def test_who_does_not_join_is_released_and_a_failing_release_stops_nothing(post: Post):
+async def test_a_worker_that_never_joins_is_released(post: Post):
     await post.sees()
     first = list(post.foreign.names)
     post.foreign.running = first[:1]
@@ -276,7 +276,7 @@ async def test_the_next_leader_counts_who_is_on_the_way(posts: Posts):
     assert await second.names() == set(second.foreign.names)
 
 
-async def test_a_process_that_leads_no_longer_removes_its_ended_workers_and_logs_once(
+async def test_a_former_leader_reaps_its_workers_and_logs_once(
     posts: Posts, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     monkeypatch.setattr(subject, "REAP_SECONDS", 0.01)
@@ -299,7 +299,7 @@ async def test_a_process_that_leads_no_longer_removes_its_ended_workers_and_logs
     assert first.overflow.policy.failures == 0
 
 
-async def test_who_ends_with_this_process_is_not_waited_for_by_the_next(posts: Posts):
+async def test_the_next_leader_does_not_await_workers_of_the_last(posts: Posts):
     first = await posts.stand()
     await first.sees()
     gone, *others = first.foreign.names

@@ -63,5 +63,5 @@ hint: Put what runs it behind a guard.
         ("  deep\nKeyboardInterrupt\n", "KeyboardInterrupt"),
     ],
 )
-def test_of_one_that_died_the_error_is_told_and_not_the_way_there(text: str, said: str):
+def test_a_dead_workers_error_is_told_without_traceback(text: str, said: str):
     assert error_in(text) == said

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 import pytest
+from tests.support.worlds import worker_row
 
 from locktender.base.config import Settings, load
 from locktender.base.errors import InvalidSettings
@@ -21,7 +22,6 @@ from locktender.provision.policy import (
     WorkersSeen,
 )
 from locktender.provision.protocol import Capacity, Provisioned
-from locktender.simulate.build import worker_row
 
 SECOND = 1_000_000
 GPU = (("gpu", "a100"),)
@@ -193,7 +193,7 @@ def test_workers_started_by_hand_do_not_count_and_late_ones_do():
     assert Leader().asks(want(100), present=("late", "late")) == 1
 
 
-def test_a_worker_that_is_impossible_is_not_requested_and_why_says_so():
+def test_an_impossible_worker_is_not_requested():
     leader = Leader(capacity=Capacity({"async": 2}, steps={"fetch": "other"}))
     assert leader.asks(want(1)) == 0
     assert leader.says.endswith("the provisioner has no worker for step fetch (async)")
@@ -204,7 +204,7 @@ def test_a_worker_that_is_impossible_is_not_requested_and_why_says_so():
 # -- over a take-over ------------------------------------------------------------------------------
 
 
-def test_the_next_leader_counts_stored_names_as_workers_and_as_capacity():
+def test_the_next_leader_counts_stored_names_as_capacity():
     leader = Leader()
     assert leader.asks(want(4)) == 2
     leader.take_over()
@@ -229,7 +229,7 @@ def test_of_workers_of_another_process_the_end_is_no_failure():
     assert (leader.policy.failures, leader.policy.last_error) == (0, "")
 
 
-def test_a_worker_that_ended_under_another_leader_is_not_reported():
+def test_a_worker_ended_under_another_leader_is_not_reported():
     leader = Leader(1)
     leader.asks(want(1))
     leader.stored.clear()
@@ -240,7 +240,7 @@ def test_a_worker_that_ended_under_another_leader_is_not_reported():
 # -- which names count -----------------------------------------------------------------------------
 
 
-def test_a_listed_worker_counts_although_its_row_has_gone_and_is_released_in_the_end():
+def test_a_listed_worker_without_a_row_counts():
     leader = Leader(1)
     leader.asks(want(1))
     leader.plan(present=("n0",), listed=(alive("n0"),), after=1)
@@ -256,7 +256,7 @@ def test_a_listed_worker_counts_although_its_row_has_gone_and_is_released_in_the
     assert leader.asks(want(1), after=1, listed=(ended("n0"),)) == 1
 
 
-def test_an_unlisted_worker_counts_a_few_seconds_after_its_row_has_gone():
+def test_an_unlisted_worker_counts_for_some_seconds():
     leader = Leader(1)
     leader.asks(want(1))
     leader.plan(present=("n0",), after=1)
@@ -313,7 +313,7 @@ def test_a_worker_that_joins_ends_the_row_of_failures():
     assert leader.policy.failures == 0
 
 
-def test_workers_that_die_at_their_start_are_one_failure_with_their_last_words():
+def test_workers_that_die_at_start_are_one_failure():
     leader = Leader()
     assert leader.asks(want(6)) == 3
     dead = (failed("n0", "exit code 3:\nModuleNotFoundError"), failed("n1"), alive("n2"))
@@ -333,7 +333,7 @@ def test_a_worker_that_exits_well_and_never_joined_is_a_failure():
 
 
 @pytest.mark.parametrize("how", ["seen", "between two steps", "released"])
-def test_a_worker_that_joined_or_was_released_and_ends_well_is_no_failure(how: str):
+def test_a_worker_that_ends_well_is_no_failure(how: str):
     leader = Leader()
     leader.asks(want(1))
     if how == "seen":
@@ -351,7 +351,7 @@ def test_a_worker_that_joined_or_was_released_and_ends_well_is_no_failure(how: s
 @pytest.mark.parametrize(
     "row", [{"permits": {"async": 0, "thread": 8}}, {"total": 0}, {"steps": {"fetch": "s0"}}]
 )
-def test_for_a_step_that_a_new_worker_does_not_fit_no_other_is_started(row: dict[str, object]):
+def test_no_worker_is_started_for_a_step_it_does_not_fit(row: dict[str, object]):
     leader = Leader()
     assert leader.asks(want(1)) == 1
     assert leader.asks(want(1), after=6, present=("n0",), **row) == 0
@@ -380,7 +380,7 @@ def test_a_worker_that_fits_ends_the_setting_aside():
     assert leader.asks(want(1, step="new"), after=6, present=("n1",), steps=new) == 1
 
 
-def test_a_worker_that_drains_when_it_is_first_seen_is_not_judged():
+def test_a_worker_first_seen_draining_is_not_judged():
     leader = Leader()
     leader.asks(want(1))
     assert leader.asks(want(1), after=6, present=("n0",), draining=True, steps={}) == 1

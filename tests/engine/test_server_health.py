@@ -175,7 +175,7 @@ async def test_all_who_ask_at_once_get_one_answer():
     await fresh.close()
 
 
-async def test_an_answer_is_made_anew_when_it_is_old_and_an_error_is_an_answer():
+async def test_an_old_answer_is_made_anew_and_errors_are_kept():
     asked = 0
 
     async def make() -> int:

@@ -1,4 +1,4 @@
-"""A holder's lease: what it holds is given up before anybody else may get it."""
+"""The lease of held slots: they are given up before another process can get them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""F4: a body that was told to stop and does not is seen everywhere, and whoever waits behind it can say so."""
+"""F4: a body that was told to stop and does not is shown by every command, and `why` names it."""
 
 from __future__ import annotations
 

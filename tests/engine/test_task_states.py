@@ -1,4 +1,4 @@
-"""B5, B13, C1–C4, D1, D2 with real bodies: the life of a task, and who may write it."""
+"""B5, B13, C1–C4, D1, D2 with real bodies: the states of a task, and which process may write them."""
 
 from __future__ import annotations
 
@@ -266,7 +266,7 @@ def test_c3_cancel_after_hand_off_stops_the_body(
     assert all(task.state == TaskState.SKIPPED for task in run.tasks() if task.name == "plus")
 
 
-def test_c3_a_cancelled_thread_keeps_its_place_until_it_ends(
+def test_c3_a_cancelled_thread_keeps_its_slot_until_it_ends(
     make_engine: Engines, overlap: Overlap, tmp_path: Path
 ):
     """Its capacity is not given away while the thread still runs."""
@@ -349,7 +349,7 @@ def test_c4_a_worker_that_dies_after_accepting(make_engine: Engines, overlap: Ov
     assert run.result(TIMEOUT) == "done"
 
 
-def test_b12_an_expired_holder_can_neither_renew_nor_accept_nor_finish(make_engine: Engines):
+def test_b12_an_expired_holder_can_write_nothing(make_engine: Engines):
     """In the moment between the end of its lease and the sweep that takes its tasks away."""
     clock = ManualClock()
     worker = WorkerRow("w", "h", 1, "0", {"async": 1}, 1, 1)

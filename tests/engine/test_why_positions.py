@@ -1,4 +1,4 @@
-"""`why` from rows, beside a live engine: the places told are those that come, on both stores."""
+"""`why` from rows, beside a live engine: runs start in the positions it tells, on both stores."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def taking_turns(engine: Client, at_work: str = "a") -> list[Submission]:
 
 @pytest.mark.usefixtures("shut")
 @pytest.mark.parametrize("new_leader", [False, True])
-def test_e7_the_places_told_are_those_that_come(url: str, tmp_path: Path, new_leader: bool):
+def test_e7_the_positions_told_are_those_that_come(url: str, tmp_path: Path, new_leader: bool):
     with embedded(url, work_dir=tmp_path / "work") as engine:
         waiting = taking_turns(engine)
         if not new_leader:
@@ -113,7 +113,7 @@ def test_e7_where_not_all_is_read_it_is_said(
 
 
 @pytest.mark.usefixtures("shut")
-def test_b4_a_refusal_says_how_many_where_and_whether_waiting_helps(url: str, tmp_path: Path):
+def test_b4_a_refusal_says_whether_waiting_helps(url: str, tmp_path: Path):
     with embedded(url, work_dir=tmp_path / "work") as engine:
         engine.limits.set_tag("tenant", max_active=3, per_value=True)
         engine.submit_many(flows.waits, [Submission((n,), tags={"tenant": "a"}) for n in range(2)])

@@ -1,4 +1,4 @@
-"""A1–A5 with real bodies: at most so many items of a map in flight, always as many as there may be."""
+"""A1–A5 with real bodies: never more items of a map in flight than its window, and as many as it allows."""
 
 from __future__ import annotations
 

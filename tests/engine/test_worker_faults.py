@@ -1,4 +1,4 @@
-"""What a worker does when its store is slow or away in the wrong moment: nothing is lost, nothing runs twice."""
+"""A worker whose store is slow or away at a bad moment loses nothing and runs nothing twice."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
     made = Slow()
     fetch = BlobValues.fetch
 
-    async def later(carrier: BlobValues, call: bytes) -> bytes:
+    async def later(values: BlobValues, call: bytes) -> bytes:
         made.asked.set()
         await asyncio.to_thread(made.let_go.wait, 100)
-        return await fetch(carrier, call)
+        return await fetch(values, call)
 
     monkeypatch.setattr(BlobValues, "fetch", later)
     yield made

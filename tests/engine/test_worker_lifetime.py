@@ -70,7 +70,7 @@ def test_b15_when_to_look_again(bounds: Bounds, life: Life, now: int, expected: 
 
 @pytest.mark.parametrize("bounds", [IDLE, OLD, ALL])
 @pytest.mark.parametrize("busy_at", [0, 90 * SECOND, 59 * MINUTE])
-def test_b15_looking_when_told_to_misses_nothing_and_is_never_early(bounds: Bounds, busy_at: int):
+def test_b15_checks_at_due_times_are_never_late_or_early(bounds: Bounds, busy_at: int):
     life, now = Life(0, busy_at), busy_at
     at = next_look(life, bounds, now)
 

@@ -1,4 +1,4 @@
-"""D6, B1: what a worker feels, what it asks for under it, and when the coordinator must hear at once."""
+"""D6, B1: pressure on a worker, the claim under it, and which changes are reported at once."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_d6_a_calm_worker_asks_for_a_batch_and_hurries_nobody(tmp_path: Path):
     assert (felt.pressure.memory, felt.pressure.p99_us) == (0.1, 0)
 
 
-def test_d6_memory_pressure_is_told_when_it_sets_in_and_when_it_ends(tmp_path: Path):
+def test_d6_memory_pressure_is_reported_at_start_and_end(tmp_path: Path):
     felt = Felt(tmp_path)
     felt.ask()
 
@@ -196,7 +196,7 @@ def test_d6_signals_combine(tmp_path: Path):
     assert felt.ask() == ClaimAsked(17, 17, urgent=True)
 
 
-def test_b1_a_nearly_full_worker_says_so_at_once_and_takes_nothing(tmp_path: Path):
+def test_b1_a_nearly_full_worker_reports_and_takes_nothing(tmp_path: Path):
     felt = Felt(tmp_path)
 
     assert felt.ask(**{"async": 90}) == ClaimAsked(10, 50, urgent=False)
@@ -205,7 +205,7 @@ def test_b1_a_nearly_full_worker_says_so_at_once_and_takes_nothing(tmp_path: Pat
     assert felt.ask(**{"async": 80}) == ClaimAsked(20, 50, urgent=True)
 
 
-def test_d4_a_beat_says_what_was_told_and_not_what_is_felt_by_then(tmp_path: Path):
+def test_d4_a_beat_has_the_pressure_last_reported(tmp_path: Path):
     """A beat that says *full* unasked would not be taken back: the worker would stand idle until the next."""
     felt = Felt(tmp_path)
     assert felt.ask(**{"async": 100}).urgent
@@ -230,7 +230,7 @@ def test_d6_a_small_worker_that_fills_and_empties_tells_nobody(tmp_path: Path):
     assert not any(each.urgent for each in asked)
 
 
-def test_d6_a_worker_that_fills_and_empties_quickly_does_not_flood_the_store(tmp_path: Path):
+def test_d6_a_worker_that_swings_does_not_flood_the_store(tmp_path: Path):
     felt = Felt(tmp_path)
 
     told = sum(felt.ask(MILLISECOND, **{"async": 95 if n % 2 else 50}).urgent for n in range(1_000))
@@ -271,9 +271,7 @@ def test_d6_readings_are_taken_at_most_every_quarter_of_a_second(tmp_path: Path)
     assert felt.ask(1).size == 25
 
 
-def test_d6_what_presses_is_told_with_its_threshold_and_logged_once_per_change(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-):
+def test_d6_pressure_is_logged_once_per_change(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     caplog.set_level("INFO")
     felt = Felt(tmp_path, latency_threshold_us=100 * MILLISECOND)
     felt.ask()

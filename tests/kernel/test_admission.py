@@ -1,4 +1,4 @@
-"""The admission queue: order, fair turns, skipping what is blocked, and nobody starves."""
+"""The admission queue: order, fair turns, blocked waiters are skipped, and none starves."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_one_walk_touches_only_what_changed():
 # -- limits that change ----------------------------------------------------------------------------
 
 
-def test_e5_a_raised_limit_starts_what_waits_and_a_lowered_one_waits_for_holders():
+def test_e5_raised_limits_start_waiters_lowered_ones_wait():
     line, db = Line(), pool(2)
     line.lane("a", pools=[(db, 1)])
     line.add("a", 8)
@@ -261,7 +261,7 @@ def test_a_rate_wakes_at_the_instant_of_the_next_grant():
     assert line.go(now=NOW + 5_000) == [4]
 
 
-def test_a_need_beyond_the_burst_waits_without_a_timer_until_the_rule_changes():
+def test_a_need_beyond_the_burst_waits_for_the_rule():
     line, api = Line(), rate(Rate(1, 1_000, burst=1))
     line.add(line.lane("a", pools=[(api, 2)]))
     assert line.go() == []
@@ -352,7 +352,7 @@ def stream(line: Line, small: str, rounds: int) -> list[int]:
 
 
 @pytest.mark.parametrize("max_bypass", [0, 1, 4, 16])
-def test_a_waiter_is_bypassed_exactly_max_bypass_times_then_its_slots_are_kept(max_bypass: int):
+def test_after_max_bypass_starts_slots_are_reserved(max_bypass: int):
     line, db = Line(max_bypass=max_bypass), pool(2)
     line.lane("small", pools=[(db, 1)])
     line.lane("big", pools=[(db, 2)])

@@ -69,10 +69,10 @@ def test_task_ids_fall_apart_again(run: int, ordinal: int):
     assert task < ids.task_id(run + 1, 0)
 
 
-@given(st.integers(0, 2**20), st.integers(0, 2**40 - 1))
+@given(st.integers(0, 2**25 - 2), st.integers(0, 2**38 - 1))
 def test_a_later_term_has_the_larger_token(term: int, n: int):
     assert ids.term_of(ids.token(term, n)) == term
-    assert ids.token(term, n) < ids.token(term + 1, 0)
+    assert ids.token(term, n) < ids.token(term + 1, 0) < 2**63
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_only_a_worker_ends_what_runs_save_by_abandoning_it():
             assert owner == (Owner.COORDINATOR if after == TaskState.ABANDONED else Owner.WORKER)
 
 
-def test_slots_are_taken_only_from_requested_and_given_back_by_every_way_out():
+def test_every_state_change_takes_or_frees_slots():
     taking = {
         change for change in TASK_CHANGES if change[1] in HOLDING and change[0] not in HOLDING
     }

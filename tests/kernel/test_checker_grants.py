@@ -138,7 +138,7 @@ def test_more_active_runs_than_the_ceiling_are_found():
     assert found(story, max_active=(Ceiling("max_active", 9, story.seq - 1),)) == []
 
 
-def test_a_ceiling_that_was_asked_for_before_the_leader_recorded_it_is_accepted():
+def test_a_ceiling_not_yet_recorded_is_accepted():
     story = tell(begin=False)
     story.limit("active", "", {"limit": 1})
     story.submit(1)
@@ -147,7 +147,7 @@ def test_a_ceiling_that_was_asked_for_before_the_leader_recorded_it_is_accepted(
     assert found(story) == []
 
 
-def test_a_rejection_below_the_ceiling_or_at_another_limit_is_found():
+def test_a_rejection_below_the_ceiling_is_found():
     story = tell(begin=False)
     story.limit("active", "", {"limit": 2})
     story.submit(1, tags={"t": "x"})

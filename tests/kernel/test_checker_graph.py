@@ -1,4 +1,4 @@
-"""The checker on what follows what: dependencies, order, attempts, deadlines, keys, and that nothing is lost."""
+"""The checker on dependencies, order, attempts, deadlines and keys, and on work that is lost."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_task_requested_before_its_input_is_there_is_found():
     assert "a has not ended" in fault.message
 
 
-def test_an_item_of_a_map_over_a_map_waits_for_its_own_item_alone():
+def test_an_item_of_a_map_over_a_map_waits_for_its_own():
     story = tell(MAPS)
     m0, m1 = story.request(1, 0, 0), story.request(1, 0, 1)
     story.perform(m1)
@@ -96,7 +96,7 @@ def test_a_failure_that_was_taken_for_final_is_not_tried_again():
     assert found(story) == ["dependencies"]
 
 
-def test_a_second_task_for_one_place_and_a_step_run_again_are_found():
+def test_a_second_task_of_one_item_is_found():
     story = tell(PLAIN)
     a = story.request(1)
     story.perform(a)
@@ -164,7 +164,7 @@ def test_more_attempts_than_retries_allow_are_found():
     assert found(story) == ["attempts"]
 
 
-def test_a_start_before_the_back_off_is_over_and_a_retry_of_a_fatal_error_are_found():
+def test_a_retry_too_early_or_after_a_fatal_error_is_found():
     retry = RetryPolicy(retries=3)
     story = tell(Graph("f", (Node("a", "a", retry=retry),)))
     a = story.request(1)
@@ -175,7 +175,7 @@ def test_a_start_before_the_back_off_is_over_and_a_retry_of_a_fatal_error_are_fo
     assert ["failed for good" in messages[0], "10 µs before" in messages[1]] == [True, True]
 
 
-def test_a_poison_task_is_given_up_after_max_abandons_and_not_before():
+def test_a_poison_task_fails_after_max_abandons():
     story = tell(Graph("f", (Node("a", "a", max_abandons=2),)))
     a = story.request(1)
     for _ in range(2):

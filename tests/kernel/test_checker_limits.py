@@ -1,4 +1,4 @@
-"""The checker on limits: what holds at every commit, measured, and what does not is found."""
+"""The checker on limits: they hold at every commit, and a breach is found."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_pool_beyond_its_limit_is_found_and_its_peak_measured():
     assert Peak("pool:db", 2, 3, False) in peaks(story.history())
 
 
-def test_a_commit_is_judged_as_a_whole_whatever_the_order_of_its_rows():
+def test_a_commit_is_judged_as_a_whole():
     story = tell()
     story.pool("db", 1)
     [first] = grants(story, 1)
@@ -73,7 +73,7 @@ def test_a_lowered_limit_is_violated_by_new_grants_only():
     assert Peak("pool:db", 3, 3, False) in peaks(story.history())
 
 
-def test_a_paused_pool_grants_nothing_and_an_unset_one_everything():
+def test_a_paused_pool_grants_nothing_an_unset_one_all():
     story = tell()
     story.pool("db", 1, paused=True)
     task = story.request(1, 0, 0)
@@ -205,7 +205,7 @@ def test_permits_bound_what_a_worker_is_offered():
     ]
 
 
-def test_a_change_of_permits_that_crosses_an_offer_is_nobodys_fault():
+def test_permits_changed_during_an_offer_are_accepted():
     story = tell(FREE, permits={"thread": 2})
     tasks = [story.request(1, 0, index) for index in range(3)]
     story.grant(tasks[0])
@@ -216,7 +216,7 @@ def test_a_change_of_permits_that_crosses_an_offer_is_nobodys_fault():
     assert found(story) == ["ceilings"]
 
 
-def test_an_offer_to_a_worker_that_is_unknown_lost_or_lacks_a_label_is_found():
+def test_an_offer_to_an_unfit_worker_is_found():
     graph = Graph("g", (Node("a", "a", over=Param("x"), needs={"gpu": "yes"}),))
     story = tell(graph)
     story.worker("v", labels={"gpu": "yes"})

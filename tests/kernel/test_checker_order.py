@@ -47,7 +47,7 @@ def test_a_commit_of_an_ended_term_is_found():
     assert any("in term 1, which is over" in message for message in messages)
 
 
-def test_a_cycle_that_is_repeated_and_events_out_of_order_are_found():
+def test_repeated_cycles_and_unordered_events_are_found():
     story = HistoryWriter(g=WIDE)
     story.lead()
     story.begin(1)
@@ -227,7 +227,7 @@ def calls_to_check(history: History) -> int:
     return calls
 
 
-def test_the_cost_of_a_check_grows_with_the_history_and_no_faster():
+def test_the_cost_of_a_check_is_linear_in_the_history():
     """Events a second are the benchmark's; this finds a quadratic step."""
     small, large = (big(runs=2, items=items).history(complete=True) for items in (100, 400))
     per_event = calls_to_check(small) / len(small.events)

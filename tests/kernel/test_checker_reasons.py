@@ -77,7 +77,7 @@ def test_an_open_gate_is_no_reason_and_a_running_task_has_none():
     assert found(running) == ["true_reason"]
 
 
-def test_a_completion_the_leader_had_not_seen_does_not_make_it_a_liar():
+def test_a_completion_the_leader_had_not_read_is_no_lie():
     story, task = blocked(NARROW)
     first = story.events[-2].task
     story.accept(first)

@@ -1,4 +1,4 @@
-"""The checker on single lives: legal changes, tokens, ends. True stories pass, planted faults are found."""
+"""The checker on single tasks: legal changes, tokens, ends. Valid histories pass, planted faults are found."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_change_by_somebody_else_is_found():
     assert found(story) == ["legal_edge"]
 
 
-def test_a_hand_back_in_place_of_a_lost_worker_keeps_every_promise():
+def test_a_hand_back_for_a_lost_worker_keeps_promises():
     story = tell(PLAIN)
     a = story.request(1)
     story.grant(a)
@@ -99,7 +99,7 @@ def test_a_hand_back_before_its_worker_is_lost_is_found():
     assert found(story) == ["legal_edge"]
 
 
-def test_a_hand_back_in_place_of_a_lost_worker_with_another_token_is_found():
+def test_a_hand_back_with_another_token_is_found():
     story = tell(PLAIN)
     a = story.request(1)
     story.grant(a)
@@ -129,7 +129,7 @@ def test_a_gap_between_two_changes_is_found():
     assert (gap.seq, gap.run, gap.task) == (story.seq, 1, a)
 
 
-def test_a_run_that_was_never_queued_and_a_graph_that_is_not_at_hand_are_found():
+def test_a_run_never_queued_or_without_graph_is_found():
     story = HistoryWriter(g=PLAIN)
     story.lead()
     story.request(7)
@@ -210,7 +210,7 @@ def test_a_run_succeeds_only_if_nothing_failed_for_good(on_error: OnError, expec
     assert found(story) == expected
 
 
-def test_a_run_fails_only_if_something_failed_or_an_error_is_given():
+def test_a_run_fails_only_with_a_failure_or_an_error():
     for error, expected in (({}, ["terminal"]), ({"type": "internal", "message": "x"}, [])):
         story = tell(PLAIN)
         story.perform(story.request(1))
@@ -218,7 +218,7 @@ def test_a_run_fails_only_if_something_failed_or_an_error_is_given():
         assert found(story) == expected
 
 
-def test_a_run_that_succeeds_with_a_step_left_out_or_skipped_for_nothing_is_found():
+def test_success_with_a_step_left_out_is_found():
     left_out = tell(CHAIN)
     left_out.perform(left_out.request(1, 0))
     left_out.run(1, "succeeded")
@@ -246,7 +246,7 @@ def test_a_second_end_in_one_generation_is_found():
     assert "terminal" in found(story)
 
 
-def test_a_retried_run_takes_up_its_failed_tasks_in_a_new_generation():
+def test_a_retried_run_repeats_failed_tasks():
     story = tell(CHAIN)
     a = story.request(1, 0)
     story.perform(a, "failed", error={"type": "E", "message": ""})
@@ -280,7 +280,7 @@ def test_a_retried_run_that_forgets_what_it_had_skipped_is_found():
     assert "terminal" in found(story, complete=True)
 
 
-def test_a_completed_task_that_runs_again_without_a_clean_up_is_found():
+def test_a_completed_task_that_runs_again_is_found():
     story = tell(CHAIN)
     a = story.request(1, 0)
     story.perform(a)
@@ -299,3 +299,39 @@ def test_a_pending_task_without_a_retry_is_found():
     story.perform(a, "failed", error={"type": "E", "message": ""})
     story.task(a, "pending")
     assert "dependencies" in found(story)
+
+
+# held runs
+
+
+def test_a_held_run_may_end_with_tasks_that_wait_and_be_retried():
+    story = tell(CHAIN)
+    story.request(1, 0)
+    story.run(1, "held", error={"type": "held", "message": "broken"})
+    story.run(1, "cancelled")
+    assert check(story.history(complete=True)) == []
+
+
+def test_a_start_in_a_held_run_is_found():
+    story = tell(PLAIN)
+    a = story.request(1)
+    story.run(1, "held")
+    story.grant(a)
+    assert found(story) == ["terminal"]
+
+
+def test_a_held_run_that_ends_with_an_attempt_in_flight_is_found():
+    story = tell(PLAIN)
+    a = story.request(1)
+    story.grant(a)
+    story.accept(a)
+    story.run(1, "held")
+    story.run(1, "cancelled")
+    assert found(story) == ["conservation", "terminal"]
+
+
+def test_a_held_run_neither_succeeds_nor_starts_by_itself():
+    story = tell(PLAIN)
+    story.run(1, "held")
+    story.run(1, "running")
+    assert "legal_edge" in found(story)

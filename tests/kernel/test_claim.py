@@ -60,6 +60,52 @@ def test_d6_b1_permits_alone(permits: int, in_flight: int, expected: int, standi
     assert (claim.size, claim.standing) == (expected, standing)
 
 
+# -- the last permits ------------------------------------------------------------------------------
+
+BEAT = POLICY.idle_us
+
+
+def walk(*moments: tuple[int, int], permits: int = 100) -> list[int]:
+    """The sizes asked for at (instant, in flight), one after the other."""
+    felt, sizes = CALM, list[int]()
+    for now, in_flight in moments:
+        claim = claim_size(load(permits, in_flight), POLICY, felt, now)
+        felt = claim.felt
+        sizes.append(claim.size)
+    return sizes
+
+
+@pytest.mark.parametrize(
+    ("moments", "sizes"),
+    [
+        # no batch comes: after a beat the last nine are claimed, one by one or together
+        ([(0, 91), (BEAT - 1, 91), (BEAT, 91), (BEAT, 92), (BEAT, 99)], [0, 0, 9, 8, 1]),
+        # a batch comes first
+        ([(0, 91), (BEAT - 1, 80)], [0, 20]),
+        # the beat begins when a permit is free, not when the last one was taken
+        ([(0, 100), (BEAT, 100), (BEAT + 1, 99), (2 * BEAT, 99)], [0, 0, 0, 0]),
+        ([(0, 100), (BEAT, 99), (2 * BEAT - 1, 95), (2 * BEAT, 95)], [0, 0, 0, 5]),
+        # filled to the last one it waits for a batch again
+        ([(0, 91), (BEAT, 91), (BEAT, 100), (BEAT + 1, 99), (2 * BEAT, 95)], [0, 9, 0, 0, 0]),
+        ([(0, 91), (BEAT, 91), (BEAT, 100), (BEAT, 99), (2 * BEAT, 99)], [0, 9, 0, 0, 1]),
+        # emptied while it fills: as if nothing had been
+        ([(0, 91), (BEAT, 91), (BEAT, 80), (BEAT, 90), (BEAT, 91)], [0, 9, 20, 10, 0]),
+    ],
+)
+def test_f4_no_permit_is_left_unclaimed_for_more_than_a_beat(
+    moments: list[tuple[int, int]], sizes: list[int]
+):
+    assert walk(*moments) == sizes
+
+
+def test_f4_the_bound_over_all_kinds_lets_go_after_a_beat_too():
+    crowded = Load({"async": -1}, {"async": 95}, 100)
+    felt = claim_size(crowded, POLICY, CALM, 0).felt
+    assert felt.nearly_full == frozenset({"total"})
+    claim = claim_size(crowded, POLICY, felt, BEAT)
+    assert (claim.size, claim.felt.nearly_full) == (5, frozenset())
+
+
 # -- several kinds ---------------------------------------------------------------------------------
 
 MIXED = {"async": 100, "thread": 8, "process": 2}
@@ -190,7 +236,7 @@ def test_d6_each_signal_lets_go_only_well_below_where_it_set_in(
     assert not getattr(claim_size(lets_go, POLICY, felt).felt, name)
 
 
-def test_d6_a_load_that_swings_around_the_threshold_does_not_flap():
+def test_d6_a_load_around_the_threshold_does_not_flap():
     felt, changes = CALM, 0
     for in_flight in [90, 91, 89, 91, 88, 92, 85, 91] * 5:
         now = claim_size(load(100, in_flight), POLICY, felt).felt

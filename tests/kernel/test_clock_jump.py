@@ -5,12 +5,12 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
+from tests.support.worlds import graph, items, needs, numbers, settle, step, world
 
 from locktender.base.clock import SECOND
 from locktender.base.graph import RetryPolicy
 from locktender.base.states import TaskState
 from locktender.kernel.clock_jump import ClockWatch
-from locktender.simulate.build import graph, items, needs, numbers, settle, step, world
 from locktender.simulate.world import SimWorld
 
 JUMPS = [30 * SECOND, -30 * SECOND]

@@ -263,7 +263,7 @@ def test_a_collected_error_arrives_as_one_wherever_it_stands(value: Any, annotat
     assert back == value
 
 
-def test_an_error_value_carries_type_message_and_node_but_no_traceback():
+def test_an_error_value_has_no_traceback():
     raw = codec.error_value(Failure("ValueError", "bad", traceback="long", node="index"))
     error = codec.decode(raw)
     assert (error.type, error.message, error.node) == ("ValueError", "bad", "index")

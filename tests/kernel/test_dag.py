@@ -1,4 +1,4 @@
-"""Advance: what follows from a finished task, by every rule of DESIGN §3 'Graph semantics'."""
+"""The graph of a run: what follows from a finished task, by every rule of the graph."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.support.worlds import graph, items, step
 
 from locktender.base.graph import (
     AnyCondition,
@@ -24,7 +25,6 @@ from locktender.base.model import Failure
 from locktender.base.names import MAX_ITEMS
 from locktender.kernel.dag import RunGraph
 from locktender.kernel.node_state import PLAIN, Advance
-from locktender.simulate.build import graph, items, step
 
 BOOM = Failure("Boom", "as planned")
 
@@ -134,7 +134,7 @@ def test_a_result_that_cannot_be_made_fails_the_run():
 # -- maps ------------------------------------------------------------------------------------------
 
 
-def test_a1_all_items_are_asked_for_up_front_with_their_inputs_and_the_successor_once():
+def test_a1_all_items_are_requested_up_front():
     way = Journey(graph(items(), step("sum", args=(Output(0),)), result=Output(1)), [5, 6, 7])
     assert way.asked == [("m", 0), ("m", 1), ("m", 2)]
     assert [way.inputs["m", idx] for idx in range(3)] == [5, 6, 7]
@@ -190,7 +190,7 @@ def test_a_map_over_a_mapped_output_and_after_waits_for_both():
     assert way.asked[-1] == ("b", 0)
 
 
-def test_a_map_that_also_names_its_source_whole_waits_for_all_of_it():
+def test_a_map_that_needs_its_whole_source_waits_for_it():
     flow = graph(items("a"), items("b", Output(0), args=(Item(), Output(0))))
     way = Journey(flow, [1, 2]).ok("a", 0, "x")
     assert ("b", 0) not in way.asked
@@ -229,7 +229,7 @@ def test_the_largest_map_is_allowed():
     assert len(Journey(graph(items()), list(range(MAX_ITEMS))).asked) == MAX_ITEMS
 
 
-def test_a_map_whose_shared_arguments_cannot_be_made_leaves_nobody_waiting():
+def test_a_map_with_broken_shared_arguments_ends():
     """Joins that can never be met must not hang: those who follow it item by item are skipped."""
     flow = graph(
         step("part"),
@@ -245,7 +245,7 @@ def test_a_map_whose_shared_arguments_cannot_be_made_leaves_nobody_waiting():
 # -- failures --------------------------------------------------------------------------------------
 
 
-def test_what_needs_a_failed_task_is_skipped_and_other_branches_go_on():
+def test_only_steps_that_need_a_failed_task_are_skipped():
     flow = graph(
         step("a"),
         step("by_data", args=(Output(0),)),
@@ -268,7 +268,7 @@ def test_fail_fast_stops_the_run():
     assert Journey(graph(step("a"), step("b"), fail="fast")).fail("a").stopped
 
 
-def test_a4_on_error_fail_closes_the_map_and_the_successor_is_skipped():
+def test_a4_on_error_fail_skips_the_successor():
     flow = graph(items("m", on_error="fail"), step("sum", args=(Output(0),)))
     way = Journey(flow, [1, 2, 3]).fail("m", 1)
     assert way.closing == ["m"]
@@ -278,7 +278,7 @@ def test_a4_on_error_fail_closes_the_map_and_the_successor_is_skipped():
     assert way.result.type == "Boom"
 
 
-def test_on_error_fail_lets_items_that_succeeded_flow_on_until_the_map_below_is_reached():
+def test_on_error_fail_lets_succeeded_items_flow_on():
     flow = graph(items("a"), items("b", Output(0)))
     way = Journey(flow, [1, 2, 3]).ok("a", 0, "x").fail("a", 1)
     assert ("b", 0) in way.asked
@@ -325,7 +325,7 @@ def test_when_decides_whether_a_task_runs(condition: AnyCondition, runs: bool):
     assert (("b", -1) in way.skipped) is not runs
 
 
-def test_a_false_condition_skips_what_needs_the_output_but_not_what_only_comes_after():
+def test_a_false_condition_skips_only_steps_that_need_it():
     flow = graph(
         step("a", when=Truthy(Const(0))),
         step("by_data", args=(Output(0),)),
@@ -358,7 +358,7 @@ def test_a_broken_condition_fails_the_run_and_never_means_true(condition: AnyCon
     assert way.result.type == "flow_condition"
 
 
-def test_a_broken_input_behind_a_true_condition_is_not_blamed_on_the_condition():
+def test_a_broken_input_is_not_blamed_on_the_condition():
     way = Journey(graph(items("m", when=Truthy(Const(1)))), "no list", 1)
     assert way.result.type == "flow_input"
 
@@ -410,12 +410,14 @@ def test_stop_lets_nothing_new_start_but_clean_up():
         step("later", after=(2,)),
     )
     way = Journey(flow).stop()
-    assert ("b", -1) in way.skipped
-    # What needs a clean-up step is not one, and is skipped with the rest; the clean-up itself runs.
-    assert way.asked == [("a", -1), ("clean", -1)]
-    assert ("later", -1) in way.skipped
+    # The clean-up waits for what is in flight, also where it only follows a step that will be skipped.
+    assert way.asked == [("a", -1)]
     assert not way.drop("a").progress.finished
+    assert ("b", -1) in way.skipped
+    assert way.asked == [("a", -1), ("clean", -1)]
+    # What needs a clean-up step is not one, and is skipped with the rest.
     assert way.ok("clean").progress.finished
+    assert ("later", -1) in way.skipped
 
 
 def test_clean_up_waits_for_what_is_in_flight():
@@ -428,8 +430,8 @@ def test_clean_up_waits_for_what_is_in_flight():
 def test_stop_by_force_skips_clean_up_as_well():
     flow = graph(step("a"), step("clean", after=(0,), run_if="always"))
     way = Journey(flow).stop().stop(force=True)
-    assert ("clean", -1) in way.skipped
     assert way.drop("a").progress.finished
+    assert ("clean", -1) in way.skipped
 
 
 def test_stop_closes_a_map_that_follows_another():
@@ -442,8 +444,8 @@ def test_stop_closes_a_map_that_follows_another():
 
 def test_stop_twice_changes_nothing():
     way = Journey(graph(step("a"), step("b", after=(0,)))).stop().stop()
-    assert way.skipped == [("b", -1)]
     assert way.drop("a").progress.finished
+    assert way.skipped == [("b", -1)]
 
 
 def test_stop_lets_the_clean_up_of_every_item_go_on():
@@ -455,7 +457,7 @@ def test_stop_lets_the_clean_up_of_every_item_go_on():
     assert way.ok("clean", 0).ok("clean", 1).progress.finished
 
 
-def test_a_clean_up_map_that_failed_starts_no_further_item_either():
+def test_a_failed_clean_up_map_starts_no_more_items():
     flow = graph(items("a"), items("clean", Output(0), run_if="always"))
     way = Journey(flow, [1, 2]).ok("a", 0).fail("clean", 0)
     assert way.closing == ["clean"]

@@ -1,17 +1,17 @@
-"""Advance from rows: a new leader asks for exactly what is missing, under the same numbers."""
+"""The graph of a run from rows: a new leader requests exactly what is missing, under the same numbers."""
 
 from __future__ import annotations
 
 import random
 
 import msgspec
+from tests.support.worlds import graph, items, step
 
 from locktender.base.graph import Const, Graph, Output, Truthy
 from locktender.base.model import Failure
 from locktender.base.states import TaskState
 from locktender.kernel.dag import RunGraph
 from locktender.kernel.node_state import PLAIN, Advance, Existing
-from locktender.simulate.build import graph, items, step
 from locktender.simulate.scenarios import random_graph
 
 BOOM = Failure("Boom", "as planned")
@@ -86,7 +86,7 @@ def test_a_rebuild_over_complete_rows_asks_for_nothing():
     assert (again.requests, again.skips, again.shared) == ([], [], [])
 
 
-def test_a_half_done_cycle_is_repeated_and_asks_for_what_is_missing():
+def test_a_half_done_cycle_requests_what_is_missing():
     """The task ended and the leader died before it wrote what follows."""
     rows = Rows(graph(items("a"), items("b", Output(0))), [b"[1,2,3]"])
     done = rows.rows[0, 1]
@@ -95,7 +95,7 @@ def test_a_half_done_cycle_is_repeated_and_asks_for_what_is_missing():
     assert [(asked.node, asked.idx, asked.input) for asked in again.requests] == [(1, 1, b"7")]
 
 
-def test_ordinals_stay_with_their_items_when_only_a_few_have_rows():
+def test_ordinals_stay_with_their_items():
     rows = Rows(graph(items("a"), items("b", Output(0)), step("late", after=(0,))), [b"[1,2,3,4]"])
     rows.end((0, 3), "completed")
     known = rows.rows[1, 3].ordinal
@@ -137,7 +137,7 @@ def test_a_run_that_was_being_ended_goes_on_ending():
     assert [asked.node for asked in again.requests] == [2]
 
 
-def test_a_retried_run_asks_again_for_what_failed_in_the_same_row():
+def test_a_retried_run_requests_failed_tasks_again():
     rows = Rows(graph(step("a"), step("b", args=(Output(0),)), step("c", after=(1,))), [])
     rows.end((0, PLAIN), "completed")
     rows.end((1, PLAIN), "failed")
@@ -156,7 +156,7 @@ def test_a_retried_run_asks_again_for_what_failed_in_the_same_row():
     assert (last.node, last.ordinal) == (2, rows.rows[2, PLAIN].ordinal)
 
 
-def test_a_run_rebuilt_at_every_step_ends_as_the_one_that_was_never_interrupted():
+def test_a_run_rebuilt_at_every_step_ends_the_same():
     for seed in range(120):
         draw = random.Random(seed)
         flow = random_graph(draw, "flow")

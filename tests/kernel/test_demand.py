@@ -1,14 +1,14 @@
-"""Demand: what lacks only a worker, by what it asks of one, and what present workers will take anyway."""
+"""Demand: tasks that lack only a worker, by their needs, without those that present workers will take."""
 
 from __future__ import annotations
 
 import msgspec
+from tests.support.worlds import worker_row
 
 from locktender.base.model import WorkerRow
 from locktender.kernel.demand import Demand, WaitingTasks, demand_of
 from locktender.kernel.gates.worker import Requirement
 from locktender.kernel.placement import WorkerSet
-from locktender.simulate.build import worker_row
 
 GPU = (("gpu", "a100"),)
 
@@ -49,7 +49,7 @@ def test_demand_is_told_by_executor_labels_and_step():
     assert [want.workers for want in demand.wants] == [0, 1, 1]
 
 
-def test_a_worker_with_another_version_of_the_step_does_not_match():
+def test_a_worker_with_another_step_version_does_not_match():
     old = msgspec.structs.replace(worker_row("old"), steps={"fetch": "s0"})
     new = msgspec.structs.replace(worker_row("new"), steps={"fetch": "s1"})
     leaving = msgspec.structs.replace(worker_row("leaving"), draining=True)
@@ -69,7 +69,7 @@ def test_room_is_what_present_workers_take_in_a_moment():
     [want] = demand_of(workers, {requirement(): WaitingTasks(9, 0)}).wants
     assert want.room == 4
 
-    worker.silent = True
+    worker.unanswered = 1
     [want] = demand_of(workers, {requirement(): WaitingTasks(9, 0)}).wants
     assert want.room == 0
 

@@ -1,4 +1,4 @@
-"""E7: `why` names what really bounds a worker: permits, the total, pressure, a claim, or another's turn."""
+"""E7: `why` names what bounds a worker: permits, the total, pressure, a claim, or another task's turn."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.worlds import graph, items, needs, numbers, run_row, step, worker_row
 
 from locktender.base.clock import SECOND
 from locktender.base.limits import Limits, PoolRule
@@ -16,7 +17,6 @@ from locktender.kernel.explain import Reason, Typical, explain_task
 from locktender.kernel.explain_workers import bound_by_total, no_room, pressures, seats
 from locktender.kernel.placement import Worker
 from locktender.kernel.scheduler import Scheduler
-from locktender.simulate.build import graph, items, needs, numbers, run_row, step, worker_row
 
 NOW = 10**15
 
@@ -48,11 +48,11 @@ EIGHT: dict[str, Any] = {"permits": {"thread": 8, "async": 100}}
         ),
         (
             worker(used={"thread": 95}, full=("thread",), permits={"thread": 100}),
-            "is nearly full (95 of 100 thread permits in use) until a fifth is free again",
+            "is nearly full (95 of 100 thread permits in use) until a fifth is free, or for one beat",
         ),
         (
             worker(used={"async": 98}, full=("total",), total=100, claim=0),
-            "is nearly full (98 of 100 permits in use) until a fifth is free again",
+            "is nearly full (98 of 100 permits in use) until a fifth is free, or for one beat",
         ),
         (
             worker(used={"thread": 1}, offered=1, claim=1, **EIGHT),
@@ -165,7 +165,7 @@ def entry(led: Scheduler, run: int, name: str, idx: int = -1) -> TaskEntry:
     return next(each for each in tasks if (each.spec.name, each.idx) == (name, idx))
 
 
-def test_e7_a_total_taken_by_another_kind_of_task_is_no_lack_of_permits():
+def test_e7_a_full_total_is_told_from_lack_of_permits():
     thread = graph(step("t", executor="thread"), flow="threads")
     led = lead(thread, graph(step("a")), total=1)
 
@@ -189,7 +189,7 @@ def test_e7_whoever_was_told_to_stop_and_does_not_is_pointed_at():
     assert (holder.told, holder.told_at) == ("timeout", NOW + 10)
 
 
-def test_e7_who_was_told_to_stop_in_permits_of_another_kind_is_not_in_the_way():
+def test_e7_stopping_tasks_of_another_kind_do_not_block():
     """The total has room: only the one thread permit is lacking, and its body was told nothing."""
     one = Worker(worker_row("w", permits={"async": 5, "thread": 1}, total=10))
     one.used, one.used_by = 2, {"async": 1, "thread": 1}

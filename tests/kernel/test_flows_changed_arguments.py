@@ -156,7 +156,7 @@ def test_a_list_that_was_given_a_result_is_taken_with_it():
     ]
 
 
-def test_a_parameter_inside_other_containers_is_taken_as_it_is_then():
+def test_a_nested_parameter_is_taken_as_at_the_call():
     @flow
     def inside(xs: list[int]):
         first = take(0)
@@ -240,7 +240,7 @@ def test_what_a_list_cannot_hold_is_refused_where_it_is_used():
         trace(spoiled, ([1],))
 
 
-def test_a_run_that_changes_its_list_does_not_spoil_the_next_on_the_same_way():
+def test_a_changed_list_does_not_reach_the_next_run():
     @flow
     def sometimes(xs: list[int], change: bool):
         if change:

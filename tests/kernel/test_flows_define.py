@@ -276,7 +276,7 @@ def define(source: str, file: str) -> StepDef:
     return StepDef(scope["work"], {})
 
 
-def test_a_name_is_replaced_from_its_own_file_and_refused_from_another():
+def test_a_name_is_redefined_only_in_its_own_file():
     # given a step that was loaded from a file
     known = Registry()
     first = define("def work(): ...", "/a/flows.py")

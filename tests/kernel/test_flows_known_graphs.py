@@ -1,4 +1,4 @@
-"""Graphs are kept within bounds: known while they are used, made again when they were let go."""
+"""Known graphs are kept within bounds: while they are used, and made again after that."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

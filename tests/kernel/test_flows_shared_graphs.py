@@ -1,4 +1,4 @@
-"""Runs of one flow share what is the same in them, and nothing else."""
+"""Runs of one flow share the graph where they are the same, and nothing else."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -112,7 +112,7 @@ def outcome(traced: Flow[..., Any], args: tuple[Any, ...]) -> Any:
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), programs), min_size=1, max_size=6), st.booleans())
-def test_a_run_on_a_known_way_is_traced_as_if_it_were_the_first(
+def test_a_run_of_a_known_graph_is_traced_like_the_first(
     calls: list[tuple[int, list[Op]]], in_order: bool
 ):
     traced = chained if in_order else plain
@@ -130,7 +130,7 @@ def places(traced: Flow[..., Any]) -> int:
     return traced.definition.ways.places
 
 
-def test_runs_of_one_shape_share_one_graph_and_have_their_own_values():
+def test_runs_share_one_graph_and_have_their_own_values():
     @flow
     def shape(n: int, extra: str = "e"):
         return two(one(n), 5)
@@ -203,7 +203,7 @@ def test_a_mutable_default_is_read_anew_for_every_run():
     assert (first.params, second.params) == (b'{"n":1,"seen":[]}', b'{"n":2,"seen":[1]}')
 
 
-def test_a_list_changed_between_two_calls_is_two_values_on_a_known_way_too():
+def test_a_list_changed_between_two_calls_is_two_values():
     @flow
     def shape(n: int):
         several = [n]
@@ -230,7 +230,7 @@ def test_the_default_in_a_pools_key_is_a_value_of_every_run():
         assert traced.consts == b'["acme"]'
 
 
-def test_a_step_defined_again_is_refused_on_a_known_way():
+def test_a_redefined_step_is_refused_in_a_known_graph():
     @step(name="ways-defined-again")
     def again(x: int) -> int: ...
 
@@ -285,7 +285,7 @@ def test_what_a_call_brings_along_is_there_in_every_run():
         assert traced.consts == b"[true]"
 
 
-def test_a_call_kept_from_another_run_is_refused_on_a_known_way():
+def test_a_call_of_another_run_is_refused():
     kept: list[Any] = []
 
     @flow
@@ -299,7 +299,7 @@ def test_a_call_kept_from_another_run_is_refused_on_a_known_way():
         trace(shape, (1,))
 
 
-def test_a_handle_kept_from_another_run_is_refused_on_a_known_way():
+def test_a_handle_of_another_run_is_refused():
     kept: list[Any] = []
 
     @flow

@@ -333,7 +333,7 @@ def test_a_sequential_flow_chains_its_steps_in_trace_order():
         ("index", ()),
         ("tidy", (0,)),
         ("tidy-2", (1,)),  # the clean-up of the step before it
-        ("index-2", (1,)),  # not after the clean-up, which is skipped when all is well
+        ("index-2", (1, 2)),  # a clean-up that is skipped when all is well does not skip it
         ("tidy-3", (3,)),
     ]
     assert found[0].window == 1
@@ -637,7 +637,7 @@ def test_a_flow_that_calls_itself_for_ever_is_refused():
         trace(endless, (1,))
 
 
-def test_a_step_that_was_defined_again_is_not_confused_with_the_newer():
+def test_a_redefined_step_is_not_taken_for_the_newer():
     def make(n: int) -> Any:
         @step
         def local() -> int:
@@ -655,7 +655,7 @@ def test_a_step_that_was_defined_again_is_not_confused_with_the_newer():
         traced(build, 1)
 
 
-def test_an_annotation_that_cannot_be_resolved_is_said_where_the_flow_is_written():
+def test_an_unresolvable_annotation_names_the_flow():
     @step
     def unknown(value: "Nowhere"): ...  # type: ignore[name-defined]  # noqa: F821
 

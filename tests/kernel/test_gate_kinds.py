@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.support.worlds import line_before, settle
 
 from locktender.kernel.explain import Typical, explain_task
 from locktender.kernel.explain_runs import explain_queued
 from locktender.kernel.gates import KINDS
-from locktender.simulate.build import line_before, settle
 from locktender.simulate.scenarios import GATE_SCENARIOS
 from locktender.simulate.world import SimWorld
 

@@ -1,4 +1,4 @@
-"""Lanes of the queue: who stands in one line, and where."""
+"""Lanes of the queue: which runs wait in the same lane, and in which order."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_e2_a_signature_names_every_rule_that_concerns_the_run(
     assert set(text.split("\x1f")) - {""} == {f"t:{counter}" for counter in counters}
 
 
-def test_a_tag_named_like_a_fair_value_or_a_key_is_a_lane_of_its_own():
+def test_a_tag_named_like_a_fair_value_has_its_own_lane():
     limits = Limits(tags=(TagRule("f:acme", limit=1),), fair=Fair("tenant"))
     assert signature(limits, {"tenant": "acme"}) != signature(limits, {"f:acme": "x"})
     assert signature(Limits(), {}, "a") != signature(

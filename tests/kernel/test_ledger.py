@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from tests.support.worlds import graph, items, needs, run_row, step, worker_row
 
 from locktender.base.graph import Graph
 from locktender.base.limits import Fair, Limits, PoolRule, TagRule
@@ -11,7 +12,6 @@ from locktender.base.states import TaskState
 from locktender.kernel.demand import eligible
 from locktender.kernel.entries import RunEntry, TaskEntry
 from locktender.kernel.ledger import Ledger
-from locktender.simulate.build import graph, items, needs, run_row, step, worker_row
 
 NOW = 10**15
 DB = graph(step(pools=needs(db=1)), step("b", pools=needs(db=2)))
@@ -104,7 +104,7 @@ def test_runs_with_gates_of_their_own_do_not(flow: Graph):
     assert office.ask().lane is not office.ask(run=office.execute(2, flow)).lane
 
 
-def test_a_rebuild_charges_what_is_in_flight_even_above_a_lowered_limit():
+def test_a_rebuild_charges_work_above_a_lowered_limit():
     office = Office(limits=Limits(pools={"db": PoolRule(1)}))
     for number in (1, 2, 3):
         task = TaskEntry(number, office.run, 0, -1)
@@ -127,7 +127,7 @@ def leased(**leases: int) -> Limits:
     )
 
 
-def test_e5_slots_of_a_lost_worker_linger_until_the_pools_own_lease_has_passed():
+def test_e5_slots_of_a_lost_worker_linger():
     office = Office(limits=leased(db=60))
     task = office.ask(node=1)
     office.go()
@@ -163,7 +163,7 @@ def test_a_lease_that_has_passed_already_lingers_no_more():
     assert office.used == 0
 
 
-def test_two_lost_attempts_of_one_task_each_give_back_their_own_slots():
+def test_two_lost_attempts_each_free_their_own_slots():
     office = Office(limits=leased(db=60))
     task = office.ask()
     office.go()
@@ -191,7 +191,7 @@ def started(ledger: Ledger) -> list[int]:
     return runs
 
 
-def test_e1_the_run_gate_counts_executing_runs_and_a_pause_holds_all():
+def test_e1_the_run_gate_counts_executing_runs():
     ledger = Ledger(Limits(max_concurrent_runs=2))
     for seq in range(1, 6):
         ledger.put_head(run_row(seq))
@@ -203,7 +203,7 @@ def test_e1_the_run_gate_counts_executing_runs_and_a_pause_holds_all():
     assert started(ledger) == [3, 4, 5]
 
 
-def test_e2_tag_rules_that_come_later_count_the_runs_that_execute_already():
+def test_e2_later_tag_rules_count_executing_runs():
     ledger = Ledger(Limits(max_concurrent_runs=-1))
     for seq in range(1, 4):
         ledger.put_head(run_row(seq, tags={"tenant": "acme"}))
@@ -292,7 +292,7 @@ def test_gates_of_tag_values_that_are_gone_are_forgotten():
 # -- sequential maps -------------------------------------------------------------------------------
 
 
-def test_d1_an_item_of_a_sequential_map_waits_until_the_one_before_it_is_terminal():
+def test_d1_a_sequential_item_waits_for_the_one_before():
     office = Office(graph(items(window=1), sequential=True))
     tasks = [office.ask(idx=idx) for idx in range(3)]
     assert [task.in_line for task in tasks] == [True, False, False]

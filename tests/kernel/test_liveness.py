@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from tests.support.worlds import graph, items, needs, numbers, settle, slots, step, world
 
 from locktender.base.clock import MILLISECOND, SECOND
 from locktender.base.model import Proof, WorkerLife
 from locktender.kernel.liveness import LEASE_PASSED, PROCESS_DIED, PROOF_PAUSE_US, LeaseWatch
-from locktender.simulate.build import graph, items, needs, numbers, settle, slots, step, world
 from locktender.simulate.scenarios import violations
 from locktender.simulate.world import LEASE, SimWorld
 

@@ -1,4 +1,4 @@
-"""Order across lanes: a gate that opens serves whoever is first, not whoever's lane was first."""
+"""Order across lanes: a gate that opens serves the first waiter of all lanes."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ class One:
     rank: tuple[int, int]
 
 
-def test_a_lane_that_got_one_slot_does_not_take_the_next_before_an_older_waiter_of_another_lane() -> (
-    None
-):
+def test_a_freed_slot_goes_to_the_oldest_of_all_lanes() -> None:
     pool = PoolGate("db", PoolRule(limit=3))
     queue: AdmissionQueue[One] = AdmissionQueue()
     lane_a: Lane[One] = Lane("a", (), ((pool, 1),))

@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.support.worlds import worker_row
 
 from locktender.base.limits import Placement
 from locktender.kernel.gates.worker import Requirement
 from locktender.kernel.placement import MAX_AFFINITIES, WorkerSet
-from locktender.simulate.build import worker_row
 
 ASYNC = Requirement("async", "download", "v1", ())
 
@@ -91,7 +91,7 @@ def test_affinity_is_a_preference():
     assert liked.id == "b"
 
 
-def test_d8_the_worker_of_an_affinity_is_remembered_within_bounds():
+def test_d8_workers_of_affinities_are_kept_within_bounds():
     on = worker_set("spread", ("a", {}), ("b", {}))
     for number in range(MAX_AFFINITIES):
         on.prefer(f"key-{number}", "a")
@@ -174,7 +174,7 @@ def test_a_draining_worker_gets_nothing_more():
     assert fill(on, 1) == ["b"]
 
 
-def test_b2_a_worker_that_describes_itself_anew_keeps_what_it_holds():
+def test_b2_a_worker_that_changes_its_row_keeps_its_tasks():
     on = worker_set("pack", ("a", small(2)))
     fill(on, 2)
     row = on.by_id["a"].row
@@ -189,15 +189,15 @@ def test_a_worker_that_gains_an_executor_is_asked_at_once():
     assert fill(on, 9) == ["a"]
 
 
-def test_a_free_permit_concerns_the_stations_that_could_use_it():
+def test_a_free_permit_wakes_the_gates_that_could_use_it():
     on = worker_set("pack", ("a", {"permits": {"async": 1, "thread": 1}}))
     thread = Requirement("thread", "s", "", ())
-    stations = [on.gate(ASYNC), on.gate(thread)]
+    gates = [on.gate(ASYNC), on.gate(thread)]
     assert on.waiting_for(on.by_id["a"], "async") == []
-    for station in stations:
-        station.parked[1] = [((0, 0, 0, 0), 0, None)]  # type: ignore[list-item]
-    assert on.waiting_for(on.by_id["a"], "async") == [stations[0]]
-    assert on.waiting_for(on.by_id["a"], None) == stations
+    for gate in gates:
+        gate.parked[1] = [((0, 0, 0, 0), 0, None)]  # type: ignore[list-item]
+    assert on.waiting_for(on.by_id["a"], "async") == [gates[0]]
+    assert on.waiting_for(on.by_id["a"], None) == gates
 
 
 def test_d4_what_a_worker_claims_does_not_make_it_seem_busy():
@@ -206,7 +206,7 @@ def test_d4_what_a_worker_claims_does_not_make_it_seem_busy():
     assert sorted(fill(on, 4)) == ["other", "other", "own", "own"]
 
 
-def test_a_leaders_own_worker_is_given_no_more_in_all_than_it_claims():
+def test_a_leaders_own_worker_gets_no_more_than_its_claim():
     """Nothing of what it is given is an offer: it counts for good, whether it has ended or not."""
     on = WorkerSet("spread")
     on.put(worker_row("own", permits={"async": 4}, claim=6), local=True)
@@ -218,7 +218,7 @@ def test_a_leaders_own_worker_is_given_no_more_in_all_than_it_claims():
     assert len(fill(on, 9, offered=False)) == 1
 
 
-def test_d4_who_joins_late_is_not_given_all_that_comes_one_at_a_time():
+def test_d4_a_late_worker_does_not_get_all_single_tasks():
     on = worker_set("spread", ("a", small(9)), ("b", small(9)))
     for _ in range(50):
         [name] = fill(on, 1)
@@ -236,8 +236,6 @@ def test_d4_who_joins_late_is_not_given_all_that_comes_one_at_a_time():
     ("permits", "total", "expected"),
     [(8, -1, 4), (8, 4, 2), (-1, 10, 5), (8, 1, 1), (-1, -1, 20)],
 )
-def test_d6_under_pressure_a_part_of_the_permits_is_used_of_each_kind_and_in_total(
-    permits: int, total: int, expected: int
-):
+def test_d6_under_pressure_a_part_of_permits_is_used(permits: int, total: int, expected: int):
     on = worker_set("spread", ("a", {"permits": {"async": permits}, "total": total, "share": 50}))
     assert len(fill(on, 20)) == expected

@@ -5,12 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-
-from locktender.base.clock import MILLISECOND
-from locktender.base.limits import Limits
-from locktender.base.states import TaskState
-from locktender.kernel.scheduler import Scheduler
-from locktender.simulate.build import (
+from tests.support.worlds import (
     graph,
     items,
     numbers,
@@ -19,6 +14,11 @@ from locktender.simulate.build import (
     worker_row,
     world,
 )
+
+from locktender.base.clock import MILLISECOND
+from locktender.base.limits import Limits
+from locktender.base.states import TaskState
+from locktender.kernel.scheduler import Scheduler
 
 NOW = 10**15
 
@@ -50,7 +50,7 @@ def led() -> Scheduler:
     return made
 
 
-def test_d4_alone_the_leaders_own_worker_starts_with_the_commit_that_decides():
+def test_d4_alone_the_leaders_worker_starts_by_commit():
     lead = led()
     cycle = lead.cycle(NOW)
     assert len(cycle.starts) == 3

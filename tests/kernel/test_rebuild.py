@@ -1,4 +1,4 @@
-"""What a dead leader left between two of its writes is taken up with nothing lost: slots, clocks, age."""
+"""What a killed leader left between two writes is continued: slots, clocks and ages are kept."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.support.worlds import graph, needs, run_row, step, worker_row
 
 from locktender.base.changes import TaskRow
 from locktender.base.graph import RetryPolicy
@@ -14,7 +15,6 @@ from locktender.base.limits import Limits, PoolRule
 from locktender.base.model import Failure, RunRow
 from locktender.base.states import RunState
 from locktender.kernel.scheduler import Scheduler
-from locktender.simulate.build import graph, needs, run_row, step, worker_row
 from locktender.store import worker_changes
 
 NOW = 10**15
@@ -36,7 +36,7 @@ def _taken_up(row: TaskRow, now: int) -> Scheduler:
     return lead
 
 
-def test_e5_slots_of_an_abandoned_attempt_stay_taken_though_its_leader_died_with_it():
+def test_e5_slots_of_an_abandoned_attempt_survive_the_leader():
     """The worker was declared lost; the leader died before it wrote for how long its slots linger."""
     died = NOW + 5
     row = TaskRow(
@@ -54,7 +54,7 @@ def test_e5_slots_of_an_abandoned_attempt_stay_taken_though_its_leader_died_with
 
 
 @pytest.mark.parametrize("lost", [True, False], ids=["by the leader", "by its worker"])
-def test_e5_slots_of_what_was_handed_back_stay_taken_only_where_its_worker_was_lost(lost: bool):
+def test_e5_handed_back_slots_linger_only_if_worker_lost(lost: bool):
     """A worker hands back what has ended; for a lost one nobody knows it but the pool's lease."""
     died = NOW + 5
     row = TaskRow(
@@ -90,7 +90,7 @@ def test_b7_what_was_only_offered_keeps_its_age_and_its_clock(
 
 
 @pytest.mark.parametrize("state", ["failed", "timed_out", "handed_back"])
-def test_a_commit_that_brings_an_end_of_the_leaders_own_worker_is_waited_for(state: str):
+def test_a_commit_with_an_end_of_the_own_worker_is_awaited(state: str):
     lead = Scheduler(Limits(), term=1, owner="me")
     lead.graphs = {"flow": graph(step(retry=RetryPolicy(3)))}
     lead.put_worker(worker_row("w", permits={"async": 5}), local=True)

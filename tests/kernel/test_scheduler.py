@@ -7,6 +7,7 @@ from itertools import permutations
 
 import msgspec
 import pytest
+from tests.support.worlds import graph, items, needs, numbers, run_row, step, worker_row
 
 from locktender.base.changes import Commit
 from locktender.base.events import Change
@@ -17,7 +18,6 @@ from locktender.base.states import RunState, TaskState
 from locktender.kernel.commit_builder import Cycle
 from locktender.kernel.entries import TaskEntry
 from locktender.kernel.scheduler import Scheduler
-from locktender.simulate.build import graph, items, needs, numbers, run_row, step, worker_row
 from locktender.store.worker_changes import LEFT_BEHIND
 
 NOW = 10**15
@@ -66,7 +66,7 @@ class Stage:
         return [(str(each.before), str(each.after)) for each in self.changes if each.task == task]
 
 
-def test_c1_the_life_of_a_task_is_one_change_after_another_without_a_gap():
+def test_c1_a_task_changes_state_without_a_gap():
     stage = Stage(graph(step(retry=RetryPolicy(1, delay_us=10, jitter=False))))
     stage.submit()
     entry = stage.entry("a")
@@ -110,7 +110,7 @@ def test_c2_an_end_told_twice_is_acted_on_once(state: str, local: bool):
     assert changes.count("requested") == (2 if state == "handed_back" else 1)
 
 
-def test_c2_a_zombie_changes_nothing_of_the_attempt_that_followed_it():
+def test_c2_a_stale_attempt_does_not_change_the_next():
     stage = Stage(graph(step()))
     stage.submit()
     entry = stage.entry("a")
@@ -191,7 +191,7 @@ def test_retry_after_overrides_the_back_off_and_fatal_ends_it():
     assert stage.cycle().ended == [1]
 
 
-def test_b10_a_cycle_starts_at_most_its_budget_and_says_that_there_is_more():
+def test_b10_a_cycle_starts_at_most_its_budget():
     stage = Stage(graph(items()), Limits(max_starts_per_cycle=4))
     sizes = [len(stage.submit(consts=numbers(10)).starts)]
     while stage.lead.ledger.task_queue.unfinished:
@@ -206,7 +206,7 @@ def lose(stage: Stage, *entries: TaskEntry) -> None:
     stage.lead.worker_lost("w", "gone", [(each.id, each.token) for each in entries], [], stage.now)
 
 
-def test_c4_an_abandoned_task_is_asked_for_again_and_costs_no_try():
+def test_c4_an_abandoned_task_is_requested_again():
     stage = Stage(graph(step(pools=needs(db=1))), local=False)
     stage.submit()
     entry = stage.entry("a")
@@ -233,7 +233,7 @@ def test_a_poison_task_fails_after_max_abandons():
     assert b"worker_lost" in (end.error or b"")
 
 
-def test_e5_slots_of_a_lost_worker_are_free_when_the_pools_lease_has_passed():
+def test_e5_slots_of_a_lost_worker_end_with_pool_lease():
     limits = Limits(pools={"db": PoolRule(1, lease_us=60)})
     stage = Stage(graph(step(pools=needs(db=1))), limits, local=False)
     stage.submit()
@@ -255,7 +255,7 @@ def drain(stage: Stage, *entries: TaskEntry) -> None:
     stage.lead.worker_lost("w", "gone", [], [], stage.now, handed_back=left)
 
 
-def test_what_a_drained_worker_left_behind_is_asked_for_again_and_costs_nothing():
+def test_tasks_of_a_drain_list_are_requested_again_for_free():
     stage = Stage(graph(step(pools=needs(db=1), max_abandons=1)), local=False)
     stage.submit()
     entry = stage.entry("a")
@@ -277,7 +277,7 @@ def test_what_a_drained_worker_left_behind_is_asked_for_again_and_costs_nothing(
     assert [change.after for change in again] == ["requested"]
 
 
-def test_a_drained_workers_word_about_an_older_attempt_changes_nothing():
+def test_a_drain_list_with_an_old_token_changes_nothing():
     stage = Stage(graph(step()), local=False)
     stage.submit()
     entry = stage.entry("a")
@@ -286,7 +286,7 @@ def test_a_drained_workers_word_about_an_older_attempt_changes_nothing():
     assert (entry.state, entry.worker) == ("running", "w")
 
 
-def test_e5_slots_of_a_drained_worker_are_free_when_the_pools_lease_has_passed():
+def test_e5_slots_of_a_drained_worker_end_with_pool_lease():
     limits = Limits(pools={"db": PoolRule(1, lease_us=60)})
     stage = Stage(graph(step(pools=needs(db=1))), limits, local=False)
     stage.submit()
@@ -307,9 +307,7 @@ def test_e5_slots_of_a_drained_worker_are_free_when_the_pools_lease_has_passed()
     [(None, "scheduled"), (LEFT_BEHIND, "requested")],
     ids=["by its worker", "for a worker that is gone"],
 )
-def test_e5_slots_of_what_an_heir_hands_back_stay_for_the_pools_own_lease(
-    error: bytes | None, state: str
-):
+def test_e5_slots_of_a_drain_list_stay_for_the_pool_lease(error: bytes | None, state: str):
     """The body was inside to the end: what it used may still be taken, as after any death."""
     limits = Limits(pools={"db": PoolRule(1, lease_us=60)})
     stage = Stage(graph(step(pools=needs(db=1))), limits, local=False)
@@ -343,7 +341,7 @@ def test_cancel_of_a_queued_run_means_that_it_never_starts():
     assert len(cycle.commit.runs_ended) == 1
 
 
-def test_cancel_takes_offers_back_and_lets_the_store_settle_the_race():
+def test_cancel_withdraws_offers_by_the_store():
     stage = Stage(graph(step()), local=False)
     stage.submit()
     entry = stage.entry("a")
@@ -357,7 +355,7 @@ def test_cancel_takes_offers_back_and_lets_the_store_settle_the_race():
     assert stage.cycle().ended == [1]
 
 
-def test_e10_an_offer_that_ran_out_while_its_run_was_cancelled_is_not_made_again():
+def test_e10_an_expired_offer_of_a_cancelled_run_stays_so():
     """Both withdrawals were on their way; the store carried out the other one first."""
     stage = Stage(graph(step(pools=needs(db=1))), local=False)
     stage.submit()
@@ -375,7 +373,7 @@ def test_e10_an_offer_that_ran_out_while_its_run_was_cancelled_is_not_made_again
     assert stage.lead.ledger.pool("db").used == 0
 
 
-def test_a_forced_cancel_does_not_wait_for_clean_up_and_a_repeated_one_does():
+def test_a_forced_cancel_does_not_wait_for_clean_up():
     flow = graph(step(), step("clean", after=(0,), run_if="always"))
     stage = Stage(flow)
     stage.submit()
@@ -403,7 +401,7 @@ def replaced(stage: Stage) -> Callable[[], list[int]]:
     return lambda: [start.run for start in stage.cycle().commit.runs_started]
 
 
-def test_a_run_behind_a_cancelled_replacement_still_waits_for_the_one_that_executes():
+def test_a_run_behind_a_cancelled_replacement_still_waits():
     stage = Stage(graph(step()))
     started = replaced(stage)
     waiting = stage.lead.ledger.heads[2].row
@@ -413,7 +411,7 @@ def test_a_run_behind_a_cancelled_replacement_still_waits_for_the_one_that_execu
     assert started() == [3]
 
 
-def test_a_replacement_that_is_read_while_its_predecessor_ends_is_not_forgotten():
+def test_a_replacement_read_while_the_other_ends_is_kept():
     stage = Stage(graph(step()))
     stage.submit(1, key="k")
     stage.end(stage.entry("a"))
@@ -449,7 +447,7 @@ def test_the_queue_timeout_names_the_gate():
     assert b"queue_timeout: pool:db" in (error or b"")
 
 
-def test_b7_the_dispatch_deadline_counts_only_waiting_for_a_worker():
+def test_b7_the_dispatch_deadline_counts_waits_for_workers():
     limits = Limits(pools={"db": PoolRule(1)})
     flow = graph(step(pools=needs(db=1), dispatch_deadline_us=3_000_000))
     stage = Stage(flow, limits)
@@ -480,7 +478,7 @@ def test_b7_the_dispatch_deadline_counts_only_waiting_for_a_worker():
 # -- what is told ----------------------------------------------------------------------------------
 
 
-def test_a_limit_is_told_before_what_is_decided_under_it_and_only_when_it_changed():
+def test_a_changed_limit_is_recorded_before_decisions():
     stage = Stage(graph(step()))
     row = msgspec.json.encode({"limit": 3})
     rows = [LimitRow("pool", "db", None, row)]

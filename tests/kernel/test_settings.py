@@ -177,7 +177,7 @@ def test_b14_contradictions_name_both_sides(
          ["dispatch_deadline (4h00m) must be more than provision_interval (5h00m)"]),
     ],
 )  # fmt: skip
-def test_b14_of_workers_started_on_overflow_what_cannot_work_names_both(
+def test_b14_conflicting_provision_settings_name_both(
     tmp_path: Path, overrides: dict[str, object], words: list[str]
 ):
     message = refused(tmp_path, {}, {**overrides, "max_workers": 3})
@@ -203,7 +203,7 @@ def test_b14_what_works_is_not_refused(tmp_path: Path, overrides: dict[str, obje
     assert load(tmp_path, {}, {**overrides, "max_workers": 3}).max_workers == 3
 
 
-def test_tables_may_be_given_as_text_where_a_flag_can_be_nothing_else(tmp_path: Path):
+def test_tables_may_be_given_as_text(tmp_path: Path):
     settings = load(tmp_path, {}, {"worker_labels": "gpu=a100,zone=eu", "pools": '{"db": 2}'})
 
     assert settings.worker_labels == {"gpu": "a100", "zone": "eu"}

@@ -6,13 +6,13 @@ from collections import Counter
 
 import msgspec
 import pytest
+from tests.support.worlds import graph, items, needs, numbers, settle, step, world
 
 from locktender.base.clock import MILLISECOND, SECOND
 from locktender.base.states import TaskState
 from locktender.kernel.claim import ClaimPolicy, Felt, Load, claim_size
 from locktender.kernel.explain import Typical, explain_task
 from locktender.kernel.lifecycle import Defaults
-from locktender.simulate.build import graph, items, needs, numbers, settle, step, world
 from locktender.simulate.scenarios import violations
 from locktender.simulate.world import SimWorld
 
@@ -85,7 +85,7 @@ def test_d4_a_worker_that_is_deaf_holds_up_the_leaders_own_once():
     assert len([body for body in sim.bodies if body.worker == "w0"]) >= 380
 
 
-def test_b3_without_a_worker_tasks_wait_say_so_and_start_when_one_appears():
+def test_b3_without_a_worker_tasks_wait_and_say_so():
     sim = world(workers=0)
     sim.submit(graph(items(pools=needs(db=1))), consts=numbers(3))
     sim.run(until=sim.now + 5 * SECOND)
@@ -114,7 +114,7 @@ def test_b8_fifteen_runs_then_three_workers_of_one_permit():
     assert sim.peak(lambda _body: 1) == 3
 
 
-def test_b4_the_sixteenth_submission_is_rejected_and_leaves_no_row():
+def test_b4_the_sixteenth_submission_leaves_no_row():
     sim = world(workers=0, rules={("active", ""): {"limit": 15}})
     first = sim.submit(ONE, key="same")
     for _ in range(14):
@@ -133,7 +133,7 @@ def test_b4_the_sixteenth_submission_is_rejected_and_leaves_no_row():
 
 
 @pytest.mark.parametrize("changes_of_leader", [0, 3])
-def test_b7_past_the_dispatch_deadline_a_task_fails_and_is_not_started(changes_of_leader: int):
+def test_b7_past_the_dispatch_deadline_a_task_fails(changes_of_leader: int):
     sim = world(defaults=Defaults(dispatch_deadline_us=10 * SECOND))
     sim.submit(graph(step(needs={"gpu": "a100"})))
     for index in range(changes_of_leader):
@@ -164,7 +164,7 @@ def test_b7_a_long_first_step_does_not_fail_the_second():
 
 
 @pytest.mark.parametrize("local", [True, False], ids=["local", "remote"])
-def test_b10_one_cycle_starts_at_most_its_share_and_the_rest_follows(local: bool):
+def test_b10_one_cycle_starts_at_most_its_share(local: bool):
     rules = {("engine", "max_starts_per_cycle"): {"value": 10}}
     sim = world(local=local, took=SECOND, permits={"async": 500}, rules=rules)
     sim.submit(graph(items()), consts=numbers(45))

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
+from tests.support.worlds import graph, items, needs, numbers, settle, step, world
 
 from locktender.base.changes import TaskRow
 from locktender.base.clock import MILLISECOND, SECOND
 from locktender.base.graph import Graph, Node, RetryPolicy
 from locktender.base.states import HOLDING, TASK_CHANGES, TERMINAL_RUNS, TaskState
 from locktender.kernel.lifecycle import Defaults
-from locktender.simulate.build import graph, items, needs, numbers, settle, step, world
 from locktender.simulate.scenarios import violations
 from locktender.simulate.world import SimWorld
 
@@ -168,7 +168,7 @@ def test_c1_one_write_per_change_by_its_owner_without_a_gap(local: bool):
     assert state == {row.id: row.state for row in sim.model.tasks.values()}
 
 
-def test_c2_what_is_delivered_twice_late_or_out_of_order_is_acted_on_once():
+def test_c2_repeated_or_late_deliveries_count_once():
     """Every end is told again by the worker, and again after a new leader has come."""
     flow = graph(items(pools=DB, retry=RetryPolicy(1, delay_us=MILLISECOND)), step("z", after=(0,)))
     sim = world(workers=2, failure=0.2, rules=POOL, seed=3)
@@ -198,7 +198,7 @@ def test_c2_what_is_delivered_twice_late_or_out_of_order_is_acted_on_once():
     assert set(done.values()) == {1}
 
 
-def test_c2_a_zombie_that_wakes_up_writes_nothing():
+def test_c2_a_lost_worker_that_wakes_up_writes_nothing():
     sim = world(workers=2, took=SECOND, rules=POOL)
     sim.submit(graph(step(pools=DB)))
     sim.run(until=sim.now + 100 * MILLISECOND)

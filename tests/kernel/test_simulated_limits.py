@@ -7,12 +7,7 @@ from collections import Counter
 from itertools import combinations, pairwise
 
 import pytest
-
-from locktender.base.clock import MILLISECOND, SECOND
-from locktender.base.errors import InvalidInput
-from locktender.base.graph import Item, Node, PoolNeed, Tag
-from locktender.base.ids import run_of
-from locktender.simulate.build import (
+from tests.support.worlds import (
     graph,
     items,
     needs,
@@ -24,6 +19,11 @@ from locktender.simulate.build import (
     step,
     world,
 )
+
+from locktender.base.clock import MILLISECOND, SECOND
+from locktender.base.errors import InvalidInput
+from locktender.base.graph import Item, Node, PoolNeed, Tag
+from locktender.base.ids import run_of
 from locktender.simulate.model import SimBody
 from locktender.simulate.world import SimWorld
 
@@ -123,7 +123,7 @@ def test_e2_key_value_and_each_value_at_once(local: bool):
     assert untagged == 8  # untagged runs are exempt
 
 
-def test_e2_blocked_runs_are_skipped_and_later_ones_overtake_by_priority_then_age():
+def test_e2_blocked_runs_are_overtaken_by_priority_then_age():
     rules = {
         ("runs", ""): {"limit": 2},
         ("tag", "tenant=*"): {"key": "tenant", "per_value": True, "limit": 1},
@@ -137,7 +137,7 @@ def test_e2_blocked_runs_are_skipped_and_later_ones_overtake_by_priority_then_ag
 
 
 @WHERE
-def test_e2_a_tag_rule_set_live_counts_the_runs_that_execute_already(local: bool):
+def test_e2_a_tag_rule_set_live_counts_executing_runs(local: bool):
     sim = world(local=local, took=SECOND, rules=UNLIMITED)
     for _ in range(3):
         tagged(sim, {"tenant": "a"})
@@ -152,7 +152,7 @@ def test_e2_a_tag_rule_set_live_counts_the_runs_that_execute_already(local: bool
 
 
 @WHERE
-def test_e3_a_pool_of_two_and_parallelism_of_eight_give_two_and_six(local: bool):
+def test_e3_pool_and_parallelism_both_bound_a_run(local: bool):
     flow = graph(items("db", pools=needs(db=1)), items("other"), max_parallel=8)
     sim = world(local=local, took=100 * MILLISECOND, rules={("pool", "db"): {"limit": 2}})
     sim.submit(flow, consts=numbers(40))
@@ -243,7 +243,7 @@ def test_e5_slots_of_a_crashed_holder_are_free_after_its_lease():
     assert sim.model.runs[1].state == "succeeded"
 
 
-def test_e5_a_pool_with_a_longer_lease_keeps_a_dead_holders_slot_that_long():
+def test_e5_a_pools_longer_lease_keeps_a_dead_holders_slot():
     rules = {("pool", "db"): {"limit": 1, "lease_us": 60 * SECOND}}
     sim = world(workers=2, took=SECOND, rules=rules)
     sim.submit(graph(items(pools=needs(db=1))), consts=numbers(2))

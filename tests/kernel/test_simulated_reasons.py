@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.worlds import graph, items, line_before, needs, numbers, settle, world
 
 from locktender.base.clock import MILLISECOND, SECOND
 from locktender.base.states import TaskState
 from locktender.kernel.explain import Typical, explain_task
 from locktender.kernel.explain_runs import explain_queued
-from locktender.simulate.build import graph, items, line_before, needs, numbers, settle, world
 from locktender.simulate.scenarios import random_world
 from locktender.simulate.world import SimWorld
 

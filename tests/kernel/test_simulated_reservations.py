@@ -1,4 +1,4 @@
-"""Nobody starves, and nobody is held back for one who could not go anyway."""
+"""No task starves, and no slot is reserved for a task that could not start anyway."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def bodies(made: SimWorld, name: str) -> int:
     return sum(body.node.name == name for body in made.bodies)
 
 
-def test_e5_a_wide_task_that_no_worker_can_run_does_not_shut_the_pool_for_the_others():
+def test_e5_a_wide_task_without_worker_reserves_nothing():
     made = world()
     made.submit(NARROW, consts=MANY)
     made.run(made.now + SECOND // 20)
@@ -53,7 +53,7 @@ def test_e5_a_wide_task_that_no_worker_can_run_does_not_shut_the_pool_for_the_ot
     assert violations(made, complete=False) == []
 
 
-def test_e5_a_wide_task_is_served_after_max_bypass_starts_where_a_worker_is_there():
+def test_e5_a_wide_task_starts_after_max_bypass():
     made = world()
     made.submit(NARROW, consts=MANY)
     made.run(made.now + SECOND // 20)
@@ -67,7 +67,7 @@ def test_e5_a_wide_task_is_served_after_max_bypass_starts_where_a_worker_is_ther
     assert violations(made) == []
 
 
-def test_b2_an_offer_nobody_answers_is_withdrawn_and_goes_to_another_worker():
+def test_b2_an_unanswered_offer_goes_to_another_worker():
     made = SimWorld(1, Behaviour(lambda _draw, _node: MILLISECOND))
     deaf = made.add_worker("deaf", {"async": 1})
     made.set_rule("engine", "placement", {"value": "pack"})
@@ -81,7 +81,7 @@ def test_b2_an_offer_nobody_answers_is_withdrawn_and_goes_to_another_worker():
     assert violations(made) == []
 
 
-def test_e5_slots_kept_by_a_pool_s_own_lease_survive_a_change_of_leader():
+def test_e5_lingering_slots_survive_a_change_of_leader():
     made = SimWorld(1, Behaviour(lambda _draw, _node: 60 * SECOND))
     made.set_rule("pool", "db", {"limit": 1, "lease_us": 30 * SECOND})
     made.add_worker("dies", {"async": 5})

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from tests.support.worlds import graph, items, numbers
 
 from locktender.base.clock import MILLISECOND
-from locktender.simulate.build import graph, items, numbers
 from locktender.simulate.model import Behaviour
 from locktender.simulate.world import SimWorld
 

@@ -1,4 +1,4 @@
-"""Clocks of waiting that a run sets for itself, affinity, and what counts as demand."""
+"""Deadlines that a run sets for its own waiting, affinity, and what counts as demand."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def errors(world: SimWorld) -> list[str]:
     ]
 
 
-def test_b7_a_run_s_own_dispatch_deadline_ends_its_wait_for_a_worker() -> None:
+def test_b7_a_runs_own_dispatch_deadline_ends_its_wait() -> None:
     world = SimWorld(1, QUICK)
     world.add_worker("w", {"async": 1})
     world.lead()
@@ -44,7 +44,7 @@ def test_e5_a_run_s_own_queue_timeout_ends_its_wait_at_a_pool() -> None:
     assert errors(world) == ["queue_timeout"]
 
 
-def test_d8_tasks_of_one_affinity_go_where_the_first_of_them_went() -> None:
+def test_d8_tasks_of_one_affinity_go_to_one_worker() -> None:
     world = SimWorld(1, QUICK)
     for name in ("w0", "w1", "w2"):
         world.add_worker(name, {"async": 10})

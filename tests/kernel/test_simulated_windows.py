@@ -7,12 +7,12 @@ from itertools import pairwise
 
 import msgspec
 import pytest
+from tests.support.worlds import graph, items, needs, numbers, of, settle, step, world
 
 from locktender.base.changes import TaskRow
 from locktender.base.clock import MILLISECOND, SECOND
 from locktender.base.graph import Node, Output, RetryPolicy
 from locktender.base.states import TaskState
-from locktender.simulate.build import graph, items, needs, numbers, of, settle, step, world
 from locktender.simulate.model import SimBody
 from locktender.simulate.world import SimWorld
 
@@ -63,7 +63,7 @@ def test_a2_the_measured_peak_is_exactly_the_window(local: bool, seed: int):
 
 
 @WHERE
-def test_a2_three_are_regained_after_three_end_at_the_same_instant(local: bool):
+def test_a2_the_window_is_regained_after_three_end_at_once(local: bool):
     sim = world(local=local)
     sim.submit(graph(items(window=3)), consts=numbers(21))
     settle(sim)
@@ -75,7 +75,7 @@ def test_a2_three_are_regained_after_three_end_at_the_same_instant(local: bool):
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_a3_many_items_that_end_in_the_same_instant_on_several_workers(workers: int):
+def test_a3_many_items_end_in_the_same_instant(workers: int):
     flow = graph(items(), step("sum", args=(Output(0),)), result=Output(1))
     sim = world(workers=workers, permits={"async": 500}, output=echo)
     sim.submit(flow, consts=numbers(120))
@@ -153,7 +153,7 @@ def test_a4_cancel_in_the_middle(local: bool):
     assert sim.peak(of("m")) == 3
 
 
-def test_a_retry_gives_its_place_in_the_window_to_others_while_it_waits():
+def test_a_waiting_retry_leaves_the_window_to_others():
     policy = RetryPolicy(1, delay_us=SECOND, jitter=False)
     sim = world(
         fate=lambda row, _node: TaskState.FAILED if row.attempt == 1 and not row.idx else None
@@ -173,7 +173,7 @@ def twice_bad(row: TaskRow, _node: Node) -> TaskState | None:
 
 
 @WHERE
-def test_d1_ten_sequential_tasks_keep_their_order_on_several_workers_through_retries(local: bool):
+def test_d1_sequential_tasks_keep_their_order_when_retried(local: bool):
     policy = RetryPolicy(3, delay_us=200 * MILLISECOND)
     chain = [
         step(f"s{index}", after=(index - 1,) if index else (), retry=policy) for index in range(10)
@@ -190,7 +190,7 @@ def test_d1_ten_sequential_tasks_keep_their_order_on_several_workers_through_ret
 
 
 @WHERE
-def test_d1_items_of_a_sequential_map_keep_their_order_through_retries(local: bool):
+def test_d1_a_sequential_map_keeps_its_order_when_retried(local: bool):
     policy = RetryPolicy(3, delay_us=200 * MILLISECOND)
     flow = graph(
         items(window=1, retry=policy), step("end", after=(0,), retry=policy), sequential=True

@@ -13,9 +13,9 @@ import sys
 from dataclasses import replace
 
 import msgspec
+from tests.support.worlds import graph, items, needs, numbers, step, world
 
 from locktender.base.clock import MILLISECOND, SECOND
-from locktender.simulate.build import graph, items, needs, numbers, step, world
 from locktender.simulate.scenarios import random_world, violations
 from locktender.simulate.world import SimWorld
 
@@ -66,6 +66,24 @@ def crowded(seed: int) -> SimWorld:
     return made
 
 
+def stranded(seed: int) -> SimWorld:
+    """Runs that need a worker that comes late, in one that goes, beside others; leaders change."""
+    draw = random.Random(seed)
+    made = world(
+        seed=seed,
+        took=lambda rng, _node: rng.randint(50, 400) * MILLISECOND,
+        rules={("runs", ""): {"limit": 2}},
+    )
+    label = {"gpu": "a100"}
+    rare = graph(step("rare", needs=label), flow="rare")
+    plain = graph(step("plain"), flow="plain")
+    for flow in (rare, rare, rare, plain, plain, rare):
+        made.plan(draw.randrange(SECOND), lambda flow=flow: made.submit(flow))
+    made.plan(draw.randrange(2 * SECOND), made.lead)
+    made.plan(2 * SECOND, lambda: made.add_worker("rare", labels=label))
+    return made
+
+
 def broken_rules(made: SimWorld) -> set[str]:
     try:
         made.run(steps=25_000)
@@ -79,7 +97,7 @@ def broken_rules(made: SimWorld) -> set[str]:
 
 def first_broken(seeds: int, wanted: set[str]) -> dict[str, object]:
     for seed in range(seeds):
-        make = eventful if seed % 10 else crowded
+        make = {0: crowded, 5: stranded}.get(seed % 10, eventful)
         rules = broken_rules(make(seed))
         if rules and (not wanted or rules & wanted):
             return {"seed": seed, "world": make.__name__, "rules": sorted(rules)}

@@ -22,6 +22,7 @@ import locktender
 from locktender.observe.checker import RULES
 
 HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
 PACKAGE = Path(locktender.__file__).parent
 BUGS = {path.stem: path for path in sorted((HERE / "bugs").glob("*.toml"))}
 SEEDS = 60
@@ -66,7 +67,8 @@ def copy_of_package(folder: Path) -> Path:
 def hunt(folder: Path, *wanted: str) -> dict[str, Any]:
     done = subprocess.run(
         [sys.executable, str(HERE / "hunt.py"), str(SEEDS), *wanted],
-        env=os.environ | {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"},
+        env=os.environ
+        | {"PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)]), "PYTHONDONTWRITEBYTECODE": "1"},
         cwd=folder,
         capture_output=True,
         text=True,

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.cluster import Cluster
 
-from locktender.testing.cluster import Cluster
 from locktender.testing.overlap import Overlap
 
 STORES = ("sqlite", "postgres")

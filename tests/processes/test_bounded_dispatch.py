@@ -1,4 +1,4 @@
-"""Seed 001 as one story, with real processes: shed at the door, queue durably, spawn, drain to zero.
+"""Seed 001 from end to end with real processes: refuse beyond the ceiling, queue, start workers, drain to zero.
 
 What is claimed of workers is measured on their processes (`worker_records.py`), what is
 claimed of steps on the bodies' own records; neither asks the engine.
@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.cluster import Cluster, ClusterNode
 from tests.support.leases import KEPT, lapse
 from tests.support.sampled import one_store
-from tests.support.worker_records import Lives, peak
+from tests.support.worker_records import WorkerRecords, peak
 
 from locktender import AdmissionRejected
 from locktender.base.clock import SystemClock
 from locktender.testing import Overlap, eventually, load_history
-from locktender.testing.cluster import Cluster, ClusterNode
 from locktender.testing.processes import source
 from locktender.worker.executors.sources import load
 
@@ -35,10 +35,10 @@ IDLE_SECONDS = 2.0
 
 
 @pytest.fixture
-def lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lives]:
-    path = tmp_path / "lives.jsonl"
-    monkeypatch.setenv(steps.LIVES, str(path))
-    with Lives(path).watched() as watching:
+def workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WorkerRecords]:
+    path = tmp_path / "workers.jsonl"
+    monkeypatch.setenv(steps.RECORDS, str(path))
+    with WorkerRecords(path).watched() as watching:
         yield watching
 
 
@@ -57,8 +57,8 @@ def spawning(cluster: Cluster, **settings: Any) -> ClusterNode:
 
 
 @one_store("sqlite")
-def test_b4_b6_b8_b9_b15_the_whole_story(
-    cluster: Cluster, overlap: Overlap, lives: Lives, tmp_path: Path, record_property: Any
+def test_b4_b6_b8_b9_b15_bounded_dispatch_from_end_to_end(
+    cluster: Cluster, overlap: Overlap, workers: WorkerRecords, tmp_path: Path, record_property: Any
 ):
     latch = str(tmp_path / "latch")
     client = cluster.client()
@@ -102,37 +102,39 @@ def test_b4_b6_b8_b9_b15_the_whole_story(
     Path(latch).touch()
     assert [run.result("90s") for run in runs] == [2 * n for n in range(CEILING)]
     eventually(lambda: not client.workers.list(), "60s", "all workers to leave")
-    eventually(lambda: all(life.ended_us for life in lives.spawned), "60s", "all workers to end")
+    eventually(lambda: all(life.ended_us for life in workers.spawned), "60s", "all workers to end")
 
     # no step that had finished ran again; the body that was cut off did, once
     assert Counter(overlap.labels("prepare")) == Counter(map(str, range(CEILING)))
     assert Counter(overlap.labels("work")) == Counter([*map(str, range(CEILING)), cut_off])
     # there never was a fourth, and nobody left before it was idle for as long as it was told to be
-    assert (peak(lives.spawned), overlap.peak("work")) == (WORKERS, WORKERS)
-    assert [tail for tail in tails(lives, overlap) if tail < IDLE_SECONDS] == []
-    record_property("worker-seconds", round(sum(life.seconds for life in lives.spawned), 2))
-    record_property("of them start-up", [round(each, 2) for each in start_ups(lives, cluster.url)])
-    record_property("of them after the last body", [round(t, 2) for t in tails(lives, overlap)])
+    assert (peak(workers.spawned), overlap.peak("work")) == (WORKERS, WORKERS)
+    assert [tail for tail in tails(workers, overlap) if tail < IDLE_SECONDS] == []
+    record_property("worker-seconds", round(sum(life.seconds for life in workers.spawned), 2))
+    record_property(
+        "of them start-up", [round(each, 2) for each in start_ups(workers, cluster.url)]
+    )
+    record_property("of them after the last body", [round(t, 2) for t in tails(workers, overlap)])
 
     # and it comes back for one more; then nothing is left of anybody
     assert client.submit(steps.prepared, 7, "").result("90s") == 14
     assert server.close() == 0
     assert client.workers.list() == []
-    assert lives.left() == []
+    assert workers.left() == []
 
 
-def start_ups(lives: Lives, url: str) -> list[float]:
+def start_ups(workers: WorkerRecords, url: str) -> list[float]:
     """Seconds from the beginning of each worker's process until it had joined, by the history."""
-    ahead_us = CLOCK.now() - CLOCK.monotonic()  # the history is in the time of day, lives are not
+    ahead_us = CLOCK.now() - CLOCK.monotonic()  # the history is in the time of day, records are not
     joined = {
         int(event.data["worker"].split("-")[-2]): event.at - ahead_us
         for event in load_history(url).events
         if (event.subject, event.after) == ("worker", "joined")
     }
-    return [(joined[life.pid] - life.began_us) / 1_000_000 for life in lives.spawned]
+    return [(joined[life.pid] - life.began_us) / 1_000_000 for life in workers.spawned]
 
 
-def tails(lives: Lives, overlap: Overlap) -> list[float]:
+def tails(workers: WorkerRecords, overlap: Overlap) -> list[float]:
     """Seconds from the last body of each worker to its end, of those that had any."""
     bodies = [*overlap.spans("prepare"), *overlap.spans("work")]
     last = {span.pid: 0 for span in bodies}
@@ -140,14 +142,14 @@ def tails(lives: Lives, overlap: Overlap) -> list[float]:
         last[span.pid] = max(last[span.pid], span.ended_us or 0)
     return [
         ((life.ended_us or 0) - last[life.pid]) / 1_000_000
-        for life in lives.spawned
+        for life in workers.spawned
         if life.pid in last
     ]
 
 
 @pytest.mark.parametrize("store", ["postgres"], indirect=True)
-def test_b9_a_server_that_dies_with_its_workers_busy_is_taken_over_on_boot(
-    cluster: Cluster, overlap: Overlap, lives: Lives, tmp_path: Path
+def test_b9_a_server_killed_with_busy_workers_is_taken_over(
+    cluster: Cluster, overlap: Overlap, workers: WorkerRecords, tmp_path: Path
 ):
     """Some have ended, some run: those are held until it is dead."""
     latch = tmp_path / "latch"
@@ -162,7 +164,7 @@ def test_b9_a_server_that_dies_with_its_workers_busy_is_taken_over_on_boot(
     lapse(cluster.url, first)
     latch.touch()
     # its workers notice, finish what they run, and end: they are nobody's
-    eventually(lambda: all(life.ended_us for life in lives.spawned), "60s", "the workers to end")
+    eventually(lambda: all(life.ended_us for life in workers.spawned), "60s", "the workers to end")
     finished = [span.label for span in overlap.spans("work") if span.finished]
     assert len(finished) < len(runs)
 
@@ -172,6 +174,6 @@ def test_b9_a_server_that_dies_with_its_workers_busy_is_taken_over_on_boot(
     assert Counter(overlap.labels("prepare")) == Counter(map(str, range(len(runs))))
     assert [overlap.labels("work").count(label) for label in finished] == [1] * len(finished)
     assert overlap.peak("work") <= WORKERS
-    assert peak(lives.spawned) <= WORKERS
+    assert peak(workers.spawned) <= WORKERS
     assert second.close() == 0
-    assert lives.left() == []
+    assert workers.left() == []

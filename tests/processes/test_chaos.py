@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from tests.support.chaos import LEAST_KILLS, torment
+from tests.support.cluster import Cluster
 
 from locktender.testing import Overlap
-from locktender.testing.cluster import Cluster
 
 pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 

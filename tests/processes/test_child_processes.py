@@ -1,4 +1,4 @@
-"""Child processes: whatever dies, only its own task fails, and nothing is left running."""
+"""Child processes: whichever dies, only its own task fails, and no process is left."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ async def test_what_has_a_session_of_its_own_is_killed_with_its_body(reason: str
         await until(lambda: not any(alive(pid) for pid in daemons))
 
 
-async def test_what_has_a_session_of_its_own_ends_where_its_child_is_killed_by_another_hand(
+async def test_a_daemon_of_a_body_ends_when_its_child_is_killed(
     tmp_path: Path,
 ):
     """As out of memory: its parents are gone with it. When the end is told, nothing runs any more."""
@@ -254,7 +254,7 @@ async def test_the_deadline_in_shared_memory_ends_children(tmp_path: Path):
         assert (await harness.run("double", 2)).state == "completed"
 
 
-async def test_a_lease_renewed_after_the_children_are_gone_changes_nothing(tmp_path: Path):
+async def test_a_lease_renewed_without_children_changes_nothing(tmp_path: Path):
     harness = Harness("process", tmp_path)
     await harness.run("double", 1)
     assert await harness.executor.close(0) == []
@@ -296,7 +296,7 @@ async def test_a_body_that_closes_the_line_is_told_so(tmp_path: Path):
     async with Harness("process", tmp_path) as harness:
         failure = (await harness.run("close_the_line")).failure
         assert failure.type == "worker_crashed"
-        assert failure.message.endswith("by its worker: it has closed its line to the worker")
+        assert failure.message.endswith("by its worker: it has closed its socket to the worker")
         assert (await harness.run("double", 1)).state == "completed"
 
 
@@ -381,7 +381,7 @@ async def test_a_step_without_a_file_says_what_to_do(tmp_path: Path):
     assert not outcome.failure.retryable
 
 
-async def test_the_works_directory_of_a_killed_child_is_removed_by_the_worker(tmp_path: Path):
+async def test_the_worker_removes_a_killed_childs_directory(tmp_path: Path):
     async with Harness("process", tmp_path) as harness:
         job = harness.start("die", int(signal.SIGKILL))
         await harness.end_of(job)
@@ -452,9 +452,7 @@ async def test_all_descendants_die_with_their_worker(worker: Any):
     await until(lambda: not alive(guard))
 
 
-async def test_what_has_a_session_of_its_own_ends_where_the_worker_is_killed(
-    worker: Any, tmp_path: Path
-):
+async def test_a_daemon_of_a_body_ends_when_the_worker_is_killed(worker: Any, tmp_path: Path):
     process, child = await worker(3600 * SECOND, "daemonise_and_hang", "file")
     daemons = json.loads((tmp_path / "daemons").read_text())
     assert all(alive(pid) for pid in daemons)
@@ -482,7 +480,7 @@ async def test_b12_children_of_a_frozen_worker_end_at_the_deadline(worker: Any):
     assert process.poll() is None
 
 
-async def test_a_body_that_holds_the_interpreters_lock_ends_at_the_deadline(tmp_path: Path):
+async def test_a_body_that_holds_the_gil_ends_at_the_deadline(tmp_path: Path):
     async with Harness("process", tmp_path) as harness:
         job = harness.start("hold_the_lock")
         await harness.begun(job)
@@ -562,7 +560,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("how", ["file", "module"])
-def test_a_script_with_the_real_registry_is_imported_but_not_run_again(tmp_path: Path, how: str):
+def test_a_script_is_imported_but_not_run_again(tmp_path: Path, how: str):
     package = tmp_path / "package"
     package.mkdir()
     (package / "__init__.py").touch()

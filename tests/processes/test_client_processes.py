@@ -94,7 +94,7 @@ def test_two_engines_on_one_file_both_answer(url: Path):
     assert broken_promises(url) == []
 
 
-def test_an_interrupt_hands_work_back_and_a_second_one_ends_at_once(url: Path, marks: Path):
+def test_an_interrupt_hands_back_and_a_second_ends_at_once(url: Path, marks: Path):
     process = _start("interrupted", url, str(marks), "10m")
     _until(lambda: list(marks.iterdir()), process)
     process.send_signal(signal.SIGINT)

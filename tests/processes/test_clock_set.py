@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.cluster import Cluster
 from tests.support.failover import STEPS_FILE, led, result, steps
 
 from locktender.testing import Overlap, eventually, load_history
-from locktender.testing.cluster import Cluster
 from locktender.testing.postgres_server import execute, run
 
 pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]

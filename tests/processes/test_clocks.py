@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.cluster import Cluster
 from tests.support.failover import (
     STEPS_FILE,
     Load,
@@ -22,7 +23,6 @@ from tests.support.leases import KEPT, lapse
 from locktender import RunState
 from locktender.base.clock import SECOND, SystemClock
 from locktender.testing import Overlap, eventually, load_history
-from locktender.testing.cluster import Cluster
 
 pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 # On SQLite all processes are of one machine, and have its one clock.
@@ -31,7 +31,8 @@ PROGRAM = str(Path(__file__).parents[1] / "support" / "clock_off.py")
 HOUR = 3_600
 
 
-@pytest.mark.parametrize("hours", [1, -1])
+# A worker whose clock is behind is in the next test, too.
+@pytest.mark.parametrize("hours", [1, pytest.param(-1, marks=pytest.mark.long)])
 def test_a_worker_and_a_leader_whose_clock_is_off(
     cluster: Cluster, overlap: Overlap, tmp_path: Path, record_property: Any, hours: int
 ):

@@ -1,4 +1,4 @@
-"""B2, B3, B8, B9, D3–D5, D8 over processes: who gets a task, when, and what it costs them."""
+"""B2, B3, B8, B9, D3–D5, D8 over processes: which worker gets a task, when, and at what cost."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import psutil
 import pytest
+from tests.support.cluster import Cluster, ClusterNode
 from tests.support.fleet import (
     FILES,
     TIMEOUT,
@@ -27,7 +28,6 @@ from tests.support.sampled import one_store
 
 from locktender import Client, RunState
 from locktender.testing import Overlap, eventually
-from locktender.testing.cluster import Cluster, ClusterNode
 
 pytest_plugins = [
     "locktender.testing.plugin",

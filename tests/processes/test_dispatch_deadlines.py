@@ -1,4 +1,4 @@
-"""B7 over processes: every clock of waiting, wherever it is set, with words of its own; leaders come and go."""
+"""B7 over processes: every deadline of waiting, wherever it is set, names itself; leaders change meanwhile."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.cluster import Cluster
 from tests.support.sampled import one_store
 
 from locktender import Run, RunFailed
 from locktender.testing import Overlap, eventually
-from locktender.testing.cluster import Cluster
 from locktender.testing.processes import source
 from locktender.worker.executors.sources import load
 
@@ -21,7 +21,7 @@ STEPS_FILE = Path(__file__).parents[1] / "steps" / "dispatch_steps.py"
 steps: Any = load(source(STEPS_FILE))
 QUICK: dict[str, Any] = {"leader_lease": "1500ms", "leader_renew": "300ms"}
 CAPACITY = re.compile(
-    r"capacity: no worker with gpu=a100 for ([\d.]+)s \(1 worker, 0 matching, 0 offers declined\)"
+    r"capacity: no worker with gpu=a100 for ([\d.]+)s \(1 worker, 0 matching, 0 offers not accepted\)"
 )
 QUEUED = re.compile(r"queue_timeout: paused:shut — waited ([\d.]+)s of at most (\d)s")
 LATE_SECONDS = 60.0
@@ -35,7 +35,7 @@ def failure(run: Run[Any]) -> str:
 
 
 @one_store("postgres")
-def test_b7_every_clock_is_stored_and_has_words_of_its_own(cluster: Cluster, overlap: Overlap):
+def test_b7_every_deadline_is_stored_and_named(cluster: Cluster, overlap: Overlap):
     settings: dict[str, Any] = {"dispatch_deadline": "4s", **QUICK}
     first = cluster.server(**settings).ready()
     cluster.worker(STEPS_FILE).ready()

@@ -1,4 +1,4 @@
-"""Fair turns, age boost and keys over processes: who is next, and what `why` says of it."""
+"""Fair turns, age boost and keys over processes: which run is next, and what `why` says of it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.cluster import Cluster
 from tests.support.sampled import one_store
 
 from locktender import DuplicateKey, RunState, Submission
 from locktender.testing import Overlap, eventually, load_history
-from locktender.testing.cluster import Cluster
 from locktender.testing.processes import source
 from locktender.worker.executors.sources import load
 
@@ -30,7 +30,7 @@ MODEST = 3
 @pytest.mark.parametrize(
     "many", [False, pytest.param(True, marks=pytest.mark.long)], ids=["some", "many"]
 )
-def test_many_thousand_runs_of_one_tenant_do_not_keep_another_waiting(
+def test_thousands_of_runs_do_not_delay_another_tenant(
     cluster: Cluster, overlap: Overlap, store: str, many: bool
 ):
     count = MANY[store] if many else SOME

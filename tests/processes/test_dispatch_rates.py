@@ -6,12 +6,13 @@ import re
 from pathlib import Path
 from typing import Any
 
+from tests.support.cluster import Cluster
 from tests.support.failover import led
 from tests.support.leases import KEPT, lapse
+from tests.support.sampled import one_store
 
 from locktender.base.clock import SECOND
 from locktender.testing import Overlap, eventually, load_history
-from locktender.testing.cluster import Cluster
 from locktender.testing.processes import source
 from locktender.worker.executors.sources import load
 
@@ -37,6 +38,7 @@ def too_many(times: list[int]) -> list[tuple[int, int]]:
     ]
 
 
+@one_store("postgres")
 def test_a_rate_holds_over_any_window_whoever_leads(
     cluster: Cluster, overlap: Overlap, record_property: Any
 ):
@@ -44,12 +46,12 @@ def test_a_rate_holds_over_any_window_whoever_leads(
     client.pools.set("drip", rate=f"{PER_SECOND}/1s", burst=BURST)
     first = cluster.server(**KEPT).ready()
     eventually(lambda: led(cluster.url))
-    others = [cluster.server(**KEPT), *(cluster.worker(STEPS_FILE) for _ in range(WORKERS))]
+    others = [cluster.server(**KEPT), *(cluster.worker(STEPS_FILE, **KEPT) for _ in range(WORKERS))]
     for node in others:
         node.ready()
 
     run = client.submit(steps.drops, list(range(ITEMS)))
-    eventually(lambda: overlap.count("drip") >= BURST)
+    eventually(lambda: overlap.count("drip") >= BURST, "120s")
     told = re.compile(rf"pool drip: rate {PER_SECOND} per 1s.*the next goes in", re.DOTALL)
     eventually(lambda: told.search(str(run.why())))  # not while one is due and waits for the cycle
     first.kill()

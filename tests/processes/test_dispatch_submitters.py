@@ -1,4 +1,4 @@
-"""B4 over processes: the ceilings and the keys are exact whoever submits, whatever changes meanwhile."""
+"""B4 over processes: ceilings and keys are exact with many submitters, whatever changes meanwhile."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.support.cluster import Cluster
 from tests.support.fleet import FILES, ask
 
 from locktender import Client
 from locktender.observe.checker import Rejection
 from locktender.store.protocol import Counts, Store
 from locktender.testing import check_history, eventually
-from locktender.testing.cluster import Cluster
 
 pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 

@@ -1,4 +1,4 @@
-"""B10, B11 with real engines: an error costs one cycle, and a full house is seen before anything fails."""
+"""B10, B11 with real engines: an error costs one cycle, and full workers are visible before anything fails."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 from tests.steps import client_flows as flows
+from tests.support.cluster import Cluster
 from tests.support.pausing import pause_between_writes
 
 from locktender import RunState
 from locktender.kernel.commit_builder import Cycle
 from locktender.kernel.scheduler import Scheduler
 from locktender.testing import Engines, Overlap, eventually, load_history
-from locktender.testing.cluster import Cluster
 from locktender.testing.processes import source
 from locktender.worker.executors.sources import load
 
@@ -26,7 +26,7 @@ STEPS_FILE = Path(__file__).parents[1] / "steps" / "engine_steps.py"
 steps: Any = load(source(STEPS_FILE))
 
 
-def test_b11_an_error_in_one_cycle_is_logged_and_the_next_one_runs(
+def test_b11_a_failed_cycle_is_logged_and_the_next_runs(
     make_engine: Engines, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     engine = make_engine()
@@ -49,7 +49,7 @@ def test_b11_an_error_in_one_cycle_is_logged_and_the_next_one_runs(
     assert "a fault of our own" in caplog.text
 
 
-def test_b11_a_full_house_is_visible_before_anything_fails(tmp_path: Path, overlap: Overlap):
+def test_b11_full_workers_are_visible_before_anything_fails(tmp_path: Path, overlap: Overlap):
     cluster = Cluster(str(tmp_path / "locktender.db"), tmp_path, overlap, grace="1s")
     try:
         server = cluster.server(max_concurrent_runs=-1, offer_ttl="500ms").ready()

@@ -1,4 +1,4 @@
-"""A worker that is told to end charges nobody: however it ends, what it ran goes on elsewhere."""
+"""A worker that is told to end costs no attempt: however it ends, its tasks run elsewhere."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from tests.support.cluster import Cluster, ClusterNode
 from tests.support.leases import KEPT, lapse
 from tests.support.sampled import on_stores, one_store
 
 from locktender.client.namespaces import Run
 from locktender.testing import eventually
-from locktender.testing.cluster import Cluster, ClusterNode
 from locktender.testing.processes import source
 from locktender.worker.executors.sources import load
 

@@ -120,7 +120,7 @@ def test_b9_three_engines_killed_at_random(make_engine: Engines, overlap: Overla
     assert overlap.count("total") >= len(runs)
 
 
-def test_b9_a_second_process_takes_over_without_waiting_for_a_lease(
+def test_b9_on_sqlite_take_over_does_not_wait_for_a_lease(
     make_engine: Engines, overlap: Overlap, tmp_path: Path
 ):
     """The kernel tells of the death: the leases are longer than the test waits."""
@@ -226,7 +226,7 @@ def test_e5_a_dead_holders_slots_go_to_the_next(
     assert overlap.peak("lock") == 1
 
 
-def test_e5_a_pool_with_a_lease_of_its_own_outlasts_its_dead_holder(
+def test_e5_a_pools_own_lease_outlasts_a_dead_holder(
     engine_clock: VirtualClock, make_engine: Engines, overlap: Overlap, tmp_path: Path
 ):
     latch, other = tmp_path / "latch", tmp_path / "other"

@@ -113,7 +113,7 @@ def test_b12_an_async_step_that_blocks_the_loop_keeps_the_lease(tmp_path: Path) 
     check_history(tmp_path / "h.db")
 
 
-def test_c3_a_thread_that_outlives_close_keeps_its_slot_until_it_ends(tmp_path: Path) -> None:
+def test_c3_a_thread_that_outlives_close_keeps_its_slot(tmp_path: Path) -> None:
     body = """
         first = embedded(sys.argv[1], grace="100ms", **KEPT)
         first.pools.set("p", limit=1)
@@ -149,7 +149,7 @@ def test_c3_a_thread_that_outlives_close_keeps_its_slot_until_it_ends(tmp_path: 
     check_history(tmp_path / "h.db")
 
 
-def test_b12_a_process_whose_thread_outlives_a_lost_lease_ends_hard(tmp_path: Path) -> None:
+def test_b12_a_thread_that_outlives_the_lease_ends_the_process(tmp_path: Path) -> None:
     body = """
         import sqlite3
         engine = embedded(sys.argv[1], exit_when_stuck=True, **SHORT)

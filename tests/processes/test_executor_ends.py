@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from tests.support.leases import KEPT, lapse
 from tests.support.pausing import pause_between_writes
 
 from locktender import Client, Run, RunState, TaskState, flow
@@ -27,6 +28,8 @@ pytest_plugins = ["locktender.testing.plugin"]
 STEPS_FILE = Path(__file__).parents[1] / "steps" / "executor_end_steps.py"
 steps: Any = load(source(STEPS_FILE))
 TIMEOUT = "60s"
+TIMEOUTS = ("1s", "10s", "60s")
+"""Of a body that is to time out after its first line: on a busy machine that takes longer."""
 EXECUTORS = ("async", "thread", "process")
 
 ENDS: dict[str, tuple[RunState, TaskState, list[str]]] = {
@@ -55,10 +58,10 @@ class Attempt(NamedTuple):
 
 
 @pytest.fixture
-def engine_settings(how: str) -> dict[str, Any]:
-    """A drained worker does not wait for its tasks; a lease that is to be lost ends while the test looks on."""
-    short = {"worker_lease": "4s", "heartbeat": "500ms"} if how == "lease_loss" else {}
-    return {"grace": "0s", "process_permits": 1, "leader_lease": "60s", **short}
+def engine_settings(how: str, executor: str) -> dict[str, Any]:
+    """A drained worker does not wait for its tasks. A child ends itself when the lease has passed: it is short."""
+    short = {"worker_lease": "4s"} if (how, executor) == ("lease_loss", "process") else {}
+    return {"grace": "0s", "process_permits": 1, **KEPT, **short}
 
 
 class World:
@@ -78,18 +81,30 @@ class World:
             STEPS_FILE, worker_labels=steps.APART, work_dir=str(self._folder / "work")
         ).ready()
 
-    def submit(self, executor: str, how: str) -> Run[Any]:
-        if how == "timeout":
-            return self.engine.submit(timing_out, executor, str(self._seen), str(self.latch))
-        return self.engine.submit(steps.ending, executor, how, str(self._seen), str(self.latch))
+    def begun(self, executor: str, how: str) -> Run[Any]:
+        """A run whose body has said its first line."""
+        before = len(self.attempts())
+        files = str(self._seen), str(self.latch)
+        if how != "timeout":
+            run = self.engine.submit(steps.ending, executor, how, *files)
+            eventually(lambda: len(self.attempts()) > before, "60s", "the body's first line")
+            return run
+        for timeout in TIMEOUTS:
+            run = self.engine.submit(timing_out, executor, timeout, *files)
+            eventually(lambda r=run: len(self.attempts()) > before or r.status() == RunState.FAILED)
+            if len(self.attempts()) > before:
+                return run
+        raise AssertionError(f"no body began within {TIMEOUTS[-1]}")
 
     def attempts(self) -> list[Attempt]:
         lines = self._seen.read_text().splitlines() if self._seen.exists() else []
         found = [line.split() for line in lines]
         return [Attempt(Path(path), int(pid), [*map(int, more)]) for path, pid, *more in found]
 
-    def pause(self) -> None:
+    def lose_lease(self, executor: str) -> None:
         pause_between_writes(self.worker, self._make_engine.path)
+        if executor != "process":
+            lapse(str(self._make_engine.path), self.worker)
 
     def left(self) -> list[str]:
         """Work directories of attempts that are still there."""
@@ -97,9 +112,8 @@ class World:
 
 
 @flow
-def timing_out(executor: str, seen: str, latch: str) -> Any:
-    """Long enough for a body's first line, however busy the machine is."""
-    return steps.STEPS[executor].with_options(timeout="1s")("timeout", seen, latch)
+def timing_out(executor: str, timeout: str, seen: str, latch: str) -> Any:
+    return steps.STEPS[executor].with_options(timeout=timeout)("timeout", seen, latch)
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
@@ -118,8 +132,7 @@ def test_b13_c3_c5_every_end_leaves_nothing_behind(
 def one_end(world: World, overlap: Overlap, executor: str, how: str) -> None:
     state, task_state, ends = ENDS[how]
     before = len(world.attempts())
-    run = world.submit(executor, how)
-    eventually(lambda: len(world.attempts()) == before + 1, "60s", "the body's first line")
+    run = world.begun(executor, how)
     first = world.attempts()[before]
     assert (first.pid == world.worker.pid) == (executor != "process")
     assert len(first.started) == (executor == "process")
@@ -129,7 +142,7 @@ def one_end(world: World, overlap: Overlap, executor: str, how: str) -> None:
     elif how == "drain":
         assert world.worker.close() == 0  # told to end, it hands back and ends by itself
     elif how == "lease_loss":
-        world.pause()
+        world.lose_lease(executor)
         eventually(lambda: ended(run) == ["abandoned"], "60s", "the lease's end")
         if executor == "process":
             assert not alive(first.pid)  # at the deadline, though its worker stands still

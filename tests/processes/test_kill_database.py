@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.cluster import Cluster
 from tests.support.database import Database, own_database
 from tests.support.failover import (
     END_BACKENDS,
@@ -21,7 +22,6 @@ from tests.support.failover import (
 )
 
 from locktender.testing import Overlap, eventually, load_history
-from locktender.testing.cluster import Cluster
 
 pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 STORMS = 4

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.cluster import Cluster
 from tests.support.failover import (
     QUICK,
     STEPS_FILE,
@@ -22,7 +23,6 @@ from tests.support.leases import KEPT, lapse
 from tests.support.sampled import one_store
 
 from locktender.testing import Overlap, eventually
-from locktender.testing.cluster import Cluster
 from locktender.testing.overlap import alive
 
 pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
@@ -82,9 +82,7 @@ def test_d5_one_after_another_under_load(cluster: Cluster, overlap: Overlap, rec
 
 
 @pytest.mark.parametrize("store", ["postgres"], indirect=True)
-def test_c2_a_leader_whose_own_worker_is_declared_lost_while_it_ends_its_tasks(
-    cluster: Cluster, overlap: Overlap
-):
+def test_c2_end_and_loss_of_the_leaders_own_tasks_meet(cluster: Cluster, overlap: Overlap):
     """The end and the loss of an attempt meet in one cycle of one process: one of them counts."""
     client = cluster.client()
     cluster.worker(STEPS_FILE, lead=True).ready()

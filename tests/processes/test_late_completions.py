@@ -1,4 +1,4 @@
-"""Completions delivered twice, late, or by somebody who lost the task: one outcome is recorded (C2)."""
+"""Completions delivered twice, late, or by a worker that lost the task: one outcome is recorded (C2)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
 
+from tests.support.cluster import Cluster
 from tests.support.failover import (
     QUICK,
     STEPS_FILE,
@@ -24,7 +25,6 @@ from locktender.base.changes import End
 from locktender.store.open import settings_for, store_for
 from locktender.store.protocol import Finish, Store
 from locktender.testing import Overlap, eventually, load_history
-from locktender.testing.cluster import Cluster
 
 pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 T = TypeVar("T")
@@ -84,7 +84,7 @@ def test_c2_completions_are_delivered_again_while_work_goes_on(cluster: Cluster,
 
 
 @one_store("sqlite")
-def test_c2_the_completion_of_a_lost_worker_comes_when_another_has_the_task(
+def test_c2_a_lost_workers_late_completion_is_refused(
     cluster: Cluster, overlap: Overlap, tmp_path: Path
 ):
     """By token: the same task, another attempt. And once more when that one has ended."""

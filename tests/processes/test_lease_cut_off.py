@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.cluster import Cluster
 from tests.support.fleet import FILES, TIMEOUT, Measured, ask, joined, pids, steps
 from tests.support.leases import lapse_worker
 from tests.support.proxied import proxied
 
 from locktender import Client, RunState
 from locktender.testing import Overlap, eventually
-from locktender.testing.cluster import Cluster
 from locktender.testing.overlap import alive
 
 pytest_plugins = [
@@ -39,7 +39,7 @@ def ids(client: Client, pid: int) -> list[str]:
 
 
 @pytest.mark.parametrize("store", ["postgres"], indirect=True)
-def test_b12_a_worker_that_hears_nothing_stops_before_its_lease_ends(
+def test_b12_a_cut_off_worker_stops_before_its_lease_ends(
     cluster: Cluster, overlap: Overlap, tmp_path: Path, measured: Measured
 ):
     """No connection breaks: nothing answers any more. One body of each kind is running."""

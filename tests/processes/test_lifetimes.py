@@ -1,4 +1,4 @@
-"""B15: workers that end themselves, gracefully in all cases; D6: one that feels pressure says so at once."""
+"""B15: workers that end themselves, always gracefully; D6: a worker under pressure reports it at once."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.cluster import Cluster, ClusterNode
 from tests.support.sampled import one_store
 
 from locktender import embedded
 from locktender.testing import Overlap, eventually
-from locktender.testing.cluster import Cluster, ClusterNode
 from locktender.testing.processes import source
 from locktender.worker.executors.sources import load
 
@@ -88,7 +88,7 @@ WAYS = [
 
 @pytest.mark.parametrize(("body", "setting", "lead"), WAYS)
 @pytest.mark.parametrize("store", ["sqlite"], indirect=True)
-def test_b15_what_a_worker_runs_when_it_ends_itself_outlasts_the_grace(
+def test_b15_a_worker_that_ends_itself_waits_for_its_tasks(
     cluster: Cluster, overlap: Overlap, tmp_path: Path, body: str, setting: str, *, lead: bool
 ):
     """Otherwise a long task is handed from one recycled worker to the next, and never ends."""
@@ -112,7 +112,7 @@ def test_b15_what_a_worker_runs_when_it_ends_itself_outlasts_the_grace(
 
 
 @pytest.mark.parametrize("store", ["sqlite"], indirect=True)
-def test_b15_a_signal_begins_the_grace_of_a_worker_that_ends_itself(
+def test_b15_a_signal_begins_the_grace_of_an_ending_worker(
     cluster: Cluster, overlap: Overlap, tmp_path: Path
 ):
     latch = tmp_path / "latch"
@@ -132,9 +132,7 @@ def test_b15_a_signal_begins_the_grace_of_a_worker_that_ends_itself(
 
 
 @one_store("postgres")
-def test_b15_a_worker_that_leads_runs_as_many_tasks_as_it_may_and_no_more(
-    cluster: Cluster, overlap: Overlap
-):
+def test_b15_a_leading_worker_runs_exactly_max_tasks(cluster: Cluster, overlap: Overlap):
     client = cluster.client()
     run = client.submit(steps.many, list(range(60)), 0.01)
     workers = [cluster.worker(STEPS_FILE, lead=True, max_tasks=most).ready() for most in (5, 25)]

@@ -1,4 +1,4 @@
-"""E1, E2, E5, E10, E11 over processes: limits are the store's, whoever asks and whoever works."""
+"""E1, E2, E5, E10, E11 over processes: limits hold whichever process submits, leads or works."""
 
 from __future__ import annotations
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.support.cluster import Cluster
 from tests.support.failover import QUICK, STEPS_FILE, Load, recorded_once, steps, works
+from tests.support.postgres_proxy import Proxy
 from tests.support.proxied import proxied
 
 from locktender import connect
 from locktender.testing import Overlap, eventually
-from locktender.testing.cluster import Cluster
-from locktender.testing.postgres_proxy import Proxy
 
 pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 pytestmark = pytest.mark.parametrize("store", ["postgres"], indirect=True)

@@ -1,4 +1,4 @@
-"""Notifications that never come: work is late by a poll, never lost (D8)."""
+"""Notifications that never come: work is late by a poll, and not lost (D8)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 import pytest
+from tests.support.cluster import Cluster
 from tests.support.failover import (
     POOLS,
     QUICK,
@@ -19,7 +20,6 @@ from tests.support.failover import (
 
 from locktender.base.clock import SECOND
 from locktender.testing import Overlap, eventually
-from locktender.testing.cluster import Cluster
 from locktender.testing.postgres_server import with_options
 
 pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]

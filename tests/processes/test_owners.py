@@ -1,4 +1,4 @@
-"""B5, C1–C5 over processes: one owner per state, one word per end, every slot freed once."""
+"""B5, C1–C5 over processes: one owner per state, one write per end, every slot freed once."""
 
 from __future__ import annotations
 
@@ -130,9 +130,7 @@ def ghost(request: pytest.FixtureRequest, standing: Fleet) -> Iterator[Ghost]:
         yield made
 
 
-def test_c2_one_completion_whatever_is_delivered_twice_late_or_out_of_order(
-    standing: Fleet, ghost: Ghost
-):
+def test_c2_repeated_or_late_deliveries_complete_once(standing: Fleet, ghost: Ghost):
     run = standing.client.submit(fleet.special_and_more)
     task, token = ghost.offered()
 
@@ -158,9 +156,7 @@ def test_c2_one_completion_whatever_is_delivered_twice_late_or_out_of_order(
     assert standing.overlap.count("plus") == 1
 
 
-def test_c4_b12_a_worker_that_dies_after_accepting_and_comes_back_too_late(
-    standing: Fleet, ghost: Ghost
-):
+def test_c4_b12_a_worker_lost_after_accepting_is_fenced(standing: Fleet, ghost: Ghost):
     """Nothing of it was run: its lease passes, another gets the task, and its word counts for nothing."""
     standing.client.pools.set("desk", limit=1)
     run = standing.client.submit(fleet.special_and_more)

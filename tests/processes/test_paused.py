@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.cluster import Cluster, ClusterNode
 from tests.support.failover import (
     STEPS_FILE,
     Load,
@@ -21,7 +22,6 @@ from tests.support.sampled import one_store
 from tests.support.stopping import stop_inside_a_transaction, stop_outside_of_a_write
 
 from locktender.testing import Overlap, eventually, load_history
-from locktender.testing.cluster import Cluster, ClusterNode
 from locktender.testing.overlap import alive
 
 pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
@@ -62,7 +62,9 @@ def test_b12_a_paused_worker_wakes_up_without_its_tasks(
     latch.touch()
     assert result(run) == ["async", "thread", "process"]
     ends = [event for event in run.events() if event.after == "completed"]
+    assert len(ends) == 3
     assert all(f"-{other.pid}-" in event.actor for event in ends)
+    assert "lost" in paused.log
     # What does not stand in a thread can be stopped: then the woken process is of use again.
     assert paused.returncode in (None, 75)
     assert overlap.peak("apart") == 3
@@ -70,7 +72,7 @@ def test_b12_a_paused_worker_wakes_up_without_its_tasks(
 
 
 @pytest.mark.parametrize("store", ["postgres"], indirect=True)
-def test_b12_a_leader_and_a_worker_stopped_until_both_are_given_up(
+def test_b12_a_stopped_leader_and_worker_are_replaced(
     cluster: Cluster, overlap: Overlap, record_property: Any
 ):
     """The leader stands inside a transaction and holds the leader's row: its own lease has to pass."""
@@ -111,7 +113,7 @@ def test_b12_a_leader_and_a_worker_stopped_until_both_are_given_up(
 
 
 @one_store("postgres")
-def test_b12_a_leader_that_works_too_is_paused_and_woken_again_and_again(
+def test_b12_leading_workers_are_paused_and_woken_repeatedly(
     cluster: Cluster, overlap: Overlap, record_property: Any
 ):
     """Each loses its term and its worker's lease at once, and stands and joins again."""

@@ -134,9 +134,7 @@ async def test_workers_start_join_and_drain_when_released(url: Path, tmp_path: P
     assert await provisioner.request(1, {}, "after the close", ["client-late"]) == []
 
 
-async def test_the_last_words_of_one_that_dies_at_its_start_are_the_reason(
-    url: Path, tmp_path: Path
-):
+async def test_the_log_of_a_worker_that_dies_at_start_is_shown(url: Path, tmp_path: Path):
     broken = tmp_path / "broken.py"
     broken.write_text("import a_module_nobody_has\n")
     provisioner = local(broken, settings_of(url))

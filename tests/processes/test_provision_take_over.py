@@ -8,11 +8,11 @@ from typing import Any
 
 import psutil
 import pytest
+from tests.support.cluster import Cluster, ClusterNode
 from tests.support.fleet import ask
 from tests.support.sampled import one_store
 
 from locktender.testing import eventually
-from locktender.testing.cluster import Cluster, ClusterNode
 from locktender.testing.processes import source
 from locktender.worker.executors.sources import load
 
@@ -87,9 +87,7 @@ def scene(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @one_store("sqlite")
-def test_b6_who_is_on_the_way_dies_with_its_leader_and_another_comes(
-    scene: Scene, cluster: Cluster
-):
+def test_b6_a_starting_worker_that_dies_is_replaced(scene: Scene, cluster: Cluster):
     client = cluster.client()
     first = scene.server()
     runs = [client.submit(flow, n) for n in range(3)]
@@ -105,7 +103,7 @@ def test_b6_who_is_on_the_way_dies_with_its_leader_and_another_comes(
 
 
 @one_store("postgres")
-def test_b6_who_lives_on_is_counted_by_the_next_leader_wherever_it_is(
+def test_b6_a_starting_worker_is_counted_by_the_next_leader(
     scene: Scene, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv(DEAF, "1")

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.cluster import Cluster
+from tests.support.sampled import one_store
 
 from locktender import Client, Run, RunState, TaskState
 from locktender.testing import eventually
-from locktender.testing.cluster import Cluster
 from locktender.testing.fixtures import Engines
 from locktender.testing.processes import source
 from locktender.worker.executors.sources import load
@@ -33,6 +34,7 @@ def states(run: Run[Any]) -> set[TaskState]:
     return {task.state for task in run.tasks()}
 
 
+@one_store("sqlite")
 def test_b9_a_step_behind_the_failure_runs_once_after_a_retry(cluster: Cluster, tmp_path: Path):
     client = cluster.client()
     client.pools.set("tenant", limit=1)
@@ -49,6 +51,7 @@ def test_b9_a_step_behind_the_failure_runs_once_after_a_retry(cluster: Cluster, 
     assert client.pools.get("tenant").used == 0
 
 
+@one_store("postgres")
 def test_b9_it_runs_too_when_the_leader_is_killed_in_between(cluster: Cluster, tmp_path: Path):
     client = cluster.client()
     server = cluster.server().ready()

@@ -1,4 +1,4 @@
-"""Drain and rolling restart under load: nobody fails, nothing is lost, no attempt is charged."""
+"""Drain and rolling restart under load: no run fails, nothing is lost, no attempt is charged."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.cluster import Cluster, ClusterNode
 from tests.support.failover import Load
 from tests.support.fleet import FILES, TIMEOUT, Measured, ask, ended, fleet, join, joined, pids
 from tests.support.proxied import proxied
@@ -19,7 +20,6 @@ from tests.support.sampled import on_stores, one_store
 
 from locktender import Run
 from locktender.testing import Overlap, eventually, load_history
-from locktender.testing.cluster import Cluster, ClusterNode
 
 pytest_plugins = [
     "locktender.testing.plugin",

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+from tests.support.cluster import Cluster, ClusterNode
 from tests.support.fleet import FILES, TIMEOUT, Measured, ended, fleet, pids
 from tests.support.sampled import on_stores
 
 from locktender.testing import Overlap, eventually
-from locktender.testing.cluster import Cluster, ClusterNode
 
 pytest_plugins = [
     "locktender.testing.plugin",

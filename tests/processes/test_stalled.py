@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.cluster import Cluster, ClusterNode
 from tests.support.failover import result
 
 from locktender import Client, Run
 from locktender.testing import Overlap, eventually, load_history
-from locktender.testing.cluster import Cluster, ClusterNode
 from locktender.testing.processes import source
 from locktender.worker.executors.sources import load
 

@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.cluster import Cluster, ClusterNode
 from tests.support.database import own_database
 from tests.support.failover import QUICK, STEPS_FILE, Watch, led, result, steps, works
 from tests.support.failover import query as ask
 from tests.support.leases import KEPT, lapse
 
 from locktender.testing import Overlap, eventually
-from locktender.testing.cluster import Cluster, ClusterNode
 from locktender.testing.postgres_server import connected, run, with_options
 from locktender.testing.processes import source
 from locktender.worker.executors.sources import load
@@ -117,9 +117,7 @@ def test_a_client_stopped_inside_a_copy_holds_nobody_up_for_long(
 
 
 @only_postgres
-def test_a_worker_stopped_while_it_accepts_large_arguments_holds_nobody_up(
-    cluster: Cluster, record_property: Any
-):
+def test_a_worker_stopped_while_it_accepts_blocks_nobody(cluster: Cluster, record_property: Any):
     """The test has the rows of its offers until its acceptance waits for them; when it stands, it gets them."""
     client = cluster.client()
     cluster.server(offer_ttl="10m").ready()

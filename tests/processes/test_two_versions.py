@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from tests.support.cluster import Cluster, ClusterNode
 from tests.support.fleet import TIMEOUT, ask, ended, joined, pids
 from tests.support.sampled import on_stores
 
 from locktender import Client, Run
 from locktender.testing import Overlap, eventually
-from locktender.testing.cluster import Cluster, ClusterNode
 
 pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.cluster import Cluster
 from tests.support.database import Database, own_database
 from tests.support.failover import STEPS_FILE, patiently, query, recorded_once, steps
 
 from locktender.store.postgres import PostgresStore
 from locktender.testing import Overlap, eventually
-from locktender.testing.cluster import Cluster
 from locktender.testing.conformance.world import SceneLeader, submitted
 
 pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
@@ -74,7 +74,7 @@ def test_a_run_that_was_started_and_not_flushed_is_started_again(
     [{"leader_renew": "100ms"}, {"leader_lease": "300s", "leader_renew": "100s"}],
     ids=["by its renewal", "by its commit"],
 )
-def test_a_leader_whose_last_cycle_is_missing_reads_everything_again(
+def test_a_leader_whose_last_cycle_is_lost_reads_all_again(
     settings: dict[str, Any], cluster: Cluster
 ):
     client = cluster.client()

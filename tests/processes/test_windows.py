@@ -1,4 +1,4 @@
-"""A2, A3, D1, D2, E3, E4 over processes: who may run beside whom, and in which order."""
+"""A2, A3, D1, D2, E3, E4 over processes: which tasks may run together, and in which order."""
 
 from __future__ import annotations
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from tests.support.cluster import Cluster
+
 from locktender.testing import eventually
-from locktender.testing.cluster import Cluster
 from locktender.testing.processes import source
 from locktender.worker.executors.sources import load
 
@@ -15,7 +16,7 @@ FILE = Path(__file__).parents[1] / "steps" / "work_left_steps.py"
 steps: Any = load(source(FILE))
 
 
-def test_b13_a_thread_that_outlasts_the_grace_leaves_no_work_directory(
+def test_b13_a_thread_past_its_grace_leaves_no_work_directory(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     work, where = tmp_path / "work", tmp_path / "where"

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.cluster import Cluster, ClusterNode
 
 from locktender import secret
-from locktender.testing.cluster import Cluster, ClusterNode
 from locktender.testing.processes import source
 from locktender.worker.executors.sources import load
 
@@ -106,7 +106,7 @@ def lines(node: ClusterNode, text: str) -> list[str]:
         ),  # one's own log is kept from INFO up in any case
     ],
 )
-def test_what_users_log_is_kept_and_printed_from_the_level_up_that_was_set(
+def test_log_lines_are_kept_and_printed_from_the_set_level(
     cluster: Cluster, tmp_path: Path, level: str, kept: list[str]
 ):
     worker, flows, file = started(cluster, tmp_path, level)
@@ -147,9 +147,7 @@ def test_a_file_that_configures_logging_is_left_alone(cluster: Cluster, tmp_path
     assert len([line for line in lines(worker, "our order") if re.match(FORM, line)]) == 3
 
 
-def test_a_file_that_switches_off_all_loggers_does_not_silence_ours(
-    cluster: Cluster, tmp_path: Path
-):
+def test_disabling_all_loggers_does_not_silence_the_worker(cluster: Cluster, tmp_path: Path):
     configured = "import logging.config; logging.config.dictConfig({'version': 1})"
     worker, flows, _ = started(cluster, tmp_path, "info", configured)
     client = cluster.client()

@@ -32,7 +32,7 @@ class Waiting:
     pools: dict[str, int]
 
 
-class BoardMachine(RuleBasedStateMachine):
+class AdmissionMachine(RuleBasedStateMachine):
     """What the admission queue holds is kept a second time, by the plainest means, and compared at every start."""
 
     def __init__(self) -> None:
@@ -218,18 +218,18 @@ class BoardMachine(RuleBasedStateMachine):
         return rate is not None and rate.granted_at(slots) > self.now
 
     @invariant()
-    def a_settled_board_rests(self) -> None:
+    def a_settled_queue_rests(self) -> None:
         if self.settled and self.queue.unfinished:
             # A reservation that was used opens its pools once more: another look finds nothing, and it rests.
             assert list(self.queue.decide(self.now, PLENTY)) == []
             assert not self.queue.unfinished
 
 
-BoardMachine.TestCase.settings = settings(
+AdmissionMachine.TestCase.settings = settings(
     max_examples=120,
     stateful_step_count=40,
     deadline=None,
     derandomize=True,
     suppress_health_check=list(HealthCheck),
 )
-TestBoard = BoardMachine.TestCase
+TestAdmission = AdmissionMachine.TestCase

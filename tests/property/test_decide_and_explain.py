@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.worlds import settle
 
 from locktender.base.states import HOLDING, TaskState
 from locktender.kernel.commit_builder import Cycle
@@ -10,7 +11,6 @@ from locktender.kernel.entries import TaskEntry
 from locktender.kernel.explain import Typical, explain_task
 from locktender.kernel.gates.protocol import Block
 from locktender.kernel.scheduler import Scheduler
-from locktender.simulate.build import settle
 from locktender.simulate.scenarios import random_world
 
 OF_THE_RUN = ("back_off", "sequential", "fair")

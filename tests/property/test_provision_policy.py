@@ -7,12 +7,12 @@ from collections.abc import Mapping
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.worlds import worker_row
 
 from locktender.base.model import AskedWorker
 from locktender.kernel.demand import Demand, Want
 from locktender.provision.policy import Ask, Policy, Rules, WorkersSeen
 from locktender.provision.protocol import Capacity, Provisioned
-from locktender.simulate.build import worker_row
 
 SECOND = 1_000_000
 PERMITS = {"async": 3, "thread": 1}

@@ -40,7 +40,7 @@ def pruned(history: History, chance: random.Random) -> History:
     return replace(history, events=left, checked=checked)
 
 
-def test_without_the_checkpoint_true_reasons_would_look_like_lies(
+def test_without_a_checkpoint_true_reasons_look_false(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(TrueReason, "across", False)

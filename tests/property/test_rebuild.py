@@ -234,7 +234,7 @@ moments = st.integers(0, 2_500).map(lambda at: at * MILLISECOND)
 
 @QUICK
 @given(seed=seeds, moment=moments)
-def test_a_restored_leader_decides_what_the_one_that_lived_on_decides(seed: int, moment: int):
+def test_a_restored_leader_decides_like_the_old_one(seed: int, moment: int):
     lived_on, taken_over = (led_to(chained_world, seed, moment) for _ in range(2))
     lived, again = living(lived_on), restored(taken_over)
     if lived is None or again is None:

@@ -11,9 +11,9 @@ import sys
 import msgspec
 import pytest
 from tests.property.test_pruned import pruned
+from tests.support.worlds import settle
 
 from locktender.observe.checker import History, check
-from locktender.simulate.build import settle
 from locktender.simulate.scenarios import random_world
 
 SEEDS = 300

@@ -1,4 +1,4 @@
-"""`why` tells the truth about who goes first: in random worlds every place told is the place that comes."""
+"""Positions that `why` tells: in random worlds runs start in the order that was told."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import random
 from collections import Counter
 
 import pytest
+from tests.support.worlds import graph, settle, step, world
 
 from locktender.base.clock import MILLISECOND, SECOND
 from locktender.base.model import RunRow
@@ -16,7 +17,6 @@ from locktender.kernel.fair_turns import Turns
 from locktender.kernel.lanes import rank
 from locktender.kernel.queue_position import QueuePosition
 from locktender.observe.rebuilt import groups_of, replayed
-from locktender.simulate.build import graph, settle, step, world
 from locktender.simulate.world import SimWorld
 from locktender.store.lanes import lane_name
 from locktender.store.protocol import LineGroup, QueueLine
@@ -96,7 +96,7 @@ def begun(sim: SimWorld) -> list[int]:
 
 
 @pytest.mark.parametrize("seed", range(150))
-def test_e7_the_place_told_is_the_place_that_comes(seed: int):
+def test_e7_the_position_told_is_the_position_that_comes(seed: int):
     sim = uneven_world(seed)
     waiting = sim.model.queued()
     lines = {row.seq: line_of(sim, row) for row in waiting}
@@ -109,7 +109,7 @@ def test_e7_the_place_told_is_the_place_that_comes(seed: int):
 
 
 @pytest.mark.parametrize("seed", range(150))
-def test_e7_a_place_told_as_exact_is_the_place_that_comes_under_tag_limits_too(seed: int):
+def test_e7_exact_positions_are_true_under_tag_limits(seed: int):
     # Given several that execute at once, so that a tag may be full while others go on
     chance = random.Random(seed)
     rules = random_rules(chance) | {("runs", ""): {"limit": chance.choice((2, 3, 5))}}

@@ -15,7 +15,7 @@ from pathlib import Path
 from locktender import flow, step
 from locktender.testing import recording
 
-LIVES = "LOCKTENDER_TEST_LIVES"
+RECORDS = "LOCKTENDER_TEST_RECORDS"
 """Names the file of records; unset in the process of the test itself."""
 PROVISION = "LOCKTENDER_PROVISION"
 """What a provisioner calls the worker it started; others have none."""
@@ -28,7 +28,7 @@ def _began_us() -> int:
 
 
 def _record() -> None:
-    path = os.environ.get(LIVES)
+    path = os.environ.get(RECORDS)
     if not path:
         return
     line = [os.getpid(), os.environ.get(PROVISION, ""), _began_us()]

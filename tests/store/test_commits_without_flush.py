@@ -1,4 +1,4 @@
-"""Which commits need not wait for the disk: those that nobody acts on before a write of their own."""
+"""Which commits need not wait for the disk: those that nobody acts on before another write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What durability rests on: fsync at every commit, and commits taken in their order only."""
+"""Durability: fsync at every commit, and commits accepted in their order only."""
 
 from __future__ import annotations
 

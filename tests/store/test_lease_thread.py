@@ -87,7 +87,7 @@ async def test_a_lost_lease_is_lost_alone_and_before_its_end(
     await leases.close()
 
 
-async def test_a_lease_without_a_margin_is_not_given_up_while_the_store_is_away(
+async def test_a_lease_without_margin_survives_an_absent_store(
     leases: LeaseThread,
 ):
     lease = Counted(lease_us=SECOND // 10, margin_us=None)
@@ -105,7 +105,7 @@ async def test_a_lease_without_a_margin_is_not_given_up_while_the_store_is_away(
     await leases.close()
 
 
-async def test_a_lease_that_outlives_its_owner_is_left_when_its_work_ends(leases: LeaseThread):
+async def test_a_lease_past_its_owner_is_left_when_its_work_ends(leases: LeaseThread):
     lease = Counted()
     runs = True
     await leases.add(lease)
@@ -133,7 +133,7 @@ async def test_a_store_that_cannot_be_opened_is_said_and_tried_again(tmp_path: P
     await leases.close()
 
 
-async def test_a_leader_whose_loop_is_blocked_gives_up_its_lease_but_not_while_it_rebuilds(
+async def test_a_blocked_leader_loses_its_lease_unless_it_rebuilds(
     tmp_path: Path,
 ):
     store = SqliteStore(tmp_path / "locktender.db")

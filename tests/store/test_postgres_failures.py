@@ -1,4 +1,4 @@
-"""What can go wrong around a server: connections that die, answers that are lost, poolers, refusals."""
+"""Failures around a server: connections that end, answers that are lost, poolers, refusals."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from typing import Any
 
 import asyncpg
 import pytest
+from tests.support.postgres_proxy import Proxy
 
 from locktender.base.changes import End, TaskRow
 from locktender.base.clock import MILLISECOND, SECOND
-from locktender.base.errors import SchemaTooNew, StoreBusy, StoreError
+from locktender.base.errors import DataRefused, SchemaTooNew, StoreBusy, StoreError
 from locktender.base.ids import task_id
 from locktender.store.postgres import PostgresStore, faults, opening
 from locktender.store.postgres import store as stores
 from locktender.store.postgres.session import PostgresSession
-from locktender.store.protocol import Accept, Finish, Gather, RunFilter, Submit
+from locktender.store.protocol import BEGINNING, Accept, Finish, Gather, RunFilter, Submit
 from locktender.testing.conformance.committing import saved
 from locktender.testing.conformance.world import (
     DIGEST,
@@ -33,7 +34,6 @@ from locktender.testing.conformance.world import (
     submit,
     submitted,
 )
-from locktender.testing.postgres_proxy import Proxy
 from locktender.testing.postgres_server import connected, database, execute, with_options
 
 pytest_plugins = ["locktender.testing.postgres"]
@@ -111,7 +111,7 @@ async def test_a_lost_notification_costs_one_poll(postgres_url: str) -> None:
         started = time.monotonic()
         await store.wait(50 * MILLISECOND)
         assert time.monotonic() - started >= 0.05
-        assert len((await store.gather(Gather(0, "me"))).events) == 1
+        assert len((await store.gather(Gather(BEGINNING, "me"))).events) == 1
 
 
 # -- answers that are lost
@@ -206,7 +206,7 @@ async def test_nothing_outlasts_a_transaction_behind_a_pooler(
         await store.orders("w1")
         await store.accept(Accept("w1", pairs))
         await store.finish(Finish("w1", [End(*pair, "completed", b"1") for pair in pairs]))
-        gathered = await store.gather(Gather(0, leader.actor))
+        gathered = await store.gather(Gather(BEGINNING, leader.actor))
         assert [row.state for row in gathered.tasks] == ["completed"] * 5
         await leader.end(run)
         assert (await store.load()).runs == []
@@ -316,7 +316,7 @@ async def test_refusals_say_what_to_do_next(
         (asyncpg.ReadOnlySQLTransactionError("no"), StoreError, "primary"),
         (asyncpg.InsufficientPrivilegeError("no"), StoreError, "right"),
         (TimeoutError(), StoreBusy, "in time"),
-        (asyncpg.DataError("odd"), StoreError, "odd"),
+        (asyncpg.DataError("odd"), DataRefused, "odd"),
     ],
 )
 def test_faults_have_hints(error: BaseException, kind: type[StoreError], words: str) -> None:
@@ -362,7 +362,7 @@ async def test_commits_are_taken_in_their_order_only(store: PostgresStore) -> No
     await store.commit(second)
 
 
-async def test_what_was_answered_is_on_the_disk_whatever_the_servers_default(
+async def test_answers_are_on_disk_whatever_the_servers_default(
     postgres_url: str,
 ) -> None:
     name = postgres_url.partition("?")[0].rpartition("/")[2]

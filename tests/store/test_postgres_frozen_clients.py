@@ -1,4 +1,4 @@
-"""Who stands still with something in its hands, and how the others go on meanwhile."""
+"""A client that freezes mid-statement keeps its locks; how the others go on, and who ends it."""
 
 # ruff: noqa: ASYNC110 — what is waited for is the server's
 from __future__ import annotations
@@ -175,7 +175,7 @@ async def test_a_copy_that_only_takes_long_is_left_alone(
             await asyncio.sleep(0.01)
 
 
-async def test_who_takes_over_ends_what_stands_in_its_way(
+async def test_a_new_leader_ends_the_client_that_blocks_it(
     postgres_url: str, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stuck, "PATIENCE_US", 3 * SECOND)

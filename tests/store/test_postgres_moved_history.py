@@ -1,4 +1,4 @@
-"""The history of another server: its transactions had higher numbers than ours have."""
+"""A history restored from another server, whose transaction numbers were higher: new events come after it."""
 
 from __future__ import annotations
 
@@ -43,18 +43,19 @@ async def test_events_go_on_behind_those_of_another_server(postgres_url: str) ->
     async with opened(postgres_url) as store:
         assert len(await told(store)) == 10
         leader = await SceneLeader.stand(store)
+        cursor = (await store.load()).cursor
         run = await submitted(store)
         rows = await told(store)
         assert [row.seq for row in rows] == sorted(row.seq for row in rows)
         assert rows[10].seq >> 20 >= ABROAD
         assert len(rows) == 12
-        gathered = await store.gather(Gather(rows[10].seq, leader.actor))
+        gathered = await store.gather(Gather(cursor, leader.actor))
         assert [event.run for event in gathered.events] == [run.seq]
         await leader.start(run.seq)
         assert len(await changes_of(store, run.seq)) == 2
 
 
-async def test_who_takes_over_looks_too(postgres_url: str) -> None:
+async def test_a_new_leader_raises_the_offset_too(postgres_url: str) -> None:
     """It was restored under the feet of a process that had opened it."""
     async with opened(postgres_url) as store:
         await execute(postgres_url, RESTORED)
@@ -87,7 +88,7 @@ async def locked(url: str) -> bool:
         return bool(await conn.fetch("SELECT 1 FROM pg_locks WHERE NOT granted AND relation > 0"))
 
 
-async def test_who_writes_meanwhile_is_waited_for(postgres_url: str) -> None:
+async def test_raising_the_offset_waits_for_writers(postgres_url: str) -> None:
     """A transaction in flight numbers its events by the new offset, or is over before it is in force."""
     await execute(postgres_url, RESTORED)
     async with connected(postgres_url) as conn:

@@ -27,6 +27,7 @@ from locktender.store.postgres import PostgresStore
 from locktender.store.postgres.connection import connect
 from locktender.store.postgres.session import PostgresSession
 from locktender.store.protocol import (
+    BEGINNING,
     Accept,
     EventFilter,
     Finish,
@@ -114,7 +115,7 @@ async def everything(store: PostgresStore) -> None:
     await leader.commit(runs_ended=[RunEnd(runs[0].seq, "succeeded", b"1", None, 1)])
     await leader.commit(reprioritised=[(30_000, 5)])
     await store.ask([Request("cancel", "x")])
-    await store.gather(Gather(0, leader.actor, limit=100))
+    await store.gather(Gather(BEGINNING, leader.actor, limit=100))
     await store.heads(Heads(list(range(1, 100)), each=2))
     await store.arrivals([2, 4, 6])
     await store.overdue(100)
@@ -163,7 +164,7 @@ async def test_no_hot_statement_reads_a_whole_table(
     assert not faults, "\n\n".join(faults)
 
 
-async def test_plans_made_while_the_tables_were_empty_are_right_when_they_are_not(
+async def test_plans_made_on_empty_tables_stay_right(
     seen: dict[str, tuple[Any, ...]], postgres_url: str
 ) -> None:
     """A plan is made once and kept: what is cheapest on an empty table must not be what is kept."""

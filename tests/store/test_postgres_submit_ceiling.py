@@ -1,4 +1,4 @@
-"""Submitting without the lock: whatever somebody else does between the look and the claim, the ceiling holds."""
+"""Submissions are checked without a lock: whatever changes between check and write, the ceiling holds."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def between(monkeypatch: pytest.MonkeyPatch) -> Between:
     return waiting.append
 
 
-async def test_another_takes_the_last_place(
+async def test_another_submission_reaches_the_ceiling_first(
     store: PostgresStore, other: PostgresStore, between: Between
 ) -> None:
     await set_ceiling(store, 2)

@@ -192,7 +192,7 @@ async def test_a_file_locked_by_another_tool(path: Path) -> None:
     await store.close()
 
 
-async def test_a_process_stopped_in_its_write_costs_an_error_not_a_hang(path: Path) -> None:
+async def test_a_process_stopped_while_writing_blocks_nobody(path: Path) -> None:
     store = SqliteStore(path, busy_timeout_us=100_000)
     await store.open()
     stopped = WriteLock(path, SystemClock(), 1)

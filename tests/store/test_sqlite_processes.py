@@ -212,9 +212,11 @@ async def test_own_locks_are_not_taken_for_free(store: SqliteStore) -> None:
     assert await expire_passed(store, led.term, led.actor) == []
 
 
-async def test_a_worker_lives_as_long_as_its_children(path: Path, store: SqliteStore) -> None:
+async def test_a_worker_counts_as_alive_while_its_children_live(
+    path: Path, store: SqliteStore
+) -> None:
     led = await SceneLeader.stand(store, "me", 3_600 * SECOND)
-    async with child(path, "heir", "w1") as worker:
+    async with child(path, "with_child", "w1") as worker:
         orphan = (await worker.hear())["child"]
         await worker.kill()
         try:

@@ -1,4 +1,4 @@
-"""The writer's groups and the turnstile between writers."""
+"""Verbs in one commit, and the lock between writers of several processes."""
 
 from __future__ import annotations
 

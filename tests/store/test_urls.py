@@ -43,7 +43,7 @@ PATHS = (
 
 
 @pytest.mark.parametrize("url", SERVERS)
-def test_a_server_without_its_scheme_is_refused_and_nothing_is_made(
+def test_a_server_without_its_scheme_is_refused(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(tmp_path)

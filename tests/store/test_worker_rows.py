@@ -1,4 +1,4 @@
-"""Worker rows between versions: whoever does not know a field leaves it out, and reads past it."""
+"""Worker rows between versions: an unknown field is left out when written, and skipped when read."""
 
 from __future__ import annotations
 

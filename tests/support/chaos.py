@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
+from tests.support.cluster import Cluster, ClusterNode
 from tests.support.failover import (
     END_BACKENDS,
     STEPS_FILE,
@@ -35,7 +36,6 @@ from tests.support.failover import (
 )
 
 from locktender.base.clock import SECOND
-from locktender.testing.cluster import Cluster, ClusterNode
 from locktender.testing.overlap import VARIABLE, Overlap
 from locktender.testing.postgres_server import copy_of, server, template
 

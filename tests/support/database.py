@@ -21,6 +21,7 @@ END_SECONDS = 90.0
 
 class Database:
     def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self._started = local.start(folder)
         self.url: str = self._started.url
 

@@ -1,4 +1,4 @@
-"""What the tests of deaths share: steps, short leases, work that goes on, and what must be true after it."""
+"""What tests of killed and paused processes share: steps, short leases, a load, and what must hold after it."""
 
 from __future__ import annotations
 

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tests.support.cluster import Cluster, ClusterNode
+
 from locktender import Client, Run
 from locktender.store.open import settings_for, store_for
 from locktender.store.protocol import Store
-from locktender.testing.cluster import Cluster, ClusterNode
 from locktender.testing.overlap import Overlap
 from locktender.testing.processes import source
 from locktender.worker.executors.sources import load

@@ -11,7 +11,8 @@ import sqlite3
 from contextlib import closing
 from typing import Any
 
-from locktender.testing.cluster import ClusterNode
+from tests.support.cluster import ClusterNode
+
 from locktender.testing.postgres_server import execute, run
 from locktender.testing.processes import EngineProcess
 

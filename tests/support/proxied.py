@@ -8,7 +8,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from locktender.testing.postgres_proxy import Proxy
+from tests.support.postgres_proxy import Proxy
 
 START_SECONDS = 60.0
 

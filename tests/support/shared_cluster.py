@@ -11,10 +11,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from tests.support.cluster import Cluster
 from tests.support.fleet import Fleet, start
 
 from locktender.testing import eventually
-from locktender.testing.cluster import Cluster
 from locktender.testing.overlap import VARIABLE, Overlap
 from locktender.testing.postgres_server import copy_of
 

@@ -72,8 +72,8 @@ async def live(store: SqliteStore, owner: str) -> None:
     await asyncio.Event().wait()
 
 
-async def heir(store: SqliteStore, owner: str) -> None:
-    """Works with a child process that inherits the worker's life."""
+async def with_child(store: SqliteStore, owner: str) -> None:
+    """Works with a child process that inherits the lock that says the worker is alive."""
     worker = WorkerRow(owner, "host", os.getpid(), "0", {"async": 1}, 1, 1)
     await store.beat(Beat(worker, 3_600 * SECOND))
     fd = store.live_fd(owner)

@@ -9,7 +9,8 @@ import signal
 import time
 from pathlib import Path
 
-from locktender.testing.cluster import Cluster, ClusterNode
+from tests.support.cluster import Cluster, ClusterNode
+
 from locktender.testing.postgres_server import connected, run
 
 TRIES_SECONDS = 90.0

@@ -40,18 +40,18 @@ class Life:
         return ((self.ended_us or _clock.monotonic()) - self.began_us) / 1_000_000
 
 
-class Lives:
+class WorkerRecords:
     """A thread looks every few milliseconds who is there: who has ended cannot be asked any more."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._lives: list[Life] = []
+        self._found: list[Life] = []
         self._over = threading.Event()
 
     @property
     def spawned(self) -> list[Life]:
         """Workers that a provisioner started, all that ever were."""
-        return [life for life in self._lives.copy() if life.provision]
+        return [life for life in self._found.copy() if life.provision]
 
     def left(self) -> list[str]:
         """Processes that are there and have the records' file in their environment, whatever they are."""
@@ -66,8 +66,8 @@ class Lives:
         return found
 
     @contextmanager
-    def watched(self) -> Iterator[Lives]:
-        watch = threading.Thread(target=self._watch, name="lives", daemon=True)
+    def watched(self) -> Iterator[WorkerRecords]:
+        watch = threading.Thread(target=self._watch, name="worker-records", daemon=True)
         watch.start()
         try:
             yield self
@@ -78,7 +78,7 @@ class Lives:
     def _watch(self) -> None:
         while not self._over.wait(LOOK_SECONDS):
             self._read()
-            for life in self._lives:
+            for life in self._found:
                 if life.ended_us is None and not alive(life.pid):
                     life.ended_us = _clock.monotonic()
 
@@ -86,17 +86,17 @@ class Lives:
         if not self._path.exists():
             return
         whole = self._path.read_bytes().rpartition(b"\n")[0]
-        for line in whole.splitlines()[len(self._lives) :]:
+        for line in whole.splitlines()[len(self._found) :]:
             pid, provision, began_us = json.loads(line)
-            self._lives.append(Life(pid, provision, began_us))
+            self._found.append(Life(pid, provision, began_us))
 
 
-def peak(lives: list[Life]) -> int:
+def peak(found: list[Life]) -> int:
     """Most processes at once; it grows only where one begins."""
     return max(
         sum(
             other.began_us <= life.began_us < (other.ended_us or life.began_us + 1)
-            for other in lives
+            for other in found
         )
-        for life in lives
+        for life in found
     )

@@ -39,7 +39,7 @@ async def repeat_forever(
 
 
 class BackgroundTasks:
-    """Tasks that nobody awaits."""
+    """Tasks that no code awaits."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[object]] = set()

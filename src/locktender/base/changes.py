@@ -126,7 +126,7 @@ class Order(NamedTuple):
     task: int
     token: int
     kind: str
-    """`offer`, `stop` or `drain` (then `task` only tells orders apart)."""
+    """`offer`, `stop` or `drain` (then `task` only makes the order unique)."""
     reason: str = ""
 
 
@@ -138,7 +138,7 @@ class Bucket(NamedTuple):
 
 
 class Reservation(NamedTuple):
-    """Slots kept free for a waiter that was bypassed too often; stored so that every `why` can tell."""
+    """Slots kept free for a waiter that was bypassed too often; stored so that every `why` can show it."""
 
     task: int
     pool: str
@@ -154,6 +154,16 @@ class Linger(NamedTuple):
     slots: int
     until: int
     worker: str
+
+
+class Silence(NamedTuple):
+    """A worker that left offers unanswered although its lease is kept; stored so that anybody can tell."""
+
+    worker: str
+    unanswered: int
+    """In a row."""
+    until: int
+    """It gets no offer before."""
 
 
 class RunEvents(NamedTuple):
@@ -193,12 +203,18 @@ class Commit:
     """The whole set, where it changed."""
     lingers: list[Linger] | None = None
     """The whole set, where it changed."""
+    unplaced: list[int] = field(default_factory=list[int])
+    """Executing runs that give their place back."""
+    placed: list[int] = field(default_factory=list[int])
+    """Those that have one again, or need none any more."""
+    silences: list[Silence] | None = None
+    """The whole set, where it changed."""
     requests_done: list[int] = field(default_factory=list[int])
     reprioritised: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     """(queued run, new priority)"""
     events: list[RunEvents] = field(default_factory=list[RunEvents])
     own_ends: bool = False
-    """Attempts of the leader's own process end with it: nobody else has written how."""
+    """Attempts of the leader's own process end with it: no other process has written how."""
 
     @property
     def preparing(self) -> bool:
@@ -235,4 +251,7 @@ class Commit:
             or self.reprioritised
             or self.reservations is not None
             or self.lingers is not None
+            or self.silences is not None
+            or self.unplaced
+            or self.placed
         )

@@ -38,7 +38,7 @@ _BOOTTIME: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class ManualClock:
-    """A clock that moves only when told."""
+    """A clock that moves only by `advance`."""
 
     def __init__(self, start: int = 1_000_000 * SECOND) -> None:
         self._now = start

@@ -135,7 +135,7 @@ def cores() -> int:
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What one engine is run with. Durations are microseconds; −1 is unlimited unless said otherwise."""
+    """What one engine is run with. Durations are microseconds; −1 is unlimited unless noted."""
 
     url: str = ".locktender/locktender.db"
     work_dir: str = ".locktender/work"
@@ -170,7 +170,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     loop_lag_us: int = microseconds("100ms")
     """A step that holds the worker's loop for longer is named in the log and in the metrics."""
     provision: str = ""
-    """What a provisioner calls this worker; empty: somebody started it by hand."""
+    """What a provisioner calls this worker; empty: it was started by hand."""
 
     # workers that are started on overflow
     max_workers: int = 0
@@ -282,7 +282,7 @@ class _Reading:
             )
         for key, value in flat.items():
             where = f"{path}: {prefix}{key}"
-            self._take(known_key(key, where, extra=("limits",)), value, where)
+            self._set(known_key(key, where, extra=("limits",)), value, where)
         for key, value in cast("Mapping[str, Any]", limits).items():
             where = f"{path}: {prefix}limits.{key}"
             known = known_key(key, where, limits_only=True)
@@ -290,7 +290,7 @@ class _Reading:
                 raise InvalidSettings(
                     f"{where} and {prefix}{key} both have a value.", field=key, hint="Keep one."
                 )
-            self._take(known, value, where)
+            self._set(known, value, where)
 
     def environment(self, environ: Mapping[str, str]) -> None:
         for variable in sorted(environ):
@@ -301,7 +301,7 @@ class _Reading:
             text = environ[variable].strip()
             if not text:
                 continue  # `LOCKTENDER_X= command` is how a shell says: without X
-            self._take(known, text, variable, text=True)
+            self._set(known, text, variable, text=True)
 
     def overrides(self, overrides: Mapping[str, object]) -> None:
         for key, value in overrides.items():
@@ -309,7 +309,7 @@ class _Reading:
             if value is not None:
                 # A flag can only be text, whatever it sets: `--set worker_labels=gpu=a100`.
                 text = known.table and isinstance(value, str)
-                self._take(known, value, f"override {key}", text=text, said=key)
+                self._set(known, value, f"override {key}", text=text, written=key)
 
     def settings(self, cwd: Path, root: Path) -> Settings:
         # A file above the working directory means one project: all of it shares one store.
@@ -326,15 +326,15 @@ class _Reading:
             self.values["tags"] = tuple(self.values["tags"].values())
         return Settings(**self.values, sources=self.sources)
 
-    def _take(
-        self, key: Key, value: object, where: str, *, text: bool = False, said: str | None = None
+    def _set(
+        self, key: Key, value: object, where: str, *, text: bool = False, written: str | None = None
     ) -> None:
-        """`where` it comes from; `said`: the key as the user wrote it."""
+        """`where` it comes from; `written`: the key as the user wrote it."""
         try:
             parsed = key.from_text(value) if text and isinstance(value, str) else key.read(value)
         except InvalidInput as error:
             raise InvalidSettings(
-                _at(said or where, error.message),
+                _at(written or where, error.message),
                 field=error.field,
                 got=error.got,
                 hint=error.hint,

@@ -31,7 +31,7 @@ class LocktenderError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
-        """In one line: a message that is somebody else's may end without a full stop."""
+        """In one line: a message of another library may end without a full stop."""
         if not self.hint:
             return self.message
         stop = "" if self.message.endswith(_ENDS) else "."
@@ -48,9 +48,11 @@ class LocktenderError(Exception):
         several: dict[object, object] = {}
         if issubclass(type(self.got), dict):  # each of them may be named by itself
             several = cast("dict[object, object]", self.got)
-        told = [str(each) for each in several.values()] or [plain]
-        said = [all(_stands_in(each, self.message) for each in forms) for forms in ([shown], told)]
-        return "" if any(said) else shown
+        plainly = [str(each) for each in several.values()] or [plain]
+        contained = [
+            all(_stands_in(each, self.message) for each in forms) for forms in ([shown], plainly)
+        ]
+        return "" if any(contained) else shown
 
     def as_dict(self) -> dict[str, Any]:
         """The form the CLI (`--json`) and the API show."""
@@ -64,7 +66,7 @@ class LocktenderError(Exception):
 
 
 def _stands_in(text: str, message: str) -> bool:
-    """As a word of its own: the 1 in 100 says nothing of a 1 that was given."""
+    """As a word of its own: the 1 in 100 is not the 1 that was given."""
     return bool(text) and re.search(rf"(?<!\w){re.escape(text)}(?!\w)", message) is not None
 
 
@@ -79,8 +81,8 @@ class InvalidInput(LocktenderError):
         if not got or len(got) > MOST_SHOWN:
             return super().__str__()
         stop = "" if self.message.endswith(_ENDS) else "."
-        said = f"{self.message}{stop} Got {got}."
-        return f"{said} {self.hint}" if self.hint else said
+        text = f"{self.message}{stop} Got {got}."
+        return f"{text} {self.hint}" if self.hint else text
 
 
 class InvalidFlow(InvalidInput):
@@ -184,7 +186,7 @@ class RunTimedOut(RunFailed):
 
 
 class WaitTimeout(LocktenderError):
-    """The caller's own patience ended; the run goes on."""
+    """The caller's timeout passed; the run goes on."""
 
     code = "wait_timeout"
 
@@ -205,6 +207,24 @@ class StoreError(LocktenderError):
     """The store cannot be opened or written: schema, permissions, corruption, a full disk."""
 
     code = "store"
+
+
+class HistoryReplaced(StoreError):
+    """The history is not the one that was followed: another server answers, or an older copy was restored."""
+
+    code = "history_replaced"
+
+
+class UnreadableRow(LocktenderError):
+    """A stored row has a value that no release has written."""
+
+    code = "unreadable"
+
+
+class DataRefused(StoreError):
+    """The store refused a value: too large, not text, against a constraint. The same write never succeeds."""
+
+    code = "data_refused"
 
 
 class OutOfOrder(StoreError):

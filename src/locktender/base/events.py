@@ -12,8 +12,11 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-Subject = Literal["run", "task", "limit", "worker", "leader", "wait", "clock", "audit"]
+Subject = Literal[
+    "run", "place", "task", "limit", "worker", "leader", "wait", "clock", "audit", "request"
+]
 """What changed. `wait` is no change of state: a task was found blocked, with the reason (StepSlotWaiting).
+`place` is an executing run's place at the run gate and the tags' limits, given back or held again.
 `audit` is about the history itself: it was checked, or a part of it was pruned."""
 
 NOBODY = 0
@@ -35,8 +38,10 @@ class Change(NamedTuple):
     """What the change carries, by subject:
 
     run       queued: flow, graph, tags, priority, key, generation; attached submissions have none.
+              held: error
               running: priority, and under a fair key its value and the turn it took;
               ends: error, verdict
+    place     given_back: reason; held: priority
     task      requested: node, index, attempt, not_before?, reason?
               scheduled: worker, pools {name: slots}, executor
               failed, timed_out: error {type, message}, retryable
@@ -47,6 +52,7 @@ class Change(NamedTuple):
     leader    after = owner; a new term has begun
     audit     checked: seq, events, violations, rules, peaks, who
               pruned: runs, tasks, events, until, checked, who
+    request   refused: request (its number), reason, and kind, subject, who where it can be read
     """
 
 

@@ -7,6 +7,7 @@ the item of a map. So two runs of one flow share one graph.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import msgspec
@@ -141,10 +142,11 @@ class Graph(msgspec.Struct, frozen=True, omit_defaults=True):
     fail: Literal["continue", "fast"] = "continue"
     queue_timeout_us: int | None = None
     dispatch_deadline_us: int | None = None
-    version: int = GRAPH_VERSION
+    # A factory: a plain default would be left out of the JSON, and no reader could tell a newer graph.
+    version: int = msgspec.field(default_factory=lambda: GRAPH_VERSION)
 
 
-read_graph = msgspec.json.Decoder(Graph).decode
+read_graph: Callable[[bytes | str], Graph] = msgspec.json.Decoder(Graph).decode
 
 
 def templates(node: Node) -> list[AnyTemplate]:

@@ -61,15 +61,43 @@ def digest(graph: Graph) -> tuple[str, bytes]:
     return hashlib.sha256(body).hexdigest(), body
 
 
-def validate(graph: Graph) -> None:
-    """Raises `InvalidFlow` naming the field, what was there and the fix."""
-    if graph.version > GRAPH_VERSION:
+class _Versioned(msgspec.Struct):
+    version: int = 1
+
+
+_read_version = msgspec.json.Decoder(_Versioned).decode
+_read = msgspec.json.Decoder(Graph).decode
+
+
+def checked_graph(body: bytes) -> Graph:
+    """A stored graph. Raises `InvalidFlow` for one of a newer release, or that no release can have written."""
+    try:
+        # First: a newer one may have words that are unknown here.
+        _check_version(_read_version(body).version)
+        graph = _read(body)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise InvalidFlow(
-            f"the graph has version {graph.version}; this locktender knows up to {GRAPH_VERSION}.",
+            f"the stored graph cannot be read: {error}.",
+            field="graph",
+            hint="Restore it from a backup, or cancel the run.",
+        ) from error
+    validate(graph)
+    return graph
+
+
+def _check_version(version: int) -> None:
+    if version > GRAPH_VERSION:
+        raise InvalidFlow(
+            f"the graph has version {version}; this locktender knows up to {GRAPH_VERSION}.",
             field="version",
-            got=graph.version,
+            got=version,
             hint="Upgrade locktender here, or submit with the version that runs here.",
         )
+
+
+def validate(graph: Graph) -> None:
+    """Raises `InvalidFlow` naming the field, what was there and the fix."""
+    _check_version(graph.version)
     _checked("flow", names.name, graph.flow)
     if len(graph.nodes) > MAX_NODES:
         raise InvalidFlow(

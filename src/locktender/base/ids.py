@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import NewType
 
 RunId = NewType("RunId", str)
-WorkerId = NewType("WorkerId", str)
 
 TASK_BITS = 20
 MAX_TASKS_PER_RUN = 1 << TASK_BITS

@@ -3,6 +3,8 @@
 What a body logged: lines, and the one row an attempt's lines are kept in.
 
 What a store knows of workers that were asked for, and what their provisioner is doing.
+
+Sessions of the database server that delay the store.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from locktender.base.ids import RunId
 
 RunKind = Literal["flow", "hold"]
 OnDuplicate = Literal["attach", "reject", "replace", "skip_if_finished"]
-Outcome = Literal["created", "attached", "finished", "duplicate", "rejected"]
+Outcome = Literal["created", "attached", "finished", "duplicate", "rejected", "in_flight"]
 
 
 class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -36,7 +38,7 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
 class NewRun(msgspec.Struct, frozen=True, gc=False):
     """A run as its submitter hands it in. Durations are relative: the store's clock makes instants of them.
 
-    Nothing in it can lead back to it, so the collector need not look at ten thousand of them.
+    Nothing in it can lead back to it, so the garbage collector need not visit ten thousand of them.
     """
 
     id: RunId
@@ -88,10 +90,12 @@ class RunRow(msgspec.Struct, frozen=True, gc=False):
     output: bytes | None
     error: bytes | None
     trace: str | None = None
+    unreadable: str = ""
+    """What of the stored row cannot be read; a harmless value stands in its place."""
 
 
 class Progress(msgspec.Struct, frozen=True, array_like=True):
-    """How far a running attempt is, by its own word."""
+    """How far a running attempt is, as its body reported."""
 
     token: int
     done: float
@@ -146,17 +150,21 @@ class WorkerRow(msgspec.Struct, frozen=True):
     lag_us: int = 0
     """How late its loop was at worst in the last seconds."""
     provision: str = ""
-    """What a provisioner calls it; empty: somebody started it by hand."""
+    """What a provisioner calls it; empty: it was started by hand."""
     progress: list[Progress] = []
-    """What its attempts said last; bounded, the latest are kept."""
+    """What its attempts reported last; bounded, the latest are kept."""
     stubborn: list[Stubborn] = []
     """Attempts that were told to stop a while ago and still run; bounded, the oldest are kept."""
     leaves: tuple[tuple[int, int], ...] = ()
-    """(task, token) of what it has in hand while it is told to end: charged to nobody if it goes without them."""
+    """The drain list: (task, token) of each attempt it still has; if it is lost they are handed back."""
     leaves_all: bool = False
-    """They are too many to name: whatever it has in hand."""
+    """The list is too long: all attempts it has."""
     since: int = 0
     lease_until: int = 0
+    unanswered: int = 0
+    """Offers in a row that it left unanswered, by the leader's count."""
+    asked_again_at: int = 0
+    """Of a worker with unanswered offers: the leader offers it nothing before."""
 
 
 Proof = Literal["held", "gone", "none"]
@@ -199,7 +207,10 @@ class Request(msgspec.Struct, frozen=True):
 
 class StoredRequest(msgspec.Struct, frozen=True):
     seq: int
-    request: Request
+    request: Request | None
+    """None: it cannot be read."""
+    taken: int = 0
+    """How many leaders began to carry it out before."""
 
 
 class LimitRow(msgspec.Struct, frozen=True):
@@ -270,17 +281,17 @@ decode_log: Callable[[bytes], AttemptLog] = msgspec.json.Decoder(AttemptLog).dec
 
 
 class AskedWorker(msgspec.Struct, frozen=True):
-    """A worker that a leader asked for, stored before anybody was asked to start it."""
+    """A worker that a leader asked for, stored before the provisioner is called."""
 
     name: str
     """`WorkerRow.provision` of the one that comes."""
     asked_at: int
     expires_at: int
-    """If it has not joined by then, nobody waits for it any longer."""
+    """If it has not joined by then, it does not count any longer."""
     joined_at: int = 0
     """0: not yet."""
     body: bytes = b""
-    """What it was asked for with, as JSON of whoever asked."""
+    """What it was asked for with, as JSON of the leader's controller."""
 
 
 class Said(msgspec.Struct, frozen=True):
@@ -297,3 +308,39 @@ class Said(msgspec.Struct, frozen=True):
             left = spoken(self.cooling_until - now)
             return f"{self.text}; cools down {left} after: {self.after}"
         return f"{self.text}; the last one failed: {self.after}" if self.after else self.text
+
+
+HELD_UP: Final = {
+    "lock": "it holds a lock that locktender waits for",
+    "history": "audit, checkpoints and pruning wait for its transaction; runs do not",
+    "cleanup": "old versions of rows cannot be removed, and every commit becomes slower",
+}
+
+
+class BlockingSession(msgspec.Struct, frozen=True):
+    """A session of the database server that delays the store."""
+
+    holds: Literal["lock", "history", "cleanup"]
+    """What it delays: see `HELD_UP`."""
+    pid: int
+    """0: a prepared transaction, which has no session."""
+    application: str
+    """Of a prepared transaction: its name."""
+    database: str
+    age_us: int | None
+    """Of its transaction; None: this role may not know (grant it `pg_read_all_stats`)."""
+
+    def text(self) -> str:
+        what = f"Session {self.pid}" if self.pid else "Prepared transaction"
+        age = "" if self.age_us is None else f", for {spoken(self.age_us)} in a transaction"
+        name = self.application or "no name"
+        return f"{what} ({name}, database {self.database}{age}): {HELD_UP[self.holds]}."
+
+
+class HeldUp(msgspec.Struct, frozen=True):
+    """What delays the store, as the database server sees it. On SQLite nothing does."""
+
+    lag_us: int = 0
+    """How old the first event is that is visible and not settled; 0: there is none."""
+    sessions: tuple[BlockingSession, ...] = ()
+    """Of each kind the oldest ones."""

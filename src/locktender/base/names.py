@@ -18,6 +18,7 @@ MAX_NAME = 200
 MAX_TAGS = 64
 MAX_ITEMS = 100_000
 MAX_PRIORITY = 1_000_000
+MAX_AGE_BOOST_US = 30 * 86_400 * 1_000_000
 KNOWN_SHOWN = 10
 """Known words that a hint lists; it says how many more there are."""
 MAX_NUMBER = 2**53
@@ -181,6 +182,19 @@ def count(value: object, field: str, *, minimum: int = 1, maximum: int = MAX_NUM
 
 def priority(value: object, field: str = "priority") -> int:
     return count(value, field, minimum=-MAX_PRIORITY, maximum=MAX_PRIORITY)
+
+
+def age_boost(value: object, field: str = "age_boost") -> int:
+    """Microseconds per priority. Bounded, so that the place of any priority in the queue fits into 64 bits."""
+    boost = count(value, field, minimum=0)
+    if boost > MAX_AGE_BOOST_US:
+        raise InvalidInput(
+            f"{field} must be 30 days or less.",
+            field=field,
+            got=value,
+            hint="Use lower priorities in place of a longer time.",
+        )
+    return boost
 
 
 def did_you_mean(got: str, known: Iterable[str]) -> str | None:

@@ -3,8 +3,8 @@
 A value is counted in a bucket as wide as one 32nd of its power of two, so the
 middle of a bucket is within 1.6 % of everything in it. Six slices of ten
 seconds each hold such counts; the oldest is emptied when a new one begins.
-The slices turn when somebody asks, not with each value: to add is to raise one
-number, and costs no look at a clock.
+The slices turn when a quantile is read, not with each value: to add is to raise one
+number, and reads no clock.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class Key(NamedTuple):
         try:
             return self.read(self.number(text))
         except ValueError:
-            # Not a number: the reader says so in its own words (or knows the word, as "none").
+            # Not a number: the reader refuses it with its own message (or knows the word, as "none").
             return self.read(text)
 
 
@@ -121,6 +121,10 @@ def _limit(key: str) -> Callable[[object], int]:
 
 def _duration(key: str, minimum: int = 1) -> Callable[[object], int]:
     return lambda value: microseconds(_number(value), key, minimum=minimum)
+
+
+def _age_boost(value: object) -> int:
+    return names.age_boost(_duration("age_boost", 0)(value))
 
 
 def _number(value: object) -> object:
@@ -342,7 +346,7 @@ def _keys() -> dict[str, Key]:
         Key("grace", "grace_us", _duration("grace", 0)),
         Key("stall_grace", "stall_grace_us", _duration("stall_grace", 0)),
         Key("loop_lag", "loop_lag_us", _duration("loop_lag")),
-        Key("age_boost", "age_boost_us", _duration("age_boost", 0), limit=True),
+        Key("age_boost", "age_boost_us", _age_boost, limit=True),
         Key("queue_timeout", "queue_timeout_us", _or_none(_duration("queue_timeout")), limit=True),
         Key(
             "dispatch_deadline", "dispatch_deadline_us", _duration("dispatch_deadline"), limit=True

@@ -11,11 +11,13 @@ from typing import Final
 
 
 class RunState(StrEnum):
-    """Where a run stands: queued, running, cancelling; or how it ended."""
+    """Where a run stands: queued, running, cancelling, held; or how it ended."""
 
     QUEUED = "queued"
     RUNNING = "running"
     CANCELLING = "cancelling"
+    HELD = "held"
+    """Something of it cannot be read, decided or written: an operator or its deadline ends it."""
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"
@@ -52,6 +54,7 @@ TERMINAL_RUNS: Final = frozenset(
     {RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED, RunState.TIMED_OUT}
 )
 EXECUTING_RUNS: Final = frozenset({RunState.RUNNING, RunState.CANCELLING})
+ACTIVE_RUNS: Final = EXECUTING_RUNS | {RunState.QUEUED, RunState.HELD}
 HOLDING: Final = frozenset({TaskState.SCHEDULED, TaskState.RUNNING})
 """States in which a task holds its slots, its window place and a permit. *Requested* holds nothing."""
 
@@ -77,6 +80,13 @@ RUN_CHANGES: Final[dict[tuple[str, str], Owner]] = {
     (RunState.RUNNING, RunState.FAILED): Owner.COORDINATOR,
     (RunState.RUNNING, RunState.TIMED_OUT): Owner.COORDINATOR,
     (RunState.CANCELLING, RunState.CANCELLED): Owner.COORDINATOR,
+    (RunState.QUEUED, RunState.HELD): Owner.COORDINATOR,
+    (RunState.RUNNING, RunState.HELD): Owner.COORDINATOR,
+    (RunState.CANCELLING, RunState.HELD): Owner.COORDINATOR,
+    (RunState.HELD, RunState.CANCELLED): Owner.COORDINATOR,
+    (RunState.HELD, RunState.TIMED_OUT): Owner.COORDINATOR,
+    # After a repair an operator retries it.
+    (RunState.HELD, RunState.QUEUED): Owner.SUBMITTER,
     # A retried run is queued again, past the ceiling like any submission.
     (RunState.FAILED, RunState.QUEUED): Owner.SUBMITTER,
     (RunState.CANCELLED, RunState.QUEUED): Owner.SUBMITTER,
@@ -98,7 +108,7 @@ TASK_CHANGES: Final[dict[tuple[str, str], Owner]] = {
     (TaskState.RUNNING, TaskState.FAILED): Owner.WORKER,
     (TaskState.RUNNING, TaskState.TIMED_OUT): Owner.WORKER,
     (TaskState.RUNNING, TaskState.CANCELLED): Owner.WORKER,
-    # By the coordinator where the worker is lost and had left word that it was told to end.
+    # By the leader where the worker is lost and the task is in its drain list.
     (TaskState.RUNNING, TaskState.HANDED_BACK): Owner.WORKER,
     (TaskState.RUNNING, TaskState.ABANDONED): Owner.COORDINATOR,
     (TaskState.FAILED, TaskState.REQUESTED): Owner.COORDINATOR,
@@ -114,6 +124,10 @@ TASK_CHANGES: Final[dict[tuple[str, str], Owner]] = {
     (TaskState.TIMED_OUT, TaskState.PENDING): Owner.COORDINATOR,
     (TaskState.CANCELLED, TaskState.PENDING): Owner.COORDINATOR,
     (TaskState.SKIPPED, TaskState.PENDING): Owner.COORDINATOR,
+    # Only when a held run is retried: it was left with tasks that wait.
+    (TaskState.REQUESTED, TaskState.PENDING): Owner.COORDINATOR,
+    (TaskState.ABANDONED, TaskState.PENDING): Owner.COORDINATOR,
+    (TaskState.HANDED_BACK, TaskState.PENDING): Owner.COORDINATOR,
     (TaskState.PENDING, TaskState.REQUESTED): Owner.COORDINATOR,
     (TaskState.PENDING, TaskState.SKIPPED): Owner.COORDINATOR,
 }

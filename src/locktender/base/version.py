@@ -7,11 +7,11 @@ from functools import cache
 
 @cache
 def installed() -> str:
-    """The version, looked up once per process."""
+    """The version, read once per process."""
     # Only here: it takes longer to import than the rest of the client.
     from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415
 
     try:
         return version("locktender")
-    except PackageNotFoundError:  # a folder of sources that nobody installed
+    except PackageNotFoundError:  # a folder of sources, not installed
         return "unknown"

@@ -12,11 +12,13 @@ from locktender.cli.context import Context, command
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from locktender.base.model import HeldUp
     from locktender.observe.checker import History, Peak
     from locktender.observe.checkpoint import HistoryMarks
     from locktender.store.protocol import Store
 
 MOST_SHOWN = 20
+LAG_SHOWN_US = 1_000_000
 
 
 def register(app: typer.Typer) -> None:
@@ -30,6 +32,7 @@ def audit(shell: Context) -> int:
 
     with shell.read() as reading:
         history, marks = reading.call(load(reading.store))
+        held_up = reading.call(reading.store.held_up())
     violations, highest = check(history), merged(marks.peaks, peaks(history))
     if shell.json:
         shell.data(
@@ -38,6 +41,7 @@ def audit(shell: Context) -> int:
                 "promises": sorted(promises()),
                 "peaks": highest,
                 "violations": violations,
+                "lag_seconds": held_up.lag_us / 1_000_000,
                 "pruned": {
                     "runs": marks.runs,
                     "until": marks.until,
@@ -54,6 +58,8 @@ def audit(shell: Context) -> int:
     )
     if marks.runs:
         shell.say(pruned(marks))
+    if held_up.lag_us > LAG_SHOWN_US:
+        shell.say(f"[yellow]{lag(held_up)}[/]")
     for violation in violations[:MOST_SHOWN]:
         shell.say(f"  [red]{escape(str(violation))}[/]")
     if len(violations) > MOST_SHOWN:
@@ -61,8 +67,18 @@ def audit(shell: Context) -> int:
     return 1 if violations else 0
 
 
+def lag(held_up: HeldUp) -> str:
+    """What is said of the end of the history, where it cannot be checked yet."""
+    from locktender.base.durations import spoken
+
+    who = " ".join(escape(each.text()) for each in held_up.sessions if each.holds == "history")
+    return (
+        f"The last {spoken(held_up.lag_us)} are not checked: a transaction is open. {who}".rstrip()
+    )
+
+
 def pruned(marks: HistoryMarks) -> str:
-    """What is said of the part that is not there any more."""
+    """The note on the part that was removed."""
     from locktender.client.views import instant
 
     until = instant(marks.until).strftime("%Y-%m-%d %H:%M:%S")

@@ -152,6 +152,7 @@ def _checked(found: Status, last: Any) -> str:
 
 
 def _server(found: Status) -> str:
+    from locktender.base.clock import SECOND
     from locktender.base.durations import spoken
 
     server = found.server
@@ -161,8 +162,10 @@ def _server(found: Status) -> str:
         f"PostgreSQL {server.version // 10_000}, {server.connections} of {server.most_connections}"
         f" connections in use, {server.ours} by locktender"
     )
-    if server.held_back_us:
-        text += f"; [yellow]an open transaction has blocked the event reader for {spoken(server.held_back_us)}[/]"
+    if server.lag_us > SECOND:
+        text += (
+            f"; [yellow]an open transaction delays audit and pruning by {spoken(server.lag_us)}[/]"
+        )
     return text
 
 
@@ -224,7 +227,7 @@ def prune(
         str, typer.Option("--keep", metavar="N", help="Leave the newest N ended runs.")
     ] = "0",
     batch: Annotated[
-        str, typer.Option("--batch", metavar="N", help="Runs looked at in one transaction.")
+        str, typer.Option("--batch", metavar="N", help="Runs removed in one transaction.")
     ] = "500",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what would go.", metavar="")
@@ -363,7 +366,7 @@ def copy(
 
 
 def _same(source: str, target: str) -> bool:
-    """Whether two urls name one store, as far as their text tells; of files, as the file system knows."""
+    """Whether two urls name one store, by their text; of files, by the file system."""
     if "://" in source or "://" in target:
         return source == target
     return Path(source).resolve() == Path(target).resolve()

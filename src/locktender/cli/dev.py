@@ -310,10 +310,10 @@ class DevLoop:
         target: Target,
         *,
         plain: bool,
-        who: Wanted,
+        wanted: Wanted,
     ) -> None:
-        """`who` starts more workers."""
-        self._who = who
+        """`wanted`: what starts more workers."""
+        self._wanted = wanted
         self._shell = shell
         self._settings = settings
         self._target = target
@@ -324,7 +324,7 @@ class DevLoop:
         source = ReloadedFile(self._target)
         with Interrupts() as interrupts:
             grace_us = min(GRACE_US, self._settings.grace_us)
-            more = started(self._who, self._settings, grace_us=grace_us, same_code=True)
+            more = started(self._wanted, self._settings, grace_us=grace_us, same_code=True)
             host = DevEngine(self._settings, more)
             names = ", ".join(source.flows) or "no flow yet"
             title = f"[bold]locktender dev[/] {escape(self._target.where)} ({escape(names)}) [dim]Ctrl-C stops[/]"

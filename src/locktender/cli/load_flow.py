@@ -114,7 +114,7 @@ def _no_file(path: Path) -> NotFound:
 
 
 def _refuse_shadowing(name: str, path: Path) -> None:
-    """A file named like a module of Python would take its place for everybody."""
+    """A file named like a module of Python would take its place in the whole process."""
     known = sys.modules.get(name)
     file: str | None = getattr(known, "__file__", None)
     same = file is not None and Path(file).resolve() == path.resolve()

@@ -92,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         shell.note("interrupted")
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader has gone (`| head`): nobody is left to tell, at exit neither.
+        # The reader has gone (`| head`): nothing can be written, at exit neither.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except LocktenderError as error:

@@ -93,14 +93,14 @@ def wanted_by_dev(target: Target, provisioner: str | None, settings: Settings) -
     return Wanted([target.where] if target.is_file else ["--app", target.where])
 
 
-def check_wanted(who: Wanted, settings: Settings) -> None:
+def check_wanted(wanted: Wanted, settings: Settings) -> None:
     """Refuses a maximum without a way to start workers, and a way without a maximum."""
     from locktender.base.errors import InvalidInput
     from locktender.client.more_workers import check_idle_exit, given_by_argument
 
-    if who:
-        check_maximum(settings, "--spawn" if who.sources else "--provisioner")
-        if who.sources:
+    if wanted:
+        check_maximum(settings, "--spawn" if wanted.sources else "--provisioner")
+        if wanted.sources:
             check_idle_exit(settings)
         return
     for key, option in (("max_workers", "--max-workers"), ("worker_labels", "--label")):
@@ -125,17 +125,17 @@ def check_maximum(settings: Settings, option: str) -> None:
 
 
 def started(
-    who: Wanted, settings: Settings, *, grace_us: int | None = None, same_code: bool = False
+    wanted: Wanted, settings: Settings, *, grace_us: int | None = None, same_code: bool = False
 ) -> MoreWorkers | None:
     """None: no workers are started. `same_code`: the sources are loaded in this process too."""
     from locktender.client.more_workers import MoreWorkers, local_workers, steps_here
 
-    if who.provisioner is not None:
-        return MoreWorkers(made_for(who.provisioner, settings), settings)
-    if not who.sources:
+    if wanted.provisioner is not None:
+        return MoreWorkers(made_for(wanted.provisioner, settings), settings)
+    if not wanted.sources:
         return None
     steps = steps_here if same_code else None
-    return local_workers(settings, who.sources, grace_us=grace_us, steps=steps)
+    return local_workers(settings, wanted.sources, grace_us=grace_us, steps=steps)
 
 
 def source_words(text: str) -> list[str]:

@@ -106,21 +106,19 @@ class PoolHolder:
 
 async def _holders(store: Store, pool: str) -> tuple[list[PoolHolder], datetime]:
     """The tasks that hold slots of a pool, and the time, from the rows that usage is derived from."""
-    import msgspec
-
-    from locktender.base.graph import read_graph
     from locktender.base.ids import run_of
+    from locktender.client.run_details import node_of, nodes_of, slots_of
     from locktender.client.views import instant, moment
 
     snapshot = await store.load()
-    runs = {row.seq: row for row in snapshot.runs}
+    runs = {row.seq: row for row in (*snapshot.runs, *snapshot.held)}
     leases = {worker.id: worker.lease_until for worker in snapshot.workers}
     found: list[PoolHolder] = []
-    for task in snapshot.tasks:
-        held = msgspec.json.decode(task.held, type=dict[str, int]) if task.held else {}
+    for task in (*snapshot.tasks, *snapshot.held_tasks):
+        held = slots_of(task)
         if pool in held:
             run = runs[run_of(task.id)]
-            step = read_graph(snapshot.graphs[run.graph]).nodes[task.node].name
+            step = node_of(await nodes_of(store, run.graph), task).name
             since = instant(task.started_at or task.scheduled_at)
             until = moment(leases.get(task.worker or ""))
             found.append(PoolHolder(run.id, task.id, step, held[pool], since, task.worker, until))

@@ -236,8 +236,8 @@ def dev(
     from locktender.cli.dev import DevLoop
 
     settings = shell.settings(**{"exit_when_stuck": True, **overrides})
-    who = more_workers.wanted_by_dev(target, provisioner, settings)
-    return DevLoop(shell, settings, target, plain=plain, who=who).run()
+    wanted = more_workers.wanted_by_dev(target, provisioner, settings)
+    return DevLoop(shell, settings, target, plain=plain, wanted=wanted).run()
 
 
 def demo(

@@ -21,11 +21,12 @@ from rich.text import Text
 from locktender.base.changes import TaskRow
 from locktender.base.config import Settings
 from locktender.base.durations import spoken
-from locktender.base.graph import Graph, Output, read_graph
+from locktender.base.graph import Graph, Output
 from locktender.base.model import RunRow
-from locktender.base.states import ENDS, HOLDING, TERMINAL_RUNS, RunState, TaskState
+from locktender.base.states import ENDS, TERMINAL_RUNS, RunState, TaskState
 from locktender.cli.tables import SHORTEST, state
 from locktender.client.bridge import StoreReader
+from locktender.client.run_details import nodes_of
 from locktender.observe.why import Why, explain_run
 
 
@@ -42,7 +43,7 @@ class StepView:
     waiting: int
     notes: tuple[str, ...]
     """What the waiting ones wait for."""
-    told: str = ""
+    not_stopped: str = ""
     """Of running ones that were told to stop and have not."""
 
     @property
@@ -94,7 +95,8 @@ class Watcher(StoreReader):
         row = await self.core.row(run_id)
         graph = self._graphs.get(row.graph)
         if graph is None:
-            graph = self._graphs[row.graph] = read_graph(await store.graph(row.graph))
+            graph = Graph(row.flow, await nodes_of(store, row.graph))
+            self._graphs[row.graph] = graph
         rows = await store.tasks(row.seq)
         why = None
         if row.state not in TERMINAL_RUNS:
@@ -114,7 +116,7 @@ def view_of(row: RunRow, graph: Graph, rows: list[TaskRow], why: Why | None, now
         for index, (node, total) in enumerate(zip(graph.nodes, totals, strict=True))
     )
     notes: tuple[str, ...] = ()
-    if why is not None and row.state == RunState.QUEUED:
+    if why is not None and row.state in (RunState.QUEUED, RunState.HELD):
         notes = tuple(reason.text for reason in why.reasons) or ((why.note,) if why.note else ())
     end = row.ended_at or now
     took = end - row.started_at if row.started_at else None
@@ -135,7 +137,8 @@ def _total(graph: Graph, totals: list[int | None], index: int, known: int) -> in
 
 def _step(name: str, total: int | None, states: Counter[str], why: Why | None) -> StepView:
     over = sum(states[state] for state in ENDS)
-    running = sum(states[state] for state in HOLDING)
+    # What is only offered waits still: its worker may not accept it.
+    running = states[TaskState.RUNNING]
     return StepView(
         name=name,
         total=total,
@@ -146,11 +149,11 @@ def _step(name: str, total: int | None, states: Counter[str], why: Why | None) -
         running=running,
         waiting=sum(states.values()) - over - running,
         notes=_notes(name, why),
-        told=_told(name, running, why),
+        not_stopped=_not_stopped(name, running, why),
     )
 
 
-def _told(name: str, running: int, why: Why | None) -> str:
+def _not_stopped(name: str, running: int, why: Why | None) -> str:
     stubborn = None if why is None else why.stubborn.get(name)
     return "" if why is None or stubborn is None else stubborn.text(why.now, running)
 
@@ -179,7 +182,7 @@ class Screen(Protocol):
 
 
 def screen_for(console: Console, *, plain: bool) -> Screen:
-    """Live where somebody looks at it and wants it to move."""
+    """Live on a terminal, unless `plain`."""
     if plain or not console.is_terminal or console.is_dumb_terminal or "NO_COLOR" in os.environ:
         return Plain(console)
     return Moving(console)
@@ -257,8 +260,8 @@ def counts(step: StepView) -> str:
         if number:
             parts.append(f"{number} {word}")
     text = ", ".join(parts)
-    if step.running and step.told:
-        text += f"; {step.told}"
+    if step.running and step.not_stopped:
+        text += f"; {step.not_stopped}"
     return f"{text} ({'; '.join(step.notes)})" if step.waiting and step.notes else text
 
 
@@ -318,8 +321,8 @@ def _moving(step: StepView) -> str:
     if step.skipped:
         parts.append(f"[dim]{step.skipped} skipped[/]")
     if step.running:
-        told = f"; [red]{escape(step.told)}[/]" if step.told else ""
-        parts.append(f"[cyan]{step.running} running[/]{told}")
+        note = f"; [red]{escape(step.not_stopped)}[/]" if step.not_stopped else ""
+        parts.append(f"[cyan]{step.running} running[/]{note}")
     if step.waiting:
         parts.append(f"[yellow]{step.waiting} waiting[/]")
     elif step.notes and not step.running and not step.over:

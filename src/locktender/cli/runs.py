@@ -166,13 +166,13 @@ def _show_tasks(shell: Context, tasks: list[TaskInfo]) -> None:
 
 
 def _details_of(task: TaskInfo, now: datetime) -> str:
-    from locktender.cli.tables import told
+    from locktender.cli.tables import stop_note
 
     # First that it does not stop: progress may be long, and is cut.
-    said = [told(task.stubborn, now)] if task.stubborn is not None else []
-    said += [str(task.progress)] if task.progress is not None else []
-    if said:
-        return "; ".join(said)
+    notes = [stop_note(task.stubborn, now)] if task.stubborn is not None else []
+    notes += [str(task.progress)] if task.progress is not None else []
+    if notes:
+        return "; ".join(notes)
     return task.wait_reason or (task.error.message if task.error else "")
 
 

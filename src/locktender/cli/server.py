@@ -104,11 +104,11 @@ def server(
     overrides |= more_workers.given(max_workers, label)
     # Wrong settings are refused before anything is started.
     settings = shell.settings(**overrides)
-    who = more_workers.wanted(spawn, provisioner)
-    more_workers.check_wanted(who, settings)
+    wanted = more_workers.wanted(spawn, provisioner)
+    more_workers.check_wanted(wanted, settings)
     log_lines(shell, settings.log_level)
     folder = None if local_postgres is None else Path(local_postgres)
-    asyncio.run(_serve(shell, overrides, folder, (host, port), who, with_parent=with_parent))
+    asyncio.run(_serve(shell, overrides, folder, (host, port), wanted, with_parent=with_parent))
     return 0
 
 
@@ -117,7 +117,7 @@ async def _serve(
     overrides: dict[str, Any],
     folder: Path | None,
     at: tuple[str, int],
-    who: Wanted,
+    wanted: Wanted,
     *,
     with_parent: bool,
 ) -> None:
@@ -142,7 +142,7 @@ async def _serve(
             await _elected(core, stop)
             await _say(shell, core, listener, database)
 
-        more = started(who, settings)
+        more = started(wanted, settings)
         await serve(settings, stop, ready, lead=True, work=False, more=more)
     shell.note(f"ended: {stop.reason or 'stop requested'}")
 

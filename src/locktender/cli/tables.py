@@ -1,6 +1,6 @@
 """Tables that fit 80 columns, ages, short ids, and user text without control characters.
 
-Tags, keys, names and messages come from anybody who may submit a run, and an
+Tags, keys, names and messages come from any program that may submit a run, and an
 escape sequence in them can overwrite a terminal or fill its clipboard. So all
 text for people goes through a console that removes such characters. JSON is
 unchanged.
@@ -55,6 +55,7 @@ STATE_COLOURS = {
     "scheduled": "cyan",
     "running": "cyan",
     "cancelling": "magenta",
+    "held": "red",
     "succeeded": "green",
     "completed": "green",
     "failed": "red",
@@ -94,13 +95,13 @@ def lasted(start: datetime | None, end: datetime | None, since: datetime) -> str
     return "-" if start is None else took((end or since) - start)
 
 
-def told(stubborn: StubbornInfo, since: datetime) -> str:
+def stop_note(stubborn: StubbornInfo, since: datetime) -> str:
     """Of an attempt that was told to stop and still runs."""
     return f"told to stop {ago(stubborn.since, since)}: {stubborn.reason}"
 
 
 def shorten(ids: Iterable[str]) -> dict[str, str]:
-    """Id → as much of it as tells it from the others."""
+    """Id → as much of it as no other id begins with."""
     several = list(ids)
     length = SHORTEST
     while len({each[:length] for each in several}) < len(set(several)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -78,12 +79,18 @@ def events(
     limit: Annotated[
         str, typer.Option("--limit", "-n", metavar="N", help="How many at most.")
     ] = "50",
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on with what happens, until an interrupt.")
+    ] = False,
 ) -> None:
     """The history: every change of state, in order."""
     from locktender.base import names
     from locktender.cli.arguments import whole
 
     most = names.count(whole(limit, "limit"), "limit", maximum=100_000)
+    if follow:
+        _follow(shell, run)
+        return
     if run is not None:
         with shell.connect() as client:
             found = client.runs.get(run).events()
@@ -115,6 +122,46 @@ def events(
     from locktender.cli.tables import table
 
     shell.out.print(table("when", "what…", "change", "by", "details…", rows=lines))
+
+
+def _follow(shell: Context, run: str | None) -> None:
+    """Every event from now on, or of one run from its beginning: one line each, as JSON with `--json`."""
+    import msgspec
+
+    from locktender.client.views import instant
+
+    if run is not None:
+        with shell.connect() as client:
+            run = client.runs.get(run).id
+    with shell.read() as reading:
+        for event in _following(reading, run):
+            if shell.json:
+                shell.out.print(msgspec.json.encode(event).decode(), soft_wrap=True, markup=False)
+                continue
+            cells = _line(instant(event.at), event.actor, event.subject, _number(event), event.before,
+                          event.after, event.data)  # fmt: skip
+            shell.out.print("  ".join(cells), soft_wrap=True)
+
+
+def _following(reading: StoreReader, run_id: str | None) -> Iterator[Any]:
+    from locktender.base.clock import SECOND
+    from locktender.base.events import unpack
+    from locktender.base.states import TERMINAL_RUNS
+    from locktender.store.protocol import BEGINNING, Follow
+
+    store, mark = reading.store, -1
+    run = None if run_id is None else reading.call(reading.core.row(run_id)).seq
+    cursor = BEGINNING if run is not None else reading.call(store.load()).cursor
+    while True:
+        found = reading.call(store.follow(Follow(cursor, run)))
+        cursor = found.cursor
+        for row in found.events:
+            yield from unpack(row)
+        if found.events:
+            continue
+        if run_id is not None and reading.call(reading.core.row(run_id)).state in TERMINAL_RUNS:
+            return
+        mark = reading.call(store.wait(SECOND, mark))
 
 
 async def _latest(reading: StoreReader, most: int) -> list[Any]:

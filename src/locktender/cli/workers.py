@@ -1,4 +1,4 @@
-"""`workers`: who can run tasks now."""
+"""`workers`: the processes that run tasks now."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from rich.markup import escape
 from locktender.cli.context import Context, command, group
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from locktender.client.views import WorkerInfo
 
 Id = Annotated[str, typer.Argument(metavar="WORKER", help="A worker's id, or its beginning.")]
@@ -35,7 +37,7 @@ def list_(shell: Context) -> None:
         shell.say("[dim]No worker is connected.[/] Start one: locktender worker FILE.py")
         return
     since = now()
-    # Where nobody has labels, the ids have their room.
+    # Without labels, the ids have more room.
     labelled = any(worker.labels for worker in found)
     rows = [
         [
@@ -78,19 +80,20 @@ def show(shell: Context, worker: Id) -> None:
 
 def _facts(worker: WorkerInfo) -> list[tuple[str, str]]:
     from locktender.base.clock import SECOND
-    from locktender.cli.tables import ago, now, tags, told
+    from locktender.cli.tables import ago, now, stop_note, tags
     from locktender.kernel.explain_workers import pressures
 
     since = now()
     held_back = "" if worker.share == 100 else f", at {worker.share}% of its permits"
     why = ", ".join(pressures(worker.pressed, worker.memory, round(worker.p99 * SECOND)))
     stubborn = [
-        ("", f"[red]task {each.task} ({escape(each.step)}) {escape(told(each, since))}[/]")
+        ("", f"[red]task {each.task} ({escape(each.step)}) {escape(stop_note(each, since))}[/]")
         for each in worker.stubborn
     ]
     return [
         ("worker", escape(worker.id)),
         ("state", _state(worker)),
+        *([("offers", _silence(worker, since))] if worker.unanswered else []),
         ("host", f"{escape(worker.host)}, process {worker.pid}"),
         ("locktender", escape(worker.version)),
         ("joined", ago(worker.since, since)),
@@ -115,7 +118,18 @@ def _state(worker: WorkerInfo) -> str:
         return "[red]stalled[/]"
     if not worker.alive:
         return "[red]lost[/]"
-    return "[magenta]draining[/]" if worker.draining else "[green]alive[/]"
+    if worker.draining:
+        return "[magenta]draining[/]"
+    return "[red]silent[/]" if worker.unanswered else "[green]alive[/]"
+
+
+def _silence(worker: WorkerInfo, since: datetime) -> str:
+    from locktender.cli.tables import ago
+    from locktender.kernel.gate_names import counted
+
+    again = worker.passed_over_until
+    paused = f"; gets no more until {ago(again, since)}" if again and again > since else ""
+    return f"[red]left {counted(worker.unanswered, 'offer')} unanswered{paused}[/]"
 
 
 def _count(number: int) -> str:

@@ -20,7 +20,7 @@ from locktender.client.slots import AsyncSlots
 from locktender.client.submit import Prepared, Preparing, Submission, prepare, refusal, store_runs
 from locktender.client.submit_signatures import AsyncSubmitting
 from locktender.flows.flows import Flow
-from locktender.observe.why import Why, explain_task
+from locktender.observe.why import Why, explain_task, with_sessions
 
 T = TypeVar("T")
 Refusal = AdmissionRejected | DuplicateKey
@@ -120,7 +120,9 @@ class AsyncClient(AsyncSubmitting):
         """
         self._core.guard.check()
         if isinstance(subject, int):
-            return await explain_task(self._core.store, subject, self._core.settings.labels)
+            store = self._core.store
+            why = await explain_task(store, subject, self._core.settings.labels)
+            return await with_sessions(store, why)
         return await (await self.runs.get(subject)).why()
 
     def slots(

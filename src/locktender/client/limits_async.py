@@ -242,7 +242,7 @@ class AsyncLimits:
         elif name == "fair":
             await self.set_fair(names.text(value, "fair"))
         elif name == "age_boost":
-            boost = microseconds(_duration(value), "age_boost", minimum=0)
+            boost = names.age_boost(microseconds(_duration(value), "age_boost", minimum=0))
             await self._put("engine", "age_boost_us", {"value": boost})
         elif name in ENGINE:
             await self._put("engine", ENGINE[name], {"value": value})
@@ -325,7 +325,7 @@ class AsyncLimits:
         await self._change([SetLimit(kind, name, _dump(rule), self._core.who)])
 
     async def _patch(self, kind: str, name: str, fields: dict[str, object]) -> None:
-        """Changes these fields of the rule in force and leaves the others to whoever sets them."""
+        """Changes these fields of the rule in force and leaves the others unchanged."""
         self._core.guard.check()
         await self._change([SetLimit(kind, name, None, self._core.who, patch=_dump(fields))])
 

@@ -118,7 +118,7 @@ def embedded(
     work_dir, log_level         `.locktender/work` (or beside the file), "info"
     max_value            2MB    a larger argument or result is refused;
     blob_over            256kB  above this it is stored apart
-    strict_pools         False  refuse steps that need a pool nobody has set
+    strict_pools         False  refuse steps that need a pool that was never set
     placement            spread "spread" over workers, or "pack" onto few
     age_boost            0      a run gains one priority per this much waiting; 0 is off
     max_bypass           16     tasks that may pass a large one before slots are kept for it

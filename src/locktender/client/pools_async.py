@@ -79,7 +79,7 @@ class AsyncPools:
                 got=name,
                 hint=did_you_mean(pool, found) or f"Set it: locktender pools set {pool} N.",
             )
-        return _info(pool, rule, "live", 0, 0)  # one key of `api[*]` that nobody uses now
+        return _info(pool, rule, "live", 0, 0)  # one key of `api[*]` that no task uses now
 
     async def list(self) -> PoolInfos:
         """Every pool that was set, or that an active task needs, with its use at this moment."""
@@ -136,7 +136,7 @@ class AsyncPools:
         pool = pool_name(name)
         rule = await self._in_force(pool)
         if rule is None:
-            # A pool that tasks name and nobody has set exists too: pausing it is the way to hold it.
+            # A pool that tasks name and that was never set exists too: pausing it is the way to hold it.
             known = {info.name for info in await self.list()}
             if pool not in known or not paused:
                 raise NotFound(

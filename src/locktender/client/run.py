@@ -14,7 +14,7 @@ from locktender.client.bridge import Bridge
 from locktender.client.core import Core
 from locktender.client.submit import wait_at, way_in
 from locktender.client.views import EventInfo, LogInfo, Requested, RunInfo, TaskInfo
-from locktender.observe.why import Why, explain_run
+from locktender.observe.why import Why, explain_run, with_sessions
 from locktender.store.protocol import Submitted
 from locktender.store.retry import repeated
 
@@ -82,7 +82,10 @@ class AsyncRun(Generic[T_co]):
     async def why(self) -> Why:
         """Explains what the run waits for now, and for how long; `print` shows it as text."""
         self._core.guard.check()
-        return await explain_run(self._core.store, self._id, self._core.settings.labels)
+        store = self._core.store
+        return await with_sessions(
+            store, await explain_run(store, self._id, self._core.settings.labels)
+        )
 
     async def cancel(self, reason: str = "", *, force: bool = False) -> Requested:
         """Asks for the run to end *cancelled*; `wait()` returns when it has.
@@ -222,7 +225,7 @@ MOST_SHOWN = 5
 
 
 async def retry_runs(core: Core, ids: Sequence[str]) -> None:
-    """Queues all of `ids` that may be; raises the first refusal, which tells of all of them.
+    """Queues all of `ids` that may be; raises the first refusal, which names all of them.
 
     A run that succeeded is refused before any of the others is queued.
     """
@@ -306,6 +309,13 @@ def _refusal(run_id: str, answer: Submitted) -> LocktenderError | None:
                 field=answer.ceiling,
                 got=answer.active,
                 hint=way_in(answer),
+            )
+        case "in_flight":
+            return InvalidInput(
+                f"run {run_id} is held, and {answer.active:,} attempts of it have not ended.",
+                field="run",
+                got=run_id,
+                hint="Try again when they have ended, or cancel the run.",
             )
         case "created" | "attached":
             return None

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import cast
 
 import msgspec
 
 from locktender.base import names
 from locktender.base.changes import TaskRow
 from locktender.base.durations import spoken
+from locktender.base.errors import NotFound
 from locktender.base.events import Event, unpack
 from locktender.base.graph import Node, read_graph
 from locktender.base.model import (
@@ -34,33 +36,58 @@ from locktender.client.views import (
     instant,
     moment,
 )
-from locktender.store.protocol import EventFilter
+from locktender.store.decode import shown_task
+from locktender.store.protocol import EventFilter, Store
 
 _held = msgspec.json.Decoder(dict[str, int]).decode
+_STATES = frozenset(TaskState)
 PAGE = 10_000
+
+
+def slots_of(task: TaskRow) -> dict[str, int]:
+    """What it holds, by pool; nothing where that cannot be read."""
+    try:
+        return _held(task.held) if task.held else {}
+    except (msgspec.MsgspecError, UnicodeError, TypeError):
+        return {}
+
+
+async def nodes_of(store: Store, digest: str) -> tuple[Node, ...]:
+    """The steps of a stored graph; none where it cannot be read: a held run is shown all the same."""
+    try:
+        return read_graph(await store.graph(digest)).nodes
+    except (msgspec.MsgspecError, UnicodeError, NotFound):
+        return ()
+
+
+def node_of(nodes: Sequence[Node], task: TaskRow) -> Node:
+    return nodes[task.node] if 0 <= task.node < len(nodes) else Node(f"node {task.node}", "")
 
 
 async def tasks(core: Core, run_id: str) -> list[TaskInfo]:
     row = await core.row(run_id)
-    nodes = read_graph(await core.store.graph(row.graph)).nodes
-    rows = await core.store.tasks(row.seq)
+    nodes = await nodes_of(core.store, row.graph)
+    rows = [shown_task(task) for task in await core.store.tasks(row.seq)]
     waits = _Waits()
     if any(task.state == TaskState.REQUESTED for task in rows):
         waits = _Waits(await _history(core, row.seq), rows)
     now = await core.store.now()
-    said: dict[int, Progress] = {}
-    told: dict[int, Stubborn] = {}
+    progress_of: dict[int, Progress] = {}
+    stubborn_of: dict[int, Stubborn] = {}
     if any(task.state == TaskState.RUNNING for task in rows):
         workers = await core.store.workers()
-        said = {each.token: each for worker in workers for each in worker.progress}
-        told = {each.token: each for worker in workers for each in worker.stubborn}
-    return [_task(task, nodes[task.node], waits.reason(task, now), said, told) for task in rows]
+        progress_of = {each.token: each for worker in workers for each in worker.progress}
+        stubborn_of = {each.token: each for worker in workers for each in worker.stubborn}
+    return [
+        _task(task, node_of(nodes, task), waits.reason(task, now), progress_of, stubborn_of)
+        for task in rows
+    ]
 
 
 async def events(core: Core, run_id: str) -> list[EventInfo]:
     row = await core.row(run_id)
-    nodes = read_graph(await core.store.graph(row.graph)).nodes
-    where = {task.id: task for task in await core.store.tasks(row.seq)}
+    nodes = await nodes_of(core.store, row.graph)
+    where = {task.id: shown_task(task) for task in await core.store.tasks(row.seq)}
     return [_event(event, nodes, where) for event in await _history(core, row.seq)]
 
 
@@ -76,7 +103,7 @@ async def _history(core: Core, run: int) -> list[Event]:
 
 
 class _Waits:
-    """What the leader found waiting tasks at. It tells one task per line: its step speaks for the others."""
+    """What the leader found waiting tasks at: one task per lane; others of its step have the same reason."""
 
     def __init__(
         self, history: list[Event] | None = None, rows: list[TaskRow] | None = None
@@ -101,22 +128,22 @@ def _task(
     task: TaskRow,
     node: Node,
     reason: str | None,
-    said: Mapping[int, Progress],
-    told: Mapping[int, Stubborn],
+    progress_of: Mapping[int, Progress],
+    stubborn_of: Mapping[int, Stubborn],
 ) -> TaskInfo:
     # By token and only while it runs: a beat may be older than the attempt's end.
     runs = task.state == TaskState.RUNNING
-    progress = said.get(task.token) if runs else None
-    stubborn = told.get(task.token) if runs else None
+    progress = progress_of.get(task.token) if runs else None
+    stubborn = stubborn_of.get(task.token) if runs else None
     return TaskInfo(
         id=task.id,
         name=node.name,
         step=node.step,
         index=None if task.idx < 0 else task.idx,
-        state=TaskState(task.state),
+        state=TaskState(task.state) if task.state in _STATES else cast("TaskState", task.state),
         attempt=task.attempt,
         worker=task.worker,
-        pools=_held(task.held) if task.held else {},
+        pools=slots_of(task),
         wait_reason=reason,
         error=failure_of(task.error),
         requested_at=moment(task.requested_at),
@@ -139,7 +166,7 @@ def _event(event: Event, nodes: tuple[Node, ...], where: dict[int, TaskRow]) -> 
         actor=event.actor,
         subject=event.subject,
         task=event.task or None,
-        name=None if task is None else nodes[task.node].name,
+        name=None if task is None else node_of(nodes, task).name,
         index=None if task is None or task.idx < 0 else task.idx,
         before=event.before,
         after=event.after,
@@ -171,7 +198,7 @@ async def logs(core: Core, run_id: str, task: int | None, limit: int) -> list[Lo
 
 def _lines(row: LogRow, task: TaskRow, nodes: tuple[Node, ...]) -> list[LogInfo]:
     log = decode_log(row.body)
-    where = row.task, nodes[task.node].name, None if task.idx < 0 else task.idx, row.attempt
+    where = row.task, node_of(nodes, task).name, None if task.idx < 0 else task.idx, row.attempt
     lines = [
         LogInfo(instant(line.at), logging.getLevelName(line.level), line.logger, line.text, *where)
         for line in log.lines

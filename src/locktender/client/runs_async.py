@@ -23,7 +23,7 @@ Status = str | Iterable[str]
 PAGE = 500
 SHORTEST_PREFIX = 4
 ID_LENGTH = 26
-_ACTIVE = (RunState.QUEUED, RunState.RUNNING, RunState.CANCELLING)
+_ACTIVE = (RunState.QUEUED, RunState.RUNNING, RunState.CANCELLING, RunState.HELD)
 _AGAIN = (RunState.FAILED, RunState.CANCELLED, RunState.TIMED_OUT)
 _ID = re.compile(r"[0-9a-z]+")
 

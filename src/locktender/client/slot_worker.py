@@ -153,9 +153,9 @@ class SlotWorker(Lease):
     # -- the lease ---------------------------------------------------------------------------------
 
     async def renew(self, store: Store) -> str | None:
-        beaten = await store.beat(Beat(self._row(), self.lease_us, renews=self._joined))
+        renewed = await store.beat(Beat(self._row(), self.lease_us, renews=self._joined))
         self._joined = True
-        return None if beaten.lease_until else "it was declared lost"
+        return None if renewed.lease_until else "it was declared lost"
 
     async def leave(self, store: Store) -> None:
         await store.leave(self.id)

@@ -176,14 +176,16 @@ class AsyncSlots:
     def _request(self, graph: Graph) -> tuple[NewRun, bytes]:
         digest, body = graph_check.digest(graph)
         # Where this process dies while it waits, the engine drops the request by itself.
-        patience = None if self._timeout_us is None else self._timeout_us + DISPATCH_DEADLINE_US
+        queue_timeout = (
+            None if self._timeout_us is None else self._timeout_us + DISPATCH_DEADLINE_US
+        )
         run = NewRun(
             id=run_id(self._core.clock.now(), os.urandom(11)),
             flow=FLOW,
             graph=digest,
             params=b"{}",
             consts=b"[]",
-            queue_timeout_us=patience,
+            queue_timeout_us=queue_timeout,
             kind="hold",
         )
         return run, body
@@ -206,7 +208,7 @@ class AsyncSlots:
             f"no {self._n} slots of pool {self._pool!r} within {spoken(self._timeout_us or 0)}.",
             field="timeout",
             got=timeout,
-            hint=f"See who holds them: locktender pools info {self._pool}.",
+            hint=f"See their holders: locktender pools info {self._pool}.",
         )
 
     async def _give_up(self, worker: SlotWorker, run: str, offered: asyncio.Future[Hold]) -> None:

@@ -106,7 +106,7 @@ def definition_of(flow: object) -> FlowDef:
 
 
 def check_duplicate(value: object, key: object) -> None:
-    """Refuses what is no word for it, and any that has no key to be about. None: not given."""
+    """Refuses an unknown value, and any without a key. None: not given."""
     if value is None:
         return
     if value not in _ON_DUPLICATE:
@@ -205,7 +205,7 @@ _PLAIN = Submission()
 
 
 class _Options(NamedTuple):
-    """What is said of a run beside its arguments: the flow's own words where the call says nothing."""
+    """The options of a run: the flow's own where the call gives none."""
 
     tags: dict[str, str]
     priority: int

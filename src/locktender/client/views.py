@@ -79,7 +79,7 @@ class QueueInfo:
 
 @dataclass(frozen=True, slots=True)
 class ProgressInfo:
-    """What a body said last with `current().progress(...)`."""
+    """What a body reported last with `current().progress(...)`."""
 
     done: float
     total: float | None
@@ -102,9 +102,9 @@ class StubbornInfo:
     """When it was told."""
 
     @classmethod
-    def of(cls, told: Stubborn) -> StubbornInfo:
+    def of(cls, row: Stubborn) -> StubbornInfo:
         """The same from a worker's report."""
-        return cls(told.task, told.step, told.reason, instant(told.since))
+        return cls(row.task, row.step, row.reason, instant(row.since))
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ class TaskInfo:
     pools: Mapping[str, int]
     """Slots it holds now."""
     wait_reason: str | None
-    """The gate a waiting task was last found at; `why()` tells all of them, with numbers."""
+    """The gate a waiting task was last found at; `why()` names all of them, with numbers."""
     error: Failure | None
     requested_at: datetime | None
     scheduled_at: datetime | None
@@ -149,7 +149,7 @@ class TaskInfo:
     not_before: datetime | None
     """A retry's back-off: it does not start earlier."""
     progress: ProgressInfo | None = None
-    """How far the running attempt is, by its own word; as old as its worker's last beat."""
+    """How far the running attempt is, as its body reported; as old as its worker's last beat."""
     stubborn: StubbornInfo | None = None
     """That the running attempt was told to stop a while ago, and has not."""
 
@@ -187,7 +187,7 @@ class PoolInfo:
     burst: int | None
     paused: bool
     is_set: bool
-    """False: nobody ever set a limit, tasks only name it."""
+    """False: no limit was ever set, tasks only name it."""
     source: str
     """`live` (an operator's), `declared` (code or configuration) or `none`."""
 
@@ -259,8 +259,12 @@ class WorkerInfo:
     """Its attempts that were told to stop a while ago and still run."""
     labels: Mapping[str, str]
     provision: str
-    """What a provisioner calls it; empty: somebody started it by hand."""
+    """What a provisioner calls it; empty: it was started by hand."""
     draining: bool
+    unanswered: int
+    """Offers in a row that it left unanswered although its lease lasts; 0: it answers."""
+    passed_over_until: datetime | None
+    """Where it left offers unanswered: it gets none before."""
     alive: bool
     """Whether its lease lasts."""
     stalled: bool
@@ -295,6 +299,8 @@ class WorkerInfo:
             labels=row.labels,
             provision=row.provision,
             draining=row.draining,
+            unanswered=row.unanswered,
+            passed_over_until=instant(row.asked_again_at) if row.unanswered else None,
             alive=alive,
             stalled=0 < row.lease_until < now,
             since=instant(row.since),
@@ -311,7 +317,7 @@ class Requested:
     ids: tuple[str, ...]
     """What the request concerns."""
     leader: bool
-    """Whether somebody leads now, so that it is carried out at once."""
+    """Whether there is a leader now, so that it is carried out at once."""
     over: tuple[str, ...] = field(default=())
     """What was left out because it had ended already."""
     started: tuple[str, ...] = field(default=())

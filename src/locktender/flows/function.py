@@ -237,9 +237,6 @@ class Function:
         kwargs = {name: self._decoder_of(name)(value, name) for name, value in raw_kwargs.items()}
         return args, kwargs
 
-    def decode_result(self, raw: bytes) -> Any:
-        return codec.decode(raw, self.returns, "result")
-
     def argument_name(self, index: int) -> str:
         """The parameter that takes positional argument `index`, for messages."""
         return self._names[index] if index < len(self._names) else f"argument {index + 1}"

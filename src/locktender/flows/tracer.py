@@ -69,8 +69,11 @@ class TraceScope:
     """Its nodes are those from here on: what it calls is recorded before it ends."""
     last: int | None = None
     """In a sequential flow: what the next step follows."""
+    chain: list[int] = field(default_factory=list[int])
+    """The last plain step and all since: a plain step follows them all, so that a clean-up that succeeds does
+    not hide a failure before it."""
     cleanups: list[int] = field(default_factory=list[int])
-    """Steps since `last` that run only after a failure: a plain step must not wait for those."""
+    """Steps since `last` that run only after a failure."""
 
 
 class Tracer:
@@ -210,8 +213,11 @@ class Tracer:
         self._check_step(step)
         sequential = self._sequential
         for scope in sequential:
-            after.update(() if scope.last is None else (scope.last,))
-            after.update(() if run_if == "success" else scope.cleanups)
+            if run_if == "success":
+                after.update(scope.chain)
+            else:
+                after.update(() if scope.last is None else (scope.last,))
+                after.update(scope.cleanups)
         # What the outermost flow says is in the graph once; what an inlined one says goes to its steps.
         inner = self._scopes[-1].flow if len(self._scopes) > 1 else None
         node = Node(
@@ -246,6 +252,9 @@ class Tracer:
         index = len(self.nodes)
         self.nodes.append(node)
         for scope in self._sequential:
+            if run_if == "success":
+                scope.chain = []
+            scope.chain.append(index)
             if run_if == "failure":
                 scope.cleanups.append(index)
             else:

@@ -10,6 +10,10 @@ A claim is one number for a worker with permits of several kinds. A kind of 100
 permits or more that is nearly full adds nothing to it, and is named so that
 nothing of it is offered; the others go on: a hundred async tasks in flight must
 not keep eight idle threads idle.
+
+A nearly full kind waits for a batch: until a fifth of its permits is free. If no
+batch comes, its last permits must not stay idle beside tasks that wait: after one
+beat it claims them too (it is *filling*), until none is free.
 """
 
 from __future__ import annotations
@@ -40,6 +44,10 @@ class Felt:
     """Kinds of executor, and `total`."""
     memory: bool = False
     latency: bool = False
+    idle_since: Mapping[str, int] = field(default_factory=dict[str, int], compare=False)
+    """Of nearly full kinds: since when permits of theirs are free and not claimed."""
+    filling: frozenset[str] = field(default=frozenset(), compare=False)
+    """Kinds that claim their last permits, because these were idle for a beat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +67,8 @@ class ClaimPolicy:
     batch: int = 50
     memory_high: float = 0.8
     latency_threshold_us: int | None = None
+    idle_us: int = 2_000_000
+    """For how long a nearly full kind leaves free permits unclaimed: one beat."""
 
     def __post_init__(self) -> None:
         """A threshold below zero would hold a worker back for ever: it is an error, and not a setting."""
@@ -82,33 +92,58 @@ class Claim:
     """Give it back at the next call."""
 
 
-def claim_size(load: Load, policy: ClaimPolicy, before: Felt) -> Claim:
-    """What to ask for now, given the pressure felt at the last call."""
+class _Fullness:
+    """Which kinds are nearly full at one call, and which of them fill up all the same."""
+
+    def __init__(self, policy: ClaimPolicy, before: Felt, now: int) -> None:
+        self._idle_us = policy.idle_us
+        self._before = before
+        self._now = now
+        self.nearly_full: set[str] = set()
+        self.filling: set[str] = set()
+        self.idle_since: dict[str, int] = {}
+
+    def holds_back(self, kind: str, permits: int, used: int) -> bool:
+        before = self._before
+        known = kind in before.nearly_full or kind in before.filling
+        if not _nearly_full(permits, used, known):
+            return False
+        if used < permits:
+            since = before.idle_since.get(kind, self._now)
+            if kind in before.filling or self._now - since >= self._idle_us:
+                self.filling.add(kind)
+                return False
+            self.idle_since[kind] = since
+        self.nearly_full.add(kind)
+        return True
+
+
+def claim_size(load: Load, policy: ClaimPolicy, before: Felt, now: int = 0) -> Claim:
+    """What to ask for at `now` (of any clock that does not go back), given the pressure felt at the last call."""
     free = room = 0
-    full: set[str] = set()
+    full = _Fullness(policy, before, now)
     for kind, permits in load.permits.items():
         used = load.in_flight.get(kind, 0)
         if permits < 0:
             _refuse_below_unlimited(f"{kind}_permits", permits)
             free += policy.batch
             room += policy.batch
-        elif _nearly_full(permits, used, kind in before.nearly_full):
-            full.add(kind)
-        else:
+        elif not full.holds_back(kind, permits, used):
             free += max(0, permits - used)
             room += permits
     _refuse_below_unlimited("total_permits", load.total)
     if load.total >= 0:
         used_in_all = sum(load.in_flight.values())
-        if _nearly_full(load.total, used_in_all, TOTAL in before.nearly_full):
-            full.add(TOTAL)
+        if full.holds_back(TOTAL, load.total, used_in_all):
             free = room = 0
         free = min(free, load.total - used_in_all)
         room = min(room, load.total)
     felt = Felt(
-        frozenset(full),
+        frozenset(full.nearly_full),
         _over(load.memory, policy.memory_high, before.memory),
         _over(load.p99_us, policy.latency_threshold_us, before.latency),
+        full.idle_since,
+        frozenset(full.filling),
     )
     return Claim(_pressed(free, policy, felt), _pressed(room, policy, felt), _share(felt), felt)
 

@@ -11,7 +11,7 @@ the clock was set back since. A rate can never owe more than its burst.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -19,6 +19,8 @@ from locktender.base.changes import Bucket, Linger, TaskRow
 from locktender.base.clock import SECOND
 from locktender.base.events import NOBODY, Change
 from locktender.base.model import RunRow, WorkerRow
+from locktender.kernel.node_state import SLICE
+from locktender.kernel.rebuild import restore_runs
 from locktender.kernel.scheduler import Scheduler
 
 MIN_JUMP_US = 2 * SECOND
@@ -78,23 +80,33 @@ def restore(
     now: int,
     local: str | None = None,
     lingers: Iterable[Linger] = (),
-) -> None:
-    """Rebuild the ledger from rows, as if the clock had not been set back since they were written."""
-    late_runs = [_run_in_time(row, now) for row in runs]
-    late_tasks = [_task_in_time(row, now) for row in tasks]
-    scheduler.restore(
-        [row for row, _ in late_runs],
-        [row for row, _ in late_tasks],
-        workers,
-        buckets,
-        now,
-        local,
-        lingers,
+    unplaced: Iterable[int] = (),
+) -> Iterator[None]:
+    """Rebuild the ledger from rows, as if the clock had not been set back since they were written.
+
+    A break after every `SLICE` rows.
+    """
+    behind = 0
+    runs_in_time: list[RunRow] = []
+    for run in runs:
+        moved_run, late = _run_in_time(run, now)
+        runs_in_time.append(moved_run)
+        behind = max(behind, late)
+    tasks_in_time: list[TaskRow] = []
+    for number, task in enumerate(tasks, 1):
+        if not number % SLICE:
+            yield
+        moved_task, late = _task_in_time(task, now)
+        tasks_in_time.append(moved_task)
+        behind = max(behind, late)
+    scheduler.restore_gates(workers, buckets, now, local, lingers)
+    yield from restore_runs(
+        scheduler.lifecycle, scheduler.graphs, runs_in_time, tasks_in_time, now, unplaced
     )
     for gates in scheduler.ledger.slot_gates.values():
         for gate in gates:
             gate.bound_debt(now)
-    if behind := max((late for _, late in (*late_runs, *late_tasks)), default=0):
+    if behind:
         # By no less than that: how long nobody led is not known.
         _record_jump(scheduler, {"by_us": -behind, "about": True})
 

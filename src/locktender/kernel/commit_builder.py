@@ -119,6 +119,8 @@ class CommitBuilder:
                 commit.tasks_new.append(row)
         commit.tasks_again += self._again.values()
         commit.tasks_saved += [self._save(entry, now) for entry in self._dirty.values()]
+        if commit.placed and commit.unplaced:
+            commit.placed = [run for run in commit.placed if run not in commit.unplaced]
         commit.events = [
             RunEvents(run, changes)
             for part in (self._freed, self._granted, self._waiting)

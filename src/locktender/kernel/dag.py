@@ -11,14 +11,14 @@ condition (nothing is wrong) and because something it needs failed (*tainted*).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from heapq import heappop, heappush
 
 import msgspec
 
 from locktender.base import codec
 from locktender.base.errors import LocktenderError
-from locktender.base.graph import Graph, Node, Output, needs_of, outputs, templates
+from locktender.base.graph import Graph, Node, Output
 from locktender.base.ids import MAX_TASKS_PER_RUN
 from locktender.base.model import Failure
 from locktender.base.names import MAX_ITEMS
@@ -27,6 +27,7 @@ from locktender.kernel import render
 from locktender.kernel.node_state import (
     NOTHING,
     PLAIN,
+    SLICE,
     TAINTED,
     Advance,
     Existing,
@@ -34,14 +35,12 @@ from locktender.kernel.node_state import (
     Phase,
     Skipped,
     TaskRequest,
+    cleans_up,
+    run_through,
+    whole_needs,
+    why_not,
 )
 from locktender.kernel.render import NULL, RenderScope
-
-
-def _whole_needs(node: Node, source: int | None) -> frozenset[int]:
-    if source is None:
-        return frozenset(needs_of(node))
-    return frozenset(needs_of(msgspec.structs.replace(node, over=None)))
 
 
 class RunGraph:
@@ -61,6 +60,7 @@ class RunGraph:
         ]
         self.failure: Failure | None = None
         self.stopping: bool = False
+        self.failing: bool = False
         self.forced: bool = False
         self._open = len(self.steps)
         self._ordinals = 0
@@ -70,7 +70,7 @@ class RunGraph:
         self._out = Advance()
         for step in self.steps:
             step.source = self._follows(step.node)
-            step.whole = _whole_needs(step.node, step.source)
+            step.whole = whole_needs(step.node, step.source)
             for needed in sorted(step.whole):
                 step.waits += 1
                 self.steps[needed].dependents.append(step.index)
@@ -90,10 +90,20 @@ class RunGraph:
 
     # -- what happens ------------------------------------------------------------------------------
 
-    def begin(self, existing: Sequence[Existing] = (), *, stopping: bool = False) -> Advance:
-        """Start, or pick up from rows that are already there (of a run that is being ended: `stopping`)."""
-        self.stopping = stopping
-        for row in existing:
+    def begin(
+        self, existing: Sequence[Existing] = (), *, stopping: bool = False, failing: bool = False
+    ) -> Advance:
+        """Start, or pick up from rows that are already there (of a run that is being ended: as `stop`)."""
+        return run_through(self.beginning(existing, stopping=stopping, failing=failing))
+
+    def beginning(
+        self, existing: Sequence[Existing] = (), *, stopping: bool = False, failing: bool = False
+    ) -> Generator[None, None, Advance]:
+        """`begin` with a break after so many rows and after each node."""
+        self.stopping, self.failing = stopping, failing
+        for number, row in enumerate(existing, 1):
+            if not number % SLICE:
+                yield
             self._existing[row.node, row.idx] = row
             self._ordinals = max(self._ordinals, row.ordinal + 1)
             step = self.steps[row.node]
@@ -107,11 +117,14 @@ class RunGraph:
             step.total = max(step.total, row.idx + 1)
         for step in self.steps:
             if step.base >= 0 and step.source is not None:
-                # It may have rows for a few of its items only: the rest of its block stays its own.
+                # It may have rows for a few items only: the rest of its block stays its own.
                 self._ordinals = max(self._ordinals, step.base + self._root(step).total)
         for step in self.steps:
             if step.waits == 0:
                 heappush(self._work, step.index)
+        while self._work:
+            self._start_next()
+            yield
         return self._settle()
 
     def _root(self, step: NodeState) -> NodeState:
@@ -133,16 +146,18 @@ class RunGraph:
         self._item_dropped(self.steps[node], idx)
         return self._settle()
 
-    def stop(self, *, force: bool = False) -> Advance:
-        """The run is being ended: nothing new starts but clean-up (`run_if="always"`; not even that by force)."""
-        self.stopping = True
+    def stop(self, *, force: bool = False, failing: bool = False) -> Advance:
+        """The run is being ended: nothing new starts but clean-up, and not even that by force.
+
+        `failing`: because it failed, so that what runs after a failure is clean-up, too.
+        """
+        self.stopping, self.failing = True, failing
         self.forced = self.forced or force
         for step in self.steps:
-            if self._may_clean_up(step):
-                continue
-            if step.phase is Phase.WAITING:
-                self._skip(step, "the run is ending", tainted=True)
-            elif step.mapped and step.phase is Phase.ACTIVE and step.source is not None:
+            # What waits is skipped when its turn comes: a clean-up behind it must not start while
+            # something that both follow still runs.
+            follows = step.mapped and step.phase is Phase.ACTIVE and step.source is not None
+            if follows and not self._may_clean_up(step):
                 self._close(step)
         return self._settle()
 
@@ -170,13 +185,16 @@ class RunGraph:
 
     def _settle(self) -> Advance:
         while self._work:
-            step = self.steps[heappop(self._work)]
-            if step.phase is Phase.WAITING and step.waits == 0:
-                self._start(step)
+            self._start_next()
         if self._out.nothing:
             return NOTHING
         out, self._out = self._out, Advance()
         return out
+
+    def _start_next(self) -> None:
+        step = self.steps[heappop(self._work)]
+        if step.phase is Phase.WAITING and step.waits == 0:
+            self._start(step)
 
     def _start(self, step: NodeState) -> None:
         row = self._existing.get((step.index, PLAIN)) if self._existing else None
@@ -185,17 +203,17 @@ class RunGraph:
             self._skip(step, "", tainted=tainted)
             return
         if self.stopping and not step.had_rows and not self._may_clean_up(step):
-            self._skip(step, "the run is ending", tainted=True)
+            self._skip_after_source(step, "the run is ending", tainted=True)
             return
-        verdict = self._may_run(step)
+        verdict = why_not(step, self.steps)
         if verdict is not None:
             reason, tainted = verdict
-            self._skip(step, reason, tainted=tainted)
+            self._skip_after_source(step, reason, tainted=tainted)
             return
         what = "condition"
         try:
             if step.node.when is not None and not render.holds(step.node.when, self.scope):
-                self._skip(step, "its condition is false", tainted=False)
+                self._skip_after_source(step, "its condition is false", tainted=False)
                 return
             what = "input"
             step.phase = Phase.ACTIVE
@@ -209,28 +227,8 @@ class RunGraph:
             step.phase = Phase.WAITING
             self._break(step, what, error)
 
-    def _may_run(self, step: NodeState) -> tuple[str, bool] | None:
-        """None: yes. Else why not, and whether because something failed."""
-        node = step.node
-        source = None if step.source is None else self.steps[step.source]
-        if source is not None and not source.expanded:
-            return f"{source.node.name} was skipped", source.phase is not Phase.SKIPPED
-        if node.run_if == "always":
-            return None
-        phases = {index: self.steps[index].phase for index in step.whole}
-        if node.run_if == "failure":
-            return None if Phase.FAILED in phases.values() else ("nothing failed", False)
-        with_data = {ref.node for each in templates(node) for ref in outputs(each)}
-        for index, phase in sorted(phases.items()):
-            name = self.steps[index].node.name
-            if phase in (Phase.FAILED, Phase.TAINTED):
-                return f"{name} did not succeed", True
-            if phase is Phase.SKIPPED and index in with_data:
-                return f"{name} was skipped", False
-        return None
-
     def _may_clean_up(self, step: NodeState) -> bool:
-        return step.node.run_if == "always" and not self.forced
+        return not self.forced and cleans_up(step.node, failed=self.failing)
 
     def _expand(self, step: NodeState) -> None:
         node = step.node
@@ -292,14 +290,11 @@ class RunGraph:
             step.base = self._ordinals
             self._ordinals += count
 
-    def _ordinal(self, step: NodeState, idx: int) -> int:
-        return step.base + max(idx, 0)
-
     def _ask(self, step: NodeState, idx: int, value: bytes, item: bytes | None) -> None:
         row = self._existing.pop((step.index, idx), None) if self._existing else None
         if row is None or row.again:
             self._out.requests.append(
-                TaskRequest(step.index, idx, self._ordinal(step, idx), value, item)
+                TaskRequest(step.index, idx, step.base + max(idx, 0), value, item)
             )
         elif row.final:
             self._replay(step, row)
@@ -365,7 +360,7 @@ class RunGraph:
             return
         source = self.steps[step.source]
         value = None if source.items is None else source.items[idx]
-        if value is None and step.node.run_if == "always" and not self.forced:
+        if value is None and step.node.run_if != "success" and not self.forced:
             value = NULL
         if value is None or step.closed:
             self._skip_item(step, idx)
@@ -378,7 +373,7 @@ class RunGraph:
             if row.final:
                 self._replay(step, row)
             return
-        ordinal = self._ordinal(step, idx)
+        ordinal = step.base + max(idx, 0)
         reason = "what it follows did not succeed"
         self._out.skips.append(Skipped(step.index, idx, ordinal, reason, tainted=True))
         self._item_dropped(step, idx)
@@ -394,6 +389,15 @@ class RunGraph:
             step.phase = Phase.OK
         self._leave(step)
 
+    def _skip_after_source(self, step: NodeState, reason: str, *, tainted: bool) -> None:
+        """Skip, but not while the map it follows has items in flight: a clean-up behind it would meet them."""
+        source = None if step.source is None else self.steps[step.source]
+        if source is not None and source.phase is Phase.ACTIVE:
+            step.waits += 1
+            source.dependents.append(step.index)
+        else:
+            self._skip(step, reason, tainted=tainted)
+
     def _skip(self, step: NodeState, reason: str, *, tainted: bool) -> None:
         step.phase = Phase.TAINTED if tainted else Phase.SKIPPED
         row = self._existing.pop((step.index, PLAIN), None) if self._existing else None
@@ -403,7 +407,7 @@ class RunGraph:
             ]
         elif row is None:
             self._claim(step, 1)
-            ordinal = self._ordinal(step, PLAIN)
+            ordinal = step.base
             self._out.skips.append(Skipped(step.index, PLAIN, ordinal, reason, tainted))
         for follower in step.followers:
             self._ready(follower)

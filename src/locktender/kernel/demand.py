@@ -121,7 +121,7 @@ def _room(worker: Worker, executor: str) -> int:
     One that left an offer unanswered may never: nobody should wait for it.
     """
     row = worker.row
-    if worker.silent or executor in row.full:
+    if worker.unanswered or executor in row.full:
         return 0
     vacant = worker.vacant(executor)
     return max(0, min(vacant, row.claim - worker.given) if row.claim >= 0 else vacant)

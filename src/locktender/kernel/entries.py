@@ -15,13 +15,15 @@ from locktender.kernel.gates.protocol import Gate, Lane
 class QueuedRun:
     """A queued run whose turn may come: one of the heads of a lane of the queue."""
 
-    __slots__ = ("id", "lane", "rank", "row")
+    __slots__ = ("again", "id", "lane", "rank", "row")
 
-    def __init__(self, row: RunRow, rank: tuple[int, int]) -> None:
+    def __init__(self, row: RunRow, rank: tuple[int, int], again: RunEntry | None = None) -> None:
         self.row: RunRow = row
         self.id: int = row.seq
         self.rank: tuple[int, int] = rank
         self.lane: Lane[QueuedRun] | None = None
+        self.again: RunEntry | None = again
+        """The executing run that gave its place back and wants one again."""
 
 
 class RunEntry:
@@ -33,9 +35,12 @@ class RunEntry:
         "files",
         "gates",
         "graph",
+        "in_flight",
         "lanes",
         "parallel",
         "pending",
+        "placed",
+        "returning",
         "row",
         "seq",
         "tasks",
@@ -48,6 +53,12 @@ class RunEntry:
         self.graph: Graph = graph
         self.fair: str | None = None
         self.gates: tuple[Gate, ...] = ()
+        self.placed: bool = True
+        """It is charged at `gates`; else no worker that lives can go on with it (`kernel/places.py`)."""
+        self.in_flight: int = 0
+        """Tasks that are scheduled or running."""
+        self.returning: QueuedRun | None = None
+        """How it stands at `gates` again."""
         self.parallel: Gate | None = (
             None if graph.max_parallel is None else CountGate("run", "parallel", graph.max_parallel)
         )

@@ -20,7 +20,7 @@ from locktender.base.ids import run_of
 from locktender.base.model import Stubborn
 from locktender.base.states import HOLDING, TaskState
 from locktender.kernel.dag import RunGraph
-from locktender.kernel.entries import TaskEntry
+from locktender.kernel.entries import QueuedRun, TaskEntry
 from locktender.kernel.explain_workers import (
     bound_by_total,
     misfit,
@@ -104,6 +104,8 @@ def explain_task(
         text = f"its flow is sequential: item {first.idx} has not ended"
         holder = Holder(first.run.row.id, first.id, first.spec.name, since=first.started_at)
         reasons.append(Reason("sequential", text, 1, 1, holders=(holder,)))
+    if entry.run.returning is not None:
+        return reasons + _returning(scheduler, entry.run.returning, now)
     lane = entry.lane if entry.in_line else ledger.lane_of(entry.run, entry.node, entry.pools)
     if lane is None:
         return reasons
@@ -115,6 +117,22 @@ def explain_task(
     if reasons:
         reasons += turn_reason(_sharing(scheduler, entry, lane))
     return reasons
+
+
+def _returning(scheduler: Scheduler, run: QueuedRun, now: int) -> list[Reason]:
+    """Its run had no fitting worker, gave its place back, and stands at its gates again."""
+    if run.lane is None:
+        return []
+    return [
+        Reason(
+            block.name,
+            f"its run gave its place back while no worker fitted, and waits for one again:"
+            f" {block.used} of {block.limit} runs execute",
+            block.used,
+            block.limit,
+        )
+        for block in scheduler.ledger.run_queue.blocks(run.lane, run, now)
+    ]
 
 
 def turn_reason(line: QueuePosition) -> list[Reason]:
@@ -333,13 +351,14 @@ def _worker(
     else:
         stubborn = stubborn_by_token(scheduler.ledger.workers.by_id.values())
         text = no_room(
-            several, requirement.executor, sum(task.token in stubborn for task in running)
+            several, requirement.executor, sum(task.token in stubborn for task in running), now=now
         )
     offers = f"; {counted(entry.offers, 'offer')} so far" if entry.offers else ""
     line = _line_for_worker(scheduler, entry, station, several, now)
     permits, busy = sum(seats(worker, requirement.executor) for worker in several), len(running)
     elapsed = [now - task.started_at for task in running]
-    estimate = wait_for(elapsed, usual, line.ahead, (busy, permits)) if matching else None
+    answering = any(not worker.unanswered for worker in several)
+    estimate = wait_for(elapsed, usual, line.ahead, (busy, permits)) if answering else None
     return Reason(
         block.name,
         text + offers,

@@ -112,7 +112,7 @@ def _full(
     holders = [
         Holder(run.row.id, since=run.row.started_at)
         for run in ledger.runs.values()
-        if gate in run.gates
+        if run.placed and gate in run.gates
     ]
     if gate is ledger.run_gate:
         ahead, precision = line.ahead, place_precision(ledger, head, line)

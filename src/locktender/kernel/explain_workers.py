@@ -73,7 +73,7 @@ def bound_by_total(worker: Worker, executor: str) -> bool:
     )
 
 
-def no_room(workers: Sequence[Worker], executor: str, stubborn: int = 0) -> str:
+def no_room(workers: Sequence[Worker], executor: str, stubborn: int = 0, *, now: int = 0) -> str:
     """What is said of them. `stubborn`: how many of their tasks were told to stop and have not."""
     groups: dict[NoRoom, list[Worker]] = {}
     for worker in workers:
@@ -81,7 +81,7 @@ def no_room(workers: Sequence[Worker], executor: str, stubborn: int = 0) -> str:
     told = f", {stubborn:,} told to stop and still running" if stubborn else ""
     if len(groups) > 1:
         each = [
-            f"{len(group):,} {_has(kind, group, executor)}"
+            f"{len(group):,} {_has(kind, group, executor, now)}"
             for kind, group in sorted(groups.items())
         ]
         return f"of {len(workers):,} workers that could take it {', '.join(each)}{told}"
@@ -94,7 +94,7 @@ def no_room(workers: Sequence[Worker], executor: str, stubborn: int = 0) -> str:
     who = "the only worker that could take it"
     if len(group) > 1:
         who = f"all {len(group):,} workers that could take it"
-    return f"{who} {_has(kind, group, executor)}{told}"
+    return f"{who} {_has(kind, group, executor, now)}{told}"
 
 
 def seats(worker: Worker, executor: str) -> int:
@@ -126,7 +126,7 @@ def _threshold(value: float, threshold: float, over: str, until: str) -> str:
     return f"over {over}" if value > threshold else f"was over {over}, until {until}"
 
 
-def _has(kind: NoRoom, group: Sequence[Worker], executor: str) -> str:
+def _has(kind: NoRoom, group: Sequence[Worker], executor: str, now: int) -> str:
     """`is draining`, `are draining`: what is said of the workers of one kind."""
     one = len(group) == 1
     has, be, its = ("has", "is", "its") if one else ("have", "are", "their")
@@ -137,6 +137,11 @@ def _has(kind: NoRoom, group: Sequence[Worker], executor: str) -> str:
             return f"{stalls}: {its} lease has passed, {its} process lives and does not answer"
         case "draining":
             return f"{be} draining"
+        case "silent":
+            offers = counted(sum(worker.unanswered for worker in group), "offer")
+            paused = [worker.asked_again_at for worker in group if worker.asked_again_at > now]
+            again = f"passed over for {spoken(min(paused) - now)} more" if paused else "asked again"
+            return f"left {offers} unanswered and {be} {again}"
         case "permits":
             tasks = counted(_used(group, executor), "task")
             return f"{has} all {executor} permits in use ({tasks})"
@@ -144,7 +149,7 @@ def _has(kind: NoRoom, group: Sequence[Worker], executor: str) -> str:
             permits = counted(sum(worker.row.total for worker in group), "permit")
             return f"{has} {its} {permits} in total in use"
         case "full":
-            return f"{be} nearly full ({_filled(group, executor)}) until a fifth is free again"
+            return f"{be} nearly full ({_filled(group, executor)}) until a fifth is free, or for one beat"
         case "pressed":
             if not one:
                 signals = sorted({signal for worker in group for signal in worker.row.pressed})

@@ -11,6 +11,18 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
+def nth(count: int) -> str:
+    """`1st`, `2nd`, `11th`."""
+    ends = {1: "st", 2: "nd", 3: "rd"}
+    end = "th" if count % 100 in (11, 12, 13) else ends.get(count % 10, "th")
+    return f"{count:,}{end}"
+
+
+def offered_to(worker: str, at: int, offers: int, now: int) -> str:
+    """Of a task whose worker has not accepted it yet."""
+    return f"offered to {worker} {spoken(max(0, now - at))} ago ({nth(offers)} offer)"
+
+
 def told_to_stop(reason: str, since: int, now: int) -> str:
     """Of an attempt that was and still runs; in whole seconds, for its instant is not known better."""
     return f"told to stop {spoken(max(0, now - since) // SECOND * SECOND)} ago: {reason}"

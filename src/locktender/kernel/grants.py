@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 from locktender.base import ids
-from locktender.base.changes import Order
+from locktender.base.changes import Linger, Order, Reservation
 from locktender.base.events import Change
 from locktender.base.states import TaskState
 from locktender.kernel import render
@@ -54,8 +56,9 @@ class GrantWriter:
         else:
             entry.state = TaskState.SCHEDULED
             builder.commit.orders.append(Order(worker.id, entry.id, token, "offer"))
-            ttl = self._lifecycle.defaults.offer_ttl_us
-            self._lifecycle.timers.set(now + ttl, "offer", entry.id, token)
+            # Every gate but the worker's is passed: the clock of its dispatch deadline runs from the first offer.
+            entry.eligible_at = entry.eligible_at or now
+            self._lifecycle.watch_offer(entry, now)
         builder.save(entry)
         self._lifecycle.waits_recorded.pop(entry.id, None)
 
@@ -94,6 +97,33 @@ def record_waits(lifecycle: Lifecycle) -> dict[str, int]:
     return found
 
 
+MAX_RESERVATIONS_EACH_CYCLE = 64
+MAX_RESERVATIONS_WRITTEN = 1_000
+
+
+def write_sets(lifecycle: Lifecycle, *, swept: bool) -> None:
+    """Sets that are written whole where they changed, for `why` and the next leader to read."""
+    ledger, commit = lifecycle.ledger, lifecycle.commit_builder.commit
+    queue = ledger.task_queue
+    # Many reservations are written once a second only.
+    if queue.reservations_changed and (swept or len(queue.reserved) <= MAX_RESERVATIONS_EACH_CYCLE):
+        queue.reservations_changed = False
+        commit.reservations = [
+            Reservation(waiter.id, pool.name, slots)
+            for lane, waiter in islice(queue.reserved.items(), MAX_RESERVATIONS_WRITTEN)
+            for pool, slots in lane.slots
+        ]
+    if ledger.lingering_changed:
+        ledger.lingering_changed = False
+        commit.lingers = [
+            Linger(task, token, pool, slots, until, worker)
+            for (task, token, pool), (slots, until, worker) in ledger.lingering.items()
+        ]
+    if ledger.workers.silences_changed:
+        ledger.workers.silences_changed = False
+        commit.silences = ledger.workers.silences()
+
+
 MAX_CACHED_SHARED = 256
 """Maps whose rendered shared arguments are kept; above this the cache is emptied."""
 
@@ -101,7 +131,7 @@ MAX_CACHED_SHARED = 256
 class Calls:
     def __init__(self, lifecycle: Lifecycle) -> None:
         self._lifecycle = lifecycle
-        self._shared: dict[tuple[int, int], bytes | None] = {}
+        self._shared: dict[tuple[int, int, int], bytes | None] = {}
 
     def of(self, entry: TaskEntry) -> bytes:
         value = entry.input or render.NULL
@@ -110,7 +140,8 @@ class Calls:
         return render.merge(entry.spec, self._common(entry), value)
 
     def _common(self, entry: TaskEntry) -> bytes | None:
-        key = (entry.run.seq, entry.node)
+        # A retried run may have other values for them.
+        key = (entry.run.seq, entry.run.row.generation, entry.node)
         if key not in self._shared:
             if len(self._shared) > MAX_CACHED_SHARED:
                 self._shared.clear()

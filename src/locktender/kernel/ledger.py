@@ -10,38 +10,30 @@ from __future__ import annotations
 from collections.abc import Iterator
 from heapq import heappush
 
-import msgspec
-
 from locktender.base.changes import Bucket, Linger
-from locktender.base.graph import Graph
-from locktender.base.limits import Limits, PoolRule, TagRule
-from locktender.base.model import RunRow, WorkerRow
+from locktender.base.limits import Limits, PoolRule
+from locktender.base.model import WorkerRow
 from locktender.base.states import TaskState
 from locktender.kernel import lanes
 from locktender.kernel.admission import AdmissionQueue
 from locktender.kernel.entries import QueuedRun, RunEntry, TaskEntry
 from locktender.kernel.gates import SLOT_GATES
-from locktender.kernel.gates.count import CountGate
 from locktender.kernel.gates.pool import PoolGate
-from locktender.kernel.gates.protocol import Gate, Lane, SlotGate
+from locktender.kernel.gates.protocol import Lane, SlotGate
 from locktender.kernel.gates.worker import Requirement, WorkerGate
 from locktender.kernel.placement import Worker, WorkerSet
+from locktender.kernel.run_ledger import RunLedger
 
 
-class Ledger:
+class Ledger(RunLedger):
     def __init__(self, limits: Limits) -> None:
-        self.limits: Limits = limits
+        super().__init__(limits)
         self.workers: WorkerSet = WorkerSet(limits.placement)
-        self.run_queue: AdmissionQueue[QueuedRun] = AdmissionQueue()
         self.task_queue: AdmissionQueue[TaskEntry] = AdmissionQueue()
-        self.run_gate: Gate = CountGate("runs", "max_concurrent_runs", limits.max_concurrent_runs)
-        self.tag_gates: dict[str, Gate] = {}
         self.slot_gates: dict[str, tuple[SlotGate, ...]] = {}
         """Pool → its gates: the pool's own, and those that its rule asks for beside it."""
-        self.runs: dict[int, RunEntry] = {}
-        self.heads: dict[int, QueuedRun] = {}
-        self.held_back: dict[int, list[QueuedRun]] = {}
-        """Runs that wait for the run they replace to end, by that run."""
+        self.look_at: dict[int, RunEntry] = {}
+        """Runs that may have to give their place back: something of theirs changed."""
         self.lingering: dict[tuple[int, int, str], tuple[int, int, str]] = {}
         """(task, token, pool) → (slots, until, worker): slots of dead holders whose pool has a longer lease."""
         self.lingering_changed: bool = False
@@ -116,7 +108,7 @@ class Ledger:
         for task in waiting:
             self.withdraw_request(task)
         for run in self.runs.values():
-            run.fair = self._fair(run.row)
+            run.fair = self.fair_value(run.row)
             run.lanes.clear()
         for task in waiting:
             self._line_up(task)
@@ -126,122 +118,21 @@ class Ledger:
         for run in self.runs.values():
             if run.row.kind == "flow":
                 run.gates = self.run_gates(run.row)
-                for gate in run.gates:
+                for gate in run.gates if run.placed else ():
                     if gate is not self.run_gate:
                         gate.used += 1
 
     def _requeue_heads(self) -> None:
-        lined_up = [head for head in self.heads.values() if head.lane is not None]
+        heads = list(self.heads.values())
+        heads += [run.returning for run in self.unplaced.values() if run.returning is not None]
+        lined_up = [head for head in heads if head.lane is not None]
         for head in lined_up:
             if head.lane is not None:
                 self.run_queue.remove(head, head.lane)
-        for head in self.heads.values():
+        for head in heads:
             head.rank = lanes.rank(self.limits, head.row.priority, head.row.queued_at)
         for head in lined_up:
-            self._line_up_run(head)
-
-    # -- runs --------------------------------------------------------------------------------------
-
-    def put_head(self, row: RunRow) -> None:
-        """A queued run that stands at the head of its lane."""
-        known = self.heads.get(row.seq)
-        if known is not None:
-            if known.row.priority == row.priority:
-                return
-            self.drop_head(row.seq)
-        head = QueuedRun(row, lanes.rank(self.limits, row.priority, row.queued_at))
-        self.heads[row.seq] = head
-        if row.waits_for is not None:
-            self.held_back.setdefault(row.waits_for, []).append(head)
-        else:
-            self._line_up_run(head)
-
-    def drop_head(self, run: int) -> None:
-        head = self.heads.pop(run, None)
-        if head is None:
-            return
-        if head.lane is not None:
-            self.run_queue.remove(head, head.lane)
-        elif head.row.waits_for is not None:
-            waiting = self.held_back.get(head.row.waits_for, [])
-            if head in waiting:
-                waiting.remove(head)
-
-    def _line_up_run(self, head: QueuedRun) -> None:
-        row = head.row
-        key = ("hold",) if row.kind == "hold" else lanes.signature(self.limits, row.tags)
-        lane = self.run_queue.lanes.get(key)
-        if lane is None:
-            # A hold passes the queue at once: it is nobody's turn there.
-            fair = None if row.kind == "hold" else self._fair(row)
-            gates = self.run_gates(row)
-            made: Lane[QueuedRun] = Lane(key, gates, fair=fair)
-            lane = made
-        head.lane = lane
-        self.run_queue.add(head, lane)
-
-    def run_gates(self, row: RunRow) -> tuple[Gate, ...]:
-        """Every gate a queued run passes before it starts; holds of slots pass none."""
-        if row.kind == "hold":
-            return ()
-        gates = [self.run_gate]
-        for rule in self.limits.tags:
-            counter = rule.counter(row.tags)
-            if counter is not None and (rule.limit >= 0 or rule.paused):
-                gates.append(self._tag_gate(rule, counter))
-        return tuple(gates)
-
-    def _tag_gate(self, rule: TagRule, counter: str) -> Gate:
-        gate = self.tag_gates.get(counter)
-        if gate is None:
-            gate = self.tag_gates[counter] = CountGate("tag", counter, rule.limit)
-        gate.set(rule.limit, paused=rule.paused)
-        return gate
-
-    def _fair(self, row: RunRow) -> str | None:
-        fair = self.limits.fair
-        return None if fair is None else row.tags.get(fair.key, "")
-
-    def decide_runs(self, now: int, budget: int) -> Iterator[QueuedRun]:
-        """Queued runs that start now, charged at the run gates, in order."""
-        for head, _ in self.run_queue.decide(now, budget):
-            del self.heads[head.id]
-            yield head
-
-    def add_run(self, row: RunRow, graph: Graph, *, charged: bool) -> RunEntry:
-        """An executing run; `charged` where `decide_runs` has charged its gates already."""
-        run = self.runs[row.seq] = RunEntry(row, graph)
-        run.fair = self._fair(row)
-        if row.kind == "flow":
-            run.gates = self.run_gates(row)
-            if not charged:
-                for gate in run.gates:
-                    gate.used += 1
-        return run
-
-    def end_run(self, seq: int) -> None:
-        run = self.runs.pop(seq, None)
-        if run is not None:
-            self.run_queue.release(run.gates, ())
-            if len(self.tag_gates) > 2 * (len(self.runs) + len(self.run_queue.lanes)) + 1_000:
-                self._forget_tag_gates()
-        self.ended(seq)
-
-    def _forget_tag_gates(self) -> None:
-        """Gates of tag values that are gone; never one that a lane or a run still points to."""
-        used = {gate.name for run in self.runs.values() for gate in run.gates}
-        used |= {gate.name for lane in self.run_queue.lanes.values() for gate in lane.gates}
-        for name in [name for name in self.tag_gates if name not in used]:
-            del self.tag_gates[name]
-
-    def ended(self, seq: int, behind: int | None = None) -> None:
-        """Whoever waited to replace this run may be looked at now, or waits for the one it stood `behind`."""
-        for head in self.held_back.pop(seq, ()):
-            if behind is None:
-                self._line_up_run(head)
-            else:
-                head.row = msgspec.structs.replace(head.row, waits_for=behind)
-                self.held_back.setdefault(behind, []).append(head)
+            self.line_up_run(head)
 
     # -- tasks -------------------------------------------------------------------------------------
 
@@ -277,8 +168,29 @@ class Ledger:
 
     def _line_up(self, task: TaskEntry) -> None:
         task.rank = lanes.rank(self.limits, task.run.row.priority, task.requested_at)
-        task.lane = self.lane_of(task.run, task.node, task.pools)
+        run = task.run
+        task.lane = self.lane_of(run, task.node, task.pools)
+        if self.workers.some_unfit:
+            self.look_at[run.seq] = run
+        if not run.placed and self._waits_for_place(run, task.lane):
+            return
         self.task_queue.add(task, task.lane)
+
+    def return_run(self, run: RunEntry) -> None:
+        """A worker fits it now: it stands at its gates, and its tasks nowhere until it has passed them."""
+        row = run.row
+        run.returning = QueuedRun(row, lanes.rank(self.limits, row.priority, row.queued_at), run)
+        for task in run.tasks.values():
+            if task.in_line:
+                self.withdraw_request(task)
+        self.line_up_run(run.returning)
+
+    def _waits_for_place(self, run: RunEntry, lane: Lane[TaskEntry]) -> bool:
+        """Whether a task of a run without a place must not stand in line: a worker could start it."""
+        gate = lane.worker_gate
+        if run.returning is None and not (isinstance(gate, WorkerGate) and gate.unfit):
+            self.return_run(run)
+        return run.returning is not None
 
     def lane_of(
         self, run: RunEntry, node: int, pools: tuple[tuple[str, int], ...]
@@ -324,6 +236,9 @@ class Ledger:
                 worker, self._requirement(task.lane)
             )
             self.workers.take(worker, task.spec.executor, offered=offered)
+            task.run.in_flight += 1
+            if worker.unanswered:
+                worker.trial = task.id
             if task.spec.affinity is not None:
                 self.workers.prefer(task.spec.affinity, worker.id)
             yield task, worker, offered
@@ -342,6 +257,7 @@ class Ledger:
         """A task found in flight at a rebuild: charge what its row says it holds, whatever the limits are now."""
         task.rank = lanes.rank(self.limits, task.run.row.priority, task.requested_at)
         task.lane = self.lane_of(task.run, task.node, task.pools)
+        task.run.in_flight += 1
         for gate in task.lane.gates:
             gate.used += 1
         for gate, slots in task.lane.slots:
@@ -349,6 +265,8 @@ class Ledger:
         worker = self.workers.by_id.get(task.worker or "")
         if worker is not None:
             self.workers.take(worker, task.spec.executor, offered=task.state == TaskState.SCHEDULED)
+            if worker.unanswered and task.state == TaskState.SCHEDULED:
+                worker.trial = task.id
             if task.spec.affinity is not None:
                 self.workers.prefer(task.spec.affinity, worker.id)
 
@@ -386,6 +304,9 @@ class Ledger:
         self, task: TaskEntry, lane: Lane[TaskEntry], slots: tuple[tuple[SlotGate, int], ...]
     ) -> None:
         self.task_queue.release(lane.gates, slots)
+        task.run.in_flight -= 1
+        if self.workers.some_unfit:
+            self.look_at[task.run.seq] = task.run
         if task.worker is not None:
             offered = task.state == TaskState.SCHEDULED
             for gate in self.workers.give_back(task.worker, task.spec.executor, offered=offered):
@@ -414,11 +335,21 @@ class Ledger:
         """`task` is terminal."""
         run = task.run
         run.tasks.pop(task.id, None)
+        if self.workers.some_unfit:
+            self.look_at[run.seq] = run
         following = run.first_in_file(task.node) if run.files else None
         if following is not None and following.aside:
             self._line_up(following)
 
     # -- workers -----------------------------------------------------------------------------------
+
+    def end_pauses(self, now: int) -> None:
+        """Workers that were passed over for long enough are offered one task again."""
+        for worker in self.workers.by_id.values():
+            if worker.passed_over and worker.asked_again_at <= now:
+                worker.passed_over = False
+                for gate in self.workers.waiting_for(worker, None):
+                    self.task_queue.opened(gate)
 
     def put_worker(self, row: WorkerRow, *, local: bool = False) -> Worker:
         worker = self.workers.put(row, local=local)

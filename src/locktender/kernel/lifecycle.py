@@ -23,7 +23,14 @@ from locktender.kernel.commit_builder import CommitBuilder
 from locktender.kernel.dag import RunGraph
 from locktender.kernel.entries import RunEntry, TaskEntry
 from locktender.kernel.ledger import Ledger
-from locktender.kernel.node_state import NOTHING, TAINTED, Advance, Skipped, TaskRequest
+from locktender.kernel.node_state import (
+    NOTHING,
+    TAINTED,
+    Advance,
+    Skipped,
+    TaskRequest,
+    cleans_up,
+)
 from locktender.kernel.timers import Timers
 
 
@@ -63,6 +70,12 @@ def short(failure: Failure) -> dict[str, str]:
     return {"type": failure.type, "message": failure.message[:500]}
 
 
+def _is_ended_with_run(entry: TaskEntry) -> bool:
+    """Whether the run is being ended and this task with it: it is no clean-up."""
+    verdict = entry.run.row.verdict
+    return verdict is not None and not cleans_up(entry.spec, failed=verdict == RunState.FAILED)
+
+
 UNNEEDED = "the retried run did not need it"
 
 
@@ -79,6 +92,8 @@ class Lifecycle:
         self.tasks: dict[int, TaskEntry] = {}
         """Tasks that are not terminal, by id."""
         self.waits_recorded: dict[int, str] = {}
+        self.at_run: int = 0
+        """The run that is being worked on: if that raises, it is the one to hold. 0: none in particular."""
 
     # -- on the way --------------------------------------------------------------------------------
 
@@ -149,6 +164,15 @@ class Lifecycle:
             at = entry.eligible_at + self.dispatch_deadline_of(entry)
             self.timers.set(at, "dispatch_deadline", entry.id, entry.eligible_at)
 
+    def watch_offer(self, entry: TaskEntry, now: int) -> None:
+        """An offer is out: it is taken back unanswered after `offer_ttl`, or at the task's dispatch deadline."""
+        at = now + self.defaults.offer_ttl_us
+        if entry.eligible_at:
+            deadline = entry.eligible_at + self.dispatch_deadline_of(entry)
+            if now < deadline < at:
+                at = deadline
+        self.timers.set(at, "offer", entry.id, entry.token)
+
     def queue_timeout_of(self, entry: TaskEntry) -> int | None:
         # Asked for every task: without a loop.
         if (value := entry.spec.queue_timeout_us) is not None:
@@ -170,9 +194,17 @@ class Lifecycle:
                 return value
         return self.defaults.dispatch_deadline_us
 
-    def _skip_new(self, run: RunEntry, skipped: Skipped, now: int) -> None:
+    def _skip_new(
+        self, run: RunEntry, skipped: Skipped, now: int, *, unneeded: bool = False
+    ) -> None:
         task = ids.task_id(run.seq, skipped.ordinal)
-        data = {"node": skipped.node, "index": skipped.idx, "reason": skipped.reason}
+        data: dict[str, object] = {
+            "node": skipped.node,
+            "index": skipped.idx,
+            "reason": skipped.reason,
+        }
+        if unneeded:
+            data["unneeded"] = True
         kind = TAINTED if skipped.tainted else "condition"
         error = _dump(Failure(kind, skipped.reason, retryable=False))
         row = TaskRow(task, skipped.node, skipped.idx, TaskState.SKIPPED, error=error)
@@ -191,7 +223,8 @@ class Lifecycle:
         """Rows of earlier tries that this one had no use for: its map has fewer items, or items at last."""
         for row in list(run.pending.values()):
             ordinal = ids.ordinal_of(row.id)
-            self._skip_new(run, Skipped(row.node, row.idx, ordinal, UNNEEDED, tainted=False), now)
+            unneeded = Skipped(row.node, row.idx, ordinal, UNNEEDED, tainted=False)
+            self._skip_new(run, unneeded, now, unneeded=True)
 
     def _close_maps(self, run: RunEntry, nodes: Sequence[int], now: int) -> None:
         """An item failed and its map stops there: items that wait are skipped, items in flight finish."""
@@ -210,9 +243,7 @@ class Lifecycle:
 
     def retries(self, entry: TaskEntry, failure: Failure) -> bool:
         """Whether another attempt follows a failed one."""
-        if not failure.retryable or (
-            entry.run.row.verdict is not None and entry.spec.run_if != "always"
-        ):
+        if not failure.retryable or _is_ended_with_run(entry):
             return False
         step = self.progress[entry.run.seq].steps[entry.node]
         return entry.tries < entry.spec.retry.retries and not step.closed
@@ -240,12 +271,11 @@ class Lifecycle:
         `declined`: it was only offered, and goes on waiting as if it had not been.
         """
         run = entry.run
-        stopping = run.row.verdict is not None and entry.spec.run_if != "always"
         if before == TaskState.ABANDONED and entry.abandons >= entry.spec.max_abandons:
             text = f"worker_lost: {entry.abandons} workers died while they ran this task; last: {reason}"
             failure = Failure("worker_lost", text, retryable=False)
             self.end_waiting(entry, before, TaskState.FAILED, failure, now)
-        elif stopping or self.progress[run.seq].steps[entry.node].closed:
+        elif _is_ended_with_run(entry) or self.progress[run.seq].steps[entry.node].closed:
             self.end_waiting(entry, before, TaskState.CANCELLED, None, now)
         else:
             self._request_again(entry, before, now, 0, reason, declined=declined)
@@ -327,6 +357,23 @@ class Lifecycle:
         self.tasks.pop(entry.id, None)
         self.waits_recorded.pop(entry.id, None)
 
+    def record_end(
+        self, entry: TaskEntry, before: str, state: str, error: bytes | None, reason: str
+    ) -> None:
+        worker = self.ledger.workers.by_id.get(entry.worker or "")
+        data: dict[str, object] = {"by": f"worker:{entry.worker}"} if worker is None else worker.by
+        if error is not None or reason:
+            data = dict(data)
+        if error is not None:
+            failure = failure_of(error)
+            data["error"] = short(failure)
+            data["retryable"] = failure.retryable
+        if reason:
+            data["reason"] = reason
+        self.commit_builder.record(
+            entry.run.seq, Change("task", entry.id, before, state, entry.token, data)
+        )
+
     # -- the end of a run --------------------------------------------------------------------------
 
     def stop(self, run: RunEntry, verdict: str, failure: Failure, now: int) -> None:
@@ -346,9 +393,10 @@ class Lifecycle:
     def wind_down(self, run: RunEntry, now: int, *, force: bool) -> None:
         """What waits is cancelled, what is offered is taken back, what runs is asked to stop."""
         progress = self.progress[run.seq]
-        self.apply(run, progress.stop(force=force), now)
+        failing = run.row.verdict == RunState.FAILED
+        self.apply(run, progress.stop(force=force, failing=failing), now)
         for entry in list(run.tasks.values()):
-            if entry.spec.run_if == "always" and not force:
+            if not force and not _is_ended_with_run(entry):
                 continue
             if entry.state == TaskState.REQUESTED:
                 self._leave_line(entry, TaskState.CANCELLED, "the run is ending")
@@ -392,4 +440,6 @@ class Lifecycle:
         result = output if state is RunState.SUCCEEDED else None
         self.commit_builder.record(run.seq, Change("run", 0, row.state, state, 0, data))
         self.commit_builder.end_run(RunEnd(run.seq, state, result, error, now))
+        if not run.placed:
+            self.commit_builder.commit.placed.append(run.seq)
         self.ledger.end_run(run.seq)

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import TypeVar
 
-from locktender.base.graph import Node
+import msgspec
+
+from locktender.base.graph import Node, Output, needs_of, outputs, templates
 from locktender.base.model import Failure
 
+T = TypeVar("T")
 TAINTED = "tainted"
 """The type under which a skipped task's row says that something it needs failed."""
+SLICE = 1_000
+"""Rows that a rebuild takes up without a break."""
 PLAIN = -1
 """The index of a task that is no item."""
 
@@ -119,3 +126,60 @@ class Advance:
 
 NOTHING: Advance = Advance()
 """What follows from most ends: items of a map that wait for each other. Never added to."""
+
+
+def run_through(parts: Generator[None, None, T]) -> T:
+    """What a generator returns, without its breaks."""
+    while True:
+        try:
+            next(parts)
+        except StopIteration as end:
+            return end.value
+
+
+def cleans_up(node: Node, *, failed: bool) -> bool:
+    """Whether a step runs in a run that is being ended; `failed`: because a step failed (`fail="fast"`)."""
+    return node.run_if == "always" or (failed and node.run_if == "failure")
+
+
+def whole_needs(node: Node, source: int | None) -> frozenset[int]:
+    """Nodes that must have ended before this one starts; `source` is the map it follows item by item."""
+    # Whether a map failed is known when it has ended: only then what runs after a failure may follow it.
+    if source is None or node.run_if == "failure":
+        return frozenset(needs_of(node))
+    return frozenset(needs_of(msgspec.structs.replace(node, over=None)))
+
+
+def why_not(step: NodeState, steps: Sequence[NodeState]) -> tuple[str, bool] | None:
+    """None: it may run. Else why it is skipped, and whether because something failed."""
+    node = step.node
+    phases = {index: steps[index].phase for index in sorted(step.whole)}
+    if node.run_if == "success":
+        # First: a step that was skipped must count as tainted if anything before it failed.
+        for index, phase in phases.items():
+            if phase in (Phase.FAILED, Phase.TAINTED):
+                return f"{steps[index].node.name} did not succeed", True
+    lacking = _without_items(step, steps)
+    if lacking is not None:
+        # A clean-up is skipped then, too: there is nothing to map over.
+        return f"{lacking.node.name} gave no items", lacking.phase is not Phase.SKIPPED
+    if node.run_if == "always":
+        return None
+    if node.run_if == "failure":
+        return None if Phase.FAILED in phases.values() else ("nothing failed", False)
+    with_data = {ref.node for each in templates(node) for ref in outputs(each)}
+    for index, phase in phases.items():
+        if phase is Phase.SKIPPED and index in with_data:
+            return f"{steps[index].node.name} was skipped", False
+    return None
+
+
+def _without_items(step: NodeState, steps: Sequence[NodeState]) -> NodeState | None:
+    """The node that was to give a map its items and did not."""
+    if step.source is not None:
+        source = steps[step.source]
+        return None if source.expanded else source
+    if not isinstance(step.node.over, Output):
+        return None
+    listed = steps[step.node.over.node]
+    return None if listed.phase is Phase.OK or listed.expanded else listed

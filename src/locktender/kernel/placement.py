@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
+from locktender.base.changes import Silence
 from locktender.base.limits import Placement
 from locktender.base.model import WorkerRow
 from locktender.kernel.claim import TOTAL
@@ -27,8 +28,12 @@ MAX_OWN_OFFERS = 50
 MAX_AFFINITIES = 10_000
 """Texts of `affinity` whose worker is remembered."""
 
+FIRST_PAUSE_US = 2_000_000
+"""For how long a worker is passed over that left an offer unanswered; doubled by each that follows."""
+MAX_PAUSE_US = 60_000_000
+
 NoRoom = Literal[
-    "", "stalled", "draining", "permits", "total", "full", "pressed", "offers", "claim"
+    "", "stalled", "draining", "silent", "permits", "total", "full", "pressed", "offers", "claim"
 ]
 """What keeps a worker from getting one more task; empty where nothing does."""
 
@@ -38,14 +43,18 @@ class Worker:
 
     __slots__ = (
         "_fits",
+        "asked_again_at",
         "assigned",
         "by",
         "given",
         "local",
         "offered",
+        "passed_over",
         "row",
-        "silent",
+        "silent_since",
         "stalled_since",
+        "trial",
+        "unanswered",
         "used",
         "used_by",
     )
@@ -61,8 +70,15 @@ class Worker:
         """Offers it has not answered yet: `claim` bounds these."""
         self.given: int = 0
         """Of the leader's own worker: how many tasks it has begun in this term. Its `claim` bounds these too."""
-        self.silent: bool = False
-        """An offer to it expired unanswered, and it has answered none since."""
+        self.unanswered: int = 0
+        """Offers in a row that expired unanswered. From the first on it gets one offer at a time."""
+        self.passed_over: bool = False
+        """It gets none at all before `asked_again_at`."""
+        self.asked_again_at: int = 0
+        self.silent_since: int = 0
+        """When the last unanswered offer was counted: offers made before it are not counted again."""
+        self.trial: int = 0
+        """The task that it was offered last since it left an offer unanswered."""
         self.stalled_since: int = 0
         """Its lease has passed and its process lives: since when. 0: it is not stalled."""
         self.assigned: int = 0
@@ -77,6 +93,12 @@ class Worker:
         if (row.labels, row.steps, row.permits) != (known.labels, known.steps, known.permits):
             self._fits.clear()
         self.row = row
+
+    @property
+    def fitness(self) -> tuple[object, ...]:
+        """Whatever decides which tasks it can take at all."""
+        row = self.row
+        return row.draining, row.labels, row.steps, row.permits
 
     def fits(self, requirement: Requirement) -> bool:
         known = self._fits.get(requirement)
@@ -96,6 +118,8 @@ class Worker:
             return 0, "stalled"
         if row.draining:
             return 0, "draining"
+        if self.unanswered and (self.passed_over or self.offered):
+            return 0, "silent"
         permits, used = row.permits.get(executor, 0), self.used_by.get(executor, 0)
         room = UNBOUNDED - self.used if permits < 0 else permits - used
         if room <= 0:
@@ -115,6 +139,8 @@ class Worker:
                 room = min(room, max(1, row.total * row.share // 100) - self.used)
             if room <= 0:
                 return 0, "pressed"
+        if self.unanswered:
+            room = 1
         if row.claim >= 0:
             room = min(room, row.claim - self.offered - self.given)
         if self.local:
@@ -141,15 +167,23 @@ class WorkerSet:
         self._ordered: list[Worker] = []
         self._preferred: dict[str, str] = {}
         """Text of `affinity` → the worker that last had a task with it, the latest last."""
+        self.silences_changed: bool = False
+        self.some_unfit: bool = False
+        """There is a gate for which no worker is fit."""
+        self.refitted: list[WorkerGate] = []
+        """Gates that lost their last fitting worker, or got one, since somebody emptied this."""
 
     def gate(self, requirement: Requirement) -> WorkerGate:
         gate = self.gates.get(requirement)
         if gate is None:
             gate = self.gates[requirement] = WorkerGate(requirement, self.pick)
+            gate.unfit = not self._fits_any(requirement)
+            self.some_unfit = self.some_unfit or gate.unfit
         return gate
 
     def put(self, row: WorkerRow, *, local: bool = False) -> Worker:
         worker = self.by_id.get(row.id)
+        before = None if worker is None else worker.fitness
         if worker is None:
             worker = Worker(row, local=local)
             # It starts at the present: light load must not all go to the newest worker.
@@ -158,11 +192,28 @@ class WorkerSet:
             self._ordered = sorted(self.by_id.values(), key=lambda each: (each.row.since, each.id))
         else:
             worker.describe(row)
+        if worker.fitness != before:
+            self._refit()
         return worker
+
+    def _fits_any(self, requirement: Requirement) -> bool:
+        return any(not worker.row.draining and worker.fits(requirement) for worker in self._ordered)
+
+    def _refit(self) -> None:
+        for gate in self.gates.values():
+            unfit = not self._fits_any(gate.requirement)
+            if unfit != gate.unfit:
+                gate.unfit = unfit
+                self.refitted.append(gate)
+        self.some_unfit = any(gate.unfit for gate in self.gates.values())
 
     def drop(self, worker_id: str) -> Worker | None:
         worker = self.by_id.pop(worker_id, None)
+        if worker is not None and worker.unanswered:
+            self.silences_changed = True
         self._ordered = [each for each in self._ordered if each.id != worker_id]
+        if worker is not None:
+            self._refit()
         return worker
 
     def alone(self, worker: Worker, requirement: Requirement) -> bool:
@@ -193,7 +244,7 @@ class WorkerSet:
             known = self.by_id.get(prefer)
             if (
                 known is not None
-                and not known.silent
+                and not known.unanswered
                 and known.fits(requirement)
                 and known.room(executor)[0] > 0
             ):
@@ -204,7 +255,7 @@ class WorkerSet:
         for worker in self._ordered:
             if not worker.fits(requirement) or worker.room(executor)[0] <= 0:
                 continue
-            if worker.silent:
+            if worker.unanswered:
                 # It lives but left an offer unanswered: only where no other worker can take the task.
                 silent = silent or worker
                 continue
@@ -245,8 +296,37 @@ class WorkerSet:
             return []
         worker.offered -= 1
         worker.given += worker.local
-        worker.silent = False
+        self.heard(worker_id)
         return self.waiting_for(worker, None)
+
+    def left_unanswered(self, worker_id: str, offered_at: int, now: int) -> int | None:
+        """An offer to it expired: it is passed over until the instant returned. None: counted already."""
+        worker = self.by_id.get(worker_id)
+        if worker is None or offered_at < worker.silent_since:
+            return None
+        pause = min(MAX_PAUSE_US, FIRST_PAUSE_US << min(worker.unanswered, 16))
+        self.pass_over(worker, worker.unanswered + 1, now + pause)
+        worker.silent_since = now
+        return worker.asked_again_at
+
+    def pass_over(self, worker: Worker, unanswered: int, until: int) -> None:
+        worker.unanswered, worker.asked_again_at = unanswered, until
+        worker.passed_over = self.silences_changed = True
+
+    def heard(self, worker_id: str) -> None:
+        """It answered an offer: it gets as many as any other."""
+        worker = self.by_id.get(worker_id)
+        if worker is not None and worker.unanswered:
+            worker.unanswered = worker.asked_again_at = worker.trial = 0
+            worker.passed_over = False
+            self.silences_changed = True
+
+    def silences(self) -> list[Silence]:
+        return [
+            Silence(worker.id, worker.unanswered, worker.asked_again_at)
+            for worker in self._ordered
+            if worker.unanswered
+        ]
 
     def waiting_for(self, worker: Worker, executor: str | None) -> list[WorkerGate]:
         """Gates where a lane waits that `worker` may serve now."""

@@ -7,7 +7,7 @@ no row yet are requested.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from locktender.base import ids
@@ -15,24 +15,58 @@ from locktender.base.changes import TaskRow
 from locktender.base.events import Change
 from locktender.base.graph import Graph, needs_of, outputs, templates
 from locktender.base.model import RunRow
-from locktender.base.states import TaskState
+from locktender.base.states import RunState, TaskState
 from locktender.kernel import render
 from locktender.kernel.entries import RunEntry, TaskEntry
 from locktender.kernel.lifecycle import Lifecycle, failure_of
-from locktender.kernel.node_state import PLAIN, Existing
+from locktender.kernel.node_state import PLAIN, SLICE, Existing
 
 LEADER_CHANGED = "its leader changed"
 
 
+def restore_runs(
+    lifecycle: Lifecycle,
+    graphs: Mapping[str, Graph],
+    runs: Iterable[RunRow],
+    tasks: Iterable[TaskRow],
+    now: int,
+    unplaced: Iterable[int] = (),
+) -> Iterator[None]:
+    """Take up runs where their rows stand; a break after every `SLICE` rows and after each run."""
+    by_run: dict[int, list[TaskRow]] = {}
+    for number, task in enumerate(tasks, 1):
+        if not number % SLICE:
+            yield
+        by_run.setdefault(ids.run_of(task.id), []).append(task)
+    without_place = frozenset(unplaced)
+    for row in runs:
+        lifecycle.at_run = row.seq
+        rows, placed = by_run.pop(row.seq, []), row.seq not in without_place
+        yield from restore_run(lifecycle, row, graphs[row.graph], rows, now, placed=placed)
+        yield
+    lifecycle.at_run = 0
+
+
 def restore_run(
-    lifecycle: Lifecycle, row: RunRow, graph: Graph, rows: list[TaskRow], now: int
-) -> None:
-    """Take up a run where its rows stand."""
-    run = lifecycle.ledger.add_run(row, graph, charged=False)
+    lifecycle: Lifecycle,
+    row: RunRow,
+    graph: Graph,
+    rows: list[TaskRow],
+    now: int,
+    *,
+    placed: bool = True,
+) -> Iterator[None]:
+    """Take up one run; its graph goes on from one node to the next between two breaks.
+
+    `placed`: it did not give its place back.
+    """
+    run = lifecycle.ledger.add_run(row, graph, charged=False, placed=placed)
     progress = lifecycle.enter(run)
     existing: list[Existing] = []
     open_rows: list[tuple[TaskEntry, TaskRow]] = []
-    for task in rows:
+    for number, task in enumerate(rows, 1):
+        if not number % SLICE:
+            yield
         ordinal = ids.ordinal_of(task.id)
         if task.state == TaskState.PENDING:
             run.pending[task.id] = task
@@ -51,8 +85,12 @@ def restore_run(
             Existing(task.node, task.idx, ordinal, task.state, task.output, task.error, final)
         )
     # Progress first: it may close a map whose waiting items must then not stand in line.
-    lifecycle.apply(run, progress.begin(existing, stopping=row.verdict is not None), now)
-    for entry, task in open_rows:
+    stopping, failing = row.verdict is not None, row.verdict == RunState.FAILED
+    advance = yield from progress.beginning(existing, stopping=stopping, failing=failing)
+    lifecycle.apply(run, advance, now)
+    for number, (entry, task) in enumerate(open_rows):
+        if not number % SLICE:
+            yield
         if lifecycle.tasks.get(entry.id) is entry:
             _pick_up(lifecycle, entry, task, now)
     if row.verdict is not None and row.seq in lifecycle.progress:
@@ -63,17 +101,21 @@ def restore_run(
 def start_again(lifecycle: Lifecycle, run: RunEntry, rows: Sequence[TaskRow], now: int) -> None:
     """Start a retried run over the rows of its earlier tries.
 
-    Completed tasks keep their results. Every other row is *pending* from the commit of this start on: it is
-    the same row that is requested or skipped when its turn comes, however late and whichever leader does it.
+    Completed tasks keep their results, and so do collected errors: other steps may have taken them. Every
+    other row is *pending* from the commit of this start on: it is the same row that is requested or skipped
+    when its turn comes, however late and whichever leader does it.
     """
     progress = lifecycle.enter(run)
-    undone = _undone_by_clean_up(run.graph, _completed_nodes(rows))
+    completed = {row.node for row in rows if row.state == TaskState.COMPLETED}
+    undone = _undone_by_clean_up(run.graph, completed)
     existing: list[Existing] = []
     for row in rows:
-        if row.state == TaskState.COMPLETED and row.node not in undone:
+        if row.node not in undone and (
+            row.state == TaskState.COMPLETED or _is_collected(lifecycle, run, row)
+        ):
             ordinal = ids.ordinal_of(row.id)
             existing.append(
-                Existing(row.node, row.idx, ordinal, row.state, row.output, None, final=True)
+                Existing(row.node, row.idx, ordinal, row.state, row.output, row.error, final=True)
             )
             continue
         change = Change("task", row.id, row.state, TaskState.PENDING, 0, {})
@@ -85,10 +127,15 @@ def start_again(lifecycle: Lifecycle, run: RunEntry, rows: Sequence[TaskRow], no
     lifecycle.apply(run, progress.begin(existing), now)
 
 
-def _completed_nodes(rows: Sequence[TaskRow]) -> set[int]:
-    return {row.node for row in rows} - {
-        row.node for row in rows if row.state != TaskState.COMPLETED
-    }
+def _is_collected(lifecycle: Lifecycle, run: RunEntry, row: TaskRow) -> bool:
+    """Whether a task failed for good and its error was handed on as a value. A clean-up is done again anyway."""
+    node = run.graph.nodes[row.node]
+    return (
+        row.state in (TaskState.FAILED, TaskState.TIMED_OUT)
+        and row.idx != PLAIN
+        and (node.on_error, node.run_if) == ("collect", "success")
+        and not lifecycle.retries(_entry(run, row), failure_of(row.error))
+    )
 
 
 def _again(row: TaskRow) -> Existing:
@@ -120,8 +167,7 @@ def _pick_up(lifecycle: Lifecycle, entry: TaskEntry, row: TaskRow, now: int) -> 
         case TaskState.SCHEDULED | TaskState.RUNNING:
             lifecycle.ledger.hold(entry)
             if row.state == TaskState.SCHEDULED:
-                ttl = lifecycle.defaults.offer_ttl_us
-                lifecycle.timers.set(now + ttl, "offer", entry.id, entry.token)
+                lifecycle.watch_offer(entry, now)
         case TaskState.FAILED | TaskState.TIMED_OUT:
             lifecycle.judge(entry, failure_of(row.error), now)
         case TaskState.ABANDONED | TaskState.HANDED_BACK if _with_its_worker(row):
@@ -141,14 +187,14 @@ def _with_its_worker(row: TaskRow) -> bool:
 
 
 def _undone_by_clean_up(graph: Graph, completed: AbstractSet[int]) -> frozenset[int]:
-    """Nodes that a retry runs again although they completed, given the nodes of which every task completed.
+    """Nodes that a retry runs again although they completed, given the nodes of which a task completed.
 
-    A clean-up (`run_if="always"`) has removed what it was given: what made that, everything
-    that follows from it, and the clean-up itself are done once more.
+    A clean-up (`run_if="always"` or `"failure"`) has removed what it was given: what made that,
+    everything that follows from it, and the clean-up itself are done once more.
     """
     undone: set[int] = set()
     for index, node in enumerate(graph.nodes):
-        if node.run_if == "always" and index in completed:
+        if node.run_if != "success" and index in completed:
             undone.add(index)
             undone |= {ref.node for each in templates(node) for ref in outputs(each)}
     # Nodes stand in the order of their calls: what a node needs comes before it.

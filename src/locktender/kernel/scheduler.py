@@ -8,16 +8,13 @@ the actions to take after it is written.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
 
 import msgspec
 
-from locktender.base import ids
 from locktender.base.changes import (
     Bucket,
     Linger,
     Order,
-    Reservation,
     RunEnd,
     RunStart,
     TaskRow,
@@ -30,16 +27,16 @@ from locktender.base.states import HOLDING, RunState, TaskState
 from locktender.kernel.commit_builder import CommitBuilder, Cycle
 from locktender.kernel.demand import Demand
 from locktender.kernel.entries import QueuedRun, TaskEntry
-from locktender.kernel.grants import Calls, GrantWriter, record_waits
+from locktender.kernel.grants import Calls, GrantWriter, record_waits, write_sets
+from locktender.kernel.held_runs import HeldRuns
 from locktender.kernel.ledger import Ledger
 from locktender.kernel.lifecycle import Defaults, Lifecycle, failure_of, short
-from locktender.kernel.rebuild import restore_run, start_again
+from locktender.kernel.places import Places
+from locktender.kernel.rebuild import restore_runs, start_again
 from locktender.kernel.timeouts import QUEUED, Timeouts, still_queued
 from locktender.kernel.upkeep import forget_stale_timers, forget_unused_gates
 
 _dump = msgspec.json.Encoder().encode
-MAX_RESERVATIONS_EACH_CYCLE = 64
-MAX_RESERVATIONS_WRITTEN = 1_000
 
 
 class Scheduler:
@@ -59,9 +56,11 @@ class Scheduler:
             self.ledger, self.commit_builder, defaults or Defaults(), seed
         )
         self.deadlines: Timeouts = Timeouts(self.lifecycle)
+        self.held: HeldRuns = HeldRuns(self.lifecycle)
         self.graphs: dict[str, Graph] = {}
         self.stale_facts: int = 0
         self._grants = GrantWriter(term, self.lifecycle)
+        self._places = Places(self.lifecycle)
         self.calls: Calls = Calls(self.lifecycle)
         self._swept = False
         self._rules: dict[tuple[str, str], bytes] = {}
@@ -87,22 +86,32 @@ class Scheduler:
         now: int,
         local: str | None = None,
         lingers: Iterable[Linger] = (),
+        unplaced: Iterable[int] = (),
     ) -> None:
         """Rebuild the ledger from rows. What a dead leader left half-done is this term's first work."""
+        self.restore_gates(workers, buckets, now, local, lingers)
+        for _ in restore_runs(self.lifecycle, self.graphs, runs, tasks, now, unplaced):
+            pass
+
+    def restore_gates(
+        self,
+        workers: Iterable[WorkerRow],
+        buckets: Iterable[Bucket],
+        now: int,
+        local: str | None = None,
+        lingers: Iterable[Linger] = (),
+    ) -> None:
+        """The part of `restore` before `restore_runs`."""
         for row in workers:
             self.put_worker(row, local=row.id == local)
+            if row.unanswered:
+                self.deadlines.restore_silence(row, now)
         for bucket in buckets:
             for gate in self.ledger.gates_of(bucket.pool):
                 gate.restore(bucket)
         for linger in lingers:
             self.ledger.linger(linger)
             self.lifecycle.timers.set(linger.until, "linger", linger.task)
-        by_run: dict[int, list[TaskRow]] = {}
-        for task in tasks:
-            by_run.setdefault(ids.run_of(task.id), []).append(task)
-        for row in runs:
-            graph = self.graphs[row.graph]
-            restore_run(self.lifecycle, row, graph, by_run.get(row.seq, []), now)
 
     # -- facts: limits and workers -----------------------------------------------------------------
 
@@ -181,6 +190,8 @@ class Scheduler:
             self.lifecycle.ask_again(
                 entry, TaskState.HANDED_BACK, now, f"worker {worker} was drained"
             )
+        for task, until in self.held.lost((*abandoned, *handed_back), dead_since, now):
+            self.lifecycle.timers.set(until, "linger", task)
         self.withdrawn(withdrawn, TaskState.REQUESTED, now)
         self.ledger.workers.drop(worker)
         data = {"worker": worker, "reason": reason}
@@ -191,7 +202,9 @@ class Scheduler:
         for task, token in attempts:
             entry = self.lifecycle.tasks.get(task)
             if entry is not None and entry.token == token and entry.state in HOLDING:
+                self.lifecycle.at_run = entry.run.seq
                 yield entry
+        self.lifecycle.at_run = 0
 
     def _release_lost(self, entry: TaskEntry, dead_since: int, now: int) -> None:
         """Slots of a pool with a lease of its own stay taken until that has passed as well."""
@@ -249,15 +262,20 @@ class Scheduler:
 
         Asked twice without force nothing more happens: a request may be repeated.
         """
+        failure = Failure("cancelled", reason or "cancelled on request", retryable=False)
+        if seq in self.held.rows:
+            self.held.end(seq, RunState.CANCELLED, failure, now)
+            return
         run = self.ledger.runs.get(seq)
         if run is None:
             return
+        self.lifecycle.at_run = seq
         if run.row.state != RunState.CANCELLING:
-            failure = Failure("cancelled", reason or "cancelled on request", retryable=False)
             self.lifecycle.stop(run, RunState.CANCELLED, failure, now)
         if force and seq in self.lifecycle.progress:
             self.lifecycle.wind_down(run, now, force=True)
         self.lifecycle.close_if_finished(run, now)
+        self.lifecycle.at_run = 0
 
     # -- facts: attempts ---------------------------------------------------------------------------
 
@@ -265,6 +283,7 @@ class Scheduler:
         """A worker in another process took an offer: the row is written."""
         entry = self.lifecycle.tasks.get(task)
         if entry is None or entry.token != token or entry.state != TaskState.SCHEDULED:
+            self.held.accepted(task, token)
             return
         self.ledger.accepted(entry)
         entry.state = TaskState.RUNNING
@@ -279,11 +298,12 @@ class Scheduler:
         for task, token in tasks:
             entry = self.lifecycle.tasks.get(task)
             if entry is None or entry.token != token or entry.state != TaskState.SCHEDULED:
+                self.held.ended(task, token, now)
                 continue
+            self.lifecycle.at_run = entry.run.seq
             self.ledger.release(entry)
-            silent = self.ledger.workers.by_id.get(entry.worker or "")
-            if silent is not None and to == TaskState.REQUESTED:
-                silent.silent = True
+            if to == TaskState.REQUESTED:
+                self.deadlines.left_unanswered(entry, now)
             entry.worker, entry.token = None, 0
             entry.state = to
             if to == TaskState.CANCELLED:
@@ -291,8 +311,9 @@ class Scheduler:
             elif entry.cancelling:
                 # Both a cancel and the offer's end were on their way: it must not be offered again.
                 self.lifecycle.end_waiting(entry, to, TaskState.CANCELLED, None, now)
-            else:
+            elif not self.deadlines.ends_undispatched(entry, now):
                 self.lifecycle.stand_in_line(entry, now)
+        self.lifecycle.at_run = 0
 
     def ended(
         self,
@@ -316,8 +337,11 @@ class Scheduler:
         """
         entry = self.lifecycle.tasks.get(task)
         if entry is None or entry.token != token or entry.state not in HOLDING:
+            if self.held.ended(task, token, now):
+                return True
             self.stale_facts += 1
             return False
+        self.lifecycle.at_run = entry.run.seq
         before = entry.state
         if state == TaskState.HANDED_BACK and error is not None:
             # For a worker that ended with the body inside: as if it had been lost at that moment.
@@ -326,7 +350,7 @@ class Scheduler:
             self.ledger.release(entry)
         if local:
             self.commit_builder.commit.own_ends = True
-            self._record_end(entry, before, state, error, reason)
+            self.lifecycle.record_end(entry, before, state, error, reason)
         if state == TaskState.COMPLETED:
             if local:
                 self.commit_builder.complete(entry, output, now)
@@ -337,30 +361,16 @@ class Scheduler:
             self.lifecycle.drop(entry, now)
         elif state == TaskState.HANDED_BACK:
             declined = before == TaskState.SCHEDULED
+            if declined:
+                self.ledger.workers.heard(entry.worker or "")
             self.lifecycle.ask_again(entry, state, now, reason, declined=declined)
         else:
             entry.state = state
             if local:
                 self.commit_builder.save_end(entry, state, error)
             self.lifecycle.judge(entry, failure_of(error), now)
+        self.lifecycle.at_run = 0
         return True
-
-    def _record_end(
-        self, entry: TaskEntry, before: str, state: str, error: bytes | None, reason: str
-    ) -> None:
-        worker = self.ledger.workers.by_id.get(entry.worker or "")
-        data: dict[str, object] = {"by": f"worker:{entry.worker}"} if worker is None else worker.by
-        if error is not None or reason:
-            data = dict(data)
-        if error is not None:
-            failure = failure_of(error)
-            data["error"] = short(failure)
-            data["retryable"] = failure.retryable
-        if reason:
-            data["reason"] = reason
-        self.commit_builder.record(
-            entry.run.seq, Change("task", entry.id, before, state, entry.token, data)
-        )
 
     # -- the cycle ---------------------------------------------------------------------------------
 
@@ -376,15 +386,25 @@ class Scheduler:
         """Decide, and hand over everything since the last cycle as one commit."""
         for row in self.deadlines.pass_time(now):
             self.end_queued(row, RunState.TIMED_OUT, still_queued(row, now), now)
+        self.held.pass_time(now)
+        self._places.follow_workers()
         self.commit_builder.begin_grants()
         budget = self.ledger.limits.max_starts_per_cycle
         for head in self.ledger.decide_runs(now, budget):
-            self._start_run(head, now)
+            self.lifecycle.at_run = head.row.seq
+            if head.again is None:
+                self._start_run(head, now)
+            else:
+                self._places.take_again(head, head.again, now)
+            self.lifecycle.at_run = 0
         starts: list[TaskEntry] = []
         for entry, worker, offered in self.ledger.decide_tasks(now, budget):
+            self.lifecycle.at_run = entry.run.seq
             self._grants.grant(entry, worker, now, offered=offered)
+            self.lifecycle.at_run = 0
             if not offered:
                 starts.append(entry)
+        self._places.give_back()
         return self._hand_over(starts, now)
 
     def _start_run(self, head: QueuedRun, now: int) -> None:
@@ -398,6 +418,9 @@ class Scheduler:
         self.commit_builder.record(row.seq, change)
         row = msgspec.structs.replace(row, state=RunState.RUNNING, started_at=now)
         run = self.ledger.add_run(row, self.graphs[row.graph], charged=True)
+        if row.generation:
+            # An earlier try may have ended without its place, held or by another leader.
+            self.commit_builder.commit.placed.append(row.seq)
         if rows := self._retried.pop(row.seq, ()):
             start_again(self.lifecycle, run, rows, now)
         else:
@@ -406,30 +429,17 @@ class Scheduler:
     def _hand_over(self, starts: list[TaskEntry], now: int) -> Cycle:
         builder, queue = self.commit_builder, self.ledger.task_queue
         found = record_waits(self.lifecycle)
-        # Many of them are written once a second only: the set is written whole, for `why` to read.
-        if queue.reservations_changed and (
-            self._swept or len(queue.reserved) <= MAX_RESERVATIONS_EACH_CYCLE
-        ):
-            queue.reservations_changed = False
-            builder.commit.reservations = [
-                Reservation(waiter.id, pool.name, slots)
-                for lane, waiter in islice(queue.reserved.items(), MAX_RESERVATIONS_WRITTEN)
-                for pool, slots in lane.slots
-            ]
+        self.deadlines.note_blocked(now)
+        write_sets(self.lifecycle, swept=self._swept)
         self._swept = False
-        if self.ledger.lingering_changed:
-            self.ledger.lingering_changed = False
-            builder.commit.lingers = [
-                Linger(task, token, pool, slots, until, worker)
-                for (task, token, pool), (slots, until, worker) in self.ledger.lingering.items()
-            ]
         # Each grant told how full its bucket is then: the last one is how it is now.
         buckets = builder.commit.buckets
         builder.commit.buckets = list({bucket.pool: bucket for bucket in buckets}.values())
         self._ended_queued.clear()
         self._reprioritised.clear()
         stops, withdrawals, ended = builder.stops, builder.withdrawals, builder.ended_runs
-        wakes = [self.lifecycle.timers.next(), queue.next_wake(), self.ledger.run_queue.next_wake()]
+        wakes = [queue.next_wake(), self.ledger.run_queue.next_wake()]
+        wakes += [self.lifecycle.timers.next(), self.held.timers.next()]
         return Cycle(
             builder.close(now),
             starts,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
 
 from locktender.base.durations import spoken
-from locktender.base.model import Failure, RunRow
+from locktender.base.ids import run_of
+from locktender.base.model import Failure, RunRow, WorkerRow
 from locktender.base.states import RunState, TaskState
 from locktender.kernel.demand import Demand, WaitingTasks, demand_of, eligible
 from locktender.kernel.entries import TaskEntry
@@ -19,6 +22,8 @@ from locktender.kernel.timers import Kind
 DISPATCH_RECHECK_US = 1_000_000
 QUEUED: Kind = "queued_deadline"
 """The timer of a queued run that has a deadline."""
+_OF_RUNS = ("run_deadline", QUEUED)
+"""The subject of these timers is a run; of all others it is a task."""
 
 
 def still_queued(row: RunRow, now: int) -> Failure:
@@ -33,11 +38,15 @@ class Timeouts:
         self._timers = lifecycle.timers
         self._ledger = lifecycle.ledger
         self._commit_builder = lifecycle.commit_builder
+        self._parked_since: dict[Lane[TaskEntry], int] = {}
+        """Lanes that came to wait for a worker since the last sweep, and when."""
+        self._swept_at = 0
 
     def pass_time(self, now: int) -> list[RunRow]:
         """Returns queued runs whose own deadline has passed: they must not start any more."""
         overdue: list[RunRow] = []
         for _, kind, subject, detail in self._timers.due(now):
+            self._lifecycle.at_run = subject if kind in _OF_RUNS else run_of(subject)
             if kind == "run_deadline":
                 self._run_deadline(subject, now)
             elif kind == QUEUED:
@@ -45,6 +54,8 @@ class Timeouts:
                     overdue.append(head.row)
             elif kind == "linger":
                 self._ledger.end_lingering(subject, now)
+            elif kind == "passed_over":
+                self._ledger.end_pauses(now)
             elif (entry := self._lifecycle.tasks.get(subject)) is None:
                 continue
             elif kind == "offer":
@@ -61,6 +72,7 @@ class Timeouts:
                 self._queue_timeout(entry, now)
             elif kind == "dispatch_deadline" and entry.eligible_at == detail:
                 self._dispatch_deadline(entry, now)
+        self._lifecycle.at_run = 0
         return overdue
 
     def _run_deadline(self, seq: int, now: int) -> None:
@@ -93,48 +105,116 @@ class Timeouts:
 
     def _dispatch_deadline(self, entry: TaskEntry, now: int) -> None:
         lane = entry.lane
+        if self._lifecycle.dispatch_deadline_of(entry) == UNKNOWN_US:
+            return
+        if lane is not None and entry.in_line and self._lacks_worker(lane, entry, now):
+            self._fail_undispatched(entry, lane, now)
+            return
+        # Another gate blocks it at the moment: only waiting for a worker counts.
+        self._timers.set(
+            now + DISPATCH_RECHECK_US, "dispatch_deadline", entry.id, entry.eligible_at
+        )
+
+    def _lacks_worker(self, lane: Lane[TaskEntry], entry: TaskEntry, now: int) -> bool:
+        gate = lane.worker_gate
+        if gate is None or lane.parked_at is gate:
+            return gate is not None
+        blocks = self._ledger.task_queue.blocks(lane, entry, now)
+        return next((block.gate is gate for block in blocks), False)
+
+    def left_unanswered(self, entry: TaskEntry, now: int) -> None:
+        """Where the worker had the whole time of an offer and did not answer, it is passed over for a while."""
+        if now - entry.scheduled_at >= self._lifecycle.defaults.offer_ttl_us:
+            workers = self._ledger.workers
+            until = workers.left_unanswered(entry.worker or "", entry.scheduled_at, now)
+            if until is not None:
+                self._timers.set(until, "passed_over", 0)
+
+    def restore_silence(self, row: WorkerRow, now: int) -> None:
+        """As the last leader counted it."""
+        workers = self._ledger.workers
+        worker = workers.by_id[row.id]
+        workers.pass_over(worker, row.unanswered, row.asked_again_at)
+        worker.passed_over = row.asked_again_at > now
+        self._timers.set(row.asked_again_at, "passed_over", 0)
+
+    def ends_undispatched(self, entry: TaskEntry, now: int) -> bool:
+        """An offer of it came back unanswered: whether its dispatch deadline has passed, and it fails."""
+        lane = entry.lane
         if (
             lane is None
-            or lane.parked_at is not lane.worker_gate
-            or not isinstance(lane.worker_gate, WorkerGate)
+            or not entry.eligible_at
+            or now < entry.eligible_at + self._lifecycle.dispatch_deadline_of(entry)
         ):
-            # Another gate blocks it at the moment: only waiting for a worker counts.
-            self._timers.set(
-                now + DISPATCH_RECHECK_US, "dispatch_deadline", entry.id, entry.eligible_at
-            )
-            return
+            return False
+        self._fail_undispatched(entry, lane, now)
+        return True
+
+    def _fail_undispatched(self, entry: TaskEntry, lane: Lane[TaskEntry], now: int) -> None:
+        assert isinstance(lane.worker_gate, WorkerGate)  # noqa: S101
         requirement = lane.worker_gate.requirement
         worker_set = self._ledger.workers
         wanted = (
             ", ".join(f"{label}={value}" for label, value in requirement.needs)
             or f"step {requirement.step}"
         )
-        matching = sum(1 for _ in worker_set.matching(requirement))
+        matching = list(worker_set.matching(requirement))
+        silent = sum(worker.unanswered > 0 for worker in matching)
         # Who only holds slots for code of its own is no worker to anybody else.
         workers = sum(HOLD not in worker.row.permits for worker in worker_set.by_id.values())
         text = (
             f"capacity: no worker with {wanted} for {spoken(now - entry.eligible_at)}"
-            f" ({counted(workers, 'worker')}, {matching} matching,"
-            f" {counted(entry.offers, 'offer')} declined)"
+            f" ({counted(workers, 'worker')}, {len(matching)} matching"
+            f"{f', {silent} not answering' if silent else ''},"
+            f" {counted(entry.offers, 'offer')} not accepted)"
         )
         failure = Failure("capacity", text, retryable=False)
         self._lifecycle.end_waiting(entry, entry.state, TaskState.FAILED, failure, now)
+
+    def note_blocked(self, now: int) -> None:
+        """After a decision: when lanes came to wait for a worker, so that the sweep dates clocks right."""
+        for lane, _, block in self._ledger.task_queue.found_blocked:
+            if block.gate is not lane.worker_gate:
+                self._parked_since.pop(lane, None)
+            elif lane not in self._parked_since:
+                self._parked_since[lane] = now
 
     def sweep(self, now: int) -> Demand:
         """Once a second: start the dispatch clock of what lacks only a worker. Returns the demand."""
         waiting: dict[Requirement, WaitingTasks] = {}
         for entry in eligible(self._ledger.task_queue):
+            lane = entry.lane
+            if lane is None or not isinstance(lane.worker_gate, WorkerGate):
+                continue
             if entry.eligible_at == 0 and entry.requested_at < now:
-                entry.eligible_at = now
+                parked = self._parked_since.get(lane, self._swept_at or now)
+                entry.eligible_at = max(parked, entry.requested_at, entry.not_before)
                 self._commit_builder.save(entry)
-                at = now + self._lifecycle.dispatch_deadline_of(entry)
-                self._timers.set(at, "dispatch_deadline", entry.id, now)
+                at = entry.eligible_at + self._lifecycle.dispatch_deadline_of(entry)
+                self._timers.set(at, "dispatch_deadline", entry.id, entry.eligible_at)
+            _count(waiting, lane.worker_gate.requirement, entry.eligible_at or now)
+        for entry in self._on_trial():
             if entry.lane is not None and isinstance(entry.lane.worker_gate, WorkerGate):
-                requirement = entry.lane.worker_gate.requirement
-                since = entry.eligible_at or now
-                tasks, first = waiting.get(requirement, (0, since))
-                waiting[requirement] = WaitingTasks(tasks + 1, min(first, since))
+                _count(waiting, entry.lane.worker_gate.requirement, entry.eligible_at or now)
+        self._parked_since.clear()
+        self._swept_at = now
         return demand_of(self._ledger.workers, waiting)
+
+    def _on_trial(self) -> Iterator[TaskEntry]:
+        """Tasks offered to workers that left earlier offers unanswered: they may well lack a worker still."""
+        for worker in self._ledger.workers.by_id.values():
+            entry = self._lifecycle.tasks.get(worker.trial) if worker.unanswered else None
+            if (
+                entry is not None
+                and entry.state == TaskState.SCHEDULED
+                and entry.worker == worker.id
+            ):
+                yield entry
+
+
+def _count(waiting: dict[Requirement, WaitingTasks], requirement: Requirement, since: int) -> None:
+    tasks, first = waiting.get(requirement, (0, since))
+    waiting[requirement] = WaitingTasks(tasks + 1, min(first, since))
 
 
 UNKNOWN_US = 0

@@ -14,6 +14,7 @@ Kind = Literal[
     "queued_deadline",
     "linger",
     "offer",
+    "passed_over",
 ]
 
 

@@ -47,6 +47,7 @@ def forget_stale_timers(lifecycle: Lifecycle) -> None:
         lifecycle.timers.keep(
             lambda kind, subject: (
                 subject in lifecycle.tasks
+                or kind == "passed_over"
                 or (kind == "run_deadline" and subject in lifecycle.ledger.runs)
                 or subject in lifecycle.ledger.heads
                 or subject in lingering

@@ -1,24 +1,31 @@
 """Reads what other processes committed since the last read, and passes it to the scheduler.
 
-The history is followed by its numbers: runs that arrived, attempts that were accepted or ended, workers that
-came and went, and what clients ask for. What this leader wrote itself is left out.
+The history is followed by a cursor of the store: runs that arrived, attempts that were accepted or ended,
+workers that came and went, and what clients ask for. What this leader wrote itself is left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Set
 
-from locktender.base.events import unpack
-from locktender.base.model import Failure, StoredRequest
+import msgspec
+
+from locktender.base.errors import NotLeader
+from locktender.base.events import NOBODY, Event, EventRow, unpack
+from locktender.base.model import Failure, Request, StoredRequest
 from locktender.base.states import EXECUTING_RUNS, RunState, TaskState
 from locktender.kernel.scheduler import Scheduler
+from locktender.leader.isolation import RequestFault, refusal
 from locktender.leader.own_worker import OwnWorker
 from locktender.leader.queue_reader import QueueReader
 from locktender.observe.metrics import Metrics
 from locktender.store import blob_values
-from locktender.store.protocol import Gather, Gathered, Store
+from locktender.store.protocol import BEGINNING, Cursor, Gather, Gathered, Store
+from locktender.store.readable import is_fault
 
 PAGE_EVENTS = 5_000
+MAX_TAKEN = 3
+"""Leaders that may begin to carry out a request; then it is refused."""
 
 
 class ChangeReader:
@@ -31,17 +38,19 @@ class ChangeReader:
         self._queue = queue
         self._own = own
         self._metrics = metrics
-        self._cursor = 0
+        self._cursor = BEGINNING
+        self._taken: set[int] = set()
+        """Requests that this leader has begun to carry out."""
 
-    def begin(self, seq: int) -> None:
-        """Everything up to `seq` is known."""
-        self._cursor = seq
+    def begin(self, cursor: Cursor) -> None:
+        """Everything up to `cursor` is known."""
+        self._cursor = cursor
 
     async def gather(self, scheduler: Scheduler) -> Gathered:
         gathered = await self._store.gather(
             Gather(self._cursor, scheduler.commit_builder.actor, PAGE_EVENTS)
         )
-        self._cursor = gathered.seq
+        self._cursor = gathered.cursor
         self.more = len(gathered.events) >= PAGE_EVENTS
         return gathered
 
@@ -58,7 +67,8 @@ class ChangeReader:
     async def _apply_events(self, scheduler: Scheduler, gathered: Gathered, now: int) -> None:
         rows = {row.id: row for row in gathered.tasks}
         for row in gathered.events:
-            for event in unpack(row):
+            for event in _unpack(row):
+                scheduler.lifecycle.at_run = max(0, row.run)
                 if event.subject == "run" and event.after == RunState.QUEUED:
                     self._queue.arrived(event)
                 elif event.subject == "task" and row.actor.startswith("worker:"):
@@ -83,6 +93,7 @@ class ChangeReader:
                         value=await self._queue.value_of(scheduler, event.task, ended.output),
                         at=event.at,
                     )
+        scheduler.lifecycle.at_run = 0
 
     def _apply_workers(self, scheduler: Scheduler, gathered: Gathered, lost: Set[str]) -> None:
         own = None if self._own is None else self._own.id
@@ -96,27 +107,56 @@ class ChangeReader:
                 scheduler.worker_left(known, "it left")
 
     async def requests(self, scheduler: Scheduler, requests: list[StoredRequest], now: int) -> None:
+        if new := [each.seq for each in requests if each.seq not in self._taken]:
+            # Before any is carried out: one that ends the process is not tried for ever.
+            await self._store.take_requests(scheduler.term, new)
         for stored in requests:
             request = stored.request
             scheduler.commit_builder.commit.requests_done.append(stored.seq)
-            if request.kind == "drain":
-                if self._own is not None and self._own.id == request.subject:
-                    self._own.draining = True
-                    scheduler.put_worker(self._own.describe_own(0, ()), local=True)
-                else:
-                    scheduler.drain_worker(request.subject, stored.seq)
+            if request is None or (stored.taken >= MAX_TAKEN and stored.seq not in self._taken):
+                scheduler.commit_builder.record(NOBODY, refusal(stored))
                 continue
-            row = await self._store.run(request.subject)
-            if row is None:
-                continue
-            if request.kind == "cancel" and row.state in EXECUTING_RUNS:
-                scheduler.cancel_run(row.seq, now, request.reason, force=request.force)
-            elif request.kind == "cancel" and row.state == RunState.QUEUED:
-                failure = Failure("cancelled", request.reason or "cancelled on request")
-                scheduler.end_queued(row, RunState.CANCELLED, failure, now)
-                self._queue.left(row.seq)
-            elif request.kind == "reprioritise" and row.state == RunState.QUEUED:
-                row = await blob_values.open_values(self._store, row)
-                scheduler.reprioritise(row, request.priority or 0)
-                # It may go before the runs of its lane that are held here: read the lane again after this commit.
-                self._queue.lanes([row.lane])
+            self._taken.add(stored.seq)
+            try:
+                await self._carry_out(scheduler, stored.seq, request, now)
+            except Exception as error:
+                if not is_fault(error) or scheduler.lifecycle.at_run:
+                    raise
+                raise RequestFault(stored, error) from error
+
+    async def _carry_out(self, scheduler: Scheduler, seq: int, request: Request, now: int) -> None:
+        if request.kind == "drain":
+            if self._own is not None and self._own.id == request.subject:
+                self._own.draining = True
+                scheduler.put_worker(self._own.describe_own(0, ()), local=True)
+            else:
+                scheduler.drain_worker(request.subject, seq)
+            return
+        row = await self._store.run(request.subject)
+        if row is None:
+            return
+        scheduler.lifecycle.at_run = row.seq
+        if request.kind == "cancel" and (
+            row.state in EXECUTING_RUNS or row.seq in scheduler.held.rows
+        ):
+            scheduler.cancel_run(row.seq, now, request.reason, force=request.force)
+        elif request.kind == "cancel" and row.state == RunState.QUEUED:
+            failure = Failure("cancelled", request.reason or "cancelled on request")
+            scheduler.end_queued(row, RunState.CANCELLED, failure, now)
+            self._queue.left(row.seq)
+        elif request.kind == "reprioritise" and row.state == RunState.QUEUED:
+            row = await blob_values.open_values(self._store, row)
+            scheduler.reprioritise(row, request.priority or 0)
+            # It may go before the runs of its lane that are held here: read the lane again after this commit.
+            self._queue.lanes([row.lane])
+        scheduler.lifecycle.at_run = 0
+
+
+def _unpack(row: EventRow) -> list[Event]:
+    try:
+        return unpack(row)
+    except (msgspec.MsgspecError, UnicodeError, TypeError) as error:
+        # What it told stands in rows too.
+        raise NotLeader(
+            f"event {row.seq} of run {row.run} cannot be read: the leader reads everything again"
+        ) from error

@@ -18,12 +18,22 @@ from locktender.base.errors import NotLeader, OutOfOrder
 from locktender.kernel.commit_builder import Cycle
 from locktender.observe.metrics import Metrics
 from locktender.store.protocol import Store
+from locktender.store.readable import is_fault
 from locktender.store.retry import repeated
 
 MAX_UNWRITTEN = 1
 """Commits on their way beside the newest one. With more, each brings less: thread steps with 8 permits came to
 4,000 a second with four, and to 4,700 with one."""
 _CLOCK = SystemClock()
+
+
+class CommitRefused(Exception):
+    """The store takes a commit at no time: for its data, not because it is away."""
+
+    def __init__(self, commit: Commit, cause: Exception) -> None:
+        super().__init__(f"cycle {commit.cycle} was refused: {cause}")
+        self.commit = commit
+        self.cause = cause
 
 
 class CommitPipeline:
@@ -120,6 +130,10 @@ class CommitPipeline:
         except OutOfOrder as error:
             if commit.previous <= self.answered:
                 raise lost_cycle(self.answered) from error
+            raise
+        except Exception as error:
+            if is_fault(error):
+                raise CommitRefused(commit, error) from error
             raise
 
     def _check_open(self) -> None:

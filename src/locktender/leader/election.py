@@ -64,7 +64,7 @@ class LeaderLease(Lease):
         written = self._leader.last_written
         led = await store.elect(Elect(self._leader.owner, self.lease_us, self._term))
         if led.term != self._term:
-            return "another term has begun"
+            return "the store says that it is over"
         return str(lost_cycle(written)) if led.cycle < written else None
 
     def lost(self, why: str) -> None:

@@ -13,35 +13,34 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-import msgspec
-
 from locktender.base import codec
 from locktender.base.background import BackgroundTasks, end_tasks
 from locktender.base.changes import End
 from locktender.base.clock import SECOND, SystemClock
 from locktender.base.config import Settings
-from locktender.base.errors import LocktenderError, NotLeader
-from locktender.base.graph import Graph
+from locktender.base.errors import HistoryReplaced, LocktenderError, NotLeader
 from locktender.base.ids import run_of
 from locktender.base.limits import Limits
-from locktender.base.model import LimitRow
+from locktender.base.model import Failure, LimitRow
 from locktender.base.states import TaskState
 from locktender.kernel import clock_jump
 from locktender.kernel.commit_builder import Cycle
+from locktender.kernel.entries import TaskEntry
 from locktender.kernel.lifecycle import Defaults
 from locktender.kernel.scheduler import Scheduler
 from locktender.leader.change_reader import ChangeReader
-from locktender.leader.commit_pipeline import CommitPipeline
+from locktender.leader.commit_pipeline import CommitPipeline, CommitRefused
+from locktender.leader.isolation import Isolation, RequestFault, RunFault
 from locktender.leader.own_worker import OwnWorker
 from locktender.leader.queue_reader import QueueReader
 from locktender.leader.sweep import Sweep
 from locktender.observe.metrics import Metrics
 from locktender.provision.controller import ProvisionController, placed
-from locktender.store import blob_values
-from locktender.store.protocol import Gathered, Lost, Recut, Store, Withdraw
+from locktender.store.decode import encode
+from locktender.store.protocol import Gathered, Lost, Recut, Snapshot, Store, Withdraw
+from locktender.store.readable import is_fault, readable, reason_of
 
 log: logging.Logger = logging.getLogger(__name__)
-_graph = msgspec.json.Decoder(Graph).decode
 SWEEP_EVERY_SECONDS = 1.0
 SUMMARY_EVERY_SECONDS = 1.0
 SETTLE_POLL_SECONDS = 0.005
@@ -68,6 +67,7 @@ class Leader:
         self._scheduler: Scheduler | None = None
         self._queue = QueueReader(store)
         self._changes = ChangeReader(store, self._queue, own, metrics)
+        self._isolation = Isolation(store, self._queue, own, metrics)
         self._awake = asyncio.Event()
         self._ends: list[End] = []
         self._taken: list[End] = []
@@ -152,11 +152,22 @@ class Leader:
         sweeper = asyncio.create_task(self._sweep_regularly(), name="locktender-sweep")
         try:
             scheduler = await self._rebuild(term)
-            while not self._closing:
-                await self._turn(scheduler)
-            self._pipeline.close()
-            await self._pipeline.drain()
-        except NotLeader as error:
+            try:
+                while not self._closing:
+                    await self._turn(scheduler)
+                self._pipeline.close()
+                await self._pipeline.drain()
+            except (RunFault, CommitRefused, RequestFault) as fault:
+                await self._pipeline.stop()
+                await self._isolation.isolate(scheduler, fault)
+            except Exception as error:
+                if not scheduler.lifecycle.at_run or not is_fault(error):
+                    raise
+                log.exception("run %s cannot be decided", scheduler.lifecycle.at_run)
+                await self._pipeline.stop()
+                fault = RunFault(scheduler.lifecycle.at_run, error)
+                await self._isolation.isolate(scheduler, fault)
+        except (NotLeader, HistoryReplaced) as error:
             log.warning("term %s of %s is over: %s", term, self.owner, error)
         finally:
             self._scheduler = None
@@ -167,44 +178,63 @@ class Leader:
         return self.unwritten()
 
     async def _rebuild(self, term: int) -> Scheduler:
-        snapshot = await self._store.load()
         settings = self._settings
         defaults = Defaults(
             settings.queue_timeout_us, settings.dispatch_deadline_us, settings.offer_ttl_us
         )
-        limits = self._placed(snapshot.limits, snapshot.limit_rows)
-        scheduler = Scheduler(limits, term, self.owner, defaults)
-        scheduler.graphs.update({key: _graph(body) for key, body in snapshot.graphs.items()})
+        cycles = 0
+        while True:
+            snapshot = await self._store.load()
+            limits = self._placed(snapshot.limits, snapshot.limit_rows)
+            scheduler = Scheduler(limits, term, self.owner, defaults)
+            scheduler.commit_builder.cycles = cycles
+            faults = await self._restore(scheduler, snapshot)
+            if not faults:
+                break
+            # From the start: what was restored of a run before it failed is in the ledger.
+            cycles += 1
+            await self._isolation.hold(term, cycles, scheduler.commit_builder.actor, faults)
+        if self._own is not None:
+            self._put_own(scheduler, self._own)  # again: what it runs already is counted now
+        self._queue.lanes(snapshot.lanes)
+        self._changes.begin(snapshot.cursor)
+        self._loop_seen_us = self._clock.monotonic()
+        self._scheduler = scheduler
+        self._metrics.leads(term, scheduler.ledger, scheduler.held.rows)
+        return scheduler
+
+    async def _restore(self, scheduler: Scheduler, snapshot: Snapshot) -> dict[int, str]:
+        """The runs that cannot be restored, and why."""
+        found = await readable(self._store, snapshot)
+        if found.faults:
+            return found.faults
+        scheduler.graphs.update(found.graphs)
         scheduler.begin(snapshot.limit_rows)
-        runs = [await blob_values.open_values(self._store, row) for row in snapshot.runs]
-        graphs = {row.seq: scheduler.graphs[row.graph] for row in runs}
-        tasks = [
-            await blob_values.open_output(self._store, graphs[run_of(row.id)], row)
-            for row in snapshot.tasks
-        ]
         own = None if self._own is None else self._own.id
         workers = [row for row in snapshot.workers if row.id != own]
         if self._own is not None:
             workers.append(self._own.describe_own(0, ()))
-        clock_jump.restore(
-            scheduler,
-            runs,
-            tasks,
-            workers,
-            snapshot.buckets,
-            snapshot.now,
-            own,
-            snapshot.lingers,
-        )
-        if self._own is not None:
-            self._put_own(scheduler, self._own)  # again: what it runs already is counted now
-        self._queue.lanes(snapshot.lanes)
-        self._changes.begin(snapshot.seq)
-        self._loop_seen_us = self._clock.monotonic()
-        self._scheduler = scheduler
-        self._metrics.leads(term, scheduler.ledger)
-        await self._changes.requests(scheduler, snapshot.requests, snapshot.now)
-        return scheduler
+        try:
+            restored = clock_jump.restore(
+                scheduler,
+                found.runs,
+                found.tasks,
+                workers,
+                snapshot.buckets,
+                snapshot.now,
+                own,
+                snapshot.lingers,
+                snapshot.unplaced,
+            )
+            for _ in restored:
+                await asyncio.sleep(0)
+        except Exception as error:
+            if not scheduler.lifecycle.at_run or not is_fault(error):
+                raise
+            log.exception("run %s cannot be restored", scheduler.lifecycle.at_run)
+            return {scheduler.lifecycle.at_run: reason_of(error)}
+        scheduler.held.restore(snapshot.held, snapshot.held_tasks, found.graphs, snapshot.now)
+        return {}
 
     async def _turn(self, scheduler: Scheduler) -> None:
         """One cycle: what changed → decide → send its commit off; then wait for the next change."""
@@ -233,13 +263,17 @@ class Leader:
         if sweeps:
             await self.sweep.run(scheduler, lost, now)
         self._taken, self._ends = self._ends, []
+        self._taken = await self._isolation.finish_held(scheduler, self._taken, now)
         for task, token, state, output, error, reason, _ in self._taken:
+            scheduler.lifecycle.at_run = run_of(task)
             value = None
             if output is not None and codec.is_blob(output):
                 value = await self._queue.value_of(scheduler, task, output)
             scheduler.ended(task, token, state, now, output, error, reason, local=True, value=value)
+        scheduler.lifecycle.at_run = 0
         if idle:
             await self._queue.fill(scheduler)
+            await self._isolation.hold_queued(scheduler, now)
         self._awake.clear()
         # One instant for all facts and decisions of a cycle: rows, events and clocks then agree.
         cycle = scheduler.cycle(now)
@@ -268,19 +302,8 @@ class Leader:
         if own is not None:
             if cycle.starts:
                 self._metrics.claimed()
-            call_of = scheduler.calls.of
             for entry in cycle.starts:
-                row = entry.run.row
-                own.start(
-                    entry.id,
-                    entry.token,
-                    entry.attempt,
-                    row.id,
-                    entry.spec,
-                    call_of(entry),
-                    row.flow,
-                    row.trace,
-                )
+                self._start(scheduler, own, entry)
             for _, token, _ in cycle.stops:
                 own.stop(token, "cancel")
             if orders := [order for order in cycle.commit.orders if order.worker == own.id]:
@@ -298,11 +321,33 @@ class Leader:
                 )
                 done = await self._store.withdraw(withdraw)
                 self._metrics.offer_answered("withdrawn", len(done))
-                scheduler.withdrawn(done, to, await self._store.now())
+                now = await self._store.now()
+                try:
+                    scheduler.withdrawn(done, to, now)
+                except Exception as error:
+                    if not scheduler.lifecycle.at_run or not is_fault(error):
+                        raise
+                    raise RunFault(scheduler.lifecycle.at_run, error) from error
                 self._awake.set()
         if cycle.ended:
             self._on_runs_ended(cycle.ended)
         self._summary(cycle)
+
+    def _start(self, scheduler: Scheduler, own: OwnWorker, entry: TaskEntry) -> None:
+        row = entry.run.row
+        try:
+            call = scheduler.calls.of(entry)
+        except Exception as error:
+            # Its row says that it runs: the attempt fails, and others start.
+            log.exception("failed to start task %s", entry.id)
+            failure = Failure("internal", f"it cannot be begun: {error!r}", retryable=False)
+            self.ended(
+                End(entry.id, entry.token, TaskState.FAILED, None, encode(failure), worker=own.id)
+            )
+            return
+        own.start(
+            *(entry.id, entry.token, entry.attempt, row.id, entry.spec, call, row.flow, row.trace)
+        )
 
     def _summary(self, cycle: Cycle) -> None:
         """One line per busy cycle, at most one a second."""

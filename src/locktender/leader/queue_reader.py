@@ -11,21 +11,23 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import cast
 
-import msgspec
-
 from locktender.base import codec
 from locktender.base.changes import TaskRow
+from locktender.base.errors import UnreadableRow
 from locktender.base.events import Event
-from locktender.base.graph import Graph
+from locktender.base.graph_check import checked_graph
 from locktender.base.model import RunRow
+from locktender.base.states import RunState
 from locktender.kernel.lanes import rank
 from locktender.kernel.render import looked_into
 from locktender.kernel.scheduler import Scheduler
 from locktender.store import blob_values
+from locktender.store.decode import task_fault
 from locktender.store.protocol import Heads, Store
+from locktender.store.readable import is_fault, reason_of
 
 log: logging.Logger = logging.getLogger(__name__)
-_graph = msgspec.json.Decoder(Graph).decode
+_STATES = frozenset(RunState)
 MAX_HEADS = 4_096
 MAX_HEADS_PER_LANE = 512
 MIN_HEADS_PER_LANE = 2
@@ -58,6 +60,8 @@ class QueueReader:
         self._new: list[int] = []
         self._rows: dict[int, RunRow] = {}
         """Rows that came with the events of their arrival."""
+        self.faults: list[tuple[RunRow, str]] = []
+        """Queued runs that cannot be read, and why: the leader holds them."""
 
     def lanes(self, lanes: Iterable[int]) -> None:
         """These lanes have queued runs."""
@@ -148,17 +152,31 @@ class QueueReader:
                 del self._lanes[number]
 
     async def _put(self, scheduler: Scheduler, row: RunRow) -> None:
+        if row.state in _STATES and row.state != RunState.QUEUED:
+            log.warning("run %s is %s, though the queue still has it", row.id, row.state)
+            return
+        try:
+            if row.unreadable:
+                raise UnreadableRow(row.unreadable)
+            await self._put_readable(scheduler, row)
+        except Exception as error:
+            if not is_fault(error):
+                raise
+            self.faults.append((row, reason_of(error)))
+
+    async def _put_readable(self, scheduler: Scheduler, row: RunRow) -> None:
         if row.graph not in scheduler.graphs:
             if len(scheduler.graphs) >= MAX_GRAPHS:
                 self._forget_graphs(scheduler)
-            scheduler.graphs[row.graph] = _graph(await self._store.graph(row.graph))
+            scheduler.graphs[row.graph] = checked_graph(await self._store.graph(row.graph))
         rows: list[TaskRow] | None = None
         if row.generation:
             graph = scheduler.graphs[row.graph]
-            rows = [
-                await blob_values.open_output(self._store, graph, task)
-                for task in await self._store.tasks(row.seq)
-            ]
+            rows = await self._store.tasks(row.seq)
+            for task in rows:
+                if fault := task_fault(task, len(graph.nodes)):
+                    raise UnreadableRow(fault)
+            rows = [await blob_values.open_output(self._store, graph, task) for task in rows]
         scheduler.put_head(await blob_values.open_values(self._store, row), rows)
 
     def _forget_graphs(self, scheduler: Scheduler) -> None:

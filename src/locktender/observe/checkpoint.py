@@ -121,6 +121,8 @@ async def load(store: Store, slack_us: int = SLACK_US) -> tuple[History, History
     # Without a leader no commit can be on its way while this reads.
     counts = await store.counts()
     idle = not counts.queued and not counts.executing and await store.leader() is None
+    # An open transaction of another program hides the end of the history: it is not complete then.
+    idle = idle and not (await store.held_up()).lag_us
     history = History(events, graphs, complete=idle, slack_us=slack_us, checked=known.checked)
     return history, known
 
@@ -129,7 +131,9 @@ async def _read(store: Store) -> tuple[list[Event], dict[str, Graph] | None]:
     """Events and their graphs; None: one of them was removed already."""
     events: list[Event] = []
     after = 0
-    while rows := await store.events(EventFilter(after=after, limit=_EVENTS_PER_PAGE)):
+    while rows := await store.events(
+        EventFilter(after=after, limit=_EVENTS_PER_PAGE, settled=True)
+    ):
         events += [event for row in rows for event in unpack(row)]
         after = rows[-1].seq
     digests = {event.data["graph"] for event in events if "graph" in event.data}

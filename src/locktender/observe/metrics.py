@@ -8,7 +8,7 @@ is imported only by a process that serves it. Numbers the engine has anyway
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from typing import Final
 
 from locktender.base.model import WorkerRow
@@ -64,12 +64,16 @@ class Metrics:
         self.loop_blocked: dict[str, int] = {}
         self.describe: Callable[[], WorkerRow] | None = None
         """The worker as it is now; None: this engine has none."""
+        self.runs_held: int = 0
+        """How many runs became held, ever."""
         self._ledger: Ledger | None = None
+        self._held: Sized = ()
 
     # -- the leader --------------------------------------------------------------------------------
 
-    def leads(self, term: int, ledger: Ledger) -> None:
-        """A term began: `ledger` is what it decides with."""
+    def leads(self, term: int, ledger: Ledger, held: Sized = ()) -> None:
+        """A term began: `ledger` is what it decides with, `held` are the runs that it decides nothing for."""
+        self._held = held
         self.take_overs += 1
         self.term = term
         self._ledger = ledger
@@ -79,6 +83,12 @@ class Metrics:
         self.term = self.demand = 0
         self.stalled = set()
         self._ledger = None
+        self._held = ()
+
+    @property
+    def held_now(self) -> int:
+        """Runs that are held, as the leader of this process knows; 0: none, or it does not lead."""
+        return len(self._held)
 
     def wanted(self, demand: Demand) -> None:
         """How many tasks lack only a worker."""

@@ -1,7 +1,7 @@
 """An engine's numbers as Prometheus text.
 
-The number of series is bounded: labels are kinds (gates, states, executors)
-and the names of the first fifty steps, never other names users choose.
+The number of series is bounded: labels are kinds (gates, states, executors),
+the names of the first fifty steps, and the few sessions that delay the store.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from locktender.base.clock import SECOND
-from locktender.base.model import WorkerRow
+from locktender.base.model import HeldUp, WorkerRow
 from locktender.observe.metrics import Durations, Metrics
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -29,6 +29,8 @@ class Exposition(Collector):
         self.stale_writes: int = 0
         """As the store counts them; the caller of `refresh` sets it first."""
         self.listener_replaced: int = 0
+        self.held_up: HeldUp = HeldUp()
+        """As the store last said."""
         self._metrics = metrics
         self._may_lead = may_lead
         self._found: list[Metric] = []
@@ -57,10 +59,29 @@ class Exposition(Collector):
             "Connections for notifications that were lost and made anew.",
             self.listener_replaced,
         )
+        yield from _of_sessions(self.held_up)
         if self._may_lead:
             yield from _of_leader(self._metrics)
         if self._metrics.describe is not None:
             yield from _of_worker(self._metrics, self._metrics.describe())
+
+
+def _of_sessions(held_up: HeldUp) -> Iterator[Metric]:
+    yield Gauge(
+        "locktender_history_lag_seconds",
+        "How far audit, checkpoints and pruning lag behind an open transaction; runs do not wait for it.",
+        held_up.lag_us / SECOND,
+    )
+    family = Gauge(
+        "locktender_blocking_session_seconds",
+        "Sessions of the database server that delay the store, by what they hold (lock, history, cleanup):"
+        " the age of the transaction.",
+        labels=["holds", "pid", "application", "database"],
+    )
+    for each in held_up.sessions:
+        names = [each.holds, str(each.pid), each.application, each.database]
+        family.add_metric(names, (each.age_us or 0) / SECOND)
+    yield family
 
 
 def _of_leader(metrics: Metrics) -> Iterator[Metric]:
@@ -103,6 +124,12 @@ def _of_leader(metrics: Metrics) -> Iterator[Metric]:
         "locktender_runs_started", "Runs that passed the run gates.", metrics.runs_started
     )
     yield _counters("locktender_runs_ended", "Runs that ended.", "state", metrics.runs_ended)
+    yield Gauge(
+        "locktender_held_runs",
+        "Runs that cannot be read, decided or written, and wait for an operator; 0 where it does not lead.",
+        metrics.held_now,
+    )
+    yield _counter("locktender_runs_held", "Runs that became held.", metrics.runs_held)
 
 
 def _of_worker(metrics: Metrics, row: WorkerRow) -> Iterator[Metric]:

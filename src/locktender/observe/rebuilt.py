@@ -7,12 +7,12 @@ enough to know them. A new leader or a changed fair key resets them.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heapreplace
 
 from locktender.base.changes import TaskRow
 from locktender.base.events import NOBODY, Event, EventRow, unpack
-from locktender.base.graph import read_graph
 from locktender.base.ids import run_of
 from locktender.base.limits import Fair, Limits
 from locktender.base.model import RunRow
@@ -26,30 +26,30 @@ from locktender.kernel.liveness import set_stalled, stalled_by_rows
 from locktender.kernel.queue_position import QueueGroup, QueuePosition
 from locktender.kernel.scheduler import Scheduler
 from locktender.kernel.timeouts import UNKNOWN_US
-from locktender.store import blob_values
 from locktender.store.protocol import EventFilter, Heads, QueueEntry, QueueLine, Snapshot, Store
+from locktender.store.readable import readable
 
 
 async def rebuild(store: Store) -> tuple[Scheduler, Snapshot]:
     """A ledger of all active work as the rows have it now. It decides nothing and writes nothing."""
     snapshot = await store.load()
     scheduler = Scheduler(snapshot.limits, 0, "why", Defaults(dispatch_deadline_us=UNKNOWN_US))
-    scheduler.graphs.update({key: read_graph(body) for key, body in snapshot.graphs.items()})
-    # As the leader does: what is mapped over, or decides a condition, may have been put away.
-    runs = [await blob_values.open_values(store, row) for row in snapshot.runs]
-    graphs = {row.seq: scheduler.graphs[row.graph] for row in runs}
-    tasks = [
-        await blob_values.open_output(store, graphs[run_of(row.id)], row) for row in snapshot.tasks
-    ]
-    clock_jump.restore(
+    found = await readable(store, snapshot)
+    scheduler.graphs.update(found.graphs)
+    restored = clock_jump.restore(
         scheduler,
-        runs,
-        tasks,
+        found.runs,
+        found.tasks,
         snapshot.workers,
         snapshot.buckets,
         snapshot.now,
         lingers=snapshot.lingers,
+        unplaced=snapshot.unplaced,
     )
+    for _ in restored:
+        # A server answers its other requests between two slices.
+        await asyncio.sleep(0)
+    scheduler.held.restore(snapshot.held, snapshot.held_tasks, found.graphs, snapshot.now)
     set_stalled(scheduler, stalled_by_rows(snapshot.workers, snapshot.now), snapshot.now)
     for kept in snapshot.reservations:
         entry = scheduler.lifecycle.tasks.get(kept.task)

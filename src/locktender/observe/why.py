@@ -14,16 +14,17 @@ from locktender.base.durations import spoken
 from locktender.base.errors import NotFound
 from locktender.base.graph import Graph
 from locktender.base.ids import run_of
-from locktender.base.model import RunRow, Stubborn
+from locktender.base.model import BlockingSession, RunRow, Stubborn
 from locktender.base.names import Declared
 from locktender.base.names import never as never_by_label
-from locktender.base.states import EXECUTING_RUNS, RunState, TaskState
+from locktender.base.states import EXECUTING_RUNS, TERMINAL_RUNS, RunState, TaskState
 from locktender.kernel import explain, lanes
 from locktender.kernel.entries import QueuedRun, TaskEntry
 from locktender.kernel.explain import Reason, Typical, waiting_nodes
 from locktender.kernel.explain_runs import explain_queued, place_precision
 from locktender.kernel.explain_workers import stubborn_by_token
-from locktender.kernel.gate_names import told_to_stop
+from locktender.kernel.gate_names import offered_to, told_to_stop
+from locktender.kernel.held_runs import reason_of
 from locktender.kernel.queue_position import Precision
 from locktender.kernel.scheduler import Scheduler
 from locktender.kernel.timeouts import Until, patience
@@ -58,6 +59,20 @@ class StubbornStep(msgspec.Struct, frozen=True, omit_defaults=True):
         return count + told_to_stop(self.reason, self.since, now)
 
 
+class OfferedStep(msgspec.Struct, frozen=True):
+    """Tasks of one step of a run that no worker has accepted yet."""
+
+    count: int
+    worker: str
+    """It and what follows: of the one that was offered most often."""
+    at: int
+    offers: int
+
+    def text(self, now: int) -> str:
+        which = "" if self.count == 1 else "one of them "
+        return which + offered_to(self.worker, self.at, self.offers, now)
+
+
 class Why(msgspec.Struct, frozen=True, omit_defaults=True):
     """The answer to `why`."""
 
@@ -82,6 +97,8 @@ class Why(msgspec.Struct, frozen=True, omit_defaults=True):
     waiting: tuple[WaitingStep, ...] = ()
     pending: dict[str, list[str]] = {}
     """Steps not asked for yet, and the steps they wait for."""
+    offered: dict[str, OfferedStep] = {}
+    """Steps with tasks that were offered to a worker, which has not accepted them yet."""
     running: dict[str, int] = {}
     stubborn: dict[str, StubbornStep] = {}
     """Steps with tasks that were told to stop and still run: they keep what they hold until they end."""
@@ -89,6 +106,8 @@ class Why(msgspec.Struct, frozen=True, omit_defaults=True):
     ended_at: int = 0
     until: tuple[Until, ...] = ()
     """When it ends without having started, or ended, and as what."""
+    held_up: tuple[BlockingSession, ...] = ()
+    """Sessions of the database server that delay the store."""
 
     @property
     def estimate_us(self) -> int | None:
@@ -110,6 +129,8 @@ class Why(msgspec.Struct, frozen=True, omit_defaults=True):
         if self.estimate_us is not None:
             lines.append(f"  Expected wait: about {spoken(self.estimate_us)}.")
         lines += [f"  It {each.text(self.now)}." for each in self.until]
+        for step, offer in self.offered.items():
+            lines.append(f"  {offer.count} × {step} not accepted yet: {offer.text(self.now)}")
         for step, count in self.running.items():
             told = self.stubborn.get(step)
             lines.append(
@@ -126,6 +147,7 @@ class Why(msgspec.Struct, frozen=True, omit_defaults=True):
             lines.append(f"  {step} waits for {', '.join(others) or 'its turn'}")
         if self.note:
             lines.append(f"  {self.note}")
+        lines += [f"  {session.text()}" for session in self.held_up]
         return "\n".join(lines)
 
     def __str__(self) -> str:
@@ -154,6 +176,13 @@ def _lines(reasons: tuple[Reason, ...], indent: str, now: int) -> list[str]:
     return lines
 
 
+async def with_sessions(store: Store, why: Why) -> Why:
+    """The answer, with the sessions of the database server that delay what has not ended."""
+    if why.ended_at:
+        return why
+    return msgspec.structs.replace(why, held_up=(await store.held_up()).sessions)
+
+
 async def explain_run(store: Store, run_id: str, labels: Declared | None = None) -> Why:
     """Why this run does not start, or what its tasks wait for. `labels`: those that settings declare."""
     row = await store.run(run_id)
@@ -164,7 +193,20 @@ async def explain_run(store: Store, run_id: str, labels: Declared | None = None)
     if row.state in EXECUTING_RUNS:
         return await _executing(store, row, labels)
     now = await store.now()
+    if row.state not in TERMINAL_RUNS:
+        return await _held(store, row, now)
     return msgspec.structs.replace(_why(row, now, row.queued_at), ended_at=row.ended_at, until=())
+
+
+async def _held(store: Store, row: RunRow, now: int) -> Why:
+    snapshot = await store.load()
+    in_flight = sum(run_of(task.id) == row.seq for task in snapshot.held_tasks)
+    why = f"held: {reason_of(row)}" if row.state == RunState.HELD else row.unreadable
+    note = f"Cancel it, or repair it and then: locktender runs retry {row.id}"
+    if in_flight:
+        goes_on = "1 attempt goes on" if in_flight == 1 else f"{in_flight} attempts go on"
+        note = f"{goes_on} and keep what they hold; it ends, or can be retried, after that. {note}"
+    return _why(row, now, row.queued_at, (Reason("held", why),), note=note)
 
 
 async def explain_task(store: Store, task: int, labels: Declared | None = None) -> Why:
@@ -207,6 +249,9 @@ async def explain_task(store: Store, task: int, labels: Declared | None = None) 
 def _held_note(scheduler: Scheduler, entry: TaskEntry, now: int) -> str:
     if note := _stalled_note(scheduler, [entry]):
         return note
+    if entry.state == TaskState.SCHEDULED:
+        offered = offered_to(entry.worker or "", entry.scheduled_at, entry.offers, now)
+        return f"It is {offered}, and not accepted yet."
     stubborn = stubborn_by_token(scheduler.ledger.workers.by_id.values()).get(entry.token)
     if stubborn is None:
         return f"Worker {entry.worker} has it: it waits for nothing."
@@ -291,10 +336,14 @@ async def _executing(store: Store, row: RunRow, labels: Declared | None) -> Why:
     usual = typical(snapshot, scheduler, [])
     groups: dict[tuple[str, tuple[str, ...]], WaitingStep] = {}
     running: dict[str, int] = {}
+    offered: dict[str, OfferedStep] = {}
     stubborn: dict[str, StubbornStep] = {}
     by_token = stubborn_by_token(scheduler.ledger.workers.by_id.values())
     seen: dict[tuple[int, int], tuple[Reason, ...]] = {}
     for entry in run.tasks.values():
+        if entry.state == TaskState.SCHEDULED:
+            offered[entry.spec.name] = _offered(offered.get(entry.spec.name), entry)
+            continue
         if entry.state != TaskState.REQUESTED:
             name = entry.spec.name
             running[name] = running.get(name, 0) + 1
@@ -316,10 +365,18 @@ async def _executing(store: Store, row: RunRow, labels: Declared | None) -> Why:
         _why(row, snapshot.now, row.started_at or row.queued_at),
         waiting=tuple(groups.values())[:MAX_GROUPS_SHOWN],
         pending=dict(waiting_nodes(progress)),
+        offered=offered,
         running=running,
         stubborn=stubborn,
         note=" ".join(note for note in notes if note),
     )
+
+
+def _offered(known: OfferedStep | None, entry: TaskEntry) -> OfferedStep:
+    if known is not None and known.offers >= entry.offers:
+        return msgspec.structs.replace(known, count=known.count + 1)
+    count = 1 if known is None else known.count + 1
+    return OfferedStep(count, entry.worker or "", entry.scheduled_at, entry.offers)
 
 
 def _one_more(known: StubbornStep | None, stubborn: Stubborn) -> StubbornStep:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from functools import wraps
 from typing import Any
 
@@ -22,7 +23,7 @@ from locktender.base.errors import InvalidInput, LocktenderError, NotFound, Stor
 from locktender.engine import Engine
 from locktender.observe import prometheus
 from locktender.observe.prometheus import Exposition
-from locktender.server.state import DemandAnswers, Fresh, HealthAnswers
+from locktender.server.state import STORE_SECONDS, DemandAnswers, Fresh, HealthAnswers
 
 log: logging.Logger = logging.getLogger(__name__)
 _HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
@@ -117,13 +118,16 @@ def refusing(paths: list[str]) -> Callable[[Request, Exception], Response]:
 METRICS_SECONDS = 0.5
 """How old the text of the metrics may be: it takes milliseconds to make."""
 METRICS_TIMEOUT_SECONDS = 5.0
+SESSIONS_SECONDS = 2.0
+"""How old the list of sessions that delay the store may be."""
 
 
 class App:
     def __init__(self, engine: Engine, since: int, *, demand: bool) -> None:
         """`since`: the start of the process, in the store's time; `demand`: whether it has that route."""
         self._engine = engine
-        self._health = HealthAnswers(engine, since)
+        self._held_up = Fresh(engine.store.held_up, SESSIONS_SECONDS)
+        self._health = HealthAnswers(engine, since, self._held_up)
         self._demand = DemandAnswers(engine)
         self._exposition = Exposition(engine.metrics, may_lead=engine.election is not None)
         self._metrics = Fresh(self._text, METRICS_SECONDS)
@@ -140,7 +144,7 @@ class App:
         self.asgi.router.redirect_slashes = False
 
     async def close(self) -> None:
-        for each in (self._health, self._demand, self._metrics):
+        for each in (self._health, self._demand, self._metrics, self._held_up):
             await each.close()
 
     async def health(self, _request: Request) -> Response:
@@ -157,5 +161,8 @@ class App:
         store = self._engine.store
         self._exposition.stale_writes = await store.stale_writes()
         self._exposition.listener_replaced = getattr(store, "listener_replaced", 0)
+        # A store that is away says nothing new; the other numbers are this process's own.
+        with suppress(StoreError, TimeoutError):
+            self._exposition.held_up = await self._held_up.get(STORE_SECONDS)
         self._exposition.refresh()
         return await asyncio.to_thread(self._exposition.text)

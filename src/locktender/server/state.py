@@ -19,7 +19,9 @@ from typing import Any, Generic, Literal, TypeVar
 import msgspec
 
 from locktender.base import version
+from locktender.base.clock import SECOND
 from locktender.base.errors import StoreError
+from locktender.base.model import BlockingSession, HeldUp
 from locktender.client.views import instant
 from locktender.engine import Engine
 from locktender.kernel.demand import Demand
@@ -50,11 +52,16 @@ class Health(msgspec.Struct, frozen=True):
     worker: WorkerHealth | None
     version: str
     since: datetime
+    history_lag_seconds: float = 0.0
+    """How far audit, checkpoints and pruning lag behind an open transaction. Runs do not wait for it."""
+    held_up_by: tuple[BlockingSession, ...] = ()
+    """Sessions of the database server that delay the store."""
 
 
 class HealthAnswers:
-    def __init__(self, engine: Engine, since: int) -> None:
+    def __init__(self, engine: Engine, since: int, held_up: Fresh[HeldUp]) -> None:
         self._engine = engine
+        self._held_up = held_up
         self._since = since
         self._leader = Fresh(engine.store.leader, LEADER_KEPT_SECONDS)
 
@@ -64,6 +71,7 @@ class HealthAnswers:
         term = self._engine.metrics.term
         leader: str | None = None
         reachable = True
+        held_up = HeldUp()
         try:
             leader = await self._leader.get(STORE_SECONDS)
             if term and self._engine.election is not None:
@@ -71,6 +79,8 @@ class HealthAnswers:
                 leader = self._engine.election.owner
             if leader is None:
                 problems.append("there is no leader")
+            held_up = await self._held_up.get(STORE_SECONDS)
+            problems += [each.text() for each in held_up.sessions if each.holds == "lock"]
         except TimeoutError:
             reachable = False
             problems.append(f"the store does not answer within {STORE_SECONDS:g} s")
@@ -92,6 +102,8 @@ class HealthAnswers:
             worker=worker,
             version=version.installed(),
             since=instant(self._since),
+            history_lag_seconds=held_up.lag_us / SECOND,
+            held_up_by=held_up.sessions,
         )
         return found, reachable and not lost
 

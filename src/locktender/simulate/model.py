@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from locktender.base import ids
-from locktender.base.changes import Bucket, Commit, Linger, Order, RunEvents, TaskRow
+from locktender.base.changes import Bucket, Commit, Linger, Order, RunEvents, Silence, TaskRow
 from locktender.base.clock import MILLISECOND
 from locktender.base.events import NOBODY, Change, Event
 from locktender.base.graph import Graph, Node
@@ -132,6 +132,7 @@ class Model:
     buckets: dict[str, int] = field(default_factory=dict[str, int])
     orders: dict[tuple[str, int], Order] = field(default_factory=dict[tuple[str, int], Order])
     rules: dict[tuple[str, str], LimitRow] = field(default_factory=dict[tuple[str, str], LimitRow])
+    unplaced: set[int] = field(default_factory=set[int])
     lingers: list[Linger] = field(default_factory=list[Linger])
     keys: dict[str, int] = field(default_factory=dict[str, int])
     events: list[Event] = field(default_factory=list[Event])
@@ -236,8 +237,16 @@ class Model:
                 )
         for order in commit.orders:
             self.orders[order.worker, order.task] = order
+        self.unplaced = (self.unplaced - set(commit.placed)) | set(commit.unplaced)
         if commit.lingers is not None:
             self.lingers = commit.lingers
+        if commit.silences is not None:
+            silent = {each.worker: each for each in commit.silences}
+            for name, row in self.workers.items():
+                each = silent.get(name, Silence(name, 0, 0))
+                self.workers[name] = msgspec.structs.replace(
+                    row, unanswered=each.unanswered, asked_again_at=each.until
+                )
         for bucket in commit.buckets:
             self.buckets[bucket.pool] = bucket.tat
         for ended in commit.runs_ended:

@@ -300,6 +300,7 @@ class SimWorld:
             self.now,
             local,
             model.lingers,
+            model.unplaced,
         )
         self.scheduler = scheduler
         self._watch, self._clock_watch = LeaseWatch(STALL_GRACE), ClockWatch()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+import msgspec
+
 from locktender.base.events import NOBODY, Change, EventRow, pack, read_changes
 from locktender.base.ids import run_of
 from locktender.base.states import TaskState
@@ -56,7 +58,13 @@ def news(events: Sequence[EventRow]) -> tuple[list[int], bool]:
     ended: dict[int, None] = {}
     limits_changed = False
     for event in events:
-        for change in read_changes(event.body):
+        try:
+            changes = read_changes(event.body)
+        except (msgspec.MsgspecError, UnicodeError, TypeError):
+            # Its reader says so; what it may have told is read again.
+            limits_changed = True
+            continue
+        for change in changes:
             if change.subject == "task":
                 if change.after in _ENDED:
                     ended[change.task] = None

@@ -17,6 +17,7 @@ from locktender.base.limits import (
     Limits,
     Placement,
     PoolRule,
+    Rate,
     TagRule,
     fair_rule,
     pool_name,
@@ -24,7 +25,7 @@ from locktender.base.limits import (
     tag_rule,
 )
 from locktender.base.model import LimitRow
-from locktender.base.names import count, did_you_mean, limit
+from locktender.base.names import age_boost, count, did_you_mean, limit
 from locktender.store.admission import capped
 from locktender.store.protocol import SetLimit
 
@@ -273,9 +274,24 @@ def check(changes: Sequence[SetLimit]) -> None:
     """Raises `InvalidInput` for the first rule that can never be right."""
     for change in changes:
         if change.rule is not None:
-            parse(change.kind, change.name, change.rule)
+            rule = parse(change.kind, change.name, change.rule)
+            # Here and not in `parse`: a store that has a larger one must still open.
+            if change.name == "age_boost_us" and isinstance(rule, Knob):
+                age_boost(rule.value)
+            if isinstance(rule, PoolRule) and rule.rate is not None:
+                _check_burst(change.name, rule.rate)
         if change.patch is not None:
             check_patch(change.kind, change.name, change.patch)
+
+
+def _check_burst(pool: str, rate: Rate) -> None:
+    if rate.burst * rate.per_us // rate.count > MAX_MICROSECONDS:
+        raise InvalidInput(
+            f"the burst of pool {pool!r} would take more than 100 years to make up for.",
+            field="burst",
+            got=rate.burst,
+            hint="Use a smaller burst or a higher rate.",
+        )
 
 
 def judge_limit(changes: Sequence[SetLimit], rows: Sequence[LimitRow]) -> Changed:

@@ -34,8 +34,8 @@ class Server:
     """In use, by anybody."""
     ours: int
     """In use by locktender, in this database."""
-    held_back_us: int | None = None
-    """How long an open transaction has blocked the event reader; None: it does not."""
+    lag_us: int = 0
+    """How far the settled history lags behind an open transaction: audit and pruning end there."""
 
 
 @dataclass(frozen=True, slots=True)

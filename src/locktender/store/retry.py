@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from locktender.base.clock import SECOND, Clock
-from locktender.base.errors import SchemaTooNew, StoreError
+from locktender.base.errors import DataRefused, SchemaTooNew, StoreError
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -67,9 +67,11 @@ async def repeated(
     retry_us = (AWAY_SECONDS if away_seconds is None else away_seconds) * SECOND
     give_up_at: float | None = None
 
-    def may_retry(_: StoreError) -> bool:
+    def may_retry(error: StoreError) -> bool:
         nonlocal give_up_at
         check()
+        if isinstance(error, DataRefused):
+            return False
         now = clock.monotonic()
         if give_up_at is None:
             give_up_at = now + retry_us

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from locktender.base.errors import NotFound
+import msgspec
+
+from locktender.base.errors import InvalidInput, NotFound
 from locktender.base.ids import RunId
 from locktender.base.model import NewRun
 from locktender.base.states import RunState
 from locktender.store.admission import Ceilings, rejected
-from locktender.store.decode import Row, decode_tags
+from locktender.store.decode import Row, read_tags
 from locktender.store.protocol import Submitted
 
-_RETRYABLE = frozenset({RunState.FAILED, RunState.CANCELLED, RunState.TIMED_OUT})
+_RETRYABLE = frozenset({RunState.FAILED, RunState.CANCELLED, RunState.TIMED_OUT, RunState.HELD})
 
 
 class Again(NamedTuple):
@@ -24,6 +26,8 @@ class Again(NamedTuple):
     before: str
     generation: int
     deadline_us: int | None
+    in_flight: int = 0
+    """Of a held run: attempts that have not ended."""
 
 
 def candidates(run_ids: Sequence[str], rows: Sequence[Row]) -> dict[str, Again]:
@@ -67,6 +71,11 @@ def _answer(
     as_of: int,
 ) -> Submitted:
     seq, run, state, *_ = again
+    if again.in_flight:
+        return Submitted(run.id, seq, "in_flight", active=again.in_flight)
+    if state == RunState.HELD:
+        # It is active all the time: it has its key, and is counted.
+        return Submitted(run.id, seq, "created")
     if state == RunState.SUCCEEDED:
         return Submitted(run.id, seq, "finished")
     if state not in _RETRYABLE:
@@ -82,16 +91,28 @@ def _answer(
 
 
 def _again(row: Row) -> Again:
-    seq, run_id, state, kind, flow, graph, tags, priority, key, generation, deadline_us = row
+    seq, run_id, state, kind, flow, graph, tags, priority, key, generation, deadline, going_on = row
     run = NewRun(
         id=RunId(run_id),
         flow=flow,
         graph=graph,
         params=b"",
         consts=b"",
-        tags=decode_tags(tags),
+        tags=_tags(run_id, tags),
         priority=priority,
         key=key,
         kind=kind,
     )
-    return Again(seq, run, state, generation, deadline_us)
+    return Again(seq, run, state, generation, deadline, going_on)
+
+
+def _tags(run_id: str, tags: str) -> dict[str, str]:
+    try:
+        return read_tags(tags)
+    except msgspec.MsgspecError as error:
+        raise InvalidInput(
+            f"run {run_id} cannot be tried again: its tags cannot be read.",
+            field="run",
+            got=run_id,
+            hint="Repair its row first, or cancel it.",
+        ) from error

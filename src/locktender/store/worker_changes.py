@@ -8,8 +8,8 @@ from typing import Any, Final
 from locktender.base.changes import End
 from locktender.base.events import Change
 from locktender.base.model import Failure, WorkerRow
-from locktender.base.states import TaskState
-from locktender.store.decode import decode_failure, encode
+from locktender.base.states import ACTIVE_RUNS, RunState, TaskState
+from locktender.store.decode import Row, decode_failure, encode
 from locktender.store.protocol import Lost
 
 LEFT_BEHIND: Final[bytes] = encode(
@@ -52,6 +52,20 @@ def lost(worker: str, reason: str) -> Change:
 class _Everything:
     def __contains__(self, _: object) -> bool:
         return True
+
+
+def held(row: Row, failure: Failure) -> Change:
+    """The event of a run that becomes held, from its (state, started_at, verdict).
+
+    A state that cannot be read is taken from the rest of its row.
+    """
+    state, started_at, verdict = row
+    before = state
+    if state not in ACTIVE_RUNS:
+        before = RunState.RUNNING if started_at else RunState.QUEUED
+        before = RunState.CANCELLING if verdict == RunState.CANCELLED else before
+    data = {"error": {"type": failure.type, "message": failure.message[:500]}}
+    return Change("run", 0, before, RunState.HELD, 0, data)
 
 
 def left_by(worker: WorkerRow) -> Container[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""For tests, ours and users': fixtures, simulator, conformance suite. Nothing but tests imports it.
+"""For tests, ours and users': fixtures, overlap probe, conformance suite. Nothing but tests imports it.
 
 For users: `pytest_plugins = ["locktender.testing.plugin"]` gives the fixtures `engine`,
 `make_engine`, `engine_clock`, `overlap` and `assert_max_concurrent`; bodies record

@@ -1,7 +1,7 @@
 """What the pytest fixtures are made of; usable without pytest.
 
 Engines     isolated engines on a file, closed and judged at the end
-Clock       the store's time, which moves only when told
+Clock       the store's time, which moves only by `advance`
 MaxConcurrent   asserts a peak from the history and from the bodies' own records
 eventually  a bounded wait for something another thread or process does
 """
@@ -36,7 +36,7 @@ from locktender.testing.processes import EngineProcess
 T = TypeVar("T")
 LOOK_SECONDS = 0.002
 MOST_LOOK_SECONDS = 0.025
-"""Between two looks, after a while: what is waited for needs the machine, too."""
+"""Pause between two checks: what is waited for needs the machine, too."""
 LONG_LEASE = "3650d"
 """Under a clock that jumps, leases must not be what ends: a test that wants that sets its own."""
 
@@ -54,7 +54,7 @@ def eventually(condition: Callable[[], T], timeout: Duration = "60s", what: str 
 
 
 class VirtualClock(ManualClock):
-    """The store's time, which moves only when told.
+    """The store's time, which moves only by `advance`.
 
     By it go deadlines of runs, queue timeouts, back-off, rates and leases. A
     step's own timeout and what bodies sleep is real time.
@@ -68,7 +68,7 @@ class VirtualClock(ManualClock):
         """Moves the time on, by "2h", seconds or a timedelta, and lets the engines see what is due."""
         super().advance(to_microseconds(duration))
         for client in self._clients:
-            look(client)
+            run_cycle_soon(client)
 
     def advance(self, microseconds: int | str | timedelta) -> None:
         """Moves the time on by a number of microseconds, or as `move` by "2h" or a timedelta."""
@@ -89,8 +89,8 @@ class VirtualClock(ManualClock):
         self._clients.append(client)
 
 
-def look(client: Client) -> None:
-    """Lets a client's engine look around at once, as after a commit of its own."""
+def run_cycle_soon(client: Client) -> None:
+    """Wakes a client's engine at once, as after a commit of its own."""
     if not client.closed:
         core = client._core  # pyright: ignore[reportPrivateUsage]
         client._bridge.run_soon(core.changed)  # pyright: ignore[reportPrivateUsage]
@@ -139,7 +139,7 @@ class Engines:
             try:
                 yield clock
             finally:
-                # While the patch stands: who holds slots opens its store late.
+                # While the patch is on: a slot worker opens its store late.
                 self.end()
 
     def _add(self, client: Client) -> Client:
@@ -174,7 +174,7 @@ class MaxConcurrent:
 
         Names are those of pools (`db`), of limits as `locktender.observe.checker.peaks`
         has them (`runs`, `tag:tenant=*acme`, `window:flow/step`), and those the bodies were
-        recorded under. Both are looked at where both know the name.
+        recorded under. Both are compared where both know the name.
         `exactly`: the limit was reached, too.
         """
         known = {peak.name: peak for peak in peaks(load_history(self._engines.path))}
@@ -192,9 +192,9 @@ class MaxConcurrent:
                 got=name,
                 hint=did_you_mean(name, names) or "Set a limit for it, or record the bodies.",
             )
-        for who, peak in found.items():
+        for source, peak in found.items():
             if limit != UNLIMITED and peak > limit:
-                raise AssertionError(f"{name}: {who} had {peak} at once; the limit is {limit}.")
+                raise AssertionError(f"{name}: {source} had {peak} at once; the limit is {limit}.")
         peak = max(found.values())
         if exactly and peak != limit:
             raise AssertionError(f"{name}: only {peak} at once; {limit} were to be reached.")

@@ -9,15 +9,15 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from locktender.base.clock import MILLISECOND
-from locktender.base.events import Event, unpack
+from locktender.base.events import Event, EventRow, unpack
 from locktender.base.graph import Graph, read_graph
 from locktender.client.client import Client
-from locktender.observe.checker import RULES, History, Peak, Rejection, Violation, peaks
+from locktender.observe.checker import RULES, History, Rejection, Violation
 from locktender.observe.checker.audit import replay
 from locktender.observe.checker.world import HistoryState
 from locktender.observe.checkpoint import marks
 from locktender.store.open import settings_for, store_for
-from locktender.store.protocol import Counts, EventFilter, RunFilter, Store
+from locktender.store.protocol import BEGINNING, Counts, Follow, RunFilter, Store
 
 Source = Client | str | os.PathLike[str]
 """An engine or a client, open or closed, or its url."""
@@ -42,7 +42,7 @@ class HistoryViolated(AssertionError):
 
 
 class Read(NamedTuple):
-    """Everything that was written, at one moment at which nobody wrote."""
+    """Everything that was written, at one moment without a write."""
 
     events: list[Event]
     graphs: dict[str, Graph]
@@ -82,12 +82,6 @@ def check_history(
     return history
 
 
-def peak_of(source: Source, name: str) -> Peak | None:
-    """The peak of one limit by its full name (`runs`, `tag:tenant=*acme`) or a pool's; None: never used."""
-    found = {peak.name: peak for peak in peaks(load_history(source))}
-    return found.get(f"pool:{name}") or found.get(name)
-
-
 def url_of(source: Source) -> str:
     return source.settings.url if isinstance(source, Client) else os.fspath(source)
 
@@ -118,19 +112,21 @@ async def _read_url(url: str) -> Read:
 
 
 async def _read_store(store: Store) -> Read:
-    events: list[Event] = []
-    after = 0
+    found: list[EventRow] = []
+    cursor = BEGINNING
     while True:
         # Rows are read first: if the history has not moved after that, both are of one moment.
         counts = await store.counts()
         states = await _states(store)
         moved = False
-        while page := await store.events(EventFilter(after=after, limit=_PAGE)):
-            events += [event for row in page for event in unpack(row)]
-            after = page[-1].seq
+        while (page := await store.follow(Follow(cursor, limit=_PAGE))).events:
+            found += page.events
+            cursor = page.cursor
             moved = True
         if not moved:
             break
+    found.sort(key=lambda row: row.seq)
+    events = [event for row in found for event in unpack(row)]
     digests = {event.data["graph"] for event in events if "graph" in event.data}
     graphs = {digest: read_graph(await store.graph(digest)) for digest in sorted(digests)}
     return Read(events, graphs, states, counts, (await marks(store)).checked)
@@ -154,10 +150,10 @@ def _disagreements(read: Read, world: HistoryState) -> list[Violation]:
         found.append(Violation("rows", last, run, 0, message))
 
     # Slots held by `slots()` are runs of a kind that no list shows.
-    told = {run.id: run.state for run in world.runs.values() if run.kind != "hold"}
-    for run in sorted(told.keys() | read.states.keys()):
-        if told.get(run) != read.states.get(run):
-            differ(f"its row says {read.states.get(run)}, the history {told.get(run)}.", run)
+    in_history = {run.id: run.state for run in world.runs.values() if run.kind != "hold"}
+    for run in sorted(in_history.keys() | read.states.keys()):
+        if in_history.get(run) != read.states.get(run):
+            differ(f"its row says {read.states.get(run)}, the history {in_history.get(run)}.", run)
     held = {pool: slots for pool, slots in read.counts.held.items() if slots}
     if held != world.used:
         differ(f"rows hold {held}, by the history {world.used} are held.")

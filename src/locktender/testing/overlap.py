@@ -85,7 +85,7 @@ class Span:
     pid: int
     began_us: int
     ended_us: int | None = None
-    """None: it never said so. It still runs, or it was killed."""
+    """None: not recorded. It still runs, or it was killed."""
     error: str = ""
     """The class of what it raised; `CancelledError` where it was cancelled."""
 
@@ -99,7 +99,7 @@ class Span:
 def recording(name: str, *, label: str = "", weight: int = 1) -> Generator[None]:
     """Records a body under `name` for the running test; does nothing where no test records.
 
-    `label` tells bodies of one name apart, `weight` is how much one of them counts
+    `label` separates bodies of one name, `weight` is how much one of them counts
     (as many as the slots it takes).
     """
     path = os.environ.get(VARIABLE)
@@ -111,7 +111,7 @@ def recording(name: str, *, label: str = "", weight: int = 1) -> Generator[None]
 
 
 class Overlap:
-    """The records of one test. Anybody who knows the file may write or read."""
+    """The records of one test. Any process that knows the file may write or read."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path: Path = Path(path)
@@ -231,7 +231,7 @@ class Overlap:
     def woken(self, name: str) -> list[tuple[Span, int | None]]:
         """Bodies of a process that was stopped and woken which it had not noticed to be others' by then.
 
-        Each with how many microseconds it went on after that; None: it never said that it ended.
+        Each with how many microseconds it went on after that; None: its end was not recorded.
         """
         spans = self.spans(name)
         found: list[tuple[Span, int | None]] = []
@@ -262,7 +262,7 @@ class Overlap:
         return levels
 
     def peak(self, name: str) -> int:
-        """The most of one name that ever ran at once. A name nobody recorded is an error, not 0."""
+        """The most of one name that ever ran at once. A name that was never recorded is an error, not 0."""
         levels = self.levels(name)
         if len(levels) == 1:
             hint = did_you_mean(name, self.names()) or "Run the bodies under recording(name)."
@@ -303,7 +303,7 @@ def _steps(lines: list[OverlapRecord], name: str) -> Iterator[int]:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process still runs: a zombie that nobody has reaped yet does not."""
+    """Whether a process still runs: a zombie does not."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

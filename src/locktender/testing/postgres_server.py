@@ -62,7 +62,7 @@ def server(*, durable: bool = False) -> Generator[str]:
 
 @contextmanager
 def template(url: str) -> Generator[str]:
-    """The name of a database with our schema in it, which nobody is connected to."""
+    """The name of a database with our schema in it, without a connection."""
     name = f"locktender_template_{os.urandom(4).hex()}"
     run(execute(url, f"CREATE DATABASE {name}"))
     run(_migrate(database(url, name)))
@@ -107,7 +107,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 @asynccontextmanager
 async def connected(url: str) -> AsyncGenerator[asyncpg.Connection[Any]]:
-    """A plain connection, for a test that looks behind the store."""
+    """A plain connection, for a test that reads past the store."""
     conn: asyncpg.Connection[Any] = await asyncpg.connect(url)
     try:
         yield conn

@@ -71,7 +71,7 @@ class EngineProcess:
         self._end()
 
     def pause(self) -> None:
-        """SIGSTOP: it stands still, its leases go on."""
+        """SIGSTOP: it is paused, its leases go on."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:

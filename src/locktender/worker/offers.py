@@ -22,7 +22,7 @@ from locktender.base.background import repeat_forever
 from locktender.base.changes import End, Order
 from locktender.base.clock import SECOND
 from locktender.base.config import Settings
-from locktender.base.errors import StoreError
+from locktender.base.errors import NotFound, StoreError
 from locktender.base.graph import Graph
 from locktender.base.states import TaskState
 from locktender.kernel import render
@@ -187,10 +187,10 @@ class OfferHandler:
             self._graphs.clear()
         for digest in graphs:
             if digest not in self._graphs:
-                body = await self._store.graph(digest)
                 try:
-                    self._graphs[digest] = _graph(body)
-                except msgspec.MsgspecError:
+                    self._graphs[digest] = _graph(await self._store.graph(digest))
+                except (msgspec.MsgspecError, UnicodeError, NotFound):
+                    # Those of other graphs start; these are refused one by one.
                     log.exception("failed to read graph %s", digest)
 
     def _start(self, worker: LocalWorker, accepted: Started) -> None:

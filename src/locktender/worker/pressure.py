@@ -143,7 +143,10 @@ class Pressure:
     def __init__(self, settings: Settings, now: int, gauge: MemoryGauge | None = None) -> None:
         """`now`, here and below: the process's monotonic clock."""
         self._policy = ClaimPolicy(
-            settings.claim_batch, settings.memory_high, settings.latency_threshold_us
+            settings.claim_batch,
+            settings.memory_high,
+            settings.latency_threshold_us,
+            settings.heartbeat_us,
         )
         self._total = settings.total_permits
         self._gauge = gauge or MemoryGauge()
@@ -179,7 +182,7 @@ class Pressure:
             self.memory = self._gauge.share(now)
             self.p99_us = self._durations.quantile(P99, now) or 0
         load = Load(permits, in_flight, self._total, self.memory, self.p99_us or None)
-        claim = claim_size(load, self._policy, self.felt)
+        claim = claim_size(load, self._policy, self.felt, now)
         self.felt, self.size = claim.felt, claim.size
         urgent = self._urgent(now)
         if self.felt == self._published:

@@ -73,7 +73,7 @@ class RateGate(SlotGate):
 
     def dump(self) -> Bucket:
         """The bucket in whole microseconds, rounded to the safe side."""
-        return Bucket(self.name, -(-self.tat // self.rate.count))
+        return Bucket(self.name, min(-(-self.tat // self.rate.count), UNBOUNDED))
 
     def restore(self, bucket: Bucket) -> None:
         self.tat = bucket.tat * self.rate.count

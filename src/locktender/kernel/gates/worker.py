@@ -20,13 +20,15 @@ class Requirement(NamedTuple):
 class WorkerGate(Gate):
     """Open while `pick` finds a worker. Permits are counted per worker, in `kernel/placement.py`."""
 
-    __slots__ = ("_pick", "requirement")
+    __slots__ = ("_pick", "requirement", "unfit")
 
     def __init__(
         self, requirement: Requirement, pick: Callable[[Requirement], object | None]
     ) -> None:
         super().__init__("worker", requirement.step, -1)
         self.requirement: Requirement = requirement
+        self.unfit: bool = False
+        """No worker that lives could take such a task, however many permits it had."""
         self._pick = pick
 
     @property

@@ -29,6 +29,7 @@ from locktender.observe.checker.limits import (
     RunParallelism,
     Window,
 )
+from locktender.observe.checker.places import PlaceRule
 from locktender.observe.checker.rule import Rule, Watch
 from locktender.observe.checker.state import HistoryCommit, commit_of
 from locktender.observe.checker.state_changes import Keys, LegalEdge, NoLoss, Terminal
@@ -80,6 +81,11 @@ def _feed(world: HistoryState, watch: Watch, event: Event) -> None:
             for see_run in watch.run_topic.of(event.after):
                 see_run(event, run)
             world.apply_run(event, run)
+        case "place":
+            run = world.run(event.run)
+            for see_place in watch.place_handlers:
+                see_place(event, run)
+            world.apply_place(event, run)
         case "wait":
             task = world.task(event)
             for see_wait in watch.wait_handlers:
@@ -97,8 +103,9 @@ def _feed(world: HistoryState, watch: Watch, event: Event) -> None:
             world.apply_worker(event)
         case "clock":
             world.apply_clock(event)
-        case "audit":
+        case "audit" | "request":
             # About the history, not a part of what happened: `History.checked` says what follows from it.
+            # A refused request changed nothing.
             return
         case "leader":
             for see_leader in watch.leader_handlers:
@@ -136,6 +143,7 @@ RULES: Final[tuple[type[Rule], ...]] = (
     LegalEdge,
     *_CEILINGS,
     Permits,
+    PlaceRule,
     ActiveCeiling,
     Rates,
     AllOrNone,

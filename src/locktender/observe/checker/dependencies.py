@@ -49,13 +49,13 @@ def all_completed(run: CheckedRun, plan: NodePlan) -> bool:
 
 
 def _undone(run: CheckedRun, graph: GraphPlan) -> frozenset[int]:
-    """Nodes whose work a completed clean-up has undone: what it took, all that follows, and itself."""
+    """Nodes whose work a clean-up has undone, in one task at least: what it took, all that follows, and itself."""
     undone: set[int] = set()
     for plan in graph.nodes:
         tally = run.nodes.get(plan.index)
-        if plan.node.run_if != "always" or tally is None or not tally.total:
+        if plan.node.run_if == "success" or tally is None:
             continue
-        if tally.counts[COMPLETED] == tally.total:
+        if tally.counts[COMPLETED]:
             undone |= {plan.index, *plan.data}
             if plan.each_of is not None:
                 undone.add(plan.each_of)
@@ -140,11 +140,12 @@ class Dependencies(Rule):
         faults: list[str] = []
         completed = True
         if plan.each_of is not None and not task.unexpanded:
-            fault, whole = _item_fault(task, graph.nodes[plan.each_of], run_if)
-            completed = whole
+            fault, completed = _item_fault(task, graph.nodes[plan.each_of], run_if)
             if fault:
                 faults.append(fault)
-        for need in sorted(plan.data | plan.after):
+        # After a failure means: when it is known whether there was one.
+        whole = plan.needs if run_if == "failure" else plan.data | plan.after
+        for need in sorted(whole):
             source = graph.nodes[need]
             if not settled(run, graph, need):
                 faults.append(f"{source.node.name} has not ended")
@@ -155,12 +156,34 @@ class Dependencies(Rule):
             if run_if == "success":
                 faults += _unfit(run, source, ordered_only=need in plan.after)
             completed = completed and all_completed(run, source)
+        if run_if != "success":
+            faults += _open_before(run, graph, plan)
         if run_if == "failure" and completed and plan.needs and not faults:
             faults.append("nothing it watches went wrong")
         if faults:
             self.report(
                 event, f"task {task.id} ({task.name}) is requested, but {'; '.join(faults)}."
             )
+
+
+def _open_before(run: CheckedRun, graph: GraphPlan, plan: NodePlan) -> list[str]:
+    """Nodes that come before what a clean-up waits for and have not ended.
+
+    Nothing else can be requested while one of those is open, because it needs all of them to succeed.
+    """
+    if run.open - run.pending <= 1:
+        return []
+    found: list[str] = []
+    passed = set(plan.data | plan.after)
+    left = list(passed)
+    while left:
+        for need in graph.nodes[left.pop()].needs - passed:
+            passed.add(need)
+            left.append(need)
+            tally = run.nodes.get(need)
+            if tally is not None and tally.counts[OPEN] > tally.pending:
+                found.append(f"{graph.nodes[need].node.name} before that has not ended")
+    return found
 
 
 def _item_fault(task: CheckedTask, source: NodePlan, run_if: str) -> tuple[str, bool]:

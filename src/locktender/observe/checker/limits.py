@@ -89,7 +89,8 @@ class RunCeiling(CeilingRule):
     """Executing runs never exceed the run gate nor any tag's limit; what is paused starts nothing."""
 
     def close(self) -> None:
-        world, starts = self.world, [(e, r) for e, r in self.world.starts if r.kind != "hold"]
+        world = self.world
+        starts = [(e, r) for e, r in (*world.starts, *world.returns) if r.kind != "hold"]
         if not starts:
             return
         limits = world.in_force.limits

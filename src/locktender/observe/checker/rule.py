@@ -52,6 +52,7 @@ class Watch:
     def __init__(self) -> None:
         self.task_topic: Topic[TaskHandler] = Topic[TaskHandler]()
         self.run_topic: Topic[RunHandler] = Topic[RunHandler]()
+        self.place_handlers: list[RunHandler] = []
         self.wait_handlers: list[TaskHandler] = []
         self.limit_handlers: list[EventHandler] = []
         self.asked_handlers: list[EventHandler] = []
@@ -65,6 +66,9 @@ class Watch:
 
     def runs(self, handler: RunHandler, *after: str) -> None:
         self.run_topic.add(handler, after)
+
+    def places(self, handler: RunHandler) -> None:
+        self.place_handlers.append(handler)
 
     def waits(self, handler: TaskHandler) -> None:
         self.wait_handlers.append(handler)

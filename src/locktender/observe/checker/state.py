@@ -163,7 +163,7 @@ STANDING: Final[dict[str, int]] = {
 HOLDING_TASKS: Final = frozenset(state.value for state in HOLDING)
 RUN_ENDS: Final = frozenset(state.value for state in TERMINAL_RUNS)
 EXECUTING: Final = frozenset(state.value for state in EXECUTING_RUNS)
-ACTIVE: Final = EXECUTING | {RunState.QUEUED.value}
+ACTIVE: Final = EXECUTING | {RunState.QUEUED.value, RunState.HELD.value}
 
 
 class UseCount:
@@ -202,6 +202,7 @@ class CheckedRun:
         "nodes",
         "open",
         "pending",
+        "placed",
         "places",
         "plan",
         "priority",
@@ -211,6 +212,7 @@ class CheckedRun:
         "tasks",
         "undone",
         "waits_for",
+        "was_held",
     )
 
     def __init__(self, number: int) -> None:
@@ -227,6 +229,8 @@ class CheckedRun:
         self.queued_at: int = 0
         self.data: dict[str, Any] = {}
         self.tasks: dict[int, CheckedTask] = {}
+        self.placed: bool = True
+        """Of an executing run: it has not given its place back."""
         self.places: dict[tuple[int, int], CheckedTask] = {}
         self.nodes: dict[int, UseCount] = {}
         self.open: int = 0
@@ -236,6 +240,8 @@ class CheckedRun:
         self.by_executor: dict[str, int] = {}
         self.undone: frozenset[int] = frozenset()
         """Of a retried run: nodes that a clean-up of an earlier try undid."""
+        self.was_held: bool = False
+        """It is held, or ended while it was."""
 
     def forget_tasks(self) -> None:
         """A succeeded run is never retried: that it ended is all that is needed of it."""

@@ -118,12 +118,22 @@ class Terminal(Rule):
 
     def start(self, event: Event, task: CheckedTask) -> None:
         plan = task.plan
+        if task.run.state == "held":
+            self.report(event, f"task {task.id} ({task.name}) starts although its run is held.")
         if task.run.state == "cancelling" and plan is not None and plan.node.run_if != "always":
             self.report(
                 event, f"task {task.id} ({task.name}) starts although its run is being cancelled."
             )
 
     def end(self, event: Event, run: CheckedRun) -> None:
+        if run.state == "held":
+            # What waits in a held run was decided by nobody: only what runs must end before it.
+            if run.in_flight:
+                self.report(
+                    event,
+                    f"run {run.id} was held and ends {event.after} with {run.in_flight} tasks in flight.",
+                )
+            return
         if run.open:
             open_tasks = [t for t in run.tasks.values() if STANDING.get(t.state, OPEN) == OPEN]
             first = open_tasks[0]
@@ -143,6 +153,7 @@ class Terminal(Rule):
             for task in run.tasks.values()
             if STANDING.get(task.state, OPEN) not in (OPEN, COMPLETED)
             and task.ended_in != run.generation
+            and not _is_collected(task)
         ]
         if left and run.state != "queued":
             self.report(
@@ -232,7 +243,7 @@ class NoLoss(Rule):
         for run in self.world.runs.values():
             if run.state in ACTIVE:
                 self.report_at(seq, f"run {run.id} is still {run.state} at the end.", run=run.id)
-            for task in run.tasks.values() if run.open else ():
+            for task in run.tasks.values() if run.open and not run.was_held else ():
                 if STANDING.get(task.state, OPEN) == OPEN:
                     self.report_at(
                         seq,
@@ -279,3 +290,14 @@ class Keys(Rule):
                     event,
                     f"run {run.id} starts while run {before.id}, which it replaces, is {before.state}.",
                 )
+
+
+def _is_collected(task: CheckedTask) -> bool:
+    """A failed item whose error is a value that others may have taken: a retry keeps it as it keeps results."""
+    plan = task.plan
+    return (
+        STANDING.get(task.state) == FAILED
+        and plan is not None
+        and plan.collects
+        and plan.node.run_if == "success"
+    )

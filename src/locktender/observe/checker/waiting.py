@@ -145,7 +145,7 @@ class Bypass(Rule):
 
     def watch(self, on: Watch) -> None:
         on.tasks(self.request, "requested")
-        on.tasks(self.leave, "scheduled", "failed", "cancelled", "skipped")
+        on.tasks(self.leave, "scheduled", "failed", "cancelled", "skipped", "pending")
         on.leaders(self.elected)
         on.closed(self.close)
 

@@ -22,6 +22,7 @@ from locktender.observe.checker.state import (
     FAILED,
     HOLDING_TASKS,
     OPEN,
+    RUN_ENDS,
     STANDING,
     CheckedRun,
     CheckedTask,
@@ -57,6 +58,9 @@ class HistoryState:
         self.executing_keys: dict[str, set[int]] = {}
         self.grants: list[tuple[Event, CheckedTask]] = []
         self.starts: list[tuple[Event, CheckedRun]] = []
+        self.returns: list[tuple[Event, CheckedRun]] = []
+        """Runs that took a place again."""
+        self.unplaced: int = 0
         self.waits: list[tuple[Event, CheckedTask]] = []
         self.released: list[Released] = []
         """What the leader may or may not have known of when it decided: everything since its last
@@ -104,10 +108,13 @@ class HistoryState:
         was_active, is_active = before in ACTIVE, after in ACTIVE
         if was_executing and not is_executing:
             self._count_executing(run, -1)
+            self.unplaced -= not run.placed
+            run.placed = True
         if was_active and not is_active:
             self._count_active(run, -1)
         if after == RunState.QUEUED:
             self._queue(event, run)
+        run.was_held = after == RunState.HELD or (run.was_held and after in RUN_ENDS)
         run.priority = event.data.get("priority", run.priority)
         if is_active and not was_active:
             self._count_active(run, 1)
@@ -134,9 +141,23 @@ class HistoryState:
         run.waits_for = data.get("waits_for")
         run.queued_at = event.at
 
+    def apply_place(self, event: Event, run: CheckedRun) -> None:
+        placed = event.after == "held"
+        if placed == run.placed or run.state not in EXECUTING:
+            return
+        self._count_place(run, 1 if placed else -1)
+        run.placed = placed
+        self.unplaced += -1 if placed else 1
+        if placed:
+            self.returns.append((event, run))
+
     def _count_executing(self, run: CheckedRun, step: int) -> None:
         if run.key is not None:
             _enrol(self.executing_keys, run.key, run.id, step)
+        if run.placed:
+            self._count_place(run, step)
+
+    def _count_place(self, run: CheckedRun, step: int) -> None:
         if run.kind == "hold":
             return
         self.executing += step
@@ -176,7 +197,7 @@ class HistoryState:
         elif before == TaskState.RUNNING and STANDING.get(after) == FAILED:
             task.tries += 1
             task.retryable = event.data.get("retryable", True)
-        _stand(run, task, tally, after)
+        _stand(run, task, tally, after, unneeded=bool(event.data.get("unneeded")))
         task.state = after
 
     def _take(self, event: Event, task: CheckedTask, tally: UseCount) -> None:
@@ -273,6 +294,7 @@ class HistoryState:
         """A leader's commit has ended: what happened before it is known to the next."""
         self.grants.clear()
         self.starts.clear()
+        self.returns.clear()
         self.waits.clear()
         self.released = [each for several in self._given_back for each in several]
         while self._unheard and self._unheard[0][0] <= self.commit.at - self.history.slack_us:
@@ -301,10 +323,13 @@ def _request(event: Event, task: CheckedTask) -> None:
         task.tries = task.abandons = 0
 
 
-def _stand(run: CheckedRun, task: CheckedTask, tally: UseCount, after: str) -> None:
+def _stand(
+    run: CheckedRun, task: CheckedTask, tally: UseCount, after: str, *, unneeded: bool
+) -> None:
     pending = (after == _PENDING) - (task.state == _PENDING)
     run.pending += pending
-    tally.pending += pending
+    if not task.unexpanded:  # it is no item: `counts` leaves it out, too
+        tally.pending += pending
     old = STANDING.get(task.state, -1)
     new = STANDING.get(after, -1)
     if old == new:
@@ -314,7 +339,8 @@ def _stand(run: CheckedRun, task: CheckedTask, tally: UseCount, after: str) -> N
     run.open += (new == OPEN) - (old == OPEN)
     run.failed += (new == FAILED) - (old == FAILED)
     if task.unexpanded:
-        tally.unexpanded = new > OPEN
+        # A retried run has no use for it where the map has items now, or has none to have.
+        tally.unexpanded = new > OPEN and not unneeded
         return
     if old >= 0:
         tally.counts[old] -= 1

@@ -47,9 +47,11 @@ _TRIES = 5
 
 
 def not_leader(term: int, row: Row) -> NotLeader:
-    current, owner, *_ = row
+    current, owner, *_, moved = row
     return NotLeader(
-        f"term {term} has ended; {owner!r} leads in term {current}.",
+        f"term {term} has ended with its history: the server was restarted or replaced."
+        if moved and current == term
+        else f"term {term} has ended; {owner!r} leads in term {current}.",
         field="term",
         got=term,
         hint="Stand for election again and reload.",
@@ -68,8 +70,8 @@ async def commit(tx: PostgresSession, commit: Commit) -> Committed:
         if answer is not None:
             return Committed(answer[0], answer[1])
         row = await tx.row("leader")
-        _, _, _, cycle, seq, now, found = row
-        if row[0] != commit.term:
+        term, _, _, cycle, seq, now, found, moved = row
+        if term != commit.term or moved:
             raise not_leader(commit.term, row)
         if commit.cycle <= cycle:
             return Committed(seq, now)
@@ -85,6 +87,22 @@ async def commit(tx: PostgresSession, commit: Commit) -> Committed:
         else:
             long_way = True
     raise StoreBusy("the limits changed during every try to write the cycle.", hint="Try again.")
+
+
+class _Undo(Exception):
+    """Ends the transaction of a dry run."""
+
+
+async def dry_run(tx: PostgresSession, wanted: Commit) -> Committed:
+    """What `commit` would answer or raise; nothing of it stays."""
+    answer: Committed | None = None
+    try:
+        async with tx.transaction():
+            answer = await commit(tx, wanted)
+            raise _Undo
+    except _Undo:
+        assert answer is not None  # noqa: S101
+        return answer
 
 
 def _fence(parts: Parts, commit: Commit, version: int, *, keys: bool) -> None:
@@ -177,6 +195,15 @@ def _others(commit: Commit) -> list[tuple[str, list[Any]]]:
         found.append(("linger_clear", rows[:3]))
         if commit.lingers:
             found.append(("linger_add", rows))
+    if commit.placed:
+        found.append(("unplaced_remove", [sorted(commit.placed)]))
+    if commit.unplaced:
+        found.append(("unplaced_add", [sorted(commit.unplaced)]))
+    if commit.silences is not None:
+        rows = columns(sorted(commit.silences), 3)
+        found.append(("silence_clear", rows[:1]))
+        if commit.silences:
+            found.append(("silence_add", rows))
     if commit.requests_done:
         found.append(("request_done", [sorted(commit.requests_done)]))
     return found

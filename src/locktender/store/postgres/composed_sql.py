@@ -51,17 +51,21 @@ class Dialect:
             found = self._composed[key] = f"WITH {', '.join(pieces)}\n{text}" if pieces else text
         return found
 
-    def arrays(self, names: Sequence[str]) -> str:
-        """The rows of several reads, each as one array, in one row and of one snapshot."""
-        key = tuple(names)
+    def arrays(self, names: Sequence[str], shared: str | None = None) -> str:
+        """The rows of several reads, each as one array, in one row and of one snapshot.
+
+        `shared` is a statement that they may select from.
+        """
+        key = (shared or "", *names)
         found = self._arrays.get(key)
         if found is None:
             pieces: list[str] = []
-            used = 0
+            first, used = _shift(self.text(shared), 0) if shared else ("", 0)
+            head = f"WITH {shared} AS MATERIALIZED ({first})\n" if shared else ""
             for number, name in enumerate(names):
                 text, used = _shift(self.text(name), used)
                 pieces.append(f"ARRAY(SELECT ROW(q{number}.*) FROM ({text}) q{number})")  # noqa: S608
-            found = self._arrays[key] = "SELECT " + ", ".join(pieces)
+            found = self._arrays[key] = f"{head}SELECT {', '.join(pieces)}"
         return found
 
 

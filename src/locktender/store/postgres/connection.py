@@ -171,7 +171,9 @@ class Connection:
                     if attempt == _TRIES:
                         raise faults.translate(error, self._options.shown) from error
                 except faults.WORLD as error:
-                    lost = session.conn.is_closed() or isinstance(error, faults.CONNECTION)
+                    lost = session.conn.is_closed() or (
+                        isinstance(error, faults.CONNECTION) and not faults.refuses_data(error)
+                    )
                     if lost or isinstance(error, TimeoutError):
                         await self._disconnect()
                     if not lost or attempt > 1 or (session.uncertain and not read):

@@ -7,7 +7,7 @@ import socket
 
 import asyncpg
 
-from locktender.base.errors import StoreBusy, StoreError
+from locktender.base.errors import DataRefused, StoreBusy, StoreError
 
 _AGAIN = "Nothing is lost: locktender retries, or repeat the call."
 
@@ -25,8 +25,18 @@ CONNECTION = (
 """The connection was lost or could not be made."""
 ROLLED_BACK = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 """The server rolled the transaction back: it may run again."""
-WORLD = (*CONNECTION, asyncpg.PostgresError, TimeoutError, asyncio.TimeoutError)
+WORLD = (*CONNECTION, asyncpg.PostgresError, TimeoutError, asyncio.TimeoutError, UnicodeError)
 """Everything that is not an error in locktender."""
+
+
+_REFUSED = ("22", "23", "54")
+"""Classes of SQLSTATE: data exception, integrity constraint violation, program limit exceeded."""
+
+
+def refuses_data(error: BaseException) -> bool:
+    """A value that the server, or asyncpg before it was sent, does not take: the connection is intact."""
+    state = getattr(error, "sqlstate", None) or ""
+    return isinstance(error, asyncpg.DataError | UnicodeError) or state[:2] in _REFUSED
 
 
 def translate(error: BaseException, where: str) -> StoreError:
@@ -74,6 +84,8 @@ def translate(error: BaseException, where: str) -> StoreError:
             )
         case _:
             pass
+    if refuses_data(error):
+        return DataRefused(f"{where} refused a value: {said}.", hint="Nothing was stored.")
     if isinstance(error, socket.gaierror):
         return StoreError(
             f"the host of {where} is not known ({said}).",

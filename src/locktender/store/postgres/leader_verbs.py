@@ -9,13 +9,16 @@ from locktender.base.events import NOBODY, Change, pack
 from locktender.store.decode import asked_workers, decode_said, encode
 from locktender.store.postgres.commits import not_leader
 from locktender.store.postgres.composed_sql import Parts, columns
-from locktender.store.postgres.numbering import keep_order
+from locktender.store.postgres.event_order import keep_order
 from locktender.store.postgres.session import PostgresSession
 from locktender.store.postgres.stuck import clear_the_way
 from locktender.store.protocol import Elect, Leadership, Provision, ProvisionState
 
 log: logging.Logger = logging.getLogger(__name__)
 _TRIES = 20
+TERMS_SKIPPED = 100
+"""By an election where the history is another one than that of the last: it may be an older copy, and terms
+that neither it nor this process knows of may have given out tokens."""
 
 
 async def renew(tx: PostgresSession, elect: Elect, backend: int) -> Leadership:
@@ -23,12 +26,13 @@ async def renew(tx: PostgresSession, elect: Elect, backend: int) -> Leadership:
     row = await tx.one("leader_renew", elect.term, elect.owner, elect.lease_us, backend)
     if row is not None:
         return Leadership(*row)
-    _, owner, expires_at, _, _, now, _ = await tx.row("leader")
+    _, owner, expires_at, _, _, now, *_ = await tx.row("leader")
     return Leadership(0, owner, expires_at, now)
 
 
 async def elect(tx: PostgresSession, elect: Elect) -> Leadership:
-    term, owner, expires_at, _, _, now, _ = await tx.row("leader")
+    term, owner, expires_at, _, _, now, *_ = await tx.row("leader")
+    tx.known.highest_term = max(tx.known.highest_term, term)
     # An owner that stands again has lost its memory: it needs a new term, because tokens are
     # counted within one. While another's lease lives this is a plain read.
     if owner != elect.owner and expires_at > now and expires_at != elect.passed:
@@ -52,7 +56,7 @@ async def _acquire(tx: PostgresSession, elect: Elect) -> Leadership | None:
     """None: try again."""
     async with tx.transaction():
         # Waits for the old leader's commit in flight; its later commits are refused.
-        term, owner, expires_at, now = await tx.row("leader_lock")
+        term, owner, expires_at, now, moved = await tx.row("leader_lock")
         if owner != elect.owner and expires_at > now and expires_at != elect.passed:
             return Leadership(0, owner, expires_at, now)
         # This transaction got its id before that wait: an event of the old term may have a higher
@@ -61,16 +65,21 @@ async def _acquire(tx: PostgresSession, elect: Elect) -> Leadership | None:
         if late and term:
             return None
         until = now + elect.lease_us
-        await tx.run("leader_take", term + 1, elect.owner, until, tx.options.pooled)
+        skipped = TERMS_SKIPPED if moved and term else 0
+        if skipped:
+            log.warning("the server was restarted or replaced: %s terms are skipped", skipped)
+        term = tx.known.highest_term = max(term, tx.known.highest_term) + 1 + skipped
+        # Versions that other processes remember may be of the lost part of the history, too.
+        await tx.run("leader_take", term, elect.owner, until, tx.options.pooled, skipped)
         change = Change("leader", 0, owner, elect.owner, 0, {"lease_us": elect.lease_us})
         parts = Parts()
         parts.add("now", alias="clock")
         parts.add("open_fence", alias="fence")
         parts.add("told_given", [NOBODY], [pack([change])], alias="told")
-        parts.add("event_add", now, term + 1, 0, f"leader:{elect.owner}")
+        parts.add("event_add", now, term, 0, f"leader:{elect.owner}")
         parts.add("wake", *tx.hint("leader"))
         await tx.compose(parts)
-    return Leadership(term + 1, elect.owner, until, now)
+    return Leadership(term, elect.owner, until, now)
 
 
 async def provision(tx: PostgresSession, provision: Provision) -> None:

@@ -111,7 +111,7 @@ async def _status(tx: PostgresSession) -> Status:
             rows = await tx.row("status_rows")
         tasks, events, graphs, queued, requests = rows
         [blobs] = await tx.row("status_blobs")
-        [held_back] = await tx.row("held_back")
+        [unsettled] = await tx.row("unsettled_since")
         oldest, newest = await tx.row("status_ends")
         return Status(
             "postgresql",
@@ -140,7 +140,7 @@ async def _status(tx: PostgresSession) -> Status:
                 most,
                 used,
                 mine,
-                None if held_back is None else max(0, now - held_back),
+                0 if unsettled is None else max(0, now - unsettled),
             ),
             agree(await reads.counts(tx)),
         )

@@ -1,24 +1,31 @@
-"""Reads. Each is one statement, or several in one snapshot: what it returns was true at one instant.
-
-Events are read only up to the oldest open transaction in the server: nothing can
-be added below it. Transactions of locktender are short; one of another program
-that stays open blocks the event reader, which is logged (`lag.py`).
-"""
+"""Reads. Each is one statement, or several in one snapshot: what it returns was true at one instant."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+from dataclasses import replace
 
-from locktender.base.changes import Bucket, Linger, Order, Reservation, TaskRow
+from locktender.base.changes import Bucket, Order, Reservation, TaskRow
+from locktender.base.clock import SECOND
 from locktender.base.errors import NotFound
 from locktender.base.events import EventRow
 from locktender.base.limits import Limits
-from locktender.base.model import LimitChange, LimitRow, LogFilter, LogRow, RunRow, WorkerRow
+from locktender.base.model import (
+    BlockingSession,
+    HeldUp,
+    LimitChange,
+    LimitRow,
+    LogFilter,
+    LogRow,
+    RunRow,
+    WorkerRow,
+)
 from locktender.store import decode
 from locktender.store.admission import tally
 from locktender.store.history import news
 from locktender.store.limit_rows import compose
+from locktender.store.postgres.event_order import Position, params_of
 from locktender.store.postgres.session import PostgresSession, limit_rows, pairs
 from locktender.store.protocol import (
     Counts,
@@ -35,15 +42,20 @@ from locktender.store.protocol import (
 
 MAX_REQUESTS = 10_000
 FEW_QUEUED = 8
+LONG_LOCK_US = SECOND
+LONG_HISTORY_US = 2 * SECOND
+LONG_SNAPSHOT_US = 60 * SECOND
+"""How long a session may hold a lock, the history or old rows before it is named."""
 _SETTLE_TRIES, _SETTLE_SECONDS = 20, 0.005
 
 
 async def load(tx: PostgresSession) -> Snapshot:
     async with tx.transaction("begin_read"):
         limits, rows = await limits_in_force(tx)
+        server, snapshot = await tx.row("history_position")
         return Snapshot(
             now=(await tx.row("now"))[0],
-            seq=(await tx.row("last_seq"))[0],
+            cursor=Position().next(server, snapshot, [], 1),
             limits=limits,
             limit_rows=rows,
             runs=decode.runs(await tx.all("runs_executing")),
@@ -52,34 +64,41 @@ async def load(tx: PostgresSession) -> Snapshot:
             workers=await workers(tx),
             buckets=[Bucket(*row) for row in await tx.all("bucket_list")],
             reservations=[Reservation(*row) for row in await tx.all("reservation_list")],
-            lingers=[Linger(*row) for row in await tx.all("linger_list")],
+            lingers=decode.lingers(await tx.all("linger_list")),
+            unplaced=[run for (run,) in await tx.all("unplaced_list")],
             lanes=[row[0] for row in await tx.all("lanes_queued")],
             requests=decode.requests(await tx.all("request_list", MAX_REQUESTS)),
             stops=[Order(*row) for row in await tx.all("stop_list")],
+            held=decode.runs(await tx.all("runs_held") + await tx.all("runs_unknown")),
+            held_tasks=[TaskRow._make(row) for row in await tx.all("tasks_held")],
         )
 
 
-async def gather(
+async def gather_changes(
     tx: PostgresSession, gather: Gather, workers_seen: int
-) -> tuple[Gathered, int, int | None]:
-    """What others did, the version of the workers that was looked at, and for how long more is held back."""
-    rows, [[last]], [[version]], requests, [[now]], [[held_back]], queued = await tx.several(
-        ("events_after", (gather.after, gather.actor, gather.limit)),
-        ("last_seq", ()),
+) -> tuple[Gathered, int]:
+    """What others did, and the version of the workers that was looked at."""
+    position = Position.of(gather.after)
+    rows, [[server, snapshot]], [[version]], requests, [[now]], queued = await tx.several(
+        ("events_found", ()),
+        ("history_position", ()),
         ("workers_version", ()),
         ("request_list", (MAX_REQUESTS,)),
         ("now", ()),
-        ("held_back", ()),
-        ("runs_just_queued", (gather.after, FEW_QUEUED)),
+        ("runs_just_queued", (FEW_QUEUED,)),
+        shared=("events_after", params_of(position, gather.actor, None, gather.limit)),
     )
+    position.check(tx, server, snapshot)
     events = [EventRow._make(row) for row in rows]
-    # A full page may end before the history does; otherwise our own events are passed over too.
-    seq: int = events[-1].seq if len(events) == gather.limit else last
+    cursor = position.next(server, snapshot, events, gather.limit)
+    if not events and position.until:
+        # The page that was cut off had ended: what became visible since comes now.
+        return await gather_changes(tx, replace(gather, after=cursor), workers_seen)
     ended, limits_changed = news(events)
     return (
         Gathered(
             now=now,
-            seq=max(seq, gather.after),
+            cursor=cursor,
             events=events,
             tasks=await tasks_by_id(tx, ended) if ended else [],
             requests=decode.requests(requests),
@@ -88,7 +107,6 @@ async def gather(
             queued=decode.runs(queued),
         ),
         version,
-        None if held_back is None else max(0, now - held_back),
     )
 
 
@@ -136,18 +154,42 @@ async def logs(tx: PostgresSession, where: LogFilter) -> list[LogRow]:
 
 
 async def events(tx: PostgresSession, where: EventFilter) -> list[EventRow]:
-    """Waits a moment for commits in flight, so that a caller finds the events it has just written."""
-    for attempt in range(_SETTLE_TRIES):
-        if (await tx.row("held_back"))[0] is None:
-            break
-        await asyncio.sleep(_SETTLE_SECONDS * (attempt > 0))
-    if where.newest:
+    if where.settled:
+        await _settle(tx)
+        rows = await tx.all("events_settled", where.after, where.limit)
+    elif where.newest:
         rows = (await tx.all("events_newest", where.after, where.limit))[::-1]
     elif where.run is None:
         rows = await tx.all("events_all", where.after, where.limit)
     else:
         rows = await tx.all("events_of_run", where.run, where.after, where.limit)
     return [EventRow._make(row) for row in rows]
+
+
+async def _settle(tx: PostgresSession) -> None:
+    """Waits a moment for commits in flight, so that a caller finds the events it has just written."""
+    for attempt in range(_SETTLE_TRIES):
+        if (await tx.row("unsettled_since"))[0] is None:
+            break
+        await asyncio.sleep(_SETTLE_SECONDS * (attempt > 0))
+
+
+async def held_up(tx: PostgresSession) -> HeldUp:
+    [[since]], [[now]], rows = await tx.several(
+        ("unsettled_since", ()), ("now", ()), ("blocking_sessions", (LONG_SNAPSHOT_US,))
+    )
+    lag_us = 0 if since is None else max(0, now - since)
+    long_us = {"lock": LONG_LOCK_US, "history": LONG_HISTORY_US, "cleanup": LONG_SNAPSHOT_US}
+    sessions = [BlockingSession(*row) for row in rows]
+    return HeldUp(
+        lag_us,
+        tuple(
+            each
+            for each in sessions
+            # The age of another role's transaction may be hidden: the lag says how long it has lasted.
+            if (lag_us if each.age_us is None else each.age_us) >= long_us[each.holds]
+        ),
+    )
 
 
 async def queue(tx: PostgresSession, limit: int) -> list[QueueEntry]:
@@ -169,7 +211,7 @@ async def workers(tx: PostgresSession) -> list[WorkerRow]:
 
 
 async def leader(tx: PostgresSession) -> str | None:
-    term, owner, expires_at, _, _, now, _ = await tx.row("leader")
+    term, owner, expires_at, _, _, now, *_ = await tx.row("leader")
     return owner if term and expires_at > now else None
 
 
@@ -201,7 +243,7 @@ async def counts(tx: PostgresSession) -> Counts:
         compose(limit_rows(rules)),
         [(name, admitted, closed) for name, admitted, closed in counters],
         [(tags, count) for tags, count in active],
-        pairs(held),
+        decode.slots_held(held),
         queued,
         executing,
     )

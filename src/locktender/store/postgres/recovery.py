@@ -5,10 +5,11 @@ from __future__ import annotations
 from locktender.base.clock import SECOND
 from locktender.base.errors import StoreBusy
 from locktender.base.events import NOBODY, Change, pack
-from locktender.base.model import WorkerLife
+from locktender.base.model import Failure, WorkerLife
+from locktender.base.states import EXECUTING_RUNS, TERMINAL_RUNS, RunState
 from locktender.kernel.lanes import rank
 from locktender.store import worker_changes
-from locktender.store.decode import decode_tags, decode_worker
+from locktender.store.decode import decode_tags, decode_worker, encode
 from locktender.store.history import by_run
 from locktender.store.lanes import lane_name
 from locktender.store.postgres.client_verbs import lanes_for
@@ -16,7 +17,7 @@ from locktender.store.postgres.commits import move, not_leader, step
 from locktender.store.postgres.composed_sql import Parts, columns
 from locktender.store.postgres.session import SUBMITTERS, PostgresSession
 from locktender.store.postgres.worker_verbs import moves
-from locktender.store.protocol import Expire, Lost, Recut, Tidy, Withdraw
+from locktender.store.protocol import Expire, HoldRuns, Lost, Recut, Tidy, Withdraw
 
 _REMEMBER_US = 86_400 * SECOND
 _TRIES = 20
@@ -54,6 +55,37 @@ async def withdraw(tx: PostgresSession, withdraw: Withdraw) -> list[tuple[int, i
 async def fence(tx: PostgresSession, term: int) -> None:
     if await tx.one("term_fence", term) is None:
         raise not_leader(term, await tx.row("leader"))
+
+
+async def hold_runs(tx: PostgresSession, hold: HoldRuns) -> None:
+    # Like a commit that ends a run: what submitters read of its place must not change under them.
+    async with tx.transaction("begin_alone"):
+        await fence(tx, hold.term)
+        told: list[tuple[int, bytes]] = []
+        for run, reason in sorted(hold.runs.items()):
+            row = await tx.one("run_stands", run)
+            if row is None or row[0] in TERMINAL_RUNS or row[0] == RunState.HELD:
+                continue
+            failure = Failure("held", reason, retryable=False)
+            if not await tx.all("queue_leave", run) and row[0] not in EXECUTING_RUNS:
+                await tx.run("queue_forget", run)
+            await tx.run("run_hold", encode(failure), run)
+            told.append((run, pack([worker_changes.held(row, failure)])))
+        if not told:
+            return
+        parts = Parts()
+        parts.add("now", alias="clock")
+        parts.add("open_fence", alias="fence")
+        parts.add("told_given", *columns(told, 2), alias="told")
+        parts.add("event_add", None, hold.term, hold.cycle, hold.actor)
+        parts.add("wake", *tx.hint("hold"))
+        await tx.compose(parts)
+
+
+async def take_requests(tx: PostgresSession, term: int, requests: list[int]) -> None:
+    async with tx.transaction():
+        await fence(tx, term)
+        await tx.run("requests_take", sorted(requests))
 
 
 async def lives(tx: PostgresSession) -> list[WorkerLife]:

@@ -36,6 +36,8 @@ class KnownStatements:
     origin: str
     """Whose notifications are our own."""
     limits: tuple[int, Limits] = (-1, Limits())
+    highest_term: int = 0
+    """That was seen. A server that takes over may not know of it."""
     proofs: dict[str, asyncpg.Connection[Any]] = field(
         default_factory=dict[str, "asyncpg.Connection[Any]"]
     )
@@ -74,10 +76,15 @@ class PostgresSession:
     async def run(self, name: str, *params: Any) -> None:
         await self.all(name, *params)
 
-    async def several(self, *reads: tuple[str, Sequence[Any]]) -> list[list[Row]]:
-        """The rows of several reads: one round trip, one snapshot."""
-        text = self.sql.arrays([name for name, _ in reads])
-        [row] = await self.fetch(text, *(value for _, params in reads for value in params))
+    async def several(
+        self,
+        *reads: tuple[str, Sequence[Any]],
+        shared: tuple[str, Sequence[Any]] | None = None,
+    ) -> list[list[Row]]:
+        """The rows of several reads: one round trip, one snapshot. They may refer to `shared` by its name."""
+        text = self.sql.arrays([name for name, _ in reads], shared[0] if shared else None)
+        used = (shared, *reads) if shared else reads
+        [row] = await self.fetch(text, *(value for _, params in used for value in params))
         return list(row)
 
     async def compose(self, parts: Parts) -> list[Row]:

@@ -25,6 +25,7 @@ from locktender.base.errors import StoreBusy, StoreError
 from locktender.base.events import Change, EventRow
 from locktender.base.limits import Limits
 from locktender.base.model import (
+    HeldUp,
     LimitChange,
     LimitRow,
     LogFilter,
@@ -39,8 +40,8 @@ from locktender.store.forking import check_process
 from locktender.store.postgres import (
     client_verbs,
     commits,
+    event_order,
     leader_verbs,
-    numbering,
     opening,
     pruning,
     reads,
@@ -50,7 +51,6 @@ from locktender.store.postgres import (
 )
 from locktender.store.postgres.composed_sql import Dialect, Parts, columns
 from locktender.store.postgres.connection import Connection
-from locktender.store.postgres.lag import Lag
 from locktender.store.postgres.listener import Listener
 from locktender.store.postgres.options import Options, parse
 from locktender.store.postgres.session import SQL, KnownStatements, PostgresSession
@@ -67,10 +67,13 @@ from locktender.store.protocol import (
     EventFilter,
     Expire,
     Finish,
+    Follow,
+    Followed,
     Gather,
     Gathered,
     Heads,
     Heard,
+    HoldRuns,
     Leadership,
     Lost,
     Provision,
@@ -111,7 +114,6 @@ class _Open:
         self.lead, self.write, self.work, self.look = make(), make(), make(), make()
         self.desk = SubmitBatcher(self.write)
         self.listener = listener
-        self.lag = Lag(listener.notice)
         self.pid: int = os.getpid()
 
     async def stop(self) -> None:
@@ -162,7 +164,7 @@ class PostgresStore(Store):
         try:
             await state.work.call(lambda tx: opening.check_server(tx, CONNECTIONS), read=True)
             await state.work.call(partial(opening.migrate, migrates=migrates))
-            await state.work.call(numbering.keep_order)
+            await state.work.call(event_order.keep_order)
             # From here on no foreign commit is missed.
             await state.listener.start()
         except BaseException:
@@ -271,10 +273,9 @@ class PostgresStore(Store):
     async def gather(self, gather: Gather) -> Gathered:
         actor, version = self._workers_seen
         seen = version if actor == gather.actor else -1
-        gathered, version, held_back = await self._read(lambda tx: reads.gather(tx, gather, seen))
+        gathered, version = await self._read(lambda tx: reads.gather_changes(tx, gather, seen))
         self._workers_seen = gather.actor, version
         self._sync(gathered.now)
-        self._opened.lag.found(held_back)
         return gathered
 
     async def heads(self, heads: Heads) -> list[RunRow]:
@@ -286,10 +287,17 @@ class PostgresStore(Store):
     async def overdue(self, limit: int) -> list[RunRow]:
         return await self._read(lambda tx: reads.overdue(tx, limit))
 
-    async def commit(self, commit: Commit) -> Committed:
-        committed = await self._lead(lambda tx: commits.commit(tx, commit))
+    async def commit(self, commit: Commit, *, dry_run: bool = False) -> Committed:
+        verb = commits.dry_run if dry_run else commits.commit
+        committed = await self._lead(lambda tx: verb(tx, commit))
         self._sync(committed.now)
         return committed
+
+    async def hold_runs(self, hold: HoldRuns) -> None:
+        await self._lead(lambda tx: recovery.hold_runs(tx, hold))
+
+    async def take_requests(self, term: int, requests: list[int]) -> None:
+        await self._lead(lambda tx: recovery.take_requests(tx, term, requests))
 
     async def withdraw(self, withdraw: Withdraw) -> list[tuple[int, int]]:
         return await self._lead(lambda tx: recovery.withdraw(tx, withdraw))
@@ -364,6 +372,12 @@ class PostgresStore(Store):
 
     async def events(self, where: EventFilter) -> list[EventRow]:
         return await self._look(lambda tx: reads.events(tx, where))
+
+    async def follow(self, follow: Follow) -> Followed:
+        return await self._look(lambda tx: event_order.follow_on(tx, follow))
+
+    async def held_up(self) -> HeldUp:
+        return await self._look(reads.held_up)
 
     async def logs(self, where: LogFilter) -> list[LogRow]:
         return await self._look(lambda tx: reads.logs(tx, where))

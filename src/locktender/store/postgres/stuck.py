@@ -1,10 +1,9 @@
 """Connections of ours whose client stands still in the middle of a statement.
 
 A process that is stopped, or cut off from the network, while it copies rows in
-or is sent a long answer leaves its transaction open: its locks, and an id that
-holds the history back for everybody. No setting of the server ends it, because
-the statement has not ended. So whoever leads looks once a second, and whoever
-takes over looks before it does.
+or is sent a long answer leaves its transaction open, with its locks. No setting
+of the server ends it, because the statement has not ended. So the leader looks
+once a second, and a process that takes over looks before it does.
 
 A statement that only takes long is left alone: one is ended if its transaction
 began long ago and it is found at the same place twice, waiting for its client,

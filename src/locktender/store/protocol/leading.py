@@ -27,6 +27,7 @@ from locktender.base.model import (
     WorkerRow,
 )
 from locktender.store.protocol.base import StoreBase
+from locktender.store.protocol.reading import Cursor
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +59,8 @@ class Snapshot:
     """What a new leader, or `why`, needs to rebuild the ledger: active work, never the backlog."""
 
     now: int
-    seq: int
-    """The last event seq in this snapshot: `gather` continues from here."""
+    cursor: Cursor
+    """The events that this snapshot shows: `gather` continues from here."""
     limits: Limits
     limit_rows: list[LimitRow]
     runs: list[RunRow]
@@ -71,18 +72,24 @@ class Snapshot:
     buckets: list[Bucket]
     reservations: list[Reservation]
     lingers: list[Linger]
+    unplaced: list[int]
+    """Those of `runs` that gave their place back."""
     lanes: list[int]
     """Lanes that have queued runs."""
     requests: list[StoredRequest]
     stops: list[Order]
     """Stop orders not yet obeyed."""
+    held: list[RunRow] = field(default_factory=list[RunRow])
+    """Runs that are held, by seq; and runs in a state that there is not, which must become so."""
+    held_tasks: list[TaskRow] = field(default_factory=list[TaskRow])
+    """Tasks of held runs that are in flight, by id."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gather:
     """Read what others committed since `after`."""
 
-    after: int
+    after: Cursor
     actor: str
     """Rows written by this actor are left out."""
     limit: int = 5_000
@@ -91,7 +98,7 @@ class Gather:
 @dataclass(frozen=True, slots=True)
 class Gathered:
     now: int
-    seq: int
+    cursor: Cursor
     events: list[EventRow]
     tasks: list[TaskRow]
     """Rows, as they are now, of every task those events end (completed, failed, handed back …)."""
@@ -115,6 +122,7 @@ class Heads:
 @dataclass(frozen=True, slots=True)
 class Committed:
     seq: int
+    """Of its last event; 0: it wrote none."""
     now: int
 
 
@@ -158,6 +166,17 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
+class HoldRuns:
+    """Take runs out of everything that a leader decides. Attempts in flight go on and keep their slots."""
+
+    term: int
+    cycle: int
+    actor: str
+    runs: dict[int, str]
+    """Run → why."""
+
+
+@dataclass(frozen=True, slots=True)
 class Recut:
     """Move queued runs to the lane that the limits now in force ask for."""
 
@@ -195,7 +214,10 @@ class Leading(StoreBase, Protocol):
     async def elect(self, elect: Elect) -> Leadership: ...
     async def resign(self, owner: str, term: int) -> None: ...
     async def load(self) -> Snapshot: ...
-    async def gather(self, gather: Gather) -> Gathered: ...
+    async def gather(self, gather: Gather) -> Gathered:
+        """As `follow`, with what a leader needs beside the events. Raises `HistoryReplaced`."""
+        ...
+
     async def heads(self, heads: Heads) -> list[RunRow]: ...
     async def arrivals(self, runs: list[int]) -> list[RunRow]:
         """Of these runs (by seq), those that are queued."""
@@ -205,7 +227,18 @@ class Leading(StoreBase, Protocol):
         """Queued runs whose deadline has passed, the longest overdue first."""
         ...
 
-    async def commit(self, commit: Commit) -> Committed: ...
+    async def commit(self, commit: Commit, *, dry_run: bool = False) -> Committed:
+        """`dry_run`: everything is rolled back, and only what the store refuses is known."""
+        ...
+
+    async def hold_runs(self, hold: HoldRuns) -> None:
+        """Those of them that have not ended are held from now on."""
+        ...
+
+    async def take_requests(self, term: int, requests: list[int]) -> None:
+        """Counts that a leader begins to carry them out, before it does."""
+        ...
+
     async def withdraw(self, withdraw: Withdraw) -> list[tuple[int, int]]:
         """The (task, token) pairs that were still only offered."""
         ...

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NewType, Protocol
 
 from locktender.base.changes import TaskRow
 from locktender.base.events import EventRow
 from locktender.base.limits import Limits
-from locktender.base.model import LimitChange, LimitRow, LogFilter, LogRow, RunRow, WorkerRow
+from locktender.base.model import (
+    HeldUp,
+    LimitChange,
+    LimitRow,
+    LogFilter,
+    LogRow,
+    RunRow,
+    WorkerRow,
+)
 from locktender.store.protocol.base import StoreBase
 
 
@@ -56,11 +64,40 @@ class QueueLine:
 
 @dataclass(frozen=True, slots=True)
 class EventFilter:
+    """Events that are visible now, by number. An event with a smaller number may become visible later."""
+
     run: int | None = None
     after: int = 0
     limit: int = 10_000
     newest: bool = False
     """Of all runs: the last `limit`, and not the first. In their order either way."""
+    settled: bool = False
+    """Of all runs: only events before which none can be added any more (`HeldUp.lag_us` says how old they are)."""
+
+
+Cursor = NewType("Cursor", str)
+"""Where a follower of the history stands. It means something to the store that gave it, and to no other code."""
+BEGINNING = Cursor("")
+
+
+@dataclass(frozen=True, slots=True)
+class Follow:
+    """Read every event that became visible since `after`, each exactly once.
+
+    Events of one answer are in the order of their numbers. An event in a later answer may have a smaller
+    number; it never follows from one of an earlier answer with a larger number.
+    """
+
+    after: Cursor = BEGINNING
+    run: int | None = None
+    """Only events of this run; the cursor passes over the others."""
+    limit: int = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    cursor: Cursor
+    events: list[EventRow]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +123,14 @@ class Reading(StoreBase, Protocol):
     async def runs(self, where: RunFilter) -> list[RunRow]: ...
     async def tasks(self, run: int) -> list[TaskRow]: ...
     async def events(self, where: EventFilter) -> list[EventRow]: ...
+    async def follow(self, follow: Follow) -> Followed:
+        """Raises `HistoryReplaced` if the cursor is of another history."""
+        ...
+
+    async def held_up(self) -> HeldUp:
+        """Sessions of the database server that delay the store, and by how much the settled history lags."""
+        ...
+
     async def logs(self, where: LogFilter) -> list[LogRow]: ...
     async def queue(self, limit: int) -> list[QueueEntry]:
         """Queued runs in their global order (priority, then age)."""

@@ -9,6 +9,7 @@ put may not be referred to yet, and is not taken for an orphan.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
@@ -20,6 +21,8 @@ from locktender.base.clock import Clock
 from locktender.base.errors import NotFound
 from locktender.store.sqlite.companions import beside, create_folder, open_file
 
+_OF_ALL = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN})
+"""Errors of the process or the machine; any other concerns the one file."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -65,6 +68,15 @@ class Blobs:
                 got=digest,
                 hint=f"It should be in {self._folder}; was the folder left behind in a copy?",
             ) from None
+        except OSError as error:
+            if error.errno in _OF_ALL:
+                raise
+            raise NotFound(
+                f"blob {digest} cannot be read: {error.strerror or error}.",
+                field="blob",
+                got=digest,
+                hint=f"Look at its file in {self._folder}.",
+            ) from error
 
     def put_before(self, instant: int) -> Iterator[str]:
         """Blobs that were last put before `instant`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from locktender.base.errors import StoreBusy, StoreError
+from locktender.base.errors import DataRefused, StoreBusy, StoreError
 
 _FULL = "Free some space; the store then continues by itself."
 
@@ -24,6 +24,8 @@ def translate(error: sqlite3.Error | OSError, path: Path) -> StoreError:
     match (code & 0xFF) if isinstance(code, int) else None:
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
             return busy(path)
+        case sqlite3.SQLITE_CONSTRAINT | sqlite3.SQLITE_TOOBIG | sqlite3.SQLITE_MISMATCH:
+            return refused(error)
         case sqlite3.SQLITE_FULL:
             return StoreError(f"no space is left for {path}; nothing was stored.", hint=_FULL)
         case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM | sqlite3.SQLITE_AUTH:
@@ -47,11 +49,18 @@ def translate(error: sqlite3.Error | OSError, path: Path) -> StoreError:
                 f"reading or writing {path} failed ({error}).",
                 hint="Check the disk; on a network file system use PostgreSQL instead.",
             )
+        case None if not isinstance(error, sqlite3.OperationalError):
+            return refused(error)
         case _:
             return StoreError(
                 f"the store {path} failed: {error}.",
                 hint="Nothing was stored; if it happens again, report it with this message.",
             )
+
+
+def refused(error: Exception) -> DataRefused:
+    """A value that SQLite, or its Python module, does not take."""
+    return DataRefused(f"the store refused a value: {error}.", hint="Nothing was stored.")
 
 
 def busy(path: Path) -> StoreBusy:

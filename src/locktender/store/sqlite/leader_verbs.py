@@ -13,7 +13,8 @@ from locktender.base.changes import Commit, RunEnd
 from locktender.base.clock import SECOND
 from locktender.base.errors import NotLeader, OutOfOrder
 from locktender.base.events import NOBODY, Change
-from locktender.base.states import HOLDING
+from locktender.base.model import Failure
+from locktender.base.states import EXECUTING_RUNS, HOLDING, TERMINAL_RUNS, RunState
 from locktender.kernel.lanes import rank
 from locktender.store.admission import TOTAL, WINDOW_SECONDS, closing
 from locktender.store.decode import asked_workers, decode_said, decode_tags, encode
@@ -21,11 +22,13 @@ from locktender.store.lanes import heirs, let_go
 from locktender.store.protocol import (
     Committed,
     Elect,
+    HoldRuns,
     Leadership,
     Provision,
     ProvisionState,
 )
 from locktender.store.sqlite.session import SqliteSession, listed, record
+from locktender.store.worker_changes import held
 
 
 def elect(tx: SqliteSession, elect: Elect, dead: Callable[[str], bool]) -> Leadership:
@@ -88,14 +91,52 @@ def commit(tx: SqliteSession, commit: Commit) -> Committed:
     if commit.lingers is not None:
         tx.run("linger_clear")
         tx.each("linger_add", commit.lingers)
+    if commit.placed:
+        tx.run("unplaced_remove", listed(commit.placed))
+    if commit.unplaced:
+        tx.run("unplaced_add", listed(commit.unplaced))
+    if commit.silences is not None:
+        tx.run("silence_clear")
+        tx.each("silence_add", commit.silences)
     if commit.requests_done:
         tx.run("request_done", listed(commit.requests_done))
     seq = record(
         tx, commit.at or now, commit.actor, commit.events, term=commit.term, cycle=commit.cycle
     )
-    seq = seq or tx.row("last_seq")[0]
     tx.run("leader_cycle", commit.cycle, seq)
     return Committed(seq, now)
+
+
+def dry_run(tx: SqliteSession, wanted: Commit) -> Committed:
+    """What `commit` would answer or raise; nothing of it stays."""
+    tx.run("savepoint")
+    try:
+        return commit(tx, wanted)
+    finally:
+        if tx.db.in_transaction:
+            tx.run("savepoint_undo")
+            tx.run("savepoint_keep")
+        tx.forget()
+
+
+def hold_runs(tx: SqliteSession, hold: HoldRuns) -> None:
+    _, _, now = fence(tx, hold.term)
+    events: list[tuple[int, list[Change]]] = []
+    for run, reason in sorted(hold.runs.items()):
+        row = tx.one("run_stands", run)
+        if row is None or row[0] in TERMINAL_RUNS or row[0] == RunState.HELD:
+            continue
+        failure = Failure("held", reason, retryable=False)
+        if not tx.run("queue_leave", run) and row[0] not in EXECUTING_RUNS:
+            tx.run("queue_forget", run)
+        tx.run("run_hold", encode(failure), run)
+        events.append((run, [held(row, failure)]))
+    record(tx, now, hold.actor, events, term=hold.term, cycle=hold.cycle)
+
+
+def take_requests(tx: SqliteSession, term: int, requests: list[int]) -> None:
+    fence(tx, term)
+    tx.run("requests_take", listed(requests))
 
 
 def _write_tasks(tx: SqliteSession, commit: Commit) -> None:

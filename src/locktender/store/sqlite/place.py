@@ -28,7 +28,7 @@ from locktender.store.sqlite.blobs import Blobs
 from locktender.store.sqlite.companions import create_database
 from locktender.store.sqlite.liveness import Liveness
 from locktender.store.sqlite.opening import migrate
-from locktender.store.sqlite.session import SQL, SqliteSession, connect
+from locktender.store.sqlite.session import SQL, SqliteSession, connect, resolved
 from locktender.store.sqlite.write_lock import WriteLock
 
 T = TypeVar("T")
@@ -39,7 +39,7 @@ MOST_REMARKS = 100_000
 
 class SqlitePlace:
     def __init__(self, path: str | Path, clock: Clock | None = None) -> None:
-        self.path: Path = Path(path).absolute()
+        self.path: Path = resolved(path)
         self._clock: Clock = SystemClock() if clock is None else clock
 
     @property

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from locktender.base.changes import Bucket, Linger, Order, Reservation, TaskRow
-from locktender.base.errors import NotFound
+from locktender.base.changes import Bucket, Order, Reservation, TaskRow
+from locktender.base.errors import HistoryReplaced, NotFound
 from locktender.base.events import EventRow
 from locktender.base.limits import Limits
 from locktender.base.model import LimitChange, LimitRow, LogFilter, LogRow, RunRow, WorkerRow
@@ -15,7 +15,10 @@ from locktender.store.history import news
 from locktender.store.limit_rows import compose
 from locktender.store.protocol import (
     Counts,
+    Cursor,
     EventFilter,
+    Follow,
+    Followed,
     Gather,
     Gathered,
     Heads,
@@ -34,7 +37,7 @@ def load(tx: SqliteSession) -> Snapshot:
     limits, rows = limits_in_force(tx)
     return Snapshot(
         now=tx.now(),
-        seq=tx.row("last_seq")[0],
+        cursor=Cursor(str(tx.row("history_position")[0])),
         limits=limits,
         limit_rows=rows,
         runs=decode.runs(tx.all("runs_executing")),
@@ -43,32 +46,51 @@ def load(tx: SqliteSession) -> Snapshot:
         workers=workers(tx),
         buckets=[Bucket(*row) for row in tx.all("bucket_list")],
         reservations=[Reservation(*row) for row in tx.all("reservation_list")],
-        lingers=[Linger(*row) for row in tx.all("linger_list")],
+        lingers=decode.lingers(tx.all("linger_list")),
+        unplaced=[run for (run,) in tx.all("unplaced_list")],
         lanes=[row[0] for row in tx.all("lanes_queued")],
         requests=decode.requests(tx.all("request_list", MAX_REQUESTS)),
         stops=[Order(*row) for row in tx.all("stop_list")],
+        held=decode.runs(tx.all("runs_held") + tx.all("runs_unknown")),
+        held_tasks=[TaskRow._make(row) for row in tx.all("tasks_held")],
     )
 
 
 def gather(tx: SqliteSession, gather: Gather, workers_seen: int) -> tuple[Gathered, int]:
     """What others did, and the version of the workers that was looked at."""
-    events = [
-        EventRow._make(row)
-        for row in tx.all("events_after", gather.after, gather.actor, gather.limit)
-    ]
-    # A full page may end before the history does; otherwise our own events are passed over too.
-    seq: int = events[-1].seq if len(events) == gather.limit else tx.row("last_seq")[0]
+    cursor, events = _follow(tx, gather.after, gather.actor, None, gather.limit)
     ended, limits_changed = news(events)
     version: int = tx.row("workers_version")[0]
     return Gathered(
         now=tx.now(),
-        seq=max(seq, gather.after),
+        cursor=cursor,
         events=events,
         tasks=tasks_by_id(tx, ended) if ended else [],
         requests=decode.requests(tx.all("request_list", MAX_REQUESTS)),
         workers=None if version == workers_seen else workers(tx),
         limits_changed=limits_changed,
     ), version
+
+
+def follow(tx: SqliteSession, follow: Follow) -> Followed:
+    return Followed(*_follow(tx, follow.after, "", follow.run, follow.limit))
+
+
+def _follow(
+    tx: SqliteSession, cursor: Cursor, actor: str, run: int | None, limit: int
+) -> tuple[Cursor, list[EventRow]]:
+    """Numbers are given in the order of commits here, so a cursor is the number of the last event."""
+    after, last = int(cursor or 0), tx.row("history_position")[0]
+    if last < after:
+        raise HistoryReplaced(
+            f"the history ends at event {last} and was read up to {after}.",
+            field="cursor",
+            got=cursor,
+            hint="Read it from the beginning.",
+        )
+    events = [EventRow._make(row) for row in tx.all("events_after", after, actor, run, limit)]
+    # A full page may end before the history does; otherwise what was left out is passed over too.
+    return Cursor(str(events[-1].seq if len(events) == limit else last)), events
 
 
 def tasks_by_id(tx: SqliteSession, ids: list[int]) -> list[TaskRow]:
@@ -174,7 +196,7 @@ def counts(tx: SqliteSession) -> Counts:
         compose(tx.limit_rows()),
         tx.all("counter_list"),  # pyright: ignore[reportArgumentType]
         tx.all("active_tags"),  # pyright: ignore[reportArgumentType]
-        dict(tx.all("slots_held")),  # pyright: ignore[reportArgumentType]
+        decode.slots_held(tx.all("slots_held")),
         queued,
         executing,
     )

@@ -6,6 +6,7 @@ once per parameter.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
@@ -81,6 +82,15 @@ class SqliteSession:
     def forget(self) -> None:
         """After a rollback: a version that was rolled back may be given to other content."""
         self._limits = None
+
+
+def resolved(path: str | Path) -> Path:
+    """`path` without symbolic links: SQLite names its own companions so, and ours must be the same for all."""
+    try:
+        # Not `Path.resolve`: that raises for links that lead in a circle.
+        return Path(os.path.realpath(path))
+    except ValueError:  # no name of a file: opening it says so
+        return Path(path).absolute()
 
 
 WRITER_CACHE_KIB = 131_072

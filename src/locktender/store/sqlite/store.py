@@ -23,6 +23,7 @@ from locktender.base.errors import InvalidInput, StoreError
 from locktender.base.events import Change, EventRow
 from locktender.base.limits import Limits
 from locktender.base.model import (
+    HeldUp,
     LimitChange,
     LimitRow,
     LogFilter,
@@ -45,10 +46,13 @@ from locktender.store.protocol import (
     EventFilter,
     Expire,
     Finish,
+    Follow,
+    Followed,
     Gather,
     Gathered,
     Heads,
     Heard,
+    HoldRuns,
     Leadership,
     Lost,
     Provision,
@@ -83,7 +87,7 @@ from locktender.store.sqlite.blobs import Blobs
 from locktender.store.sqlite.companions import create_database
 from locktender.store.sqlite.liveness import Liveness
 from locktender.store.sqlite.opening import open_writer
-from locktender.store.sqlite.session import SQL, SqliteSession, connect
+from locktender.store.sqlite.session import SQL, SqliteSession, connect, resolved
 from locktender.store.sqlite.threads import Reader, Writer
 from locktender.store.sqlite.wakeup import Wakeup
 from locktender.store.sqlite.write_lock import WriteLock
@@ -158,7 +162,8 @@ class SqliteStore(Store):
             raise InvalidInput(
                 "the store is a file.", field="path", got=str(path), hint="Name a file."
             )
-        self.path: Path = Path(path).absolute()
+        # Resolved: all names of one file must lead to the same companions.
+        self.path: Path = resolved(path)
         self._clock: Clock = SystemClock() if clock is None else clock
         self._busy_timeout_us = busy_timeout_us
         self._state: _Open | None = None
@@ -273,8 +278,15 @@ class SqliteStore(Store):
     async def overdue(self, limit: int) -> list[RunRow]:
         return await self._read(lambda tx: reads.overdue(tx, limit))
 
-    async def commit(self, commit: Commit) -> Committed:
-        return await self._write(lambda tx: leader_verbs.commit(tx, commit))
+    async def commit(self, commit: Commit, *, dry_run: bool = False) -> Committed:
+        verb = leader_verbs.dry_run if dry_run else leader_verbs.commit
+        return await self._write(lambda tx: verb(tx, commit))
+
+    async def hold_runs(self, hold: HoldRuns) -> None:
+        await self._write(lambda tx: leader_verbs.hold_runs(tx, hold))
+
+    async def take_requests(self, term: int, requests: list[int]) -> None:
+        await self._write(lambda tx: leader_verbs.take_requests(tx, term, requests))
 
     async def withdraw(self, withdraw: Withdraw) -> list[tuple[int, int]]:
         return await self._write(lambda tx: recovery.withdraw(tx, withdraw))
@@ -345,6 +357,12 @@ class SqliteStore(Store):
 
     async def events(self, where: EventFilter) -> list[EventRow]:
         return await self._look(lambda tx: reads.events(tx, where))
+
+    async def follow(self, follow: Follow) -> Followed:
+        return await self._look(lambda tx: reads.follow(tx, follow))
+
+    async def held_up(self) -> HeldUp:
+        return HeldUp()
 
     async def logs(self, where: LogFilter) -> list[LogRow]:
         return await self._look(lambda tx: reads.logs(tx, where))

@@ -157,6 +157,11 @@ class _Thread:
             explained = faults.translate(error, self._path)
             explained.__cause__ = error
             return explained
+        if isinstance(error, OverflowError | UnicodeError):
+            # An int beyond 64 bits, or half a character: the module refuses it before SQLite sees it.
+            refused = faults.refused(error)
+            refused.__cause__ = error
+            return refused
         return error
 
 
@@ -265,7 +270,7 @@ class Writer(_Thread):
             # The world failed, not the verb: what the others did may be gone with it.
             raise
         except Exception as error:  # noqa: BLE001
-            job.error = error
+            job.error = self._explain(error)
             session.run("savepoint_undo")
             session.forget()
         session.run("savepoint_keep")

@@ -17,7 +17,7 @@ as the protocol can tell. Time moves only by `world.clock`.
 
 from locktender.testing.conformance.admission import TestCeilings, TestKeys, TestRetrying
 from locktender.testing.conformance.committing import TestCommitting
-from locktender.testing.conformance.leading import TestLeading, TestProvisioning
+from locktender.testing.conformance.leading import TestHolding, TestLeading, TestProvisioning
 from locktender.testing.conformance.limiting import TestLimiting
 from locktender.testing.conformance.pruning import TestPruning, TestSweeping
 from locktender.testing.conformance.queueing import TestQueueing
@@ -33,6 +33,7 @@ __all__ = [
     "TestCeilings",
     "TestCommitting",
     "TestGathering",
+    "TestHolding",
     "TestKeys",
     "TestLeading",
     "TestLimiting",

@@ -10,6 +10,7 @@ from locktender.base.changes import (
     Reservation,
     RunEvents,
     RunMark,
+    Silence,
     TaskEnd,
     TaskRow,
     TaskSave,
@@ -22,6 +23,7 @@ from locktender.testing.conformance.world import (
     SceneLeader,
     StoreScene,
     changes_of,
+    history,
     join,
     new_run,
     offered,
@@ -59,14 +61,13 @@ class TestCommitting:
         assert (await store.commit(commit)).seq == first.seq
         assert len(await changes_of(store, run.seq)) == 2
 
-    async def test_a_commit_without_events_says_how_far_the_history_goes(
-        self, world: StoreScene
-    ) -> None:
+    async def test_a_commit_says_the_number_of_its_last_event(self, world: StoreScene) -> None:
         store = await world.open()
         leader = await SceneLeader.stand(store)
-        await submitted(store)
-        committed = await leader.commit(buckets=[Bucket("api", 1)])
-        assert committed.seq == (await store.load()).seq
+        run = await submitted(store)
+        assert (await leader.commit(buckets=[Bucket("api", 1)])).seq == 0
+        told = [RunEvents(run.seq, [Change("run", 0, "queued", "running")])] * 2
+        assert (await leader.commit(events=told)).seq == (await history(store))[-1].seq
 
     async def test_marks_and_ends(self, world: StoreScene) -> None:
         store = await world.open()
@@ -216,6 +217,37 @@ class TestCommitting:
         snapshot = await store.load()
         assert snapshot.buckets == [Bucket("api", 9), Bucket("db", 8)]
         assert snapshot.reservations == []
+
+    async def test_f1_who_leaves_offers_unanswered_is_marked(self, world: StoreScene) -> None:
+        store = await world.open()
+        await join(store, "w1")
+        await join(store, "w2")
+        leader = await SceneLeader.stand(store)
+        await leader.commit(silences=[Silence("w2", 3, 77), Silence("gone", 1, 5)])
+
+        async def marks() -> dict[str, tuple[int, int]]:
+            rows = await store.workers()
+            return {row.id: (row.unanswered, row.asked_again_at) for row in rows}
+
+        assert await marks() == {"w1": (0, 0), "w2": (3, 77)}
+        await join(store, "w2")  # its own beat does not take the mark away
+        await leader.commit(silences=[Silence("w1", 1, 9), Silence("w2", 4, 88)])
+        assert await marks() == {"w1": (1, 9), "w2": (4, 88)}
+        await leader.commit(silences=[])
+        assert await marks() == {"w1": (0, 0), "w2": (0, 0)}
+
+    async def test_f2_runs_without_a_place_are_kept(self, world: StoreScene) -> None:
+        store = await world.open()
+        leader, run, _ = await offered(store)
+        other = (await submitted(store)).seq
+        await leader.start(other)
+        await leader.commit(unplaced=[other, run])
+        await leader.commit(unplaced=[run])  # told twice, kept once
+        assert (await store.load()).unplaced == sorted([run, other])
+        await leader.commit(placed=[other], unplaced=[run])
+        assert (await store.load()).unplaced == [run]
+        await leader.commit(placed=[run, other])
+        assert (await store.load()).unplaced == []
 
     async def test_a_snapshot_is_what_a_new_leader_needs(self, world: StoreScene) -> None:
         store = await world.open()

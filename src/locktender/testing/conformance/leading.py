@@ -8,16 +8,30 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from locktender.base.changes import RunEvents, RunStart
 from locktender.base.clock import SECOND
 from locktender.base.errors import NotLeader
-from locktender.base.model import AskedWorker, Said
-from locktender.store.protocol import Elect, Expire, Provision, Recut, Store, Withdraw
+from locktender.base.events import Change
+from locktender.base.model import AskedWorker, Request, Said
+from locktender.store.protocol import (
+    Accept,
+    Elect,
+    Expire,
+    HoldRuns,
+    Provision,
+    Recut,
+    Store,
+    Withdraw,
+)
 from locktender.testing.conformance.world import (
     LEASE,
     SceneLeader,
     StoreScene,
+    changes_of,
+    expire_passed,
     history,
     join,
+    offered,
     submitted,
 )
 
@@ -174,6 +188,90 @@ async def asked(store: Store) -> list[AskedWorker]:
 
 async def joined(store: Store) -> dict[str, int]:
     return {each.name: each.joined_at for each in await asked(store)}
+
+
+class TestHolding:
+    """Runs that a leader takes out of its decisions, and requests that it begins to carry out."""
+
+    async def test_a_held_run_keeps_its_attempts_and_leaves_the_queue(
+        self, world: StoreScene
+    ) -> None:
+        store = await world.open()
+        leader, run, tasks = await offered(store)
+        waiting = (await submitted(store)).seq
+        hold = HoldRuns(leader.term, 7, leader.actor, {run: "broken", waiting: "broken too"})
+        await store.hold_runs(hold)
+        before = await history(store)
+        await store.hold_runs(hold)
+        assert await history(store) == before, "a repetition changes nothing"
+        snapshot = await store.load()
+        assert [row.seq for row in snapshot.held] == [run, waiting]
+        assert [(row.id, row.token) for row in snapshot.held_tasks] == tasks
+        assert (snapshot.runs, snapshot.tasks, snapshot.lanes) == ([], [], [])
+        assert (await changes_of(store, waiting))[-1] == ("queued", "held")
+        assert (await store.counts()).executing == 0
+        # Its worker may end what it began, and it is declared lost like any other.
+        [started] = await store.accept(Accept("w1", tasks))
+        assert started.task.id == tasks[0][0]
+        world.clock.advance(LEASE + 1)
+        [lost] = await expire_passed(store, leader.term, leader.actor, 8)
+        assert lost.abandoned == tasks
+
+    async def test_an_ended_run_is_not_held(self, world: StoreScene) -> None:
+        store = await world.open()
+        leader = await SceneLeader.stand(store)
+        run = await submitted(store)
+        await leader.start(run.seq)
+        await leader.end(run.seq)
+        await store.hold_runs(HoldRuns(leader.term, 5, leader.actor, {run.seq: "late", 99: "none"}))
+        row = await store.run(run.id)
+        assert row is not None
+        assert row.state == "succeeded"
+
+    async def test_a_held_run_is_retried_once_nothing_of_it_is_in_flight(
+        self, world: StoreScene
+    ) -> None:
+        store = await world.open()
+        leader, run, tasks = await offered(store)
+        [row] = (await store.load()).runs
+        await store.hold_runs(HoldRuns(leader.term, 5, leader.actor, {run: "broken"}))
+        [answer] = await store.retry([row.id])
+        assert (answer.outcome, answer.active) == ("in_flight", 1)
+        withdrawn = Withdraw(leader.term, 6, leader.actor, tasks, "requested", "held")
+        assert await store.withdraw(withdrawn) == tasks
+        active = (await store.counts()).active
+        [answer] = await store.retry([row.id])
+        assert answer.outcome == "created"
+        assert (await store.counts()).active == active, "it was counted all the time"
+        assert (await changes_of(store, run))[-1] == ("held", "queued")
+
+    async def test_a_dry_run_leaves_nothing(self, world: StoreScene) -> None:
+        store = await world.open()
+        leader = await SceneLeader.stand(store)
+        run = await submitted(store)
+        before = await history(store)
+        commit = leader.plan(
+            runs_started=[RunStart(run.seq, 1)],
+            events=[RunEvents(run.seq, [Change("run", 0, "queued", "running")])],
+        )
+        await store.commit(commit, dry_run=True)
+        row = await store.run(run.id)
+        assert row is not None
+        assert (row.state, await history(store)) == ("queued", before)
+        await store.commit(commit)
+
+    async def test_a_request_counts_who_began_to_carry_it_out(self, world: StoreScene) -> None:
+        store = await world.open()
+        leader = await SceneLeader.stand(store)
+        await store.ask([Request("cancel", "nobody"), Request("cancel", "nobody else")])
+        first, second = (await store.load()).requests
+        await store.take_requests(leader.term, [first.seq])
+        await store.take_requests(leader.term, [first.seq])
+        assert [each.taken for each in (await store.load()).requests] == [2, 0]
+        with pytest.raises(NotLeader):
+            await store.take_requests(leader.term - 1, [second.seq])
+        with pytest.raises(NotLeader):
+            await store.hold_runs(HoldRuns(leader.term - 1, 1, leader.actor, {1: "no"}))
 
 
 class TestProvisioning:

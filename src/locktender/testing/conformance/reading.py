@@ -10,7 +10,7 @@ import pytest
 from locktender.base.changes import End
 from locktender.base.errors import NotFound
 from locktender.base.model import Request
-from locktender.store.protocol import Accept, EventFilter, Finish, Gather, RunFilter
+from locktender.store.protocol import BEGINNING, Accept, EventFilter, Finish, Gather, RunFilter
 from locktender.testing.conformance.world import (
     SceneLeader,
     StoreScene,
@@ -124,32 +124,32 @@ class TestGathering:
     async def test_own_events_are_left_out_but_passed_over(self, world: StoreScene) -> None:
         store = await world.open()
         leader = await SceneLeader.stand(store)
-        after = (await store.load()).seq
+        after = (await store.load()).cursor
         run = await submitted(store)
         await leader.start(run.seq)
         gathered = await store.gather(Gather(after, leader.actor))
         assert [(event.run, event.actor) for event in gathered.events] == [(run.seq, "client")]
-        assert gathered.seq == (await store.load()).seq
-        again = await store.gather(Gather(gathered.seq, leader.actor))
-        assert again.events == []
-        assert again.seq == gathered.seq
+        for cursor in (gathered.cursor, (await store.load()).cursor):
+            again = await store.gather(Gather(cursor, leader.actor))
+            assert again.events == []
+            assert (await store.gather(Gather(again.cursor, leader.actor))).events == []
 
     async def test_pages_follow_each_other_without_a_gap(self, world: StoreScene) -> None:
         store = await world.open()
         leader = await SceneLeader.stand(store)
         await submit(store, *(new_run() for _ in range(25)))
         seen: list[int] = []
-        after = 0
+        after = BEGINNING
         for _ in range(4):
             gathered = await store.gather(Gather(after, leader.actor, limit=10))
             seen += [event.run for event in gathered.events]
-            after = gathered.seq
+            after = gathered.cursor
         assert len(seen) == len(set(seen)) == 25
 
     async def test_rows_of_ended_tasks_come_along(self, world: StoreScene) -> None:
         store = await world.open()
         leader, _, pairs = await offered(store, tasks=3)
-        after = (await store.load()).seq
+        after = (await store.load()).cursor
         await store.accept(Accept("w1", pairs))
         gathered = await store.gather(Gather(after, leader.actor))
         assert gathered.tasks == []
@@ -163,7 +163,7 @@ class TestGathering:
                 ],
             )
         )
-        gathered = await store.gather(Gather(gathered.seq, leader.actor))
+        gathered = await store.gather(Gather(gathered.cursor, leader.actor))
         assert [(row.id, row.state, row.output) for row in gathered.tasks] == [
             (task, "completed", b"7"),
             (declined, "handed_back", None),
@@ -173,18 +173,18 @@ class TestGathering:
         store = await world.open()
         leader = await SceneLeader.stand(store)
         await store.ask([Request("cancel", "run", who="me", reason="why not")])
-        [stored] = (await store.gather(Gather(0, leader.actor))).requests
-        assert (await store.gather(Gather(0, leader.actor))).requests == [stored]
+        [stored] = (await store.gather(Gather(BEGINNING, leader.actor))).requests
+        assert (await store.gather(Gather(BEGINNING, leader.actor))).requests == [stored]
         assert stored.request == Request("cancel", "run", who="me", reason="why not")
         await leader.commit(requests_done=[stored.seq])
-        assert (await store.gather(Gather(0, leader.actor))).requests == []
+        assert (await store.gather(Gather(BEGINNING, leader.actor))).requests == []
 
     async def test_workers_come_only_when_something_changed(self, world: StoreScene) -> None:
         store, other = await world.open(), await world.open()
         leader = await SceneLeader.stand(store)
 
         async def workers() -> list[str] | None:
-            found = (await store.gather(Gather(0, leader.actor))).workers
+            found = (await store.gather(Gather(BEGINNING, leader.actor))).workers
             return None if found is None else [f"{each.id}:{each.claim}" for each in found]
 
         assert await workers() == []
@@ -203,6 +203,6 @@ class TestGathering:
         store, other = await world.open(), await world.open()
         leader = await SceneLeader.stand(store)
         await set_rule(other, "pool", "db", {"limit": 4})
-        gathered = await store.gather(Gather(0, leader.actor))
+        gathered = await store.gather(Gather(BEGINNING, leader.actor))
         assert gathered.limits_changed
-        assert not (await store.gather(Gather(gathered.seq, leader.actor))).limits_changed
+        assert not (await store.gather(Gather(gathered.cursor, leader.actor))).limits_changed

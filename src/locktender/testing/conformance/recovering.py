@@ -115,8 +115,8 @@ class TestRecovering:
             ("running", "abandoned"),
             ("scheduled", "requested"),
         ]
-        told = [event for event in await history(store) if event.after == "lost"]
-        assert [event.data["worker"] for event in told] == ["w1"]
+        lost = [event for event in await history(store) if event.after == "lost"]
+        assert [event.data["worker"] for event in lost] == ["w1"]
         assert await expire(leader) == []
 
     async def test_what_a_worker_was_told_to_leave_is_handed_back(self, world: StoreScene) -> None:
@@ -143,12 +143,16 @@ class TestRecovering:
         assert back.error is not None
         events = await history(store)
         gone = next(each for each in events if each.after == "lost")
-        told = next(each for each in events if each.after == "handed_back")
-        assert (told.before, told.token, told.actor) == ("running", left[1], leader.actor)
-        assert "drain" in told.data["reason"]
-        assert (told.term, told.cycle) == (gone.term, gone.cycle)
+        handed_back = next(each for each in events if each.after == "handed_back")
+        assert (handed_back.before, handed_back.token, handed_back.actor) == (
+            "running",
+            left[1],
+            leader.actor,
+        )
+        assert "drain" in handed_back.data["reason"]
+        assert (handed_back.term, handed_back.cycle) == (gone.term, gone.cycle)
         # Whoever reads the history in order must know first that the worker is gone.
-        assert events.index(gone) < events.index(told)
+        assert events.index(gone) < events.index(handed_back)
         assert await store.finish(Finish("w1", [End(*left, "completed", b"1")])) == [left]
 
     async def test_what_a_worker_says_it_leaves_is_its_own_while_its_lease_lives(

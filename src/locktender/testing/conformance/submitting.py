@@ -150,7 +150,7 @@ class TestSubmitting:
             15,
         )
         assert SECOND <= result.retry_after_us <= 3_600 * SECOND
-        assert result.as_of == (await store.load()).seq
+        assert result.as_of == (await history(store))[-1].seq
         assert await store.run(late.id) is None
         with pytest.raises(NotFound):
             await store.graph("new-graph")

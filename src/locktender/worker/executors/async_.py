@@ -1,6 +1,6 @@
 """Async bodies: tasks on a loop in a thread of its own, thousands in flight.
 
-The engine's loop hands starts over in batches, and gets ends back in batches: one wake-up
+The engine's loop passes starts on in batches, and gets ends back in batches: one wake-up
 of the other thread per turn of a loop, not per attempt.
 """
 
@@ -221,7 +221,7 @@ class AsyncExecutor(BaseExecutor):
         try:
             outcome = task.result()
         except asyncio.CancelledError:
-            # Before its first step, or by the last line of its body; what that said may be a secret.
+            # Before its first step, or by the last line of its body; its message may hold a secret.
             error = asyncio.CancelledError()
             retry_on = running.attempt.step.retry_on
             outcome = Outcome("failed", failure=failures.of_exception(error, retry_on))

@@ -180,7 +180,7 @@ class RunningAttempts:
         return await self.until(lambda: not self._by_token, wait_us)
 
     async def until(self, condition: Callable[[], bool], wait_us: int) -> bool:
-        """Wait until `condition` holds, looking again after every end and every `wake`."""
+        """Wait until `condition` holds, checked again after every end and every `wake`."""
         end = self.loop.time() + wait_us / 1_000_000
         while not condition():
             self._changed = asyncio.Event()
@@ -199,7 +199,6 @@ class RunningAttempts:
 class BaseExecutor:
     """What every executor does alike. A subclass adds `start`, `stop` and `shut_down`."""
 
-    in_processes: ClassVar[bool] = False
     stop_wait_us: ClassVar[int] = STOP_WAIT_US
 
     def __init__(self, permits: int, clock: Clock) -> None:
@@ -257,7 +256,7 @@ def _clean_up(clean_up: Callable[[], None], attempt: Attempt) -> None:
 
 
 def _with_notes(attempt: Attempt, outcome: Outcome) -> Outcome:
-    """The outcome with what the body said beside it. Never raises: an end that is not delivered would leave the
+    """The outcome with the notes of the body. Never raises: an end that is not delivered would leave the
     task running for ever."""
     try:
         if attempt.lines is not None:
@@ -267,7 +266,9 @@ def _with_notes(attempt: Attempt, outcome: Outcome) -> Outcome:
         if attempt.span is not None:
             tracing.end(attempt.span, outcome.state, outcome.failure, outcome.reason)
     except Exception:
-        log.exception("what task %s (token %s) said of itself is lost", attempt.task, attempt.token)
+        log.exception(
+            "failed to keep the notes and log of task %s (token %s)", attempt.task, attempt.token
+        )
     return outcome
 
 

@@ -61,8 +61,10 @@ def main(arguments: list[str]) -> None:
     die_with(parent)
     # A service manager may signal every process of a worker: only the worker decides what that means for
     # a body. A handler, not SIG_IGN: what a body starts must not inherit it.
-    signal.signal(signal.SIGTERM, _leave_it_to_the_worker)
-    os.register_at_fork(before=_hold_back, after_in_parent=_let_go, after_in_child=_end_by_sigterm)
+    signal.signal(signal.SIGTERM, _ignore_sigterm)
+    os.register_at_fork(
+        before=_block_sigterm, after_in_parent=_unblock_sigterm, after_in_child=_end_by_sigterm
+    )
     for fd in (socket_fd, deadline_fd):
         os.set_inheritable(fd, False)  # what a body starts has no business with these
     child_cleanup.adopt_orphans()
@@ -74,24 +76,24 @@ def main(arguments: list[str]) -> None:
         serve(line)
 
 
-def _leave_it_to_the_worker(_number: int, _frame: FrameType | None) -> None:
+def _ignore_sigterm(_number: int, _frame: FrameType | None) -> None:
     return None
 
 
-def _hold_back() -> None:
+def _block_sigterm() -> None:
     """While a body forks: Python forgets what comes before the new process is ready."""
     _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 
 
-def _let_go() -> None:
+def _unblock_sigterm() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, _forking.mask)
 
 
 def _end_by_sigterm() -> None:
     """In what a body forks: the handler is not meant for it. One of the body's own is."""
-    if signal.getsignal(signal.SIGTERM) is _leave_it_to_the_worker:
+    if signal.getsignal(signal.SIGTERM) is _ignore_sigterm:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    _let_go()
+    _unblock_sigterm()
 
 
 def die_with(parent: int) -> None:
@@ -154,11 +156,11 @@ def prepare(hello: Hello) -> None:
 def run(work: Work, hello: Hello, reporter: ChildReporter) -> Report:
     root = None if work.work_root is None else Path(work.work_root)
     attempt: Attempt | None = None
-    before = child_cleanup.look()
+    before = child_cleanup.snapshot()
     try:
         found = find(work, hello.steps)
         # What a module starts and sets when it is imported is there for every body.
-        before = child_cleanup.look()
+        before = child_cleanup.snapshot()
         if isinstance(found, Failure):
             return Report(work.token, "failed", failure=found)
         attempt = Attempt(
@@ -207,12 +209,12 @@ def find(work: Work, steps: str) -> StepCode | Failure:
         where = work.source.path or work.source.module
         return Failure(
             type="unknown_step",
-            message=f"{where} defines no step {work.step!r}{_why_not(work, known)}",
+            message=f"{where} defines no step {work.step!r}{_not_found_because(work, known)}",
         )
     return step
 
 
-def _why_not(work: Work, known: Mapping[str, StepCode]) -> str:
+def _not_found_because(work: Work, known: Mapping[str, StepCode]) -> str:
     if guarded(work.source):
         return (
             " where another process imports it: what stands under if __name__ == '__main__': is not"

@@ -4,7 +4,7 @@ Timers, signal handlers, the working directory and the environment are put back.
 body left are killed: the child adopts what its descendants orphan, and kills every child of its own
 that was not there before. What a module starts while it is imported was there before and stays; so
 does the resource tracker of `multiprocessing`. A thread that the body left cannot be ended: then the
-child is not used again. Daemon threads are mostly a library's own and are let be.
+child is not used again. Daemon threads are mostly a library's own and are left alone.
 
 This costs a task some 40 µs; only what has changed costs more.
 """
@@ -49,8 +49,8 @@ def running() -> AbstractSet[int]:
     return found
 
 
-def end(before: AbstractSet[int]) -> None:
-    """Kill what runs now and was not among `before`. Returns when it is gone."""
+def kill_new(before: AbstractSet[int]) -> None:
+    """Kills child processes that are not among `before`. Returns when they are gone."""
     for _ in range(_MAX_ROUNDS):
         left = running() - before - _tracker()
         if not left:
@@ -90,8 +90,8 @@ class Before(NamedTuple):
     variables: dict[bytes, bytes]
 
 
-def look() -> Before:
-    """As it is now. In the main thread."""
+def snapshot() -> Before:
+    """The process as it is now; called in the main thread."""
     return Before(
         running(),
         frozenset(threading.enumerate()),
@@ -102,7 +102,7 @@ def look() -> Before:
 
 
 def restore(before: Before) -> bool:
-    """Make it so again; False: it cannot be, and nothing else should run in this process."""
+    """Puts it back; False: that failed, and nothing else should run in this process."""
     for _ in range(_MAX_TRIES):
         # A signal that is on its way finds the body's handler for the last time, and that may raise.
         with suppress(BaseException):
@@ -112,7 +112,7 @@ def restore(before: Before) -> bool:
             break
     else:
         return False
-    end(before.processes)
+    kill_new(before.processes)
     _restore_variables(before.variables)
     return restored and _restore_folder(before.folder) and not _left(before.threads)
 

@@ -115,7 +115,7 @@ class Child:
             self.doomed = True
             end_tree(self.pid)
 
-    def hang_up(self) -> None:
+    def close_when_idle(self) -> None:
         """Let an idle child end by itself, so that its exit handlers run."""
         if self._alive:
             self.doomed = True
@@ -167,7 +167,7 @@ class Child:
         elif self._alive and not self.doomed:
             self.doomed = True
             self._loop.call_later(
-                CLOSED_SOCKET_SECONDS, self.kill, "it has closed its line to the worker"
+                CLOSED_SOCKET_SECONDS, self.kill, "it has closed its socket to the worker"
             )
 
     def _ended(self) -> None:

@@ -100,9 +100,9 @@ class Current:
         """
         attempt = self._attempt
         text = str(message) if attempt.redact is None else attempt.redact(str(message))
-        said = progress_of(attempt.token, done, total, text)
+        progress = progress_of(attempt.token, done, total, text)
         if attempt.progress is not None:
-            attempt.progress.put(said)
+            attempt.progress.put(progress)
 
     def __repr__(self) -> str:
         return f"<attempt {self.attempt} of task {self.task}, step {self.step}>"

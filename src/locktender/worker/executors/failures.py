@@ -151,7 +151,7 @@ def _formatted(error: BaseException, trace: TracebackType | None) -> str:
 
 
 def _clean(text: str, most: int = MAX_MESSAGE) -> str:
-    """At most `most` bytes, no secret, no half characters, which no encoder takes. The middle says least."""
+    """At most `most` bytes, no secret, no half characters, which no encoder takes. The middle is cut out."""
     attempt = CURRENT.get(None)
     if attempt is not None and attempt.redact is not None:
         text = attempt.redact(text)  # before it is cut: half a secret would not be found

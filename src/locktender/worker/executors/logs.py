@@ -158,7 +158,7 @@ def _line(attempt: Attempt, record: logging.LogRecord) -> LogLine:
 
 
 def text_of(record: logging.LogRecord) -> str:
-    """What it says, with its traceback. What cannot be formatted is said as it was given, without arguments."""
+    """What it says, with its traceback. What cannot be formatted is kept as it was given, without arguments."""
     try:
         text = record.getMessage()
         if record.exc_info and record.exc_info[0] is not None:
@@ -215,8 +215,8 @@ class StepLog(logging.LoggerAdapter[logging.Logger]):
         if self.logger.isEnabledFor(level):
             # The frame of this method is not the caller's.
             kwargs["stacklevel"] = kwargs.get("stacklevel", 1) + 1
-            said, options = self.process(msg, kwargs)
-            self.logger.log(level, said, *args, **options)
+            text, options = self.process(msg, kwargs)
+            self.logger.log(level, text, *args, **options)
         elif level >= logging.INFO:
             record = logging.LogRecord(
                 STEP_LOGGER, level, "", 0, msg, args, _exc_info(kwargs.get("exc_info"))

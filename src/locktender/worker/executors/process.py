@@ -2,11 +2,11 @@
 
 With a shared pool one killed child fails every task in flight; here it fails
 only the task it ran. Children are started when first needed, stay warm, and
-are handed one body at a time over a socket. To stop a body its child is killed
+get one body at a time over a socket. To stop a body its child is killed
 with everything it started, and the outcome is delivered only when the child is gone:
-so a freed permit always means that nothing of the attempt runs any more. (What
-a body has put into a session of its own *and* given an environment made from
-nothing is beyond our reach where its child dies by another hand, or with its worker.)
+so a freed permit always means that nothing of the attempt runs any more. (A
+process that a body started in a session of its own *and* with an empty environment is
+not found where something else kills the child, or the child dies with its worker.)
 """
 
 from __future__ import annotations
@@ -53,7 +53,6 @@ STEPS = "locktender.flows.registry:registry.steps"
 
 
 class ProcessExecutor(BaseExecutor):
-    in_processes: ClassVar[bool] = True
     stop_wait_us: ClassVar[int] = KILLED_WAIT_US
 
     def __init__(
@@ -121,7 +120,7 @@ class ProcessExecutor(BaseExecutor):
 
     async def shut_down(self) -> None:
         for child in self._children:
-            child.hang_up()
+            child.close_when_idle()
         last_call = self._loop.call_later(EXIT_HANDLERS_SECONDS, self.kill)
         await self._attempts.until(lambda: not self._children, KILLED_WAIT_US)
         last_call.cancel()
@@ -206,7 +205,7 @@ class ProcessExecutor(BaseExecutor):
         child.outcome = outcome
         if running.timer is not None:
             running.timer.cancel()  # it ended in time
-        child.hang_up()
+        child.close_when_idle()
         self._loop.call_later(EXIT_HANDLERS_SECONDS, child.kill)
 
     def _child_ended(self, child: Child, returncode: int) -> None:

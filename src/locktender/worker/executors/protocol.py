@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 
 from locktender.base.errors import NotFound
 from locktender.base.model import Failure, Progress
@@ -159,9 +159,6 @@ CURRENT: ContextVar[Attempt] = ContextVar("locktender_attempt")
 
 class Executor(Protocol):
     """On the engine's loop, except where a method says otherwise."""
-
-    in_processes: ClassVar[bool]
-    """Whether bodies run in processes, which may end a moment after this one."""
 
     @property
     def in_flight(self) -> int: ...

@@ -4,18 +4,19 @@
 --   task, node_input, orders                   the leader until acceptance, then the worker
 --   leader, worker                             their owners, by lease
 --   limit_rule, limit_history                  operators and code
---   event                                      everybody, once per change; seq follows commit order
+--   event                                      everybody, once per change; seq follows cause and effect
 --
 -- Instants are integer microseconds of locktender_now(). Tasks are found by id and
 -- by the range of their run; no index mentions a task's state, so that a change of
 -- state is a HOT update: it writes the row's page and no index. The fill factors
 -- leave room for that.
 --
--- The order of events. Numbers of a sequence are not in commit order: a reader
--- that has seen 11 may find 10 later. So an event's seq is made of its transaction's
--- id and its place in the transaction, and readers look only below the oldest
--- transaction still in flight: nothing can appear there any more. One transaction
--- writes its events in one statement, at most 2^20 of them.
+-- The order of events. An event's seq is made of its transaction's id and its place
+-- in the transaction. Transactions do not commit in the order of their ids: a reader
+-- that has seen 11 may find 10 later. So a follower remembers which transactions it
+-- has seen (a snapshot), and not a number; a reader that needs everything up to a
+-- number looks only below the oldest transaction in progress. One transaction writes
+-- its events in one statement, at most 2^20 of them.
 
 CREATE TABLE locktender.frozen_clock (
     one boolean PRIMARY KEY DEFAULT true CHECK (one),
@@ -56,14 +57,15 @@ CREATE FUNCTION locktender.event_base() RETURNS bigint LANGUAGE sql STABLE AS $$
     SELECT locktender.event_number(pg_current_xact_id())
 $$;
 
--- No event below this seq can be added any more.
+-- No event below this seq can be added any more: the settled history ends here.
 CREATE FUNCTION locktender.event_horizon() RETURNS bigint LANGUAGE sql STABLE AS $$
     SELECT locktender.event_number(pg_snapshot_xmin(pg_current_snapshot()))
 $$;
 
 -- One row. `cycle` and `seq` are of the last commit, to recognise its repetition; `backend` is the
 -- connection the leader writes by, so that a successor can end one that hangs in a transaction.
--- `limits_version` stands here because whoever waits for this row then sees its newest value.
+-- `limits_version` stands here because whoever waits for this row then sees its newest value. `history` is
+-- `history_place()` of the election: where that changes, the term is over.
 CREATE TABLE locktender.leader (
     one boolean PRIMARY KEY DEFAULT true CHECK (one),
     term bigint NOT NULL,
@@ -73,7 +75,8 @@ CREATE TABLE locktender.leader (
     seq bigint NOT NULL,
     limits_version bigint NOT NULL,
     backend integer NOT NULL,
-    backend_since timestamptz
+    backend_since timestamptz,
+    history text
 ) WITH (fillfactor = 10);
 
 INSERT INTO locktender.leader (term, owner, expires_at, cycle, seq, limits_version, backend)
@@ -251,10 +254,23 @@ CREATE TABLE locktender.linger (
     PRIMARY KEY (task, token, pool)
 );
 
+-- Executing runs that no live worker could go on with: they count neither at the run gate nor in tags' limits.
+CREATE TABLE locktender.unplaced (
+    run bigint PRIMARY KEY
+);
+
+-- Workers whose lease is kept and that left offers unanswered.
+CREATE TABLE locktender.silence (
+    worker text PRIMARY KEY,
+    unanswered bigint NOT NULL,
+    until bigint NOT NULL
+);
+
 -- What clients ask of the leader; a row is deleted when it is done.
 CREATE TABLE locktender.request (
     seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     at bigint NOT NULL,
+    taken bigint NOT NULL DEFAULT 0,  -- how many leaders began to carry it out
     body bytea NOT NULL
 );
 
@@ -288,6 +304,14 @@ CREATE TABLE locktender.event (
 );
 
 CREATE INDEX event_run ON locktender.event (run, seq);
+
+-- Which server has the history, and in which file. A server that takes over was started at another time; a
+-- database or a table that was restored is another file.
+CREATE FUNCTION locktender.history_place() RETURNS text LANGUAGE sql STABLE AS $$
+    SELECT concat_ws(
+        ' ', extract(epoch FROM pg_postmaster_start_time()), pg_relation_filepath('locktender.event')
+    )
+$$;
 
 -- What bodies logged: one row per attempt that logged anything, written by its worker before its end.
 CREATE TABLE locktender.log (

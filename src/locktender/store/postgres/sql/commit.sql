@@ -24,14 +24,14 @@ WHERE r.seq = v.run AND EXISTS (SELECT 1 FROM fence)
 -- Of these runs, those that have not ended: what closing them changes.
 SELECT r.seq, r.state, r.kind, r.tags, r.key, r.waits_for
 FROM unnest($1::bigint[]) v (run) JOIN locktender.run r ON r.seq = v.run
-WHERE (r.state IN ('queued', 'running', 'cancelling')) IS TRUE
+WHERE (r.state IN ('queued', 'running', 'cancelling', 'held')) IS TRUE
 
 -- name: run_end
 -- Runs end, once.
 UPDATE locktender.run r SET state = v.state, output = v.output, error = v.error, ended_at = v.at
 FROM unnest($1::bigint[], $2::text[], $3::bytea[], $4::bytea[], $5::bigint[])
     v (run, state, output, error, at)
-WHERE r.seq = v.run AND (r.state IN ('queued', 'running', 'cancelling')) IS TRUE
+WHERE r.seq = v.run AND (r.state IN ('queued', 'running', 'cancelling', 'held')) IS TRUE
     AND EXISTS (SELECT 1 FROM fence)
 RETURNING r.seq, r.kind
 
@@ -155,6 +155,27 @@ SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::bigint[], $5::b
 WHERE EXISTS (SELECT 1 FROM fence)
 ON CONFLICT (task, token, pool) DO UPDATE SET
     slots = excluded.slots, until = excluded.until, worker = excluded.worker
+
+-- name: unplaced_remove
+-- Runs that have a place again, or have ended.
+DELETE FROM locktender.unplaced WHERE run = ANY($1::bigint[]) AND EXISTS (SELECT 1 FROM fence)
+
+-- name: unplaced_add
+-- Runs that give their place back.
+INSERT INTO locktender.unplaced (run)
+SELECT * FROM unnest($1::bigint[]) WHERE EXISTS (SELECT 1 FROM fence)
+ON CONFLICT (run) DO NOTHING
+
+-- name: silence_clear
+-- Those that are not in the new set.
+DELETE FROM locktender.silence
+WHERE NOT worker = ANY($1::text[]) AND EXISTS (SELECT 1 FROM fence)
+
+-- name: silence_add
+-- Workers that left offers unanswered.
+INSERT INTO locktender.silence (worker, unanswered, until)
+SELECT * FROM unnest($1::text[], $2::bigint[], $3::bigint[]) WHERE EXISTS (SELECT 1 FROM fence)
+ON CONFLICT (worker) DO UPDATE SET unanswered = excluded.unanswered, until = excluded.until
 
 -- name: request_done
 -- Requests that were carried out.

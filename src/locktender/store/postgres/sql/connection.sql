@@ -106,14 +106,14 @@ SELECT 1
 SELECT 1
 
 -- name: cycle_fence
--- The leader's commit: the right term, the next cycle, the limits its counters were reckoned by, and no
--- run whose key must be freed (that takes two statements). The update holds the row until the commit.
+-- The leader's commit: the right term in the history it began in, the next cycle, the limits its counters
+-- were reckoned by, and no run whose key must be freed (that takes two statements). The update holds the
+-- row until the commit.
 UPDATE locktender.leader SET
     cycle = $2,
-    seq = CASE WHEN $5::int > 0 THEN locktender.event_base() + $5 - 1 ELSE coalesce(
-        (SELECT max(seq) FROM locktender.event WHERE seq < locktender.event_horizon()), 0
-    ) END
-WHERE term = $1 AND cycle < $2 AND ($3::bigint = 0 OR cycle = $3) AND limits_version = $4
+    seq = CASE WHEN $5::int > 0 THEN locktender.event_base() + $5 - 1 ELSE 0 END
+WHERE term = $1 AND history = locktender.history_place()
+    AND cycle < $2 AND ($3::bigint = 0 OR cycle = $3) AND limits_version = $4
     AND ($6 OR NOT EXISTS (
         SELECT 1 FROM unnest($7::bigint[]) v (run) JOIN locktender.run r ON r.seq = v.run
         WHERE r.key IS NOT NULL
@@ -122,7 +122,8 @@ RETURNING seq
 
 -- name: term_fence
 -- The fence of a leader's other verbs. A successor locks the row FOR UPDATE, so it waits for them.
-SELECT term FROM locktender.leader WHERE term = $1 FOR KEY SHARE
+SELECT term FROM locktender.leader
+WHERE term = $1 AND history = locktender.history_place() FOR KEY SHARE
 
 -- name: lease_fence
 -- The fence of a worker that is a member. Declaring it lost locks the row FOR UPDATE: before or after.
@@ -245,15 +246,58 @@ SELECT EXISTS (
 -- The seq of this transaction's first event, for COPY.
 SELECT locktender.event_base()
 
--- name: held_back
--- Since when the history is held back by a transaction in flight; NULL: it is not.
+-- name: events_found
+-- What `events_after` found.
+SELECT seq, at, term, cycle, actor, run, body FROM events_after ORDER BY seq
+
+-- name: events_settled
+-- The history up to the oldest transaction in progress: no event can be added below it any more.
+SELECT seq, at, term, cycle, actor, run, body FROM locktender.event
+WHERE seq > $1 AND seq < locktender.event_horizon() ORDER BY seq LIMIT $2
+
+-- name: unsettled_since
+-- The time of the first event that is not settled; NULL: all are.
 SELECT min(at) FROM (
     SELECT at FROM locktender.event WHERE seq >= locktender.event_horizon() ORDER BY seq LIMIT 1
 ) e
 
+-- name: blocking_sessions
+-- Sessions that delay us: (what they hold, number, application, database, age of the transaction in
+-- microseconds). A lock that a connection of ours has waited for longer than a second. The oldest
+-- transaction in progress, in whichever database: the settled history ends before it. Transactions in this
+-- database older than $1 microseconds: no version of a row that they may see can be removed.
+WITH sessions AS (
+    SELECT pid, application_name AS name, datname, backend_xid AS xid, backend_xmin AS xmin,
+        (extract(epoch FROM clock_timestamp() - xact_start) * 1000000)::bigint AS age
+    FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()
+    UNION ALL
+    SELECT 0, gid, database, transaction, transaction,
+        (extract(epoch FROM clock_timestamp() - prepared) * 1000000)::bigint
+    FROM pg_prepared_xacts
+), oldest AS (
+    SELECT (pg_snapshot_xmin(pg_current_snapshot())::text::bigint & 4294967295)::text AS xid
+), blocked AS (
+    SELECT DISTINCT unnest(pg_blocking_pids(pid)) AS pid FROM pg_stat_activity
+    WHERE application_name = 'locktender' AND datname = current_database() AND wait_event_type = 'Lock'
+        AND query_start < clock_timestamp() - interval '1 second'
+)
+(
+    SELECT 'lock', s.pid, s.name, s.datname, s.age FROM blocked JOIN sessions s USING (pid)
+    ORDER BY s.age DESC NULLS LAST LIMIT 3
+) UNION ALL (
+    SELECT 'history', s.pid, s.name, s.datname, s.age FROM oldest JOIN sessions s ON s.xid::text = oldest.xid
+    LIMIT 1
+) UNION ALL (
+    SELECT 'cleanup', pid, name, datname, age FROM sessions
+    WHERE datname = current_database() AND coalesce(xid, xmin) IS NOT NULL AND age > $1::bigint
+    ORDER BY age DESC LIMIT 3
+)
+
 -- name: leader_lock
 -- Taking over, and recounting: waits for the leader's commit in flight, and holds the next one off.
-SELECT term, owner, expires_at, locktender.locktender_now() FROM locktender.leader FOR UPDATE
+SELECT term, owner, expires_at, locktender.locktender_now(),
+    history IS DISTINCT FROM locktender.history_place()
+FROM locktender.leader FOR UPDATE
 
 -- name: leader_end_backend
 -- End the connection of a leader whose lease has passed: it may hang in a transaction. Only one of ours
@@ -265,7 +309,7 @@ WHERE l.term = $1 AND l.expires_at > 0 AND a.usename = current_user AND a.pid <>
 
 -- name: stuck_list
 -- Connections of ours that wait for their client in the middle of a statement, with something locked or
--- an id that holds the history back: (number, where it stands, for how long in microseconds, what it
+-- an id: (number, where it stands, for how long in microseconds, what it
 -- says). By the server's own clock, because that is what it notes the beginnings by.
 SELECT
     a.pid, concat_ws(' ', a.query_start, c.bytes_processed),
@@ -354,9 +398,7 @@ SELECT
     lane, waits_for, queued_at, started_at, ended_at, deadline_at, queue_timeout_us,
     dispatch_deadline_us, output, error, trace
 FROM locktender.run WHERE seq = ANY (ARRAY(
-    SELECT e.run FROM locktender.event e
-    WHERE e.seq > $1 AND e.seq < locktender.event_horizon() AND e.actor = 'client'
-    ORDER BY e.seq LIMIT $2
+    SELECT run FROM events_after WHERE actor = 'client' ORDER BY seq LIMIT $1
 )) AND (state = 'queued') IS TRUE
 
 -- name: last_run_save

@@ -1,12 +1,14 @@
 -- name: leader
--- Who leads.
-SELECT term, owner, expires_at, cycle, seq, locktender.locktender_now(), limits_version
+-- Who leads. The last column: the history is not the one of the election, so the term is over.
+SELECT term, owner, expires_at, cycle, seq, locktender.locktender_now(), limits_version,
+    history IS DISTINCT FROM locktender.history_place()
 FROM locktender.leader
 
 -- name: leader_take
 -- A new term.
 UPDATE locktender.leader SET
-    term = $1, owner = $2, expires_at = $3, cycle = -1, seq = 0,
+    term = $1, owner = $2, expires_at = $3, cycle = -1, seq = 0, history = locktender.history_place(),
+    limits_version = limits_version + $5,
     backend = CASE WHEN $4 THEN 0 ELSE pg_backend_pid() END,
     backend_since = (SELECT backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid())
 
@@ -16,7 +18,7 @@ UPDATE locktender.leader SET
     expires_at = locktender.locktender_now() + $3,
     backend = $4,
     backend_since = (SELECT backend_start FROM pg_stat_activity WHERE pid = $4)
-WHERE term = $1 AND owner = $2
+WHERE term = $1 AND owner = $2 AND history = locktender.history_place()
 RETURNING term, owner, expires_at, expires_at - $3, cycle
 
 -- name: leader_resign
@@ -26,3 +28,25 @@ UPDATE locktender.leader SET expires_at = 0 WHERE owner = $1 AND term = $2
 -- name: leader_cycle
 -- What the last commit was, to recognise its repetition.
 UPDATE locktender.leader SET cycle = $1, seq = $2
+
+-- name: run_stands
+-- Where a run stands that is to be held.
+SELECT state, started_at, verdict FROM locktender.run WHERE seq = $1 FOR UPDATE
+
+-- name: run_hold
+-- Something of a run cannot be read, decided or written.
+UPDATE locktender.run SET state = 'held', error = $1 WHERE seq = $2
+
+-- name: queue_leave
+-- A queued run leaves the queue.
+DELETE FROM locktender.queue q USING locktender.run r
+WHERE r.seq = $1 AND q.lane = r.lane AND q.rank1 = r.rank1 AND q.rank2 = r.rank2 AND q.run = r.seq
+RETURNING q.run
+
+-- name: queue_forget
+-- The same for a run whose row may not say where it stands.
+DELETE FROM locktender.queue WHERE run = $1
+
+-- name: requests_take
+-- A leader begins to carry these requests out.
+UPDATE locktender.request SET taken = taken + 1 WHERE seq = ANY($1::bigint[])

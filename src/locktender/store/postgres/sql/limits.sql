@@ -52,4 +52,4 @@ DELETE FROM locktender.counter WHERE name = ANY($1::text[])
 -- name: active_tags
 -- How many active runs carry each set of tags.
 SELECT tags, count(*) FROM locktender.run
-WHERE state IN ('queued', 'running', 'cancelling') AND kind <> 'hold' GROUP BY tags
+WHERE state IN ('queued', 'running', 'cancelling', 'held') AND kind <> 'hold' GROUP BY tags

@@ -1,6 +1,8 @@
--- name: last_seq
--- The end of the history, as far as it can be followed.
-SELECT coalesce((SELECT max(seq) FROM locktender.event WHERE seq < locktender.event_horizon()), 0)
+-- name: history_position
+-- Where a follower stands that has read every visible event: in which history, with which offset of its
+-- numbers, and what it saw.
+SELECT locktender.history_place() || ' ' || value, pg_current_snapshot()::text
+FROM locktender.meta WHERE name = 'xid_offset'
 
 -- name: runs_executing
 -- Runs that execute, by seq.
@@ -9,6 +11,59 @@ SELECT
     lane, waits_for, queued_at, started_at, ended_at, deadline_at, queue_timeout_us,
     dispatch_deadline_us, output, error, trace
 FROM locktender.run WHERE state IN ('running', 'cancelling') ORDER BY seq
+
+-- name: runs_held
+-- Runs that are held, by seq.
+SELECT
+    seq, id, flow, graph, params, consts, tags, priority, key, kind, generation, state, verdict,
+    lane, waits_for, queued_at, started_at, ended_at, deadline_at, queue_timeout_us,
+    dispatch_deadline_us, output, error, trace
+FROM locktender.run WHERE state = 'held' ORDER BY seq
+
+-- name: runs_unknown
+-- Runs in no state that there is, by ranges of the index on states: nobody else would find them.
+SELECT
+    seq, id, flow, graph, params, consts, tags, priority, key, kind, generation, state, verdict,
+    lane, waits_for, queued_at, started_at, ended_at, deadline_at, queue_timeout_us,
+    dispatch_deadline_us, output, error, trace
+FROM locktender.run
+WHERE seq IN (
+    SELECT seq FROM locktender.run WHERE state < 'cancelled'
+    UNION ALL
+    SELECT seq FROM locktender.run WHERE state > 'cancelled' AND state < 'cancelling'
+    UNION ALL
+    SELECT seq FROM locktender.run WHERE state > 'cancelling' AND state < 'failed'
+    UNION ALL
+    SELECT seq FROM locktender.run WHERE state > 'failed' AND state < 'held'
+    UNION ALL
+    SELECT seq FROM locktender.run WHERE state > 'held' AND state < 'queued'
+    UNION ALL
+    SELECT seq FROM locktender.run WHERE state > 'queued' AND state < 'running'
+    UNION ALL
+    SELECT seq FROM locktender.run WHERE state > 'running' AND state < 'succeeded'
+    UNION ALL
+    SELECT seq FROM locktender.run WHERE state > 'succeeded' AND state < 'timed_out'
+    UNION ALL
+    SELECT seq FROM locktender.run WHERE state > 'timed_out'
+)
+ORDER BY seq
+
+-- name: tasks_held
+-- Tasks of held runs that are in flight, by id. One in no state that there is counts if it holds slots.
+SELECT
+    t.id, t.node, t.idx, t.state, t.attempt, t.tries, t.abandons, t.offers, t.token, t.worker,
+    t.held, t.input, t.output, t.error, t.requested_at, t.scheduled_at, t.started_at, t.ended_at,
+    t.not_before, t.eligible_at
+FROM locktender.run r JOIN locktender.task t ON t.id >= r.seq << 20 AND t.id < (r.seq + 1) << 20
+WHERE r.state = 'held'
+    AND (
+        t.state IN ('scheduled', 'running')
+        OR (t.held IS NOT NULL AND t.state NOT IN (
+            'pending', 'requested', 'completed', 'failed', 'cancelled', 'timed_out', 'abandoned',
+            'handed_back', 'skipped'
+        ))
+    )
+ORDER BY t.id
 
 -- name: run_by_id
 -- One run.
@@ -51,7 +106,7 @@ SELECT
     lane, waits_for, queued_at, started_at, ended_at, deadline_at, queue_timeout_us,
     dispatch_deadline_us, output, error, trace
 FROM locktender.run
-WHERE seq < $1 AND (kind = 'flow' OR $2::text IS NOT NULL) AND ($2::text IS NULL OR flow = $2)
+WHERE seq < $1 AND (kind <> 'hold' OR $2::text IS NOT NULL) AND ($2::text IS NULL OR flow = $2)
     AND ($3::text = '{}' OR tags::jsonb @> $3::jsonb)
 ORDER BY seq DESC LIMIT $4
 
@@ -64,7 +119,7 @@ SELECT
 FROM unnest($5::text[]) s (state) CROSS JOIN LATERAL (
     SELECT * FROM locktender.run
     WHERE run.state = s.state AND seq < $1
-        AND (kind = 'flow' OR $2::text IS NOT NULL) AND ($2::text IS NULL OR flow = $2)
+        AND (kind <> 'hold' OR $2::text IS NOT NULL) AND ($2::text IS NULL OR flow = $2)
         AND ($3::text = '{}' OR tags::jsonb @> $3::jsonb)
     ORDER BY seq DESC LIMIT $4
 ) r
@@ -114,7 +169,9 @@ ORDER BY task, token LIMIT $5::bigint
 
 -- name: workers_list
 -- All workers.
-SELECT body, since, lease_until FROM locktender.worker ORDER BY since, id COLLATE "C"
+SELECT w.body, w.since, w.lease_until, s.unanswered, s.until
+FROM locktender.worker w LEFT JOIN locktender.silence s ON s.worker = w.id
+ORDER BY w.since, w.id COLLATE "C"
 
 -- name: workers_version
 -- Changes when a worker joins, leaves or describes itself anew.
@@ -127,6 +184,10 @@ SELECT pool, tat FROM locktender.bucket ORDER BY pool COLLATE "C"
 -- name: reservation_list
 -- Slots kept free for waiters.
 SELECT task, pool, slots FROM locktender.reservation ORDER BY task, pool COLLATE "C"
+
+-- name: unplaced_list
+-- Executing runs without a place.
+SELECT run FROM locktender.unplaced ORDER BY run
 
 -- name: linger_list
 -- Slots of dead workers that their pool's lease still holds.
@@ -144,31 +205,46 @@ SELECT lane FROM l WHERE lane IS NOT NULL
 
 -- name: request_list
 -- What clients ask, oldest first.
-SELECT seq, body FROM locktender.request ORDER BY seq LIMIT $1
+SELECT seq, body, taken FROM locktender.request ORDER BY seq LIMIT $1
 
 -- name: stop_list
 -- Stop orders not yet obeyed.
 SELECT worker, task, token, kind, reason FROM locktender.orders WHERE kind = 'stop' ORDER BY task
 
 -- name: events_after
--- What others committed, in commit order.
-SELECT seq, at, term, cycle, actor, run, body FROM locktender.event
-WHERE seq > $1 AND seq < locktender.event_horizon() AND actor <> $2 ORDER BY seq LIMIT $3
+-- What others committed since a snapshot: events of transactions that were in progress then ($1: the first
+-- number of each), and of those that began later (from $2 on). Of a page that was cut off: what stands
+-- behind $3 and was visible to it (below $4, but not the transactions $5).
+SELECT seq, at, term, cycle, actor, run, body FROM (
+    SELECT e.* FROM unnest($1::bigint[]) o (first) CROSS JOIN LATERAL (
+        SELECT seq, at, term, cycle, actor, run, body FROM locktender.event
+        WHERE seq >= o.first AND seq < o.first + 1048576 AND seq > $3::bigint
+            AND NOT (seq >> 20 << 20 = ANY($5::bigint[]))
+            AND actor <> $6::text AND ($7::bigint IS NULL OR run = $7)
+        ORDER BY seq LIMIT $8::bigint
+    ) e
+    UNION ALL
+    (
+        SELECT seq, at, term, cycle, actor, run, body FROM locktender.event
+        WHERE seq >= $2::bigint AND seq > $3 AND seq < $4::bigint AND NOT (seq >> 20 << 20 = ANY($5))
+            AND actor <> $6 AND ($7 IS NULL OR run = $7)
+        ORDER BY seq LIMIT $8
+    )
+) found ORDER BY seq LIMIT $8
 
 -- name: events_all
 -- The history.
-SELECT seq, at, term, cycle, actor, run, body FROM locktender.event
-WHERE seq > $1 AND seq < locktender.event_horizon() ORDER BY seq LIMIT $2
+SELECT seq, at, term, cycle, actor, run, body FROM locktender.event WHERE seq > $1 ORDER BY seq LIMIT $2
 
 -- name: events_newest
 -- The end of the history, the last first.
 SELECT seq, at, term, cycle, actor, run, body FROM locktender.event
-WHERE seq > $1 AND seq < locktender.event_horizon() ORDER BY seq DESC LIMIT $2
+WHERE seq > $1 ORDER BY seq DESC LIMIT $2
 
 -- name: events_of_run
 -- The history of one run.
 SELECT seq, at, term, cycle, actor, run, body FROM locktender.event
-WHERE run = $1 AND seq > $2 AND seq < locktender.event_horizon() ORDER BY seq LIMIT $3
+WHERE run = $1 AND seq > $2 ORDER BY seq LIMIT $3
 
 -- name: heads
 -- The first runs of each lane: the work is what is returned, not what is queued.
@@ -230,10 +306,9 @@ SELECT
     (SELECT count(*) FROM locktender.run WHERE state IN ('running', 'cancelling'))
 
 -- name: slots_held
--- Slots in use per pool, from the tasks that hold them.
-SELECT h.key, sum(h.value::bigint)::bigint
+-- What tasks in flight hold, and how many of them hold the same.
+SELECT t.held, count(*)
 FROM locktender.run r JOIN locktender.task t ON t.id >= r.seq << 20 AND t.id < (r.seq + 1) << 20
-CROSS JOIN LATERAL jsonb_each_text(convert_from(t.held, 'UTF8')::jsonb) h
-WHERE r.state IN ('running', 'cancelling')
+WHERE r.state IN ('running', 'cancelling', 'held')
     AND t.state IN ('scheduled', 'running') AND t.held IS NOT NULL
-GROUP BY h.key
+GROUP BY t.held

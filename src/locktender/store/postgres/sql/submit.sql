@@ -129,7 +129,13 @@ WHERE EXISTS (SELECT 1 FROM fence)
 
 -- name: retry_candidates
 -- The runs to be queued again.
-SELECT seq, id, state, kind, flow, graph, tags, priority, key, generation, deadline_us
+SELECT
+    seq, id, state, kind, flow, graph, tags, priority, key, generation, deadline_us,
+    CASE WHEN state = 'held' THEN (
+        SELECT count(*) FROM locktender.task t
+        WHERE t.id >= run.seq << 20 AND t.id < (run.seq + 1) << 20
+            AND t.state IN ('scheduled', 'running')
+    ) ELSE 0 END
 FROM locktender.run WHERE id = ANY($1::text[])
 
 -- name: retry_run

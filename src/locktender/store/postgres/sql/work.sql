@@ -53,7 +53,7 @@ FROM locktender.worker
 -- Tasks offered to or running on these workers. Only executing runs can have any.
 SELECT t.id, t.token, t.state, t.worker
 FROM locktender.run r JOIN locktender.task t ON t.id >= r.seq << 20 AND t.id < (r.seq + 1) << 20
-WHERE r.state IN ('running', 'cancelling')
+WHERE r.state IN ('running', 'cancelling', 'held')
     AND t.worker = ANY($1::text[]) AND t.state IN ('scheduled', 'running')
 ORDER BY t.id FOR NO KEY UPDATE OF t
 

@@ -184,10 +184,23 @@ CREATE TABLE linger (
     PRIMARY KEY (task, token, pool)
 ) WITHOUT ROWID;
 
+-- Executing runs that no live worker could go on with: they count neither at the run gate nor in tags' limits.
+CREATE TABLE unplaced (
+    run INTEGER PRIMARY KEY
+);
+
+-- Workers whose lease is kept and that left offers unanswered.
+CREATE TABLE silence (
+    worker TEXT PRIMARY KEY,
+    unanswered INTEGER NOT NULL,
+    until INTEGER NOT NULL
+) WITHOUT ROWID;
+
 -- What clients ask of the leader; a row is deleted when it is done.
 CREATE TABLE request (
     seq INTEGER PRIMARY KEY AUTOINCREMENT,
     at INTEGER NOT NULL,
+    taken INTEGER NOT NULL DEFAULT 0,  -- how many leaders began to carry it out
     body BLOB NOT NULL
 );
 

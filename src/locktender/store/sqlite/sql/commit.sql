@@ -19,7 +19,7 @@ UPDATE run SET state = v.state, verdict = v.verdict, error = v.error FROM v WHER
 -- Of these runs, those that have not ended: what closing them changes.
 SELECT r.seq, r.state, r.kind, r.tags, r.key, r.waits_for
 FROM json_each(?) v CROSS JOIN run r ON r.seq = v.value
-WHERE r.state IN ('queued', 'running', 'cancelling')
+WHERE r.state IN ('queued', 'running', 'cancelling', 'held')
 
 -- name: run_end
 -- Runs end.
@@ -109,6 +109,22 @@ DELETE FROM linger
 -- Slots of dead workers that their pool's lease still holds.
 INSERT OR REPLACE INTO linger (task, token, pool, slots, until, worker)
 VALUES /*rows*/ (?, ?, ?, ?, ?, ?)
+
+-- name: unplaced_remove
+-- Runs that have a place again, or have ended.
+DELETE FROM unplaced WHERE run IN (SELECT value FROM json_each(?))
+
+-- name: unplaced_add
+-- Runs that give their place back.
+INSERT OR IGNORE INTO unplaced (run) SELECT value FROM json_each(?)
+
+-- name: silence_clear
+-- The whole set is written anew.
+DELETE FROM silence
+
+-- name: silence_add
+-- Workers that left offers unanswered.
+INSERT OR REPLACE INTO silence (worker, unanswered, until) VALUES /*rows*/ (?, ?, ?)
 
 -- name: request_done
 -- Requests that were carried out.

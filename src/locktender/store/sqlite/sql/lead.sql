@@ -17,3 +17,25 @@ UPDATE leader SET expires_at = 0 WHERE owner = ? AND term = ?
 -- name: leader_cycle
 -- What the last commit was, to recognise its repetition.
 UPDATE leader SET cycle = ?, seq = ?
+
+-- name: run_stands
+-- Where a run stands that is to be held.
+SELECT state, started_at, verdict FROM run WHERE seq = ?
+
+-- name: run_hold
+-- Something of a run cannot be read, decided or written.
+UPDATE run SET state = 'held', error = ? WHERE seq = ?
+
+-- name: queue_leave
+-- A queued run leaves the queue.
+DELETE FROM queue WHERE (lane, rank1, rank2, run) IN (
+    SELECT lane, rank1, rank2, seq FROM run WHERE seq = ?
+)
+
+-- name: queue_forget
+-- The same for a run whose row may not say where it stands.
+DELETE FROM queue WHERE run = ?
+
+-- name: requests_take
+-- A leader begins to carry these requests out.
+UPDATE request SET taken = taken + 1 WHERE seq IN (SELECT value FROM json_each(?))

@@ -45,4 +45,4 @@ DELETE FROM counter WHERE name IN (SELECT value FROM json_each(?))
 -- name: active_tags
 -- How many active runs carry each set of tags.
 SELECT tags, count(*) FROM run
-WHERE state IN ('queued', 'running', 'cancelling') AND kind <> 'hold' GROUP BY tags
+WHERE state IN ('queued', 'running', 'cancelling', 'held') AND kind <> 'hold' GROUP BY tags

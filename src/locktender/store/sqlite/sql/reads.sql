@@ -1,4 +1,4 @@
--- name: last_seq
+-- name: history_position
 -- The end of the history.
 SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'event'), 0)
 
@@ -9,6 +9,60 @@ SELECT
     lane, waits_for, queued_at, started_at, ended_at, deadline_at, queue_timeout_us,
     dispatch_deadline_us, output, error, trace
 FROM run WHERE state IN ('running', 'cancelling') ORDER BY seq
+
+-- name: runs_held
+-- Runs that are held, by seq.
+SELECT
+    seq, id, flow, graph, params, consts, tags, priority, key, kind, generation, state, verdict,
+    lane, waits_for, queued_at, started_at, ended_at, deadline_at, queue_timeout_us,
+    dispatch_deadline_us, output, error, trace
+FROM run WHERE state = 'held' ORDER BY seq
+
+-- name: runs_unknown
+-- Runs in no state that there is, by ranges of the index on states: nobody else would find them.
+SELECT
+    seq, id, flow, graph, params, consts, tags, priority, key, kind, generation, state, verdict,
+    lane, waits_for, queued_at, started_at, ended_at, deadline_at, queue_timeout_us,
+    dispatch_deadline_us, output, error, trace
+FROM run
+WHERE seq IN (
+    SELECT seq FROM run WHERE state < 'cancelled'
+    UNION ALL
+    SELECT seq FROM run WHERE state > 'cancelled' AND state < 'cancelling'
+    UNION ALL
+    SELECT seq FROM run WHERE state > 'cancelling' AND state < 'failed'
+    UNION ALL
+    SELECT seq FROM run WHERE state > 'failed' AND state < 'held'
+    UNION ALL
+    SELECT seq FROM run WHERE state > 'held' AND state < 'queued'
+    UNION ALL
+    SELECT seq FROM run WHERE state > 'queued' AND state < 'running'
+    UNION ALL
+    SELECT seq FROM run WHERE state > 'running' AND state < 'succeeded'
+    UNION ALL
+    SELECT seq FROM run WHERE state > 'succeeded' AND state < 'timed_out'
+    UNION ALL
+    SELECT seq FROM run WHERE state > 'timed_out'
+)
+ORDER BY seq
+
+-- name: tasks_held
+-- Tasks of held runs that are in flight, by id. One in no state that there is counts if it holds slots.
+SELECT
+    t.id, t.node, t.idx, t.state, t.attempt, t.tries, t.abandons, t.offers, t.token, t.worker,
+    t.held, t.input, t.output, t.error, t.requested_at, t.scheduled_at, t.started_at, t.ended_at,
+    t.not_before, t.eligible_at
+FROM run r CROSS JOIN task t
+WHERE r.state = 'held'
+    AND t.id >= r.seq << 20 AND t.id < (r.seq + 1) << 20
+    AND (
+        t.state IN ('scheduled', 'running')
+        OR (t.held IS NOT NULL AND t.state NOT IN (
+            'pending', 'requested', 'completed', 'failed', 'cancelled', 'timed_out', 'abandoned',
+            'handed_back', 'skipped'
+        ))
+    )
+ORDER BY t.id
 
 -- name: run_by_id
 -- One run.
@@ -50,11 +104,11 @@ SELECT
     lane, waits_for, queued_at, started_at, ended_at, deadline_at, queue_timeout_us,
     dispatch_deadline_us, output, error, trace
 FROM run
-WHERE seq < ?1 AND ?2 IS NULL AND (kind = 'flow' OR ?3 IS NOT NULL)
+WHERE seq < ?1 AND ?2 IS NULL AND (kind <> 'hold' OR ?3 IS NOT NULL)
     AND (?3 IS NULL OR flow = ?3)
     AND NOT EXISTS (
         SELECT 1 FROM json_each(?4) want WHERE NOT EXISTS (
-            SELECT 1 FROM json_each(run.tags) have
+            SELECT 1 FROM json_each(iif(json_valid(run.tags), run.tags, '{}')) have
             WHERE have.key = want.key AND have.value = want.value
         )
     )
@@ -70,11 +124,11 @@ FROM json_each(?2) s CROSS JOIN run
 WHERE run.seq IN (
     SELECT r.seq FROM run r
     WHERE r.state = s.value AND r.seq < ?1
-        AND (r.kind = 'flow' OR ?3 IS NOT NULL)
+        AND (r.kind <> 'hold' OR ?3 IS NOT NULL)
         AND (?3 IS NULL OR r.flow = ?3)
         AND NOT EXISTS (
             SELECT 1 FROM json_each(?4) want WHERE NOT EXISTS (
-                SELECT 1 FROM json_each(r.tags) have
+                SELECT 1 FROM json_each(iif(json_valid(r.tags), r.tags, '{}')) have
                 WHERE have.key = want.key AND have.value = want.value
             )
         )
@@ -126,7 +180,8 @@ ORDER BY task, token LIMIT ?5
 
 -- name: workers_list
 -- All workers.
-SELECT body, since, lease_until FROM worker ORDER BY since, id
+SELECT w.body, w.since, w.lease_until, s.unanswered, s.until
+FROM worker w LEFT JOIN silence s ON s.worker = w.id ORDER BY w.since, w.id
 
 -- name: workers_version
 -- Changes when a worker joins, leaves or describes itself anew.
@@ -135,6 +190,10 @@ SELECT value FROM meta WHERE name = 'workers_version'
 -- name: bucket_list
 -- The state of rates.
 SELECT pool, tat FROM bucket ORDER BY pool
+
+-- name: unplaced_list
+-- Executing runs without a place.
+SELECT run FROM unplaced ORDER BY run
 
 -- name: linger_list
 -- Slots of dead workers that their pool's lease still holds.
@@ -155,7 +214,7 @@ SELECT lane FROM l WHERE lane IS NOT NULL
 
 -- name: request_list
 -- What clients ask, oldest first.
-SELECT seq, body FROM request ORDER BY seq LIMIT ?
+SELECT seq, body, taken FROM request ORDER BY seq LIMIT ?
 
 -- name: stop_list
 -- Stop orders not yet obeyed.
@@ -164,7 +223,7 @@ SELECT worker, task, token, kind, reason FROM orders WHERE kind = 'stop' ORDER B
 -- name: events_after
 -- What others committed, in commit order.
 SELECT seq, at, term, cycle, actor, run, body FROM event
-WHERE seq > ? AND actor <> ? ORDER BY seq LIMIT ?
+WHERE seq > ?1 AND actor <> ?2 AND (?3 IS NULL OR run = ?3) ORDER BY seq LIMIT ?4
 
 -- name: events_all
 -- The history.
@@ -240,10 +299,10 @@ SELECT
     (SELECT count(*) FROM run WHERE state IN ('running', 'cancelling'))
 
 -- name: slots_held
--- Slots in use per pool, from the tasks that hold them.
-SELECT h.key, sum(h.value)
-FROM run r CROSS JOIN task t CROSS JOIN json_each(CAST(t.held AS TEXT)) h
-WHERE r.state IN ('running', 'cancelling')
+-- What tasks in flight hold, and how many of them hold the same.
+SELECT t.held, count(*)
+FROM run r CROSS JOIN task t
+WHERE r.state IN ('running', 'cancelling', 'held')
     AND t.id >= r.seq << 20 AND t.id < (r.seq + 1) << 20
     AND t.state IN ('scheduled', 'running') AND t.held IS NOT NULL
-GROUP BY h.key
+GROUP BY t.held

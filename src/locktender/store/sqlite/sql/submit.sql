@@ -102,7 +102,13 @@ INSERT INTO event (at, term, cycle, actor, run, body) VALUES /*rows*/ (?, ?, ?, 
 
 -- name: retry_candidates
 -- The runs to be queued again.
-SELECT seq, id, state, kind, flow, graph, tags, priority, key, generation, deadline_us
+SELECT
+    seq, id, state, kind, flow, graph, tags, priority, key, generation, deadline_us,
+    CASE WHEN state = 'held' THEN (
+        SELECT count(*) FROM task t
+        WHERE t.id >= run.seq << 20 AND t.id < (run.seq + 1) << 20
+            AND t.state IN ('scheduled', 'running')
+    ) ELSE 0 END
 FROM run WHERE id IN (SELECT value FROM json_each(?))
 
 -- name: retry_run

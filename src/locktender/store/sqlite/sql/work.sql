@@ -40,7 +40,7 @@ SELECT id, lease_until, lease_us FROM worker
 -- Tasks offered to or running on these workers. Only executing runs can have any.
 SELECT t.id, t.token, t.state, t.worker
 FROM run r CROSS JOIN task t
-WHERE r.state IN ('running', 'cancelling')
+WHERE r.state IN ('running', 'cancelling', 'held')
     AND t.id >= r.seq << 20 AND t.id < (r.seq + 1) << 20
     AND t.worker IN (SELECT value FROM json_each(?)) AND t.state IN ('scheduled', 'running')
 ORDER BY t.id

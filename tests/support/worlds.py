@@ -140,8 +140,8 @@ def settle(world: SimWorld, *, steps: int = 200_000) -> SimWorld:
     world.run(steps=steps)
     open_runs = [run.seq for run in world.model.runs.values() if run.state not in TERMINAL_RUNS]
     found = violations(world)
-    assert not open_runs, f"seed {world.seed}: runs {open_runs} have not ended"  # noqa: S101
-    assert not found, f"seed {world.seed}: {'; '.join(map(str, found[:5]))}"  # noqa: S101
+    assert not open_runs, f"seed {world.seed}: runs {open_runs} have not ended"
+    assert not found, f"seed {world.seed}: {'; '.join(map(str, found[:5]))}"
     return world
 
 

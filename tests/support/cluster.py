@@ -8,7 +8,7 @@ ends and so do they.
     server, worker = cluster.server(), cluster.worker(Path("steps.py"))
     ...
     worker.kill()
-    cluster.close()       # ends everybody and judges the history
+    cluster.close()       # ends all and checks the history
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class ClusterNode:
         self._overlap = overlap
         self._log = log
         self.said: dict[str, Any] = {}
-        """What it told about itself when it was ready."""
+        """Its first line of output, as JSON: it is ready then."""
         with log.open("wb") as file:
-            self._process = subprocess.Popen(  # noqa: S603 — our own interpreter and program
+            self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file
             )
 
@@ -73,7 +73,7 @@ class ClusterNode:
         self.wait()
 
     def pause(self) -> None:
-        """SIGSTOP: it stands still, its leases go on. Its bodies no longer count as overlap."""
+        """SIGSTOP: it is paused, its leases go on. Its bodies no longer count as overlap."""
         self._overlap.pause(self.pid)
 
     def resume(self) -> None:
@@ -110,7 +110,7 @@ class Cluster:
         self._nodes: list[ClusterNode] = []
         self._clients: list[Client] = []
         self.slack_us: int = SLACK_US
-        """As `check_history` has it; a leader that hears nothing knows of what others did a poll later."""
+        """As `check_history` has it; without a wake-up a leader reads what others did a poll later."""
 
     def server(
         self,
@@ -154,7 +154,7 @@ class Cluster:
         return client
 
     def close(self) -> None:
-        """Ends everybody and judges the history they leave."""
+        """Ends all and checks the history they leave."""
         self.end()
         check_history(self.url, slack_us=self.slack_us)
 

@@ -1,0 +1,93 @@
+"""Places: a run counts at the run gate and at its tags' limits only while a worker that lives could go on with it.
+
+A run gives its place back when nothing of it is in flight and no live worker fits any of its open tasks: its
+tasks then wait for a worker, and other runs use the place. When a worker comes that fits, the run passes those
+gates again, with its first age and priority, before anything of it starts. Until then its tasks stand in no line.
+
+Runs are looked at only when something of theirs changed while some gate of workers fits nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from locktender.base.events import Change
+from locktender.base.states import TaskState
+from locktender.kernel.entries import QueuedRun, RunEntry, TaskEntry
+from locktender.kernel.gates.protocol import Lane
+from locktender.kernel.gates.worker import WorkerGate
+from locktender.kernel.lifecycle import Lifecycle
+
+MAX_UNPLACED: Final = 10_000
+"""Runs without a place that are kept in memory; further ones keep their place."""
+NO_WORKER: Final = "no worker that lives can go on with it"
+
+
+class Places:
+    def __init__(self, lifecycle: Lifecycle) -> None:
+        self._lifecycle = lifecycle
+        self._ledger = lifecycle.ledger
+        self._commit_builder = lifecycle.commit_builder
+
+    def follow_workers(self) -> None:
+        """Before a decision: workers came or went since the last one."""
+        ledger = self._ledger
+        changed, ledger.workers.refitted = ledger.workers.refitted, []
+        if not changed:
+            return
+        unfit = {id(gate) for gate in changed if gate.unfit}
+        for lane in ledger.task_queue.lanes.values() if unfit else ():
+            if id(lane.worker_gate) in unfit:
+                for task in lane.live.values():
+                    ledger.look_at[task.run.seq] = task.run
+        fit = {id(gate) for gate in changed if not gate.unfit}
+        for run in list(ledger.unplaced.values()) if fit else ():
+            if run.returning is None and any(
+                id(lane.worker_gate) in fit for lane in _lanes(run.tasks.values())
+            ):
+                ledger.return_run(run)
+
+    def take_again(self, head: QueuedRun, run: RunEntry, now: int) -> None:
+        """A run has passed its gates again: its tasks go to theirs."""
+        self._ledger.place(run)
+        self._commit_builder.commit.placed.append(run.seq)
+        data: dict[str, object] = {"priority": head.row.priority}
+        self._commit_builder.record(run.seq, Change("place", 0, "given_back", "held", 0, data))
+        for task in list(run.tasks.values()):
+            if task.state == TaskState.REQUESTED and task.not_before <= now and not task.in_line:
+                self._ledger.request(task)
+
+    def give_back(self) -> None:
+        """After a decision: runs that no worker can go on with."""
+        ledger = self._ledger
+        if not ledger.look_at:
+            return
+        runs, ledger.look_at = ledger.look_at, {}
+        for run in runs.values():
+            if self._stranded(run) and len(ledger.unplaced) < MAX_UNPLACED:
+                ledger.leave_place(run)
+                self._commit_builder.commit.unplaced.append(run.seq)
+                data: dict[str, object] = {"reason": NO_WORKER}
+                change = Change("place", 0, "held", "given_back", 0, data)
+                self._commit_builder.record(run.seq, change)
+
+    def _stranded(self, run: RunEntry) -> bool:
+        return (
+            run.placed
+            and not run.in_flight
+            and run.row.kind == "flow"
+            and bool(run.tasks)
+            and self._ledger.runs.get(run.seq) is run
+            and all(self._lacks(task) for task in run.tasks.values())
+        )
+
+    def _lacks(self, task: TaskEntry) -> bool:
+        if task.state != TaskState.REQUESTED:
+            return False
+        lane = task.lane or self._ledger.lane_of(task.run, task.node, task.pools)
+        return isinstance(lane.worker_gate, WorkerGate) and lane.worker_gate.unfit
+
+
+def _lanes(tasks: Iterable[TaskEntry]) -> Iterator[Lane[TaskEntry]]:
+    return (task.lane for task in tasks if task.lane is not None)

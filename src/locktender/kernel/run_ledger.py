@@ -1,0 +1,154 @@
+"""The runs' part of the ledger: heads of the queue, executing runs, and their places at the run gate and tags."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from locktender.base.graph import Graph
+from locktender.base.limits import Limits, TagRule
+from locktender.base.model import RunRow
+from locktender.kernel import lanes
+from locktender.kernel.admission import AdmissionQueue
+from locktender.kernel.entries import QueuedRun, RunEntry
+from locktender.kernel.gates.count import CountGate
+from locktender.kernel.gates.protocol import Gate, Lane
+
+
+class RunLedger:
+    def __init__(self, limits: Limits) -> None:
+        self.limits: Limits = limits
+        self.run_queue: AdmissionQueue[QueuedRun] = AdmissionQueue()
+        self.run_gate: Gate = CountGate("runs", "max_concurrent_runs", limits.max_concurrent_runs)
+        self.tag_gates: dict[str, Gate] = {}
+        self.runs: dict[int, RunEntry] = {}
+        self.heads: dict[int, QueuedRun] = {}
+        self.unplaced: dict[int, RunEntry] = {}
+        """Executing runs that gave their place back."""
+        self.held_back: dict[int, list[QueuedRun]] = {}
+        """Runs that wait for the run they replace to end, by that run."""
+
+    def put_head(self, row: RunRow) -> None:
+        """A queued run that stands at the head of its lane."""
+        known = self.heads.get(row.seq)
+        if known is not None:
+            if known.row.priority == row.priority:
+                return
+            self.drop_head(row.seq)
+        head = QueuedRun(row, lanes.rank(self.limits, row.priority, row.queued_at))
+        self.heads[row.seq] = head
+        if row.waits_for is not None:
+            self.held_back.setdefault(row.waits_for, []).append(head)
+        else:
+            self.line_up_run(head)
+
+    def drop_head(self, run: int) -> None:
+        head = self.heads.pop(run, None)
+        if head is None:
+            return
+        if head.lane is not None:
+            self.run_queue.remove(head, head.lane)
+        elif head.row.waits_for is not None:
+            waiting = self.held_back.get(head.row.waits_for, [])
+            if head in waiting:
+                waiting.remove(head)
+
+    def line_up_run(self, head: QueuedRun) -> None:
+        row = head.row
+        key = ("hold",) if row.kind == "hold" else lanes.signature(self.limits, row.tags)
+        lane = self.run_queue.lanes.get(key)
+        if lane is None:
+            # A hold passes the queue at once: it is nobody's turn there.
+            fair = None if row.kind == "hold" else self.fair_value(row)
+            gates = self.run_gates(row)
+            made: Lane[QueuedRun] = Lane(key, gates, fair=fair)
+            lane = made
+        head.lane = lane
+        self.run_queue.add(head, lane)
+
+    def run_gates(self, row: RunRow) -> tuple[Gate, ...]:
+        """Every gate a queued run passes before it starts; holds of slots pass none."""
+        if row.kind == "hold":
+            return ()
+        gates = [self.run_gate]
+        for rule in self.limits.tags:
+            counter = rule.counter(row.tags)
+            if counter is not None and (rule.limit >= 0 or rule.paused):
+                gates.append(self._tag_gate(rule, counter))
+        return tuple(gates)
+
+    def _tag_gate(self, rule: TagRule, counter: str) -> Gate:
+        gate = self.tag_gates.get(counter)
+        if gate is None:
+            gate = self.tag_gates[counter] = CountGate("tag", counter, rule.limit)
+        gate.set(rule.limit, paused=rule.paused)
+        return gate
+
+    def fair_value(self, row: RunRow) -> str | None:
+        fair = self.limits.fair
+        return None if fair is None else row.tags.get(fair.key, "")
+
+    def decide_runs(self, now: int, budget: int) -> Iterator[QueuedRun]:
+        """Queued runs that start now, charged at the run gates, in order."""
+        for head, _ in self.run_queue.decide(now, budget):
+            if head.again is None:
+                del self.heads[head.id]
+            yield head
+
+    def add_run(self, row: RunRow, graph: Graph, *, charged: bool, placed: bool = True) -> RunEntry:
+        """An executing run; `charged` where `decide_runs` has charged its gates already."""
+        run = self.runs[row.seq] = RunEntry(row, graph)
+        run.fair = self.fair_value(row)
+        if row.kind == "flow":
+            run.gates = self.run_gates(row)
+            if not placed:
+                run.placed = False
+                self.unplaced[run.seq] = run
+            elif not charged:
+                for gate in run.gates:
+                    gate.used += 1
+        return run
+
+    def leave_place(self, run: RunEntry) -> None:
+        """No worker that lives can go on with it: others use its place."""
+        run.placed = False
+        self.unplaced[run.seq] = run
+        self.run_queue.release(run.gates, ())
+
+    def place(self, run: RunEntry) -> None:
+        """It has passed its gates, and is charged."""
+        run.placed, run.returning = True, None
+        self.unplaced.pop(run.seq, None)
+
+    def end_run(self, seq: int) -> None:
+        self.give_place_back(seq)
+        self.ended(seq)
+
+    def give_place_back(self, seq: int) -> None:
+        """It does not execute any more."""
+        run = self.runs.pop(seq, None)
+        if run is not None:
+            if run.placed:
+                self.run_queue.release(run.gates, ())
+            elif run.returning is not None and run.returning.lane is not None:
+                self.run_queue.remove(run.returning, run.returning.lane)
+            self.unplaced.pop(seq, None)
+            if len(self.tag_gates) > 2 * (len(self.runs) + len(self.run_queue.lanes)) + 1_000:
+                self._forget_tag_gates()
+
+    def _forget_tag_gates(self) -> None:
+        """Gates of tag values that are gone; never one that a lane or a run still points to."""
+        used = {gate.name for run in self.runs.values() for gate in run.gates}
+        used |= {gate.name for lane in self.run_queue.lanes.values() for gate in lane.gates}
+        for name in [name for name in self.tag_gates if name not in used]:
+            del self.tag_gates[name]
+
+    def ended(self, seq: int, behind: int | None = None) -> None:
+        """Whoever waited to replace this run may be looked at now, or waits for the one it stood `behind`."""
+        for head in self.held_back.pop(seq, ()):
+            if behind is None:
+                self.line_up_run(head)
+            else:
+                head.row = msgspec.structs.replace(head.row, waits_for=behind)
+                self.held_back.setdefault(behind, []).append(head)

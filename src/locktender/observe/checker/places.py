@@ -1,0 +1,66 @@
+"""Rule: who takes up a place at the run gate and in the tags' limits, and who must not."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from locktender.base.events import Event
+from locktender.observe.checker.rule import Rule, Watch
+from locktender.observe.checker.state import EXECUTING, CheckedRun, CheckedTask
+
+MAX_UNPLACED: Final = 10_000
+"""So many runs without a place a leader keeps in memory: further ones keep theirs."""
+
+
+class PlaceRule(Rule):
+    """A run takes a place only if some worker that lives could start some of it, and nothing of a run starts
+    while its place is given back.
+
+    Of a worker the history knows executors and labels. Which steps it has, and whether it drains, is not
+    there: where only that is amiss, the rule is silent.
+    """
+
+    id = "places"
+
+    def watch(self, on: Watch) -> None:
+        on.places(self.change)
+        on.tasks(self.grant, "scheduled")
+        on.closed(self.close)
+
+    def change(self, event: Event, run: CheckedRun) -> None:
+        if run.state not in EXECUTING:
+            self.report(event, f"run {run.id} is {run.state} and has no place to give or take.")
+        elif (event.after == "held") == run.placed:
+            self.report(event, f"run {run.id} has its place {event.after} twice in a row.")
+        elif event.after != "held" and run.in_flight:
+            self.report(
+                event, f"run {run.id} gives its place back with {run.in_flight} tasks in flight."
+            )
+
+    def grant(self, event: Event, task: CheckedTask) -> None:
+        if not task.run.placed:
+            self.report(event, f"task {task.id} starts while run {task.run.id} has no place.")
+
+    def close(self) -> None:
+        world = self.world
+        if not world.workers or world.unplaced >= MAX_UNPLACED:
+            return
+        for event, run in (*world.starts, *world.returns):
+            if run.placed and run.kind != "hold" and run.open and not run.in_flight:
+                waiting = [task for task in run.tasks.values() if task.state == "requested"]
+                if waiting and not any(self._fits(task) for task in waiting):
+                    self.report(
+                        event,
+                        f"run {run.id} takes a place although no worker could start any of it.",
+                    )
+
+    def _fits(self, task: CheckedTask) -> bool:
+        if task.plan is None:
+            return True
+        node = task.plan.node
+        return any(
+            not worker.gone
+            and worker.permits.get(node.executor, 0) != 0
+            and all(worker.labels.get(label) == value for label, value in node.needs.items())
+            for worker in self.world.workers.values()
+        )
