@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from bench import backlog, cluster, dispatch, engine, kernel, postgres, store, worker
+from bench import backlog, cluster, dispatch, engine, kernel, postgres, store, take_over, worker
 from bench.report import Figure
 
 PARTS: dict[str, Callable[[], list[Figure]]] = {
@@ -17,6 +17,7 @@ PARTS: dict[str, Callable[[], list[Figure]]] = {
     "postgres": postgres.run,
     "cluster": cluster.run,
     "dispatch": dispatch.run,
+    "take_over": take_over.run,
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -78,22 +78,29 @@ async def test_a_timeout_while_the_child_ends_does_not_count(tmp_path: Path):
         assert (await harness.end_of(job)).state == "completed"
 
 
+COUNTED = """
+import signal, sys
+from locktender.worker.executors import child_cleanup
+
+before, calls = child_cleanup.snapshot(), 0
+
+def count(_frame, event, _arg):
+    global calls
+    calls += event in ("call", "c_call")
+
+sys.setprofile(count)
+child_cleanup.snapshot()
+restored = child_cleanup.restore(before)
+sys.setprofile(None)
+assert restored
+assert calls < 4 * len(signal.valid_signals()) + 60, calls
+"""
+"""In a process of its own: in this one, children that other tests left would count."""
+
+
 def test_looking_and_restoring_cost_a_task_little():
     """A few calls for each signal there is, and none for each variable; microseconds are the benchmark's."""
-    before = child_cleanup.snapshot()
-    calls = 0
-
-    def count(_frame: object, event: str, _arg: object) -> None:
-        nonlocal calls
-        calls += event in ("call", "c_call")
-
-    sys.setprofile(count)
-    try:
-        child_cleanup.snapshot()
-        assert child_cleanup.restore(before)
-    finally:
-        sys.setprofile(None)
-    assert calls < 4 * len(signal.valid_signals()) + 60
+    subprocess.run([sys.executable, "-c", COUNTED], check=True)
 
 
 def test_a_folder_that_is_gone_cannot_be_given_back(tmp_path: Path, monkeypatch: Any):

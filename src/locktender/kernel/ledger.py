@@ -46,7 +46,8 @@ class Ledger(RunLedger):
 
         Returns the stored state of gates that changed with their rule.
         """
-        before, self.limits = self.limits, limits
+        before = self.limits
+        self.limits: Limits = limits
         self._apply_common(limits)
         buckets = self._apply_pools(limits, now)
         if limits.fair != before.fair or limits.age_boost_us != before.age_boost_us:
@@ -114,7 +115,7 @@ class Ledger(RunLedger):
             self._line_up(task)
 
     def _recount_tags(self) -> None:
-        self.tag_gates = {}
+        self.tag_gates.clear()
         for run in self.runs.values():
             if run.row.kind == "flow":
                 run.gates = self.run_gates(run.row)

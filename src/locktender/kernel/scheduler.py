@@ -41,12 +41,7 @@ _dump = msgspec.json.Encoder().encode
 
 class Scheduler:
     def __init__(
-        self,
-        limits: Limits,
-        term: int,
-        owner: str,
-        defaults: Defaults | None = None,
-        seed: int = 0,
+        self, limits: Limits, term: int, owner: str, defaults: Defaults | None = None, seed: int = 0
     ) -> None:
         self.term = term
         self.owner = owner

@@ -291,7 +291,7 @@ class SimWorld:
         executing = [run for run in model.runs.values() if run.state in ("running", "cancelling")]
         ids = {run.seq for run in executing}
         rows = [row for row in model.tasks.values() if run_of(row.id) in ids]
-        restore(
+        for _ in restore(
             scheduler,
             executing,
             rows,
@@ -301,7 +301,8 @@ class SimWorld:
             local,
             model.lingers,
             model.unplaced,
-        )
+        ):
+            pass
         self.scheduler = scheduler
         self._watch, self._clock_watch = LeaseWatch(STALL_GRACE), ClockWatch()
         self._due = None

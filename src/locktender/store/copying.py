@@ -171,8 +171,8 @@ async def copy(
 
 def _without_lease(row: Sequence[Any]) -> Sequence[Any]:
     """A worker's row with a lease that is over: no worker of the source works on the copy."""
-    worker, since, _, body = row
-    return worker, since, 0, body
+    worker, since, _, *rest = row
+    return worker, since, 0, *rest
 
 
 class _Numbers:
