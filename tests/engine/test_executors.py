@@ -290,6 +290,17 @@ async def test_close_waits_for_what_ends_within_grace(kind: str, tmp_path: Path)
 
 
 @every
+async def test_what_starts_while_it_closes_is_handed_back(kind: str, tmp_path: Path):
+    harness = Harness(kind, tmp_path)
+    closing = asyncio.ensure_future(harness.executor.close(0))
+    await until(lambda: harness.executor._attempts.closing)
+    late = harness.start("double", 4)
+
+    assert await harness.end_of(late) == Outcome("cancelled", reason="drain")
+    assert await closing == []
+
+
+@every
 async def test_close_drains_what_does_not(kind: str, tmp_path: Path):
     harness = Harness(kind, tmp_path)
     job = harness.start("hang")

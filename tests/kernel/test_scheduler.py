@@ -199,6 +199,18 @@ def test_b10_a_cycle_starts_at_most_its_budget():
     assert sizes == [4, 4, 2]
 
 
+def test_f8_a_cycle_starts_no_run_behind_ten_thousand_new_tasks():
+    """Runs of large maps that are admitted together would outlast the leader's lease in one cycle."""
+    stage = Stage(graph(items()), Limits(max_concurrent_runs=-1))
+    for seq in (1, 2, 3):
+        stage.lead.put_head(run_row(seq, consts=numbers(6_000)))
+    cycles = [stage.cycle()]
+    while cycles[-1].unfinished:
+        cycles.append(stage.cycle())
+    started = [[start.run for start in cycle.commit.runs_started] for cycle in cycles]
+    assert [runs for runs in started if runs] == [[1, 2], [3]]
+
+
 # -- lost workers ----------------------------------------------------------------------------------
 
 

@@ -193,11 +193,14 @@ def test_c4_b12_a_worker_lost_after_accepting_is_fenced(standing: Fleet, ghost: 
 # -- cancel ----------------------------------------------------------------------------------------
 
 
-def test_c3_cancel_before_hand_off_and_no_worker_sees_it(standing: Fleet):
+def test_c3_cancel_before_hand_off_and_no_worker_sees_it(standing: Fleet, tmp_path: Path):
     """One run waits in the queue; a task of the other waits for a worker with its label."""
+    latch = tmp_path / "latch"
     standing.client.limits.set_max_concurrent_runs(1)
     waiting = standing.client.submit(fleet.special_and_more)
     eventually(lambda: [str(task.state) for task in waiting.tasks()] == ["requested"])
+    running = standing.client.submit(fleet.held_and_more, "async", str(latch))
+    eventually(lambda: standing.overlap.names() == ["async"])
     queued = standing.client.submit(fleet.special_and_more)
 
     for run in (queued, waiting):
@@ -207,7 +210,9 @@ def test_c3_cancel_before_hand_off_and_no_worker_sees_it(standing: Fleet):
     assert queued.tasks() == []
     task = waiting.tasks()[0]
     assert (task.state, task.started_at, task.worker) == (TaskState.CANCELLED, None, None)
-    assert standing.overlap.names() == []
+    assert standing.overlap.names() == ["async"]
+    latch.touch()
+    assert running.wait(TIMEOUT) == RunState.SUCCEEDED
 
 
 def test_c3_cancel_after_hand_off_stops_the_body(standing: Fleet, tmp_path: Path):

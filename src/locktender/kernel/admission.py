@@ -40,6 +40,7 @@ class AdmissionQueue(Generic[W]):
         """Lanes newly parked in this decision, with the block: what *waiting* events say."""
         self._front: list[tuple[Key, int, int, Lane[W], Source]] = []
         self._opened: dict[Gate, None] = {}
+        self._full = False
         self._timed: list[tuple[int, int, Gate]] = []
         self._serial = 0
         self._stamps = 0
@@ -88,6 +89,10 @@ class AdmissionQueue(Generic[W]):
         for lane in self.lanes.values():
             self._push(lane, None)
 
+    def end_cycle(self) -> None:
+        """Called between two starts: the rest is decided in the next cycle."""
+        self._full = True
+
     # -- deciding ----------------------------------------------------------------------------------
 
     def decide(
@@ -101,6 +106,7 @@ class AdmissionQueue(Generic[W]):
         `place` names where it goes, or None where no worker can take it: the last gate of all.
         """
         self.found_blocked.clear()
+        self._full = False
         while self._timed and self._timed[0][0] <= now:
             gate = heappop(self._timed)[2]
             self._opened[gate] = None
@@ -135,6 +141,8 @@ class AdmissionQueue(Generic[W]):
                 self._start(lane, head, actual, now)
                 budget -= 1
                 yield head, target
+                if self._full:
+                    budget = 0
                 # Whoever waited behind it at the gate that opened may stand before this lane's next.
                 self._next(source)
                 source = None

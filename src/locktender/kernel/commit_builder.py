@@ -84,6 +84,10 @@ class CommitBuilder:
         """A new task: its row is inserted as it is at the end of the cycle."""
         self._new[entry.id] = (entry, value)
 
+    @property
+    def new_tasks(self) -> int:
+        return len(self._new)
+
     def add_again(self, row: TaskRow) -> None:
         """The row of an earlier try is written over, as it is here or in a later `add` of the same cycle."""
         self._again[row.id] = row

@@ -37,6 +37,8 @@ from locktender.kernel.timeouts import QUEUED, Timeouts, still_queued
 from locktender.kernel.upkeep import forget_stale_timers, forget_unused_gates
 
 _dump = msgspec.json.Encoder().encode
+MAX_NEW_TASKS = 10_000
+"""Of one cycle: behind the run that exceeds it none starts. A cycle may not outlast the leader's lease."""
 
 
 class Scheduler:
@@ -47,9 +49,8 @@ class Scheduler:
         self.owner = owner
         self.ledger: Ledger = Ledger(limits)
         self.commit_builder: CommitBuilder = CommitBuilder(term, f"leader:{owner}")
-        self.lifecycle: Lifecycle = Lifecycle(
-            self.ledger, self.commit_builder, defaults or Defaults(), seed
-        )
+        settings = defaults or Defaults()
+        self.lifecycle: Lifecycle = Lifecycle(self.ledger, self.commit_builder, settings, seed)
         self.deadlines: Timeouts = Timeouts(self.lifecycle)
         self.held: HeldRuns = HeldRuns(self.lifecycle)
         self.graphs: dict[str, Graph] = {}
@@ -392,6 +393,8 @@ class Scheduler:
             else:
                 self._places.take_again(head, head.again, now)
             self.lifecycle.at_run = 0
+            if self.commit_builder.new_tasks > MAX_NEW_TASKS:
+                self.ledger.run_queue.end_cycle()
         starts: list[TaskEntry] = []
         for entry, worker, offered in self.ledger.decide_tasks(now, budget):
             self.lifecycle.at_run = entry.run.seq

@@ -51,6 +51,8 @@ class RunningAttempts:
         self._from_threads: deque[tuple[RunningAttempt, Outcome]] = deque()
         self._woken = False
         self._cleanup: ThreadPoolExecutor | None = None
+        self.closing: bool = False
+        """What is started from here on is handed back: the body would be cut off, and count as failed."""
 
     def __len__(self) -> int:
         return len(self._by_token)
@@ -67,6 +69,9 @@ class RunningAttempts:
 
     def open(self, attempt: Attempt, done: Done) -> RunningAttempt | None:
         """None if it is refused; `done` is called soon then."""
+        if self.closing:
+            self.loop.call_soon(_call_done, done, attempt, _stopped(attempt, "drain"))
+            return None
         if 0 <= self.permits <= len(self._by_token) or attempt.token in self._by_token:
             refusal = RuntimeError(
                 f"token {attempt.token} was started twice"
@@ -227,7 +232,9 @@ class BaseExecutor:
         """Bodies in this process end with it: they need no deadline of their own."""
 
     async def close(self, grace_us: int) -> list[int]:
-        if not await self._attempts.drained(grace_us):
+        drained = await self._attempts.drained(grace_us)
+        self._attempts.closing = True
+        if not drained:
             for token in self._attempts.tokens():
                 self.stop(token, "drain")
             await self._attempts.drained(self.stop_wait_us)
