@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
-from typing import Literal
+from typing import Final, Literal
 
 Kind = Literal[
     "back_off",
@@ -16,6 +16,10 @@ Kind = Literal[
     "offer",
     "passed_over",
 ]
+
+
+_BY_INSTANT: Final = frozenset({"back_off", "queue_timeout", "dispatch_deadline"})
+"""Their detail is the instant from which the task waits."""
 
 
 class Timers:
@@ -34,8 +38,17 @@ class Timers:
             yield at, kind, subject, detail
 
     def move(self, by: int) -> None:
-        """The clock was set by so much: every instant moves with it."""
-        self._heap = [(entry[0] + by, *entry[1:]) for entry in self._heap]
+        """The clock was set by so much: every instant moves with it, also those that details name."""
+        self._heap = [
+            (
+                at + by,
+                serial,
+                kind,
+                subject,
+                detail + by if kind in _BY_INSTANT and detail else detail,
+            )
+            for at, serial, kind, subject, detail in self._heap
+        ]
 
     def __len__(self) -> int:
         return len(self._heap)
