@@ -24,7 +24,7 @@ from locktender.kernel.lifecycle import Lifecycle
 
 MAX_UNPLACED: Final = 10_000
 MAX_OPEN_TASKS: Final = 200_000
-"""Runs without a place are kept in memory: beyond so many runs, or open tasks of all runs, they keep their place."""
+"""Runs without a place are kept in memory: beyond so many of them, or so many open tasks in all, they keep it."""
 NO_WORKER: Final = "no worker that lives can go on with it"
 
 
