@@ -81,8 +81,9 @@ def read(engine: Engine | Metrics) -> Read:
 
 def test_durations_are_a_histogram_per_step():
     metrics = Metrics()
+    metrics.claim_size = 7
     metrics.describe = lambda: WorkerRow(
-        "w", "h", 1, "0", {"async": 3}, -1, 9, free=7, in_flight=2, memory=0.5, lag_us=250_000
+        "w", "h", 1, "0", {"async": 3}, -1, 9, free=1, in_flight=2, memory=0.5, lag_us=250_000
     )
     for duration_us in (500, 5_000, 30_000_000, 9_000_000_000):
         metrics.task_ended("shop:pay", "completed", duration_us)

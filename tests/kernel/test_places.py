@@ -56,6 +56,20 @@ def test_f2_ten_unplaceable_runs_leave_the_gate_to_others():
         assert reason.gate == "worker"
 
 
+def test_f2_without_any_worker_the_others_stay_queued():
+    """Nobody could use a place that is given back; the first worker that comes can."""
+    sim = world(workers=0, rules=TWO)
+    for _ in range(5):
+        sim.submit(ON_GPU)
+    sim.submit(PLAIN)
+    sim.run(until=sim.now + SECOND)
+    assert (used(sim), places(sim)) == (2, [])
+    sim.add_worker("plain")
+    sim.run(until=sim.now + SECOND)
+    assert ended(sim, "plain") == 1
+    assert used(sim) == 0
+
+
 def test_f2_a_tags_limit_is_not_used_up_either():
     sim = world(rules={("tag", "team=*"): {"key": "team", "per_value": True, "limit": 1}})
     sim.submit(ON_GPU, tags={"team": "red"})

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from locktender.base.config import Settings
 from locktender.base.model import Proof
 from locktender.store.open import store_for
@@ -19,21 +21,30 @@ pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
 PARENT = Path(__file__).parents[1] / "support" / "forking_parent.py"
 
 
-def test_f7_a_child_that_lives_on_keeps_nothing_of_its_parent(store_url: str):
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_f7_a_child_that_lives_on_keeps_nothing_of_its_parent(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+):
+    store = str(tmp_path / "locktender.db")
+    if kind == "postgres":
+        store = str(request.getfixturevalue("postgres_url"))
     parent = subprocess.Popen(
-        [sys.executable, str(PARENT), store_url], stdout=subprocess.PIPE, text=True
+        [sys.executable, str(PARENT), store], stdout=subprocess.PIPE, text=True
     )
     assert parent.stdout is not None
-    child = int(parent.stdout.readline())
+    pid, _, said = parent.stdout.readline().partition(" ")
+    child = int(pid)
     try:
-        assert "opened before the process forked" in parent.stdout.readline()
+        assert "opened before the process forked" in said
         parent.kill()
         parent.wait()
         os.kill(child, 0)  # it lives
-        asyncio.run(writes(store_url))
-        eventually(lambda: asyncio.run(proof(store_url)) != "held")
+        asyncio.run(writes(store))
+        eventually(lambda: asyncio.run(proof(store)) != "held")
     finally:
         os.kill(child, signal.SIGKILL)
+        parent.kill()
+        parent.wait()
         parent.stdout.close()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from locktender.testing.cluster import Cluster
+from tests.support.cluster import Cluster
 from tests.support.fleet import FILES, fleet
 
 from locktender import Client, Run, embedded

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from locktender.testing.cluster import Cluster
+from tests.support.cluster import Cluster
 from tests.support.leases import KEPT, lapse
 
 from locktender.testing import Overlap, eventually

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from locktender.testing.cluster import Cluster, ClusterNode
+from tests.support.cluster import Cluster, ClusterNode
 from tests.support.leases import KEPT
 
 from locktender import RunFailed

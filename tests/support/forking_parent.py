@@ -1,12 +1,13 @@
 """A process that forks while it holds the write lock of its store: python forking_parent.py URL
 
-Prints the child's pid, and what the child is told when it uses the store of its parent.
+The child prints its pid, and what it is told when it uses the store of its parent.
 """
 
 from __future__ import annotations
 
 import asyncio
 import multiprocessing
+import os
 import sys
 import time
 
@@ -21,19 +22,18 @@ FOREVER = 600.0
 
 
 def child(store: Store) -> None:
+    said = ""
     try:
         asyncio.run(store.workers())
     except StoreError as error:
-        sys.stdout.write(f"{error}\n")
-        sys.stdout.flush()
+        said = str(error)
+    sys.stdout.write(f"{os.getpid()} {said}\n")
+    sys.stdout.flush()
     time.sleep(FOREVER)
 
 
 def fork(store: Store) -> None:
-    made = multiprocessing.get_context("fork").Process(target=child, args=[store])
-    made.start()
-    sys.stdout.write(f"{made.pid}\n")
-    sys.stdout.flush()
+    multiprocessing.get_context("fork").Process(target=child, args=[store]).start()
     time.sleep(FOREVER)
 
 

@@ -19,6 +19,7 @@ from locktender.base.changes import Bucket, Linger, TaskRow
 from locktender.base.clock import SECOND
 from locktender.base.events import NOBODY, Change
 from locktender.base.model import RunRow, WorkerRow
+from locktender.base.states import TaskState
 from locktender.kernel.node_state import SLICE
 from locktender.kernel.rebuild import restore_runs
 from locktender.kernel.scheduler import Scheduler
@@ -54,6 +55,7 @@ def move_instants(scheduler: Scheduler, by_us: int) -> None:
     """The clock jumped by `by_us` within a term: what is still to come moves with it."""
     ledger = scheduler.ledger
     scheduler.lifecycle.timers.move(by_us)
+    _move_waiting(scheduler, by_us)
     ledger.workers.move_pauses(by_us)
     scheduler.deadlines.move(by_us)
     for held, (slots, until, worker) in ledger.lingering.items():
@@ -67,6 +69,19 @@ def move_instants(scheduler: Scheduler, by_us: int) -> None:
                     scheduler.commit_builder.commit.buckets.append(bucket)
                 ledger.task_queue.opened(gate)
     _record_jump(scheduler, {"by_us": by_us})
+
+
+def _move_waiting(scheduler: Scheduler, by_us: int) -> None:
+    """Also in their rows, from which the next leader reckons. Until then each keeps its place in line."""
+    for entry in scheduler.lifecycle.tasks.values():
+        if entry.state not in (TaskState.REQUESTED, TaskState.SCHEDULED):
+            continue
+        entry.requested_at += by_us
+        entry.not_before += by_us if entry.not_before else 0
+        entry.eligible_at += by_us if entry.eligible_at else 0
+        # The row of an offer may be its worker's by now.
+        if entry.state == TaskState.REQUESTED:
+            scheduler.commit_builder.save(entry)
 
 
 def _record_jump(scheduler: Scheduler, data: dict[str, object]) -> None:
@@ -117,10 +132,10 @@ def _task_in_time(row: TaskRow, now: int) -> tuple[TaskRow, int]:
     late = row.requested_at - now
     if late <= MIN_JUMP_US:
         return row, 0
-    # Its place in line is by `requested_at`: that stays. What lies before it was written after the jump.
+    # Its place in line is by `requested_at`: that stays.
     moved = row._replace(
-        not_before=row.not_before - (late if row.not_before >= row.requested_at else 0),
-        eligible_at=row.eligible_at - (late if row.eligible_at >= row.requested_at else 0),
+        not_before=max(0, row.not_before - late),
+        eligible_at=max(0, row.eligible_at - late),
     )
     return moved, late
 

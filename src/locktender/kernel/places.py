@@ -4,6 +4,9 @@ A run gives its place back when nothing of it is in flight and no live worker fi
 tasks then wait for a worker, and other runs use the place. When a worker comes that fits, the run passes those
 gates again, with its first age and priority, before anything of it starts. Until then its tasks stand in no line.
 
+While no worker lives at all, nobody could use the place: runs keep theirs, and the others stay queued, which costs
+neither rows nor memory.
+
 Runs are looked at only when something of theirs changed while some gate of workers fits nobody.
 """
 
@@ -20,7 +23,8 @@ from locktender.kernel.gates.worker import WorkerGate
 from locktender.kernel.lifecycle import Lifecycle
 
 MAX_UNPLACED: Final = 10_000
-"""Runs without a place that are kept in memory; further ones keep their place."""
+MAX_OPEN_TASKS: Final = 200_000
+"""Runs without a place are kept in memory: beyond so many of them, or so many open tasks in all, they keep it."""
 NO_WORKER: Final = "no worker that lives can go on with it"
 
 
@@ -29,16 +33,20 @@ class Places:
         self._lifecycle = lifecycle
         self._ledger = lifecycle.ledger
         self._commit_builder = lifecycle.commit_builder
+        self._anybody = False
 
     def follow_workers(self) -> None:
         """Before a decision: workers came or went since the last one."""
         ledger = self._ledger
         changed, ledger.workers.refitted = ledger.workers.refitted, []
-        if not changed:
+        first, self._anybody = not self._anybody, bool(ledger.workers.by_id)
+        first = first and self._anybody
+        if not changed and not first:
             return
         unfit = {id(gate) for gate in changed if gate.unfit}
-        for lane in ledger.task_queue.lanes.values() if unfit else ():
-            if id(lane.worker_gate) in unfit:
+        for lane in ledger.task_queue.lanes.values() if unfit or first else ():
+            gate = lane.worker_gate
+            if id(gate) in unfit or (first and isinstance(gate, WorkerGate) and gate.unfit):
                 for task in lane.live.values():
                     ledger.look_at[task.run.seq] = task.run
         fit = {id(gate) for gate in changed if not gate.unfit}
@@ -64,8 +72,10 @@ class Places:
         if not ledger.look_at:
             return
         runs, ledger.look_at = ledger.look_at, {}
+        if not self._anybody or len(self._lifecycle.tasks) > MAX_OPEN_TASKS:
+            return
         for run in runs.values():
-            if self._stranded(run) and len(ledger.unplaced) < MAX_UNPLACED:
+            if len(ledger.unplaced) < MAX_UNPLACED and self._stranded(run):
                 ledger.leave_place(run)
                 self._commit_builder.commit.unplaced.append(run.seq)
                 data: dict[str, object] = {"reason": NO_WORKER}

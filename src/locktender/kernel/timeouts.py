@@ -123,10 +123,7 @@ class Timeouts:
         return next((block.gate is gate for block in blocks), False)
 
     def move(self, by: int) -> None:
-        """The clock was set by so much: back-offs and dispatch clocks move with it."""
-        for entry in self._lifecycle.tasks.values():
-            entry.not_before += by if entry.not_before else 0
-            entry.eligible_at += by if entry.eligible_at else 0
+        """The clock was set by so much: since when lanes wait for a worker moves with it."""
         self._parked_since = {lane: since + by for lane, since in self._parked_since.items()}
         self._swept_at += by if self._swept_at else 0
 
@@ -196,10 +193,9 @@ class Timeouts:
             lane = entry.lane
             if lane is None or not isinstance(lane.worker_gate, WorkerGate):
                 continue
-            if entry.eligible_at == 0 and entry.requested_at != now:
+            if entry.eligible_at == 0 and entry.requested_at < now:
                 parked = self._parked_since.get(lane, self._swept_at or now)
-                # A task that was requested before the clock was set back seems to come from the future.
-                entry.eligible_at = min(now, max(parked, entry.requested_at, entry.not_before))
+                entry.eligible_at = max(parked, entry.requested_at, entry.not_before)
                 self._commit_builder.save(entry)
                 at = entry.eligible_at + self._lifecycle.dispatch_deadline_of(entry)
                 self._timers.set(at, "dispatch_deadline", entry.id, entry.eligible_at)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
-from typing import Literal
+from typing import Final, Literal
 
 Kind = Literal[
     "back_off",
@@ -17,8 +17,9 @@ Kind = Literal[
     "passed_over",
 ]
 
-_DATED: frozenset[Kind] = frozenset({"back_off", "dispatch_deadline"})
-"""Their detail is an instant of the task (`not_before`, `eligible_at`), which moves when the clock is set."""
+
+_BY_INSTANT: Final = frozenset({"back_off", "queue_timeout", "dispatch_deadline"})
+"""Their detail is the instant from which the task waits."""
 
 
 class Timers:
@@ -37,9 +38,15 @@ class Timers:
             yield at, kind, subject, detail
 
     def move(self, by: int) -> None:
-        """The clock was set by so much: every instant moves with it, also one that a detail names."""
+        """The clock was set by so much: every instant moves with it, also those that details name."""
         self._heap = [
-            (at + by, serial, kind, subject, detail + by if kind in _DATED else detail)
+            (
+                at + by,
+                serial,
+                kind,
+                subject,
+                detail + by if kind in _BY_INSTANT and detail else detail,
+            )
             for at, serial, kind, subject, detail in self._heap
         ]
 

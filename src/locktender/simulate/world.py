@@ -183,13 +183,14 @@ class SimWorld:
         self.plan(lasts, lambda: self._resume(self.workers[name]))
 
     def _resume(self, worker: SimWorker) -> None:
-        """It asks first: if its row is there, it goes on, else everything it ran is stopped."""
+        """It asks first: if its row is there, it goes on, else it stops everything and joins as another."""
         worker.stalled = False
         if worker.alive and worker.id in self.model.workers:
             self._beat(worker)
             self._obey(worker)
         elif worker.alive:
             self.kill_worker(worker.id)
+            self.add_worker(f"{worker.id}-again", worker.permits, total=worker.total)
 
     def kill_worker(self, name: str) -> None:
         """SIGKILL: its bodies end at once and nothing is written."""

@@ -261,6 +261,7 @@ class CheckedTask:
         "holds",
         "id",
         "index",
+        "moved_us",
         "node",
         "not_before",
         "plan",
@@ -289,6 +290,8 @@ class CheckedTask:
         self.pools: dict[str, int] = {}
         self.requested_at: int = 0
         self.first_requested_at: int = 0
+        self.moved_us: int = 0
+        """By how much its row's `requested_at` has moved with the clock, while its place in line has not."""
         self.not_before: int = 0
         self.generation: int = -1
         """The run's generation when this task was last requested."""

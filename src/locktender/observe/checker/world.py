@@ -281,6 +281,8 @@ class HistoryState:
                 run.data = {**run.data, "deadline_at": deadline + by_us}
             for task in run.tasks.values():
                 task.first_requested_at += by_us
+                if task.state == TaskState.REQUESTED and not event.data.get("about"):
+                    task.moved_us += by_us
                 if task.not_before:
                     task.not_before += by_us
 
@@ -289,6 +291,12 @@ class HistoryState:
         self.in_force.start_term()
         for worker in self.workers.values():
             worker.stalled = False
+        if self.clock_moved_us:
+            # Places in line are by the rows from here on, and those have moved with the clock.
+            for run in self.runs.values():
+                for task in run.tasks.values():
+                    task.requested_at += task.moved_us
+                    task.moved_us = 0
 
     def close(self) -> None:
         """A leader's commit has ended: what happened before it is known to the next."""
@@ -314,7 +322,7 @@ _PENDING = TaskState.PENDING.value
 def _request(event: Event, task: CheckedTask) -> None:
     if event.before != TaskState.SCHEDULED:
         # An offer that was taken back does not cost the task its age.
-        task.requested_at = event.at
+        task.requested_at, task.moved_us = event.at, 0
     task.not_before = event.data.get("not_before") or 0
     if task.generation != task.run.generation:
         # A retried run gives each task its attempts anew.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from locktender.base.errors import DataRefused, StoreBusy, StoreError
+from locktender.base.errors import DataRefused, InvalidInput, StoreBusy, StoreError
 
 _FULL = "Free some space; the store then continues by itself."
 
@@ -79,6 +79,10 @@ def read_only(path: Path) -> StoreError:
         got=str(path),
         hint="Give this user write permission to the file and its folder.",
     )
+
+
+def no_file(path: str) -> InvalidInput:
+    return InvalidInput("the store is a file.", field="path", got=path, hint="Name a file.")
 
 
 def directory(path: Path) -> StoreError:

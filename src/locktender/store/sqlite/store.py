@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from locktender.base.changes import Commit, Order, TaskRow
 from locktender.base.clock import SECOND, Clock, SystemClock
-from locktender.base.errors import InvalidInput, StoreError
+from locktender.base.errors import StoreError
 from locktender.base.events import Change, EventRow
 from locktender.base.limits import Limits
 from locktender.base.model import (
@@ -131,9 +131,8 @@ class _Open:
             yield from each.descriptors()
 
     async def start(self) -> None:
-        await self.writer.open()
-        await self.work.open()
-        await self.look.open()
+        for thread in (self.writer, self.work, self.look):
+            await thread.open()
         self.data_version = await self.writer.call(_data_version, outside=True)
 
     async def stop(self) -> None:
@@ -159,9 +158,7 @@ class SqliteStore(Store):
         busy_timeout_us: int = BUSY_TIMEOUT_US,
     ) -> None:
         if str(path).startswith((":memory:", "file:")) or not str(path):
-            raise InvalidInput(
-                "the store is a file.", field="path", got=str(path), hint="Name a file."
-            )
+            raise faults.no_file(str(path))
         # Resolved: all names of one file must lead to the same companions.
         self.path: Path = resolved(path)
         self._clock: Clock = SystemClock() if clock is None else clock
