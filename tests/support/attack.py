@@ -393,11 +393,12 @@ class Nemesis:
         if what in self._busy:
             return
         self._busy.add(what)
-        process = subprocess.Popen(
-            [sys.executable, "-m", CLIENT_PROGRAM, self._cluster.url, what, str(self._clock)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )
+        with (self._clock.parent / "clients.err").open("ab") as errors:
+            process = subprocess.Popen(
+                [sys.executable, "-m", CLIENT_PROGRAM, self._cluster.url, what, str(self._clock)],
+                stdout=subprocess.PIPE,
+                stderr=errors,
+            )
         seconds = self._chance.uniform(2.0, 12.0)
         frozen = self._chance.random() < 0.5
         threading.Thread(
@@ -639,6 +640,7 @@ def attack(on: str, seconds: float, seed: int, folder: Path) -> Record:
             database = Database(folder / "disk" / "data")
             opened.callback(database.close)
             url = database.url
+            run_async(execute(url, "CREATE DATABASE elsewhere"))
         else:
             clock_set.follow(clock)
         cluster = Cluster(url, folder, overlap)

@@ -4,7 +4,7 @@
     fork         the same, and forks a child that lives on for a while
     lock         a foreign program that holds SQLite's write lock
     transaction  a foreign program inside of a transaction on our tables (PostgreSQL)
-    elsewhere    a foreign program inside of a transaction on tables of its own (PostgreSQL)
+    elsewhere    a foreign program inside of a transaction in another database (PostgreSQL)
 
 CLOCK is a file that says by how many seconds the clock of this machine is set (SQLite).
 Prints one line when it is there.
@@ -24,6 +24,7 @@ from tests.support import clock_set
 
 from locktender import connect
 from locktender.testing import recording
+from locktender.testing.postgres_server import database
 
 CHILD_SECONDS = 20.0
 FOREVER = 600.0
@@ -70,7 +71,8 @@ def main(url: str, what: str, clock: str) -> None:
             statement = "SELECT 1 FROM locktender.run ORDER BY seq DESC LIMIT 1 FOR UPDATE"
             asyncio.run(transaction(url, statement))
         case "elsewhere":
-            asyncio.run(transaction(url, "CREATE TABLE public.theirs (n integer)"))
+            other = database(url, "elsewhere")
+            asyncio.run(transaction(other, "CREATE TABLE public.theirs (n integer)"))
         case _:
             slots(url, fork=what == "fork")
 
