@@ -1,6 +1,6 @@
 """A client that `tests/support/attack.py` kills, stops or lets fork: python attack_client.py URL WHAT CLOCK
 
-    slots        holds a slot of the pool db, recorded, until it is killed
+    slots        holds a slot of the pool db, recorded, until it is killed or loses it
     fork         the same, and forks a child that lives on for a while
     lock         a foreign program that holds SQLite's write lock
     transaction  a foreign program inside of a transaction on our tables (PostgreSQL)
@@ -36,12 +36,16 @@ def ready() -> None:
 
 
 def slots(url: str, *, fork: bool) -> None:
-    with connect(url) as client, client.slots("db", timeout="60s", lease="4s"), recording("db"):
+    with (
+        connect(url) as client,
+        client.slots("db", timeout="60s", lease="4s") as held,
+        recording("db"),
+    ):
         if fork:
             process = multiprocessing.get_context("fork").Process
             process(target=time.sleep, args=[CHILD_SECONDS], daemon=False).start()
         ready()
-        time.sleep(FOREVER)
+        held.lost.wait(FOREVER)
 
 
 def lock(url: str) -> None:
