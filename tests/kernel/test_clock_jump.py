@@ -94,3 +94,76 @@ def test_a_deadline_is_neither_early_nor_late(by: int):
     made.run(until=made.steady + 20 * SECOND)
     [ended] = [body.end for body in made.bodies]
     assert 10 * SECOND <= ended - began <= 12 * SECOND
+
+
+@pytest.mark.parametrize("by", [*JUMPS, -3_600 * SECOND])
+@pytest.mark.parametrize("changes", CHANGES)
+def test_a_silent_worker_is_asked_again_after_its_pause(by: int, changes: bool):
+    made = world()
+    began = made.steady
+    made.workers["w0"].deaf = True
+    made.submit(graph(step()))
+    made.run(until=made.steady + 2 * SECOND + SECOND // 4)
+    assert made.model.workers["w0"].unanswered == 1  # its pause has just begun
+    made.jump_clock(by)
+    if changes:
+        made.kill_leader()
+        made.lead()
+    made.workers["w0"].deaf = False
+    settle(made)
+    [body] = made.bodies
+    # A new leader cannot know how much of the pause has passed: it bounds it by the longest.
+    assert body.start - began <= (70 if changes else 5) * SECOND
+    if not changes:
+        assert body.start - began >= 4 * SECOND
+
+
+@pytest.mark.parametrize("by", JUMPS)
+def test_offers_after_a_jump_count_as_unanswered(by: int):
+    made = world()
+    made.workers["w0"].deaf = True
+    made.submit(graph(step()))
+    made.run(until=made.steady + 2 * SECOND + SECOND // 4)
+    made.jump_clock(by)
+    made.run(until=made.steady + 8 * SECOND)
+    assert made.model.workers["w0"].unanswered == 2
+
+
+@pytest.mark.parametrize("by", JUMPS)
+@pytest.mark.parametrize("deaf", [False, True])
+def test_a_dispatch_deadline_is_neither_early_nor_late(by: int, deaf: bool):
+    made = world()
+    began = made.steady
+    if deaf:
+        made.workers["w0"].deaf = True
+    else:
+        made.kill_worker("w0")
+    made.submit(graph(step()), dispatch_deadline=10 * SECOND)
+    jumps(made, by, changes=False)
+    made.run(until=began + 20 * SECOND)
+    [run] = made.model.runs.values()
+    assert run.state == "failed"
+    [failed] = [event.at for event in made.model.events if event.after == "failed" and event.task]
+    assert 10 * SECOND <= failed - by - began <= 15 * SECOND
+
+
+@pytest.mark.parametrize("by", JUMPS)
+def test_a_run_without_a_place_goes_on_after_a_jump(by: int):
+    """Its back-off ended while it had no place, and the clock was set before it had one again."""
+    tries: list[int] = []
+
+    def fails_once(_row: object, _node: object) -> TaskState:
+        tries.append(1)
+        return TaskState.FAILED if len(tries) == 1 else TaskState.COMPLETED
+
+    made = world(fate=fails_once)
+    made.submit(graph(step("flaky", retry=RetryPolicy(1, SECOND, jitter=False))))
+    made.run(until=made.steady + SECOND // 2)
+    made.kill_worker("w0")
+    made.run(until=made.steady + 60 * SECOND)
+    made.jump_clock(by)
+    made.run(until=made.steady + 2 * SECOND)
+    made.add_worker("late")
+    began = made.steady
+    made.run(until=began + 10 * SECOND)
+    assert [body.worker for body in made.bodies][1:] == ["late"]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
+from locktender.base.background import end_tasks
 from locktender.base.clock import SECOND, SystemClock
 from locktender.base.config import Settings
 from locktender.base.errors import StoreError
@@ -152,3 +154,55 @@ async def test_a_blocked_leader_loses_its_lease_unless_it_rebuilds(
     leader._scheduler = scheduler  # pyright: ignore[reportPrivateUsage]
     await engine.stop(0)
     await store.close()
+
+
+class Slow(SqliteStore):
+    """Opens when it may."""
+
+    may_open = threading.Event()
+    opens = 0
+
+    async def open(self) -> None:
+        Slow.opens += 1
+        while not Slow.may_open.is_set():  # noqa: ASYNC110 — set by another thread
+            await asyncio.sleep(0.001)
+        await super().open()
+
+
+@pytest.fixture
+def slow(tmp_path: Path) -> LeaseThread:
+    Slow.may_open, Slow.opens = threading.Event(), 0
+    return LeaseThread(lambda: Slow(tmp_path / "locktender.db"), SystemClock())
+
+
+async def give_up(leases: LeaseThread) -> None:
+    """Asks for a lease, and is cancelled while the thread opens its store."""
+    asking = asyncio.create_task(leases.add(Counted()))
+    async with asyncio.timeout(60):
+        while not Slow.opens:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    await end_tasks([asking])
+
+
+async def test_a_caller_that_gives_up_while_the_thread_starts_spoils_nothing(slow: LeaseThread):
+    await give_up(slow)
+    lease = Counted()
+    asking = asyncio.create_task(slow.add(lease))
+    await asyncio.sleep(0)
+    Slow.may_open.set()
+    async with asyncio.timeout(60):
+        await asking
+        await slow.remove(lease)
+        await slow.close()
+    assert (lease.renewals >= 1, lease.left, Slow.opens) == (True, 1, 1)
+
+
+async def test_the_thread_ends_though_nobody_waited_for_its_start(slow: LeaseThread):
+    await give_up(slow)
+    closing = asyncio.create_task(slow.close())
+    await asyncio.sleep(0)
+    Slow.may_open.set()
+    async with asyncio.timeout(60):
+        await closing
+    with pytest.raises(StoreError, match="no lease"):
+        slow.renew_from_thread(Counted(), 1)

@@ -56,6 +56,8 @@ def move_instants(scheduler: Scheduler, by_us: int) -> None:
     ledger = scheduler.ledger
     scheduler.lifecycle.timers.move(by_us)
     _move_waiting(scheduler, by_us)
+    ledger.workers.move_pauses(by_us)
+    scheduler.deadlines.move(by_us)
     for held, (slots, until, worker) in ledger.lingering.items():
         ledger.lingering[held] = (slots, until + by_us, worker)
         ledger.lingering_changed = True

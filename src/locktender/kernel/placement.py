@@ -313,6 +313,14 @@ class WorkerSet:
         worker.unanswered, worker.asked_again_at = unanswered, until
         worker.passed_over = self.silences_changed = True
 
+    def move_pauses(self, by: int) -> None:
+        """The clock was set by so much: the pauses of silent workers move with it."""
+        for worker in self._ordered:
+            if worker.unanswered:
+                worker.asked_again_at += by
+                worker.silent_since += by
+                self.silences_changed = True
+
     def heard(self, worker_id: str) -> None:
         """It answered an offer: it gets as many as any other."""
         worker = self.by_id.get(worker_id)

@@ -16,7 +16,7 @@ from locktender.kernel.gate_names import counted
 from locktender.kernel.gates.protocol import Lane
 from locktender.kernel.gates.worker import Requirement, WorkerGate
 from locktender.kernel.lifecycle import Lifecycle
-from locktender.kernel.placement import HOLD
+from locktender.kernel.placement import HOLD, MAX_PAUSE_US
 from locktender.kernel.timers import Kind
 
 DISPATCH_RECHECK_US = 1_000_000
@@ -122,6 +122,11 @@ class Timeouts:
         blocks = self._ledger.task_queue.blocks(lane, entry, now)
         return next((block.gate is gate for block in blocks), False)
 
+    def move(self, by: int) -> None:
+        """The clock was set by so much: since when lanes wait for a worker moves with it."""
+        self._parked_since = {lane: since + by for lane, since in self._parked_since.items()}
+        self._swept_at += by if self._swept_at else 0
+
     def left_unanswered(self, entry: TaskEntry, now: int) -> None:
         """Where the worker had the whole time of an offer and did not answer, it is passed over for a while."""
         if now - entry.scheduled_at >= self._lifecycle.defaults.offer_ttl_us:
@@ -134,9 +139,11 @@ class Timeouts:
         """As the last leader counted it."""
         workers = self._ledger.workers
         worker = workers.by_id[row.id]
-        workers.pass_over(worker, row.unanswered, row.asked_again_at)
-        worker.passed_over = row.asked_again_at > now
-        self._timers.set(row.asked_again_at, "passed_over", 0)
+        # The clock may have been set back since: no pause is longer than the longest.
+        until = min(row.asked_again_at, now + MAX_PAUSE_US)
+        workers.pass_over(worker, row.unanswered, until)
+        worker.passed_over = until > now
+        self._timers.set(until, "passed_over", 0)
 
     def ends_undispatched(self, entry: TaskEntry, now: int) -> bool:
         """An offer of it came back unanswered: whether its dispatch deadline has passed, and it fails."""

@@ -91,6 +91,8 @@ class LeaseThread:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._starting = asyncio.Lock()
+        self._ready: Future[None] | None = None
+        """Of the thread that starts or runs."""
         self._closing = False
 
     # -- for owners --------------------------------------------------------------------------------
@@ -99,13 +101,19 @@ class LeaseThread:
         """Returns when the lease is held: after its first renewal, unless the caller has just got it (`held`)."""
         async with self._starting:
             if self._loop is None:
-                ready: Future[None] = Future()
-                self._thread = threading.Thread(
-                    target=self._main, args=[ready], name="locktender-lease", daemon=True
-                )
-                self._thread.start()
-                await asyncio.wrap_future(ready)
+                await self._start()
         await self._call(self._add(lease, held=held))
+
+    async def _start(self) -> None:
+        if (ready := self._ready) is None:
+            ready = self._ready = Future()
+            # A caller that is cancelled must not cancel it: the thread goes on, for the next caller or `close`.
+            ready.set_running_or_notify_cancel()
+            self._thread = threading.Thread(
+                target=self._main, args=[ready], name="locktender-lease", daemon=True
+            )
+            self._thread.start()
+        await asyncio.wrap_future(ready)
 
     async def renew(self, lease: Lease) -> None:
         """Renew now: what the renewal writes has changed."""
@@ -158,6 +166,7 @@ class LeaseThread:
             if ready.done():
                 log.exception("the lease thread failed to end")
             else:
+                self._ready = None
                 ready.set_exception(error)
 
     async def _run(self, ready: Future[None]) -> None:
@@ -167,10 +176,12 @@ class LeaseThread:
         self._background = BackgroundTasks()
         self._loop = asyncio.get_running_loop()
         ready.set_result(None)
+        # It may have been closed before there was a loop to tell it.
+        self._stop_if_unused()
         try:
             await self._stop.wait()
         finally:
-            self._loop = None
+            self._loop = self._ready = None
             await end_tasks(self._leases.values())
             await self._background.end()
             await self._store.close()
