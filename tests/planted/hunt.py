@@ -77,10 +77,11 @@ def stranded(seed: int) -> SimWorld:
     label = {"gpu": "a100"}
     rare = graph(step("rare", needs=label), flow="rare")
     plain = graph(step("plain"), flow="plain")
+    settled = 61 * SECOND  # the checker gives a leader a minute to learn of its workers
     for flow in (rare, rare, rare, plain, plain, rare):
-        made.plan(draw.randrange(SECOND), lambda flow=flow: made.submit(flow))
-    made.plan(draw.randrange(2 * SECOND), made.lead)
-    made.plan(2 * SECOND, lambda: made.add_worker("rare", labels=label))
+        made.plan(settled + draw.randrange(SECOND), lambda flow=flow: made.submit(flow))
+    made.plan(settled + draw.randrange(2 * SECOND), made.lead)
+    made.plan(settled + 2 * SECOND, lambda: made.add_worker("rare", labels=label))
     return made
 
 

@@ -60,8 +60,16 @@ class Attempt(NamedTuple):
 @pytest.fixture
 def engine_settings(how: str, executor: str) -> dict[str, Any]:
     """A drained worker does not wait for its tasks. A child ends itself when the lease has passed: it is short."""
-    short = {"worker_lease": "4s"} if (how, executor) == ("lease_loss", "process") else {}
-    return {"grace": "0s", "process_permits": 1, **KEPT, **short}
+    if (how, executor) == ("lease_loss", "process"):
+        # Its process lives, so that it is stalled at first.
+        return {
+            "grace": "0s",
+            "process_permits": 1,
+            **KEPT,
+            "worker_lease": "4s",
+            "stall_grace": "3s",
+        }
+    return {"grace": "0s", "process_permits": 1, **KEPT}
 
 
 class World:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import Final
 
+from locktender.base.clock import SECOND
 from locktender.base.events import Event
 from locktender.observe.checker.rule import Rule, Watch
 from locktender.observe.checker.state import EXECUTING, CheckedRun, CheckedTask
 
 MAX_UNPLACED: Final = 10_000
 """So many runs without a place a leader keeps in memory: further ones keep theirs."""
+MAX_OPEN_TASKS: Final = 200_000
+"""Of all runs: beyond it a leader lets no run give its place back."""
+LEARNS_WITHIN_US: Final = 60 * SECOND
+"""By then a leader knows which workers came and left."""
 
 
 class PlaceRule(Rule):
@@ -17,7 +22,8 @@ class PlaceRule(Rule):
     while its place is given back.
 
     Of a worker the history knows executors and labels. Which steps it has, and whether it drains, is not
-    there: where only that is amiss, the rule is silent.
+    there: where only that is amiss, the rule is silent. So it is soon after a worker came or left, which a
+    leader learns later than the history, and while no worker lives: nobody could use the place then.
     """
 
     id = "places"
@@ -43,12 +49,16 @@ class PlaceRule(Rule):
 
     def close(self) -> None:
         world = self.world
-        if not world.workers or world.unplaced >= MAX_UNPLACED:
+        if world.unplaced >= MAX_UNPLACED or all(each.gone for each in world.workers.values()):
             return
         for event, run in (*world.starts, *world.returns):
+            if event.at < world.workers_changed_at + LEARNS_WITHIN_US:
+                continue
             if run.placed and run.kind != "hold" and run.open and not run.in_flight:
                 waiting = [task for task in run.tasks.values() if task.state == "requested"]
                 if waiting and not any(self._fits(task) for task in waiting):
+                    if sum(len(each.tasks) for each in world.runs.values()) > MAX_OPEN_TASKS:
+                        return
                     self.report(
                         event,
                         f"run {run.id} takes a place although no worker could start any of it.",

@@ -76,6 +76,8 @@ class HistoryState:
         """How often the clock was set by a time that only a part is known of: rates begin anew then."""
         self._plans: dict[str, GraphPlan] = {}
         self._moved: list[CheckedWorker] = []
+        self.workers_changed_at: int = 0
+        """When one last came, left, stalled or went on."""
 
     # finding
 
@@ -257,6 +259,8 @@ class HistoryState:
         if worker is None:
             worker = self.workers[name] = CheckedWorker(name)
         self._moved.append(worker)
+        if event.after != "changed":
+            self.workers_changed_at = event.at
         if event.after in {"stalled", "resumed"}:
             worker.stalled = event.after == "stalled"
         elif event.after in {"joined", "changed"}:
@@ -274,6 +278,7 @@ class HistoryState:
         """The store's clock was set: instants that were to come have moved with it."""
         by_us = event.data.get("by_us") or 0
         self.clock_moved_us += by_us
+        self.workers_changed_at += by_us
         self.clock_unknown += bool(event.data.get("about"))
         for run in self.runs.values():
             run.queued_at += by_us
