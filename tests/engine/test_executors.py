@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import gc
+import os
 import sys
 import threading
 import time
@@ -482,3 +483,15 @@ async def test_an_async_function_may_run_in_a_thread(tmp_path: Path):
         harness.executor.start(job, harness._done)
 
         assert await harness.end_of(job) == Outcome("completed", b"6")
+
+
+@every
+async def test_to_close_it_again_closes_nothing_else(kind: str, tmp_path: Path):
+    """A second signal closes executors that the first has closed."""
+    async with Harness(kind, tmp_path) as harness:
+        await harness.run("double", 21)
+        await harness.executor.close(0)
+        others = [os.open(os.devnull, os.O_RDONLY) for _ in range(20)]
+        assert await harness.executor.close(0) == []
+        for each in others:
+            os.close(each)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from locktender import Client, LeaseLost, embedded, flow, step
 from locktender.base.clock import SECOND, ManualClock
 from locktender.base.errors import StoreError
 from locktender.client.slot_worker import Hold, SlotWorker
@@ -62,3 +65,32 @@ async def test_a_hold_is_lost_before_its_lease_ends(tmp_path: Path, answer, why:
     await holder.close()
     await leases.close()
     await store.close()
+
+
+@step(pool="db")
+async def uses_the_pool() -> int:
+    return 1
+
+
+@flow
+def using() -> int:
+    return uses_the_pool()
+
+
+def lose_slots(engine: Client, path: Path) -> None:
+    with (
+        engine.slots("db", lease="1s") as held,
+        closing(sqlite3.connect(path, isolation_level=None)) as foreign,
+    ):
+        foreign.execute("BEGIN IMMEDIATE")
+        assert held.lost.wait(60)
+
+
+def test_slots_that_were_lost_are_free_when_their_block_has_ended(tmp_path: Path):
+    """Though the process lives: nothing in it relies on them any more."""
+    path = tmp_path / "locktender.db"
+    with embedded(path, worker_lease="10m", leader_lease="10m") as engine:
+        engine.pools.set("db", limit=1)
+        with pytest.raises(LeaseLost):
+            lose_slots(engine, path)
+        assert engine.submit(using).result("60s") == 1

@@ -103,6 +103,9 @@ class SlotWorker(Lease):
                 self.lease_us / SECOND,
             )
         except (LeaseLost, StoreError):
+            if self.gone and not self._held:
+                # No body relies on them any more. While one does, the proof that this process lives keeps them.
+                await self._leases.remove(self)
             return
         if stale:
             hold.lose("it had been given to others")
@@ -167,6 +170,8 @@ class SlotWorker(Lease):
         log.error("slot worker %s lost its slots: %s", self.id, why)
         for hold in list(self._held.values()):
             hold.lose(why)
+        if not self._held:
+            self._tasks.append(asyncio.create_task(self._leases.remove(self)))
 
     def _row(self) -> WorkerRow:
         return WorkerRow(

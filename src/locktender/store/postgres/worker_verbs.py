@@ -74,7 +74,9 @@ def _tell(parts: Parts, worker: str, changes: Sequence[Change]) -> None:
 
 
 async def leave(tx: PostgresSession, worker: str) -> None:
-    tx.known.proofs.pop(worker, None)
+    if tx.known.proofs.pop(worker, None) is tx.conn:
+        # Before the rest, which may fail: else the worker would count as stalled, with all it holds.
+        await tx.row("life_unlock", f"{tx.options.life_lock}{worker}")
     async with tx.transaction():
         if await tx.one("worker_lock", worker) is None:
             return

@@ -311,8 +311,11 @@ class SqliteStore(Store):
         return await self._write(lambda tx: worker_verbs.beat(tx, beat))
 
     async def leave(self, worker: str) -> None:
-        await self._write(lambda tx: worker_verbs.leave(tx, worker))
-        self._opened.live.drop(worker)
+        try:
+            await self._write(lambda tx: worker_verbs.leave(tx, worker))
+        finally:
+            # Also if it was not written: else the worker would count as stalled, with all it holds.
+            self._opened.live.drop(worker)
 
     async def orders(self, worker: str) -> list[Order]:
         return await self._read(lambda tx: worker_verbs.orders(tx, worker))

@@ -219,8 +219,11 @@ class SharedDeadline:
         return 0 < self.read() <= now_us
 
     def close(self) -> None:
-        self._map.close()
-        os.close(self.fd)
+        """Again: nothing. A second signal closes what the first has closed; the number may be another's then."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            self._map.close()
+            os.close(fd)
 
 
 def _memory() -> int:

@@ -223,6 +223,10 @@ RETURNING lease_until
 -- Proof of life: the session keeps this lock until its connection ends, whatever the process does.
 SELECT pg_try_advisory_lock(hashtextextended($1::text, 0))
 
+-- name: life_unlock
+-- The worker of this session gives its lease up.
+SELECT pg_advisory_unlock(hashtextextended($1::text, 0))
+
 -- name: lost_lock
 -- Of these workers, those that have not renewed their lease since it was read, in order; their own verbs
 -- wait from here on.

@@ -1,0 +1,57 @@
+"""A worker that gives its lease up proves its life no longer, also where the store could not be written."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from locktender.base.clock import SECOND
+from locktender.base.errors import StoreError
+from locktender.base.model import WorkerRow
+from locktender.store.postgres import PostgresStore
+from locktender.store.protocol import Beat, Store
+from locktender.store.sqlite.store import SqliteStore
+from locktender.testing.postgres_server import connected
+
+pytest_plugins = ["locktender.testing.postgres"]
+ROW = WorkerRow("given-up", "host", 1, "0", {"async": 1}, 1, 1)
+
+
+async def proof_of(store: Store) -> str:
+    [life] = await store.lives()
+    return life.proof
+
+
+async def test_a_busy_file(tmp_path: Path):
+    path = tmp_path / "locktender.db"
+    gives_up, leader = SqliteStore(path, busy_timeout_us=SECOND // 5), SqliteStore(path)
+    await gives_up.open()
+    await leader.open()
+    await gives_up.beat(Beat(ROW, 3_600 * SECOND))
+    assert await proof_of(leader) == "held"
+    with closing(sqlite3.connect(path, isolation_level=None)) as foreign:
+        foreign.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreError):
+            await gives_up.leave(ROW.id)
+    assert await proof_of(leader) == "none"
+    await gives_up.close()
+    await leader.close()
+
+
+async def test_a_locked_row(postgres_url: str):
+    gives_up, leader = PostgresStore(postgres_url), PostgresStore(postgres_url)
+    await gives_up.open()
+    await leader.open()
+    await gives_up.beat(Beat(ROW, 3_600 * SECOND))
+    assert await proof_of(leader) == "held"
+    async with connected(postgres_url) as foreign, foreign.transaction():
+        await foreign.execute("SELECT 1 FROM locktender.worker FOR UPDATE")
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(gives_up.leave(ROW.id), 0.5)
+        assert await proof_of(leader) == "none"
+    await gives_up.close()
+    await leader.close()
