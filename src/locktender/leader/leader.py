@@ -274,6 +274,8 @@ class Leader:
         if idle:
             await self._queue.fill(scheduler)
             await self._isolation.hold_queued(scheduler, now)
+        if self._closing:
+            return  # its own worker may have lost its lease while this turn read: nothing is decided any more
         self._awake.clear()
         # One instant for all facts and decisions of a cycle: rows, events and clocks then agree.
         cycle = scheduler.cycle(now)

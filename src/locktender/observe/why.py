@@ -30,6 +30,7 @@ from locktender.kernel.scheduler import Scheduler
 from locktender.kernel.timeouts import Until, patience
 from locktender.observe.rebuilt import WORKER_GATE, line_of, provisioner_note, rebuild, typical
 from locktender.store.protocol import RunFilter, Store
+from locktender.store.readable import readable
 
 SAMPLE = 50
 MAX_GROUPS_SHOWN = 50
@@ -332,7 +333,9 @@ async def _executing(store: Store, row: RunRow, labels: Declared | None) -> Why:
     run = scheduler.ledger.runs.get(row.seq)
     progress = scheduler.lifecycle.progress.get(row.seq)
     if run is None or progress is None:
-        return _why(row, snapshot.now, row.queued_at, note="It is ending.")
+        fault = (await readable(store, snapshot)).faults.get(row.seq)
+        note = "It is ending." if fault is None else f"Its stored data cannot be read: {fault}"
+        return _why(row, snapshot.now, row.queued_at, note=note)
     usual = typical(snapshot, scheduler, [])
     groups: dict[tuple[str, tuple[str, ...]], WaitingStep] = {}
     running: dict[str, int] = {}

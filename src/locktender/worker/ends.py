@@ -57,8 +57,8 @@ class AttemptEnds:
         else:
             self._end(attempt, outcome, state)
 
-    def refuse(self, task: int, token: int, message: str) -> None:
-        error = _dump(Failure("internal", f"internal: {message}"))
+    def refuse(self, task: int, token: int, message: str, *, retryable: bool = True) -> None:
+        error = _dump(Failure("internal", f"internal: {message}", retryable=retryable))
         self.deliver(task, token, TaskState.FAILED, error=error)
 
     def deliver(

@@ -400,6 +400,9 @@ class Membership:
         """When nothing of the lost worker runs any more, a new one takes its place."""
         await self.worker.emptied()
         await self.worker.close(0)
+        # Commits of a term of this process that are on their way may name this worker: it leaves after them.
+        while self._leader is not None:  # noqa: ASYNC110
+            await asyncio.sleep(FLUSH_POLL_SECONDS)
         await self._leases.remove(self._lease)
         self.worker.forget()
         draining = self._draining

@@ -179,7 +179,8 @@ class OfferHandler:
                 # One attempt that cannot be started must not keep the others from it.
                 task, token = each.task.id, each.task.token
                 log.exception("failed to start task %s", task)
-                worker.refuse(task, token, f"it cannot be begun: {error!r}")
+                # Its stored data is at fault: no other attempt can be begun either.
+                worker.refuse(task, token, f"it cannot be begun: {error!r}", retryable=False)
 
     async def _fetch_graphs(self, graphs: list[str]) -> None:
         """A worker mostly has them already."""

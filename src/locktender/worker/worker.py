@@ -327,9 +327,9 @@ class LocalWorker:
         if not self.in_flight:
             self._empty.set()
 
-    def refuse(self, task: int, token: int, message: str) -> None:
+    def refuse(self, task: int, token: int, message: str, *, retryable: bool = True) -> None:
         """An accepted attempt that cannot be started here fails."""
-        self._ends.refuse(task, token, message)
+        self._ends.refuse(task, token, message, retryable=retryable)
 
     def _live_fd(self) -> int | None:
         return self._host.live_fd(self.id)
