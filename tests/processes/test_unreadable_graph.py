@@ -7,6 +7,7 @@ from tests.support.attack_faults import STEPS_FILE, steps
 from tests.support.cluster import Cluster
 from tests.support.fault_injector import Injector
 
+from locktender import RunFailed
 from locktender.testing import Overlap, eventually
 
 pytest_plugins = ["locktender.testing.plugin"]
@@ -30,6 +31,8 @@ def test_no_worker_tries_it_without_end(cluster: Cluster, overlap: Overlap):
         client.pools.resume("db")
         # Its step may be retried a million times.
         assert run.wait("60s") == "failed"
+        with pytest.raises(RunFailed):
+            run.result()
         assert overlap.names() == []
     finally:
         injector.write("graph", "body", seq, body)

@@ -8,7 +8,7 @@ import msgspec
 
 from locktender.base import codec
 from locktender.base.codec import StepError
-from locktender.base.errors import InvalidFlow, RunCancelled, RunFailed, RunTimedOut
+from locktender.base.errors import InvalidFlow, NotFound, RunCancelled, RunFailed, RunTimedOut
 from locktender.base.graph import AnyTemplate, Graph, Output, read_graph
 from locktender.base.model import Failure, RunRow
 from locktender.base.states import RunState
@@ -117,7 +117,10 @@ async def _traceback(core: Core, row: RunRow, failure: Failure) -> str | None:
     """A run keeps its error short; the task that failed has all of it."""
     if failure.node is None:
         return None
-    nodes = read_graph(await core.store.graph(row.graph)).nodes
+    try:
+        nodes = read_graph(await core.store.graph(row.graph)).nodes
+    except (msgspec.MsgspecError, NotFound):
+        return None  # that the graph cannot be read is why it failed
     for task in await core.store.tasks(row.seq):
         found = failure_of(task.error)
         if found is not None and nodes[task.node].name == failure.node and found.traceback:
