@@ -292,6 +292,39 @@ def test_a_killed_body_counts_until_it_is_killed(overlap: Overlap):
     assert [span.finished for span in overlap.spans("a")] == [False, False, True]
 
 
+def test_a_paused_process_begins_nothing_behind_the_mark(overlap: Overlap):
+    code = """if True:
+    from locktender.testing import recording
+    while True:
+        with recording('a'): pass
+    """
+    child = subprocess.Popen([sys.executable, "-c", code])
+    for _ in range(20):
+        seen = len(overlap.lines())
+        eventually(lambda seen=seen: len(overlap.lines()) > seen + 3)
+        overlap.pause(child.pid)
+        at = len(overlap.lines()) - 1
+        assert overlap.lines()[at].kind == "pause"
+        overlap.resume(child.pid)
+        assert [line.kind for line in overlap.lines()[at : at + 2]] == ["pause", "resume"]
+    overlap.kill(child.pid)
+    child.wait()
+
+
+def test_a_woken_process_counts_once_it_has_noticed(overlap: Overlap):
+    pid = os.getpid()
+    with overlap.body("a"):
+        overlap._write("pause", pid, 0, "", "")
+        overlap.resume(pid, until_noticed=True)
+        with overlap.body("a"), overlap.body("a"):
+            pass
+        overlap.noticed(pid)
+        with overlap.body("a"):
+            pass
+
+    assert overlap.levels("a") == [0, 1, 0, 1, 0]
+
+
 def test_an_error_of_the_body_is_recorded(overlap: Overlap):
     with pytest.raises(ValueError), overlap.body("a"):
         raise ValueError("x")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.steps import client_flows as flows
 from tests.support.cluster import Cluster
-from tests.support.pausing import pause_between_writes
+from tests.support.stopping import pause_outside_of_a_write
 
 from locktender import RunState
 from locktender.kernel.commit_builder import Cycle
@@ -68,7 +68,7 @@ def test_b11_full_workers_are_visible_before_anything_fails(tmp_path: Path, over
         assert re.search(r"cycle \d+: \d runs and \d tasks started, .* demand \d", server.log)
 
         # one that lives and does not answer: its offers are taken back, counted, and told
-        pause_between_writes(worker, tmp_path / "locktender.db")
+        pause_outside_of_a_write(worker, tmp_path / "locktender.db")
         latch.touch()
         quick = cluster.worker(STEPS_FILE, async_permits=1)
         quick.ready()

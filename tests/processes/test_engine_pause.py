@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.support.leases import KEPT, lapse
+from tests.support.stopping import pause_outside_of_a_write
 
-from locktender.testing import EngineProcess, Engines, Overlap, eventually
+from locktender.testing import Engines, Overlap, eventually
 from locktender.testing.processes import source
 from locktender.worker.executors.sources import load
 
@@ -26,28 +26,6 @@ def engine_settings() -> dict[str, Any]:
     return KEPT
 
 
-def pause(engine: EngineProcess, store: Path) -> None:
-    """Stops it, but not inside a write: then nobody could write, and nothing could help."""
-    while True:
-        engine.pause()
-        if all(_free(store.with_name(store.name + suffix)) for suffix in ("-q.lock", "-w.lock")):
-            return
-        engine.resume()
-
-
-def _free(lock: Path) -> bool:
-    def taken() -> bool:
-        with lock.open("r+b") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return False
-            return True
-
-    # Others take it for a moment now and then: only who stands still has it every time.
-    return any(taken() for _ in range(200))
-
-
 def test_b12_a_paused_leader_writes_nothing_when_it_wakes_up(
     make_engine: Engines, overlap: Overlap, tmp_path: Path
 ):
@@ -57,7 +35,7 @@ def test_b12_a_paused_leader_writes_nothing_when_it_wakes_up(
     run = client.submit(steps.chain, str(latch))
     eventually(lambda: "held" in overlap.names())
 
-    pause(leader, make_engine.path)
+    pause_outside_of_a_write(leader, make_engine.path)
     second = make_engine.process(STEPS_FILE).ready()
     lapse(str(make_engine.path), leader)
     eventually(lambda: overlap.count("held") == 2)  # taken over
@@ -84,7 +62,7 @@ def test_b12_alone_and_paused_it_goes_on_by_itself(
     run = client.submit(steps.hold, str(latch), 3)
     eventually(lambda: "held" in overlap.names())
 
-    pause(engine, make_engine.path)
+    pause_outside_of_a_write(engine, make_engine.path)
     lapse(str(make_engine.path), engine)
     assert not client.workers.list()[0].alive
     engine.resume()

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from tests.support.leases import KEPT, lapse
-from tests.support.pausing import pause_between_writes
+from tests.support.stopping import pause_outside_of_a_write
 
 from locktender import Client, Run, RunState, TaskState, flow
 from locktender.testing import EngineProcess, Engines, Overlap, eventually
@@ -110,7 +110,7 @@ class World:
         return [Attempt(Path(path), int(pid), [*map(int, more)]) for path, pid, *more in found]
 
     def lose_lease(self, executor: str) -> None:
-        pause_between_writes(self.worker, self._make_engine.path)
+        pause_outside_of_a_write(self.worker, self._make_engine.path)
         if executor != "process":
             lapse(str(self._make_engine.path), self.worker)
 

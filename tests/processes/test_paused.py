@@ -19,7 +19,7 @@ from tests.support.failover import (
 )
 from tests.support.leases import KEPT, lapse
 from tests.support.sampled import one_store
-from tests.support.stopping import stop_inside_a_transaction, stop_outside_of_a_write
+from tests.support.stopping import pause_outside_of_a_write, stop_inside_a_transaction
 
 from locktender.testing import Overlap, eventually, load_history
 from locktender.testing.overlap import alive
@@ -50,7 +50,7 @@ def test_b12_a_paused_worker_wakes_up_without_its_tasks(
     child = next(span.pid for span in overlap.spans("apart") if span.label == "process")
     other = cluster.worker(STEPS_FILE, labels=labels, **KEPT).ready()
 
-    stop_outside_of_a_write(paused, cluster)
+    pause_outside_of_a_write(paused, cluster.url)
     watch = Watch()
     record_property("recovery", watch.until(lambda: overlap.count("apart") == 6))
     eventually(lambda: not alive(child))  # it ended itself, at its deadline
@@ -96,10 +96,12 @@ def test_b12_a_stopped_leader_and_worker_are_replaced(
         )
         eventually(lambda: not _works(client, workers[0]))
         leader.resume()
-        workers[0].resume()
+        workers[0].resume(until_noticed=True)
         term = len(led(cluster.url))
         eventually(lambda: "is over" in leader.log)
         eventually(lambda: noticed(overlap, "db", workers[0]))
+        eventually(lambda: workers[0].returncode is not None or _works(client, workers[0]))
+        workers[0].noticed()
     load.check(overlap, at_least=10)
     works(client)
     # Nothing in the history is of the stopped leader's, from the moment another leads.
@@ -125,7 +127,7 @@ def test_b12_leading_workers_are_paused_and_woken_repeatedly(
             eventually(lambda n=number: len(load.runs) > 4 * (n + 1))
             owner = led(cluster.url)[-1]
             leader = next(node for node in nodes if f"-{node.pid}-" in owner)
-            stop_outside_of_a_write(leader, cluster)
+            pause_outside_of_a_write(leader, cluster.url)
             lapse(cluster.url, leader)
             watch = Watch()
             fresh = client.submit(steps.hold, "", 1, priority=9)
@@ -133,8 +135,9 @@ def test_b12_leading_workers_are_paused_and_woken_repeatedly(
             slowest = max(slowest, took)
             # It sleeps on until its own worker is given up, too.
             eventually(lambda node=leader: not _works(client, node))
-            leader.resume()
+            leader.resume(until_noticed=True)
             eventually(lambda node=leader: node.returncode is not None or _works(client, node))
+            leader.noticed()
             if leader.returncode is not None:
                 nodes.remove(leader)
                 nodes.append(cluster.worker(STEPS_FILE, lead=True, **KEPT).ready())

@@ -76,8 +76,12 @@ class ClusterNode:
         """SIGSTOP: it is paused, its leases go on. Its bodies no longer count as overlap."""
         self._overlap.pause(self.pid)
 
-    def resume(self) -> None:
-        self._overlap.resume(self.pid)
+    def resume(self, *, until_noticed: bool = False) -> None:
+        self._overlap.resume(self.pid, until_noticed=until_noticed)
+
+    def noticed(self) -> None:
+        """It was woken and knows that its lease was lost: its bodies count again."""
+        self._overlap.noticed(self.pid)
 
     def terminate(self) -> None:
         """SIGTERM: it drains. Returns at once."""

@@ -8,8 +8,9 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import Protocol
 
-from tests.support.cluster import Cluster, ClusterNode
+from tests.support.cluster import ClusterNode
 
 from locktender.testing.postgres_server import connected, run
 
@@ -21,41 +22,33 @@ _STATE = (
 INSIDE = "idle in transaction"
 
 
-def stop_outside_of_a_write(node: ClusterNode, cluster: Cluster) -> None:
+class Pausable(Protocol):
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+
+def pause_outside_of_a_write(process: Pausable, url: str | Path) -> None:
     """On SQLite nobody could write while it stands inside of a write, and nothing could help."""
-    if "://" not in cluster.url:
-        store = Path(cluster.url)
-        locks = [store.with_name(store.name + suffix) for suffix in ("-q.lock", "-w.lock")]
-        while True:
-            os.kill(node.pid, signal.SIGSTOP)
-            while not _stands(
-                node.pid
-            ):  # the signal is only on its way: a thread may still take a lock
-                time.sleep(0.001)
-            if all(_free(lock) for lock in locks):
-                break
-            os.kill(node.pid, signal.SIGCONT)
-    node.pause()
+    process.pause()
+    while "://" not in str(url) and not _has_no_lock(Path(url)):
+        process.resume()
+        process.pause()
 
 
-def _stands(pid: int) -> bool:
-    """Whether none of its threads runs any more."""
-    threads = Path(f"/proc/{pid}/task").iterdir()
-    states = [(thread / "stat").read_text().rpartition(")")[2].split()[0] for thread in threads]
-    return set(states) <= {"T", "t"}
+def _has_no_lock(store: Path) -> bool:
+    locks = [store.with_name(f"{store.name}-{each}.lock") for each in "qw"]
+    # Others take one for a moment now and then: only who stands still has it every time.
+    return all(any(_free(lock) for _ in range(200)) for lock in locks)
 
 
 def _free(lock: Path) -> bool:
-    def taken() -> bool:
-        with lock.open("r+b") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return False
-            return True
-
-    # Others take it for a moment now and then: only who stands still has it every time.
-    return any(taken() for _ in range(200))
+    with lock.open("r+b") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
 
 
 def stop_inside_a_transaction(leader: ClusterNode, url: str) -> int:

@@ -19,15 +19,19 @@ never longer than it ran.
 A process that is stopped (`Overlap.pause`) may outlive its lease without knowing:
 from there on its bodies do not count, nor does what it begins within `NOTICE_US` of
 being woken; `woken` reports how long they went on. What runs in its child
-processes counts: they are not stopped.
+processes counts: they are not stopped. Where a test took the lease away behind the
+process's back no clock tells it: it wakes with `resume(until_noticed=True)`, and counts
+again from the mark of `noticed`.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
+import math
 import os
 import signal
+import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -51,7 +55,7 @@ _clock = SystemClock()
 _numbers = itertools.count(1)
 
 
-Kind = Literal["begin", "end", "kill", "pause", "resume"]
+Kind = Literal["begin", "end", "kill", "pause", "resume", "noticed"]
 
 
 class OverlapRecord(NamedTuple):
@@ -61,7 +65,7 @@ class OverlapRecord(NamedTuple):
     at_us: int
     """The boot-time clock, which all processes of a machine share."""
     pid: int
-    """Of `kill`, `pause` and `resume`: the process that this is done to."""
+    """Of `kill`, `pause`, `resume` and `noticed`: the process that this is about."""
     parent: int
     body: str
     name: str
@@ -141,13 +145,17 @@ class Overlap:
 
     def pause(self, pid: int) -> None:
         """Stops a process, and marks the moment: from here on its own bodies do not count."""
-        os.kill(pid, signal.SIGSTOP)
+        stop(pid)
         self._write("pause", pid, 0, "", "")
 
-    def resume(self, pid: int) -> None:
-        """Lets bodies go on that `pause` held."""
-        self._write("resume", pid, 0, "", "")
+    def resume(self, pid: int, *, until_noticed: bool = False) -> None:
+        """Lets bodies go on that `pause` held. `until_noticed`: what it begins counts from `noticed` on."""
+        self._write("resume", pid, 0, "", "", _UNTIL_NOTICED if until_noticed else "")
         os.kill(pid, signal.SIGCONT)
+
+    def noticed(self, pid: int) -> None:
+        """Marks that a process which was woken knows that its lease was lost: its bodies count again."""
+        self._write("noticed", pid, 0, "", "")
 
     @contextmanager
     def watch(self, step: Step[..., Any], name: str | None = None) -> Generator[None]:
@@ -270,6 +278,7 @@ class Overlap:
         return max(levels)
 
 
+_UNTIL_NOTICED = "until noticed"
 _OWN = ("begin", "end")
 """Lines that a process writes itself."""
 
@@ -278,11 +287,14 @@ def _steps(lines: list[OverlapRecord], name: str) -> Iterator[int]:
     """What each line adds to the number of bodies that run."""
     last = {line.pid: index for index, line in enumerate(lines) if line.kind in (*_OWN, "kill")}
     running: dict[str, OverlapRecord] = {}
-    woken: dict[int, int] = {}
+    counts_from: dict[int, float] = {}
     for index, line in enumerate(lines):
         if line.kind == "resume":
-            woken[line.pid] = line.at_us
-        elif line.kind == "begin" and line.at_us < woken.get(line.pid, -NOTICE_US) + NOTICE_US:
+            waits = line.label == _UNTIL_NOTICED
+            counts_from[line.pid] = math.inf if waits else line.at_us + NOTICE_US
+        elif line.kind == "noticed":
+            counts_from[line.pid] = line.at_us
+        elif line.kind == "begin" and line.at_us < counts_from.get(line.pid, 0):
             continue
         elif line.kind == "begin" and line.name == name:
             running[line.body] = line
@@ -315,3 +327,20 @@ def alive(pid: int) -> bool:
     except OSError:
         return Path("/proc/self").exists() is False  # no /proc here: the signal has to do
     return stat.rpartition(")")[2].split()[0] not in {"Z", "X"}
+
+
+def stop(pid: int) -> None:
+    """SIGSTOP. Returns when none of its threads runs any more: until then one may begin a body or take a lock."""
+    os.kill(pid, signal.SIGSTOP)
+    while not _stands(pid):
+        time.sleep(0.0005)
+
+
+def _stands(pid: int) -> bool:
+    try:
+        threads = [thread / "stat" for thread in Path(f"/proc/{pid}/task").iterdir()]
+        states = [stat.read_text().rpartition(")")[2].split()[0] for stat in threads]
+    except FileNotFoundError:
+        # A thread ended meanwhile; or there is no /proc, and the signal has to do.
+        return not Path(f"/proc/{pid}").exists()
+    return set(states) <= {"T", "t", "Z", "X"}

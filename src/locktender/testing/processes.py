@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from locktender.client.open import embedded
-from locktender.testing.overlap import Overlap
+from locktender.testing.overlap import Overlap, stop
 from locktender.worker.executors.sources import CodeSource, load
 
 PATIENCE_SECONDS = 90.0
@@ -72,7 +72,7 @@ class EngineProcess:
 
     def pause(self) -> None:
         """SIGSTOP: it is paused, its leases go on."""
-        os.kill(self.pid, signal.SIGSTOP)
+        stop(self.pid)
 
     def resume(self) -> None:
         """Lets a paused process go on."""
