@@ -114,7 +114,7 @@ class AsyncClient(AsyncSubmitting):
         ]
 
     async def why(self, subject: str | int) -> Why:
-        """Explains what a run (by id or the beginning of it) or a task (by number) waits for now.
+        """Explains what a run (by its whole id) or a task (by number) waits for now.
 
         Every limit it waits at is named, with its numbers and the holders. `print` shows it as text.
         """

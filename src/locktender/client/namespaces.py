@@ -49,11 +49,16 @@ class SyncRuns:
         self._runs = runs
 
     def get(self, run: str) -> Run[Any]:
-        """A run by its id, or by at least 4 characters that only its id begins with.
+        """A run by its whole id. Raises `NotFound`."""
+        return Run(self._bridge, self._bridge.call(self._runs.get(run)))
 
+    def find(self, beginning: str) -> Run[Any]:
+        """A run by at least 4 characters that only its id begins with, as a person types them.
+
+        Not for text from strangers: they could guess the beginning of an id that is not theirs.
         Raises `NotFound`, or `InvalidInput` where several begin with them.
         """
-        return Run(self._bridge, self._bridge.call(self._runs.get(run)))
+        return Run(self._bridge, self._bridge.call(self._runs.find(beginning)))
 
     def cancel(
         self,
@@ -67,7 +72,7 @@ class SyncRuns:
     ) -> Requested:
         """Asks for runs to end *cancelled*: one, several, or all active ones that match.
 
-        run     an id, a run, or several
+        run     a whole id, a run, or several
         status  a state or several: "failed", "queued" …
         tags    runs with all of these tags
         flow    the flow's name
@@ -90,7 +95,7 @@ class SyncRuns:
     ) -> list[Run[Any]]:
         """Queues ended runs again: one, several, or all that match and did not succeed.
 
-        run     an id, a run, or several
+        run     a whole id, a run, or several
         status  a state or several: "failed", "queued" …
         tags    runs with all of these tags
         flow    the flow's name
@@ -135,7 +140,7 @@ class SyncQueue:
     ) -> Requested:
         """Asks for queued runs to be cancelled; a run that has started by then goes on.
 
-        run     an id, a run, or several
+        run     a whole id, a run, or several
         tags    queued runs with all of these tags
         flow    queued runs of this flow
         reason  kept in the history; default none
