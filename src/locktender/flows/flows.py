@@ -65,7 +65,7 @@ class Flow(Generic[P, T]):
             raise InvalidFlow(
                 f"flow {short!r} was called outside a flow, where nothing would hold its limits.",
                 field=short,
-                hint=f"Run it: {short}.run(...), or submit it: client.submit({short}, ...).",
+                hint=f"Submit it: client.submit({short}, ...), or outside of steps run it: {short}.run(...).",
             )
         return cast("T", tracer.inline(self.definition, args, kwargs))
 
@@ -74,7 +74,8 @@ class Flow(Generic[P, T]):
 
         Arguments are the flow's own. The engine is `embedded()` with default settings
         (`.locktender/locktender.db`), so every stored limit holds; it is closed at the end.
-        Raises `RunFailed`, `RunCancelled` or `RunTimedOut`.
+        Raises `RunFailed`, `RunCancelled` or `RunTimedOut`. Refused with `InvalidFlow` in the body
+        of a flow (call the flow there) or of a step (submit it with `connect()`).
         """
         return cast("T", run_embedded(self.definition, args, kwargs))
 
