@@ -121,7 +121,8 @@ def flow(fn: Any = None, /, **given: Any) -> Any:
     queue_timeout      how long each task may wait at its limits; default: the engine's (None)
     dispatch_deadline  how long each task may wait for a worker once every limit has room for it;
                        default: the engine's ("4h")
-    on_failure         a step without parameters that runs if any step failed for good
+    on_failure         a step that runs if any step failed for good; if its first parameter has no
+                       default, it gets the first failure as a `StepError`
     version            change it when the steps changed so that old runs must not go on with them
 
     Durations are "500ms", "90s", "1h30m", seconds, or a timedelta.
