@@ -11,6 +11,7 @@ from typing import Any, Literal, Self, TypeVar, overload
 
 from locktender.base.config import Settings
 from locktender.base.durations import Duration, microseconds
+from locktender.base.tracebacks import public
 from locktender.client.bridge import Bridge
 from locktender.client.client_async import INTERRUPTED_GRACE_US, AsyncClient, Refusal
 from locktender.client.core import Core
@@ -28,6 +29,7 @@ log: logging.Logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
+@public
 class Client(SyncSubmitting):
     """Submits runs, asks about them and sets limits; made by `embedded()` and `connect()`. Thread-safe.
 

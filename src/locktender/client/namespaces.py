@@ -7,6 +7,7 @@ from typing import Any
 
 from locktender.base.durations import Duration
 from locktender.base.limits import Rate
+from locktender.base.tracebacks import public
 from locktender.client.bridge import Bridge
 from locktender.client.limits_async import RUNS, AsyncLimits
 from locktender.client.pools_async import AsyncPools
@@ -41,6 +42,7 @@ def _ids(run: Ids | None) -> str | list[str] | None:
     )
 
 
+@public
 class SyncRuns:
     """Namespace `client.runs`: find, cancel and retry runs."""
 
@@ -123,6 +125,7 @@ class SyncRuns:
         return self._bridge.call(self._runs.list(status, tags, flow, limit))
 
 
+@public
 class SyncQueue:
     """Namespace `client.queue`: runs that have not started."""
 
@@ -159,6 +162,7 @@ class SyncQueue:
         return self._bridge.call(self._queue.list(limit))
 
 
+@public
 class SyncWorkers:
     """Namespace `client.workers`: the workers there are."""
 
@@ -183,6 +187,7 @@ PoolInfos = list[PoolInfo]
 LimitInfos = list[LimitInfo]
 
 
+@public
 class SyncPools:
     """Namespace `client.pools`: slots that tasks hold while they run. A change holds over all processes."""
 
@@ -236,6 +241,7 @@ class SyncPools:
         return self._bridge.call(self._pools.list())
 
 
+@public
 class SyncLimits:
     """Namespace `client.limits`: every limit but pools. A change holds at once, over all processes.
 

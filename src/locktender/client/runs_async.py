@@ -11,6 +11,7 @@ from locktender.base.errors import InvalidInput, NotFound
 from locktender.base.model import Request, RequestKind, RunRow
 from locktender.base.names import did_you_mean
 from locktender.base.states import TERMINAL_RUNS, RunState
+from locktender.base.tracebacks import public
 from locktender.client.core import Core
 from locktender.client.run import AsyncRun, retry_runs
 from locktender.client.submit import TagValues
@@ -28,6 +29,7 @@ _AGAIN = (RunState.FAILED, RunState.CANCELLED, RunState.TIMED_OUT)
 _ID = re.compile(r"[0-9a-z]+")
 
 
+@public
 class AsyncRuns:
     """Namespace `client.runs`: find, cancel and retry runs."""
 
@@ -125,6 +127,7 @@ class AsyncRuns:
         return [AsyncRun(core, each) for each in ids]
 
 
+@public
 class AsyncQueue:
     """Namespace `client.queue`: runs that have not started."""
 
@@ -315,6 +318,7 @@ async def _all(
 WorkerInfos = list[WorkerInfo]
 
 
+@public
 class AsyncWorkers:
     """Namespace `client.workers`: the workers there are."""
 

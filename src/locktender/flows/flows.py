@@ -8,6 +8,7 @@ from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, ov
 
 from locktender.base.durations import Duration
 from locktender.base.errors import InvalidFlow, LocktenderError
+from locktender.base.tracebacks import public
 from locktender.flows import options
 from locktender.flows.definitions import FlowDef
 from locktender.flows.registry import registry
@@ -69,6 +70,7 @@ class Flow(Generic[P, T]):
             )
         return cast("T", tracer.inline(self.definition, args, kwargs))
 
+    @public
     def run(self, *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs the flow in an engine of this process and returns its result.
 
@@ -106,6 +108,7 @@ def flow(
     on_failure: Step[..., Any] | None = None,
     version: str | int | None = None,
 ) -> FlowDecorator: ...
+@public
 def flow(fn: Any = None, /, **given: Any) -> Any:
     """Makes a function a flow: its body wires steps together and is traced once per submission.
 
@@ -140,6 +143,7 @@ def flow(fn: Any = None, /, **given: Any) -> Any:
 _OPTIONS = options.show_options(flow)
 
 
+@public
 def _define(given: dict[str, Any], fn: Any) -> Flow[..., Any]:
     definition = FlowDef(fn, given)
     registry.add_flow(definition)

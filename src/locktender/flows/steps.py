@@ -26,6 +26,7 @@ from locktender.base.codec import StepError
 from locktender.base.durations import Duration, microseconds
 from locktender.base.errors import InvalidFlow
 from locktender.base.graph import RunIf
+from locktender.base.tracebacks import public
 from locktender.flows import options
 from locktender.flows.definitions import StepCall, StepDef
 from locktender.flows.registry import registry
@@ -249,6 +250,7 @@ def step(
     retry_on: type[Exception] | tuple[type[Exception], ...] | None = None,
     version: str | int | None = None,
 ) -> StepDecorator: ...
+@public
 def step(fn: Any = None, /, **given: Any) -> Any:
     """Makes a function a step: called in a flow it becomes a task of the run.
 
@@ -286,6 +288,7 @@ def step(fn: Any = None, /, **given: Any) -> Any:
 _OPTIONS = options.show_options(step)
 
 
+@public
 def _define(given: dict[str, Any], fn: Any) -> Step[..., Any]:
     definition = StepDef(fn, given)
     registry.add_step(definition)
