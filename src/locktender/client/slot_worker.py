@@ -26,7 +26,7 @@ from locktender.base.model import WorkerRow
 from locktender.base.names import UNLIMITED
 from locktender.base.states import TaskState
 from locktender.store.lease_thread import Lease, LeaseThread
-from locktender.store.protocol import Accept, Beat, Finish, Started, Store
+from locktender.store.protocol import Accept, Finish, Heartbeat, Started, Store
 from locktender.store.retry import repeated
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -156,7 +156,7 @@ class SlotWorker(Lease):
     # -- the lease ---------------------------------------------------------------------------------
 
     async def renew(self, store: Store) -> str | None:
-        renewed = await store.beat(Beat(self._row(), self.lease_us, renews=self._joined))
+        renewed = await store.heartbeat(Heartbeat(self._row(), self.lease_us, renews=self._joined))
         self._joined = True
         return None if renewed.lease_until else "it was declared lost"
 

@@ -102,7 +102,7 @@ class OfferHandler:
 
     async def _receive(self) -> None:
         timeout_us = 0 if self._unanswered else self._settings.poll_us
-        heard = await self._store.hear(self._host.worker.id, timeout_us)
+        heard = await self._store.wait_for_offers(self._host.worker.id, timeout_us)
         if not self._host.has_lease:
             return
         if self._unanswered:

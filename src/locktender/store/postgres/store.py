@@ -58,8 +58,6 @@ from locktender.store.postgres.options import Options, parse
 from locktender.store.postgres.session import SQL, KnownStatements, PostgresSession
 from locktender.store.protocol import (
     Accept,
-    Beat,
-    Beaten,
     Committed,
     Counts,
     Discard,
@@ -73,18 +71,21 @@ from locktender.store.protocol import (
     Gather,
     Gathered,
     Heads,
-    Heard,
+    Heartbeat,
     HoldRuns,
     Leadership,
     Lost,
+    OfferNotice,
     Provision,
     ProvisionState,
     Prune,
     Pruned,
     QueueEntry,
     QueueLine,
-    Recut,
+    ReassignLanes,
     References,
+    RemoveEmptyLanes,
+    Renewed,
     RunFilter,
     SetLimit,
     Snapshot,
@@ -93,7 +94,6 @@ from locktender.store.protocol import (
     StoredContent,
     Submit,
     Submitted,
-    Tidy,
     Withdraw,
 )
 
@@ -101,7 +101,7 @@ T = TypeVar("T")
 
 CLEAR_EVERY_US = SECOND
 """How often a leader looks for connections that are stuck."""
-TIDY_TRIES, TIDY_PAUSE_SECONDS = 40, 0.05
+REMOVE_LANES_TRIES, REMOVE_LANES_PAUSE_SECONDS = 40, 0.05
 SYNC_EVERY_US = SECOND
 """How long the store's time is reckoned from the last answer before it is asked for again."""
 
@@ -296,15 +296,15 @@ class PostgresStore(Store):
     async def expire(self, expire: Expire) -> list[Lost]:
         return await self._lead(lambda tx: recovery.expire(tx, expire))
 
-    async def recut(self, recut: Recut) -> int:
-        return await self._lead(lambda tx: recovery.recut(tx, recut))
+    async def reassign_lanes(self, reassign: ReassignLanes) -> int:
+        return await self._lead(lambda tx: recovery.reassign_lanes(tx, reassign))
 
-    async def tidy(self, tidy: Tidy) -> int:
-        for _ in range(TIDY_TRIES):
-            after = await self._lead(lambda tx: recovery.tidy(tx, tidy))
+    async def remove_empty_lanes(self, remove: RemoveEmptyLanes) -> int:
+        for _ in range(REMOVE_LANES_TRIES):
+            after = await self._lead(lambda tx: recovery.remove_empty_lanes(tx, remove))
             if after is not None:
                 return after
-            await asyncio.sleep(TIDY_PAUSE_SECONDS)
+            await asyncio.sleep(REMOVE_LANES_PAUSE_SECONDS)
         raise StoreBusy(
             "removing empty lanes timed out: submissions hold the lock.",
             hint="The leader tries again later.",
@@ -312,8 +312,8 @@ class PostgresStore(Store):
 
     # -- workers
 
-    async def beat(self, beat: Beat) -> Beaten:
-        return await self._write(lambda tx: worker_verbs.beat(tx, beat))
+    async def heartbeat(self, heartbeat: Heartbeat) -> Renewed:
+        return await self._write(lambda tx: worker_verbs.heartbeat(tx, heartbeat))
 
     async def leave(self, worker: str) -> None:
         await self._write(lambda tx: worker_verbs.leave(tx, worker))
@@ -428,8 +428,8 @@ class PostgresStore(Store):
 
     # -- waking
 
-    async def hear(self, worker: str, timeout_us: int) -> Heard:
-        return await self._opened.listener.hear(worker, timeout_us / SECOND)
+    async def wait_for_offers(self, worker: str, timeout_us: int) -> OfferNotice:
+        return await self._opened.listener.wait_for_offers(worker, timeout_us / SECOND)
 
     async def wait(self, timeout_us: int, since: int = -1) -> int:
         listener = self._opened.listener

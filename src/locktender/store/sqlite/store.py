@@ -35,8 +35,6 @@ from locktender.base.model import (
 from locktender.store.forking import check_process
 from locktender.store.protocol import (
     Accept,
-    Beat,
-    Beaten,
     Committed,
     Counts,
     Discard,
@@ -50,18 +48,21 @@ from locktender.store.protocol import (
     Gather,
     Gathered,
     Heads,
-    Heard,
+    Heartbeat,
     HoldRuns,
     Leadership,
     Lost,
+    OfferNotice,
     Provision,
     ProvisionState,
     Prune,
     Pruned,
     QueueEntry,
     QueueLine,
-    Recut,
+    ReassignLanes,
     References,
+    RemoveEmptyLanes,
+    Renewed,
     RunFilter,
     SetLimit,
     Snapshot,
@@ -70,7 +71,6 @@ from locktender.store.protocol import (
     StoredContent,
     Submit,
     Submitted,
-    Tidy,
     Withdraw,
 )
 from locktender.store.sqlite import (
@@ -114,7 +114,7 @@ class SqliteStore(Store):
         self._stale = 0
         self._workers_seen: tuple[str, int] = "", -1
         self._looked_at = 0
-        self._heard: dict[str, int] = {}
+        self._waited_to: dict[str, int] = {}
 
     # -- opening
 
@@ -243,17 +243,17 @@ class SqliteStore(Store):
             self._opened.live.forget(worker.worker)
         return lost
 
-    async def recut(self, recut: Recut) -> int:
-        return await self._write(lambda tx: recovery.recut(tx, recut))
+    async def reassign_lanes(self, reassign: ReassignLanes) -> int:
+        return await self._write(lambda tx: recovery.reassign_lanes(tx, reassign))
 
-    async def tidy(self, tidy: Tidy) -> int:
-        return await self._write(lambda tx: recovery.tidy(tx, tidy))
+    async def remove_empty_lanes(self, remove: RemoveEmptyLanes) -> int:
+        return await self._write(lambda tx: recovery.remove_empty_lanes(tx, remove))
 
     # -- workers
 
-    async def beat(self, beat: Beat) -> Beaten:
-        self._opened.live.hold(beat.worker.id)
-        return await self._write(lambda tx: worker_verbs.beat(tx, beat))
+    async def heartbeat(self, heartbeat: Heartbeat) -> Renewed:
+        self._opened.live.hold(heartbeat.worker.id)
+        return await self._write(lambda tx: worker_verbs.heartbeat(tx, heartbeat))
 
     async def leave(self, worker: str) -> None:
         try:
@@ -369,11 +369,11 @@ class SqliteStore(Store):
 
     # -- waking
 
-    async def hear(self, worker: str, timeout_us: int) -> Heard:
+    async def wait_for_offers(self, worker: str, timeout_us: int) -> OfferNotice:
         # A byte says no more than *look*. The first time there may be something already.
-        seen = self._heard.get(worker)
-        self._heard[worker] = await self.wait(0 if seen is None else timeout_us, seen or 0)
-        return Heard([], look=True)
+        seen = self._waited_to.get(worker)
+        self._waited_to[worker] = await self.wait(0 if seen is None else timeout_us, seen or 0)
+        return OfferNotice([], look=True)
 
     async def wait(self, timeout_us: int, since: int = -1) -> int:
         state = self._opened
