@@ -186,7 +186,7 @@ def test_e7_whoever_was_told_to_stop_and_does_not_is_pointed_at():
 
     assert "(1 task, 1 asked to stop and still running)" in found["worker"].text
     [holder] = found["pool:db"].holders
-    assert (holder.told, holder.told_at) == ("timeout", NOW + 10)
+    assert (holder.stop_reason, holder.stop_asked_at) == ("timeout", NOW + 10)
 
 
 def test_e7_stopping_tasks_of_another_kind_do_not_block():

@@ -34,7 +34,7 @@ from locktender.store.protocol import (
     Gather,
     Heads,
     ReassignLanes,
-    RemoveEmptyLanes,
+    RemoveUnused,
     RunFilter,
     Withdraw,
 )
@@ -120,7 +120,7 @@ async def everything(store: PostgresStore) -> None:
     await store.arrivals([2, 4, 6])
     await store.overdue(100)
     await store.reassign_lanes(ReassignLanes(leader.term, 29_000, batch=100))
-    await store.remove_empty_lanes(RemoveEmptyLanes(leader.term, batch=100))
+    await store.remove_unused(RemoveUnused(leader.term, batch=100))
     await expire_passed(store, leader.term, leader.actor, 9)
     await store.retry([runs[0].id])
     await store.run(plain.id)

@@ -52,9 +52,9 @@ class Holder(msgspec.Struct, frozen=True, omit_defaults=True):
     worker: str = ""
     dead: bool = False
     """Its worker is gone; the slots are kept until the pool's own lease has passed."""
-    told: str = ""
+    stop_reason: str = ""
     """Why it was asked to stop, where it was and still runs: `timeout`, `cancel` …"""
-    told_at: int = 0
+    stop_asked_at: int = 0
     stalled: bool = False
     """The lease of its worker has passed, and the process lives: the slots stay taken."""
 
@@ -282,8 +282,8 @@ def _holder(task: TaskEntry, gate: Gate, stubborn: Stubborn | None, *, stalled: 
         _uses(task, gate),
         task.started_at or task.scheduled_at,
         task.worker or "",
-        told="" if stubborn is None else stubborn.reason,
-        told_at=0 if stubborn is None else stubborn.since,
+        stop_reason="" if stubborn is None else stubborn.reason,
+        stop_asked_at=0 if stubborn is None else stubborn.since,
         stalled=stalled,
     )
 

@@ -168,7 +168,11 @@ def _lines(reasons: tuple[Reason, ...], indent: str, now: int) -> list[str]:
             what = f"task {holder.task} ({holder.node})" if holder.task else f"run {holder.run}"
             slots = f", {holder.slots} slots" if holder.slots > 1 else ""
             dead = f", held for dead worker {holder.worker}" if holder.dead else ""
-            told = f", {stop_text(holder.told, holder.told_at, now)}" if holder.told else ""
+            told = (
+                f", {stop_text(holder.stop_reason, holder.stop_asked_at, now)}"
+                if holder.stop_reason
+                else ""
+            )
             stalls = f", whose worker {holder.worker} is stalled" if holder.stalled else ""
             lines.append(f"{indent}    held by {what}{slots}{dead}{told}{stalls}")
         rest = len(reason.holders) - 3 + reason.more_holders

@@ -22,7 +22,7 @@ from locktender.store.protocol import (
     HoldRuns,
     Lost,
     ReassignLanes,
-    RemoveEmptyLanes,
+    RemoveUnused,
     Withdraw,
 )
 
@@ -178,7 +178,7 @@ async def reassign_lanes(tx: PostgresSession, reassign: ReassignLanes) -> int:
     return rows[-1][0] if len(rows) == reassign.batch else 0
 
 
-async def remove_empty_lanes(tx: PostgresSession, remove: RemoveEmptyLanes) -> int | None:
+async def remove_unused(tx: PostgresSession, remove: RemoveUnused) -> int | None:
     """None: a submission holds the lock; try again."""
     rows = await tx.all("lanes_after", remove.after, remove.batch)
     idle = [lane for lane, stood_in in rows if not stood_in]

@@ -84,7 +84,7 @@ from locktender.store.protocol import (
     QueueLine,
     ReassignLanes,
     References,
-    RemoveEmptyLanes,
+    RemoveUnused,
     Renewed,
     RunFilter,
     SetLimit,
@@ -101,7 +101,7 @@ T = TypeVar("T")
 
 CLEAR_EVERY_US = SECOND
 """How often a leader looks for connections that are stuck."""
-REMOVE_LANES_TRIES, REMOVE_LANES_PAUSE_SECONDS = 40, 0.05
+REMOVE_UNUSED_TRIES, REMOVE_UNUSED_PAUSE_SECONDS = 40, 0.05
 SYNC_EVERY_US = SECOND
 """How long the store's time is reckoned from the last answer before it is asked for again."""
 
@@ -299,12 +299,12 @@ class PostgresStore(Store):
     async def reassign_lanes(self, reassign: ReassignLanes) -> int:
         return await self._lead(lambda tx: recovery.reassign_lanes(tx, reassign))
 
-    async def remove_empty_lanes(self, remove: RemoveEmptyLanes) -> int:
-        for _ in range(REMOVE_LANES_TRIES):
-            after = await self._lead(lambda tx: recovery.remove_empty_lanes(tx, remove))
+    async def remove_unused(self, remove: RemoveUnused) -> int:
+        for _ in range(REMOVE_UNUSED_TRIES):
+            after = await self._lead(lambda tx: recovery.remove_unused(tx, remove))
             if after is not None:
                 return after
-            await asyncio.sleep(REMOVE_LANES_PAUSE_SECONDS)
+            await asyncio.sleep(REMOVE_UNUSED_PAUSE_SECONDS)
         raise StoreBusy(
             "removing empty lanes timed out: submissions hold the lock.",
             hint="The leader tries again later.",

@@ -56,7 +56,7 @@ from locktender.store.protocol.upkeep import (
     Prune,
     Pruned,
     References,
-    RemoveEmptyLanes,
+    RemoveUnused,
     StoredContent,
     Upkeep,
 )
@@ -103,7 +103,7 @@ __all__ = [
     "Reading",
     "ReassignLanes",
     "References",
-    "RemoveEmptyLanes",
+    "RemoveUnused",
     "Renewed",
     "RunFilter",
     "SetLimit",

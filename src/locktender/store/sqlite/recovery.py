@@ -13,7 +13,7 @@ from locktender.store import worker_changes
 from locktender.store.decode import decode_tags, decode_worker
 from locktender.store.history import by_run
 from locktender.store.lanes import lane_name
-from locktender.store.protocol import Expire, Lost, ReassignLanes, RemoveEmptyLanes, Withdraw
+from locktender.store.protocol import Expire, Lost, ReassignLanes, RemoveUnused, Withdraw
 from locktender.store.sqlite.client_verbs import lanes_for
 from locktender.store.sqlite.leader_verbs import fence, move
 from locktender.store.sqlite.session import SqliteSession, listed, record
@@ -119,7 +119,7 @@ def reassign_lanes(tx: SqliteSession, reassign: ReassignLanes) -> int:
     return rows[-1][0] if len(rows) == reassign.batch else 0
 
 
-def remove_empty_lanes(tx: SqliteSession, remove: RemoveEmptyLanes) -> int:
+def remove_unused(tx: SqliteSession, remove: RemoveUnused) -> int:
     fence(tx, remove.term)
     rows = tx.all("lanes_after", remove.after, remove.batch)
     tx.run("lanes_remove", listed(lane for lane, stood_in in rows if not stood_in))

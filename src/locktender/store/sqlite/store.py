@@ -61,7 +61,7 @@ from locktender.store.protocol import (
     QueueLine,
     ReassignLanes,
     References,
-    RemoveEmptyLanes,
+    RemoveUnused,
     Renewed,
     RunFilter,
     SetLimit,
@@ -246,8 +246,8 @@ class SqliteStore(Store):
     async def reassign_lanes(self, reassign: ReassignLanes) -> int:
         return await self._write(lambda tx: recovery.reassign_lanes(tx, reassign))
 
-    async def remove_empty_lanes(self, remove: RemoveEmptyLanes) -> int:
-        return await self._write(lambda tx: recovery.remove_empty_lanes(tx, remove))
+    async def remove_unused(self, remove: RemoveUnused) -> int:
+        return await self._write(lambda tx: recovery.remove_unused(tx, remove))
 
     # -- workers
 

@@ -8,7 +8,7 @@ import pytest
 from locktender.base.changes import Bucket
 from locktender.base.errors import NotLeader
 from locktender.base.limits import TagRule
-from locktender.store.protocol import EventFilter, Heads, ReassignLanes, RemoveEmptyLanes, Store
+from locktender.store.protocol import EventFilter, Heads, ReassignLanes, RemoveUnused, Store
 from locktender.testing.conformance.world import (
     SceneLeader,
     StoreScene,
@@ -158,7 +158,7 @@ class TestQueueing:
         await leader.start(*(run.seq for run in runs[:-1]))
         after, rounds = 0, 0
         while True:
-            after = await store.remove_empty_lanes(RemoveEmptyLanes(leader.term, after, batch=10))
+            after = await store.remove_unused(RemoveUnused(leader.term, after, batch=10))
             rounds += 1
             if not after:
                 break
@@ -187,17 +187,17 @@ class TestQueueing:
         leader = await SceneLeader.stand(store)
         now = world.clock.now()
         await leader.commit(buckets=[Bucket("soon", now + 5), Bucket("later", now + 50)])
-        assert await store.remove_empty_lanes(RemoveEmptyLanes(leader.term)) == 0
+        assert await store.remove_unused(RemoveUnused(leader.term)) == 0
         assert len((await store.load()).buckets) == 2
         world.clock.advance(10)
-        assert await store.remove_empty_lanes(RemoveEmptyLanes(leader.term)) == 0
+        assert await store.remove_unused(RemoveUnused(leader.term)) == 0
         assert [bucket.pool for bucket in (await store.load()).buckets] == ["later"]
 
     async def test_only_the_leader_tidies(self, world: StoreScene) -> None:
         store = await world.open()
         leader = await SceneLeader.stand(store)
         with pytest.raises(NotLeader):
-            await store.remove_empty_lanes(RemoveEmptyLanes(leader.term + 1))
+            await store.remove_unused(RemoveUnused(leader.term + 1))
 
     async def test_recutting_gives_the_rank_that_an_age_boost_asks_for(
         self, world: StoreScene
