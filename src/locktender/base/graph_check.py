@@ -40,6 +40,7 @@ from locktender.base.graph import (
     Tag,
     Truthy,
     needs_of,
+    read_graph,
 )
 from locktender.base.limits import UNLIMITED, Limits, PoolRule
 
@@ -67,7 +68,6 @@ class _Versioned(msgspec.Struct):
 
 
 _read_version = msgspec.json.Decoder(_Versioned).decode
-_read = msgspec.json.Decoder(Graph).decode
 
 
 def checked_graph(body: bytes) -> Graph:
@@ -75,7 +75,7 @@ def checked_graph(body: bytes) -> Graph:
     try:
         # First: a newer one may have words that are unknown here.
         _check_version(_read_version(body).version)
-        graph = _read(body)
+        graph = read_graph(body)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise InvalidFlow(
             f"the stored graph cannot be read: {error}.",

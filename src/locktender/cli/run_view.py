@@ -49,7 +49,7 @@ class StepView:
     notes: tuple[str, ...]
     """What the waiting ones wait for."""
     not_stopped: str = ""
-    """Of running ones that were told to stop and have not."""
+    """Of running ones that were asked to stop and have not."""
 
     @property
     def over(self) -> bool:

@@ -65,7 +65,7 @@ def _style(line: str) -> str:
         return "red" if "never" in text else "yellow"
     if text.startswith(("held by", "and ")):
         return "dim"
-    if " running; " in text and "told to stop" in text:
+    if " running; " in text and "asked to stop" in text:
         return "red"
     return "cyan" if text.endswith("running") else ""
 

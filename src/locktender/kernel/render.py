@@ -183,11 +183,6 @@ def _keyed(
     return pool_name(f"{pool}[{''.join(parts)}]")
 
 
-def has_item_key(node: Node) -> bool:
-    """Whether the node's pools differ from item to item."""
-    return any(isinstance(part, Item) for need in node.pools for part in need.key)
-
-
 def looked_into(graph: Graph) -> frozenset[int]:
     """Nodes whose output is read here (mapped over, tested, keyed by): their blobs must be fetched first."""
     found: set[int] = set()
