@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -85,6 +85,7 @@ from locktender.store.protocol import (
     Recut,
     References,
     RunFilter,
+    RunsEnded,
     SetLimit,
     Snapshot,
     Started,
@@ -364,6 +365,9 @@ class PostgresStore(Store):
     async def run(self, run_id: str) -> RunRow | None:
         return await self._read(lambda tx: reads.run(tx, run_id))
 
+    async def run_states(self, runs: Sequence[int]) -> dict[int, str]:
+        return await self._read(lambda tx: reads.run_states(tx, runs))
+
     async def runs(self, where: RunFilter) -> list[RunRow]:
         return await self._look(lambda tx: reads.runs(tx, where))
 
@@ -443,6 +447,9 @@ class PostgresStore(Store):
 
     async def hear(self, worker: str, timeout_us: int) -> Heard:
         return await self._opened.listener.hear(worker, timeout_us / SECOND)
+
+    async def wait_for_ends(self, timeout_us: int) -> RunsEnded:
+        return await self._opened.listener.ended_runs(timeout_us / SECOND)
 
     async def wait(self, timeout_us: int, since: int = -1) -> int:
         listener = self._opened.listener
