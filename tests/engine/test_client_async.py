@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.conftest import broken_promises
 from tests.steps import client_flows as flows
+from tests.support.server_harness import until
 
 from locktender import (
     AdmissionRejected,
@@ -22,7 +23,10 @@ from locktender import (
     flow,
     step,
 )
+from locktender.base.model import RunRow
 from locktender.client.core import ClientClosed
+
+pytest_plugins = ["locktender.testing.postgres"]
 
 
 @pytest.fixture(autouse=True)
@@ -64,6 +68,41 @@ async def test_hundreds_wait_at_once(url: Path):
         there = asyncio.gather(*(run.result(60) for run in known))
         assert await here == [2 * n for n in range(300)]
         assert await there == [2 * n for n in range(300)]
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def place(request: pytest.FixtureRequest) -> str:
+    """Where the store is."""
+    name = "url" if request.param == "sqlite" else "postgres_url"
+    return str(request.getfixturevalue(name))
+
+
+async def test_who_waits_reads_a_row_when_its_run_has_ended(
+    place: str, monkeypatch: pytest.MonkeyPatch
+):
+    async with (
+        embedded_async(place, max_concurrent_runs=-1) as engine,
+        connect_async(place) as other,
+    ):
+        read: list[str] = []
+        row_of = other._core.store.run
+
+        async def counted(run_id: str) -> RunRow | None:
+            read.append(run_id)
+            return await row_of(run_id)
+
+        monkeypatch.setattr(other._core.store, "run", counted)
+        held = await engine.submit(flows.waits, 7)
+        waiting = asyncio.ensure_future((await other.runs.get(held.id)).result(60))
+        await until(lambda: read, "the first read")
+        read.clear()
+        for number in range(50):  # commits and ends that do not concern it
+            assert await (await engine.submit(flows.doubled, number)).result(60) == 2 * number
+        assert read in ([], [held.id])  # what it asked when it began to wait
+        read.clear()
+        flows.GATE.set()
+        assert await waiting == 7
+        assert read == [held.id]
 
 
 async def test_some_are_taken_and_the_rest_say_why_not(url: Path):

@@ -13,14 +13,23 @@ import asyncpg
 import pytest
 from tests.support.postgres_proxy import Proxy
 
-from locktender.base.changes import End, TaskRow
+from locktender.base.changes import Commit, End, Order, RunEnd, TaskRow
 from locktender.base.clock import MILLISECOND, SECOND
 from locktender.base.errors import DataRefused, SchemaTooNew, StoreBusy, StoreError
 from locktender.base.ids import task_id
 from locktender.store.postgres import PostgresStore, faults, opening
 from locktender.store.postgres import store as stores
+from locktender.store.postgres.listener import notice_of
 from locktender.store.postgres.session import PostgresSession
-from locktender.store.protocol import BEGINNING, Accept, Finish, Gather, RunFilter, Submit
+from locktender.store.protocol import (
+    BEGINNING,
+    Accept,
+    Finish,
+    Gather,
+    RunFilter,
+    RunsEnded,
+    Submit,
+)
 from locktender.testing.conformance.committing import saved
 from locktender.testing.conformance.world import (
     DIGEST,
@@ -243,6 +252,37 @@ async def test_a_notification_that_cannot_be_read_means_that_all_look(
     heard = await store.wait_for_offers("w1", 60 * SECOND)
     assert heard.look
     assert not heard.offers
+
+
+@pytest.mark.parametrize("said", ["commit !", "commit !*", "commit !1,x", "commit !1, w1"])
+async def test_ends_that_cannot_be_read_mean_that_waiters_look(
+    postgres_url: str, store: PostgresStore, said: str
+) -> None:
+    await store.wait_for_ends(0)
+    async with connected(postgres_url) as conn:
+        await conn.execute("SELECT pg_notify($1, $2)", store.options.channel, f"somebody {said}")
+    assert (await store.wait_for_ends(60 * SECOND)).look
+
+
+async def test_a_commit_names_the_runs_it_ends(postgres_url: str, store: PostgresStore) -> None:
+    async with opened(postgres_url) as other:
+        leader = await SceneLeader.stand(other)
+        runs = [(await submitted(other)).seq for _ in range(3)]
+        await leader.start(*runs)
+        await store.wait_for_ends(0)
+        await submitted(other)  # commits that end nothing wake nobody
+        for run in runs[:2]:
+            await leader.end(run)
+            assert await store.wait_for_ends(60 * SECOND) == RunsEnded([run], look=False)
+
+
+def test_too_many_ends_are_not_named() -> None:
+    commit = Commit(1, 1, "l1")
+    commit.runs_ended = [RunEnd(run, "succeeded", None, None, 0) for run in range(201)]
+    commit.orders = [Order("w1", 5, 6, "offer", "")]
+    assert notice_of(commit) == "commit !* w1=5.6"
+    del commit.runs_ended[2:]
+    assert notice_of(commit) == "commit !0,1 w1=5.6"
 
 
 # -- opening

@@ -1,10 +1,10 @@
 """What all client methods share: store, settings, engine. It lives on one event loop.
 
 `RunWaiter` waits for runs to end. Where this process leads, the engine reports the runs that its
-last commit ended, and nothing is polled. Elsewhere every commit of another process may be
-the one: the store's mark wakes the waiters, and a poll each second is the
-fallback. A waiter registers first and reads its row after that, so an end in
-between is seen by the read and a later one by the wake.
+last commit ended, and nothing is polled. Elsewhere the store does, by name where it can; where
+it cannot, and once a second, one statement reads the states of all that are waited for.
+A waiter registers first and asks for the state after that, so an end in between is seen by
+the question and a later one by the wake.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import getpass
 import logging
 import os
 import socket
-from collections.abc import Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from contextvars import Context
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from locktender.base.background import end_tasks
 from locktender.base.clock import SECOND, Clock, SystemClock
@@ -35,6 +35,8 @@ from locktender.provision.controller import ProvisionController
 from locktender.store.open import store_for
 from locktender.store.protocol import Store
 from locktender.store.retry import repeated
+
+T = TypeVar("T")
 
 
 class ClientClosed(LocktenderError):
@@ -80,10 +82,11 @@ log: logging.Logger = logging.getLogger(__name__)
 POLL_SECONDS = 1.0
 STORE_AWAY_SECONDS = 60.0
 """How long the store may be out of reach before a waiting caller gets the error."""
-MAX_WOKEN_PER_COMMIT = 200
-"""Waiters that read their row after one commit of another process; the others follow after the next."""
-PAUSE_PER_WAITER_SECONDS = 0.0005
-"""Pause between two wake-ups, per waiter: a busy process beside this one must not make it read all the time."""
+MAX_STATES = 1_000
+"""Runs whose states one statement reads."""
+PAUSE_SECONDS = 0.002
+PAUSE_PER_WAITER_SECONDS = 0.000_005
+"""Pauses between two looks: a busy process beside this one must not make it read all the time."""
 
 
 class RunWaiter:
@@ -102,17 +105,17 @@ class RunWaiter:
         row = await self._row_again(run_id)
         if row.state in TERMINAL_RUNS:
             return row
-        woken = asyncio.Event()
-        self._waiters.setdefault(row.seq, []).append(woken)
+        seq, woken = row.seq, asyncio.Event()
+        self._waiters.setdefault(seq, []).append(woken)
         self._watch()
         try:
             async with asyncio.timeout(None if timeout_us is None else timeout_us / SECOND):
                 while row.state not in TERMINAL_RUNS:
-                    row = await self._row_again(run_id)
-                    if row.state not in TERMINAL_RUNS:
+                    if not await self._again(lambda: self._ended([seq]), run_id):
                         await woken.wait()
                         woken.clear()
                         self._guard.check()
+                    row = await self._row_again(run_id)
         except TimeoutError:
             row = await self._row_again(run_id)
             if row.state in TERMINAL_RUNS:
@@ -124,7 +127,7 @@ class RunWaiter:
                 hint=f"Wait longer, or ask: locktender why {run_id}.",
             ) from None
         finally:
-            self._forget(row.seq, woken)
+            self._forget(seq, woken)
         return row
 
     async def close(self) -> None:
@@ -140,14 +143,18 @@ class RunWaiter:
         return row
 
     async def _row_again(self, run_id: str) -> RunRow:
+        return await self._again(lambda: self._row(run_id), run_id)
+
+    async def _again(self, read: Callable[[], Awaitable[T]], run_id: str) -> T:
         """A store that is away for a while, as a database that restarts, does not end the wait."""
         return await repeated(
-            lambda: self._row(run_id),
-            f"reading run {run_id}",
-            self._clock,
-            self._guard.check,
-            STORE_AWAY_SECONDS,
+            read, f"reading run {run_id}", self._clock, self._guard.check, STORE_AWAY_SECONDS
         )
+
+    async def _ended(self, runs: Sequence[int]) -> list[int]:
+        """Those of these runs that have ended, or are gone."""
+        states = await self._store.run_states(runs)
+        return [run for run in runs if states.get(run) is None or states[run] in TERMINAL_RUNS]
 
     def _wake(self, runs: Iterable[int]) -> None:
         for run in runs:
@@ -165,28 +172,27 @@ class RunWaiter:
             self._watcher = asyncio.create_task(self._follow(), name="locktender-waiting")
 
     async def _follow(self) -> None:
-        mark = -1
         while self._waiters:
             if self._engine is not None and self._engine.leads:
                 # Nothing is read: this only notices when another process has come to lead.
                 await asyncio.sleep(POLL_SECONDS)
                 continue
             try:
-                mark = await self._store.wait(round(POLL_SECONDS * SECOND), mark)
+                ended = await self._store.wait_for_ends(round(POLL_SECONDS * SECOND))
+                self._wake(ended.runs)
+                if ended.look:
+                    await self._look()
             except LocktenderError as error:
-                log.warning("failed to wait for commits, polling: %s", error)
+                log.warning("failed to wait for ends of runs, polling: %s", error)
+                # Each reads its row by itself, and raises when the store stays away.
+                self._wake(self._waiters)
                 await asyncio.sleep(POLL_SECONDS)
-            self._wake_some()
-            await asyncio.sleep(
-                PAUSE_PER_WAITER_SECONDS * min(len(self._waiters), MAX_WOKEN_PER_COMMIT)
-            )
 
-    def _wake_some(self) -> None:
-        turn = list(self._waiters)[:MAX_WOKEN_PER_COMMIT]
-        for run in turn:
-            # To the end of the queue: thousands of waiters are served in turns.
-            self._waiters[run] = self._waiters.pop(run)
-        self._wake(turn)
+    async def _look(self) -> None:
+        runs = list(self._waiters)
+        for first in range(0, len(runs), MAX_STATES):
+            self._wake(await self._ended(runs[first : first + MAX_STATES]))
+        await asyncio.sleep(PAUSE_SECONDS + PAUSE_PER_WAITER_SECONDS * len(self._waiters))
 
 
 class Core:

@@ -117,7 +117,7 @@ def _fence(parts: Parts, commit: Commit, version: int, *, keys: bool) -> None:
 
 
 def _answer(parts: Parts, tx: PostgresSession, commit: Commit) -> None:
-    parts.add("commit_answer", *tx.hint(notice_of(commit.orders)))
+    parts.add("commit_answer", *tx.hint(notice_of(commit)))
 
 
 def _tell(parts: Parts, commit: Commit) -> None:
@@ -164,7 +164,7 @@ async def _at_once(tx: PostgresSession, commit: Commit, folded: Folded, version:
     if commit.events:
         _tell(parts, commit)
     if commit.preparing:
-        parts.add("commit_answer_unflushed", *tx.hint(notice_of(commit.orders)))
+        parts.add("commit_answer_unflushed", *tx.hint(notice_of(commit)))
     else:
         _answer(parts, tx, commit)
     rows = await tx.compose(parts)

@@ -5,12 +5,14 @@ anyway, so a lost notification costs one poll. A dead listener is detected by th
 end of its connection or by a ping that times out, and is replaced; then all
 waiters are woken, because notifications sent meanwhile are lost.
 
-A leader's commit names the workers it concerns, with a few offers each:
+A leader's commit names the runs that end with it and the workers it concerns, with a
+few offers each:
 
-    ORIGIN commit WORKER=TASK.TOKEN,TASK.TOKEN WORKER …
+    ORIGIN commit !RUN,RUN WORKER=TASK.TOKEN,TASK.TOKEN WORKER …
 
 A worker named with offers accepts them without reading its orders; one named
-without reads its orders. `*` means all workers read: there were too many to name.
+without reads its orders. `*` means all workers read, and `!*` that everybody who waits
+for the end of a run looks: there were too many to name.
 """
 
 from __future__ import annotations
@@ -23,24 +25,35 @@ from typing import Any
 
 import asyncpg
 
-from locktender.base.changes import Order
+from locktender.base.changes import Commit, Order
 from locktender.base.errors import StoreError
 from locktender.store.postgres import faults
 from locktender.store.postgres.connection import connect
 from locktender.store.postgres.options import Options
 from locktender.store.postgres.session import SQL
-from locktender.store.protocol import OfferNotice
+from locktender.store.protocol import OfferNotice, RunsEnded
 
 MAX_NOTICE_CHARACTERS = 7_000
 """Characters: a notification carries less than 8,000 bytes."""
 MAX_OFFERS_PER_WORKER = 50
 """Carried for one worker: so many are a batch, and reading a batch costs little per task."""
+MAX_ENDED_RUNS = 200
 COMMIT = "commit"
 EVERYBODY = "*"
+ENDED = "!"
 
 
-def notice_of(orders: Iterable[Order]) -> str:
+def notice_of(commit: Commit) -> str:
     """The notification of a leader's commit."""
+    words = [COMMIT]
+    ended = [str(end.run) for end in commit.runs_ended]
+    if ended:
+        words.append(ENDED + (EVERYBODY if len(ended) > MAX_ENDED_RUNS else ",".join(ended)))
+    return " ".join((*words, *_workers(commit.orders, MAX_NOTICE_CHARACTERS - len(words[-1]))))
+
+
+def _workers(orders: Iterable[Order], characters: int) -> list[str]:
+    """Who has orders, and the offers among them, as far as they fit."""
     concerned: dict[str, list[str] | None] = {}
     for order in orders:
         offers = concerned.setdefault(order.worker, [])
@@ -52,18 +65,25 @@ def notice_of(orders: Iterable[Order]) -> str:
         worker if offers is None else f"{worker}={','.join(offers)}"
         for worker, offers in sorted(concerned.items())
     ]
-    if sum(map(len, words)) + len(words) > MAX_NOTICE_CHARACTERS:
+    if sum(map(len, words)) + len(words) > characters:
         words = sorted(concerned)
-    if sum(map(len, words)) + len(words) > MAX_NOTICE_CHARACTERS:
+    if sum(map(len, words)) + len(words) > characters:
         words = [EVERYBODY]
-    return " ".join((COMMIT, *words))
+    return words
 
 
-def _read_notice(said: str) -> dict[str, list[tuple[int, int]]] | None:
+def _ended_runs(words: list[str]) -> list[int] | None:
+    """The ended runs that the notification names, without that word. None: too many to name."""
+    if not words or not words[0].startswith(ENDED):
+        return []
+    try:
+        return [int(run) for run in words.pop(0).removeprefix(ENDED).split(",")]
+    except ValueError:
+        return None
+
+
+def _concerned_workers(words: list[str]) -> dict[str, list[tuple[int, int]]] | None:
     """The workers it concerns, with their offers; {}: no orders changed. None: all workers read their orders."""
-    verb, *words = said.split(" ")
-    if verb != COMMIT:
-        return {}
     if EVERYBODY in words:
         return None
     concerned: dict[str, list[tuple[int, int]]] = {}
@@ -105,6 +125,37 @@ class _Inbox:
         return heard
 
 
+class _EndedRuns:
+    """Ends of runs that the client of this process has not been given yet."""
+
+    def __init__(self) -> None:
+        self._runs: list[int] = []
+        self._look = True
+        self._filled = asyncio.Event()
+        self._filled.set()  # the first time there may be some already
+
+    def put(self, runs: list[int] | None) -> None:
+        """`None`: there were some."""
+        self._look = self._look or runs is None
+        # Nobody may ask: what piles up is forgotten, and the first who does looks.
+        if runs and len(self._runs) < MAX_ENDED_RUNS:
+            self._runs += runs
+        elif runs:
+            self._runs, self._look = [], True
+        self._filled.set()
+
+    async def take(self, timeout_seconds: float) -> RunsEnded:
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await self._filled.wait()
+        except TimeoutError:
+            self._look = True
+        found = RunsEnded(self._runs, self._look)
+        self._runs, self._look = [], False
+        self._filled.clear()
+        return found
+
+
 class Listener:
     def __init__(self, options: Options, origin: str) -> None:
         self.mark: int = 0
@@ -115,6 +166,7 @@ class Listener:
         self._origin = origin
         self._waiting: set[asyncio.Future[None]] = set()
         self._inboxes: dict[str, _Inbox] = {}
+        self._ended = _EndedRuns()
         self._task: asyncio.Task[None] | None = None
         self._ready = asyncio.Event()
 
@@ -148,6 +200,7 @@ class Listener:
         """Another process may have committed something: wakes all waiters."""
         for inbox in self._inboxes.values():
             inbox.put([])
+        self._ended.put(None)
         self._rise()
 
     def _rise(self) -> None:
@@ -169,6 +222,10 @@ class Listener:
         except TimeoutError:
             inbox.look = True
         return inbox.take()
+
+    async def ended_runs(self, timeout_seconds: float) -> RunsEnded:
+        """Waits for runs that other processes' commits end; after the timeout one looks anyway."""
+        return await self._ended.take(timeout_seconds)
 
     async def wait(self, seen: int, timeout_seconds: float) -> int:
         """The mark, as soon as it is beyond `seen` or the time is over."""
@@ -228,7 +285,13 @@ class Listener:
         origin, _, said = str(payload).partition(" ")
         if origin == self._origin:
             return
-        concerned = _read_notice(said)
+        verb, *words = said.split(" ")
+        if verb != COMMIT:
+            words = []
+        ended = _ended_runs(words)
+        if ended is None or ended:
+            self._ended.put(ended)
+        concerned = _concerned_workers(words)
         for worker, inbox in self._inboxes.items():
             if concerned is None:
                 inbox.put([])

@@ -40,9 +40,12 @@ class PostgresConnections:
     """What an open store has: each connection connects when it is first used."""
 
     def __init__(self, make: Callable[[], Connection], listener: Listener) -> None:
-        self.lead, self.write, self.work, self.look = make(), make(), make(), make()
-        self.batcher = SubmitBatcher(self.write)
-        self.listener = listener
+        self.lead: Connection = make()
+        self.write: Connection = make()
+        self.work: Connection = make()
+        self.look: Connection = make()
+        self.batcher: SubmitBatcher = SubmitBatcher(self.write)
+        self.listener: Listener = listener
         self.pid: int = os.getpid()
 
     async def stop(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections.abc import Sequence
 from dataclasses import replace
 
 from locktender.base.changes import Bucket, Order, Reservation, TaskRow
@@ -129,6 +130,11 @@ async def overdue(tx: PostgresSession, limit: int) -> list[RunRow]:
 async def run(tx: PostgresSession, run_id: str) -> RunRow | None:
     row = await tx.one("run_by_id", run_id)
     return None if row is None else decode.run(row)
+
+
+async def run_states(tx: PostgresSession, runs: Sequence[int]) -> dict[int, str]:
+    rows = await tx.all("run_states", runs)
+    return {row[0]: row[1] for row in rows}
 
 
 async def runs(tx: PostgresSession, where: RunFilter) -> list[RunRow]:

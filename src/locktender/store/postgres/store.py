@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -87,6 +87,7 @@ from locktender.store.protocol import (
     RemoveUnused,
     Renewed,
     RunFilter,
+    RunsEnded,
     SetLimit,
     Snapshot,
     Started,
@@ -351,6 +352,9 @@ class PostgresStore(Store):
     async def run(self, run_id: str) -> RunRow | None:
         return await self._read(lambda tx: reads.run(tx, run_id))
 
+    async def run_states(self, runs: Sequence[int]) -> dict[int, str]:
+        return await self._read(lambda tx: reads.run_states(tx, runs))
+
     async def runs(self, where: RunFilter) -> list[RunRow]:
         return await self._look(lambda tx: reads.runs(tx, where))
 
@@ -430,6 +434,9 @@ class PostgresStore(Store):
 
     async def wait_for_offers(self, worker: str, timeout_us: int) -> OfferNotice:
         return await self._opened.listener.wait_for_offers(worker, timeout_us / SECOND)
+
+    async def wait_for_ends(self, timeout_us: int) -> RunsEnded:
+        return await self._opened.listener.ended_runs(timeout_us / SECOND)
 
     async def wait(self, timeout_us: int, since: int = -1) -> int:
         listener = self._opened.listener

@@ -48,6 +48,7 @@ from locktender.store.protocol.reading import (
     QueueLine,
     Reading,
     RunFilter,
+    RunsEnded,
 )
 from locktender.store.protocol.submitting import SetLimit, Submit, Submitted, Submitting
 from locktender.store.protocol.upkeep import (
@@ -106,6 +107,7 @@ __all__ = [
     "RemoveUnused",
     "Renewed",
     "RunFilter",
+    "RunsEnded",
     "SetLimit",
     "Snapshot",
     "Started",

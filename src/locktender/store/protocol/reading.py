@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NewType, Protocol
 
@@ -117,9 +118,31 @@ class Counts:
     executing: int
 
 
+@dataclass(frozen=True, slots=True)
+class RunsEnded:
+    """Ends of runs that a waiting client was notified of. Only a hint: the rows decide."""
+
+    runs: list[int]
+    """Named by the notification itself."""
+    look: bool
+    """There may be more: read the states of those that are waited for."""
+
+
 class Reading(StoreBase, Protocol):
     async def graph(self, digest: str) -> bytes: ...
     async def run(self, run_id: str) -> RunRow | None: ...
+    async def run_states(self, runs: Sequence[int]) -> dict[int, str]:
+        """The states of these runs (their `seq`), as far as they exist: for thousands at a time."""
+        ...
+
+    async def wait_for_ends(self, timeout_us: int) -> RunsEnded:
+        """Waits for runs that another process ends, for at most `timeout_us`.
+
+        For one caller per store object. Ends of a moment in which the connection was down are
+        not named: `look` is set then, and the first time, and after the timeout.
+        """
+        ...
+
     async def runs(self, where: RunFilter) -> list[RunRow]: ...
     async def tasks(self, run: int) -> list[TaskRow]: ...
     async def events(self, where: EventFilter) -> list[EventRow]: ...

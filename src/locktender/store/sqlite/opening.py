@@ -33,14 +33,14 @@ class OpenFile:
     def __init__(self, path: Path, clock: Clock, busy_timeout_us: int, migrates: bool) -> None:
         # Waiting for each other is real, whatever clock the store's instants come from.
         real = SystemClock()
-        self.wake = Wakeup(path, real)
+        self.wake: Wakeup = Wakeup(path, real)
         try:
-            self.write_lock = WriteLock(path, real, busy_timeout_us)
+            self.write_lock: WriteLock = WriteLock(path, real, busy_timeout_us)
         except BaseException:
             self.wake.close()
             raise
-        self.live = Liveness(path)
-        self.writer = Writer(
+        self.live: Liveness = Liveness(path)
+        self.writer: Writer = Writer(
             "locktender-writer",
             path,
             partial(open_writer, path, clock, self.write_lock, busy_timeout_us, migrates=migrates),
@@ -48,9 +48,9 @@ class OpenFile:
             self.wake.send,
         )
         read = partial(connect, path, clock, busy_timeout_us, write=False)
-        self.work = Reader("locktender-reader", path, read)
-        self.look = Reader("locktender-looker", path, read)
-        self.data_version = 0
+        self.work: Reader = Reader("locktender-reader", path, read)
+        self.look: Reader = Reader("locktender-looker", path, read)
+        self.data_version: int = 0
         self.pid: int = os.getpid()
         close_in_children(self)
 

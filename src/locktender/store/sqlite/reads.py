@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from locktender.base.changes import Bucket, Order, Reservation, TaskRow
 from locktender.base.errors import HistoryReplaced, NotFound
@@ -112,6 +112,10 @@ def overdue(tx: SqliteSession, limit: int) -> list[RunRow]:
 def run(tx: SqliteSession, run_id: str) -> RunRow | None:
     row = tx.one("run_by_id", run_id)
     return None if row is None else decode.run(row)
+
+
+def run_states(tx: SqliteSession, runs: Sequence[int]) -> dict[int, str]:
+    return dict(tx.all("run_states", listed(runs)))
 
 
 def runs(tx: SqliteSession, where: RunFilter) -> list[RunRow]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -64,6 +64,7 @@ from locktender.store.protocol import (
     RemoveUnused,
     Renewed,
     RunFilter,
+    RunsEnded,
     SetLimit,
     Snapshot,
     Started,
@@ -115,6 +116,7 @@ class SqliteStore(Store):
         self._workers_seen: tuple[str, int] = "", -1
         self._looked_at = 0
         self._waited_to: dict[str, int] = {}
+        self._ends_seen: int | None = None
 
     # -- opening
 
@@ -294,6 +296,9 @@ class SqliteStore(Store):
     async def run(self, run_id: str) -> RunRow | None:
         return await self._read(lambda tx: reads.run(tx, run_id))
 
+    async def run_states(self, runs: Sequence[int]) -> dict[int, str]:
+        return await self._read(lambda tx: reads.run_states(tx, runs))
+
     async def runs(self, where: RunFilter) -> list[RunRow]:
         return await self._look(lambda tx: reads.runs(tx, where))
 
@@ -374,6 +379,12 @@ class SqliteStore(Store):
         seen = self._waited_to.get(worker)
         self._waited_to[worker] = await self.wait(0 if seen is None else timeout_us, seen or 0)
         return OfferNotice([], look=True)
+
+    async def wait_for_ends(self, timeout_us: int) -> RunsEnded:
+        # As above: a byte says no more than *look*, and the first time there may be some already.
+        seen = self._ends_seen
+        self._ends_seen = await self.wait(0 if seen is None else timeout_us, seen or 0)
+        return RunsEnded([], look=True)
 
     async def wait(self, timeout_us: int, since: int = -1) -> int:
         state = self._opened

@@ -52,6 +52,16 @@ class TestLooking:
         assert await found(tags={"team": 'b"\\'}) == [c.seq]
         assert await found(flow="other", states=["queued"], tags={"team": "a"}) == [b.seq]
 
+    async def test_states_of_many_runs_by_one_question(self, world: StoreScene) -> None:
+        store = await world.open()
+        leader = await SceneLeader.stand(store)
+        a, b = await submit(store, new_run(), new_run())
+        await leader.start(a.seq)
+        await leader.end(a.seq, "failed")
+        asked = [a.seq, b.seq, b.seq + 1_000, *range(10_000, 12_000)]
+        assert await store.run_states(asked) == {a.seq: "failed", b.seq: "queued"}
+        assert await store.run_states([]) == {}
+
     async def test_holds_of_slots_are_left_out_unless_they_are_asked_for(
         self, world: StoreScene
     ) -> None:

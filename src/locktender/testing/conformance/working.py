@@ -342,3 +342,27 @@ class TestWaking:
         waiting = [asyncio.ensure_future(store.wait(LONG_WAIT_US)) for _ in range(5)]
         await submitted(other)
         await asyncio.wait_for(asyncio.gather(*waiting), GIVE_UP_SECONDS)
+
+    async def test_ends_of_runs_are_heard_of(self, world: StoreScene) -> None:
+        store, other = await world.open(), await world.open()
+        leader = await SceneLeader.stand(other)
+        runs = [(await submitted(other)).seq for _ in range(3)]
+        await leader.start(*runs)
+        async with asyncio.timeout(GIVE_UP_SECONDS):
+            assert (await store.wait_for_ends(LONG_WAIT_US)).look  # the first time
+            heard = asyncio.ensure_future(store.wait_for_ends(LONG_WAIT_US))
+            await leader.end(runs[1])
+            ended: set[int] = set()
+            while not ended:
+                found = await heard
+                states = await store.run_states(runs) if found.look else {}
+                ended |= {run for run, state in states.items() if state == "succeeded"}
+                ended |= set(found.runs)
+                heard = asyncio.ensure_future(store.wait_for_ends(LONG_WAIT_US))
+        heard.cancel()
+        assert ended == {runs[1]}
+
+    async def test_after_the_timeout_one_looks(self, world: StoreScene) -> None:
+        store = await world.open()
+        await store.wait_for_ends(0)
+        assert (await store.wait_for_ends(MILLISECOND)).look

@@ -73,6 +73,10 @@ SELECT
     dispatch_deadline_us, output, error, trace
 FROM locktender.run WHERE id = $1
 
+-- name: run_states
+-- The states of these runs, as far as they exist.
+SELECT seq, state FROM locktender.run WHERE seq = ANY($1::bigint[])
+
 -- name: runs_queued_by_seq
 -- Of these runs, those that are queued.
 SELECT

@@ -72,6 +72,10 @@ SELECT
     dispatch_deadline_us, output, error, trace
 FROM run WHERE id = ?
 
+-- name: run_states
+-- The states of these runs, as far as they exist.
+SELECT seq, state FROM run WHERE seq IN (SELECT value FROM json_each(?))
+
 -- name: runs_queued_by_seq
 -- Of these runs, those that are queued.
 SELECT
