@@ -18,7 +18,7 @@ import msgspec
 
 from locktender.base import codec
 from locktender.base.errors import LocktenderError
-from locktender.base.graph import Graph, Node, Output
+from locktender.base.graph import Graph, Node
 from locktender.base.ids import MAX_TASKS_PER_RUN
 from locktender.base.model import Failure
 from locktender.base.names import MAX_ITEMS
@@ -36,7 +36,13 @@ from locktender.kernel.node_state import (
     Skipped,
     TaskRequest,
     cleans_up,
+    count_readers,
+    has_ended,
+    has_started,
+    keep_output,
+    output_of,
     run_through,
+    source_of,
     whole_needs,
     why_not,
 )
@@ -69,7 +75,7 @@ class RunGraph:
         """A heap: of what becomes ready together, what the flow calls first is requested first."""
         self._out = Advance()
         for step in self.steps:
-            step.source = self._follows(step.node)
+            step.source = source_of(graph, step.node)
             step.whole = whole_needs(step.node, step.source)
             for needed in sorted(step.whole):
                 step.waits += 1
@@ -77,16 +83,7 @@ class RunGraph:
             if step.source is not None:
                 step.waits += 1
                 self.steps[step.source].followers.append(step.index)
-
-    def _follows(self, node: Node) -> int | None:
-        over = node.over
-        if (
-            isinstance(over, Output)
-            and not over.path
-            and self.graph.nodes[over.node].over is not None
-        ):
-            return over.node
-        return None
+        count_readers(graph, self.steps)
 
     # -- what happens ------------------------------------------------------------------------------
 
@@ -223,6 +220,7 @@ class RunGraph:
                 step.total = 1
                 self._claim(step, 1)
                 self._ask(step, PLAIN, render.call(step.node, self.scope), None)
+            has_started(step, self.steps)
         except (LocktenderError, LookupError, TypeError, ValueError, msgspec.MsgspecError) as error:
             step.phase = Phase.WAITING
             self._break(step, what, error)
@@ -314,12 +312,11 @@ class RunGraph:
 
     def _item_ended(self, step: NodeState, idx: int, output: bytes) -> None:
         step.ended += 1
-        if step.items is None:
-            step.output = output
-        else:
+        if step.items is not None:
             step.items[idx] = output
             for follower in step.followers:
                 self._follow(self.steps[follower], idx)
+        keep_output(step, idx, output, self.steps)
         if step.ended == step.total:
             self._end(step)
 
@@ -424,6 +421,7 @@ class RunGraph:
 
     def _leave(self, step: NodeState) -> None:
         self._open -= 1
+        has_ended(step, self.steps)
         for dependent in step.dependents:
             self._ready(dependent)
 
@@ -435,16 +433,8 @@ class RunGraph:
 
     def _output(self, node: int) -> bytes:
         """A node's output as a value; nothing (null) where it has none."""
-        step = self.steps[node]
-        if step.phase is not Phase.OK and not (
-            step.mapped and step.phase in (Phase.FAILED, Phase.TAINTED)
-        ):
-            return NULL
-        if step.items is None:
-            return NULL if step.output is None else step.output
-        if step.output is None:
-            step.output = codec.join_list([NULL if item is None else item for item in step.items])
-        return step.output
+        value = output_of(self.steps[node], self.steps)
+        return NULL if value is None else value
 
 
 _failure = msgspec.json.Decoder(Failure).decode
