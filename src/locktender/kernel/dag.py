@@ -18,10 +18,9 @@ import msgspec
 
 from locktender.base import codec
 from locktender.base.errors import LocktenderError
-from locktender.base.graph import Graph, Node
+from locktender.base.graph import Graph
 from locktender.base.ids import MAX_TASKS_PER_RUN
 from locktender.base.model import Failure
-from locktender.base.names import MAX_ITEMS
 from locktender.base.states import TaskState
 from locktender.kernel import render
 from locktender.kernel.node_state import (
@@ -35,12 +34,16 @@ from locktender.kernel.node_state import (
     Phase,
     Skipped,
     TaskRequest,
+    check_size,
     cleans_up,
     count_readers,
+    failure_before,
     has_ended,
     has_started,
     keep_output,
     output_of,
+    passed_on,
+    passes_on,
     run_through,
     source_of,
     whole_needs,
@@ -75,7 +78,7 @@ class RunGraph:
         """A heap: of what becomes ready together, what the flow calls first is requested first."""
         self._out = Advance()
         for step in self.steps:
-            step.source = source_of(graph, step.node)
+            step.source = source_of(step.node, graph.nodes)
             step.whole = whole_needs(step.node, step.source)
             for needed in sorted(step.whole):
                 step.waits += 1
@@ -219,7 +222,8 @@ class RunGraph:
             else:
                 step.total = 1
                 self._claim(step, 1)
-                self._ask(step, PLAIN, render.call(step.node, self.scope), None)
+                failure = failure_before(step, self.steps)
+                self._ask(step, PLAIN, render.call(step.node, self.scope, failure), None)
             has_started(step, self.steps)
         except (LocktenderError, LookupError, TypeError, ValueError, msgspec.MsgspecError) as error:
             step.phase = Phase.WAITING
@@ -235,14 +239,14 @@ class RunGraph:
             return
         assert node.over is not None  # noqa: S101
         elements = codec.split_list(render.render(node.over, self.scope))
-        self._check_size(node, len(elements))
+        check_size(node, len(elements))
         self._open_items(step, len(elements))
         for follower in step.followers:
             self._ready(follower)
         if not elements:
             self._end(step)
         for idx, element in enumerate(elements):
-            self._ask(step, idx, element, element)
+            self._take_item(step, idx, element)
 
     def _expand_follower(self, step: NodeState, source: NodeState) -> None:
         self._open_items(step, source.total)
@@ -263,12 +267,6 @@ class RunGraph:
         step.total = count
         step.items = list[bytes | None]([None]) * count
         step.expanded = True
-
-    def _check_size(self, node: Node, count: int) -> None:
-        if count > MAX_ITEMS:
-            raise ValueError(
-                f"{node.name} maps over {count:,} items; at most {MAX_ITEMS:,} are allowed"
-            )
 
     def _share(self, step: NodeState) -> None:
         common = render.shared(step.node, self.scope)
@@ -359,10 +357,19 @@ class RunGraph:
         value = None if source.items is None else source.items[idx]
         if value is None and step.node.run_if != "success" and not self.forced:
             value = NULL
-        if value is None or step.closed:
+        if value is None or (step.closed and not passes_on(step.node, value)):
             self._skip_item(step, idx)
         else:
-            self._ask(step, idx, value, value)
+            self._take_item(step, idx, value)
+
+    def _take_item(self, step: NodeState, idx: int, item: bytes) -> None:
+        if not passes_on(step.node, item):
+            self._ask(step, idx, item, item)
+            return
+        row = self._existing.pop((step.index, idx), None) if self._existing else None
+        if row is None or row.again:
+            self._out.skips.append(passed_on(step, idx, item))
+        self._item_ended(step, idx, item)
 
     def _skip_item(self, step: NodeState, idx: int) -> None:
         row = self._existing.pop((step.index, idx), None) if self._existing else None
