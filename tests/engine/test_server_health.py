@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,8 +15,11 @@ import pytest
 from tests.support.server_harness import fetch, process, served, until
 
 from locktender import connect_async, flow, step
-from locktender.server import web
+from locktender.kernel.scheduler import Scheduler
+from locktender.observe.rebuilt import rebuild
+from locktender.server import state, web
 from locktender.server.state import Fresh
+from locktender.store.protocol import Snapshot, Store
 
 pytest_plugins = ["locktender.testing.postgres"]
 
@@ -131,6 +135,44 @@ async def test_demand_from_rows_leaves_the_rows_alone(tmp_path: Path):
             # when a worker comes, they are its to run, not the copy's
             async with process(url, lead=False, work=True):
                 assert await run.result(60) == [0, 1, 2]
+
+
+async def test_health_does_not_wait_for_a_standbys_demand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The rebuild stands still in the middle: everything else on the server's loop goes on."""
+    url = tmp_path / "locktender.db"
+    begun, go_on = threading.Event(), threading.Event()
+    made = 0
+
+    async def slow(store: Store) -> tuple[Scheduler, Snapshot]:
+        nonlocal made
+        made += 1
+        begun.set()
+        assert go_on.wait(60)
+        return await rebuild(store)
+
+    monkeypatch.setattr(state, "rebuild", slow)
+    monkeypatch.setattr(state, "DEMAND_KEPT_SECONDS", 600.0)
+    async with process(url, lead=True, work=False) as (_, leader):
+        await until(lambda: leader.metrics.term, "the lead")
+        async with process(url, lead=True, work=False) as (core, _), served(core) as port:
+            asking = asyncio.create_task(fetch(port, "/api/v1/demand"))
+            try:
+                await until(begun.is_set, "the rebuild")
+                health = await fetch(port, "/health")
+                assert (health.status, health.data["leads"]) == (200, False)
+            finally:
+                go_on.set()
+            await asyncio.wait({asking})
+            asking.exception()  # on a busy machine it has given up by now
+
+            async def told() -> bool:
+                return (await fetch(port, "/api/v1/demand")).status == 200
+
+            await until(told, "the demand")
+            # then one rebuild has served all who asked
+            assert made == 1
 
 
 async def test_a_connection_that_stalls_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -6,10 +6,10 @@ import asyncio
 from pathlib import Path
 
 from locktender import embedded_async, flow, step
-from locktender.observe.checker import check
-from locktender.observe.checkpoint import HistoryMarks, load
+from locktender.observe.checkpoint import HistoryMarks, audit
 from locktender.store.open import settings_for, store_for
 from locktender.store.protocol import Store
+from locktender.testing import load_history
 
 LARGE = 300_000
 """Characters: kept as a blob."""
@@ -71,22 +71,17 @@ async def judged(url: str) -> tuple[list[str], HistoryMarks]:
     store = store_at(url)
     await store.open()
     try:
-        history, marks = await load(store)
-        return [str(violation) for violation in check(history)], marks
+        done = await audit(store)
+        return [str(violation) for violation in done.violations], done.marks
     finally:
         await store.close()
 
 
 async def numbers(url: str) -> tuple[int, int, int]:
     """The highest numbers of runs and of the history, and the highest token."""
-    store = store_at(url)
-    await store.open()
-    try:
-        history, _ = await load(store)
-    finally:
-        await store.close()
+    events = load_history(url).events
     return (
-        max(event.run for event in history.events),
-        max(event.seq for event in history.events),
-        max(event.token for event in history.events),
+        max(event.run for event in events),
+        max(event.seq for event in events),
+        max(event.token for event in events),
     )

@@ -13,9 +13,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from locktender.base.model import HeldUp
-    from locktender.observe.checker import History, Peak
+    from locktender.observe.checker import Peak
     from locktender.observe.checkpoint import HistoryMarks
-    from locktender.store.protocol import Store
 
 MOST_SHOWN = 20
 LAG_SHOWN_US = 1_000_000
@@ -27,17 +26,17 @@ def register(app: typer.Typer) -> None:
 
 def audit(shell: Context) -> int:
     """Check the whole history against every promise; exit 1 if one was broken."""
-    from locktender.observe.checker import check, peaks, promises
-    from locktender.observe.checkpoint import load, merged
+    from locktender.observe.checker import promises
+    from locktender.observe.checkpoint import audit
 
     with shell.read() as reading:
-        history, marks = reading.call(load(reading.store))
+        done = reading.call(audit(reading.store))
         held_up = reading.call(reading.store.held_up())
-    violations, highest = check(history), merged(marks.peaks, peaks(history))
+    violations, highest, marks = done.violations, done.peaks, done.marks
     if shell.json:
         shell.data(
             {
-                "events": len(history.events),
+                "events": done.events,
                 "promises": sorted(promises()),
                 "peaks": highest,
                 "violations": violations,
@@ -53,9 +52,7 @@ def audit(shell: Context) -> int:
         return 1 if violations else 0
     if highest:
         shell.out.print(peaks_table(highest))
-    shell.say(
-        f"{len(history.events):,} events, {len(promises())} promises: {_verdict(len(violations))}"
-    )
+    shell.say(f"{done.events:,} events, {len(promises())} promises: {_verdict(len(violations))}")
     if marks.runs:
         shell.say(pruned(marks))
     if held_up.lag_us > LAG_SHOWN_US:
@@ -88,13 +85,6 @@ def pruned(marks: HistoryMarks) -> str:
 
 def _verdict(broken: int) -> str:
     return f"[bold red]{broken} broken[/]" if broken else "[bold green]all kept[/]"
-
-
-async def load_history(store: Store) -> History:
-    """Everything that is left of what happened, with the graphs it refers to."""
-    from locktender.observe.checkpoint import load
-
-    return (await load(store))[0]
 
 
 def peaks_table(peaks: list[Peak]) -> Table:

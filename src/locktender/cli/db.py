@@ -375,9 +375,7 @@ def _same(source: str, target: str) -> bool:
 def _check_copy(shell: Context, target: str) -> list[Any]:
     from dataclasses import replace
 
-    from locktender.observe.checker import check
-    from locktender.observe.checkpoint import load
+    from locktender.observe.checkpoint import audit
 
     with replace(shell, url=target).read() as reading:
-        history, _ = reading.call(load(reading.store))
-    return check(history)
+        return reading.call(audit(reading.store)).violations

@@ -12,13 +12,11 @@ import msgspec
 from rich.table import Table
 
 from locktender.base.config import Settings
-from locktender.base.events import Event
-from locktender.base.states import TERMINAL_RUNS, RunState
 from locktender.cli import demo_flow
-from locktender.cli.audit import load_history
 from locktender.cli.tables import table
 from locktender.client.bridge import StoreReader
-from locktender.observe.checker import Peak, Violation, check, peaks, promises
+from locktender.observe.checker import Peak, Violation, promises
+from locktender.observe.checkpoint import audit
 
 
 class DemoBody(NamedTuple):
@@ -152,8 +150,8 @@ class Proof:
 
 def prove(settings: Settings, bodies: list[DemoBody], killed_at: int) -> Proof:
     with StoreReader(settings) as reading:
-        history = reading.call(load_history(reading.store))
-    found = peaks(history)
+        done = reading.call(audit(reading.store))
+    found = done.peaks
     claims = [
         DemoClaim(
             "window of fetch",
@@ -177,36 +175,20 @@ def prove(settings: Settings, bodies: list[DemoBody], killed_at: int) -> Proof:
             "runs queued or running",
             settings.max_active,
             None,
-            peak_active(history.events),
+            done.most_active,
         ),
     ]
     return Proof(
         claims,
-        check(history),
+        done.violations,
         sum(body.attempt > 1 for body in bodies),
         len(promises()),
-        len(history.events),
+        done.events,
     )
 
 
 def _highest(found: list[Peak], prefix: str) -> int:
     return max((peak.peak for peak in found if peak.name.startswith(prefix)), default=0)
-
-
-def peak_active(events: Any) -> int:
-    """The most runs that were ever queued or running."""
-    active: set[int] = set()
-    highest = 0
-    event: Event
-    for event in events:
-        if event.subject != "run":
-            continue
-        if event.after == RunState.QUEUED:
-            active.add(event.run)
-        elif event.after in TERMINAL_RUNS:
-            active.discard(event.run)
-        highest = max(highest, len(active))
-    return highest
 
 
 def table_of(proof: Proof) -> Table:

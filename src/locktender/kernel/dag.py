@@ -36,7 +36,12 @@ from locktender.kernel.node_state import (
     TaskRequest,
     check_size,
     cleans_up,
+    count_readers,
     failure_before,
+    has_ended,
+    has_started,
+    keep_output,
+    output_of,
     passed_on,
     passes_on,
     run_through,
@@ -81,6 +86,7 @@ class RunGraph:
             if step.source is not None:
                 step.waits += 1
                 self.steps[step.source].followers.append(step.index)
+        count_readers(graph, self.steps)
 
     # -- what happens ------------------------------------------------------------------------------
 
@@ -218,6 +224,7 @@ class RunGraph:
                 self._claim(step, 1)
                 failure = failure_before(step, self.steps)
                 self._ask(step, PLAIN, render.call(step.node, self.scope, failure), None)
+            has_started(step, self.steps)
         except (LocktenderError, LookupError, TypeError, ValueError, msgspec.MsgspecError) as error:
             step.phase = Phase.WAITING
             self._break(step, what, error)
@@ -303,12 +310,11 @@ class RunGraph:
 
     def _item_ended(self, step: NodeState, idx: int, output: bytes) -> None:
         step.ended += 1
-        if step.items is None:
-            step.output = output
-        else:
+        if step.items is not None:
             step.items[idx] = output
             for follower in step.followers:
                 self._follow(self.steps[follower], idx)
+        keep_output(step, idx, output, self.steps)
         if step.ended == step.total:
             self._end(step)
 
@@ -422,6 +428,7 @@ class RunGraph:
 
     def _leave(self, step: NodeState) -> None:
         self._open -= 1
+        has_ended(step, self.steps)
         for dependent in step.dependents:
             self._ready(dependent)
 
@@ -433,16 +440,8 @@ class RunGraph:
 
     def _output(self, node: int) -> bytes:
         """A node's output as a value; nothing (null) where it has none."""
-        step = self.steps[node]
-        if step.phase is not Phase.OK and not (
-            step.mapped and step.phase in (Phase.FAILED, Phase.TAINTED)
-        ):
-            return NULL
-        if step.items is None:
-            return NULL if step.output is None else step.output
-        if step.output is None:
-            step.output = codec.join_list([NULL if item is None else item for item in step.items])
-        return step.output
+        value = output_of(self.steps[node], self.steps)
+        return NULL if value is None else value
 
 
 _failure = msgspec.json.Decoder(Failure).decode

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TypeVar
@@ -10,7 +10,16 @@ from typing import TypeVar
 import msgspec
 
 from locktender.base import codec
-from locktender.base.graph import FailureOf, Node, Output, needs_of, outputs, templates
+from locktender.base.graph import (
+    AnyTemplate,
+    FailureOf,
+    Graph,
+    Node,
+    Output,
+    needs_of,
+    outputs,
+    templates,
+)
 from locktender.base.model import Failure
 from locktender.base.names import MAX_ITEMS
 
@@ -69,6 +78,12 @@ class NodeState:
     early: list[int] = field(default_factory=list[int])
     """Items of its source that ended before it was itself ready."""
     failure: Failure | None = None
+    readers: int = 0
+    """Nodes that may still read its output, and the run's result: without any it is not kept in memory."""
+    read_at_start: frozenset[int] = frozenset()
+    """Nodes whose output it reads when it starts, and never again."""
+    read_until_end: frozenset[int] = frozenset()
+    """Nodes whose output it reads for each of its tasks, and when a task is restored."""
 
     @property
     def mapped(self) -> bool:
@@ -134,6 +149,87 @@ class Advance:
 
 NOTHING: Advance = Advance()
 """What follows from most ends: items of a map that wait for each other. Never added to."""
+
+
+def _named(several: Iterable[AnyTemplate]) -> frozenset[int]:
+    return frozenset(ref.node for each in several for ref in outputs(each))
+
+
+def count_readers(graph: Graph, steps: Sequence[NodeState]) -> None:
+    """Who reads which output, and until when. Items that are followed one by one are not counted."""
+    for step in steps:
+        node = step.node
+        late: list[AnyTemplate] = [
+            part for need in node.pools for part in need.key if not isinstance(part, str)
+        ]
+        if step.mapped:
+            late += [*node.args, *node.kwargs.values()]
+        all_read = [each for each in templates(node) if step.source is None or each != node.over]
+        step.read_until_end = _named(late)
+        step.read_at_start = _named(all_read) - step.read_until_end
+        for index in step.read_at_start | step.read_until_end:
+            steps[index].readers += 1
+    if graph.result is not None:
+        for index in _named([graph.result]):
+            steps[index].readers += 1
+
+
+def has_started(step: NodeState, steps: Sequence[NodeState]) -> None:
+    """It reads some outputs never again."""
+    read, step.read_at_start = step.read_at_start, frozenset()
+    for index in read:
+        steps[index].readers -= 1
+        drop_output(steps[index], steps)
+    if step.source is not None:
+        drop_output(steps[step.source], steps)
+
+
+def has_ended(step: NodeState, steps: Sequence[NodeState]) -> None:
+    """It reads nothing any more."""
+    step.read_at_start, step.read_until_end = step.read_at_start | step.read_until_end, frozenset()
+    has_started(step, steps)
+    drop_output(step, steps)
+
+
+def drop_output(step: NodeState, steps: Sequence[NodeState]) -> None:
+    """Removes what nobody will read; it stays in the store."""
+    if step.readers:
+        return
+    step.output = None
+    if step.items is not None and not _followed_later(step, steps):
+        ended = step.phase is not Phase.ACTIVE
+        step.items = [] if ended else list[bytes | None]([None]) * step.total
+
+
+def keep_output(step: NodeState, idx: int, output: bytes, steps: Sequence[NodeState]) -> None:
+    """The output of a task that ended, if it is read by another than the followers that are there now."""
+    if step.items is None:
+        step.output = output if step.readers else None
+    elif step.readers or _followed_later(step, steps):
+        step.items[idx] = output
+    else:
+        step.items[idx] = None
+
+
+def _followed_later(step: NodeState, steps: Sequence[NodeState]) -> bool:
+    """Whether a map that follows this one has not begun: it reads the items that ended before that."""
+    return any(
+        not steps[index].expanded and steps[index].phase in (Phase.WAITING, Phase.ACTIVE)
+        for index in step.followers
+    )
+
+
+def output_of(step: NodeState, steps: Sequence[NodeState]) -> bytes | None:
+    """A node's output as a value; None where it has none."""
+    if step.phase is not Phase.OK and not (
+        step.mapped and step.phase in (Phase.FAILED, Phase.TAINTED)
+    ):
+        return None
+    if step.items is not None and step.output is None:
+        step.output = codec.join_list([b"null" if item is None else item for item in step.items])
+        if not _followed_later(step, steps):
+            step.items = []
+    return step.output
 
 
 def run_through(parts: Generator[None, None, T]) -> T:

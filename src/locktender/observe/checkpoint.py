@@ -15,8 +15,8 @@ found anew by the next checkpoint.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -25,7 +25,8 @@ from locktender.base.clock import SECOND
 from locktender.base.errors import LocktenderError, NotFound
 from locktender.base.events import HISTORY, Change, Event, EventRow, unpack
 from locktender.base.graph import Graph, read_graph
-from locktender.observe.checker import History, Peak, Violation, check, peaks
+from locktender.observe.checker import RULES, History, Peak, Violation
+from locktender.observe.checker.audit import Recall, Replay
 from locktender.store.protocol import EventFilter, RunFilter, Store
 from locktender.store.pruning import TERMINAL, Prune, sweep
 
@@ -33,7 +34,9 @@ SLACK_US = 2 * SECOND
 """How long before its commit a leader may have read the clock on a busy machine."""
 MAX_PEAKS_KEPT = 100
 """Of more limits than these, a checkpoint keeps the peaks that came nearest to their limit."""
-_EVENTS_PER_PAGE = 10_000
+ROWS_PER_PAGE = 1_000
+"""Of the history, in memory at one time."""
+MAX_GRAPHS_KEPT = 200
 _TRIES = 10
 
 
@@ -72,6 +75,9 @@ class HistoryMarks:
     """Of the last checkpoint before something was pruned."""
 
 
+NO_MARKS = HistoryMarks()
+
+
 class HistoryBroken(LocktenderError):
     """Promises were not kept in the part of the history that is to be forgotten."""
 
@@ -80,19 +86,23 @@ class HistoryBroken(LocktenderError):
 
 async def marks(store: Store) -> HistoryMarks:
     """All marks, added up."""
-    found: list[EventRow] = []
-    after = 0
-    while rows := await store.events(EventFilter(run=HISTORY, after=after, limit=_EVENTS_PER_PAGE)):
-        found += rows
-        after = rows[-1].seq
-    return add_up(found)
+    found = HistoryMarks()
+    async for rows in _pages(store, EventFilter(run=HISTORY, limit=ROWS_PER_PAGE)):
+        found = add_up(rows, found)
+    return found
 
 
-def add_up(rows: Iterable[EventRow]) -> HistoryMarks:
-    """What the events of the run `HISTORY` come to."""
-    last: Checkpoint | None = None
-    runs = batches = until = checked = passed_over = forced = 0
-    kept: tuple[Peak, ...] = ()
+async def _pages(store: Store, where: EventFilter) -> AsyncIterator[list[EventRow]]:
+    while rows := await store.events(where):
+        yield rows
+        where = replace(where, after=rows[-1].seq)
+
+
+def add_up(rows: Iterable[EventRow], before: HistoryMarks = NO_MARKS) -> HistoryMarks:
+    """What the events of the run `HISTORY` come to, with those before."""
+    last, kept = before.last, before.peaks
+    runs, batches, until, checked = before.runs, before.batches, before.until, before.checked
+    passed_over, forced = before.passed_over, before.forced
     for event in (event for row in rows for event in unpack(row)):
         data = event.data
         if event.after == "checked":
@@ -108,13 +118,28 @@ def add_up(rows: Iterable[EventRow]) -> HistoryMarks:
     return HistoryMarks(last, runs, batches, until, checked, passed_over, forced, kept)
 
 
-async def load(store: Store, slack_us: int = SLACK_US) -> tuple[History, HistoryMarks]:
-    """Everything that is left of what happened, with the graphs it refers to and what is known of the rest."""
+@dataclass(frozen=True, slots=True)
+class Audited:
+    """What was found in everything that is left of the history."""
+
+    events: int
+    seq: int
+    """Of the last one."""
+    violations: list[Violation]
+    peaks: list[Peak]
+    """Also of what was pruned."""
+    most_active: int
+    """Runs that were queued or executing at one time."""
+    marks: HistoryMarks
+
+
+async def audit(store: Store, slack_us: int = SLACK_US) -> Audited:
+    """Checks the history against every promise. It is read page by page: memory is needed for what is open."""
     for _ in range(_TRIES):
         known = await marks(store)
-        events, graphs = await _read(store)
+        replaying = await _replay(store, known.checked, slack_us)
         # A run that was pruned while its pages were read would look half done.
-        if graphs is not None and (await marks(store)).batches == known.batches:
+        if replaying is not None and (await marks(store)).batches == known.batches:
             break
     else:
         raise LocktenderError("the history is being pruned while it is read.", hint="Try again.")
@@ -123,24 +148,60 @@ async def load(store: Store, slack_us: int = SLACK_US) -> tuple[History, History
     idle = not counts.queued and not counts.executing and await store.leader() is None
     # An open transaction of another program hides the end of the history: it is not complete then.
     idle = idle and not (await store.held_up()).lag_us
-    history = History(events, graphs, complete=idle, slack_us=slack_us, checked=known.checked)
-    return history, known
+    done = replaying.finish(complete=idle)
+    return Audited(
+        done.world.events,
+        done.world.last_seq,
+        done.violations,
+        merged(known.peaks, done.peaks()),
+        done.world.most_active,
+        known,
+    )
 
 
-async def _read(store: Store) -> tuple[list[Event], dict[str, Graph] | None]:
-    """Events and their graphs; None: one of them was removed already."""
-    events: list[Event] = []
-    after = 0
-    while rows := await store.events(
-        EventFilter(after=after, limit=_EVENTS_PER_PAGE, settled=True)
-    ):
-        events += [event for row in rows for event in unpack(row)]
-        after = rows[-1].seq
-    digests = {event.data["graph"] for event in events if "graph" in event.data}
+async def _replay(store: Store, checked: int, slack_us: int) -> Replay | None:
+    """None: a graph was removed already, with the runs that name it."""
+    graphs: dict[str, Graph] = {}
+    replaying = Replay(History((), graphs, slack_us=slack_us, checked=checked), RULES)
     try:
-        return events, {digest: read_graph(await store.graph(digest)) for digest in sorted(digests)}
+        async for rows in _pages(store, EventFilter(limit=ROWS_PER_PAGE, settled=True)):
+            if len(graphs) > MAX_GRAPHS_KEPT:
+                graphs.clear()
+                replaying.world.forget_plans()
+            for run in replaying.forgotten(row.run for row in rows):
+                await _recall(store, graphs, replaying, run, rows[0].seq)
+            await _add_graphs(store, graphs, rows)
+            for row in rows:
+                replaying.feed(unpack(row))
+            replaying.world.forget()
     except NotFound:
-        return events, None
+        return None
+    return replaying
+
+
+async def _recall(
+    store: Store, graphs: dict[str, Graph], replaying: Replay, run: int, before: int
+) -> None:
+    """Reads the events of a forgotten run up to a seq again."""
+    recalled = Recall(replaying.world, run)
+    async for rows in _pages(store, EventFilter(run=run, limit=ROWS_PER_PAGE)):
+        earlier = [row for row in rows if row.seq < before]
+        await _add_graphs(store, graphs, earlier)
+        for row in earlier:
+            recalled.feed(unpack(row))
+        if len(earlier) < len(rows):
+            break
+    recalled.finish()
+
+
+async def _add_graphs(store: Store, graphs: dict[str, Graph], rows: Iterable[EventRow]) -> None:
+    for row in rows:
+        if b'"graph"' not in row.body:
+            continue
+        for event in unpack(row):
+            digest: str = event.data.get("graph") or ""
+            if digest and digest not in graphs:
+                graphs[digest] = read_graph(await store.graph(digest))
 
 
 async def take(store: Store, who: str, *, force: bool = False) -> Checkpoint:
@@ -148,17 +209,15 @@ async def take(store: Store, who: str, *, force: bool = False) -> Checkpoint:
 
     The finding is written either way. With `force` it counts as seen.
     """
-    history, known = await load(store)
-    seq = history.events[-1].seq if history.events else 0
-    found = [each for each in check(history) if each.seq > known.passed_over]
+    done = await audit(store)
+    found = [each for each in done.violations if each.seq > done.marks.passed_over]
     rules = Counter(violation.rule for violation in found)
-    highest = merged(known.peaks, peaks(history))
     data: dict[str, Any] = {
-        "seq": seq,
-        "events": len(history.events),
+        "seq": done.seq,
+        "events": done.events,
         "violations": len(found),
         "rules": dict(rules),
-        "peaks": msgspec.to_builtins(nearest(highest)),
+        "peaks": msgspec.to_builtins(nearest(done.peaks)),
         "who": who,
         "forced": force and bool(found),
     }
@@ -166,12 +225,12 @@ async def take(store: Store, who: str, *, force: bool = False) -> Checkpoint:
     if found and not force:
         raise _broken(found)
     return Checkpoint(
-        seq,
+        done.seq,
         await store.now(),
-        len(history.events),
+        done.events,
         len(found),
         dict(rules),
-        tuple(highest),
+        tuple(done.peaks),
         who,
         data["forced"],
     )

@@ -7,6 +7,9 @@ leader is reported too, but does not make this process unhealthy.
 `/api/v1/demand` says how many tasks lack only a worker, and what they need of
 one. The leader has the figure from its sweep of every second. Another server
 rebuilds the ledger from rows and asks it by the same rules; it writes nothing.
+That takes as long as a take-over: it is done in a thread with a loop and a store
+of its own, at most once in some seconds, so that `/health` and the server's own
+part in the election do not wait for it.
 """
 
 from __future__ import annotations
@@ -20,12 +23,14 @@ import msgspec
 
 from locktender.base import version
 from locktender.base.clock import SECOND
+from locktender.base.config import Settings
 from locktender.base.errors import StoreError
 from locktender.base.model import BlockingSession, HeldUp
 from locktender.client.views import instant
 from locktender.engine import Engine
 from locktender.kernel.demand import Demand
 from locktender.observe.rebuilt import provisioner_words, rebuild
+from locktender.store.open import store_for
 
 STORE_SECONDS = 1.0
 """How long the store may take to answer."""
@@ -171,7 +176,7 @@ def _seen(task: asyncio.Task[Any]) -> None:
         task.exception()
 
 
-DEMAND_KEPT_SECONDS = 1.0
+DEMAND_KEPT_SECONDS = 3.0
 DEMAND_TIMEOUT_SECONDS = 5.0
 MOST_CYCLES = 100
 MOST_NEEDS = 1_000
@@ -220,15 +225,26 @@ class DemandAnswers:
         await self._from_rows.close()
 
     async def _rebuilt(self) -> DemandAnswer:
-        store = self._engine.store
-        leader = await store.leader()
+        # A store that cannot be read is found out here, without another connection to it.
+        leader = await self._engine.store.leader()
+        settings = self._engine.settings
+        return await asyncio.to_thread(lambda: asyncio.run(_from_rows(settings, leader)))
+
+
+async def _from_rows(settings: Settings, leader: str | None) -> DemandAnswer:
+    store = store_for(settings)
+    await store.open()
+    try:
         scheduler, snapshot = await rebuild(store)
-        # What a worker would get at once is no demand: it is granted first, in this copy alone.
-        for _ in range(MOST_CYCLES):
-            if not scheduler.cycle(snapshot.now).unfinished:
-                break
-        found = _answer(scheduler.sweep(snapshot.now), snapshot.now, leader)
-        return msgspec.structs.replace(found, provisioner=await provisioner_words(store))
+        said = await provisioner_words(store)
+    finally:
+        await store.close()
+    # What a worker would get at once is no demand: it is granted first, in this copy alone.
+    for _ in range(MOST_CYCLES):
+        if not scheduler.cycle(snapshot.now).unfinished:
+            break
+    found = _answer(scheduler.sweep(snapshot.now), snapshot.now, leader)
+    return msgspec.structs.replace(found, provisioner=said)
 
 
 def _answer(demand: Demand, at: int, leader: str | None) -> DemandAnswer:

@@ -24,11 +24,13 @@ from typing import Any, NamedTuple
 from locktender.base.clock import SECOND
 from locktender.base.events import Change
 from locktender.base.states import TERMINAL_RUNS
-from locktender.store.protocol import Discard, Discarded, Prune, Upkeep
+from locktender.store.protocol import Discard, Discarded, Prune, StoredContent, Upkeep
 
 MAX_BATCH_TASKS = 20_000
 """A batch ends early once its runs have this many tasks: its transaction must stay short."""
 BLOB_GRACE_US = 3_600 * SECOND
+MAX_NAMES = 50_000
+"""Of graphs, and of blobs, in memory at one time. All runs are read once for each so many."""
 MARKER = b'"$locktender.blob"'
 _DIGEST = re.compile(rb'"\$locktender\.blob"\s*:\s*\{\s*"digest"\s*:\s*"([0-9a-f]{64})"')
 PARTS = ("tasks", "logs", "inputs", "orders", "events", "runs")
@@ -106,10 +108,34 @@ def digests(values: Iterable[bytes | None]) -> set[str]:
     }
 
 
-async def sweep(store: Upkeep, now: int, *, page: int = 2_000) -> Discarded:
-    """Removes graphs and blobs that no run refers to. Reads every run: for now and then, not for every batch."""
+def stored_names(graphs: list[str], blobs: list[str], limit: int) -> StoredContent:
+    """Both lists up to the same name, if there is more of one of them."""
+    after = min((names[-1] for names in (graphs, blobs) if len(names) == limit), default="")
+    return StoredContent(
+        {name for name in graphs if not after or name <= after},
+        {name for name in blobs if not after or name <= after},
+        after,
+    )
+
+
+async def sweep(store: Upkeep, now: int, *, page: int = 2_000, names: int = MAX_NAMES) -> Discarded:
+    """Removes graphs and blobs that no run refers to. Reads every run: for now and then, not for every batch.
+
+    It is done for so many names at a time: the leader's process must not hold all of them.
+    """
     put_before = now - BLOB_GRACE_US
-    kept = await store.stored_content(put_before)
+    graphs = blobs = 0
+    after = ""
+    while True:
+        kept = await store.stored_content(put_before, after, names)
+        done = await _sweep_names(store, kept, put_before, page)
+        graphs, blobs = graphs + done.graphs, blobs + done.blobs
+        after = kept.after
+        if not after:
+            return Discarded(graphs, blobs)
+
+
+async def _sweep_names(store: Upkeep, kept: StoredContent, put_before: int, page: int) -> Discarded:
     graphs, blobs = set(kept.graphs), set(kept.blobs)
     after, last = 0, 0
     while graphs or blobs:

@@ -14,7 +14,6 @@ from locktender.base.graph import Graph, read_graph
 from locktender.client.client import Client
 from locktender.observe.checker import RULES, History, Rejection, Violation
 from locktender.observe.checker.audit import replay
-from locktender.observe.checker.world import HistoryState
 from locktender.observe.checkpoint import marks
 from locktender.store.open import settings_for, store_for
 from locktender.store.protocol import BEGINNING, Counts, Follow, RunFilter, Store
@@ -76,7 +75,7 @@ def check_history(
     read = _read(source)
     history = _history(read, slack_us, rejections)
     replayed = replay(history, RULES)
-    found = [*replayed.violations, *_disagreements(read, replayed.world)]
+    found = [*replayed.violations, *_disagreements(read, replayed.world.used)]
     if found:
         raise HistoryViolated(url_of(source), found)
     return history
@@ -141,7 +140,7 @@ async def _states(store: Store) -> dict[int, str]:
     return states
 
 
-def _disagreements(read: Read, world: HistoryState) -> list[Violation]:
+def _disagreements(read: Read, used: dict[str, int]) -> list[Violation]:
     """Where rows and counters say something else than the history."""
     last = read.events[-1].seq if read.events else 0
     found: list[Violation] = []
@@ -150,13 +149,15 @@ def _disagreements(read: Read, world: HistoryState) -> list[Violation]:
         found.append(Violation("rows", last, run, 0, message))
 
     # Slots held by `slots()` are runs of a kind that no list shows.
-    in_history = {run.id: run.state for run in world.runs.values() if run.kind != "hold"}
+    changes = [event for event in read.events if event.subject == "run"]
+    holds = {event.run for event in changes if event.data.get("kind") == "hold"}
+    in_history = {event.run: event.after for event in changes if event.run not in holds}
     for run in sorted(in_history.keys() | read.states.keys()):
         if in_history.get(run) != read.states.get(run):
             differ(f"its row says {read.states.get(run)}, the history {in_history.get(run)}.", run)
     held = {pool: slots for pool, slots in read.counts.held.items() if slots}
-    if held != world.used:
-        differ(f"rows hold {held}, by the history {world.used} are held.")
+    if held != used:
+        differ(f"rows hold {held}, by the history {used} are held.")
     counts = read.counts
     for name in sorted(counts.admitted.keys() | counts.closed.keys() | counts.active.keys()):
         counted = counts.admitted.get(name, 0) - counts.closed.get(name, 0)

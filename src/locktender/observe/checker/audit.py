@@ -1,10 +1,17 @@
-"""Feeds a history to the rules and returns the violations, and the peak of each limit."""
+"""Feeds a history to the rules and returns the violations, and the peak of each limit.
+
+The history is read in pages. Between two pages the state of runs that have ended
+is dropped, so that the check needs memory for what is open at one time, and for
+one bit per run.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final, assert_never
 
 from locktender.base.events import Event
@@ -36,6 +43,8 @@ from locktender.observe.checker.state_changes import Keys, LegalEdge, NoLoss, Te
 from locktender.observe.checker.waiting import Bypass, TrueReason
 from locktender.observe.checker.world import HistoryState
 
+EVENTS_PER_PAGE: Final = 10_000
+
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
@@ -44,29 +53,100 @@ class Replayed:
     violations: list[Violation]
     """By seq; within one, in the order of the rules."""
 
+    def peaks(self) -> list[Peak]:
+        """The peak of every limit: the run gate and tags, pools, parallelism, windows."""
+        return [
+            peak for rule in self.rules if isinstance(rule, CeilingRule) for peak in rule.peaks()
+        ]
 
-def replay(history: History, rules: Sequence[type[Rule]]) -> Replayed:
-    world = HistoryState(history)
-    found: list[Violation] = []
-    made = [rule(world, found) for rule in rules]
-    watch = Watch()
-    for rule in made:
-        rule.watch(watch)
-    commit: HistoryCommit | None = None
-    for event in history.events:
-        if commit is None or not commit.has(event):
-            if commit is not None and commit.leader:
-                _close(world, watch)
-            commit = world.commit = commit_of(event)
-            for opened in watch.open_handlers:
-                opened()
-        _feed(world, watch, event)
-    if commit is not None:
-        _close(world, watch)
-    for ended in watch.end_handlers:
-        ended()
-    found.sort(key=lambda violation: violation.seq)
-    return Replayed(world, made, found)
+
+class Recall:
+    """One forgotten run on its way back: its own events, and the changes of the clock, in a state apart."""
+
+    def __init__(self, world: HistoryState, number: int) -> None:
+        self._world = world
+        self._number = number
+        self._alone = HistoryState(world.history)
+        self._alone.commit = HistoryCommit(actor="leader:")
+        self._moves: deque[Event] = deque(world.clock_events)
+
+    def feed(self, events: Iterable[Event]) -> None:
+        alone, moves = self._alone, self._moves
+        for event in events:
+            while moves and moves[0].seq <= event.seq:
+                alone.apply_clock(moves.popleft())
+            if event.subject == "run":
+                alone.apply_run(event, alone.run(self._number))
+            elif event.subject == "place":
+                alone.apply_place(event, alone.run(self._number))
+            elif event.subject == "task":
+                alone.apply_task(event, alone.task(event))
+            alone.close()
+
+    def finish(self) -> None:
+        for move in self._moves:
+            self._alone.apply_clock(move)
+        self._world.restore(self._alone.run(self._number))
+
+
+class Replay:
+    """A history on its way through the rules, page by page.
+
+    Before a page is fed, each run of it that is `forgotten` is restored (`Recall`).
+    """
+
+    def __init__(self, history: History, rules: Sequence[type[Rule]]) -> None:
+        self.world: HistoryState = HistoryState(history)
+        self._found: list[Violation] = []
+        self._rules = [rule(self.world, self._found) for rule in rules]
+        self._watch = Watch()
+        for rule in self._rules:
+            rule.watch(self._watch)
+        self._commit: HistoryCommit | None = None
+
+    def forgotten(self, runs: Iterable[int]) -> list[int]:
+        """Those that must be restored before an event of them is fed."""
+        return [run for run in dict.fromkeys(runs) if self.world.forgotten(run)]
+
+    def feed(self, events: Iterable[Event]) -> None:
+        world, watch = self.world, self._watch
+        for event in events:
+            commit = self._commit
+            if commit is None or not commit.has(event):
+                if commit is not None and commit.leader:
+                    _close(world, watch)
+                self._commit = world.commit = commit_of(event)
+                for opened in watch.open_handlers:
+                    opened()
+            world.events += 1
+            world.last_seq = event.seq
+            _feed(world, watch, event)
+
+    def finish(self, *, complete: bool) -> Replayed:
+        self.world.complete = complete
+        if self._commit is not None:
+            _close(self.world, self._watch)
+        for ended in self._watch.end_handlers:
+            ended()
+        self._found.sort(key=lambda violation: violation.seq)
+        return Replayed(self.world, self._rules, self._found)
+
+
+def replay(history: History, rules: Sequence[type[Rule]], page: int = EVENTS_PER_PAGE) -> Replayed:
+    """All of a history that is in memory."""
+    events, replaying = history.events, Replay(history, rules)
+    for start in range(0, len(events), page):
+        several = events[start : start + page]
+        if forgotten := replaying.forgotten(event.run for event in several):
+            again = {run: Recall(replaying.world, run) for run in forgotten}
+            for event in islice(events, start):
+                if event.run in again:
+                    again[event.run].feed([event])
+            for recalled in again.values():
+                recalled.finish()
+        replaying.feed(several)
+        replaying.world.forget()
+    return replaying.finish(complete=history.complete)
 
 
 def _feed(world: HistoryState, watch: Watch, event: Event) -> None:
@@ -172,8 +252,7 @@ def check(history: History) -> list[Violation]:
 
 def peaks(history: History) -> list[Peak]:
     """The peak of every limit: the run gate and tags, pools, parallelism, windows."""
-    done = replay(history, _CEILINGS)
-    return [peak for rule in done.rules if isinstance(rule, CeilingRule) for peak in rule.peaks()]
+    return replay(history, _CEILINGS).peaks()
 
 
 def promises() -> dict[str, list[str]]:

@@ -42,9 +42,9 @@ class History:
     """A history from its first event on, with what it refers to."""
 
     events: Sequence[Event]
-    """In commit order: by seq, then by position in the commit."""
+    """In commit order: by seq, then by position in the commit. Empty if they are read page by page."""
     graphs: Mapping[str, Graph]
-    """Content hash → graph."""
+    """Content hash → graph; of a history that is read page by page, the graphs of this page at least."""
     rejections: Sequence[Rejection] = ()
     max_active: Sequence[Ceiling] = ()
     complete: bool = False

@@ -38,12 +38,15 @@ class CeilingRule(Rule):
 
     def measure(self, name: str, limit: int, used: int, event: Event, what: str) -> None:
         """`used` of `limit` after a grant by `event`; `what` names the limit and its unit."""
-        known = self._peaks.get(name)
-        if known is None or used > known[1]:
-            self._peaks[name] = limit, used
+        self.remember(name, limit, used)
         if limit != UNLIMITED and used > limit:
             self._exceeded.add(name)
             self.report(event, f"{what}: {used} in use with a limit of {limit}.")
+
+    def remember(self, name: str, limit: int, used: int) -> None:
+        known = self._peaks.get(name)
+        if known is None or used > known[1]:
+            self._peaks[name] = limit, used
 
     def peaks(self) -> list[Peak]:
         return [
@@ -161,7 +164,7 @@ class Permits(CeilingRule):
     """
 
     def close(self) -> None:
-        if not self.world.workers:
+        if not self.world.any_worker:
             return
         latest: dict[tuple[str, str], Event] = {}
         for event, task in self.world.grants:
@@ -201,9 +204,8 @@ class Permits(CeilingRule):
         self.measure(f"{name}:{executor}", permits, used, event, f"{executor} permits of {name}")
         self.measure(name, total, worker.in_flight, event, f"permits of {name}")
 
-    def peaks(self) -> list[Peak]:
-        """Permits are the workers' own affair; a table of limits would drown in them."""
-        return []
+    def remember(self, name: str, limit: int, used: int) -> None:
+        """Nothing: permits are the workers' own affair; a table of limits would drown in them."""
 
 
 def _larger(one: int, other: int) -> int:
@@ -338,15 +340,13 @@ class Conservation(Rule):
                 )
 
     def finish(self) -> None:
-        events = self.world.history.events
-        if not self.world.history.complete or not events:
+        if not self.world.complete:
             return
+        last = self.world.last_seq
         for pool, used in sorted(self.world.used.items()):
-            self.report_at(
-                events[-1].seq, f"pool {pool!r} still has {used} slots in use at the end."
-            )
+            self.report_at(last, f"pool {pool!r} still has {used} slots in use at the end.")
         for name, worker in sorted(self.world.workers.items()):
             if worker.in_flight:
                 self.report_at(
-                    events[-1].seq, f"worker {name!r} still has {worker.in_flight} permits in use."
+                    last, f"worker {name!r} still has {worker.in_flight} permits in use."
                 )

@@ -321,6 +321,23 @@ class CheckedTask:
         return label if self.index < 0 else f"{label}[{self.index}]"
 
 
+class SeenRuns:
+    """Numbers of runs, one bit each: runs are numbered without large gaps."""
+
+    _BITS: Final = 1_024
+
+    def __init__(self) -> None:
+        self._pages: dict[int, int] = {}
+
+    def add(self, run: int) -> None:
+        page, bit = divmod(run, self._BITS)
+        self._pages[page] = self._pages.get(page, 0) | 1 << bit
+
+    def __contains__(self, run: int) -> bool:
+        page, bit = divmod(run, self._BITS)
+        return bool(self._pages.get(page, 0) >> bit & 1)
+
+
 class CheckedWorker:
     """A worker with its permits and what it has in flight."""
 

@@ -234,12 +234,12 @@ class NoLoss(Rule):
     id = "no_loss"
 
     def watch(self, on: Watch) -> None:
-        if self.world.history.complete:
-            on.ended(self.finish)
+        on.ended(self.finish)
 
     def finish(self) -> None:
-        events = self.world.history.events
-        seq = events[-1].seq if events else 0
+        if not self.world.complete:
+            return
+        seq = self.world.last_seq
         for run in self.world.runs.values():
             if run.state in ACTIVE:
                 self.report_at(seq, f"run {run.id} is still {run.state} at the end.", run=run.id)

@@ -27,7 +27,7 @@ from locktender.base.limits import PoolRule
 from locktender.base.names import UNLIMITED
 from locktender.observe.checker.history import NodePlan, Violation
 from locktender.observe.checker.rule import Rule, Watch
-from locktender.observe.checker.state import FAILED, CheckedRun, CheckedTask, Released
+from locktender.observe.checker.state import FAILED, RUN_ENDS, CheckedRun, CheckedTask, Released
 from locktender.observe.checker.world import HistoryState
 
 Rank = tuple[int, int, int]
@@ -146,6 +146,7 @@ class Bypass(Rule):
     def watch(self, on: Watch) -> None:
         on.tasks(self.request, "requested")
         on.tasks(self.leave, "scheduled", "failed", "cancelled", "skipped", "pending")
+        on.runs(self.end, *RUN_ENDS)
         on.leaders(self.elected)
         on.closed(self.close)
 
@@ -158,6 +159,11 @@ class Bypass(Rule):
             self._new.pop(task.id, None)
             self._counts.pop(task.id, None)
             self._lines.remove(task)
+
+    def end(self, _event: Event, run: CheckedRun) -> None:
+        """What waits in a run that was held ends with it, without an event of its own."""
+        for task in run.tasks.values() if run.open else ():
+            self.leave(_event, task)
 
     def elected(self, _event: Event) -> None:
         """Bypass counts start anew with a leader's term."""

@@ -4,6 +4,10 @@ A rule sees the state *before* the event it gets, and at the end of a leader's
 commit the state after it. A commit takes effect at once and its events are
 grouped by run, so limits across runs are checked at its end.
 
+A run that has ended with nothing open is forgotten between two pages of events.
+If something of it happens later (a retry, or what must not happen), the caller
+reads its events again and restores it first: `forgotten`, `restore`.
+
 An illegal event is applied too (its `after` counts), so that one fault is
 reported once and not again with every event that follows.
 """
@@ -31,12 +35,15 @@ from locktender.observe.checker.state import (
     HistoryCommit,
     InForce,
     Released,
+    SeenRuns,
     TagSlot,
     UseCount,
 )
 
 DECIDED_AHEAD: Final = 5
 """Cycles a leader may decide while others are on their way to the store, until it has read what workers did."""
+MAX_GONE_WORKERS: Final = 10_000
+"""Of workers that are gone the last so many are remembered."""
 
 
 class HistoryState:
@@ -47,12 +54,26 @@ class HistoryState:
         self.commit: HistoryCommit = HistoryCommit()
         """The one whose events are being read."""
         self.in_force: InForce = InForce()
+        self.events: int = 0
+        """How many were read."""
+        self.last_seq: int = 0
+        self.complete: bool = False
+        """See `History.complete`; known at the end."""
         self.runs: dict[int, CheckedRun] = {}
+        """Without those that have ended and were forgotten."""
+        self._seen = SeenRuns()
+        self._ended: set[int] = set()
+        """Runs that are to be forgotten."""
+        self.clock_events: list[Event] = []
         self.workers: dict[str, CheckedWorker] = {}
+        """Without some that are gone."""
+        self._gone: deque[CheckedWorker] = deque()
+        self.any_worker: bool = False
         self.used: dict[str, int] = {}
         self.executing: int = 0
         self.executing_tags: dict[TagSlot, int] = {}
         self.active: int = 0
+        self.most_active: int = 0
         self.active_tags: dict[TagSlot, int] = {}
         self.active_holds: int = 0
         self.active_keys: dict[str, set[int]] = {}
@@ -86,6 +107,7 @@ class HistoryState:
         run = self.runs.get(number)
         if run is None:
             run = self.runs[number] = CheckedRun(number)
+            self._seen.add(number)
         return run
 
     def task(self, event: Event) -> CheckedTask:
@@ -96,6 +118,35 @@ class HistoryState:
             data = event.data
             task = CheckedTask(event.task, run, data.get("node", -1), data.get("index", -1))
         return task
+
+    def forgotten(self, number: int) -> bool:
+        """Whether the run was read, and its state is needed again before the next event of it."""
+        return number not in self.runs and number in self._seen
+
+    def forget(self) -> None:
+        """Drops runs that have ended. Not between two events of one row."""
+        kept: set[int] = set()
+        for number in self._ended:
+            run = self.runs[number]
+            if run.state not in RUN_ENDS:
+                continue  # retried
+            if run.in_flight or (run.open and not run.was_held):
+                kept.add(number)  # a fault; what is left of it is reported at the end
+            else:
+                del self.runs[number]
+        self._ended = kept
+        while len(self._gone) > MAX_GONE_WORKERS:
+            worker = self._gone.popleft()
+            if worker.gone and not worker.in_flight and self.workers.get(worker.id) is worker:
+                del self.workers[worker.id]
+
+    def forget_plans(self) -> None:
+        self._plans.clear()
+
+    def restore(self, run: CheckedRun) -> None:
+        """A forgotten run is known again."""
+        self.runs[run.id] = run
+        self._ended.add(run.id)
 
     def plan(self, digest: str) -> GraphPlan | None:
         plan = self._plans.get(digest)
@@ -125,6 +176,8 @@ class HistoryState:
             self._count_executing(run, 1)
             self.starts.append((event, run))
         run.state = after
+        if after in RUN_ENDS:
+            self._ended.add(run.id)
         if after == RunState.SUCCEEDED and not run.in_flight:
             run.forget_tasks()
 
@@ -172,6 +225,7 @@ class HistoryState:
         if run.key is not None:
             _enrol(self.active_keys, run.key, run.id, step)
         self.active += step
+        self.most_active = max(self.most_active, self.active)
         if run.kind == "hold":
             self.active_holds += step
         for key, value in run.tags.items():
@@ -261,6 +315,7 @@ class HistoryState:
         worker = self.workers.get(name)
         if worker is None:
             worker = self.workers[name] = CheckedWorker(name)
+            self.any_worker = True
         self._moved.append(worker)
         if event.after != "changed":
             self.workers_changed_at = event.at
@@ -279,6 +334,7 @@ class HistoryState:
 
     def apply_clock(self, event: Event) -> None:
         """The store's clock was set: instants that were to come have moved with it."""
+        self.clock_events.append(event)
         by_us = event.data.get("by_us") or 0
         self.clock_moved_us += by_us
         self.workers_changed_at += by_us
@@ -320,7 +376,9 @@ class HistoryState:
         self._given_back.append([])
         for worker in self._moved:
             worker.earlier = None
-            worker.gone = worker.gone or worker.leaving
+            if worker.leaving and not worker.gone:
+                worker.gone = True
+                self._gone.append(worker)
         self._moved.clear()
 
 

@@ -7,7 +7,15 @@ from locktender.store.history import CLIENT
 from locktender.store.postgres.composed_sql import Parts
 from locktender.store.postgres.session import PostgresSession
 from locktender.store.protocol import Discard, Discarded, Prune, Pruned, References, StoredContent
-from locktender.store.pruning import MARKER, PARTS, Chosen, choose, digests, pruned_change
+from locktender.store.pruning import (
+    MARKER,
+    PARTS,
+    Chosen,
+    choose,
+    digests,
+    pruned_change,
+    stored_names,
+)
 
 
 async def prune(tx: PostgresSession, prune: Prune) -> Pruned:
@@ -57,9 +65,13 @@ async def references(tx: PostgresSession, after: int, limit: int) -> References:
     return References({row[1] for row in runs}, blobs, more, last)
 
 
-async def stored_content(tx: PostgresSession, put_before: int) -> StoredContent:
-    graphs, blobs = await tx.several(("graph_names", ()), ("blobs_put_before", (put_before,)))
-    return StoredContent({row[0] for row in graphs}, {row[0] for row in blobs})
+async def stored_content(
+    tx: PostgresSession, put_before: int, after: str, limit: int
+) -> StoredContent:
+    graphs, blobs = await tx.several(
+        ("graph_names", (after, limit)), ("blobs_put_before", (put_before, after, limit))
+    )
+    return stored_names([row[0] for row in graphs], [row[0] for row in blobs], limit)
 
 
 async def discard(tx: PostgresSession, discard: Discard) -> Discarded:

@@ -53,10 +53,12 @@ class References:
 
 @dataclass(frozen=True, slots=True)
 class StoredContent:
-    """What is stored by content hash: all graphs, and blobs put before an instant."""
+    """What is stored by content hash: some graphs, and some blobs put before an instant."""
 
     graphs: set[str]
     blobs: set[str]
+    after: str
+    """The name to continue after; empty: these were the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,10 @@ class Upkeep(StoreBase, Protocol):
         ...
 
     async def references(self, after: int, limit: int) -> References: ...
-    async def stored_content(self, put_before: int) -> StoredContent: ...
+    async def stored_content(self, put_before: int, after: str, limit: int) -> StoredContent:
+        """The next names in their order, at most `limit` of graphs and of blobs."""
+        ...
+
     async def discard(self, discard: Discard) -> Discarded: ...
     async def remove_unused(self, remove: RemoveUnused) -> int:
         """The lane to continue after; 0 when all are done. `StoreBusy` where submissions never pause."""

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from heapq import nsmallest
+
 from locktender.base.events import HISTORY, Change
 from locktender.store.history import CLIENT
 from locktender.store.protocol import Discard, Prune, Pruned, References, StoredContent
-from locktender.store.pruning import MARKER, PARTS, choose, digests, pruned_change
+from locktender.store.pruning import (
+    MARKER,
+    PARTS,
+    choose,
+    digests,
+    pruned_change,
+    stored_names,
+)
 from locktender.store.sqlite.blobs import Blobs
 from locktender.store.sqlite.session import SqliteSession, listed, record
 
@@ -43,10 +52,12 @@ def references(tx: SqliteSession, after: int, limit: int) -> References:
     return References({row[1] for row in runs}, blobs, more, last)
 
 
-def stored_content(tx: SqliteSession, blobs: Blobs, put_before: int) -> StoredContent:
-    return StoredContent(
-        {row[0] for row in tx.all("graph_names")}, set(blobs.put_before(put_before))
-    )
+def stored_content(
+    tx: SqliteSession, blobs: Blobs, put_before: int, after: str, limit: int
+) -> StoredContent:
+    graphs = [row[0] for row in tx.all("graph_names", after, limit)]
+    names = nsmallest(limit, (name for name in blobs.put_before(put_before) if name > after))
+    return stored_names(graphs, names, limit)
 
 
 def discard_graphs(tx: SqliteSession, discard: Discard) -> int:

@@ -364,8 +364,10 @@ class SqliteStore(Store):
     async def references(self, after: int, limit: int) -> References:
         return await self._look(lambda tx: pruning.references(tx, after, limit))
 
-    async def stored_content(self, put_before: int) -> StoredContent:
-        return await self._look(lambda tx: pruning.stored_content(tx, self._blobs, put_before))
+    async def stored_content(self, put_before: int, after: str, limit: int) -> StoredContent:
+        return await self._look(
+            lambda tx: pruning.stored_content(tx, self._blobs, put_before, after, limit)
+        )
 
     async def discard(self, discard: Discard) -> Discarded:
         graphs = await self._write(lambda tx: pruning.discard_graphs(tx, discard))

@@ -279,6 +279,28 @@ class TestSweeping:
         with pytest.raises(Exception, match="blob"):
             await store.get_blob(names[5])
 
+    async def test_names_are_swept_a_few_at_a_time(self, world: StoreScene) -> None:
+        store = await world.open()
+        names = sorted([await store.put_blob(str(n).encode() * 10) for n in range(7)])
+        await submit(store, msgspec.structs.replace(new_run(), params=blob_ref(names[3], 10)))
+        world.clock.advance(2 * BLOB_GRACE_US)
+        before = await store.now()
+        seen: list[str] = []
+        after, slices = "", 0
+        while True:
+            kept = await store.stored_content(before, after, 2)
+            assert len(kept.blobs) <= 2
+            assert len(kept.graphs) <= 2
+            seen += sorted(kept.graphs | kept.blobs)
+            after, slices = kept.after, slices + 1
+            if not after:
+                break
+        assert seen == sorted([*names, DIGEST])
+        assert slices >= 4
+        assert await sweep(store, before, names=2) == Discarded(0, 6)
+        assert await store.get_blob(names[3])
+        assert await store.graph(DIGEST)
+
     async def test_a_blob_that_was_just_put_stays(self, world: StoreScene) -> None:
         """Whoever put it is about to refer to it."""
         store = await world.open()

@@ -367,8 +367,9 @@ ON CONFLICT (digest) DO UPDATE SET put_at = excluded.put_at
 WHERE blob.put_at IS NULL OR blob.put_at < excluded.put_at - 60000000
 
 -- name: blobs_put_before
--- Blobs that were last put before an instant.
-SELECT digest FROM locktender.blob WHERE put_at IS NULL OR put_at < $1
+-- The next blobs by name that were last put before an instant.
+SELECT digest FROM locktender.blob WHERE (put_at IS NULL OR put_at < $1) AND digest > $2
+ORDER BY digest LIMIT $3
 
 -- name: blobs_remove
 -- Remove unreferenced blobs, unless they were put again.

@@ -83,8 +83,8 @@ SELECT input FROM locktender.node_input
 WHERE run >= $1 AND run <= $2 AND position($3::bytea IN input) > 0
 
 -- name: graph_names
--- All stored graphs.
-SELECT hash FROM locktender.graph
+-- The next stored graphs by name.
+SELECT hash FROM locktender.graph WHERE hash > $1 ORDER BY hash LIMIT $2
 
 -- name: graphs_remove
 -- Graphs that no run names; those behind $2 came after the others were looked at.

@@ -82,8 +82,8 @@ FROM task WHERE id >= ?1 << 20 AND id < (?2 + 1) << 20
 SELECT input FROM node_input WHERE run >= ?1 AND run <= ?2 AND instr(input, ?3)
 
 -- name: graph_names
--- All stored graphs.
-SELECT hash FROM graph
+-- The next stored graphs by name.
+SELECT hash FROM graph WHERE hash > ? ORDER BY hash LIMIT ?
 
 -- name: graphs_remove
 -- Graphs that no run names; those behind ?2 came after the others were looked at.

@@ -1,0 +1,155 @@
+"""The checker forgets runs that have ended, and finds what it found when it kept them all."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import msgspec
+import pytest
+from tests.support.history_writer import HistoryWriter
+
+from locktender.base.events import Event
+from locktender.base.graph import Graph, Node
+from locktender.observe.checker import RULES, History, Violation
+from locktender.observe.checker.audit import replay
+from locktender.observe.checker.world import MAX_GONE_WORKERS
+from locktender.simulate.scenarios import random_world
+
+GRAPH = Graph("f", (Node("a", "a"), Node("b", "b", after=(0,))))
+ALL = 1_000_000
+
+
+def found(history: History, page: int) -> list[Violation]:
+    return replay(history, RULES, page).violations
+
+
+def rules(story: HistoryWriter) -> set[str]:
+    """What is broken, with each event in a page of its own: every run is forgotten as early as it can be."""
+    history = story.history(complete=True)
+    first = found(history, 1)
+    assert first == found(history, ALL)
+    return {violation.rule for violation in first}
+
+
+def ended(story: HistoryWriter, run: int, after: str = "succeeded") -> tuple[int, int]:
+    story.begin(run)
+    a = story.request(run, 0)
+    story.perform(a)
+    b = story.request(run, 1)
+    if after == "succeeded":
+        story.perform(b)
+    else:
+        story.perform(b, "failed", retryable=False)
+    story.run(run, after)
+    return a, b
+
+
+def told() -> HistoryWriter:
+    story = HistoryWriter(g=GRAPH)
+    story.lead()
+    story.worker()
+    return story
+
+
+def test_runs_that_have_ended_are_not_kept():
+    story = told()
+    for run in range(1, 501):
+        ended(story, run, "succeeded" if run % 3 else "failed")
+    story.begin(501)
+    done = replay(story.history(), RULES, page=100)
+    assert done.violations == []
+    assert list(done.world.runs) == [501]
+    assert done.world.events == len(story.events)
+
+
+def test_workers_that_are_gone_are_not_all_kept(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("locktender.observe.checker.world.MAX_GONE_WORKERS", 10)
+    assert MAX_GONE_WORKERS > 10
+    story = told()
+    for number in range(100):
+        story.worker(f"w{number}")
+        story.worker(f"w{number}", "left")
+        story.limit("runs", "", {"limit": 5})
+    done = replay(story.history(), RULES, page=10)
+    assert done.violations == []
+    assert len(done.world.workers) <= 20
+
+
+def test_a_retried_run_has_its_earlier_tasks_again():
+    story = told()
+    _, b = ended(story, 1, "failed")
+    story.run(1, "queued", actor="client", generation=1)
+    story.run(1, "running")
+    story.task(b, "pending")
+    story.task(b, "requested", node=1, index=-1, attempt=0)
+    story.perform(b)
+    story.run(1, "succeeded")
+    assert rules(story) == set()
+
+
+def test_a_retried_run_that_repeats_finished_work_is_found():
+    story = told()
+    a, _ = ended(story, 1, "failed")
+    story.run(1, "queued", actor="client", generation=1)
+    story.run(1, "running")
+    story.task(a, "requested", node=0, index=-1, attempt=0)
+    assert "dependencies" in rules(story)
+
+
+def test_what_happens_to_a_forgotten_run_is_found():
+    story = told()
+    _, b = ended(story, 1)
+    ended(story, 2)
+    story.finish(b)
+    assert "terminal" in rules(story)
+
+
+def test_a_second_submission_of_a_forgotten_run_is_found():
+    story = told()
+    ended(story, 1)
+    ended(story, 2)
+    story.submit(1)
+    assert "legal_edge" in rules(story)
+
+
+def test_a_run_that_ends_with_open_tasks_is_reported_at_the_end():
+    story = told()
+    story.begin(1)
+    story.request(1, 0)
+    story.run(1, "failed", error={"type": "x", "message": "x"})
+    assert {"terminal", "no_loss"} <= rules(story)
+
+
+def broken(history: History, chance: random.Random) -> History:
+    """With a few events left out, doubled, moved or changed."""
+    events: list[Event] = list(history.events)
+    for _ in range(chance.randint(1, 6)):
+        at = chance.randrange(len(events))
+        match chance.randrange(4):
+            case 0:
+                del events[at]
+            case 1:
+                late = min(len(events), at + chance.randrange(400))
+                events.insert(late, events[at])
+            case 2:
+                event = events.pop(at)
+                events.insert(min(len(events), at + chance.randrange(50)), event)
+            case _:
+                states = ["requested", "running", "completed", "failed", "queued", "succeeded"]
+                events[at] = msgspec.structs.replace(events[at], after=chance.choice(states))
+    return replace(history, events=events)
+
+
+def test_forgetting_hides_no_fault_of_any_kind():
+    some = 0
+    for seed in range(12):
+        world = random_world(seed)
+        world.run(steps=60_000)
+        whole = History(world.model.events, world.model.graphs, complete=True)
+        chance = random.Random(seed)
+        for history in (whole, broken(whole, chance), broken(whole, chance)):
+            kept = found(history, ALL)
+            some += bool(kept)
+            assert found(history, 40) == kept, seed
+    assert some >= 12
