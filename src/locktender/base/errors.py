@@ -109,6 +109,12 @@ class InvalidResult(InvalidInput):
     code = "invalid_result"
 
 
+class ArgumentMismatch(InvalidInput):
+    """A stored argument does not fit the class that its annotation names, which may have changed."""
+
+    code = "argument_mismatch"
+
+
 class NotFound(LocktenderError):
     """No such run, task, pool, flow or worker."""
 
