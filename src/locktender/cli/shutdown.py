@@ -24,7 +24,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, Self
 
-from locktender.base.background import end_tasks
+from locktender.base.background import end_tasks, start_task, start_thread
 from locktender.base.clock import SECOND, Clock, SystemClock
 from locktender.base.config import Settings
 from locktender.base.errors import InvalidInput
@@ -107,7 +107,7 @@ def end_with_parent() -> Generator[None]:
                     os._exit(0)
                 return
 
-    threading.Thread(target=watch, name="locktender-parent", daemon=True).start()
+    start_thread(watch, "locktender-parent", failed=lambda _: os._exit(1))
     try:
         yield
     finally:
@@ -195,8 +195,12 @@ async def serve(
     if core.engine is not None and (membership := core.engine.membership) is not None:
         stop.hard_end.last_write = membership.ends_hard
     beside = [
-        asyncio.create_task(_hurry(core, stop)),
-        asyncio.create_task(_end_when_idle_or_old(core, stop)),
+        start_task(_hurry(core, stop), "end at once"),
+        start_task(
+            _end_when_idle_or_old(core, stop),
+            "end when idle or old",
+            failed=lambda: stop.request_once("its lifetime is not watched any more"),
+        ),
     ]
     try:
         await ready(core)

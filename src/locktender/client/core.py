@@ -176,6 +176,9 @@ class RunWaiter:
             except LocktenderError as error:
                 log.warning("failed to wait for commits, polling: %s", error)
                 await asyncio.sleep(POLL_SECONDS)
+            except Exception:
+                log.exception("failed to wait for commits, polling: internal error")
+                await asyncio.sleep(POLL_SECONDS)
             self._wake_some()
             await asyncio.sleep(
                 PAUSE_PER_WAITER_SECONDS * min(len(self._waiters), MAX_WOKEN_PER_COMMIT)
