@@ -239,6 +239,12 @@ class OutOfOrder(StoreError):
     code = "out_of_order"
 
 
+class StoreUnreachable(StoreError):
+    """Nothing answers where the store should be: it may be starting, or the network is down."""
+
+    code = "store_unreachable"
+
+
 class StoreBusy(StoreError):
     """Another process holds the file's write lock for too long."""
 
