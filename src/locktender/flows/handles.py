@@ -213,6 +213,14 @@ class Handle(Generic[T_co]):
     def __call__(self, *_args: object, **_kwargs: object) -> NoReturn:
         raise self._untraceable("cannot be called", "Call its methods inside a step.")
 
+    def _calculate(self, *_others: object) -> NoReturn:
+        raise self._untraceable("cannot be calculated with", "Calculate in a step that takes it.")
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _calculate
+    __truediv__ = __rtruediv__ = __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = _calculate
+    __pow__ = __rpow__ = __matmul__ = __neg__ = __abs__ = _calculate
+    __int__ = __float__ = __index__ = __round__ = _calculate
+
 
 class Test:
     """A condition for `when=`: comparisons of handles, joined by `&`, `|` and `~`."""
