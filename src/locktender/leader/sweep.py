@@ -17,10 +17,10 @@ from locktender.leader.queue_reader import QueueReader
 from locktender.leader.retention import Retention
 from locktender.observe.metrics import Metrics
 from locktender.provision.controller import ProvisionController
-from locktender.store.protocol import Expire, Lost, Store, Tidy
+from locktender.store.protocol import Expire, Lost, RemoveUnused, Store
 
 log: logging.Logger = logging.getLogger(__name__)
-TIDY_EVERY_US = 60 * SECOND
+REMOVE_UNUSED_EVERY_US = 60 * SECOND
 MAX_OVERDUE_RUNS = 1_000
 """Per sweep."""
 
@@ -48,7 +48,7 @@ class Sweep:
         self._watch = LeaseWatch(settings.stall_grace_us)
         self._stalled: dict[str, int] = {}
         self._retention = Retention(store, settings, owner)
-        self._tidy_at = 0
+        self._remove_unused_at = 0
 
     async def expire(self, scheduler: Scheduler) -> list[Lost]:
         """Declares dead workers lost, and finds those that are stalled."""
@@ -88,17 +88,17 @@ class Sweep:
         self._metrics.wanted(self.demand)
         if self._retention.due():
             self._background.start(self._retention.work(), "delete runs past their retention")
-        if self._clock.monotonic() >= self._tidy_at:
-            self._tidy_at = self._clock.monotonic() + TIDY_EVERY_US
-            self._background.start(self._tidy(scheduler.term), "remove empty queue lanes")
+        if self._clock.monotonic() >= self._remove_unused_at:
+            self._remove_unused_at = self._clock.monotonic() + REMOVE_UNUSED_EVERY_US
+            self._background.start(self._remove_unused(scheduler.term), "remove empty queue lanes")
         if self._overflow is not None:
             workers = [worker.row for worker in scheduler.ledger.workers.by_id.values()]
             self._overflow.observe(self.demand, workers, self._store, scheduler.term)
 
-    async def _tidy(self, term: int) -> None:
+    async def _remove_unused(self, term: int) -> None:
         after = 0
         try:
-            while after := await self._store.tidy(Tidy(term, after)):
+            while after := await self._store.remove_unused(RemoveUnused(term, after)):
                 pass
         except LocktenderError as error:
             log.warning("failed to remove empty queue lanes: %s", error)

@@ -8,7 +8,7 @@ import pytest
 from locktender.base.changes import Bucket
 from locktender.base.errors import NotLeader
 from locktender.base.limits import TagRule
-from locktender.store.protocol import EventFilter, Heads, Recut, Store, Tidy
+from locktender.store.protocol import EventFilter, Heads, ReassignLanes, RemoveUnused, Store
 from locktender.testing.conformance.world import (
     SceneLeader,
     StoreScene,
@@ -142,7 +142,7 @@ class TestQueueing:
         await set_tag(store, TagRule("team", per_value=True, limit=1))
         after, rounds = 0, 0
         while True:
-            after = await store.recut(Recut(leader.term, after, batch=10))
+            after = await store.reassign_lanes(ReassignLanes(leader.term, after, batch=10))
             rounds += 1
             if not after:
                 break
@@ -158,7 +158,7 @@ class TestQueueing:
         await leader.start(*(run.seq for run in runs[:-1]))
         after, rounds = 0, 0
         while True:
-            after = await store.tidy(Tidy(leader.term, after, batch=10))
+            after = await store.remove_unused(RemoveUnused(leader.term, after, batch=10))
             rounds += 1
             if not after:
                 break
@@ -187,17 +187,17 @@ class TestQueueing:
         leader = await SceneLeader.stand(store)
         now = world.clock.now()
         await leader.commit(buckets=[Bucket("soon", now + 5), Bucket("later", now + 50)])
-        assert await store.tidy(Tidy(leader.term)) == 0
+        assert await store.remove_unused(RemoveUnused(leader.term)) == 0
         assert len((await store.load()).buckets) == 2
         world.clock.advance(10)
-        assert await store.tidy(Tidy(leader.term)) == 0
+        assert await store.remove_unused(RemoveUnused(leader.term)) == 0
         assert [bucket.pool for bucket in (await store.load()).buckets] == ["later"]
 
     async def test_only_the_leader_tidies(self, world: StoreScene) -> None:
         store = await world.open()
         leader = await SceneLeader.stand(store)
         with pytest.raises(NotLeader):
-            await store.tidy(Tidy(leader.term + 1))
+            await store.remove_unused(RemoveUnused(leader.term + 1))
 
     async def test_recutting_gives_the_rank_that_an_age_boost_asks_for(
         self, world: StoreScene
@@ -209,7 +209,7 @@ class TestQueueing:
         new = await submitted(store, priority=1)
         assert await order(store) == [new.id, old.id]
         await set_rule(store, "engine", "age_boost_us", {"value": 100})
-        assert await store.recut(Recut(leader.term)) == 0
+        assert await store.reassign_lanes(ReassignLanes(leader.term)) == 0
         assert await order(store) == [old.id, new.id]
 
     async def test_a_hold_never_stands_behind_a_flow(self, world: StoreScene) -> None:
@@ -222,7 +222,7 @@ class TestQueueing:
         for _ in range(2):
             heads = await store.heads(Heads((await store.load()).lanes, each=1))
             assert hold.seq in {row.seq for row in heads}
-            await store.recut(Recut(leader.term))
+            await store.reassign_lanes(ReassignLanes(leader.term))
 
     async def test_a_replacement_waits_in_a_lane_of_its_own(self, world: StoreScene) -> None:
         """Its wait for one run must not hold up the runs behind it."""
