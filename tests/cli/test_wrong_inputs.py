@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.cli_harness import Said, batch, locktender
+from tests.support.cli_harness import CommandResult, batch, locktender
 
 from locktender import Client, LocktenderError, connect, embedded, flow, secret, step
 from locktender.base.errors import InvalidFlow, InvalidInput, InvalidSettings
@@ -247,7 +247,7 @@ def test_the_api_refuses_it(name: str, client: Client, tmp_path: Path):
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Said]:
+def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, CommandResult]:
     made = tmp_path_factory.mktemp("cli-wrong")
     (made / "flows.py").write_text(
         "from locktender import flow, step\n\n\n@step\ndef one(x: int) -> int:\n    return x\n\n\n"
@@ -258,7 +258,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Said]:
 
 
 @pytest.mark.parametrize("name", CLI)
-def test_the_command_line_refuses_it(name: str, said: dict[str, Said]):
+def test_the_command_line_refuses_it(name: str, said: dict[str, CommandResult]):
     _, message, hint = CLI[name]
     _refused(said[name], message, hint)
 
@@ -272,7 +272,7 @@ def test_a_settings_file_is_refused(name: str, tmp_path: Path):
     _refused(answer, message, hint)
 
 
-def _refused(answer: Said, message: str, hint: str) -> None:
+def _refused(answer: CommandResult, message: str, hint: str) -> None:
     text = " ".join(answer.err.split())
     assert answer.code == 2, answer
     assert answer.out == ""

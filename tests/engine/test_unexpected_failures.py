@@ -84,11 +84,11 @@ KINDS: dict[str, tuple[Any, str, BaseException, str]] = {
         "failed to lead: what it waited for was cancelled",
     ),
     "notification wait": (SqliteStore, "wait", OSError("no route"), "failed to wait for commits"),
-    "pickup": (SqliteStore, "hear", OSError("no route"), "failed to read offers"),
+    "pickup": (SqliteStore, "wait_for_offers", OSError("no route"), "failed to read offers"),
     "sweep timer": (Leader, "worker_changed", OSError("odd"), "failed to begin a sweep"),
     "sweep": (Sweep, "expire", OSError("odd"), "failed to lead"),
     "pressure": (Membership, "_check_pressure", OSError("odd"), "failed to read the pressure"),
-    "renewal": (SqliteStore, "beat", OSError("odd"), "failed to keep"),
+    "renewal": (SqliteStore, "heartbeat", OSError("odd"), "failed to keep"),
     "lease thread": (
         LeaseThread,
         "_renew_in_time",

@@ -43,7 +43,6 @@ class Request:
         Request(b"ab" + ENCODED),
         bytearray(ENCODED),
     ],
-    ids=repr,
 )
 def test_an_encoded_secret_is_refused(value: Any):
     with pytest.raises(Unserialisable) as caught:

@@ -53,7 +53,6 @@ def signature(annotation: Any) -> str:
         [Box[Optional[int]], Box[int | None]],
         [pathlib.Path, "pathlib.Path"],
     ],
-    ids=str,
 )
 def test_types_that_are_equal_have_one_signature(ways: list[Any]):
     assert len({signature(each) for each in ways}) == 1
@@ -154,7 +153,6 @@ def step_taking(kind: Any) -> StepDef:
         (list[StructOrder], [{"total": 3, "currency": "EUR"}, {"total": 3}], "[1].currency"),
         (DataOrder | None, {"total": 3}, "currency"),
     ],
-    ids=str,
 )
 def test_a_changed_class_names_step_argument_and_field(kind: Any, stored: Any, field: str):
     call = codec.render_call([codec.encode(stored)], {})
