@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         SchemaTooNew,
         StoreBusy,
         StoreError,
+        StoreUnreachable,
         Unserialisable,
         WaitTimeout,
     )
@@ -77,6 +78,7 @@ _HOMES = {
         "RunTimedOut",
         "SchemaTooNew",
         "StoreBusy",
+        "StoreUnreachable",
         "StoreError",
         "Unserialisable",
         "WaitTimeout",
@@ -155,6 +157,7 @@ __all__ = [
     "StepError",
     "StoreBusy",
     "StoreError",
+    "StoreUnreachable",
     "StubbornInfo",
     "Submission",
     "TaskInfo",

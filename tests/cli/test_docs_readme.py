@@ -41,3 +41,12 @@ def test_the_example_runs_as_shown(tmp_path: Path):
 @pytest.mark.parametrize("link", links())
 def test_every_link_leads_somewhere(link: str):
     assert (ROOT / link).exists()
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/deploy.md"])
+def test_who_may_do_what_is_said_in_one_sentence(page: str):
+    words = " ".join((ROOT / page).read_text().split())
+    assert (
+        "Every user and program that can open the store can read and change everything in it, of every tenant:"
+        " tags and pools are limits, not permissions."
+    ) in words

@@ -198,7 +198,7 @@ def loop() -> list[Any]:
         ({"a": {"$locktender.blob": 1}}, "args.a.$locktender.blob", "reserved"),
         ([{"$locktender.error": 1, "b": 2}], "args[0].$locktender.error", "reserved"),
         ([Forged({"digest": 1})], "args", "reserved"),
-        (msgspec.Raw(b'{"$locktender.blob":{}}'), "args", "reserved"),
+        (msgspec.Raw(b'{"$locktender.blob":{}}'), "args.$locktender.blob", "reserved"),
         (ValueError("x"), "args", "ValueError"),
     ],
 )

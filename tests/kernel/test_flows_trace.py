@@ -521,7 +521,7 @@ def misuse() -> dict[str, tuple[Any, str]]:
         "unknown field": (with_unknown_field, "no field 'width'"),
         "call": (with_call, "cannot be called"),
         "slice": (with_slice, "Pick one part"),
-        "arithmetic": (with_arithmetic, "unsupported operand"),
+        "arithmetic": (with_arithmetic, "cannot be calculated with"),
         "function": (with_function, "Make the function a step"),
         "text condition": (with_text_condition, "when= cannot be a str"),
         "condition": (with_condition_as_argument, "Conditions serve when="),

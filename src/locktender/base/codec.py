@@ -30,6 +30,7 @@ from locktender.base.jsonable import (
     to_json,
 )
 from locktender.base.model import Failure
+from locktender.base.secrets import ENCODED_MARKS
 
 __all__ = [
     "BLOB_KEY",
@@ -70,12 +71,18 @@ def encode(value: object, field: str = "value") -> bytes:
         raise Unserialisable(
             f"{field} has no JSON form: {error}.", field=field, got=type(value)
         ) from error
-    if type(value) in _PLAIN:
+    if type(value) in _PLAIN and b"$locktender." not in raw:
         return raw
     # Bytes tell cheaply that nothing is wrong; only where they might, the value itself is walked.
     if (
         b"null" in raw
-        or b'"$locktender.' in raw
+        or b"$locktender." in raw
+        or b"\\u00"
+        in raw  # how a `Raw` may write a reserved key; nothing else has it but control characters
+        or _MARK_0 in raw
+        or _MARK_1 in raw
+        or _MARK_2 in raw
+        or not _is_json(raw)
         or b'nan"' in raw
         or b'inf"' in raw
         or (len(raw) > MAX_DEPTH and raw.count(b"[") + raw.count(b"{") > MAX_DEPTH)
@@ -217,6 +224,19 @@ def _revive(value: Any) -> Any:
     return value
 
 
+def _is_json(raw: bytes) -> bool:
+    """False where a `msgspec.Raw`, which is written as it is, is no JSON: the whole call would be unreadable."""
+    try:
+        _skim(raw)
+        if not raw.isascii():
+            raw.decode()
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return False
+    return True
+
+
+_MARK_0, _MARK_1, _MARK_2 = ENCODED_MARKS
+_skim = msgspec.json.Decoder(msgspec.Raw).decode
 _PLAIN = frozenset({str, int, bool, type(None)})
 _encode = msgspec.json.Encoder(enc_hook=to_json).encode
 

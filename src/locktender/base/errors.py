@@ -109,6 +109,12 @@ class InvalidResult(InvalidInput):
     code = "invalid_result"
 
 
+class ArgumentMismatch(InvalidInput):
+    """A stored argument does not fit the class that its annotation names, which may have changed."""
+
+    code = "argument_mismatch"
+
+
 class NotFound(LocktenderError):
     """No such run, task, pool, flow or worker."""
 
@@ -231,6 +237,12 @@ class OutOfOrder(StoreError):
     """A commit came before the one it follows was written."""
 
     code = "out_of_order"
+
+
+class StoreUnreachable(StoreError):
+    """Nothing answers where the store should be: it may be starting, or the network is down."""
+
+    code = "store_unreachable"
 
 
 class StoreBusy(StoreError):

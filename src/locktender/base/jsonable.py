@@ -17,7 +17,7 @@ import msgspec
 
 from locktender.base.errors import Unserialisable
 from locktender.base.model import Failure
-from locktender.base.secrets import SECRET_KEY, Secret
+from locktender.base.secrets import REFERENCE_IN_JSON, SECRET_KEY, Secret
 
 MAX_DEPTH = 100
 BLOB_KEY = "$locktender.blob"
@@ -97,6 +97,9 @@ def spoken(annotation: Any) -> str:
     return annotation.__name__ if is_plain_class else str(annotation)
 
 
+_REFERENCE_HINT = (
+    'Hand over secret("env:NAME") itself, alone or as a part of a list, a dict or a dataclass.'
+)
 _PLAIN: tuple[Any, ...] = (str, int, float, list, tuple)
 _SCALARS = (str, int, float, bool, type(None), bytes, bytearray, Enum)
 _encode = msgspec.json.Encoder(enc_hook=to_json).encode
@@ -117,6 +120,8 @@ def refuse(value: object, field: str) -> None:
             )
         if isinstance(part, str):
             _check_text(part, path)
+        if isinstance(part, str | bytes | bytearray):
+            _check_encoded(part, path)
         children = _children(part, path)
         if depth > MAX_DEPTH and not isinstance(part, _SCALARS):
             raise Unserialisable(
@@ -140,10 +145,36 @@ def _check_text(text: str, path: str) -> None:
         ) from None
 
 
+def _check_encoded(value: str | bytes | bytearray, path: str) -> None:
+    """A secret that was encoded before it was handed over would stay a reference: no worker looks into a text."""
+    raw = value.encode("utf-8", "replace") if isinstance(value, str) else value
+    if REFERENCE_IN_JSON.search(raw) is not None:
+        raise Unserialisable(
+            f"{path} is a secret, or holds one, that is already encoded: no worker would find it.",
+            field=path,
+            got=type(value).__name__,
+            hint=_REFERENCE_HINT,
+        )
+
+
+def _decoded(part: msgspec.Raw, path: str) -> Any:
+    try:
+        return msgspec.json.decode(part)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Unserialisable(
+            f"{path} is a msgspec.Raw that is no JSON: {error}.",
+            field=path,
+            got=f"{len(bytes(part)):,} bytes",
+            hint="Make it with msgspec.Raw(msgspec.json.encode(value)).",
+        ) from None
+
+
 def _children(part: Any, path: str) -> list[tuple[str, Any]]:
     """The parts of `part` with their paths; none for a scalar. Raises for what has no JSON form at all."""
     if isinstance(part, (*_SCALARS, StepError, Secret)):
         return []
+    if isinstance(part, msgspec.Raw):
+        return [(path, _decoded(part, path))]
     if isinstance(part, dict):
         mapping = cast("dict[Any, Any]", part)
         for key in mapping:
@@ -186,7 +217,9 @@ def _check_key(key: object, path: str) -> None:
                 f"{path} uses the key {key!r}, which is reserved.",
                 field=f"{path}.{key}",
                 got=key,
-                hint="Rename the key: names that begin with '$locktender.' are ours.",
+                hint=_REFERENCE_HINT
+                if key == SECRET_KEY
+                else "Rename the key: names that begin with '$locktender.' are ours.",
             )
         return
     if isinstance(key, float) and not math.isfinite(key):

@@ -182,8 +182,9 @@ def tag_rule(
     limit_: object = UNLIMITED,
     per_value: bool = False,
     max_active: object = UNLIMITED,
+    field: str = "tag",
 ) -> TagRule:
-    """A checked tag rule. One value and *each* value contradict each other."""
+    """A checked tag rule. One value and *each* value contradict each other. `field`: what errors call it."""
     if value is not None and per_value:
         raise InvalidInput(
             f"a rule for {key}={value} cannot also be per_value.",
@@ -192,13 +193,15 @@ def tag_rule(
             hint="Leave out the value to bound each distinct value, or leave out per_value.",
         )
     return TagRule(
-        key=tag_key(key, "tag"),
-        value=None if value is None else tag_value(value, "tag"),
+        key=tag_key(key, field),
+        value=None if value is None else tag_value(value, field),
         per_value=per_value,
         limit=limit(
-            limit_, "tag.limit", zero_hint="To hold runs with a tag back, use: limits pause TAG."
+            limit_,
+            f"{field}.limit",
+            zero_hint="To hold runs with a tag back, use: limits pause TAG.",
         ),
-        max_active=limit(max_active, "tag.max_active", zero_hint="Use -1 for unlimited."),
+        max_active=limit(max_active, f"{field}.max_active", zero_hint="Use -1 for unlimited."),
     )
 
 

@@ -11,6 +11,7 @@ to size: half a secret would not be found again.
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
@@ -24,6 +25,12 @@ from locktender.base.errors import InvalidInput, LocktenderError
 
 SECRET_KEY: Final = "$locktender.secret"  # noqa: S105 — a key in JSON
 MARK: Final = b'"$locktender.secret":'
+ENCODED_MARKS: Final = tuple(
+    # As bytes they travel in base64: at whichever of three places the mark begins, these characters are its own.
+    base64.b64encode(bytes(before) + MARK)[4 if before else 0 : -4]
+    for before in range(3)
+)
+REFERENCE_IN_JSON: Final = re.compile(rb'\{\s*"\$locktender\.secret"\s*:\s*"env:[^"]+"\s*\}')
 _REFERENCE = re.compile(r"env:([^\s=\x00]+)")
 _STORED = re.compile(rb'\{"\$locktender\.secret":("(?:[^"\\]|\\.)*")\}')
 _text: Callable[[bytes], str] = msgspec.json.Decoder(str).decode

@@ -107,7 +107,11 @@ def _parse(path: Path, data: bytes) -> dict[str, Any]:
     try:
         return tomllib.loads(data.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidSettings(f"{path} is not valid TOML: {error}.", field="settings") from error
+        raise InvalidSettings(
+            f"{path} is not valid TOML: {error}.",
+            field="settings",
+            hint='Write one setting per line, as UTF-8: grace = "30s".',
+        ) from error
 
 
 _SERVER = re.compile(
@@ -121,7 +125,22 @@ _SERVER = re.compile(
 
 
 def check_path(url: str) -> None:
-    """Refuses a server's address without a scheme: it would silently become the name of a SQLite file."""
+    """Refuses what would silently become the name of a SQLite file: a server without its scheme, a directory,
+    a name with a line break."""
+    if not url.isprintable():
+        raise InvalidInput(
+            "url has a line break or another character that cannot be printed.",
+            field="url",
+            got=url.rpartition("@")[2],
+            hint="Look for a stray line break where it is set.",
+        )
+    if "://" not in url and url.endswith("/"):
+        raise InvalidInput(
+            "url names a directory, and the store is a file.",
+            field="url",
+            got=url,
+            hint=f"Name a file in it: {url}locktender.db",
+        )
     if "://" in url or not _SERVER.fullmatch(url):
         return
     # What comes before the @ may be a password.

@@ -261,6 +261,7 @@ def _tags(value: object) -> dict[str, TagRule]:
             per_value=each,
             limit_=options.get("limit", names.UNLIMITED),
             max_active=options.get("max_active", names.UNLIMITED),
+            field=field,
         )
         if rule.name in found:
             raise InvalidInput(

@@ -141,7 +141,9 @@ def whole(text: str | None, option: str) -> int | None:
         return None
     value = number(text)
     if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidInput(f"{option} must be a whole number.", field=option, got=text)
+        raise InvalidInput(
+            f"{option} must be a whole number.", field=option, got=text, hint=f"e.g. --{option} 20"
+        )
     return value
 
 

@@ -102,7 +102,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         show(error, shell)
         return exit_code(error)
     except _UsageError as error:
-        return _usage(error, shell)
+        return _usage(error, shell, arguments)
     except OSError as error:  # a working directory that is gone, a disk that is full …
         show(Internal(f"the system says: {error}.", hint="--debug shows where."), shell)
         return BAD
@@ -117,7 +117,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code if isinstance(code, int) else OK
 
 
-def _usage(error: Any, shell: Context) -> int:
+def _usage(error: Any, shell: Context, arguments: Sequence[str]) -> int:
     context: typer.Context | None = error.ctx
     if type(error).__name__ == "NoArgsIsHelpError":
         sys.stderr.write(error.format_message() + "\n")
@@ -125,8 +125,22 @@ def _usage(error: Any, shell: Context) -> int:
     message, found, suggestion = str(error.format_message()).partition("Did you mean")
     path = "locktender" if context is None else context.command_path
     hint = f"Did you mean{suggestion}" if found else f"See: {path} --help"
-    show(Usage(message.strip(), hint=hint.strip()), shell)
+    names = tuple(getattr(getattr(error, "param", None), "opts", ()))
+    got = _value_of(names, arguments)
+    message = message.strip().rstrip(".") + "."
+    show(Usage(message, got=got, hint=hint.strip()), shell)
     return USAGE
+
+
+def _value_of(names: tuple[str, ...], arguments: Sequence[str]) -> str | None:
+    """What was given for the option of these names: the parser's message may not say it."""
+    for each, following in zip(arguments, [*arguments[1:], None], strict=True):
+        if each in names:
+            return following
+        name, equals, value = each.partition("=")
+        if equals and name in names:
+            return value
+    return None
 
 
 if __name__ == "__main__":

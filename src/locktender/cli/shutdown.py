@@ -19,12 +19,12 @@ import os
 import select
 import signal
 import threading
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, Self
 
-from locktender.base.background import end_tasks
+from locktender.base.background import end_tasks, start_task, start_thread
 from locktender.base.clock import SECOND, Clock, SystemClock
 from locktender.base.config import Settings
 from locktender.base.errors import InvalidInput
@@ -107,7 +107,7 @@ def end_with_parent() -> Generator[None]:
                     os._exit(0)
                 return
 
-    threading.Thread(target=watch, name="locktender-parent", daemon=True).start()
+    start_thread(watch, "locktender-parent", failed=lambda _: os._exit(1))
     try:
         yield
     finally:
@@ -187,16 +187,31 @@ async def serve(
     work: bool,
     more: MoreWorkers | None = None,
 ) -> None:
-    """Open, say so with `ready`, serve until a stop is requested, drain."""
+    """Open, say so with `ready`, serve until a stop is requested, drain.
+
+    While the store cannot be reached it waits, as it does when the store goes away later.
+    """
     stop.hard_end.grace_seconds = settings.grace_us / SECOND
     if gc.get_threshold()[:2] in _GC_DEFAULTS:  # else the user's code has set its own
         gc.set_threshold(*_GC_THRESHOLDS)
-    core = await Core.open(settings, engine=True, lead=lead, work=work, more=more, ends_itself=True)
+    opening = Core.open(
+        settings, engine=True, lead=lead, work=work, more=more, ends_itself=True, waits=True
+    )
+    core = await _unless_stopped(opening, stop)
+    if core is None:
+        if more is not None:
+            await more.close(0)
+        stop.hard_end.cancel()
+        return
     if core.engine is not None and (membership := core.engine.membership) is not None:
         stop.hard_end.last_write = membership.ends_hard
     beside = [
-        asyncio.create_task(_hurry(core, stop)),
-        asyncio.create_task(_end_when_idle_or_old(core, stop)),
+        start_task(_hurry(core, stop), "end at once"),
+        start_task(
+            _end_when_idle_or_old(core, stop),
+            "end when idle or old",
+            failed=lambda: stop.request_once("its lifetime is not watched any more"),
+        ),
     ]
     try:
         await ready(core)
@@ -207,6 +222,19 @@ async def serve(
             await end_tasks(beside)
         finally:
             stop.hard_end.cancel()
+
+
+async def _unless_stopped(opening: Coroutine[Any, Any, Core], stop: StopRequests) -> Core | None:
+    """The result of `opening`; None: a stop was requested first, and it was cancelled."""
+    task = asyncio.create_task(opening)
+    stopped = asyncio.create_task(stop.first())
+    try:
+        await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        # Read before they are ended: a cancelled task is done too.
+        done = task.done()
+        await end_tasks([stopped] if done else [stopped, task])
+    return await task if done else None
 
 
 async def _hurry(core: Core, stop: StopRequests) -> None:

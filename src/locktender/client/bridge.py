@@ -7,6 +7,7 @@ wait for itself.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
@@ -19,6 +20,7 @@ from locktender.store.protocol import Store
 from locktender.worker.executors.protocol import CURRENT
 
 T = TypeVar("T")
+log: logging.Logger = logging.getLogger(__name__)
 
 
 class Bridge:
@@ -91,6 +93,11 @@ class Bridge:
         asyncio.set_event_loop(self._loop)
         try:
             self._loop.run_forever()
+        except BaseException as error:
+            # Raised by a callback: SystemExit and KeyboardInterrupt leave through the loop.
+            log.critical("the loop of this client failed, the client is closed", exc_info=error)
+            with self._lock:
+                self._stopped = True
         finally:
             left = asyncio.all_tasks(self._loop)
             for task in left:

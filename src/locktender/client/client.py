@@ -19,7 +19,7 @@ from locktender.client.more_workers import MoreWorkers
 from locktender.client.namespaces import SyncLimits, SyncPools, SyncQueue, SyncRuns, SyncWorkers
 from locktender.client.run import AsyncRun, Run
 from locktender.client.slots import Slots
-from locktender.client.submit import Preparing, Submission, prepare
+from locktender.client.submit import Preparing, Submission, checked_calls, prepare
 from locktender.client.submit_signatures import SyncSubmitting
 from locktender.flows.definitions import FlowDef
 from locktender.flows.flows import Flow
@@ -102,7 +102,9 @@ class Client(SyncSubmitting):
         """
         self._core.guard.check()
         preparing = Preparing(flow, self._core.settings, self._core.clock)
-        prepared = [preparing.prepare(call, index) for index, call in enumerate(calls)]
+        prepared = [
+            preparing.prepare(call, index) for index, call in enumerate(checked_calls(calls))
+        ]
         answers = self._bridge.call(self._client.submit_all_prepared(prepared, partial=partial))
         return [self._bridged(each) for each in answers]
 

@@ -18,7 +18,15 @@ from locktender.client.pools_async import AsyncPools
 from locktender.client.run import AsyncRun
 from locktender.client.runs_async import AsyncQueue, AsyncRuns, AsyncWorkers
 from locktender.client.slots import AsyncSlots
-from locktender.client.submit import Prepared, Preparing, Submission, prepare, refusal, store_runs
+from locktender.client.submit import (
+    Prepared,
+    Preparing,
+    Submission,
+    checked_calls,
+    prepare,
+    refusal,
+    store_runs,
+)
 from locktender.client.submit_signatures import AsyncSubmitting
 from locktender.flows.flows import Flow
 from locktender.observe.why import Why, explain_task, with_sessions
@@ -85,7 +93,7 @@ class AsyncClient(AsyncSubmitting):
         self._core.guard.check()
         preparing = Preparing(flow, self._core.settings, self._core.clock)
         prepared: list[Prepared] = []
-        for index, call in enumerate(calls):
+        for index, call in enumerate(checked_calls(calls)):
             if index % TRACED_AT_A_TIME == 0:
                 await asyncio.sleep(0)  # others have their turn on this loop
             prepared.append(preparing.prepare(call, index))

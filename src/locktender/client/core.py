@@ -24,7 +24,13 @@ from locktender.base.background import end_tasks
 from locktender.base.clock import SECOND, Clock, SystemClock
 from locktender.base.config import Settings
 from locktender.base.durations import spoken
-from locktender.base.errors import LocktenderError, NotFound, WaitTimeout
+from locktender.base.errors import (
+    LocktenderError,
+    NotFound,
+    StoreBusy,
+    StoreUnreachable,
+    WaitTimeout,
+)
 from locktender.base.limits import Limits
 from locktender.base.model import RunRow
 from locktender.base.states import TERMINAL_RUNS
@@ -34,7 +40,7 @@ from locktender.engine import Engine
 from locktender.provision.controller import ProvisionController
 from locktender.store.open import store_for
 from locktender.store.protocol import Store
-from locktender.store.retry import repeated
+from locktender.store.retry import repeated, retry_while_away
 
 T = TypeVar("T")
 
@@ -82,6 +88,9 @@ log: logging.Logger = logging.getLogger(__name__)
 POLL_SECONDS = 1.0
 STORE_AWAY_SECONDS = 60.0
 """How long the store may be out of reach before a waiting caller gets the error."""
+FIRST_OPEN_PAUSE_SECONDS = 0.5
+LONGEST_OPEN_PAUSE_SECONDS = 10.0
+"""Between two tries of a server or worker to open a store that does not answer."""
 MAX_STATES = 1_000
 """Runs whose states one statement reads."""
 PAUSE_SECONDS = 0.002
@@ -182,8 +191,11 @@ class RunWaiter:
                 self._wake(ended.runs)
                 if ended.look:
                     await self._look()
-            except LocktenderError as error:
-                log.warning("failed to wait for ends of runs, polling: %s", error)
+            except Exception as error:
+                unexpected = None if isinstance(error, LocktenderError) else error
+                log.warning(
+                    "failed to wait for ends of runs, polling: %s", error, exc_info=unexpected
+                )
                 # Each reads its row by itself, and raises when the store stays away.
                 self._wake(self._waiters)
                 await asyncio.sleep(POLL_SECONDS)
@@ -229,15 +241,23 @@ class Core:
         overflow: ProvisionController | None = None,
         more: MoreWorkers | None = None,
         ends_itself: bool = False,
+        waits: bool = False,
     ) -> Core:
         """A store that is open and, if asked for, an engine that has its lease.
 
         `more` is closed with it; the caller closes `overflow`. `ends_itself`: as `Engine` has it.
+        `waits`: tries for ever while the store cannot be reached.
         """
         if more is not None:
             overflow = more.overflow
         store = store_for(settings)
-        await store.open(migrates=engine)
+        await retry_while_away(
+            lambda: store.open(migrates=engine),
+            "opening the store",
+            lambda error: waits and isinstance(error, StoreUnreachable | StoreBusy),
+            first_pause_seconds=FIRST_OPEN_PAUSE_SECONDS,
+            longest_pause_seconds=LONGEST_OPEN_PAUSE_SECONDS,
+        )
         running: Engine | None = None
         try:
             if engine:

@@ -295,6 +295,8 @@ def _where(
                     got=each,
                     hint=names.did_you_mean(str(each), known),
                 )
+    if flow is not None:
+        flow = names.text(flow, "flow")
     return RunFilter(states=states, tags=names.tags(tags), flow=flow, limit=limit)
 
 

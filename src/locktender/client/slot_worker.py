@@ -18,7 +18,7 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from locktender.base.background import end_tasks, repeat_forever
+from locktender.base.background import end_tasks, repeat_forever, start_task
 from locktender.base.changes import End
 from locktender.base.clock import SECOND, Clock
 from locktender.base.errors import LeaseLost, StoreError
@@ -171,7 +171,7 @@ class SlotWorker(Lease):
         for hold in list(self._held.values()):
             hold.lose(why)
         if not self._held:
-            self._tasks.append(asyncio.create_task(self._leases.remove(self)))
+            self._tasks.append(start_task(self._leases.remove(self), "leave with lost slots"))
 
     def _row(self) -> WorkerRow:
         return WorkerRow(

@@ -216,6 +216,18 @@ class _Options(NamedTuple):
     dispatch_deadline_us: int | None
 
 
+def checked_calls(calls: object) -> Iterable[Any]:
+    """`calls` of `submit_many`. Of a text each character would be a run, of a dict each key."""
+    if isinstance(calls, str | bytes | Mapping) or not isinstance(calls, Iterable):
+        raise InvalidInput(
+            f"calls must be a list with one entry per run, not {type(cast('object', calls)).__name__}.",
+            field="calls",
+            got=cast("object", calls),
+            hint="e.g. submit_many(build, [1, 2]); for a single run: submit(build, 1).",
+        )
+    return cast("Iterable[Any]", calls)
+
+
 class Preparing:
     """Calls of one flow, submitted together or one alone."""
 

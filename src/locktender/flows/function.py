@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from locktender.base import codec, names
-from locktender.base.errors import InvalidFlow, InvalidInput
+from locktender.base.errors import ArgumentMismatch, InvalidFlow, InvalidInput
 from locktender.base.jsonable import spoken
 from locktender.base.secrets import MARK
+from locktender.flows.annotations import canonical, model_in, wrong_field
 
 Decode = Callable[[bytes, str], Any]
 _POSITIONAL = (
@@ -81,11 +82,18 @@ class Function:
 
     @cached_property
     def signature(self) -> str:
-        """Changes when a call made for one version of the function might not fit another."""
+        """Changes when a call made for one version of the function might not fit another.
+
+        It is compared between processes, also of different Python versions.
+        """
         lines = [self.name, self.version or ""]
+        try:
+            hints = self.hints
+        except InvalidFlow:  # refused when a flow calls it
+            hints: dict[str, Any] = {}
         for each in self.parameters.parameters.values():
-            text = annotation_text(each.annotation)
-            annotation = "" if text is inspect.Parameter.empty else str(text)
+            written = hints.get(each.name, each.annotation)
+            annotation = "" if written is inspect.Parameter.empty else canonical(written)
             optional = each.default is not inspect.Parameter.empty
             lines.append(f"{each.kind.name} {each.name}: {annotation} {optional}")
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
@@ -146,7 +154,7 @@ class Function:
     def hints(self) -> dict[str, Any]:
         try:
             return typing.get_type_hints(self.fn, include_extras=True)
-        except (NameError, TypeError, AttributeError) as error:
+        except Exception as error:  # a text is evaluated here, and may raise anything
             raise InvalidFlow(
                 f"an annotation of {self.kind} {self.short!r} cannot be resolved: {error}.",
                 field=self.short,
@@ -233,9 +241,34 @@ class Function:
         args: list[Any] = []
         for index, value in enumerate(raw_args):
             name, decode = self._decoder_at(index)
-            args.append(decode(value, name))
-        kwargs = {name: self._decoder_of(name)(value, name) for name, value in raw_kwargs.items()}
+            args.append(self._decoded(decode, value, name))
+        kwargs = {
+            name: self._decoded(self._decoder_of(name), value, name)
+            for name, value in raw_kwargs.items()
+        }
         return args, kwargs
+
+    def _decoded(self, decode: Decode, value: bytes, name: str) -> Any:
+        try:
+            return decode(value, name)
+        except InvalidInput as error:
+            model = model_in(self.hints.get(name))
+            if model is None:
+                raise
+            raise self._mismatch(name, model.__name__, error) from error
+
+    def _mismatch(self, name: str, model: str, error: InvalidInput) -> ArgumentMismatch:
+        place = wrong_field(error)
+        field = f"field {place!r}: " if place else ""
+        mend = f"give {place!r} a default" if place else "make the class read the stored value"
+        return ArgumentMismatch(
+            f"the stored argument {name!r} of {self.kind} {self.short!r} does not fit the class {model} as"
+            f" this worker has it: {field}{error.message}",
+            field=f"{name}.{place}" if place else name,
+            hint=f"If {model} was changed after the run was submitted: {mend}, restart the workers and retry the"
+            f" run (locktender runs retry RUN), or let a worker with the old code run it. If it was not: the flow"
+            f" passes a value that is no {model}.",
+        )
 
     def argument_name(self, index: int) -> str:
         """The parameter that takes positional argument `index`, for messages."""

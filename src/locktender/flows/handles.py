@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import typing
 from collections.abc import Iterable
-from typing import Any, Generic, Literal, NoReturn, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Protocol, TypeVar, cast
 
 import msgspec
 
@@ -212,6 +212,15 @@ class Handle(Generic[T_co]):
 
     def __call__(self, *_args: object, **_kwargs: object) -> NoReturn:
         raise self._untraceable("cannot be called", "Call its methods inside a step.")
+
+    def _calculate(self, *_others: object) -> NoReturn:
+        raise self._untraceable("cannot be calculated with", "Calculate in a step that takes it.")
+
+    if not TYPE_CHECKING:  # a type checker refuses what is not there
+        __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _calculate
+        __truediv__ = __rtruediv__ = __floordiv__ = __rfloordiv__ = _calculate
+        __mod__ = __rmod__ = __pow__ = __rpow__ = __matmul__ = __neg__ = __abs__ = _calculate
+        __int__ = __float__ = __index__ = __round__ = _calculate
 
 
 class Test:

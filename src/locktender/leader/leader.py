@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable
 
 from locktender.base import codec
-from locktender.base.background import BackgroundTasks, end_tasks
+from locktender.base.background import BackgroundTasks, end_tasks, repeat_forever
 from locktender.base.changes import End
 from locktender.base.clock import SECOND, SystemClock
 from locktender.base.config import Settings
@@ -149,7 +149,8 @@ class Leader:
 
     async def lead(self, term: int) -> list[End]:
         """Lead until the term is over; returns ends of attempts that were not written."""
-        sweeper = asyncio.create_task(self._sweep_regularly(), name="locktender-sweep")
+        sweeps = repeat_forever(self._sweep_soon, "begin a sweep", SWEEP_EVERY_SECONDS)
+        sweeper = asyncio.create_task(sweeps, name="locktender-sweep")
         try:
             scheduler = await self._rebuild(term)
             try:
@@ -423,11 +424,10 @@ class Leader:
 
     # -- time --------------------------------------------------------------------------------------
 
-    async def _sweep_regularly(self) -> None:
-        while True:
-            self._loop_seen_us = self._clock.monotonic()
-            await asyncio.sleep(SWEEP_EVERY_SECONDS)
-            # Everything is read once a second, in case a wake-up was lost.
-            self._sweep_due = self._foreign = True
-            self.worker_changed()
-            self._awake.set()
+    async def _sweep_soon(self) -> None:
+        self._loop_seen_us = self._clock.monotonic()
+        await asyncio.sleep(SWEEP_EVERY_SECONDS)
+        # Everything is read once a second, in case a wake-up was lost.
+        self._sweep_due = self._foreign = True
+        self._awake.set()
+        self.worker_changed()

@@ -136,6 +136,9 @@ class ProvisionController:
                 log.info("no workers are requested: %s", error)
             except StoreError as error:
                 log.warning("failed to request workers: %s", error)
+            except Exception:
+                # The next sweep of the leader begins another step.
+                log.exception("failed to request workers: internal error")
             self._log_error(self.policy.last_error)
 
     async def _plan_safely(self, demand: Demand, workers: Sequence[WorkerRow], term: _Term) -> None:

@@ -11,16 +11,16 @@ from __future__ import annotations
 import asyncio
 import errno
 import ipaddress
-import logging
 import socket
 from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from locktender.base.errors import InvalidInput
+from locktender.base.background import until_done
+from locktender.base.errors import InvalidInput, LocktenderError
 from locktender.client.core import Core
 from locktender.server.app import App
 
@@ -103,14 +103,14 @@ def _refused(error: OSError, host: str, port: int, option: str) -> InvalidInput:
     return InvalidInput(f"{host}:{port} cannot be opened: {error.strerror}.", field=option)
 
 
-log: logging.Logger = logging.getLogger(__name__)
-
 MOST_REQUESTS = 64
 MOST_CONNECTIONS = 2 * MOST_REQUESTS
 ANSWER_SECONDS = 10.0
 KEEP_ALIVE_SECONDS = 5
 MOST_HEADER_BYTES = 16 * 1024
 CLOSE_SECONDS = 1
+RESTART_SECONDS = 1.0
+START_SECONDS = 5.0
 
 
 class _Connection(H11Protocol):
@@ -141,13 +141,13 @@ class _Connection(H11Protocol):
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, answers: asyncio.Event) -> None:
         super().__init__(config)
-        self.answers: asyncio.Event = asyncio.Event()
+        self._answers = answers
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        self.answers.set()
+        self._answers.set()
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:
@@ -159,11 +159,17 @@ class Web:
     """Serves `app` on a listening socket, from `start` to `stop`."""
 
     def __init__(self, app: ASGIApp, listener: socket.socket) -> None:
+        self._app = app
         self._listener = listener
         self._task: asyncio.Task[None] | None = None
-        self._server = _Server(
+        self._stopping = False
+        self._answers = asyncio.Event()
+        self._server = self._new_server()
+
+    def _new_server(self) -> _Server:
+        return _Server(
             uvicorn.Config(
-                app,
+                self._app,
                 http=_Connection,
                 ws="none",
                 lifespan="off",
@@ -178,30 +184,39 @@ class Web:
                 timeout_keep_alive=KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=CLOSE_SECONDS,
                 h11_max_incomplete_event_size=MOST_HEADER_BYTES,
-            )
+            ),
+            self._answers,
         )
 
     async def start(self) -> None:
-        """Returns when it answers."""
-        self._task = asyncio.create_task(
-            self._server.serve(sockets=[self._listener]), name="locktender-web"
-        )
-        self._task.add_done_callback(_told)
-        answers = asyncio.create_task(self._server.answers.wait())
-        await asyncio.wait({self._task, answers}, return_when=asyncio.FIRST_COMPLETED)
-        answers.cancel()
+        """Returns when it answers, or failed to and tries again."""
+        serve = until_done(self._serve, "answer by HTTP", RESTART_SECONDS)
+        self._task = asyncio.create_task(serve, name="locktender-web")
+        with suppress(TimeoutError):
+            async with asyncio.timeout(START_SECONDS):
+                await self._answers.wait()
 
     async def stop(self) -> None:
         """Returns when the last connection is closed: soon."""
+        self._stopping = True
         task, self._task = self._task, None
         if task is not None:
             self._server.should_exit = True
             await asyncio.wait({task})
 
-
-def _told(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
-        log.error("the HTTP server failed: %s", error, exc_info=error)
+    async def _serve(self) -> None:
+        """Until `stop`. Where the server fails, its connections are closed, and the next call makes another."""
+        server = self._server
+        try:
+            # Its own copy: a server closes what it listens on.
+            await server.serve(sockets=[self._listener.dup()])
+            if not self._stopping:
+                raise LocktenderError("the HTTP server ended by itself.")
+        finally:
+            if not self._stopping:
+                for each in getattr(server, "servers", ()):
+                    each.close()
+                self._server = self._new_server()
 
 
 @asynccontextmanager

@@ -22,7 +22,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from locktender.base.background import BackgroundTasks, end_tasks
+from locktender.base.background import BackgroundTasks, end_tasks, start_thread
 from locktender.base.clock import SECOND, Clock
 from locktender.base.errors import LocktenderError, StoreError
 from locktender.store.protocol import Store
@@ -109,10 +109,9 @@ class LeaseThread:
             ready = self._ready = Future()
             # A caller that is cancelled must not cancel it: the thread goes on, for the next caller or `close`.
             ready.set_running_or_notify_cancel()
-            self._thread = threading.Thread(
-                target=self._main, args=[ready], name="locktender-lease", daemon=True
+            self._thread = start_thread(
+                self._main, "locktender-lease", ready, failed=self._lose_all
             )
-            self._thread.start()
         await asyncio.wrap_future(ready)
 
     async def renew(self, lease: Lease) -> None:
@@ -162,12 +161,21 @@ class LeaseThread:
     def _main(self, ready: Future[None]) -> None:
         try:
             asyncio.run(self._run(ready))
-        except Exception as error:
+        except BaseException as error:
             if ready.done():
-                log.exception("the lease thread failed to end")
-            else:
-                self._ready = None
-                ready.set_exception(error)
+                raise
+            self._ready = None
+            ready.set_exception(error)
+
+    def _lose_all(self, error: BaseException) -> None:
+        """The thread failed: nothing renews its leases any more. The next `add` starts another."""
+        self._loop = self._ready = None
+        leases, self._leases = list(self._leases), {}
+        for lease in leases:
+            if not lease.over:
+                lease.over = True
+                lease.on_owner(lease.lost, f"the lease thread failed: {error!r}")
+                asyncio.run(lease.after_loss())
 
     async def _run(self, ready: Future[None]) -> None:
         self._store = self._make_store()

@@ -118,8 +118,12 @@ class LoopLag:
                 self._loop.call_soon_threadsafe(self._answer)
             except RuntimeError:
                 return  # the loop is closed
-            if not self._answered.wait(half):
-                self._late(half)
+            try:
+                if not self._answered.wait(half):
+                    self._late(half)
+            except Exception:
+                log.exception("failed to look who holds the worker's loop: internal error")
+                self._answered.wait()
             if not self._stop.is_set():
                 self._note(self._answered_at - self._asked_at)
 

@@ -24,7 +24,7 @@ from typing import Protocol
 
 import msgspec
 
-from locktender.base.background import BackgroundTasks, end_tasks, repeat_forever
+from locktender.base.background import BackgroundTasks, end_tasks, repeat_forever, until_done
 from locktender.base.changes import End, Order
 from locktender.base.clock import Clock
 from locktender.base.config import Settings
@@ -398,6 +398,13 @@ class Membership:
 
     async def _join_again(self) -> None:
         """When nothing of the lost worker runs any more, a new one takes its place."""
+        await until_done(self._end_lost, "end the lost worker", RETRY_JOIN_SECONDS)
+        await until_done(self._join, "join again", RETRY_JOIN_SECONDS)
+        self.worker.watch_loop()
+        self.lost.clear()
+        log.warning("joined again as worker %s", self.worker.id)
+
+    async def _end_lost(self) -> None:
         await self.worker.emptied()
         await self.worker.close(0)
         # Commits of a term of this process that are on their way may name this worker: it leaves after them.
@@ -405,20 +412,14 @@ class Membership:
             await asyncio.sleep(FLUSH_POLL_SECONDS)
         await self._leases.remove(self._lease)
         self.worker.forget()
-        draining = self._draining
-        while True:
-            self.worker = self._new_worker()
-            self.worker.draining = draining
-            self._lease = self._new_lease()
-            try:
-                self.worker.joins(await self._store.now())
-                await self._leases.add(self._lease)
-            except LocktenderError as error:
-                log.warning("failed to join again: %s", error)
-                self.worker.forget()
-                await asyncio.sleep(RETRY_JOIN_SECONDS)
-            else:
-                break
-        self.worker.watch_loop()
-        self.lost.clear()
-        log.warning("joined again as worker %s", self.worker.id)
+
+    async def _join(self) -> None:
+        self.worker = self._new_worker()
+        self.worker.draining = self._draining
+        self._lease = self._new_lease()
+        try:
+            self.worker.joins(await self._store.now())
+            await self._leases.add(self._lease)
+        except BaseException:
+            self.worker.forget()
+            raise

@@ -172,3 +172,5 @@ class LogReports:
             await self._store.keep_logs(rows)
         except LocktenderError as error:
             log.warning("failed to store the log of %s attempts: %s", len(rows), error)
+        except Exception:
+            log.exception("failed to store the log of %s attempts: internal error", len(rows))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 
 import asyncpg
 
-from locktender.base.errors import DataRefused, StoreBusy, StoreError
+from locktender.base.errors import DataRefused, StoreBusy, StoreError, StoreUnreachable
 
 _AGAIN = "Nothing is lost: locktender retries, or repeat the call."
 
@@ -23,6 +24,8 @@ CONNECTION = (
     asyncpg.IdleInTransactionSessionTimeoutError,
 )
 """The connection was lost or could not be made."""
+_WRONG = (asyncpg.InterfaceError, ssl.SSLError, PermissionError)
+"""Those of them that no wait mends: a url that cannot be used, a certificate, a socket of another user."""
 ROLLED_BACK = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 """The server rolled the transaction back: it may run again."""
 WORLD = (*CONNECTION, asyncpg.PostgresError, TimeoutError, asyncio.TimeoutError, UnicodeError)
@@ -87,14 +90,15 @@ def translate(error: BaseException, where: str) -> StoreError:
     if refuses_data(error):
         return DataRefused(f"{where} refused a value: {said}.", hint="Nothing was stored.")
     if isinstance(error, socket.gaierror):
-        return StoreError(
+        away = error.errno == socket.EAI_AGAIN
+        return (StoreUnreachable if away else StoreError)(
             f"the host of {where} is not known ({said}).",
             field="url",
             got=where,
             hint="Check the host's name in the url.",
         )
     if isinstance(error, ConnectionRefusedError | FileNotFoundError):
-        return StoreError(
+        return StoreUnreachable(
             f"no PostgreSQL answers at {where}.",
             field="url",
             got=where,
@@ -103,7 +107,8 @@ def translate(error: BaseException, where: str) -> StoreError:
     if isinstance(error, TimeoutError):
         return StoreBusy(f"{where} did not answer in time.", hint=_AGAIN)
     if isinstance(error, CONNECTION):
-        return StoreError(
+        wrong = isinstance(error, _WRONG)
+        return (StoreError if wrong else StoreUnreachable)(
             f"the connection to {where} was lost ({said}).",
             hint="The last write may or may not be stored; every call may be repeated.",
         )

@@ -248,6 +248,8 @@ class Listener:
                 again = FIRST_AGAIN_SECONDS
             except StoreError as error:
                 log.warning("failed to listen, polling instead: %s", error)
+            except Exception:
+                log.exception("failed to listen, polling instead: internal error")
             self._ready.set()
             await asyncio.sleep(again)
             again = min(again * 2, LONGEST_AGAIN_SECONDS)

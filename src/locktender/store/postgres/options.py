@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 import zlib
 from dataclasses import dataclass
@@ -81,6 +82,14 @@ def parse(url: str, schema: str | None = None) -> Options:
     for key, value in parse_qsl(parts.query, keep_blank_values=True):
         if key in _OURS:
             ours[key] = value
+        elif near := difflib.get_close_matches(key.lower(), _OURS, n=1, cutoff=0.75):
+            # The server would be asked for a parameter of that name.
+            raise InvalidInput(
+                f"{key} is no option of a url.",
+                field="url",
+                got=key,
+                hint=f"Did you mean {near[0]!r}?",
+            )
         else:
             rest.append((key, value))
     shown = urlunsplit(

@@ -59,6 +59,8 @@ class SubmitBatcher:
 
         try:
             answers = await self._line.call(verb)
+            if len(answers) != len(group):
+                raise AssertionError(f"{len(answers)} answers to {len(group)} submissions")
         except Exception as error:  # noqa: BLE001 — the error goes to every caller of the group
             answers: list[Answer] = [error] * len(group)
         for (_, future), answer in zip(group, answers, strict=True):

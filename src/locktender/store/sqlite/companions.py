@@ -1,8 +1,8 @@
 """Who may use a store's files: the owner of the database, or as many as its permissions let in.
 
-A lock file that everybody may open is a lock that everybody may hold. So a new database
-is private, and files and folders beside it have the permissions of the database file:
-`chmod 660` on the database shares the store with its group.
+A lock file that everybody may open is a lock that everybody may hold, also if it may only be read. So a new
+database is private, and files and folders beside it are open to the users that may write the database:
+`chmod 660` on the database shares the store with its group. A user that may only read it cannot use the store.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def open_file(path: Path, database: Path) -> int:
     """A file that is there, or a new one."""
     while True:
         with suppress(FileNotFoundError):
-            return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            return _closed_to_others(os.open(path, os.O_RDWR | os.O_CLOEXEC), database)
         # Another process may create or remove it between the two calls.
         with suppress(FileExistsError):
             flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -47,8 +47,19 @@ def open_file(path: Path, database: Path) -> int:
             return fd
 
 
+def _closed_to_others(fd: int, database: Path) -> int:
+    """The database may have become private after the file was made."""
+    mode = os.fstat(fd).st_mode & 0o777
+    if mode & ~_mode(database) & 0o066:
+        with suppress(PermissionError):  # another user's file
+            os.fchmod(fd, mode & _mode(database))
+    return fd
+
+
 def _mode(database: Path) -> int:
+    """Owner, group and others may read and write, each if it may write the database."""
     try:
-        return database.stat().st_mode & 0o666
+        writers = database.stat().st_mode & 0o022
     except FileNotFoundError:
         return _PRIVATE_FILE
+    return _PRIVATE_FILE | writers | writers << 1

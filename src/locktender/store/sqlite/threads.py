@@ -126,7 +126,7 @@ class _Thread:
             while (jobs := self._next_jobs()) is not None:
                 try:
                     self._serve(session, jobs)
-                except Exception as error:  # noqa: BLE001
+                except BaseException as error:  # noqa: BLE001
                     # This thread must not end: all callers would wait for ever.
                     for job in jobs:
                         job.error = job.error or self._explain(error)

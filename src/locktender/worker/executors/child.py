@@ -107,17 +107,22 @@ def die_with(parent: int) -> None:
 
 def watch(parent: int, deadline: SharedDeadline) -> None:
     clock = SystemClock()
-    while os.getppid() == parent and not deadline.passed(clock.monotonic()):
-        time.sleep(WATCHDOG_SECONDS)
-    end_group()
+    try:
+        while os.getppid() == parent and not deadline.passed(clock.monotonic()):
+            time.sleep(WATCHDOG_SECONDS)
+    finally:
+        # Also if it failed: nothing else would end this process when its worker is gone.
+        end_group()
 
 
 def end_group() -> NoReturn:
-    for pid in descendants(os.getpid()):  # they may have sessions of their own
-        with suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGKILL)
-    os.killpg(0, signal.SIGKILL)
-    os._exit(137)  # not reached: the group includes us
+    try:
+        for pid in descendants(os.getpid()):  # they may have sessions of their own
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+    finally:
+        os.killpg(0, signal.SIGKILL)
+        os._exit(137)  # not reached: the group includes us
 
 
 def serve(line: socket.socket) -> None:

@@ -10,6 +10,7 @@ that starts with the first of them: a body never waits for the socket.
 
 from __future__ import annotations
 
+import logging
 import mmap
 import os
 import socket
@@ -18,7 +19,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from queue import SimpleQueue
 from typing import Final, Literal
 
@@ -27,6 +27,8 @@ import msgspec
 from locktender.base.model import AttemptLog, Failure, Progress
 from locktender.worker.executors.protocol import Attempt
 from locktender.worker.executors.sources import CodeSource
+
+log: logging.Logger = logging.getLogger(__name__)
 
 MAX_FRAME_BYTES: Final = 256 * 1024 * 1024
 READY: Final = 0
@@ -180,12 +182,16 @@ class ChildReporter:
             self._thread.start()
 
     def _send_notes_forever(self) -> None:
-        with suppress(OSError):  # the worker is gone: so are we, soon
-            while True:
-                self._wakes.get()
-                self._woken = False  # first: what comes from here on has a wake of its own
+        while True:
+            self._wakes.get()
+            self._woken = False  # first: what comes from here on has a wake of its own
+            try:
                 self._send_note()
-                time.sleep(NOTE_INTERVAL_SECONDS)
+            except OSError:
+                return  # the worker is gone: so are we, soon
+            except Exception:
+                log.exception("failed to send progress and log lines: internal error")
+            time.sleep(NOTE_INTERVAL_SECONDS)
 
     def _send_note(self) -> None:
         with self._lock:

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 
 from locktender.base.durations import spoken
+from locktender.base.errors import ArgumentMismatch
 from locktender.base.model import Failure
 from locktender.base.secrets import MissingSecret
 from locktender.flows.steps import Fatal, Retry
@@ -48,7 +49,7 @@ def timed_out(timeout_us: int | None, retry_on: tuple[type[BaseException], ...] 
 
 
 def bad_call(error: BaseException) -> Failure:
-    if isinstance(error, MissingSecret):
+    if isinstance(error, MissingSecret | ArgumentMismatch):
         return Failure(type=error.code, message=message_of(error), retryable=False)
     return Failure(
         type="invalid_arguments",

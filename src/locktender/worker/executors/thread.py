@@ -9,6 +9,7 @@ its own process.
 from __future__ import annotations
 
 import contextvars
+import logging
 import threading
 from contextlib import suppress
 from itertools import islice
@@ -26,6 +27,8 @@ from locktender.worker.executors.protocol import (
     Outcome,
     StopReason,
 )
+
+log: logging.Logger = logging.getLogger(__name__)
 
 
 class _ThreadWork:
@@ -135,6 +138,7 @@ class ThreadExecutor(BaseExecutor):
         work.begun = False
 
     def _replace(self, thread: threading.Thread, work: _ThreadWork) -> None:
+        log.warning("%s was ended from outside: another thread replaces it", thread.name)
         self._threads.remove(thread)
         if work.begun:
             self._give_up(work)

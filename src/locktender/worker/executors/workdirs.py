@@ -22,12 +22,12 @@ import os
 import re
 import socket
 import stat
-import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
+from locktender.base.background import start_thread
 from locktender.base.errors import InvalidSettings
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -105,9 +105,7 @@ def exists(root: Path, task: int, token: int) -> bool:
 
 def _in_thread(work: Callable[[], object], seconds: float) -> None:
     """Waits at most `seconds` for `work`, which goes on: a file system may not answer."""
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    thread.join(seconds)
+    start_thread(work, "locktender-workdirs").join(seconds)
 
 
 # -- roots and their locks -----------------------------------------------------------------------------
