@@ -233,7 +233,9 @@ class Leader:
                 raise
             log.exception("run %s cannot be restored", scheduler.lifecycle.at_run)
             return {scheduler.lifecycle.at_run: reason_of(error)}
-        scheduler.held.restore(snapshot.held, snapshot.held_tasks, found.graphs, snapshot.now)
+        clock_jump.restore_held(
+            scheduler, snapshot.held, snapshot.held_tasks, found.graphs, snapshot.now
+        )
         return {}
 
     async def _turn(self, scheduler: Scheduler) -> None:
