@@ -305,7 +305,7 @@ class Leader:
         own = self._own
         if own is not None:
             if cycle.starts:
-                self._metrics.claimed()
+                self._metrics.claimed(len(cycle.starts))
             for entry in cycle.starts:
                 self._start(scheduler, own, entry)
             for _, token, _ in cycle.stops:
