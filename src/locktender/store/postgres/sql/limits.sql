@@ -4,7 +4,7 @@ SELECT limits_version FROM locktender.leader
 
 -- name: limits_changed
 -- Raise the version, so that every process reads the rules again.
-UPDATE locktender.leader SET limits_version = limits_version + 1
+UPDATE locktender.leader SET limits_version = limits_version % 4611686018427387904 + 1
 
 -- name: limit_list
 -- All rules.
