@@ -49,6 +49,8 @@ class Metrics:
         self.term: int = 0
         """0: it does not lead."""
         self.take_overs: int = 0
+        self.failed_terms: int = 0
+        """Terms of this process that failed, in a row; 0: the last one did not."""
         self.demand: int = 0
         self.stalled: set[str] = set()
         """Workers whose lease has passed and whose process lives."""

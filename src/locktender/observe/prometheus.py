@@ -91,6 +91,11 @@ def _of_leader(metrics: Metrics) -> Iterator[Metric]:
         "locktender_take_overs", "Terms in which this process began to lead.", metrics.take_overs
     )
     yield Gauge(
+        "locktender_failed_terms",
+        "Terms of this process in a row that failed for data of no run; 0 after one that lasts.",
+        metrics.failed_terms,
+    )
+    yield Gauge(
         "locktender_demand_tasks",
         "Tasks that lack only a worker, as the leader found them; 0 where it does not lead.",
         metrics.demand,
