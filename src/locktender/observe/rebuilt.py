@@ -79,8 +79,8 @@ async def troubles(store: Store) -> tuple[str, ...]:
         with suppress(msgspec.MsgspecError, UnicodeError, TypeError):
             if row.run == NOBODY and b'"term"' in row.body:
                 found += [text for event in unpack(row) if (text := _failed_term(event, now))]
-        if row.cycle > 0:
-            break  # the last thing that a leader wrote: no term has failed since
+            if row.cycle > 0:
+                break  # the last thing that a leader wrote: no term has failed since
     return tuple(found)
 
 
