@@ -2,7 +2,7 @@
 -- Who leads. The last column: the history is not the one of the election, so the term is over.
 SELECT term, owner, expires_at, cycle, seq, locktender.locktender_now(), limits_version,
     history IS DISTINCT FROM locktender.history_place()
-FROM locktender.leader
+FROM locktender.leader WHERE one
 
 -- name: last_term
 -- The last term that the history knows, below a bound.
@@ -22,7 +22,7 @@ UPDATE locktender.leader SET
     expires_at = locktender.locktender_now() + $3,
     backend = $4,
     backend_since = (SELECT backend_start FROM pg_stat_activity WHERE pid = $4)
-WHERE term = $1 AND owner = $2 AND history = locktender.history_place()
+WHERE one AND term = $1 AND owner = $2 AND history = locktender.history_place()
 RETURNING term, owner, expires_at, expires_at - $3, cycle
 
 -- name: leader_resign

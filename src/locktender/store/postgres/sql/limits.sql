@@ -1,6 +1,6 @@
 -- name: limits_version
 -- Changes with every rule.
-SELECT limits_version FROM locktender.leader
+SELECT limits_version FROM locktender.leader WHERE one
 
 -- name: limits_changed
 -- Raise the version, so that every process reads the rules again.
