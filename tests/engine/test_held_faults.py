@@ -146,6 +146,7 @@ def test_an_overdue_run_whose_graph_cannot_be_read_ends_once(url: str, tmp_path:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(3_600)
 @pytest.mark.parametrize("stage", list(STAGES))
 def test_every_column_and_every_field(url: str, tmp_path: Path, stage: str):
     ended: dict[str, int] = {}

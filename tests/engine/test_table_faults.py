@@ -164,6 +164,7 @@ def test_a_fault_in_a_row_of_every_table_at_once(url: str):
 
 
 @pytest.mark.long
+@pytest.mark.timeout(3_600)
 def test_every_column_of_every_table(url: str):
     ended: dict[str, int] = {}
     for name in all_faults(url):
