@@ -40,6 +40,7 @@ PUT_IN = (
 )
 ENDED = frozenset({RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED, RunState.TIMED_OUT})
 PATIENCE = 60
+TERMS = "SELECT count(DISTINCT term) FROM {}event WHERE term BETWEEN 1 AND 1000000"
 SETTINGS = {"grace": "2s", "max_concurrent_runs": -1}
 
 
@@ -87,13 +88,13 @@ def judge(url: str, *names: str) -> str:
     injector, one, wanted = prepare(url)
     found = {str(each): each for each in faults(injector, wanted)}
     chosen = [found[name] for name in names]
-    [[terms]] = injector.query("SELECT max(term) FROM {}event WHERE term < 1000000")
+    [[terms]] = injector.query(TERMS)
     before = [inject(injector, fault) for fault in chosen]
     state = _others_finish(url, one, chosen)
     for fault, value in zip(chosen, before, strict=True):
         if fault.row.table == "event":  # the history is checked with it
             write(injector, fault.row, fault.column, value)
-    [[later]] = injector.query("SELECT max(term) FROM {}event WHERE term < 1000000")
+    [[later]] = injector.query(TERMS)
     assert later - terms <= 4, names
     clear(url, injector)
     return state

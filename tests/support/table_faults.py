@@ -177,7 +177,8 @@ def faults(injector: Injector, wanted: list[StoredRow]) -> Iterator[TableFault]:
                     inside = "".join(f".{each}" for each in path)
                     kinds[f"field{inside}"] = json(changed(msgspec.json.decode(value), path))
             elif isinstance(value, int):
-                kinds = {"negative": -1_000_001, "largest": LARGEST}
+                small = injector.columns(row.table)[column] == "integer" and injector.typed
+                kinds = {"negative": -1_000_001, "largest": 2**31 - 1 if small else LARGEST}
                 if not injector.typed:
                     kinds["text"] = "not a number"
             else:

@@ -22,7 +22,7 @@ SELECT pg_advisory_xact_lock({lock})
 -- name: commit_alone
 -- Make it durable. Whoever looked before and submits without the lock finds that the number of admissions
 -- has risen, and writes nothing; where nothing was written here, it has not.
-UPDATE locktender.meta SET value = value + 1
+UPDATE locktender.meta SET value = value % 4611686018427387904 + 1
 WHERE name = 'admissions' AND pg_current_xact_id_if_assigned() IS NOT NULL; COMMIT
 
 -- name: begin_read
@@ -340,7 +340,7 @@ SELECT pg_try_advisory_xact_lock($1::int, $2::int)
 
 -- name: admissions_rise
 -- A submission without the lock that read before this writes nothing.
-UPDATE locktender.meta SET value = value + 1 WHERE name = 'admissions'
+UPDATE locktender.meta SET value = value % 4611686018427387904 + 1 WHERE name = 'admissions'
 
 -- name: numbers_taken
 -- Whether the next transaction would number its events below those that are there.
