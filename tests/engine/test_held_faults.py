@@ -126,7 +126,27 @@ def test_a_fault_in_one_run_leaves_the_others_alone(url: str, tmp_path: Path, st
     assert asyncio.run(judged(url))[0] == []
 
 
+def test_a_run_whose_deadline_cannot_be_read_is_held_and_not_timed_out(url: str, tmp_path: Path):
+    fault = Fault("run", "deadline_at", "negative")
+    assert judge(url, tmp_path, "queued", fault, OTHERS) == RunState.HELD
+    assert asyncio.run(judged(url))[0] == []
+
+
+def test_an_overdue_run_whose_graph_cannot_be_read_ends_once(url: str, tmp_path: Path):
+    with connect(url) as client:
+        submitted = client.submit(flows.victim, 1, deadline="1ms")
+    injector = Injector(url)
+    body = injector.value("graph", "body", 1)
+    injector.inject(Fault("graph", "body", "broken"), 1)
+    with embedded(url) as engine:
+        run = engine.runs.get(submitted.id)
+        eventually(lambda: run.status() in {RunState.HELD, *ENDED}, 60)
+    injector.write("graph", "body", 1, body)
+    assert asyncio.run(judged(url))[0] == []
+
+
 @pytest.mark.long
+@pytest.mark.timeout(3_600)
 @pytest.mark.parametrize("stage", list(STAGES))
 def test_every_column_and_every_field(url: str, tmp_path: Path, stage: str):
     ended: dict[str, int] = {}

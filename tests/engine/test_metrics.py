@@ -81,7 +81,9 @@ def read(engine: Engine | Metrics) -> Read:
 
 def test_durations_are_a_histogram_per_step():
     metrics = Metrics()
-    metrics.claim_size = 7
+    metrics.next_claim = 7
+    for tasks in (1, 1, 7, 1_000):
+        metrics.claimed(tasks)
     metrics.describe = lambda: WorkerRow(
         "w", "h", 1, "0", {"async": 3}, -1, 9, free=1, in_flight=2, memory=0.5, lag_us=250_000
     )
@@ -100,7 +102,12 @@ def test_durations_are_a_histogram_per_step():
     assert found("worker_tasks_completed_total", state="failed") == 1
     assert found("worker_in_flight_tasks") == 2
     assert found("worker_permits", executor="async") == 3
-    assert found("worker_claim_size") == 7
+    assert found("worker_next_claim_tasks") == 7
+    assert found.types["locktender_worker_claim_size"] == "histogram"
+    sizes = [found("worker_claim_size_bucket", le=le) for le in ("0.0", "1.0", "10.0", "+Inf")]
+    assert sizes == [0, 2, 3, 4]
+    assert found("worker_claim_size_sum") == 1_009
+    assert found("worker_claims_total") == found("worker_claim_size_count") == 4
     assert found("worker_memory_ratio") == 0.5
     assert found("worker_loop_lag_seconds") == 0.25
 
@@ -154,8 +161,9 @@ async def test_d7_a_worker_that_leads_counts_what_it_takes(tmp_path: Path):
         opened.set()
         run = await client.submit(holds, 3)
         assert await run.result(PATIENCE) == [0, 1, 2]
-        await until(lambda: read(engine)("worker_claim_size") > 0, "a look at its permits")
+        await until(lambda: read(engine)("worker_next_claim_tasks") > 0, "a look at its permits")
         assert 1 <= read(engine)("worker_claims_total") <= 3
+        assert read(engine)("worker_claim_size_sum") == 3
 
 
 async def test_what_a_server_and_a_worker_do_is_counted_by_each(tmp_path: Path):
@@ -191,7 +199,8 @@ async def test_what_a_server_and_a_worker_do_is_counted_by_each(tmp_path: Path):
             name = f"{__name__}:held"
             assert found("worker_task_duration_seconds_count", step=name) == 3, found.names()
             assert found("worker_claims_total") >= 2
-            assert found("worker_claim_size") > 0
+            assert found("worker_next_claim_tasks") > 0
+            assert found("worker_claim_size_sum") == 4
             assert found("worker_in_flight_tasks") == 0
         found = read(server)
         assert found("offers_total", outcome="accepted") == 4

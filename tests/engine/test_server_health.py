@@ -12,6 +12,7 @@ from pathlib import Path
 import asyncpg
 import psutil
 import pytest
+from tests.support.fault_injector import Injector
 from tests.support.server_harness import fetch, process, served, until
 
 from locktender import connect_async, flow, step
@@ -55,6 +56,25 @@ async def test_a_worker_that_lost_its_lease_is_not_fit(tmp_path: Path):
         assert "the worker has lost its lease" in answer.data["problems"]
         engine.membership.lost.clear()
         assert (await fetch(port, "/health")).status == 200
+
+
+async def test_rows_that_cannot_be_read_are_named(tmp_path: Path):
+    url = tmp_path / "locktender.db"
+    async with (
+        process(url, lead=True, work=False) as (core, engine),
+        served(core) as port,
+    ):
+        await until(lambda: engine.leads, "the lead")
+        assert (await fetch(port, "/health")).data["problems"] == []
+        injector = Injector(str(url))
+        injector.query("INSERT INTO limit_rule (kind, name, live) VALUES ('pool', 'db', ?)", b"?")
+
+        async def named() -> bool:
+            problems = (await fetch(port, "/health")).data["problems"]
+            text = "the rule of pool db cannot be read, so it is shut"
+            return any(each.startswith(text) for each in problems)
+
+        await until(named, "the rule")
 
 
 async def test_a_store_that_cannot_be_read(tmp_path: Path):

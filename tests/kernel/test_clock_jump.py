@@ -5,12 +5,14 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from tests.support.worlds import graph, items, needs, numbers, settle, step, world
+from tests.support.worlds import graph, items, needs, numbers, run_row, settle, step, world
 
 from locktender.base.clock import SECOND
 from locktender.base.graph import RetryPolicy
-from locktender.base.states import TaskState
-from locktender.kernel.clock_jump import ClockWatch
+from locktender.base.limits import Limits
+from locktender.base.states import RunState, TaskState
+from locktender.kernel.clock_jump import ClockWatch, move_instants, restore_held
+from locktender.kernel.scheduler import Scheduler
 from locktender.simulate.world import SimWorld
 
 JUMPS = [30 * SECOND, -30 * SECOND]
@@ -94,6 +96,31 @@ def test_a_deadline_is_neither_early_nor_late(by: int):
     made.run(until=made.steady + 20 * SECOND)
     [ended] = [body.end for body in made.bodies]
     assert 10 * SECOND <= ended - began <= 12 * SECOND
+
+
+def ended_at(lead: Scheduler, within: range) -> int:
+    """The first of these instants by which the held run has ended."""
+    return next(at for at in within if [end.run for end in lead.cycle(at).commit.runs_ended] == [1])
+
+
+@pytest.mark.parametrize("by", JUMPS)
+def test_the_deadline_of_a_held_run_moves_with_the_clock(by: int):
+    now = 1_000 * SECOND
+    lead = Scheduler(Limits(), term=1, owner="me")
+    row = run_row(state=RunState.HELD, queued_at=now, deadline_at=now + 10 * SECOND)
+    restore_held(lead, [row], (), {}, now)
+    move_instants(lead, by)
+    now += by
+    assert ended_at(lead, range(now, now + 60 * SECOND, SECOND)) == now + 10 * SECOND
+
+
+def test_a_new_leader_bounds_the_deadline_of_a_held_run_by_a_clock_set_back():
+    now = 10_000 * SECOND
+    row = run_row(state=RunState.HELD, queued_at=now, deadline_at=now + 10 * SECOND)
+    now -= 3_600 * SECOND
+    lead = Scheduler(Limits(), term=1, owner="me")
+    restore_held(lead, [row], (), {}, now)
+    assert ended_at(lead, range(now, now + 60 * SECOND, SECOND)) == now + 10 * SECOND
 
 
 @pytest.mark.parametrize("by", [*JUMPS, -3_600 * SECOND])

@@ -82,3 +82,23 @@ def with_blob(text: str):
 
 def result_of(x: int) -> int:
     return 2 * ((x + 1) + (x + 2))
+
+
+@step(pool="rated")
+async def rated(x: int) -> int:
+    return x
+
+
+@step(pool="hurt")
+async def hurt(x: int) -> int:
+    return x
+
+
+@flow(tags={"tenant": "acme", "team": "search"})
+def through_rate(x: int):
+    return rated(first(x))
+
+
+@flow
+def through_hurt(x: int):
+    return hurt(x)

@@ -130,7 +130,7 @@ class Injector:
                     yield Fault(table, column, "other")
                     value = self.value(table, column, seq)
                     if value is not None:
-                        for path in _paths(msgspec.json.decode(value)):
+                        for path in paths(msgspec.json.decode(value)):
                             yield Fault(table, column, "field", path)
                 elif "int" in type_:
                     yield Fault(table, column, "negative")
@@ -159,13 +159,12 @@ class Injector:
             case "other":
                 new = "17" if text else b"17"
             case _:
-                changed = _changed(msgspec.json.decode(old), fault.path)
-                new = msgspec.json.encode(changed)
+                new = msgspec.json.encode(changed(msgspec.json.decode(old), fault.path))
                 new = new.decode() if text else new
         self.write(fault.table, fault.column, seq, new)
 
 
-def _paths(value: Any, above: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+def paths(value: Any, above: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
     """Every place inside a JSON value."""
     items: Any = ()
     if isinstance(value, dict):
@@ -174,14 +173,14 @@ def _paths(value: Any, above: tuple[str | int, ...] = ()) -> Iterator[tuple[str 
         items = enumerate(value)
     for key, inner in items:
         yield (*above, key)
-        yield from _paths(inner, (*above, key))
+        yield from paths(inner, (*above, key))
 
 
-def _changed(value: Any, path: tuple[str | int, ...]) -> Any:
+def changed(value: Any, path: tuple[str | int, ...]) -> Any:
     """`value` with something of another kind at `path`."""
     if not path:
         return {"?": 1} if isinstance(value, str | int | float | list) or value is None else 17
     key, rest = path[0], path[1:]
     if isinstance(value, dict):
-        return {**value, key: _changed(value[key], rest)}
-    return [_changed(each, rest) if n == key else each for n, each in enumerate(value)]
+        return {**value, key: changed(value[key], rest)}
+    return [changed(each, rest) if n == key else each for n, each in enumerate(value)]

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 Subject = Literal[
-    "run", "place", "task", "limit", "worker", "leader", "wait", "clock", "audit", "request"
+    "run", "place", "task", "limit", "worker", "leader", "wait", "clock", "audit", "request", "term"
 ]
 """What changed. `wait` is no change of state: a task was found blocked, with the reason (StepSlotWaiting).
 `place` is an executing run's place at the run gate and the tags' limits, given back or held again.
@@ -53,6 +53,7 @@ class Change(NamedTuple):
     leader    after = owner; a new term has begun
     audit     checked: seq, events, violations, rules, peaks, who
               pruned: runs, tasks, events, until, checked, who
+    term      failed: reason, terms (how many in a row), again_at (when its process tries to lead again)
     request   refused: request (its number), reason, and kind, subject, who where it can be read
     """
 

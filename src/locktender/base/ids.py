@@ -14,6 +14,7 @@ RunId = NewType("RunId", str)
 
 TASK_BITS = 20
 MAX_TASKS_PER_RUN = 1 << TASK_BITS
+MAX_RUNS = 1 << (63 - TASK_BITS)
 TOKEN_BITS = 38
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
@@ -51,6 +52,9 @@ def run_of(task: int) -> int:
 
 def ordinal_of(task: int) -> int:
     return task & (MAX_TASKS_PER_RUN - 1)
+
+
+MAX_TERM = 1 << 25
 
 
 def token(term: int, n: int) -> int:

@@ -165,6 +165,8 @@ class WorkerRow(msgspec.Struct, frozen=True):
     """Offers in a row that it left unanswered, by the leader's count."""
     asked_again_at: int = 0
     """Of a worker with unanswered offers: the leader offers it nothing before."""
+    unreadable: str = ""
+    """What of its stored row cannot be read. Without a description it has no permits, so it gets no offers."""
 
 
 Proof = Literal["held", "gone", "none"]
@@ -220,6 +222,8 @@ class LimitRow(msgspec.Struct, frozen=True):
     name: str
     declared: bytes | None
     live: bytes | None
+    unreadable: str = ""
+    """What of the stored rule cannot be read, and what is in force in its place."""
 
     @property
     def effective(self) -> bytes | None:

@@ -78,7 +78,8 @@ def rule_text(kind: str, rule: bytes | None, stored: str = "") -> str | None:
 
 def limit_infos(rows: Sequence[LimitRow]) -> list[LimitInfo]:
     """Every limit but pools: stored ones, then those at their default."""
-    found = [_info(row) for row in rows if row.kind != "pool"]
+    # A rule that cannot be read has nothing in force, and is at its default.
+    found = [_info(row) for row in rows if row.kind != "pool" and row.effective is not None]
     shown = {info.name for info in found}
     defaults = Limits()
     for each in ("max_concurrent_runs", "max_active", *ENGINE):

@@ -11,13 +11,14 @@ the clock was set back since. A rate can never owe more than its burst.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
 from locktender.base.changes import Bucket, Linger, TaskRow
 from locktender.base.clock import SECOND
 from locktender.base.events import NOBODY, Change
+from locktender.base.graph import Graph
 from locktender.base.model import RunRow, WorkerRow
 from locktender.base.states import TaskState
 from locktender.kernel.node_state import SLICE
@@ -55,6 +56,7 @@ def move_instants(scheduler: Scheduler, by_us: int) -> None:
     """The clock jumped by `by_us` within a term: what is still to come moves with it."""
     ledger = scheduler.ledger
     scheduler.lifecycle.timers.move(by_us)
+    scheduler.held.timers.move(by_us)
     _move_waiting(scheduler, by_us)
     ledger.workers.move_pauses(by_us)
     scheduler.deadlines.move(by_us)
@@ -126,6 +128,17 @@ def restore(
     if behind:
         # By no less than that: how long nobody led is not known.
         _record_jump(scheduler, {"by_us": -behind, "about": True})
+
+
+def restore_held(
+    scheduler: Scheduler,
+    runs: Iterable[RunRow],
+    tasks: Iterable[TaskRow],
+    graphs: Mapping[str, Graph],
+    now: int,
+) -> None:
+    """The same for held runs: their deadlines."""
+    scheduler.held.restore([_run_in_time(run, now)[0] for run in runs], tasks, graphs, now)
 
 
 def _task_in_time(row: TaskRow, now: int) -> tuple[TaskRow, int]:

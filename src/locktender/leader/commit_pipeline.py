@@ -34,6 +34,12 @@ class CommitRefused(Exception):
         super().__init__(f"cycle {commit.cycle} was refused: {cause}")
         self.commit = commit
         self.cause = cause
+        self.parts: list[str] = []
+        """Where no run is to blame: which of its parts are refused, by the name of their field."""
+
+    def __str__(self) -> str:
+        blamed = f" (no run is to blame; refused: {', '.join(self.parts)})" if self.parts else ""
+        return f"{super().__str__()}{blamed}"
 
 
 class CommitPipeline:

@@ -2,7 +2,8 @@
 
 Who runs this: every process that may lead, a server or a worker. They race for the one leader row of the
 store. The process that has its lease leads; the others try again twice a second. A process whose own worker
-has lost its lease does not try: what it still runs may belong to another worker.
+has lost its lease does not try: what it still runs may belong to another worker. One whose terms fail for data
+that no run is to blame for tries less and less often, and says so in the history.
 """
 
 from __future__ import annotations
@@ -14,20 +15,30 @@ from contextlib import suppress
 from typing import Protocol
 
 from locktender.base.background import repeat_forever
-from locktender.base.changes import End
+from locktender.base.changes import Commit, End, RunEvents
 from locktender.base.clock import SECOND, SystemClock
 from locktender.base.config import Settings
 from locktender.base.errors import LocktenderError
-from locktender.leader.commit_pipeline import lost_cycle
+from locktender.base.events import NOBODY, Change
+from locktender.leader.commit_pipeline import CommitRefused, lost_cycle
 from locktender.leader.leader import Leader
 from locktender.leader.own_worker import OwnWorker
 from locktender.observe.metrics import Metrics
 from locktender.provision.controller import ProvisionController
 from locktender.store.lease_thread import Lease, LeaseThread
 from locktender.store.protocol import Elect, Store
+from locktender.store.readable import is_fault, reason_of
 
 log: logging.Logger = logging.getLogger(__name__)
 ELECT_EVERY_SECONDS = 0.5
+MAX_PAUSE_SECONDS = 60.0
+"""Between two terms that fail."""
+CALM_SECONDS = 10.0
+"""A term that lasts longer has not failed at once: the next pause is short again."""
+ISOLATED_AT_ONCE = 8
+"""Terms in a row that may end because a run was held or a request refused, before a pause is made."""
+_LAST_CYCLE = 1 << 40
+"""Behind every cycle of a term: that of the event by which it fails."""
 
 
 class OwnMembership(Protocol):
@@ -73,6 +84,12 @@ class LeaderLease(Lease):
         self._leader.close()
 
 
+def _pause(failures: int) -> float:
+    if failures <= 0:
+        return 0.0
+    return min(MAX_PAUSE_SECONDS, ELECT_EVERY_SECONDS * 2 ** min(failures - 1, 16))
+
+
 class Election:
     def __init__(
         self,
@@ -97,6 +114,8 @@ class Election:
         self._clock = SystemClock()
         self._seen = 0, self._clock.monotonic()
         """When the leader's lease ends, as it was last found, and since when (boot-time clock)."""
+        self._failed = 0
+        """Terms in a row that failed, or ended to isolate a run."""
         self._unwritten: list[End] = []
         self._unstarted: list[tuple[int, int]] = []
         self._on_runs_ended: list[Callable[[list[int]], None]] = []
@@ -119,11 +138,16 @@ class Election:
 
     async def _try_to_lead(self) -> None:
         owner = self.owner
-        term = 0 if owner is None else await self._elected(owner)
-        if owner is not None and term:
-            await self._lead(owner, term)
-        else:
-            await asyncio.sleep(ELECT_EVERY_SECONDS)
+        pause_seconds = ELECT_EVERY_SECONDS
+        try:
+            term = 0 if owner is None else await self._elected(owner)
+            if owner is not None and term:
+                pause_seconds = await self._lead(owner, term)
+        except Exception as error:
+            if not is_fault(error):
+                raise
+            pause_seconds = self._failure(error)
+        await asyncio.sleep(pause_seconds)
 
     async def watch(self) -> None:
         """Commits of other processes wake the leader here."""
@@ -151,7 +175,8 @@ class Election:
             self._membership.take_back(unwritten, unstarted)
         return led.term
 
-    async def _lead(self, owner: str, term: int) -> None:
+    async def _lead(self, owner: str, term: int) -> float:
+        """Lead until the term is over; the pause before the next, in seconds."""
         log.info("term %s: this process leads", term)
         membership = self._membership
         leader = Leader(
@@ -165,10 +190,20 @@ class Election:
         )
         lease = LeaderLease(leader, term, self._settings)
         self._set_leader(leader)
+        pause_seconds = 0.0
+        calm = asyncio.get_running_loop().call_later(CALM_SECONDS, self._calm)
         try:
             await self._leases.add(lease, held=True)
             await leader.lead(term)
+            if leader.isolated:
+                pause_seconds = self._isolated()
+        except Exception as error:
+            if not is_fault(error):
+                raise
+            pause_seconds = self._failure(error)
+            await self._tell(owner, term, error, pause_seconds)
         finally:
+            calm.cancel()
             # Not earlier: up to here the worker hands the ends of its attempts to this leader.
             self._set_leader(None)
             self._unwritten += leader.unwritten()
@@ -177,6 +212,41 @@ class Election:
             await self._leases.remove(lease)
             with suppress(LocktenderError):
                 await self._store.resign(owner, term)
+        return pause_seconds
+
+    def _calm(self) -> None:
+        """A term has lasted for a while: it has not failed at once."""
+        self._failed = self._metrics.failed_terms = 0
+
+    def _failure(self, error: Exception) -> float:
+        """A term failed for what no new term can mend; for how long to pause, in seconds."""
+        self._failed += 1
+        self._metrics.failed_terms = self._failed
+        seconds = _pause(self._failed)
+        # The trace once: the next failures are the same.
+        trace = error if self._failed == 1 else None
+        log.error("%s; the next try comes in %g s", self._text(error), seconds, exc_info=trace)
+        return seconds
+
+    def _isolated(self) -> float:
+        """A term ended to hold a run or to refuse a request. Many in a row do not help."""
+        self._failed += 1
+        return _pause(self._failed - ISOLATED_AT_ONCE)
+
+    def _text(self, error: Exception) -> str:
+        why = str(error) if isinstance(error, CommitRefused) else reason_of(error)
+        many = "1 term" if self._failed == 1 else f"{self._failed} terms in a row"
+        return f"nothing is decided, because {many} failed: {why}"
+
+    async def _tell(self, owner: str, term: int, error: Exception, pause_seconds: float) -> None:
+        """In the history, so that `why` says it in every process."""
+        try:
+            again_at = await self._store.now() + round(pause_seconds * SECOND)
+            data = {"reason": self._text(error), "terms": self._failed, "again_at": again_at}
+            told = RunEvents(NOBODY, [Change("term", 0, "", "failed", 0, data)])
+            await self._store.commit(Commit(term, _LAST_CYCLE, f"leader:{owner}", events=[told]))
+        except LocktenderError as refused:
+            log.warning("failed to record that a term failed: %s", refused)
 
     def _set_leader(self, leader: Leader | None) -> None:
         self.leader = leader

@@ -8,13 +8,14 @@ everything again without them.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 
 import msgspec
 
 from locktender.base.changes import Commit, End, RunEvents
 from locktender.base.events import NOBODY, Change
 from locktender.base.ids import run_of
-from locktender.base.model import Failure, StoredRequest
+from locktender.base.model import Failure, LimitRow, StoredRequest, WorkerRow
 from locktender.base.states import RunState
 from locktender.kernel.scheduler import Scheduler
 from locktender.leader.commit_pipeline import CommitRefused
@@ -43,6 +44,16 @@ class RequestFault(Exception):
         super().__init__(f"request {stored.seq}: {cause}")
         self.stored = stored
         self.cause = cause
+
+
+def log_unreadable(rules: Iterable[LimitRow], workers: Iterable[WorkerRow] = ()) -> None:
+    """Rows of no run that cannot be read: everything goes on without them."""
+    for rule in rules:
+        if rule.unreadable:
+            log.error("%s", rule.unreadable)
+    for worker in workers:
+        if worker.unreadable:
+            log.error("worker %s is left out: %s", worker.id, worker.unreadable)
 
 
 class Isolation:
@@ -76,6 +87,7 @@ class Isolation:
             log.error("%s", fault)
             runs = await refused_runs(self._store, fault.commit)
             if not runs:
+                fault.parts = await refused_parts(self._store, fault.commit)
                 raise fault
             await self.hold(*place, runs)
 
@@ -129,6 +141,27 @@ async def refused_runs(store: Store, commit: Commit) -> dict[int, str]:
                 raise
             found[run] = reason_of(error)
     return found
+
+
+_OF_NO_RUN = (
+    *("buckets", "reservations", "lingers", "placed", "unplaced", "silences", "requests_done"),
+    *("orders", "events"),
+)
+
+
+async def refused_parts(store: Store, commit: Commit) -> list[str]:
+    """Which parts of `commit` the store refuses that belong to no run."""
+    found: list[str] = []
+    for name in _OF_NO_RUN:
+        part = Commit(commit.term, commit.cycle, commit.actor, at=commit.at)
+        setattr(part, name, getattr(commit, name))
+        try:
+            await store.commit(part, dry_run=True)
+        except Exception as error:
+            if not is_fault(error):
+                raise
+            found.append(name)
+    return found or ["all of it together"]
 
 
 def parts_by_run(commit: Commit) -> dict[int, Commit]:

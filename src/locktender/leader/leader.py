@@ -30,7 +30,7 @@ from locktender.kernel.lifecycle import Defaults
 from locktender.kernel.scheduler import Scheduler
 from locktender.leader.change_reader import ChangeReader
 from locktender.leader.commit_pipeline import CommitPipeline, CommitRefused
-from locktender.leader.isolation import Isolation, RequestFault, RunFault
+from locktender.leader.isolation import Isolation, RequestFault, RunFault, log_unreadable
 from locktender.leader.own_worker import OwnWorker
 from locktender.leader.queue_reader import QueueReader
 from locktender.leader.sweep import Sweep
@@ -58,6 +58,8 @@ class Leader:
         overflow: ProvisionController | None = None,
     ) -> None:
         self.owner = owner
+        self.isolated: bool = False
+        """The term ended because something was traced to a run or a request, which is held or refused now."""
         self._store = store
         self._settings = settings
         self._own = own
@@ -161,6 +163,7 @@ class Leader:
             except (RunFault, CommitRefused, RequestFault) as fault:
                 await self._pipeline.stop()
                 await self._isolation.isolate(scheduler, fault)
+                self.isolated = True
             except Exception as error:
                 if not scheduler.lifecycle.at_run or not is_fault(error):
                     raise
@@ -168,6 +171,7 @@ class Leader:
                 await self._pipeline.stop()
                 fault = RunFault(scheduler.lifecycle.at_run, error)
                 await self._isolation.isolate(scheduler, fault)
+                self.isolated = True
         except (NotLeader, HistoryReplaced) as error:
             log.warning("term %s of %s is over: %s", term, self.owner, error)
         finally:
@@ -195,6 +199,7 @@ class Leader:
             # From the start: what was restored of a run before it failed is in the ledger.
             cycles += 1
             await self._isolation.hold(term, cycles, scheduler.commit_builder.actor, faults)
+        log_unreadable(snapshot.limit_rows, snapshot.workers)
         if self._own is not None:
             self._put_own(scheduler, self._own)  # again: what it runs already is counted now
         self._queue.lanes(snapshot.lanes)
@@ -234,7 +239,9 @@ class Leader:
                 raise
             log.exception("run %s cannot be restored", scheduler.lifecycle.at_run)
             return {scheduler.lifecycle.at_run: reason_of(error)}
-        scheduler.held.restore(snapshot.held, snapshot.held_tasks, found.graphs, snapshot.now)
+        clock_jump.restore_held(
+            scheduler, snapshot.held, snapshot.held_tasks, found.graphs, snapshot.now
+        )
         return {}
 
     async def _turn(self, scheduler: Scheduler) -> None:
@@ -304,7 +311,7 @@ class Leader:
         own = self._own
         if own is not None:
             if cycle.starts:
-                self._metrics.claimed()
+                self._metrics.claimed(len(cycle.starts))
             for entry in cycle.starts:
                 self._start(scheduler, own, entry)
             for _, token, _ in cycle.stops:
@@ -399,6 +406,7 @@ class Leader:
         before = scheduler.ledger.limits
         limits, rows = await self._store.limits()
         limits = self._placed(limits, rows)
+        log_unreadable(rows)
         scheduler.set_limits(limits, rows, now)
         if (limits.tags, limits.fair, limits.age_boost_us) != (
             before.tags,

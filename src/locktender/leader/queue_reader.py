@@ -162,7 +162,14 @@ class QueueReader:
         except Exception as error:
             if not is_fault(error):
                 raise
-            self.faults.append((row, reason_of(error)))
+            # One that the commit to come ends must not be held before that.
+            if row.seq not in scheduler.commit_builder.ended_runs:
+                self.fault(row, reason_of(error))
+
+    def fault(self, row: RunRow, why: str) -> None:
+        """A queued run that cannot be read."""
+        if all(row.seq != known.seq for known, _ in self.faults):
+            self.faults.append((row, why))
 
     async def _put_readable(self, scheduler: Scheduler, row: RunRow) -> None:
         if row.graph not in scheduler.graphs:

@@ -82,6 +82,9 @@ class Sweep:
         self._metrics.stalled = set(self._stalled)
         set_stalled(scheduler, self._stalled, now)
         for row in await self._store.overdue(MAX_OVERDUE_RUNS):
+            if row.unreadable:
+                self._queue.fault(row, row.unreadable)
+                continue
             scheduler.end_queued(row, RunState.TIMED_OUT, still_queued(row, now), now)
             self._queue.left(row.seq)
         self.demand, self.demand_at = scheduler.sweep(now), now

@@ -18,13 +18,14 @@ from locktender.kernel.ledger import Ledger
 
 CYCLE_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 TASK_SECONDS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 1800.0)
+CLAIMED_TASKS: Final = (0.0, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0)
 MAX_STEP_LABELS: Final = 50
 """Steps with a series of their own; the durations of any further one are counted as `other`."""
 OTHER: Final = "other"
 
 
-class Durations:
-    """How many took how long: a histogram."""
+class Spread:
+    """How many had which value, durations or sizes: a histogram."""
 
     __slots__ = ("bounds", "counts", "total")
 
@@ -33,11 +34,11 @@ class Durations:
         self.counts: list[int] = [0] * (len(bounds) + 1)
         """Up to each bound and above the one before it; the last: above all."""
         self.total: float = 0.0
-        """Seconds, summed."""
+        """The values, summed."""
 
-    def add(self, seconds: float) -> None:
-        self.counts[bisect_left(self.bounds, seconds)] += 1
-        self.total += seconds
+    def add(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
 
 
 class Metrics:
@@ -48,19 +49,22 @@ class Metrics:
         self.term: int = 0
         """0: it does not lead."""
         self.take_overs: int = 0
+        self.failed_terms: int = 0
+        """Terms of this process that failed, in a row; 0: the last one did not."""
         self.demand: int = 0
         self.stalled: set[str] = set()
         """Workers whose lease has passed and whose process lives."""
-        self.cycles: Durations = Durations(CYCLE_SECONDS)
+        self.cycles: Spread = Spread(CYCLE_SECONDS)
         self.runs_started: int = 0
         self.runs_ended: dict[str, int] = {}
         self.offers: dict[str, int] = {"accepted": 0, "declined": 0, "withdrawn": 0}
         # of the worker
-        self.claims: int = 0
-        self.claim_size: int = 0
+        self.claims: Spread = Spread(CLAIMED_TASKS)
+        """By how many tasks each accepted."""
+        self.next_claim: int = 0
         """How many tasks it would take now."""
         self.tasks_ended: dict[str, int] = {}
-        self.tasks: dict[str, Durations] = {}
+        self.tasks: dict[str, Spread] = {}
         self.loop_blocked: dict[str, int] = {}
         self.describe: Callable[[], WorkerRow] | None = None
         """The worker as it is now; None: this engine has none."""
@@ -120,9 +124,9 @@ class Metrics:
 
     # -- the worker --------------------------------------------------------------------------------
 
-    def claimed(self) -> None:
-        """The worker accepted offers, in one write."""
-        self.claims += 1
+    def claimed(self, tasks: int) -> None:
+        """The worker accepted so many tasks in one write."""
+        self.claims.add(tasks)
 
     def task_ended(self, step: str, state: str, duration_us: int) -> None:
         """An attempt of `step` ended in `state`."""
@@ -130,7 +134,7 @@ class Metrics:
         durations = self.tasks.get(step)
         if durations is None:
             name = step if len(self.tasks) < MAX_STEP_LABELS else OTHER
-            durations = self.tasks.get(name) or self.tasks.setdefault(name, Durations(TASK_SECONDS))
+            durations = self.tasks.get(name) or self.tasks.setdefault(name, Spread(TASK_SECONDS))
         durations.add(duration_us / 1_000_000)
 
     def held_loop(self, step: str, _lag_us: int = 0) -> None:

@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 
 from locktender.base.clock import SECOND
 from locktender.base.model import HeldUp, WorkerRow
-from locktender.observe.metrics import Durations, Metrics
+from locktender.observe.metrics import Metrics, Spread
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -91,6 +91,11 @@ def _of_leader(metrics: Metrics) -> Iterator[Metric]:
         "locktender_take_overs", "Terms in which this process began to lead.", metrics.take_overs
     )
     yield Gauge(
+        "locktender_failed_terms",
+        "Terms of this process in a row that failed for data of no run; 0 after one that lasts.",
+        metrics.failed_terms,
+    )
+    yield Gauge(
         "locktender_demand_tasks",
         "Tasks that lack only a worker, as the leader found them; 0 where it does not lead.",
         metrics.demand,
@@ -142,12 +147,15 @@ def _of_worker(metrics: Metrics, row: WorkerRow) -> Iterator[Metric]:
         "executor",
         row.permits,
     )
-    yield Gauge(
-        "locktender_worker_claim_size",
-        "Tasks it would take now, under the pressure it feels.",
-        metrics.claim_size,
+    yield _histogram("locktender_worker_claim_size", "Tasks accepted per write.", metrics.claims)
+    yield _counter(
+        "locktender_worker_claims", "Writes that accepted offers.", sum(metrics.claims.counts)
     )
-    yield _counter("locktender_worker_claims", "Writes that accepted offers.", metrics.claims)
+    yield Gauge(
+        "locktender_worker_next_claim_tasks",
+        "Tasks it would take now, under the pressure it feels.",
+        metrics.next_claim,
+    )
     # Neither is ever 0 where it is measured; where it is not measured, the line is left out.
     if row.memory:
         yield Gauge("locktender_worker_memory_ratio", "Share of its memory in use.", row.memory)
@@ -194,15 +202,15 @@ def _gauges(name: str, text: str, label: str, values: Mapping[str, int]) -> Gaug
     return family
 
 
-def _histogram(name: str, text: str, durations: Durations) -> Histogram:
-    return Histogram(name, text, _buckets(durations), durations.total)
+def _histogram(name: str, text: str, spread: Spread) -> Histogram:
+    return Histogram(name, text, _buckets(spread), spread.total)
 
 
-def _buckets(durations: Durations) -> list[tuple[str, float]]:
+def _buckets(spread: Spread) -> list[tuple[str, float]]:
     """Cumulative, as Prometheus wants them."""
     found: list[tuple[str, float]] = []
     below = 0
-    for bound, count in zip((*durations.bounds, None), durations.counts, strict=True):
+    for bound, count in zip((*spread.bounds, None), spread.counts, strict=True):
         below += count
         found.append(("+Inf" if bound is None else str(bound), below))
     return found

@@ -9,9 +9,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from heapq import heapify, heappop, heapreplace
 
+import msgspec
+
 from locktender.base.changes import TaskRow
+from locktender.base.clock import SECOND
+from locktender.base.durations import spoken
 from locktender.base.events import NOBODY, Event, EventRow, unpack
 from locktender.base.ids import run_of
 from locktender.base.limits import Fair, Limits
@@ -56,6 +61,34 @@ async def rebuild(store: Store) -> tuple[Scheduler, Snapshot]:
         if entry is not None and entry.lane is not None:
             scheduler.ledger.task_queue.reserve(entry.lane, entry)
     return scheduler, snapshot
+
+
+EVENTS_READ = 200
+STUCK_KEPT_US = 10 * SECOND
+"""For how long after its next try a failed term is named: that try may last."""
+
+
+async def troubles(store: Store) -> tuple[str, ...]:
+    """What concerns the whole store: terms that fail, rules and workers that cannot be read."""
+    now = await store.now()
+    _, rules = await store.limits()
+    found = [row.unreadable for row in rules if row.unreadable]
+    workers = await store.workers()
+    found += [f"worker {row.id} is left out: {row.unreadable}" for row in workers if row.unreadable]
+    for row in reversed(await store.events(EventFilter(limit=EVENTS_READ, newest=True))):
+        with suppress(msgspec.MsgspecError, UnicodeError, TypeError):
+            if row.run == NOBODY and b'"term"' in row.body:
+                found += [text for event in unpack(row) if (text := _failed_term(event, now))]
+            if row.cycle > 0:
+                break  # the last thing that a leader wrote: no term has failed since
+    return tuple(found)
+
+
+def _failed_term(event: Event, now: int) -> str:
+    again_at = event.data.get("again_at", 0)
+    if event.subject != "term" or now >= again_at + STUCK_KEPT_US:
+        return ""
+    return f"{event.data.get('reason')}; the next try comes in {spoken(max(0, again_at - now))}"
 
 
 def typical(snapshot: Snapshot, scheduler: Scheduler, recent: list[RunRow]) -> Typical:

@@ -28,7 +28,14 @@ from locktender.kernel.held_runs import reason_of
 from locktender.kernel.queue_position import Precision
 from locktender.kernel.scheduler import Scheduler
 from locktender.kernel.timeouts import Until, patience
-from locktender.observe.rebuilt import WORKER_GATE, line_of, provisioner_note, rebuild, typical
+from locktender.observe.rebuilt import (
+    WORKER_GATE,
+    line_of,
+    provisioner_note,
+    rebuild,
+    troubles,
+    typical,
+)
 from locktender.store.protocol import RunFilter, Store
 from locktender.store.readable import readable
 
@@ -109,6 +116,8 @@ class Why(msgspec.Struct, frozen=True, omit_defaults=True):
     """When it ends without having started, or ended, and as what."""
     held_up: tuple[BlockingSession, ...] = ()
     """Sessions of the database server that delay the store."""
+    troubles: tuple[str, ...] = ()
+    """Of the whole store: terms that fail, rules and workers that cannot be read."""
 
     @property
     def estimate_us(self) -> int | None:
@@ -149,6 +158,7 @@ class Why(msgspec.Struct, frozen=True, omit_defaults=True):
         if self.note:
             lines.append(f"  {self.note}")
         lines += [f"  {session.text()}" for session in self.held_up]
+        lines += [f"  {trouble}" for trouble in self.troubles]
         return "\n".join(lines)
 
     def __str__(self) -> str:
@@ -182,10 +192,11 @@ def _lines(reasons: tuple[Reason, ...], indent: str, now: int) -> list[str]:
 
 
 async def with_sessions(store: Store, why: Why) -> Why:
-    """The answer, with the sessions of the database server that delay what has not ended."""
+    """The answer, with what concerns everything that has not ended: sessions that delay the store, troubles."""
     if why.ended_at:
         return why
-    return msgspec.structs.replace(why, held_up=(await store.held_up()).sessions)
+    sessions = (await store.held_up()).sessions
+    return msgspec.structs.replace(why, held_up=sessions, troubles=await troubles(store))
 
 
 async def explain_run(store: Store, run_id: str, labels: Declared | None = None) -> Why:

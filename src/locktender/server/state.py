@@ -29,12 +29,13 @@ from locktender.base.model import BlockingSession, HeldUp
 from locktender.client.views import instant
 from locktender.engine import Engine
 from locktender.kernel.demand import Demand
-from locktender.observe.rebuilt import provisioner_words, rebuild
+from locktender.observe.rebuilt import provisioner_words, rebuild, troubles
 from locktender.store.open import store_for
 
 STORE_SECONDS = 1.0
 """How long the store may take to answer."""
 LEADER_KEPT_SECONDS = 0.2
+TROUBLES_KEPT_SECONDS = 2.0
 
 
 class WorkerHealth(msgspec.Struct, frozen=True):
@@ -69,6 +70,7 @@ class HealthAnswers:
         self._held_up = held_up
         self._since = since
         self._leader = Fresh(engine.store.leader, LEADER_KEPT_SECONDS)
+        self._troubles = Fresh(lambda: troubles(engine.store), TROUBLES_KEPT_SECONDS)
 
     async def answer(self) -> tuple[Health, bool]:
         """The answer, and whether the process can go on."""
@@ -86,6 +88,7 @@ class HealthAnswers:
                 problems.append("there is no leader")
             held_up = await self._held_up.get(STORE_SECONDS)
             problems += [each.text() for each in held_up.sessions if each.holds == "lock"]
+            problems += await self._troubles.get(STORE_SECONDS)
         except TimeoutError:
             reachable = False
             problems.append(f"the store does not answer within {STORE_SECONDS:g} s")
@@ -114,6 +117,7 @@ class HealthAnswers:
 
     async def close(self) -> None:
         await self._leader.close()
+        await self._troubles.close()
 
     def _worker(self) -> WorkerHealth | None:
         if self._engine.membership is None:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from locktender.base.clock import SECOND
 from locktender.base.limits import Limits, TagRule
 from locktender.base.names import UNLIMITED
-from locktender.store.decode import decode_tags
+from locktender.store.decode import Row, decode_tags, wrong
 from locktender.store.protocol import Counts, Submitted
 
 TOTAL = ""
@@ -81,6 +81,14 @@ def counter_names(limits: Limits, tag_sets: Iterable[Mapping[str, str]]) -> set[
         for tags in tag_sets:
             names.update(counters(rules, tags))
     return names
+
+
+def active_of(rows: Iterable[Row]) -> dict[str, int]:
+    """Active runs by counter, from (name, admitted, closed). One that cannot be read keeps nobody out."""
+    return {
+        name: 0 if wrong(admitted) or wrong(closed) else admitted - closed
+        for name, admitted, closed in rows
+    }
 
 
 class Ceilings:

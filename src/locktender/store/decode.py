@@ -9,15 +9,17 @@ from typing import Any, Final
 import msgspec
 
 from locktender.base import names
-from locktender.base.changes import Linger, TaskRow
+from locktender.base.changes import Bucket, Linger, TaskRow
 from locktender.base.ids import MAX_TASKS_PER_RUN
 from locktender.base.model import (
     AskedWorker,
     Failure,
+    Proof,
     ProvisionStatus,
     Request,
     RunRow,
     StoredRequest,
+    WorkerLife,
     WorkerRow,
 )
 from locktender.base.states import TERMINAL_RUNS, RunState, TaskState
@@ -30,10 +32,10 @@ _TAGS = 6
 read_tags: Callable[[bytes | str], dict[str, str]] = msgspec.json.Decoder(dict[str, str]).decode
 _slots = msgspec.json.Decoder(dict[str, int]).decode
 encode: Callable[[object], bytes] = msgspec.json.Encoder().encode
-decode_worker: Callable[[bytes | str], WorkerRow] = msgspec.json.Decoder(WorkerRow).decode
-decode_provision_status: Callable[[bytes | str], ProvisionStatus] = msgspec.json.Decoder(
-    ProvisionStatus
-).decode
+_worker = msgspec.json.Decoder(WorkerRow).decode
+_FAULTS = (msgspec.MsgspecError, UnicodeError, TypeError)
+"""What a decoder raises for bytes that it cannot read, and for values that are no bytes."""
+_provision_status = msgspec.json.Decoder(ProvisionStatus).decode
 decode_failure: Callable[[bytes | str], Failure] = msgspec.json.Decoder(Failure).decode
 _request = msgspec.json.Decoder(Request).decode
 
@@ -42,7 +44,7 @@ def decode_tags(tags: bytes | str) -> dict[str, str]:
     """As `read_tags`, for who handles many runs at once: what cannot be read is no tags, and its run is held."""
     try:
         return read_tags(tags)
-    except (msgspec.MsgspecError, UnicodeError, TypeError):
+    except _FAULTS:
         return {}
 
 
@@ -52,7 +54,7 @@ def slots_held(rows: Iterable[Row]) -> dict[str, int]:
     for held, count in rows:
         try:
             slots = _slots(held)
-        except (msgspec.MsgspecError, UnicodeError, TypeError):
+        except _FAULTS:
             continue
         for pool, used in slots.items():
             found[pool] = found.get(pool, 0) + used * count
@@ -145,8 +147,8 @@ def task_fault(row: TaskRow, nodes: int) -> str:
     """What of a task's row no leader can use; empty: nothing. `nodes`: how many its graph has."""
     numbers = (row.node, row.attempt, row.tries, row.abandons, row.offers, *row[14:])
     if not _INT.issuperset(map(type, numbers)) or min(numbers) < 0 or max(numbers) > MAX_NUMBER:
-        wrong = next(each for each in zip(_TASK_NUMBERS, numbers, strict=True) if _wrong(each[1]))
-        return _task_fault(row, *wrong)
+        first = next(each for each in zip(_TASK_NUMBERS, numbers, strict=True) if wrong(each[1]))
+        return _task_fault(row, *first)
     if type(row.token) is not int or row.token < 0:
         return _task_fault(row, "token", row.token)
     if row.node >= nodes:
@@ -175,15 +177,16 @@ def shown_task(row: TaskRow) -> TaskRow:
     """`row` with harmless numbers in the place of those that cannot be read: a held run is shown all the same."""
     if not task_fault(row, MAX_TASKS_PER_RUN):
         return row
-    wrong = {name: 0 for name in _TASK_NUMBERS if _wrong(getattr(row, name))}
-    if "node" in wrong:
-        wrong["node"] = -1
-    if _wrong(row.idx):
-        wrong["idx"] = -1
-    return row._replace(**wrong)
+    shown = {name: 0 for name in _TASK_NUMBERS if wrong(getattr(row, name))}
+    if "node" in shown:
+        shown["node"] = -1
+    if wrong(row.idx):
+        shown["idx"] = -1
+    return row._replace(**shown)
 
 
-def _wrong(value: object) -> bool:
+def wrong(value: object) -> bool:
+    """Whether it is no number that a row can have."""
     return type(value) is not int or not 0 <= value <= MAX_NUMBER
 
 
@@ -196,38 +199,108 @@ def lingers(rows: Iterable[Row]) -> list[Linger]:
     found: list[Linger] = []
     for row in rows:
         linger = Linger(*row)
-        if _wrong(linger.slots) or _wrong(linger.until) or type(linger.pool) is not str:
+        numbers = (linger.task, linger.token, linger.slots, linger.until)
+        if any(map(wrong, numbers)) or type(linger.pool) is not str:
             log.warning("failed to read slots that a dead worker held: %r", linger)
         else:
             found.append(linger)
     return found
 
 
-def workers(rows: Iterable[Row]) -> list[WorkerRow]:
-    """Rows of (body, since, lease_until, unanswered, asked_again_at)."""
+def buckets(rows: Iterable[Row]) -> list[Bucket]:
+    """One that cannot be read counts as empty: its rate grants nothing before its burst has been made up for."""
+    found: list[Bucket] = []
+    for pool, tat in rows:
+        if wrong(tat):
+            log.warning("failed to read the rate of pool %s: %r; it counts as used up", pool, tat)
+        found.append(Bucket(pool, MAX_NUMBER if wrong(tat) else tat))
+    return found
+
+
+def lanes(rows: Iterable[Row]) -> list[int]:
+    """Without those that cannot be read: `misplaced` has their runs."""
+    return [lane for (lane,) in rows if not wrong(lane)]
+
+
+def misplaced(rows: Iterable[Row]) -> list[RunRow]:
+    """Queued runs whose lane in the queue cannot be read."""
     return [
-        msgspec.structs.replace(
-            decode_worker(body),
-            since=since,
-            lease_until=lease_until,
-            unanswered=unanswered or 0,
-            asked_again_at=until or 0,
-        )
-        for body, since, lease_until, unanswered, until in rows
+        msgspec.structs.replace(run(row), unreadable="its place in the queue cannot be read")
+        for row in rows
     ]
+
+
+def workers(rows: Iterable[Row]) -> list[WorkerRow]:
+    """Rows of (id, body, since, lease_until, unanswered, asked_again_at). Never fails, as `run`."""
+    found: list[WorkerRow] = []
+    for id_, body, *numbers in rows:
+        row = known_worker(body)
+        fault = "" if row is not None else _fault("description", body)
+        fields = dict(zip(_WORKER_NUMBERS, (number or 0 for number in numbers), strict=True))
+        for name, value in fields.items():
+            if wrong(value):
+                fault = fault or _fault(name, value)
+                fields[name] = 0
+        row = row or WorkerRow(id_, "", 0, "", {}, 0, 0)
+        found.append(msgspec.structs.replace(row, id=id_, unreadable=fault, **fields))
+    return found
+
+
+_WORKER_NUMBERS = ("since", "lease_until", "unanswered", "asked_again_at")
+
+
+def known_worker(body: bytes) -> WorkerRow | None:
+    """A worker as it described itself; None: that cannot be read."""
+    try:
+        return _worker(body)
+    except _FAULTS:
+        return None
+
+
+def life(worker: str, lease_until: Any, lease_us: Any, proof: Proof) -> WorkerLife:
+    """What cannot be read counts as a lease that has passed, and as one of a minute."""
+    lease_us = _MINUTE_US if wrong(lease_us) else lease_us
+    return WorkerLife(worker, lease_end(lease_until), lease_us, proof)
+
+
+def lease_end(lease_until: Any) -> int:
+    return lease_until if type(lease_until) is int else 1
+
+
+_MINUTE_US = 60_000_000
 
 
 def requests(rows: Iterable[Row]) -> list[StoredRequest]:
     """One that cannot be read is None: who reads many gets all of them."""
-    return [StoredRequest(seq, _read_request(body), taken) for seq, body, taken in rows]
+    return [
+        StoredRequest(seq, None if wrong(taken) else _read_request(body), taken)
+        for seq, body, taken in rows
+    ]
 
 
 def _read_request(body: bytes) -> Request | None:
     try:
         return _request(body)
-    except (msgspec.MsgspecError, UnicodeError, TypeError):
+    except _FAULTS:
         return None
 
 
 def asked_workers(rows: Iterable[Row]) -> list[AskedWorker]:
-    return [AskedWorker(*row) for row in rows]
+    """Without those that cannot be read: nobody waits for them."""
+    found: list[AskedWorker] = []
+    for row in rows:
+        asked = AskedWorker(*row)
+        numbers = (asked.asked_at, asked.expires_at, asked.joined_at)
+        if any(map(wrong, numbers)) or type(asked.body) is not bytes:
+            log.warning("failed to read a worker that was asked for: %r", asked)
+        else:
+            found.append(asked)
+    return found
+
+
+def read_provision_status(body: bytes) -> ProvisionStatus | None:
+    """What a provisioner said last; None: it cannot be read."""
+    try:
+        return _provision_status(body)
+    except _FAULTS:
+        return None

@@ -95,6 +95,53 @@ def compose(rows: Iterable[LimitRow]) -> Limits:
     return Limits(tags=tuple(tags), pools=pools, **values)
 
 
+def readable(rows: Iterable[Sequence[Any]]) -> list[LimitRow]:
+    """Stored rules. Never fails: where one cannot be read, something safe is in force in its place.
+
+    A pool or a tag stays shut: its limit is not known. Any other rule is left out, as if it had not been set.
+    """
+    found: list[LimitRow] = []
+    for kind, name, declared, live in rows:
+        both = {"declared": declared, "live": live}
+        faults = {
+            which: fault for which, rule in both.items() if (fault := _fault(kind, name, rule))
+        }
+        if not faults:
+            found.append(LimitRow(kind, name, declared, live))
+            continue
+        shut = _shut(kind, name)
+        both |= dict.fromkeys(faults, shut)
+        # Of a rule that is left out the other one counts.
+        instead = "it is not in force" if shut is None else "it is shut"
+        [fault, *_] = faults.values()
+        told = f"the rule of {kind} {name}".strip() + f" cannot be read, so {instead}: {fault}"
+        found.append(LimitRow(kind, name, both["declared"], both["live"], told))
+    return found
+
+
+def _fault(kind: str, name: str, rule: object) -> str:
+    if rule is None:
+        return ""
+    try:
+        if type(rule) is not bytes:
+            return f"{rule!r:.80}"
+        parse(kind, name, rule)
+    except InvalidInput as error:
+        return str(error)
+    return ""
+
+
+def _shut(kind: str, name: str) -> bytes | None:
+    """A rule by which nothing starts; None where there is none of this kind."""
+    if kind == "pool":
+        return msgspec.json.encode(PoolRule(limit=1, paused=True))
+    if kind == "tag":
+        key, equals, value = name.partition("=")
+        rule = TagRule(key, value if equals and value != "*" else None, value == "*", 1)
+        return msgspec.json.encode(msgspec.structs.replace(rule, paused=True))
+    return None
+
+
 def parse(
     kind: str, name: str, rule: bytes
 ) -> RunsRule | ActiveRule | TagRule | PoolRule | Fair | Knob:
@@ -313,7 +360,7 @@ def judge_limit(changes: Sequence[SetLimit], rows: Sequence[LimitRow]) -> Change
             rule if change.declared else old.declared,
             old.live if change.declared else rule,
         )
-        if new == old:
+        if (new.declared, new.live) == (old.declared, old.live):
             continue
         known[place] = touched[place] = new
         changed.history.append(

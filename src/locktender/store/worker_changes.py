@@ -26,9 +26,9 @@ def is_news(before: WorkerRow, worker: WorkerRow) -> bool:
     return any(getattr(before, name) != getattr(worker, name) for name in _REPORTED)
 
 
-def changed(before: WorkerRow, worker: WorkerRow) -> Change | None:
-    """The event of a renewal; None: nothing to record."""
-    if (before.permits, before.labels, before.draining) == (
+def changed(before: WorkerRow | None, worker: WorkerRow) -> Change | None:
+    """The event of a renewal; None: nothing to record. `before` is None where it cannot be read."""
+    if before is not None and (before.permits, before.labels, before.draining) == (
         worker.permits,
         worker.labels,
         worker.draining,
@@ -68,9 +68,10 @@ def held(row: Row, failure: Failure) -> Change:
     return Change("run", 0, before, RunState.HELD, 0, data)
 
 
-def left_by(worker: WorkerRow) -> Container[tuple[int, int]]:
-    """The (task, token) pairs in a worker's drain list."""
-    return _Everything() if worker.leaves_all else frozenset(worker.leaves)
+def left_by(worker: WorkerRow | None) -> Container[tuple[int, int]]:
+    """The (task, token) pairs in a worker's drain list; one that cannot be read is empty."""
+    leaves: frozenset[tuple[int, int]] = frozenset(() if worker is None else worker.leaves)
+    return _Everything() if worker is not None and worker.leaves_all else leaves
 
 
 def take_back(

@@ -169,7 +169,7 @@ class OfferHandler:
 
     async def _accept(self, worker: LocalWorker, offers: Offers) -> None:
         accepted = await self._store.accept(Accept(worker.id, offers))
-        self._metrics.claimed()
+        self._metrics.claimed(len(accepted))
         await self._fetch_graphs([each.graph for each in accepted])
         for each in accepted:
             try:

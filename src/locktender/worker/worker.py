@@ -214,7 +214,7 @@ class LocalWorker:
         used = self._kinds | flying.keys()
         permits = {kind: n for kind, n in self._permits.items() if kind in used}
         asked = self.pressure.claim(self._clock.monotonic(), flying, permits)
-        self._metrics.claim_size = asked.size
+        self._metrics.next_claim = asked.size
         blocked = self._executors.blocked()
         changed, self._blocked = blocked != self._blocked, blocked
         return asked._replace(urgent=True) if self._room_shrank() or changed else asked

@@ -183,9 +183,9 @@ def _feed(world: HistoryState, watch: Watch, event: Event) -> None:
             world.apply_worker(event)
         case "clock":
             world.apply_clock(event)
-        case "audit" | "request":
+        case "audit" | "request" | "term":
             # About the history, not a part of what happened: `History.checked` says what follows from it.
-            # A refused request changed nothing.
+            # A refused request changed nothing, and so did a term that failed.
             return
         case "leader":
             for see_leader in watch.leader_handlers:

@@ -17,10 +17,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from locktender.base.errors import DataRefused
 from locktender.base.events import NOBODY, pack
+from locktender.base.ids import MAX_RUNS
 from locktender.base.limits import Limits
 from locktender.kernel.lanes import rank
-from locktender.store.admission import WINDOW_SECONDS, Ceilings, Drained, counter_names, recounted
+from locktender.store.admission import (
+    WINDOW_SECONDS,
+    Ceilings,
+    Drained,
+    active_of,
+    counter_names,
+    recounted,
+)
 from locktender.store.decode import decode_tags, encode
 from locktender.store.history import CLIENT, RunChanges, event_rows
 from locktender.store.lanes import lane_name
@@ -126,6 +135,13 @@ async def _read(
         # Other limits mean other counters and lanes for these runs.
         await tx.limits(found)
     last, admissions, as_of, now, held_back = marks
+    if not 0 <= last < MAX_RUNS:
+        raise DataRefused(
+            f"the number of the last run cannot be read: {last}. Nothing was stored.",
+            field="last_run",
+            got=last,
+            hint="Set meta.value of last_run to the highest run.seq.",
+        )
     facts = Facts(
         last=last,
         admissions=admissions,
@@ -142,8 +158,7 @@ async def _read(
 
 
 def ceilings(limits: Limits, counted: Iterable[Row], drained: Row) -> Ceilings:
-    active = {name: admitted - closed for name, admitted, closed in counted}
-    return Ceilings(limits, active, lambda: Drained(*drained))
+    return Ceilings(limits, active_of(counted), lambda: Drained(*drained))
 
 
 def _simple(admission: Admission, lanes: dict[str, int]) -> bool:

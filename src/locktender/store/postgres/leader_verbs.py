@@ -6,7 +6,8 @@ import logging
 
 from locktender.base.errors import StoreBusy
 from locktender.base.events import NOBODY, Change, pack
-from locktender.store.decode import asked_workers, decode_provision_status, encode
+from locktender.base.ids import MAX_TERM
+from locktender.store.decode import asked_workers, encode, read_provision_status
 from locktender.store.postgres.commits import not_leader
 from locktender.store.postgres.composed_sql import Parts, columns
 from locktender.store.postgres.event_order import keep_order
@@ -32,7 +33,7 @@ async def renew(tx: PostgresSession, elect: Elect, backend: int) -> Leadership:
 
 async def elect(tx: PostgresSession, elect: Elect) -> Leadership:
     term, owner, expires_at, _, _, now, *_ = await tx.row("leader")
-    tx.known.highest_term = max(tx.known.highest_term, term)
+    tx.known.highest_term = max(tx.known.highest_term, await _readable_term(tx, term))
     # An owner that stands again has lost its memory: it needs a new term, because tokens are
     # counted within one. While another's lease lives this is a plain read.
     if owner != elect.owner and expires_at > now and expires_at != elect.passed:
@@ -68,6 +69,7 @@ async def _acquire(tx: PostgresSession, elect: Elect) -> Leadership | None:
         skipped = TERMS_SKIPPED if moved and term else 0
         if skipped:
             log.warning("the server was restarted or replaced: %s terms are skipped", skipped)
+        term = await _readable_term(tx, term)
         term = tx.known.highest_term = max(term, tx.known.highest_term) + 1 + skipped
         # Versions that other processes remember may be of the lost part of the history, too.
         await tx.run("leader_take", term, elect.owner, until, tx.options.pooled, skipped)
@@ -80,6 +82,15 @@ async def _acquire(tx: PostgresSession, elect: Elect) -> Leadership | None:
         parts.add("wake", *tx.hint("leader"))
         await tx.compose(parts)
     return Leadership(term, elect.owner, until, now)
+
+
+async def _readable_term(tx: PostgresSession, term: int) -> int:
+    """The last term; where the row says none that there can be, the history says which it was."""
+    if 0 <= term < MAX_TERM:
+        return term
+    log.error("failed to read the last term: %r; the history says which it was", term)
+    [found] = await tx.row("last_term", MAX_TERM)
+    return found
 
 
 async def provision(tx: PostgresSession, provision: Provision) -> None:
@@ -111,5 +122,5 @@ async def provisioned(tx: PostgresSession) -> ProvisionState:
         ("asked_list", ()), ("provisioner_status", ()), ("now", ())
     )
     return ProvisionState(
-        now, asked_workers(asked), decode_provision_status(said[0][0]) if said else None
+        now, asked_workers(asked), read_provision_status(said[0][0]) if said else None
     )

@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 
-from locktender.base.changes import Bucket, Order, Reservation, TaskRow
+from locktender.base.changes import Order, Reservation, TaskRow
 from locktender.base.clock import SECOND
 from locktender.base.errors import NotFound
 from locktender.base.events import EventRow
@@ -63,14 +63,15 @@ async def load(tx: PostgresSession) -> Snapshot:
             graphs=pairs(await tx.all("graphs_executing")),
             tasks=[TaskRow._make(row) for row in await tx.all("tasks_executing")],
             workers=await workers(tx),
-            buckets=[Bucket(*row) for row in await tx.all("bucket_list")],
+            buckets=decode.buckets(await tx.all("bucket_list")),
             reservations=[Reservation(*row) for row in await tx.all("reservation_list")],
             lingers=decode.lingers(await tx.all("linger_list")),
             unplaced=[run for (run,) in await tx.all("unplaced_list")],
-            lanes=[row[0] for row in await tx.all("lanes_queued")],
+            lanes=decode.lanes(await tx.all("lanes_queued")),
             requests=decode.requests(await tx.all("request_list", MAX_REQUESTS)),
             stops=[Order(*row) for row in await tx.all("stop_list")],
-            held=decode.runs(await tx.all("runs_held") + await tx.all("runs_unknown")),
+            held=decode.runs(await tx.all("runs_held") + await tx.all("runs_unknown"))
+            + decode.misplaced(await tx.all("runs_misplaced")),
             held_tasks=[TaskRow._make(row) for row in await tx.all("tasks_held")],
         )
 

@@ -9,7 +9,7 @@ from locktender.base.model import Failure, WorkerLife
 from locktender.base.states import EXECUTING_RUNS, TERMINAL_RUNS, RunState
 from locktender.kernel.lanes import rank
 from locktender.store import worker_changes
-from locktender.store.decode import decode_tags, decode_worker, encode
+from locktender.store.decode import decode_tags, encode, known_worker, life
 from locktender.store.history import by_run
 from locktender.store.lanes import lane_name
 from locktender.store.postgres.client_verbs import lanes_for
@@ -98,7 +98,7 @@ async def take_requests(tx: PostgresSession, term: int, requests: list[int]) -> 
 async def lives(tx: PostgresSession) -> list[WorkerLife]:
     found = await tx.all("worker_leases", tx.options.life_lock)
     return [
-        WorkerLife(worker, until, lease_us, "held" if held else "none")
+        life(worker, until, lease_us, "held" if held else "none")
         for worker, until, lease_us, held in found
     ]
 
@@ -121,7 +121,7 @@ async def _bury(tx: PostgresSession, expire: Expire) -> list[Lost] | None:
         lost = {worker: Lost(worker, reasons[worker], [], [], until) for worker, until, _ in rows}
         if not lost:
             return []
-        left = {worker: worker_changes.left_by(decode_worker(body)) for worker, _, body in rows}
+        left = {worker: worker_changes.left_by(known_worker(body)) for worker, _, body in rows}
         changes = [
             worker_changes.take_back(lost[worker], left[worker], task, token, state)
             for task, token, state, worker in await tx.all("worker_tasks", sorted(lost))

@@ -13,7 +13,7 @@ import asyncpg
 from locktender.base.limits import Limits
 from locktender.base.model import LimitRow
 from locktender.store.copy_tables import expand_templates
-from locktender.store.limit_rows import compose
+from locktender.store.limit_rows import compose, readable
 from locktender.store.postgres.composed_sql import Dialect, Parts
 from locktender.store.postgres.options import Options
 from locktender.store.sql import Statements, read
@@ -159,4 +159,4 @@ def pairs(rows: Iterable[Row]) -> dict[Any, Any]:
 
 
 def limit_rows(rows: Iterable[Row]) -> list[LimitRow]:
-    return [LimitRow(*row) for row in rows]
+    return readable(rows)

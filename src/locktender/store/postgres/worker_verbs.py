@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from locktender.base.changes import End, Order, TaskRow
 from locktender.base.events import NOBODY, Change, pack
 from locktender.base.states import TaskState
-from locktender.store.decode import decode_worker, encode
+from locktender.store.decode import encode, known_worker
 from locktender.store.postgres.composed_sql import Parts, columns, sparse
 from locktender.store.postgres.session import PostgresSession, Row
 from locktender.store.protocol import Accept, Finish, Heartbeat, Renewed, Started
@@ -34,13 +34,13 @@ async def heartbeat(tx: PostgresSession, beat: Heartbeat) -> Renewed:
     worker = beat.worker
     await _prove_life(tx, worker.id)
     known, [[now]] = await tx.several(("worker_get", (worker.id,)), ("now", ()))
-    before = decode_worker(known[0][2]) if known else None
-    news = joined(worker) if before is None else changed(before, worker)
+    before = known_worker(known[0][2]) if known else None
+    news = changed(before, worker) if known else joined(worker)
     parts = Parts()
     parts.add("now", alias="clock")
     save = "worker_renew" if beat.renews else "worker_save"
     parts.add(save, worker.id, beat.lease_us, encode(worker), alias="fence")
-    if before is None and worker.provision:
+    if not known and worker.provision:
         parts.add("asked_joined", worker.provision)
     # A renewal that changes nothing wakes no process.
     if before is None or is_news(before, worker):

@@ -9,7 +9,14 @@ from locktender.base.events import NOBODY
 from locktender.base.limits import Limits
 from locktender.base.model import Request
 from locktender.kernel.lanes import rank
-from locktender.store.admission import WINDOW_SECONDS, Ceilings, Drained, counter_names, recounted
+from locktender.store.admission import (
+    WINDOW_SECONDS,
+    Ceilings,
+    Drained,
+    active_of,
+    counter_names,
+    recounted,
+)
 from locktender.store.decode import decode_tags, encode
 from locktender.store.history import CLIENT, RunChanges, packed_rows
 from locktender.store.lanes import lane_name
@@ -60,12 +67,7 @@ def ceilings(
     tx: SqliteSession, limits: Limits, tag_sets: Iterable[Mapping[str, str]], now: int
 ) -> Ceilings:
     """The counters as this transaction sees them."""
-    active = {
-        name: admitted - closed
-        for name, admitted, closed in tx.all(
-            "counters_by_name", listed(counter_names(limits, tag_sets))
-        )
-    }
+    active = active_of(tx.all("counters_by_name", listed(counter_names(limits, tag_sets))))
 
     def drained() -> Drained:
         return Drained(*tx.row("drain_recent", now // SECOND - WINDOW_SECONDS))

@@ -7,17 +7,26 @@ changes nothing, whatever its lease says.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from locktender.base.changes import Commit, RunEnd
 from locktender.base.clock import SECOND
 from locktender.base.errors import NotLeader, OutOfOrder
 from locktender.base.events import NOBODY, Change
+from locktender.base.ids import MAX_TERM
 from locktender.base.model import Failure
 from locktender.base.states import EXECUTING_RUNS, HOLDING, TERMINAL_RUNS, RunState
 from locktender.kernel.lanes import rank
 from locktender.store.admission import TOTAL, WINDOW_SECONDS, closing
-from locktender.store.decode import asked_workers, decode_provision_status, decode_tags, encode
+from locktender.store.decode import (
+    asked_workers,
+    decode_tags,
+    encode,
+    lease_end,
+    read_provision_status,
+    wrong,
+)
 from locktender.store.lanes import key_successors, let_go
 from locktender.store.protocol import (
     Committed,
@@ -30,9 +39,12 @@ from locktender.store.protocol import (
 from locktender.store.sqlite.session import SqliteSession, listed, record
 from locktender.store.worker_changes import held
 
+log: logging.Logger = logging.getLogger(__name__)
+
 
 def elect(tx: SqliteSession, elect: Elect, dead: Callable[[str], bool]) -> Leadership:
     term, owner, expires_at, cycle, _, now = tx.row("leader")
+    expires_at = lease_end(expires_at)
     until = now + elect.lease_us
     if elect.term:
         if (term, owner) != (elect.term, elect.owner):
@@ -44,6 +56,9 @@ def elect(tx: SqliteSession, elect: Elect, dead: Callable[[str], bool]) -> Leade
     lives = expires_at > now and expires_at != elect.passed
     if owner != elect.owner and lives and not dead(owner):
         return Leadership(0, owner, expires_at, now)
+    if wrong(term) or term >= MAX_TERM:
+        log.error("failed to read the last term: %r; the history says which it was", term)
+        [term] = tx.row("last_term", MAX_TERM)
     term += 1
     tx.run("leader_take", term, elect.owner, until)
     change = Change("leader", 0, owner, elect.owner, 0, {"lease_us": elect.lease_us})
@@ -230,5 +245,5 @@ def forget(tx: SqliteSession, names: list[str]) -> None:
 def provisioned(tx: SqliteSession) -> ProvisionState:
     asked, said = tx.all("asked_list"), tx.one("provisioner_status")
     return ProvisionState(
-        tx.now(), asked_workers(asked), None if said is None else decode_provision_status(said[0])
+        tx.now(), asked_workers(asked), None if said is None else read_provision_status(said[0])
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from locktender.base.changes import Bucket, Order, Reservation, TaskRow
+from locktender.base.changes import Order, Reservation, TaskRow
 from locktender.base.errors import HistoryReplaced, NotFound
 from locktender.base.events import EventRow
 from locktender.base.limits import Limits
@@ -44,14 +44,15 @@ def load(tx: SqliteSession) -> Snapshot:
         graphs=dict(tx.all("graphs_executing")),  # pyright: ignore[reportArgumentType]
         tasks=[TaskRow._make(row) for row in tx.all("tasks_executing")],
         workers=workers(tx),
-        buckets=[Bucket(*row) for row in tx.all("bucket_list")],
+        buckets=decode.buckets(tx.all("bucket_list")),
         reservations=[Reservation(*row) for row in tx.all("reservation_list")],
         lingers=decode.lingers(tx.all("linger_list")),
         unplaced=[run for (run,) in tx.all("unplaced_list")],
-        lanes=[row[0] for row in tx.all("lanes_queued")],
+        lanes=decode.lanes(tx.all("lanes_queued")),
         requests=decode.requests(tx.all("request_list", MAX_REQUESTS)),
         stops=[Order(*row) for row in tx.all("stop_list")],
-        held=decode.runs(tx.all("runs_held") + tx.all("runs_unknown")),
+        held=decode.runs(tx.all("runs_held") + tx.all("runs_unknown"))
+        + decode.misplaced(tx.all("runs_misplaced")),
         held_tasks=[TaskRow._make(row) for row in tx.all("tasks_held")],
     )
 
@@ -175,7 +176,7 @@ def workers(tx: SqliteSession) -> list[WorkerRow]:
 
 def leader(tx: SqliteSession, dead: Callable[[str], bool]) -> str | None:
     term, owner, expires_at, _, _, now = tx.row("leader")
-    return owner if term and expires_at > now and not dead(owner) else None
+    return owner if term and decode.lease_end(expires_at) > now and not dead(owner) else None
 
 
 def limits_in_force(tx: SqliteSession) -> tuple[Limits, list[LimitRow]]:

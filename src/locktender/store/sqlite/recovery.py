@@ -10,7 +10,7 @@ from locktender.base.model import Proof, WorkerLife, WorkerRow
 from locktender.base.states import TaskState
 from locktender.kernel.lanes import rank
 from locktender.store import worker_changes
-from locktender.store.decode import decode_tags, decode_worker
+from locktender.store.decode import decode_tags, known_worker, lease_end, life
 from locktender.store.history import by_run
 from locktender.store.lanes import lane_name
 from locktender.store.protocol import Expire, Lost, ReassignLanes, RemoveUnused, Withdraw
@@ -53,14 +53,14 @@ def withdraw(tx: SqliteSession, withdraw: Withdraw) -> list[tuple[int, int]]:
 
 def lives(tx: SqliteSession, proof: Callable[[str], Proof]) -> list[WorkerLife]:
     return [
-        WorkerLife(worker, until, lease_us, proof(worker))
+        life(worker, until, lease_us, proof(worker))
         for worker, until, lease_us in tx.all("worker_leases")
     ]
 
 
 def expire(tx: SqliteSession, expire: Expire) -> list[Lost]:
     _, _, now = fence(tx, expire.term)
-    known = {worker: until for worker, until, _ in tx.all("worker_leases")}
+    known = {worker: lease_end(until) for worker, until, _ in tx.all("worker_leases")}
     lost = {
         worker: Lost(worker, reason, [], [], until)
         for worker, until, reason in expire.dead
@@ -87,8 +87,8 @@ def expire(tx: SqliteSession, expire: Expire) -> list[Lost]:
     return list(lost.values())
 
 
-def _row_of(tx: SqliteSession, worker: str) -> WorkerRow:
-    return decode_worker(tx.row("worker_get", worker)[2])
+def _row_of(tx: SqliteSession, worker: str) -> WorkerRow | None:
+    return known_worker(tx.row("worker_get", worker)[2])
 
 
 def _bury(tx: SqliteSession, workers: list[str], now: int) -> None:

@@ -19,7 +19,7 @@ from locktender.base.model import LimitRow
 from locktender.store.copy_tables import expand_templates
 from locktender.store.decode import encode
 from locktender.store.history import RunChanges, event_rows
-from locktender.store.limit_rows import compose
+from locktender.store.limit_rows import compose, readable
 from locktender.store.sql import Statements, chunks, read
 
 SQL = Statements(expand_templates(read(Path(__file__).parent / "sql")))
@@ -77,7 +77,7 @@ class SqliteSession:
         return self._limits[1]
 
     def limit_rows(self) -> list[LimitRow]:
-        return [LimitRow(*row) for row in self.all("limit_list")]
+        return readable(self.all("limit_list"))
 
     def forget(self) -> None:
         """After a rollback: a version that was rolled back may be given to other content."""

@@ -11,7 +11,7 @@ import logging
 
 from locktender.base.changes import Order, TaskRow
 from locktender.base.events import NOBODY, Change
-from locktender.store.decode import decode_worker, encode
+from locktender.store.decode import encode, known_worker
 from locktender.store.history import by_run
 from locktender.store.protocol import Accept, Finish, Heartbeat, Renewed, Started
 from locktender.store.sqlite.session import SqliteSession, listed, mapped, record
@@ -41,8 +41,8 @@ def heartbeat(tx: SqliteSession, beat: Heartbeat) -> Renewed:
     if not lease_until:
         return Renewed(0, now)
     _save(tx, beat, since, until)
-    before = decode_worker(body)
-    if is_news(before, worker):
+    before = known_worker(body)
+    if before is None or is_news(before, worker):
         tx.run("workers_changed")
     change = changed(before, worker)
     if change is not None:

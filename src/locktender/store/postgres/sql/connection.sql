@@ -22,7 +22,7 @@ SELECT pg_advisory_xact_lock({lock})
 -- name: commit_alone
 -- Make it durable. Whoever looked before and submits without the lock finds that the number of admissions
 -- has risen, and writes nothing; where nothing was written here, it has not.
-UPDATE locktender.meta SET value = value + 1
+UPDATE locktender.meta SET value = value % 4611686018427387904 + 1
 WHERE name = 'admissions' AND pg_current_xact_id_if_assigned() IS NOT NULL; COMMIT
 
 -- name: begin_read
@@ -112,7 +112,7 @@ SELECT 1
 UPDATE locktender.leader SET
     cycle = $2,
     seq = CASE WHEN $5::int > 0 THEN locktender.event_base() + $5 - 1 ELSE 0 END
-WHERE term = $1 AND history = locktender.history_place()
+WHERE one AND term = $1 AND history = locktender.history_place()
     AND cycle < $2 AND ($3::bigint = 0 OR cycle = $3) AND limits_version = $4
     AND ($6 OR NOT EXISTS (
         SELECT 1 FROM unnest($7::bigint[]) v (run) JOIN locktender.run r ON r.seq = v.run
@@ -123,7 +123,7 @@ RETURNING seq
 -- name: term_fence
 -- The fence of a leader's other verbs. A successor locks the row FOR UPDATE, so it waits for them.
 SELECT term FROM locktender.leader
-WHERE term = $1 AND history = locktender.history_place() FOR KEY SHARE
+WHERE one AND term = $1 AND history = locktender.history_place() FOR KEY SHARE
 
 -- name: lease_fence
 -- The fence of a worker that is a member. Declaring it lost locks the row FOR UPDATE: before or after.
@@ -301,7 +301,7 @@ WITH sessions AS (
 -- Taking over, and recounting: waits for the leader's commit in flight, and holds the next one off.
 SELECT term, owner, expires_at, locktender.locktender_now(),
     history IS DISTINCT FROM locktender.history_place()
-FROM locktender.leader FOR UPDATE
+FROM locktender.leader WHERE one FOR UPDATE
 
 -- name: leader_end_backend
 -- End the connection of a leader whose lease has passed: it may hang in a transaction. Only one of ours
@@ -340,7 +340,7 @@ SELECT pg_try_advisory_xact_lock($1::int, $2::int)
 
 -- name: admissions_rise
 -- A submission without the lock that read before this writes nothing.
-UPDATE locktender.meta SET value = value + 1 WHERE name = 'admissions'
+UPDATE locktender.meta SET value = value % 4611686018427387904 + 1 WHERE name = 'admissions'
 
 -- name: numbers_taken
 -- Whether the next transaction would number its events below those that are there.

@@ -2,13 +2,17 @@
 -- Who leads. The last column: the history is not the one of the election, so the term is over.
 SELECT term, owner, expires_at, cycle, seq, locktender.locktender_now(), limits_version,
     history IS DISTINCT FROM locktender.history_place()
-FROM locktender.leader
+FROM locktender.leader WHERE one
+
+-- name: last_term
+-- The last term that the history knows, below a bound.
+SELECT coalesce(max(term), 0) FROM locktender.event WHERE term BETWEEN 0 AND $1::bigint
 
 -- name: leader_take
 -- A new term.
 UPDATE locktender.leader SET
     term = $1, owner = $2, expires_at = $3, cycle = -1, seq = 0, history = locktender.history_place(),
-    limits_version = limits_version + $5,
+    limits_version = limits_version % 4611686018427387904 + $5,
     backend = CASE WHEN $4 THEN 0 ELSE pg_backend_pid() END,
     backend_since = (SELECT backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid())
 
@@ -18,7 +22,7 @@ UPDATE locktender.leader SET
     expires_at = locktender.locktender_now() + $3,
     backend = $4,
     backend_since = (SELECT backend_start FROM pg_stat_activity WHERE pid = $4)
-WHERE term = $1 AND owner = $2 AND history = locktender.history_place()
+WHERE one AND term = $1 AND owner = $2 AND history = locktender.history_place()
 RETURNING term, owner, expires_at, expires_at - $3, cycle
 
 -- name: leader_resign
@@ -49,4 +53,4 @@ DELETE FROM locktender.queue WHERE run = $1
 
 -- name: requests_take
 -- A leader begins to carry these requests out.
-UPDATE locktender.request SET taken = taken + 1 WHERE seq = ANY($1::bigint[])
+UPDATE locktender.request SET taken = least(taken, 1000) + 1 WHERE seq = ANY($1::bigint[])

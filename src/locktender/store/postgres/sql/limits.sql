@@ -1,10 +1,10 @@
 -- name: limits_version
 -- Changes with every rule.
-SELECT limits_version FROM locktender.leader
+SELECT limits_version FROM locktender.leader WHERE one
 
 -- name: limits_changed
 -- Raise the version, so that every process reads the rules again.
-UPDATE locktender.leader SET limits_version = limits_version + 1
+UPDATE locktender.leader SET limits_version = limits_version % 4611686018427387904 + 1
 
 -- name: limit_list
 -- All rules.

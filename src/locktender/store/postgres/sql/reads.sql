@@ -48,6 +48,21 @@ WHERE seq IN (
 )
 ORDER BY seq
 
+-- name: runs_misplaced
+-- Queued runs in a lane that there cannot be.
+SELECT
+    r.seq, r.id, r.flow, r.graph, r.params, r.consts, r.tags, r.priority, r.key, r.kind,
+    r.generation, r.state, r.verdict, r.lane, r.waits_for, r.queued_at, r.started_at, r.ended_at,
+    r.deadline_at, r.queue_timeout_us, r.dispatch_deadline_us, r.output, r.error, r.trace
+FROM (
+    (SELECT run FROM locktender.queue WHERE lane < 1 ORDER BY lane)
+    UNION ALL
+    (SELECT run FROM locktender.queue WHERE lane > 144115188075855872 ORDER BY lane)
+) q
+CROSS JOIN LATERAL (SELECT * FROM locktender.run WHERE run.seq = q.run OFFSET 0) r
+WHERE (r.state = 'queued') IS TRUE
+ORDER BY r.seq
+
 -- name: tasks_held
 -- Tasks of held runs that are in flight, by id. One in no state that there is counts if it holds slots.
 SELECT
@@ -173,7 +188,7 @@ ORDER BY task, token LIMIT $5::bigint
 
 -- name: workers_list
 -- All workers.
-SELECT w.body, w.since, w.lease_until, s.unanswered, s.until
+SELECT w.id, w.body, w.since, w.lease_until, s.unanswered, s.until
 FROM locktender.worker w LEFT JOIN locktender.silence s ON s.worker = w.id
 ORDER BY w.since, w.id COLLATE "C"
 

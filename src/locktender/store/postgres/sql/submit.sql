@@ -28,10 +28,11 @@ SELECT c.name, c.admitted, coalesce(d.closed, 0)
 FROM locktender.counter c LEFT JOIN locktender.closed d ON d.name = c.name WHERE c.name = ANY($1::text[])
 
 -- name: counter_admit
--- Count admitted runs in the transaction that stores them.
+-- Count admitted runs in the transaction that stores them. What cannot be a count begins anew.
 INSERT INTO locktender.counter (name, admitted) SELECT name, n FROM unnest($1::text[], $2::bigint[]) v (name, n)
 WHERE EXISTS (SELECT 1 FROM fence)
-ON CONFLICT (name) DO UPDATE SET admitted = counter.admitted + excluded.admitted
+ON CONFLICT (name) DO UPDATE SET admitted = excluded.admitted
+    + CASE WHEN counter.admitted BETWEEN 0 AND 144115188075855872 THEN counter.admitted ELSE 0 END
 
 -- name: counter_close
 -- Count closed runs in the transaction that ends them.
@@ -39,7 +40,8 @@ INSERT INTO locktender.closed (name, closed)
 SELECT v.name, v.n FROM closing v
 WHERE v.n > 0 AND (v.name = '' OR EXISTS (SELECT 1 FROM locktender.counter c WHERE c.name = v.name))
 ORDER BY v.name
-ON CONFLICT (name) DO UPDATE SET closed = closed.closed + excluded.closed
+ON CONFLICT (name) DO UPDATE SET closed = excluded.closed
+    + CASE WHEN closed.closed BETWEEN 0 AND 144115188075855872 THEN closed.closed ELSE 0 END
 
 -- name: drain_add
 -- Runs closed in this second.
@@ -47,13 +49,15 @@ INSERT INTO locktender.drain (slot, second, closed)
 SELECT (clock.now / 1000000) % $1::bigint, clock.now / 1000000, v.n FROM closing v, clock
 WHERE v.name = '' AND v.n > 0
 ON CONFLICT (slot) DO UPDATE SET
-    closed = excluded.closed + CASE WHEN drain.second = excluded.second THEN drain.closed ELSE 0 END,
+    closed = excluded.closed + CASE
+        WHEN drain.second = excluded.second AND drain.closed BETWEEN 0 AND 144115188075855872 THEN drain.closed ELSE 0
+    END,
     second = excluded.second
 
 -- name: drain_recent
 -- Runs closed since a second, the first second that counts, and in how many of them any closed.
 SELECT coalesce(sum(closed), 0)::bigint, min(second), count(*) FROM locktender.drain
-WHERE second > locktender.locktender_now() / 1000000 - $1
+WHERE second > locktender.locktender_now() / 1000000 - $1 AND second <= 144115188075855872 AND closed BETWEEN 0 AND 144115188075855872
 
 -- name: graph_add
 -- Graphs are stored once per content.
@@ -72,10 +76,10 @@ SELECT signature, id FROM locktender.lane WHERE digest = ANY (ARRAY(
 ))
 
 -- name: lane_add
--- New lanes.
+-- New lanes. One whose signature is not that of its digest any more is mended.
 INSERT INTO locktender.lane (digest, signature)
 SELECT sha256(convert_to(v.signature, 'UTF8')), v.signature FROM unnest($1::text[]) v (signature)
-ON CONFLICT (digest) DO NOTHING
+ON CONFLICT (digest) DO UPDATE SET signature = excluded.signature WHERE lane.signature <> excluded.signature
 
 -- name: lanes_after
 -- Lanes by id, and whether a queued run stands in them.

@@ -27,7 +27,8 @@ UPDATE locktender.worker SET lease_until = 0 WHERE id = $1
 
 -- name: workers_changed
 -- Tell the leader to look at the workers again.
-UPDATE locktender.meta SET value = value + 1 WHERE name = 'workers_version' AND EXISTS (SELECT 1 FROM fence)
+UPDATE locktender.meta SET value = value % 4611686018427387904 + 1
+WHERE name = 'workers_version' AND EXISTS (SELECT 1 FROM fence)
 
 -- name: lost_add
 -- This id may not come back.

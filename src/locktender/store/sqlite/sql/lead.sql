@@ -2,6 +2,10 @@
 -- Who leads.
 SELECT term, owner, expires_at, cycle, seq, locktender_now() FROM leader
 
+-- name: last_term
+-- The last term that the history knows, below a bound.
+SELECT coalesce(max(term), 0) FROM event WHERE term BETWEEN 0 AND ?
+
 -- name: leader_take
 -- A new term.
 UPDATE leader SET term = ?, owner = ?, expires_at = ?, cycle = -1, seq = 0
@@ -38,4 +42,4 @@ DELETE FROM queue WHERE run = ?
 
 -- name: requests_take
 -- A leader begins to carry these requests out.
-UPDATE request SET taken = taken + 1 WHERE seq IN (SELECT value FROM json_each(?))
+UPDATE request SET taken = min(taken, 1000) + 1 WHERE seq IN (SELECT value FROM json_each(?))

@@ -4,7 +4,7 @@ SELECT value FROM meta WHERE name = 'limits_version'
 
 -- name: limits_changed
 -- Raise the version, so that every process reads the rules again.
-UPDATE meta SET value = value + 1 WHERE name = 'limits_version'
+UPDATE meta SET value = value % 4611686018427387904 + 1 WHERE name = 'limits_version'
 
 -- name: limit_list
 -- All rules.

@@ -46,6 +46,16 @@ WHERE seq IN (
 )
 ORDER BY seq
 
+-- name: runs_misplaced
+-- Queued runs in a lane that there cannot be: a text stands behind all numbers.
+SELECT
+    r.seq, r.id, r.flow, r.graph, r.params, r.consts, r.tags, r.priority, r.key, r.kind,
+    r.generation, r.state, r.verdict, r.lane, r.waits_for, r.queued_at, r.started_at, r.ended_at,
+    r.deadline_at, r.queue_timeout_us, r.dispatch_deadline_us, r.output, r.error, r.trace
+FROM queue q CROSS JOIN run r ON r.seq = q.run
+WHERE (q.lane < 1 OR q.lane > 144115188075855872) AND r.state = 'queued'
+ORDER BY r.seq
+
 -- name: tasks_held
 -- Tasks of held runs that are in flight, by id. One in no state that there is counts if it holds slots.
 SELECT
@@ -184,7 +194,7 @@ ORDER BY task, token LIMIT ?5
 
 -- name: workers_list
 -- All workers.
-SELECT w.body, w.since, w.lease_until, s.unanswered, s.until
+SELECT w.id, w.body, w.since, w.lease_until, s.unanswered, s.until
 FROM worker w LEFT JOIN silence s ON s.worker = w.id ORDER BY w.since, w.id
 
 -- name: workers_version

@@ -26,25 +26,28 @@ GROUP BY key
 SELECT name, admitted, closed FROM counter WHERE name IN (SELECT value FROM json_each(?))
 
 -- name: counter_admit
--- Count admitted runs in the transaction that stores them.
+-- Count admitted runs in the transaction that stores them. What cannot be a count begins anew.
 INSERT INTO counter (name, admitted, closed) VALUES /*rows*/ (?, ?, 0)
-ON CONFLICT (name) DO UPDATE SET admitted = admitted + excluded.admitted
+ON CONFLICT (name) DO UPDATE SET
+    admitted = excluded.admitted + iif(admitted BETWEEN 0 AND 144115188075855872, admitted, 0)
 
 -- name: counter_close
 -- Count closed runs in the transaction that ends them.
 WITH v (name, n) AS (VALUES /*rows*/ (?, ?))
-UPDATE counter SET closed = closed + v.n FROM v WHERE counter.name = v.name
+UPDATE counter SET closed = v.n + iif(closed BETWEEN 0 AND 144115188075855872, closed, 0) FROM v WHERE counter.name = v.name
 
 -- name: drain_add
 -- Runs closed in this second.
 INSERT INTO drain (slot, second, closed) VALUES (?, ?, ?)
 ON CONFLICT (slot) DO UPDATE SET
-    closed = CASE WHEN second = excluded.second THEN closed + excluded.closed ELSE excluded.closed END,
+    closed = excluded.closed
+        + iif(second = excluded.second AND closed BETWEEN 0 AND 144115188075855872, closed, 0),
     second = excluded.second
 
 -- name: drain_recent
 -- Runs closed since a second, the first second that counts, and in how many of them any closed.
-SELECT coalesce(sum(closed), 0), min(second), count(*) FROM drain WHERE second > ?
+SELECT coalesce(sum(closed), 0), min(second), count(*) FROM drain
+WHERE second > ? AND second <= 144115188075855872 AND closed BETWEEN 0 AND 144115188075855872
 
 -- name: graph_add
 -- Graphs are stored once per content.
