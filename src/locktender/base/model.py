@@ -142,6 +142,8 @@ class WorkerRow(msgspec.Struct, frozen=True):
     flows: dict[str, str] = {}
     """Flow → signature, of the flows it could trace."""
     draining: bool = False
+    ending: bool = False
+    """Its process was told to end, or its lifetime is over: no order takes this drain back."""
     in_flight: int = 0
     memory: float = 0.0
     """Share of its memory in use, 0 to 1."""
@@ -189,7 +191,7 @@ class DeadWorker(NamedTuple):
     reason: str
 
 
-RequestKind = Literal["cancel", "reprioritise", "drain"]
+RequestKind = Literal["cancel", "reprioritise", "drain", "undrain"]
 
 
 class Request(msgspec.Struct, frozen=True):
