@@ -124,6 +124,7 @@ class Scheduler:
                 data = {"kind": kind, "name": name, "rule": value}
                 self.commit_builder.record(NOBODY, Change("limit", 0, "", "in_force", 0, data))
         self._rules = rules
+        self.ledger.default_runs = ("runs", "") not in rules
         if limits != self.ledger.limits:
             self.commit_builder.commit.buckets += self.ledger.set_limits(limits, now)
 
