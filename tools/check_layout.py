@@ -19,7 +19,6 @@ _COMMAND = "one file per command, imported at every start: what it needs is impo
 APART: dict[str, str] = {
     "locktender.cli.config": _COMMAND,
     "locktender.kernel.upkeep": "what the passing of time leaves behind is no part of deciding",
-    "locktender.store.sqlite.pruning": "the same verbs stand in the same file of both dialects",
 }
 """Module → why it stands alone."""
 EXEMPT = ("locktender.kernel.gates.",)
