@@ -98,6 +98,7 @@ class Sweep:
         self._stalled: dict[str, int] = {}
         self._defaults = DefaultWarnings(settings, self._clock)
         self._retention = Retention(store, settings, owner)
+        self._retention_us = settings.retention_us
         self._tidy_at = 0
 
     async def expire(self, scheduler: Scheduler) -> list[Lost]:
@@ -141,15 +142,16 @@ class Sweep:
             self._background.start(self._retention.work(), "delete runs past their retention")
         if self._clock.monotonic() >= self._tidy_at:
             self._tidy_at = self._clock.monotonic() + TIDY_EVERY_US
-            self._background.start(self._tidy(scheduler.term), "remove empty queue lanes")
+            self._background.start(self._tidy(scheduler.term, now), "remove empty queue lanes")
         if self._overflow is not None:
             workers = [worker.row for worker in scheduler.ledger.workers.by_id.values()]
             self._overflow.observe(self.demand, workers, self._store, scheduler.term)
 
-    async def _tidy(self, term: int) -> None:
+    async def _tidy(self, term: int, now: int) -> None:
         after = 0
+        before = 0 if self._retention_us is None else now - self._retention_us
         try:
-            while after := await self._store.tidy(Tidy(term, after)):
+            while after := await self._store.tidy(Tidy(term, after, before=before)):
                 pass
         except LocktenderError as error:
             log.warning("failed to remove empty queue lanes: %s", error)

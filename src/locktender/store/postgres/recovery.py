@@ -175,14 +175,21 @@ async def tidy(tx: PostgresSession, tidy: Tidy) -> int | None:
     """None: a submission holds the lock; try again."""
     rows = await tx.all("lanes_after", tidy.after, tidy.batch)
     idle = [lane for lane, stood_in in rows if not stood_in]
+    unused = [] if tidy.after else await tx.all("counters_unused", tidy.batch)
     async with tx.transaction():
         await fence(tx, tidy.term)
-        if idle:
+        if idle or unused:
             # A submission that has just looked a lane up must not find it gone. Not waited for: this is
             # the line of the commits.
             if not (await tx.row("alone_try", *tx.options.lock(SUBMITTERS)))[0]:
                 return None
             await tx.run("lanes_remove", idle)
+            # Read again, now that no submission can count a run there.
+            unused = await tx.all("counters_unused", tidy.batch) if unused else []
+            await tx.run("counter_remove", [name for (name,) in unused])
             await tx.run("admissions_rise")
         await tx.run("buckets_remove")
+        if not tidy.after:
+            await tx.run("drain_orders_remove")
+            await tx.run("limit_history_remove", tidy.before)
     return rows[-1][0] if len(rows) == tidy.batch else 0

@@ -124,4 +124,9 @@ def tidy(tx: SqliteSession, tidy: Tidy) -> int:
     rows = tx.all("lanes_after", tidy.after, tidy.batch)
     tx.run("lanes_remove", listed(lane for lane, stood_in in rows if not stood_in))
     tx.run("buckets_remove")
+    if not tidy.after:
+        tx.run("drain_orders_remove")
+        unused = tx.all("counters_unused", tidy.batch)
+        tx.run("counter_remove", listed(name for (name,) in unused))
+        tx.run("limit_history_remove", tidy.before)
     return rows[-1][0] if len(rows) == tidy.batch else 0
