@@ -90,7 +90,7 @@ from locktender.store.sqlite.opening import open_writer
 from locktender.store.sqlite.session import SQL, SqliteSession, connect, resolved
 from locktender.store.sqlite.threads import Reader, Writer
 from locktender.store.sqlite.wakeup import Wakeup
-from locktender.store.sqlite.write_lock import WriteLock
+from locktender.store.sqlite.write_lock import WriteLock, held_up
 
 T = TypeVar("T")
 
@@ -362,7 +362,7 @@ class SqliteStore(Store):
         return await self._look(lambda tx: reads.follow(tx, follow))
 
     async def held_up(self) -> HeldUp:
-        return HeldUp()
+        return held_up(self.path)
 
     async def logs(self, where: LogFilter) -> list[LogRow]:
         return await self._look(lambda tx: reads.logs(tx, where))
