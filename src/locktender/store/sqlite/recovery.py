@@ -119,7 +119,8 @@ def recut(tx: SqliteSession, recut: Recut) -> int:
     return rows[-1][0] if len(rows) == recut.batch else 0
 
 
-def tidy(tx: SqliteSession, tidy: Tidy) -> int:
+def tidy(tx: SqliteSession, tidy: Tidy) -> tuple[int, set[str]]:
+    """The lane to continue after, and who has a row: workers and the leader."""
     fence(tx, tidy.term)
     rows = tx.all("lanes_after", tidy.after, tidy.batch)
     tx.run("lanes_remove", listed(lane for lane, stood_in in rows if not stood_in))
@@ -129,4 +130,5 @@ def tidy(tx: SqliteSession, tidy: Tidy) -> int:
         unused = tx.all("counters_unused", tidy.batch)
         tx.run("counter_remove", listed(name for (name,) in unused))
         tx.run("limit_history_remove", tidy.before)
-    return rows[-1][0] if len(rows) == tidy.batch else 0
+    owners = {row[0] for row in tx.all("worker_leases")} | {tx.row("leader")[1]}
+    return rows[-1][0] if len(rows) == tidy.batch else 0, owners

@@ -302,7 +302,10 @@ class SqliteStore(Store):
         return await self._write(lambda tx: recovery.recut(tx, recut))
 
     async def tidy(self, tidy: Tidy) -> int:
-        return await self._write(lambda tx: recovery.tidy(tx, tidy))
+        after, owners = await self._write(lambda tx: recovery.tidy(tx, tidy))
+        if not tidy.after:
+            await asyncio.to_thread(self._opened.live.remove_stale, owners)
+        return after
 
     # -- workers
 
