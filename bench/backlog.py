@@ -70,7 +70,7 @@ async def _cycles(store: SqliteStore) -> list[float]:
     scheduler = Scheduler(snapshot.limits, term, "bench")
     scheduler.begin(snapshot.limit_rows)
     worker = WorkerRow("w", "host", 1, "0", {"async": -1}, -1, -1)
-    scheduler.restore([], [], [worker], [], snapshot.now, "w")
+    scheduler.restore_gates([worker], [], snapshot.now, "w")
     feed = QueueReader(store)
     feed.lanes(snapshot.lanes)
     running: list[tuple[int, int]] = []

@@ -26,10 +26,10 @@ from locktender.store.postgres import PostgresStore
 from locktender.store.protocol import (
     BEGINNING,
     Accept,
-    Beat,
     Elect,
     Finish,
     Gather,
+    Heartbeat,
     SetLimit,
     Submit,
 )
@@ -100,7 +100,7 @@ class _Round:
     async def all(self, rounds: int) -> dict[str, list[float]]:
         self._term = (await self._store.elect(Elect("bench", FOREVER))).term
         worker = WorkerRow(WORKER, "host", 1, "0", {"async": -1}, -1, 50)
-        await self._store.beat(Beat(worker, FOREVER))
+        await self._store.heartbeat(Heartbeat(worker, FOREVER))
         for n in range(rounds + WARM_UP):
             if n == WARM_UP:
                 self._taken.clear()

@@ -27,7 +27,7 @@ from locktender.base.changes import Commit, End, RunEvents, TaskEnd, TaskRow
 from locktender.base.events import Change, pack
 from locktender.base.ids import run_id, task_id, token
 from locktender.base.model import NewRun, WorkerRow
-from locktender.store.protocol import Accept, Beat, Elect, Finish, SetLimit, Submit
+from locktender.store.protocol import Accept, Elect, Finish, Heartbeat, SetLimit, Submit
 from locktender.store.sqlite import SqliteStore
 
 BATCH = 200
@@ -266,7 +266,9 @@ async def _submit(store: SqliteStore, bare: sqlite3.Connection, rounds: int) -> 
 
 async def _work(store: SqliteStore, bare: sqlite3.Connection, rounds: int) -> list[Result]:
     led = await store.elect(Elect("bench", 3_600_000_000))
-    await store.beat(Beat(WorkerRow(WORKER, "host", 1, "0", {"async": -1}, -1, 50), 3_600_000_000))
+    await store.heartbeat(
+        Heartbeat(WorkerRow(WORKER, "host", 1, "0", {"async": -1}, -1, 50), 3_600_000_000)
+    )
     each = BATCH // PER_RUN
     batches: list[list[TaskRow]] = []
     for n in range(rounds + 5):

@@ -4,7 +4,8 @@
     locktender run examples/collect_and_clean_up.py:ingest --arg rows=10
 
 With on_error="collect" a bad row does not fail the others: it arrives as a
-StepError in the list. The scratch folder is removed whatever happens.
+StepError in the list. The next map is not called for it and passes it on. The
+scratch folder is removed whatever happens.
 """
 
 import shutil
@@ -28,6 +29,11 @@ def check(row: int, scratch: str) -> int:
 
 
 @step
+def read(row: int, scratch: str) -> int:
+    return int(Path(scratch, f"{row}.txt").read_text())
+
+
+@step
 def summarise(rows: list[int | StepError]) -> dict[str, int]:
     bad = sum(isinstance(row, StepError) for row in rows)
     return {"good": len(rows) - bad, "bad": bad}
@@ -42,7 +48,7 @@ def remove(scratch: str) -> None:
 def ingest(rows: int = 10) -> dict[str, int]:
     scratch = make_scratch()
     checked = check.map(range(rows), on_error="collect", scratch=scratch)
-    summary = summarise(checked)
+    summary = summarise(read.map(checked, scratch=scratch))  # read is not called for an error
     remove.with_options(after=[summary], run_if="always")(scratch)
     return summary
 

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
 import pytest
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
@@ -14,7 +13,7 @@ from tests.support import inherited
 
 from locktender import Client, embedded
 from locktender.base.events import unpack
-from locktender.base.graph import Graph
+from locktender.base.graph import read_graph
 from locktender.observe.checker import History, check
 from locktender.store.protocol import EventFilter
 from locktender.store.sqlite.store import SqliteStore
@@ -58,8 +57,7 @@ async def _check(url: Path) -> list[str]:
         rows = await store.events(EventFilter(limit=1_000_000))
         events = [event for row in rows for event in unpack(row)]
         named = {event.data["graph"] for event in events if "graph" in event.data}
-        read = msgspec.json.Decoder(Graph).decode
-        graphs = {digest: read(await store.graph(digest)) for digest in named}
+        graphs = {digest: read_graph(await store.graph(digest)) for digest in named}
     finally:
         await store.close()
     # A leader reads the clock a little before it commits.

@@ -1,7 +1,7 @@
-"""Two rules of the layout: no public class name twice in `src`, no small module with a single importer.
+"""Rules of the layout: no public class name twice in `src`, no small module with a single importer, no long one.
 
 A module under 60 lines that one other module imports belongs into that module,
-unless `APART` says why it stands alone.
+unless `APART` says why it stands alone. A module has at most 450 lines.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "locktender"
 SMALL_LINES = 60
+MOST_LINES = 450
 _COMMAND = "one file per command, imported at every start: what it needs is imported when it runs"
 APART: dict[str, str] = {
     "locktender.cli.config": _COMMAND,
@@ -72,10 +73,17 @@ def small_and_alone(trees: dict[str, ast.Module], known: dict[str, Path]) -> Ite
     yield from (f"{name} of APART does not exist" for name in APART if name not in known)
 
 
+def too_long(known: dict[str, Path]) -> Iterator[str]:
+    for module, path in known.items():
+        lines = len(path.read_text(encoding="utf-8").splitlines())
+        if lines > MOST_LINES:
+            yield f"{module} has {lines} lines, {MOST_LINES} are the most: move what does not belong"
+
+
 def main() -> int:
     known = modules()
     trees = {module: ast.parse(path.read_text(encoding="utf-8")) for module, path in known.items()}
-    wrong = [*classes_twice(trees), *small_and_alone(trees, known)]
+    wrong = [*classes_twice(trees), *small_and_alone(trees, known), *too_long(known)]
     for said in wrong:
         print(said)
     print(f"{len(known)} modules, {len(wrong)} against the rules of the layout")

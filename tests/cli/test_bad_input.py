@@ -8,7 +8,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from tests.support.cli_harness import FLOWS, Said, batch, executable, locktender
+from tests.support.cli_harness import FLOWS, CommandResult, batch, executable, locktender
 
 NOWHERE = "postgresql://a:secret@no-host.invalid/c"
 BAD: dict[str, tuple[list[str], str]] = {
@@ -139,7 +139,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def said(folder: Path) -> dict[str, Said]:
+def said(folder: Path) -> dict[str, CommandResult]:
     ambiguous(folder)
     return batch({name: arguments for name, (arguments, _) in BAD.items()}, folder)
 
@@ -156,7 +156,9 @@ def ambiguous(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_input_exits_2_with_a_message_and_what_to_do(said: dict[str, Said], name: str) -> None:
+def test_bad_input_exits_2_with_a_message_and_what_to_do(
+    said: dict[str, CommandResult], name: str
+) -> None:
     answer = said[name]
     assert answer.code == 2, answer
     assert "Traceback (most recent call last)" not in answer.err or name == "does not import"
@@ -168,17 +170,19 @@ def test_bad_input_exits_2_with_a_message_and_what_to_do(said: dict[str, Said], 
 
 @pytest.mark.parametrize("name", BAD)
 def test_bad_input_comes_with_a_hint_or_with_what_is_allowed(
-    said: dict[str, Said], name: str
+    said: dict[str, CommandResult], name: str
 ) -> None:
     assert "hint:" in said[name].err or " must be " in said[name].err, said[name].err
 
 
 @pytest.mark.parametrize("name", ["limit -2", "does not import", "no such flow", "unknown command"])
-def test_the_program_itself_says_the_same(folder: Path, said: dict[str, Said], name: str) -> None:
+def test_the_program_itself_says_the_same(
+    folder: Path, said: dict[str, CommandResult], name: str
+) -> None:
     assert executable(*BAD[name][0], cwd=folder) == said[name]
 
 
-def test_what_does_not_import_shows_the_users_part_only(said: dict[str, Said]) -> None:
+def test_what_does_not_import_shows_the_users_part_only(said: dict[str, CommandResult]) -> None:
     text = said["does not import"].err
     assert 'broken.py", line 3' in text
     assert "locktender/cli" not in text
@@ -203,7 +207,7 @@ def test_debug_shows_the_traceback(folder: Path) -> None:
     assert "Traceback" in answer.err
 
 
-def test_nothing_was_stored(folder: Path, said: dict[str, Said]) -> None:
+def test_nothing_was_stored(folder: Path, said: dict[str, CommandResult]) -> None:
     assert said
     pools = locktender("pools", "list", "--json", cwd=folder).data
     assert [(pool["name"], pool["limit"]) for pool in pools] == [("db", 4)]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from tests.support.cli_harness import PROGRAM, Said, environment, locktender
+from tests.support.cli_harness import PROGRAM, CommandResult, environment, locktender
 
 pytestmark = pytest.mark.timeout(300)  # many processes: on a busy machine each starts late
 
@@ -52,7 +52,7 @@ KNOWN = {
 
 
 class Ran(NamedTuple):
-    said: Said
+    said: CommandResult
     seconds: float
     """Of a processor, of its own and of those it waited for: the same however busy the machine is."""
 
@@ -66,7 +66,7 @@ def ran(command: list[str], cwd: Path) -> Ran:
         with threading_timer(110, process.kill):
             _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
-    said = Said(process.returncode, out.read_text(), err.read_text())
+    said = CommandResult(process.returncode, out.read_text(), err.read_text())
     return Ran(said, used.ru_utime + used.ru_stime)
 
 

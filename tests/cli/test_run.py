@@ -12,7 +12,7 @@ import pytest
 from tests.support.cli_harness import (
     FLOWS,
     PROGRAM,
-    Said,
+    CommandResult,
     all_of,
     environment,
     interrupt,
@@ -39,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def said(folder: Path) -> dict[str, Said]:
+def said(folder: Path) -> dict[str, CommandResult]:
     """Independent commands, each on a store of its own, run beside each other."""
     commands = {
         "plain": ["flows.py:build", "--pool", "db=2"],
@@ -58,14 +58,16 @@ def said(folder: Path) -> dict[str, Said]:
     )
 
 
-def test_the_result_is_json_on_stdout_and_the_rest_on_stderr(said: dict[str, Said]) -> None:
+def test_the_result_is_json_on_stdout_and_the_rest_on_stderr(
+    said: dict[str, CommandResult],
+) -> None:
     answer = said["plain"]
     assert answer.code == 0, answer.err
     assert answer.out == "6\n"
     assert re.search(r"^succeeded in .*: 5 done · run \w{26}$", answer.err, re.MULTILINE)
 
 
-def test_json_has_stable_keys_and_nothing_on_stderr(said: dict[str, Said]) -> None:
+def test_json_has_stable_keys_and_nothing_on_stderr(said: dict[str, CommandResult]) -> None:
     answer = said["json"]
     assert answer.code == 0
     assert answer.err == ""
@@ -78,16 +80,18 @@ def test_json_has_stable_keys_and_nothing_on_stderr(said: dict[str, Said]) -> No
 @pytest.mark.parametrize(
     ("name", "result"), [("named", "10\n"), ("object", "1\n"), ("module", '"12"\n')]
 )
-def test_arguments_are_read_by_annotation(said: dict[str, Said], name: str, result: str) -> None:
+def test_arguments_are_read_by_annotation(
+    said: dict[str, CommandResult], name: str, result: str
+) -> None:
     assert said[name].code == 0, said[name].err
     assert said[name].out == result
 
 
-def test_quiet_says_nothing_but_the_result(said: dict[str, Said]) -> None:
+def test_quiet_says_nothing_but_the_result(said: dict[str, CommandResult]) -> None:
     assert said["named"].err == ""
 
 
-def test_a_failed_run_shows_the_users_line_and_exits_1(said: dict[str, Said]) -> None:
+def test_a_failed_run_shows_the_users_line_and_exits_1(said: dict[str, CommandResult]) -> None:
     answer = said["failing"]
     assert answer.code == 1
     assert answer.out == ""
@@ -97,7 +101,7 @@ def test_a_failed_run_shows_the_users_line_and_exits_1(said: dict[str, Said]) ->
     assert "locktender runs show" in answer.err
 
 
-def test_a_failed_run_as_json(said: dict[str, Said]) -> None:
+def test_a_failed_run_as_json(said: dict[str, CommandResult]) -> None:
     answer = said["failing-json"]
     assert answer.code == 1
     assert answer.data["state"] == "failed"
@@ -105,7 +109,7 @@ def test_a_failed_run_as_json(said: dict[str, Said]) -> None:
     assert answer.data["error"]["code"] == "run_failed"
 
 
-def test_a_run_past_its_deadline_exits_1(said: dict[str, Said]) -> None:
+def test_a_run_past_its_deadline_exits_1(said: dict[str, CommandResult]) -> None:
     assert said["deadline"].code == 1
     assert "timed_out in" in said["deadline"].err
 
@@ -120,7 +124,9 @@ def test_plain_lines_tell_what_the_waiting_ones_wait_for(folder: Path) -> None:
         assert process.wait(timeout=110) == 0
 
 
-def test_a_result_that_cannot_be_kept_says_so_without_our_frames(said: dict[str, Said]) -> None:
+def test_a_result_that_cannot_be_kept_says_so_without_our_frames(
+    said: dict[str, CommandResult],
+) -> None:
     assert said["hidden"].code == 1
     assert "unserialisable_result" in said["hidden"].err
     assert "Traceback" not in said["hidden"].err

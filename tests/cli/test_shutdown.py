@@ -1,4 +1,4 @@
-"""A process that is told to end does, whatever it waits for: after its grace, or at the second signal."""
+"""A process that is asked to end does, whatever it waits for: after its grace, or at the second signal."""
 
 from __future__ import annotations
 

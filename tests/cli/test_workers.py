@@ -15,7 +15,7 @@ from locktender.cli import workers
 from locktender.cli.context import Context
 from locktender.client.views import WorkerInfo
 from locktender.store.open import settings_for, store_for
-from locktender.store.protocol import Beat
+from locktender.store.protocol import Heartbeat
 
 ID = "build-machine-17.example-4711-0a1b2c3d"
 ROW = WorkerRow(
@@ -44,7 +44,7 @@ EVERYTHING = (
     "build-machine-17.example", "4711", "9.8.7", "async 100", "thread 8", "process ∞", "total 64",
     "92", "17", "35%", "25", "nearly full", "83%", "1.5s", "40ms", "gpu=a100", "zone=eu", "vm-7",
     "shop.fetch", "3f9c0000", "shop.build", "77aa0000", "joined", "lease ends", "alive",
-    "memory 83.4 % (over 80 %)", "1.5s (over 1s)", "task 1048576 (shop.fetch) told to stop", "ago: timeout",
+    "memory 83.4 % (over 80 %)", "1.5s (over 1s)", "task 1048576 (shop.fetch) asked to stop", "ago: timeout",
 )  # fmt: skip
 
 
@@ -56,7 +56,7 @@ def shell(url: Path, monkeypatch: pytest.MonkeyPatch) -> Context:
     async def join() -> None:
         store = store_for(settings_for(url, {}))
         await store.open()
-        await store.beat(Beat(ROW, 600 * SECOND))
+        await store.heartbeat(Heartbeat(ROW, 600 * SECOND))
         await store.close()
 
     asyncio.run(join())

@@ -193,7 +193,9 @@ SUBMISSIONS: list[tuple[Callable[[Client], Any], type[LocktenderError], str]] = 
 
 VERBS: list[tuple[Callable[[Client], Any], type[LocktenderError], str]] = [
     (lambda engine: engine.runs.get(""), NotFound, "not the id of a run"),
-    (lambda engine: engine.runs.get("abc"), InvalidInput, "at least 4 characters"),
+    (lambda engine: engine.runs.get("abc"), NotFound, "an id has 26 letters"),
+    (lambda engine: engine.runs.find("abc"), InvalidInput, "at least 4 characters"),
+    (lambda engine: engine.runs.find(""), NotFound, "not the id of a run"),
     (lambda engine: engine.runs.get("../../etc"), NotFound, "not the id of a run"),
     (lambda engine: engine.runs.get("0" * 26), NotFound, "there is no run"),
     (lambda engine: engine.runs.get(None), NotFound, "not the id of a run"),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.steps import client_flows as flows
@@ -26,6 +27,7 @@ from locktender import (
     Submission,
     TaskState,
     WaitTimeout,
+    embedded_async,
     flow,
     step,
 )
@@ -282,12 +284,43 @@ def test_runs_are_found_by_filter_and_by_the_beginning_of_an_id(engine: Client):
     assert [info.id for info in engine.runs.list(tags={"tenant": "a"})] == [one.id]
     assert [info.id for info in engine.runs.list(status="succeeded", limit=1)] == [two.id]
     assert engine.runs.list(status=["failed", "cancelled"], flow=flows.doubled.name) == []
-    assert engine.runs.get(one.id[:-3].upper()).id == one.id
+    assert engine.runs.find(one.id[:-3].upper()).id == one.id
     assert engine.runs.get(one.id).result(1) == 2
     with pytest.raises(InvalidInput, match="several runs begin with"):
-        engine.runs.get(one.id[:4])
+        engine.runs.find(one.id[:4])
     with pytest.raises(NotFound, match="no run's id begins with"):
-        engine.runs.get("zzzz")
+        engine.runs.find("zzzz")
+
+
+BY_ID: dict[str, Callable[[Client, str], Any]] = {
+    "get": lambda engine, part: engine.runs.get(part),
+    "cancel": lambda engine, part: engine.runs.cancel(part),
+    "cancel several": lambda engine, part: engine.runs.cancel([part]),
+    "retry": lambda engine, part: engine.runs.retry(part),
+    "why": lambda engine, part: engine.why(part),
+    "queue cancel": lambda engine, part: engine.queue.cancel(part),
+    "queue reprioritise": lambda engine, part: engine.queue.reprioritise(part, 1),
+}
+
+
+@pytest.mark.parametrize("verb", BY_ID)
+def test_a_part_of_an_id_finds_no_run_of_a_stranger(engine: Client, verb: str):
+    run = engine.submit(flows.doubled, 1)
+    run.result(60)
+    for part in (run.id[:4], run.id[:-1]):
+        with pytest.raises(NotFound, match="this is not the id of a run: an id has 26"):
+            BY_ID[verb](engine, part)
+
+
+async def test_a_part_of_an_id_finds_no_run_for_async_code(tmp_path: Path):
+    async with embedded_async(tmp_path / "a.db") as engine:
+        run = await engine.submit(flows.doubled, 1)
+        with pytest.raises(NotFound, match="this is not the id of a run"):
+            await engine.runs.get(run.id[:-1])
+        with pytest.raises(NotFound, match="this is not the id of a run"):
+            await engine.why(run.id[:-1])
+        assert (await engine.runs.find(run.id[:-1])).id == run.id
+        assert await (await engine.runs.get(run.id)).result("60s") == 2
 
 
 def test_the_queue_is_listed_reordered_and_cancelled(engine: Client):

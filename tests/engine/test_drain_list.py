@@ -1,4 +1,4 @@
-"""The drain list of a worker that is told to end names every attempt that it still has."""
+"""The drain list of a worker that is asked to end names every attempt that it still has."""
 
 from __future__ import annotations
 

@@ -41,18 +41,42 @@ def call(name: str, *, failures: int | list[int] = 0, how: str = "error", **give
     size = {"size": given.pop("size")} if "size" in given else {}
     usual: Call = {"body": "async", "over": None, "args": [], "after": [], "when": None}
     usual |= {"run_if": "success", "on_failure": None, "retries": 0, "timeout": None, "pools": {}}
-    usual |= {"window": None, "on_error": "fail"}
+    usual |= {"window": None, "on_error": "fail", "take_errors": False, "handler_takes": False}
     plan = {"how": how, "pause": 0, "failures": several, "bounds": [], **size}
     return {**usual, "name": name, "plan": plan, **given}
 
 
 def program(*calls: Call, tries: list[dict[str, Any]] = ONCE, **given: Any) -> Program:
     usual: Program = {"seed": -1, "name": "small", "sequential": False, "on_failure": None}
-    usual |= {"fail": "continue", "max_parallel": None}
+    usual |= {"fail": "continue", "max_parallel": None, "handler_takes": False}
     return {**usual, "calls": list(calls), "tries": tries, **given}
 
 
 SMALL: dict[str, Program] = {
+    "errors pass on through maps, in every try": program(
+        call("a", over=[1, 2, 3, 4], failures=[FOR_GOOD, 0], on_error="collect"),
+        call("b", over="a", failures=[0, 1], on_error="collect"),
+        call("c", over="b", window=1),
+        call("d", args=["c"]),
+        call("e", over="c", take_errors=True, after=["d"]),
+        call("f", failures=FOR_GOOD, after=["e"]),
+        tries=TWICE,
+    ),
+    "errors pass on in a map that fails": program(
+        call("a", over=[1, 2, 3, 4], failures=[FOR_GOOD, 0], on_error="collect"),
+        call("b", over="a", failures=1),
+        call("c", args=["b"], run_if="always"),
+        call("d", over="b", run_if="always"),
+        tries=TWICE,
+    ),
+    "a failure handler is given what failed": program(
+        call("a"),
+        call("b", over=[1, 2], failures=FOR_GOOD, on_failure="succeeds", handler_takes=True),
+        call("c", failures=FOR_GOOD, on_failure="fails", handler_takes=True),
+        on_failure="succeeds",
+        handler_takes=True,
+        tries=TWICE,
+    ),
     "a failure handler runs in every try that fails": program(
         call("a", failures=FOR_GOOD, on_failure="succeeds"), tries=TWICE
     ),

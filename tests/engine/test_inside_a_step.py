@@ -14,7 +14,17 @@ from typing import Any
 import pytest
 from tests.support import cli_harness
 
-from locktender import Client, RunFailed, RunState, TaskState, current, flow, secret, step
+from locktender import (
+    Client,
+    InvalidFlow,
+    RunFailed,
+    RunState,
+    TaskState,
+    current,
+    flow,
+    secret,
+    step,
+)
 from locktender.base.model import MAX_LINES
 from locktender.testing import Engines, eventually
 from locktender.testing.processes import source
@@ -155,6 +165,41 @@ def test_progress_is_seen_while_it_runs_and_gone_after(engine: Client, kind: str
 def rows(engine: Client) -> list[Any]:
     core: Any = engine._core
     return engine._bridge.call(core.store.workers())  # pyright: ignore
+
+
+@every
+@pytest.mark.parametrize("how", ["in the body", "in a thread of the body"])
+def test_a_body_cannot_run_a_flow_in_a_second_engine(
+    engine: Client, kind: str, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("LOCKTENDER_URL", "")  # a body of this process sets it
+    (tmp_path / "other").mkdir()
+    run = engine.submit(steps.call, "run_another", kind, [str(tmp_path / "other"), how])
+
+    with pytest.raises(RunFailed, match="a second engine would start") as caught:
+        run.result(TIMEOUT)
+
+    assert "connect(url).submit(another" in caught.value.error_message
+    assert list((tmp_path / "other").iterdir()) == []
+
+
+def test_the_body_of_a_flow_cannot_run_a_flow(
+    engine: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "other").mkdir()
+    monkeypatch.setenv("LOCKTENDER_URL", str(tmp_path / "other" / "second.db"))
+
+    with pytest.raises(InvalidFlow, match=r"in the body of a flow.*Call it there.*another\(...\)"):
+        engine.submit(steps.runs_another, 1)
+
+    assert list((tmp_path / "other").iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["thread", "process"])
+def test_a_body_may_open_an_engine_of_its_own_by_name(engine: Client, kind: str, tmp_path: Path):
+    run = engine.submit(steps.call, "open_another", kind, [str(tmp_path)])
+
+    assert run.result(TIMEOUT) == 2
 
 
 # -- secrets -----------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from locktender.base.states import TaskState
 from locktender.engine import Engine
 from locktender.observe.metrics import MAX_STEP_LABELS, Metrics
 from locktender.observe.prometheus import Exposition
-from locktender.store.protocol import Beat, Finish
+from locktender.store.protocol import Finish, Heartbeat
 
 pytest_plugins = ["locktender.testing.postgres"]
 opened = asyncio.Event()
@@ -240,7 +240,7 @@ async def test_offers_withdrawn(tmp_path: Path):
         connect_async(url) as client,
     ):
         silent = WorkerRow("silent", "h", 1, "0", {"async": 5}, -1, 5, steps=None)
-        await core.store.beat(Beat(silent, 3_600_000_000))
+        await core.store.heartbeat(Heartbeat(silent, 3_600_000_000))
         run = await client.submit(holds, 2)
         await until(lambda: read(server)("offers_total", outcome="withdrawn") >= 2, "two offers")
         await core.store.leave("silent")

@@ -10,7 +10,7 @@ from locktender.base.changes import Order
 from locktender.base.config import Settings
 from locktender.engine import Engine
 from locktender.store.open import settings_for
-from locktender.store.protocol import Heard
+from locktender.store.protocol import OfferNotice
 from locktender.store.sqlite.store import SqliteStore
 
 
@@ -32,10 +32,10 @@ class ToldLate(SqliteStore):
         self.found: list[tuple[int, int]] = []
         self.told = 0
 
-    async def hear(self, worker: str, timeout_us: int) -> Heard:
-        await super().hear(worker, timeout_us // 20)
+    async def wait_for_offers(self, worker: str, timeout_us: int) -> OfferNotice:
+        await super().wait_for_offers(worker, timeout_us // 20)
         self.told += bool(self.found)
-        return Heard(list(self.found), look=True)
+        return OfferNotice(list(self.found), look=True)
 
     async def orders(self, worker: str) -> list[Order]:
         orders = await super().orders(worker)

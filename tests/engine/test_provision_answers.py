@@ -165,7 +165,7 @@ async def test_a_wrong_answer_is_logged_and_starts_a_cool_down(
     assert len(told) == 1
     assert "\n" not in told[0]
     assert told[0].endswith("; tasks stay queued")
-    said = (await scene.store.provisioned()).said
+    said = (await scene.store.provisioned()).status
     assert said is not None
     assert "; cools down 9s after: " in said.words(scene.clock.now())
     assert words in said.after

@@ -14,12 +14,12 @@ from tests.support.worlds import worker_row
 from locktender.base.clock import ManualClock
 from locktender.base.config import Settings
 from locktender.base.limits import Limits
-from locktender.base.model import AskedWorker, LimitRow, Said
+from locktender.base.model import AskedWorker, LimitRow, ProvisionStatus
 from locktender.kernel.demand import Demand, Want
 from locktender.provision import controller as subject
 from locktender.provision.controller import ProvisionController, placed
 from locktender.provision.protocol import Capacity, Provisioned
-from locktender.store.protocol import Beat, Elect
+from locktender.store.protocol import Elect, Heartbeat
 from locktender.store.sqlite import SqliteStore
 
 SECOND = 1_000_000
@@ -100,7 +100,7 @@ class Post:
         await self.overflow.settled()
 
     async def joins(self, name: str) -> None:
-        await self.store.beat(Beat(worker_row(name, provision=name), 10 * SECOND))
+        await self.store.heartbeat(Heartbeat(worker_row(name, provision=name), 10 * SECOND))
 
     async def stored(self) -> list[AskedWorker]:
         return (await self.store.provisioned()).asked
@@ -108,8 +108,8 @@ class Post:
     async def names(self) -> set[str]:
         return {each.name for each in await self.stored()}
 
-    async def said(self) -> Said | None:
-        return (await self.store.provisioned()).said
+    async def status(self) -> ProvisionStatus | None:
+        return (await self.store.provisioned()).status
 
 
 class Posts:
@@ -312,23 +312,23 @@ async def test_the_next_leader_does_not_await_workers_of_the_last(posts: Posts):
 
 async def test_how_it_stands_is_stored_when_it_changes(posts: Posts):
     post = await posts.stand()
-    assert await post.said() is None
+    assert await post.status() is None
     await post.sees(Demand())
-    said = await post.said()
+    said = await post.status()
     assert said is not None
     assert said.words(post.clock.now()) == "none of at most 3 workers is on its way"
     post.foreign.error = PermissionError("quota exceeded")
     await post.sees(after=1)
-    said = await post.said()
+    said = await post.status()
     assert said is not None
     words = said.words(post.clock.now() + SECOND)
     assert words.startswith("none of at most 3 workers is on its way; cools down ")
     assert words.endswith("after: failed to start 3 workers: quota exceeded")
     await post.sees(after=1)
-    assert await post.said() == said  # an instant, and not what is left of it: nothing to write
+    assert await post.status() == said  # an instant, and not what is left of it: nothing to write
     # The next leader has no provisioner: what the one before said is not said of it.
     second = await posts.stand()
-    assert await second.said() is None
+    assert await second.status() is None
 
 
 def test_with_a_provisioner_the_default_placement_is_pack():

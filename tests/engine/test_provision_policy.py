@@ -118,7 +118,7 @@ class Leader:
 
     @property
     def says(self) -> str:
-        return self.policy.said().words(self.now)
+        return self.policy.status().words(self.now)
 
 
 # -- how many --------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from locktender.base.clock import SECOND, ManualClock
 from locktender.base.errors import StoreError
 from locktender.client.slot_worker import Hold, SlotWorker
 from locktender.store.lease_thread import LeaseThread
-from locktender.store.protocol import Beat, Beaten
+from locktender.store.protocol import Heartbeat, Renewed
 from locktender.store.sqlite.store import SqliteStore
 
 LEASE_US = SECOND
@@ -25,19 +25,19 @@ NEARLY_ALL_US = LEASE_US - LEASE_US // 20
 class Failing(SqliteStore):
     """A store that renews no lease any more once `answer` is set."""
 
-    answer: Beaten | StoreError | None = None
+    answer: Renewed | StoreError | None = None
 
-    async def beat(self, beat: Beat) -> Beaten:
+    async def heartbeat(self, heartbeat: Heartbeat) -> Renewed:
         if isinstance(self.answer, StoreError):
             raise self.answer
-        return self.answer or await super().beat(beat)
+        return self.answer or await super().heartbeat(heartbeat)
 
 
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
         (StoreError("disk full"), "could not be renewed in time"),
-        (Beaten(0, 0), "declared lost"),
+        (Renewed(0, 0), "declared lost"),
     ],
 )
 async def test_a_hold_is_lost_before_its_lease_ends(tmp_path: Path, answer, why: str):

@@ -1,4 +1,4 @@
-"""F4: a body that was told to stop and does not is shown by every command, and `why` names it."""
+"""F4: a body that was asked to stop and does not is shown by every command, and `why` names it."""
 
 from __future__ import annotations
 
@@ -99,25 +99,25 @@ def test_f4_a_body_that_does_not_stop_is_seen_everywhere(
     assert abs(waited) < timedelta(minutes=2)  # by one clock, whatever each process counts from
     # the log: once, by the step's name
     lines = [
-        record.getMessage() for record in caplog.records if "told to stop" in record.getMessage()
+        record.getMessage() for record in caplog.records if "asked to stop" in record.getMessage()
     ]
     assert len(lines) == 1
     assert stubborn.step in lines[0]
     # why: of itself, and of whoever waits behind it
     name = task.name
-    assert f"1 × {name} running; told to stop" in str(run.why())
-    assert "told to stop" in engine.why(task.id).note
+    assert f"1 × {name} running; asked to stop" in str(run.why())
+    assert "asked to stop" in engine.why(task.id).note
     waiting = str(behind.why())
-    assert "1 told to stop and still running" in waiting
-    assert f"held by task {task.id} ({name}), told to stop" in waiting
+    assert "1 asked to stop and still running" in waiting
+    assert f"held by task {task.id} ({name}), asked to stop" in waiting
     # the worker
     [worker] = engine.workers.list()
     assert [each.task for each in worker.stubborn] == [task.id]
     shell = Context(url=str(make_engine.path))
     for show, words in (
-        (lambda: runs.show(shell, run.id, tasks=True), ["told to stop", "ago: timeout"]),
-        (lambda: workers.show(shell, worker.id), [f"task {task.id}", "told to stop"]),
-        (lambda: why.why(shell, run.id), ["running; told to stop"]),
+        (lambda: runs.show(shell, run.id, tasks=True), ["asked to stop", "ago: timeout"]),
+        (lambda: workers.show(shell, worker.id), [f"task {task.id}", "asked to stop"]),
+        (lambda: why.why(shell, run.id), ["running; asked to stop"]),
     ):
         show()
         out = capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""A body that was told to stop and does not: logged once, sent with the beat, removed when it ends."""
+"""A body that was asked to stop and does not: logged once, sent with the beat, removed when it ends."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_f4_a_body_that_does_not_stop_is_logged_once(
     assert reports.notes == [Stubborn(1, 101, "shop.fetch", "timeout", 1_040 * SECOND)]
     [line] = [record.getMessage() for record in caplog.records]
     assert line.startswith(
-        "task 101 (step shop.fetch) was told to stop 1s ago (timeout) and still runs"
+        "task 101 (step shop.fetch) was asked to stop 1s ago (timeout) and still runs"
     )
     assert "current().stop_requested" in line
     assert 'executor="process"' in line

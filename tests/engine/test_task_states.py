@@ -14,7 +14,7 @@ from locktender.base.changes import End
 from locktender.base.clock import MILLISECOND, SECOND, ManualClock
 from locktender.base.model import WorkerRow
 from locktender.base.states import TASK_CHANGES, Owner
-from locktender.store.protocol import Accept, Beat, Finish
+from locktender.store.protocol import Accept, Finish, Heartbeat
 from locktender.store.sqlite import SqliteStore
 from locktender.testing import Engines, Overlap, eventually, recording
 from locktender.testing.overlap import alive
@@ -291,7 +291,7 @@ def test_c3_a_cancelled_thread_keeps_its_slot_until_it_ends(
 
 @step(pool="deaf")
 def deaf(latch: str) -> None:
-    """Does not look whether it was told to stop."""
+    """Does not look whether it was asked to stop."""
     with recording("deaf"):
         eventually(Path(latch).exists, "100s")
 
@@ -325,11 +325,11 @@ def test_c4_a_worker_that_dies_after_accepting(make_engine: Engines, overlap: Ov
     run = engine.submit(specials)
 
     async def accept(store: SqliteStore) -> int:
-        await store.beat(Beat(ghost, 600 * SECOND))
+        await store.heartbeat(Heartbeat(ghost, 600 * SECOND))
         while not (orders := await store.orders("ghost")):
             await store.wait(20 * MILLISECOND)
         (started,) = await store.accept(Accept("ghost", [(orders[0].task, orders[0].token)]))
-        await store.beat(Beat(ghost, 100 * MILLISECOND))  # its last
+        await store.heartbeat(Heartbeat(ghost, 100 * MILLISECOND))  # its last
         return started.task.token
 
     token = ask(make_engine.path, accept)
@@ -344,7 +344,9 @@ def test_c4_a_worker_that_dies_after_accepting(make_engine: Engines, overlap: Ov
     stale = ask(make_engine.path, lambda store: store.finish(Finish("ghost", [late])))
     assert stale == [(task.id, token)]
     # nor can it come back
-    beaten = ask(make_engine.path, lambda store: store.beat(Beat(ghost, 400 * MILLISECOND)))
+    beaten = ask(
+        make_engine.path, lambda store: store.heartbeat(Heartbeat(ghost, 400 * MILLISECOND))
+    )
     assert beaten.lease_until == 0
     assert run.result(TIMEOUT) == "done"
 
@@ -353,20 +355,20 @@ def test_b12_an_expired_holder_can_write_nothing(make_engine: Engines):
     """Before it has renewed its lease again, or its row is gone."""
     clock = ManualClock()
     worker = WorkerRow("w", "h", 1, "0", {"async": 1}, 1, 1)
-    beat = Beat(worker, 10 * SECOND)
+    beat = Heartbeat(worker, 10 * SECOND)
 
     async def expire() -> None:
         store = SqliteStore(make_engine.path, clock)
         await store.open()
-        assert (await store.beat(beat)).lease_until == clock.now() + 10 * SECOND
+        assert (await store.heartbeat(beat)).lease_until == clock.now() + 10 * SECOND
         clock.advance(9 * SECOND)
-        assert (await store.beat(beat)).lease_until == clock.now() + 10 * SECOND
+        assert (await store.heartbeat(beat)).lease_until == clock.now() + 10 * SECOND
         clock.advance(10 * SECOND + 1)
         assert await store.accept(Accept("w", [(1 << 20, 1)])) == []
         stale = await store.finish(Finish("w", [End(1 << 20, 1, TaskState.COMPLETED)]))
         assert stale == [(1 << 20, 1)]
         assert await store.stale_writes() == 2
-        assert (await store.beat(beat)).lease_until == clock.now() + 10 * SECOND
+        assert (await store.heartbeat(beat)).lease_until == clock.now() + 10 * SECOND
         await store.close()
 
     asyncio.run(expire())

@@ -137,7 +137,7 @@ def test_d6_the_memory_of_this_machine():
 # -- pressure --------------------------------------------------------------------------------------
 
 
-class Felt:
+class PressureSignals:
     """A worker's pressure with a clock and a memory that a test moves."""
 
     def __init__(self, folder: Path, **settings: object) -> None:
@@ -154,14 +154,14 @@ class Felt:
 
 
 def test_d6_a_calm_worker_asks_for_a_batch_and_hurries_nobody(tmp_path: Path):
-    felt = Felt(tmp_path)
+    felt = PressureSignals(tmp_path)
 
     assert felt.ask() == ClaimAsked(50, 50, urgent=False)
     assert (felt.pressure.memory, felt.pressure.p99_us) == (0.1, 0)
 
 
 def test_d6_memory_pressure_is_reported_at_start_and_end(tmp_path: Path):
-    felt = Felt(tmp_path)
+    felt = PressureSignals(tmp_path)
     felt.ask()
 
     felt.used = 81
@@ -174,7 +174,7 @@ def test_d6_memory_pressure_is_reported_at_start_and_end(tmp_path: Path):
 
 
 def test_d6_latency_pressure_by_the_tasks_of_the_last_minute(tmp_path: Path):
-    felt = Felt(tmp_path, latency_threshold_us=100 * MILLISECOND)
+    felt = PressureSignals(tmp_path, latency_threshold_us=100 * MILLISECOND)
     for _ in range(98):
         felt.pressure.finished(10 * MILLISECOND)
     assert not felt.ask().urgent
@@ -189,7 +189,7 @@ def test_d6_latency_pressure_by_the_tasks_of_the_last_minute(tmp_path: Path):
 
 
 def test_d6_signals_combine(tmp_path: Path):
-    felt = Felt(tmp_path, latency_threshold_us=1)
+    felt = PressureSignals(tmp_path, latency_threshold_us=1)
     felt.pressure.finished(5_000)
     felt.used = 99
 
@@ -197,7 +197,7 @@ def test_d6_signals_combine(tmp_path: Path):
 
 
 def test_b1_a_nearly_full_worker_reports_and_takes_nothing(tmp_path: Path):
-    felt = Felt(tmp_path)
+    felt = PressureSignals(tmp_path)
 
     assert felt.ask(**{"async": 90}) == ClaimAsked(10, 50, urgent=False)
     assert felt.ask(**{"async": 91}) == ClaimAsked(0, 0, urgent=True)
@@ -207,7 +207,7 @@ def test_b1_a_nearly_full_worker_reports_and_takes_nothing(tmp_path: Path):
 
 def test_d4_a_beat_has_the_pressure_last_reported(tmp_path: Path):
     """A beat that says *full* unasked would not be taken back: the worker would stand idle until the next."""
-    felt = Felt(tmp_path)
+    felt = PressureSignals(tmp_path)
     assert felt.ask(**{"async": 100}).urgent
     assert (felt.pressure.full, felt.pressure.standing) == (("async",), 0)
     assert felt.ask(MILLISECOND, **{"async": 0}).urgent
@@ -221,7 +221,7 @@ def test_d4_a_beat_has_the_pressure_last_reported(tmp_path: Path):
 
 
 def test_d6_a_small_worker_that_fills_and_empties_tells_nobody(tmp_path: Path):
-    felt = Felt(tmp_path, async_permits=1)
+    felt = PressureSignals(tmp_path, async_permits=1)
 
     asked = [felt.ask(1, **{"async": n % 2}) for n in range(20)]
 
@@ -231,7 +231,7 @@ def test_d6_a_small_worker_that_fills_and_empties_tells_nobody(tmp_path: Path):
 
 
 def test_d6_a_worker_that_swings_does_not_flood_the_store(tmp_path: Path):
-    felt = Felt(tmp_path)
+    felt = PressureSignals(tmp_path)
 
     told = sum(felt.ask(MILLISECOND, **{"async": 95 if n % 2 else 50}).urgent for n in range(1_000))
 
@@ -240,7 +240,7 @@ def test_d6_a_worker_that_swings_does_not_flood_the_store(tmp_path: Path):
 
 
 def test_d6_what_could_not_be_told_yet_is_told_later(tmp_path: Path):
-    felt = Felt(tmp_path)
+    felt = PressureSignals(tmp_path)
     assert felt.ask(**{"async": 95}).urgent
     assert felt.ask(
         1_000, **{"async": 50}
@@ -251,19 +251,19 @@ def test_d6_what_could_not_be_told_yet_is_told_later(tmp_path: Path):
 
 
 def test_d6_unlimited_permits(tmp_path: Path):
-    assert Felt(tmp_path, async_permits=0).ask(**{"async": 9_999}) == ClaimAsked(
+    assert PressureSignals(tmp_path, async_permits=0).ask(**{"async": 9_999}) == ClaimAsked(
         50, 50, urgent=False
     )
 
 
 def test_d6_the_bound_over_all_kinds_is_the_settings(tmp_path: Path):
-    felt = Felt(tmp_path, async_permits=0, total_permits=100)
+    felt = PressureSignals(tmp_path, async_permits=0, total_permits=100)
 
     assert felt.ask(**{"async": 95}) == ClaimAsked(0, 0, urgent=True)
 
 
 def test_d6_readings_are_taken_at_most_every_quarter_of_a_second(tmp_path: Path):
-    felt = Felt(tmp_path)
+    felt = PressureSignals(tmp_path)
     felt.ask()
     felt.used = 99
 
@@ -273,7 +273,7 @@ def test_d6_readings_are_taken_at_most_every_quarter_of_a_second(tmp_path: Path)
 
 def test_d6_pressure_is_logged_once_per_change(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     caplog.set_level("INFO")
-    felt = Felt(tmp_path, latency_threshold_us=100 * MILLISECOND)
+    felt = PressureSignals(tmp_path, latency_threshold_us=100 * MILLISECOND)
     felt.ask()
     felt.used = 85
     for _ in range(20):
@@ -296,7 +296,7 @@ def test_d6_pressure_that_comes_and_goes_does_not_flood_the_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     caplog.set_level("INFO")
-    felt = Felt(tmp_path)
+    felt = PressureSignals(tmp_path)
 
     for turn in range(200):
         felt.used = 90 if turn % 2 else 10

@@ -121,7 +121,7 @@ def test_every_state_that_is_no_end_has_a_way_out():
 def test_only_a_worker_ends_what_runs_save_by_abandoning_it():
     for (before, after), owner in TASK_CHANGES.items():
         if before == TaskState.RUNNING:
-            assert owner == (Owner.COORDINATOR if after == TaskState.ABANDONED else Owner.WORKER)
+            assert owner == (Owner.LEADER if after == TaskState.ABANDONED else Owner.WORKER)
 
 
 def test_every_state_change_takes_or_frees_slots():

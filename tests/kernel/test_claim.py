@@ -7,9 +7,9 @@ from itertools import product
 import pytest
 
 from locktender.base.errors import InvalidInput
-from locktender.kernel.claim import Claim, ClaimPolicy, Felt, Load, claim_size
+from locktender.kernel.claim import Claim, ClaimPolicy, Load, PressureSignals, claim_size
 
-CALM = Felt()
+CALM = PressureSignals()
 POLICY = ClaimPolicy(batch=50, memory_high=0.8, latency_threshold_us=1_000)
 ASYNC = frozenset({"async"})
 
@@ -19,7 +19,7 @@ def load(permits: int, in_flight: int = 0, memory: float = 0.0, p99_us: int | No
     return Load({"async": permits}, {"async": in_flight}, memory=memory, p99_us=p99_us)
 
 
-def size(load: Load, policy: ClaimPolicy = POLICY, before: Felt = CALM) -> int:
+def size(load: Load, policy: ClaimPolicy = POLICY, before: PressureSignals = CALM) -> int:
     return claim_size(load, policy, before).size
 
 
@@ -54,7 +54,7 @@ def size(load: Load, policy: ClaimPolicy = POLICY, before: Felt = CALM) -> int:
     ],
 )
 def test_d6_b1_permits_alone(permits: int, in_flight: int, expected: int, standing: int):
-    """The standing claim leaves out permits in use: the coordinator counts those, task by task."""
+    """The standing claim leaves out permits in use: the leader counts those, task by task."""
     claim = claim_size(load(permits, in_flight), POLICY, CALM)
 
     assert (claim.size, claim.standing) == (expected, standing)
@@ -188,7 +188,7 @@ def test_d6_pressures_combine(nearly_full: bool, memory: bool, latency: bool):
         (True, True): 17,
     }[memory, latency]
     expected = 0 if nearly_full else expected
-    felt = Felt(ASYNC if nearly_full else frozenset(), memory, latency)
+    felt = PressureSignals(ASYNC if nearly_full else frozenset(), memory, latency)
     assert claim == Claim(expected, expected, claim.share, felt)
     assert claim.share == (50 if memory else 100) * (70 if latency else 100) // 100
 

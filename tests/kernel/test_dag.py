@@ -13,6 +13,7 @@ from locktender.base.graph import (
     Compare,
     Const,
     DictOf,
+    FailureOf,
     Graph,
     Item,
     ListOf,
@@ -299,10 +300,64 @@ def test_a4_on_error_collect_hands_errors_on_as_values():
     assert way.ok("sum", value=1).result == 1
 
 
-def test_a_collected_error_is_an_item_like_any_other():
-    flow = graph(items("a", on_error="collect"), items("b", Output(0)))
+def test_a_collected_error_passes_on_through_every_next_map():
+    flow = graph(
+        items("a", on_error="collect"),
+        items("b", Output(0)),
+        items("c", Output(1)),
+        step("all", args=(Output(2),)),
+        result=Output(3),
+    )
+    way = Journey(flow, [1, 2]).fail("a", 0).ok("a", 1, 2).ok("b", 1, 3).ok("c", 1, 4)
+    assert way.skipped == [("b", 0), ("c", 0)]
+    assert way.tainted == set()
+    [[error, fine]] = args(way, "all")
+    assert (error["$locktender.error"]["node"], fine) == ("a", 4)
+    assert way.ok("all", value=5).result == 5
+
+
+def test_an_error_in_a_list_of_a_step_passes_on_too():
+    error = {"$locktender.error": {"type": "Boom", "message": "m", "node": "x"}}
+    flow = graph(step("a"), items("b", Output(0)), result=Output(1))
+    way = Journey(flow).ok("a", value=[error, 1, {"deep": error}])
+    assert way.asked == [("a", -1), ("b", 1), ("b", 2)]
+    assert way.ok("b", 1, 1).ok("b", 2, 2).result == [error, 1, 2]
+
+
+def test_a_map_that_takes_errors_is_called_with_them():
+    flow = graph(items("a", on_error="collect"), items("b", Output(0), take_errors=True))
     way = Journey(flow, [1]).fail("a", 0)
     assert way.inputs["b", 0]["$locktender.error"]["message"] == "as planned"
+
+
+def test_a_clean_up_is_called_for_errors_too():
+    flow = graph(items("a", on_error="collect"), items("b", Output(0), run_if="always"))
+    way = Journey(flow, [1]).fail("a", 0)
+    assert way.inputs["b", 0]["$locktender.error"]["message"] == "as planned"
+
+
+def test_an_error_passes_on_in_a_map_that_failed_elsewhere():
+    flow = graph(
+        items("a", on_error="collect"),
+        items("b", Output(0)),
+        step("tidy", args=(Output(1),), run_if="always"),
+    )
+    way = Journey(flow, [1, 2]).ok("a", 1, 2).fail("b", 1).fail("a", 0)
+    assert way.tainted == set()
+    [[error, nothing]] = args(way, "tidy")
+    assert (error["$locktender.error"]["node"], nothing) == ("a", None)
+
+
+def test_a_step_after_a_failure_is_given_the_first_in_order():
+    flow = graph(
+        step("a"),
+        items("b"),
+        step("c"),
+        step("report", args=(FailureOf(),), after=(0, 1, 2), run_if="failure"),
+    )
+    way = Journey(flow, [1, 2]).ok("a").fail("c").ok("b", 0).fail("b", 1)
+    [failure] = args(way, "report")
+    assert failure == {"$locktender.error": {"type": "Boom", "message": "as planned", "node": "b"}}
 
 
 # -- conditions ------------------------------------------------------------------------------------

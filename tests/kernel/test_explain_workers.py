@@ -81,7 +81,7 @@ def test_e7_of_several_workers_it_says_how_many_of_each_kind():
         "of 4 workers that could take it 1 is draining (take it back: locktender workers undrain d),"
         " 2 have all thread permits in use (16 tasks),"
         " 1 holds itself back to 50 % of its permits (4 of 8 in use): memory 90 % (over 80 %)"
-        ", 1 told to stop and still running"
+        ", 1 asked to stop and still running"
     )
     assert no_room([several[3], worker("e", draining=True)], "thread") == (
         "all 2 workers that could take it are draining"
@@ -186,9 +186,9 @@ def test_e7_whoever_was_told_to_stop_and_does_not_is_pointed_at():
 
     found = why(led, entry(led, 1, "m", 1))
 
-    assert "(1 task, 1 told to stop and still running)" in found["worker"].text
+    assert "(1 task, 1 asked to stop and still running)" in found["worker"].text
     [holder] = found["pool:db"].holders
-    assert (holder.told, holder.told_at) == ("timeout", NOW + 10)
+    assert (holder.stop_reason, holder.stop_asked_at) == ("timeout", NOW + 10)
 
 
 def test_e7_stopping_tasks_of_another_kind_do_not_block():

@@ -29,6 +29,11 @@ from locktender.flows.steps import AsyncStep, Fatal, Retry, step
 
 
 @step
+def add(one: Any, other: Any) -> Any:
+    return one + other
+
+
+@step
 def double(n: int) -> int:
     """Twice n."""
     return 2 * n
@@ -220,7 +225,8 @@ def test_words_that_are_known_are_listed_once():
         ({"tags": {f"t{i}": "x" for i in range(65)}}, "tags", "at most 64"),
         ({"priority": 1.5}, "priority", "whole number"),
         ({"deadline": "never"}, "deadline", "not a duration"),
-        ({"on_failure": double}, "double", "missing a required argument"),
+        ({"on_failure": double}, "on_failure", "its first parameter is int"),
+        ({"on_failure": add}, "add", "missing a required argument"),
         ({"on_failure": print}, "on_failure", "takes a step"),
         ({"max_paralel": 2}, "max_paralel", "no option"),
     ],

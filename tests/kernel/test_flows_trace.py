@@ -9,6 +9,7 @@ import pydantic
 import pytest
 
 from locktender.base import codec
+from locktender.base.codec import StepError
 from locktender.base.errors import InvalidFlow, Unserialisable
 from locktender.base.graph import (
     AllOf,
@@ -16,6 +17,7 @@ from locktender.base.graph import (
     Compare,
     Const,
     DictOf,
+    FailureOf,
     Graph,
     Item,
     ListOf,
@@ -339,6 +341,22 @@ def test_a_sequential_flow_chains_its_steps_in_trace_order():
     assert found[0].window == 1
 
 
+def test_on_failure_gives_the_failure_to_a_step_that_takes_one():
+    @step
+    def report(failure: StepError, channel: str = "ops") -> None: ...
+
+    @step
+    def optional(failure: StepError | None = None) -> None: ...
+
+    def build():
+        index.with_options(on_failure=report)("a")
+        index.with_options(on_failure=optional)("b")
+
+    _, reports, _, tidies = nodes(build)
+    assert (reports.args, reports.after, reports.run_if) == ((FailureOf(),), (0,), "failure")
+    assert tidies.args == ()
+
+
 def test_on_failure_adds_a_step_that_runs_only_then():
     def build():
         index.with_options(on_failure=tidy)("a")
@@ -553,7 +571,14 @@ def calls() -> dict[str, tuple[Any, str]]:
         "run_if": (lambda: with_option(run_if="never"), "run_if must be one of"),
         "option": (lambda: with_option(windw=3), "no option 'windw'"),
         "retry_on": (lambda: with_option(retry_on=OSError), "no option"),
-        "cleanup": (lambda: index.with_options(on_failure=index)("a"), "index(path: str, depth"),
+        "cleanup": (
+            lambda: index.with_options(on_failure=index)("a"),
+            "its first parameter is str",
+        ),
+        "take_errors": (
+            lambda: index.map(["a"], take_errors=1),
+            "take_errors must be True or False",
+        ),  # type: ignore[call-overload]
         "list key": (lambda: keyed([index("a")]), "key of a pool"),  # type: ignore[list-item]
     }
 

@@ -14,6 +14,7 @@ from locktender.base.ids import task_id
 from locktender.base.limits import Limits, PoolRule
 from locktender.base.model import Failure, RunRow
 from locktender.base.states import RunState
+from locktender.kernel.clock_jump import restore
 from locktender.kernel.scheduler import Scheduler
 from locktender.store import worker_changes
 
@@ -32,7 +33,9 @@ def _running(**options: Any) -> RunRow:
 def _taken_up(row: TaskRow, now: int) -> Scheduler:
     lead = Scheduler(Limits(pools={"db": PoolRule(1, lease_us=LEASE)}), term=2, owner="next")
     lead.graphs = {"flow": graph(step(pools=needs(db=1)))}
-    lead.restore([_running()], [row], [worker_row("w2", permits={"async": 5})], [], now)
+    workers = [worker_row("w2", permits={"async": 5})]
+    for _ in restore(lead, [_running()], [row], workers, [], now):
+        pass
     return lead
 
 

@@ -10,7 +10,7 @@ from tests.support.worlds import graph, items, needs, numbers, settle, step, wor
 
 from locktender.base.clock import MILLISECOND, SECOND
 from locktender.base.states import TaskState
-from locktender.kernel.claim import ClaimPolicy, Felt, Load, claim_size
+from locktender.kernel.claim import ClaimPolicy, Load, PressureSignals, claim_size
 from locktender.kernel.explain import Typical, explain_task
 from locktender.kernel.lifecycle import Defaults
 from locktender.simulate.scenarios import violations
@@ -184,7 +184,7 @@ def claims(sim: SimWorld, name: str, claim: int) -> None:
 
 def test_d6_a_worker_under_pressure_is_offered_what_it_asks_for():
     sim = world(permits={"async": 100}, took=SECOND)
-    full = claim_size(Load({"async": 100}, {"async": 95}), ClaimPolicy(), Felt())
+    full = claim_size(Load({"async": 100}, {"async": 95}), ClaimPolicy(), PressureSignals())
     assert full.standing == 0
     claims(sim, "w0", full.standing)
     sim.submit(graph(items()), consts=numbers(60))

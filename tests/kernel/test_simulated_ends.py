@@ -163,7 +163,7 @@ def test_c1_one_write_per_change_by_its_owner_without_a_gap(local: bool):
         assert event.before != event.after
         owner = TASK_CHANGES[event.before, event.after]
         told_by = str(event.data.get("by", event.actor)).partition(":")[0]
-        assert told_by == {"coordinator": "leader", "worker": "worker"}[owner]
+        assert told_by == {"leader": "leader", "worker": "worker"}[owner]
         state[event.task] = event.after
     assert state == {row.id: row.state for row in sim.model.tasks.values()}
 

@@ -1,4 +1,4 @@
-"""A worker that is told to end costs no attempt: however it ends, its tasks run elsewhere."""
+"""A worker that is asked to end costs no attempt: however it ends, its tasks run elsewhere."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ def one_end(world: World, overlap: Overlap, executor: str, how: str) -> None:
     if how == "cancel":
         run.cancel()
     elif how == "drain":
-        assert world.worker.close() == 0  # told to end, it hands back and ends by itself
+        assert world.worker.close() == 0  # asked to end, it hands back and ends by itself
     elif how == "lease_loss":
         world.lose_lease(executor)
         eventually(lambda: ended(run) == ["abandoned"], "60s", "the lease's end")

@@ -17,7 +17,7 @@ from locktender.base.clock import MILLISECOND, SECOND
 from locktender.base.model import WorkerRow
 from locktender.base.states import TASK_CHANGES, Owner
 from locktender.store.open import settings_for, store_for
-from locktender.store.protocol import Accept, Beat, Finish, Store
+from locktender.store.protocol import Accept, Finish, Heartbeat, Store
 from locktender.testing import eventually
 from locktender.testing.overlap import alive
 
@@ -56,7 +56,7 @@ def test_c1_one_write_per_change_by_its_owner(standing: Fleet, tmp_path: Path):
         if event.subject == "task":
             owner = TASK_CHANGES[event.before, event.after]
             assert (event.actor in workers) == (owner is Owner.WORKER), event
-            assert (event.actor == f"leader:{leader}") == (owner is Owner.COORDINATOR), event
+            assert (event.actor == f"leader:{leader}") == (owner is Owner.LEADER), event
 
 
 class Ghost:
@@ -92,16 +92,16 @@ class Ghost:
 
         return self._runner.run(asking())
 
-    def beat(self) -> int:
-        return self._ask(lambda store: store.beat(Beat(self.row, LEASE_US))).lease_until
+    def heartbeat(self) -> int:
+        return self._ask(lambda store: store.heartbeat(Heartbeat(self.row, LEASE_US))).lease_until
 
     def offered(self) -> tuple[int, int]:
         """Waits for an offer, alive meanwhile."""
 
         async def wait(store: Store) -> tuple[int, int]:
             while not (orders := await store.orders(self.row.id)):
-                await store.beat(Beat(self.row, LEASE_US))
-                await store.hear(self.row.id, 20 * MILLISECOND)
+                await store.heartbeat(Heartbeat(self.row, LEASE_US))
+                await store.wait_for_offers(self.row.id, 20 * MILLISECOND)
             return orders[0].task, orders[0].token
 
         return self._ask(wait)
@@ -168,7 +168,7 @@ def test_c4_b12_a_worker_lost_after_accepting_is_fenced(standing: Fleet, ghost: 
     eventually(lambda: ("running", "abandoned") in changes(run, "task"))
 
     # it can neither renew, nor complete, nor fail, nor release, nor take anything
-    assert ghost.beat() == 0
+    assert ghost.heartbeat() == 0
     for state in ("completed", "failed", "timed_out", "cancelled", "handed_back"):
         assert not ghost.finish(task, token, state, b"0" if state == "completed" else None)
     assert ghost.accept(task, token) == []

@@ -76,7 +76,7 @@ class Scene:
             **settings,
         ).ready()
 
-    def said(self, word: str) -> list[int]:
+    def status(self, word: str) -> list[int]:
         lines = self.records.read_text().splitlines() if self.records.exists() else []
         return [int([*line.split(), "0"][1]) for line in lines if line.startswith(word)]
 
@@ -91,15 +91,15 @@ def test_b6_a_starting_worker_that_dies_is_replaced(scene: Scene, cluster: Clust
     client = cluster.client()
     first = scene.server()
     runs = [client.submit(flow, n) for n in range(3)]
-    eventually(lambda: len(scene.said("waits")) == 1, "60s", "a worker on its way")
+    eventually(lambda: len(scene.status("waits")) == 1, "60s", "a worker on its way")
 
     first.kill()
     scene.server()
-    eventually(lambda: len(scene.said("begin")) == 2, "60s", "the next one")
+    eventually(lambda: len(scene.status("begin")) == 2, "60s", "the next one")
     scene.go.touch()
 
     assert len({run.result("90s") for run in runs}) == 1
-    assert scene.said("there") == [WORKERS, WORKERS]
+    assert scene.status("there") == [WORKERS, WORKERS]
 
 
 @one_store("postgres")
@@ -110,18 +110,18 @@ def test_b6_a_starting_worker_is_counted_by_the_next_leader(
     client = cluster.client()
     first = scene.server()
     runs = [client.submit(flow, n) for n in range(3)]
-    eventually(lambda: len(scene.said("waits")) == 1, "60s", "a worker on its way")
+    eventually(lambda: len(scene.status("waits")) == 1, "60s", "a worker on its way")
 
     first.kill()
     # As on another machine: nothing but the store tells it of the worker.
     scene.server(work_dir=tmp_path / "elsewhere")
     says = "Provisioner: 1 of at most 1 worker is on its way."
     eventually(lambda: runs[0].why().note == says, "60s", "the next leader to count it")
-    assert len(scene.said("begin")) == 1
+    assert len(scene.status("begin")) == 1
     scene.go.touch()
 
-    assert {run.result("90s") for run in runs} == set(scene.said("begin"))
-    assert scene.said("there") == [WORKERS]
+    assert {run.result("90s") for run in runs} == set(scene.status("begin"))
+    assert scene.status("there") == [WORKERS]
 
 
 @pytest.mark.parametrize("store", ["sqlite"], indirect=True)
@@ -129,7 +129,7 @@ def test_who_leads_no_longer_still_reaps_what_it_started(scene: Scene, cluster: 
     scene.go.touch()
     client = cluster.client()
     first = scene.server()
-    assert client.submit(flow, 1).result("90s") in scene.said("begin")
+    assert client.submit(flow, 1).result("90s") in scene.status("begin")
     [worker] = psutil.Process(first.pid).children()
 
     first.pause()

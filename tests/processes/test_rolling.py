@@ -138,7 +138,7 @@ def test_a_second_sigterm_hands_back_at_once(
 def test_a_worker_is_drained_from_the_command_line(
     cluster: Cluster, overlap: Overlap, tmp_path: Path
 ):
-    """It finishes what it has, takes nothing more, and stays until it is told to end."""
+    """It finishes what it has, takes nothing more, and stays until it is asked to end."""
     cluster.server().ready()
     first, second = join(cluster), join(cluster)
     client = cluster.client()

@@ -35,7 +35,8 @@ class Stall:
         self._fifo = folder / "fifo"
         os.mkfifo(self._fifo)
         self._line = os.open(self._fifo, os.O_RDWR)
-        self.first: Run[str] = self.client.submit(steps.keeping, str(self._fifo))
+        locks = [] if "://" in cluster.url else [f"{cluster.url}-{each}.lock" for each in "qw"]
+        self.first: Run[str] = self.client.submit(steps.keeping, str(self._fifo), locks)
         eventually(lambda: "gil" in overlap.names() and overlap.count("gil") == 1)
         cluster.worker(FILE).ready()
         self.second: Run[str] = self.client.submit(steps.following)

@@ -152,8 +152,32 @@ async def handler_fails() -> Any:
         return ended(outcome, "", None, None, HANDLER_PLANS["fails"])
 
 
+@step(max_abandons=1000)
+async def handler_succeeds_with(failure: StepError) -> Any:
+    given = failed_at(failure)
+    with executing("", None, given, HANDLER_PLANS["succeeds"]) as outcome:
+        return ended(outcome, "", None, given, HANDLER_PLANS["succeeds"])
+
+
+@step(max_abandons=1000)
+async def handler_fails_with(failure: StepError) -> Any:
+    given = failed_at(failure)
+    with executing("", None, given, HANDLER_PLANS["fails"]) as outcome:
+        return ended(outcome, "", None, given, HANDLER_PLANS["fails"])
+
+
+def failed_at(failure: StepError) -> str:
+    """The name of the call that failed, without the flows around it."""
+    return str(failure.node).rpartition(".")[2]
+
+
 BODIES: dict[str, Any] = {"async": on_loop, "thread": in_thread, "process": in_process}
-HANDLERS: dict[str, Any] = {"succeeds": handler_succeeds, "fails": handler_fails}
+HANDLERS: dict[tuple[str, bool], Any] = {
+    ("succeeds", False): handler_succeeds,
+    ("fails", False): handler_fails,
+    ("succeeds", True): handler_succeeds_with,
+    ("fails", True): handler_fails_with,
+}
 
 
 def flow_of(program: Mapping[str, Any]) -> Any:
@@ -178,7 +202,8 @@ def _options(scope: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _handler(scope: Mapping[str, Any]) -> Any:
-    return HANDLERS[scope["on_failure"]].with_options(name=f"{scope['name']}_handler")
+    handler = HANDLERS[scope["on_failure"], scope["handler_takes"]]
+    return handler.with_options(name=f"{scope['name']}_handler")
 
 
 def make_calls(calls: list[Mapping[str, Any]], handles: dict[str, Any]) -> None:
@@ -214,7 +239,8 @@ def _make_call(call: Mapping[str, Any], handles: Mapping[str, Any]) -> Any:
         return body(**given)
     over = call["over"]
     items = handles[over] if isinstance(over, str) else over
-    return body.map(items, window=call["window"], on_error=call["on_error"], **given)
+    takes = {"on_error": call["on_error"], "take_errors": call["take_errors"]}
+    return body.map(items, window=call["window"], **takes, **given)
 
 
 def _condition(when: Mapping[str, Any], handles: Mapping[str, Any]) -> Any:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import json
 import logging
+import os
 import signal
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from locktender import Retry, current, flow, step
+from locktender import Retry, current, embedded, flow, step
 
 log = logging.getLogger("tests.inside")
 BODIES: dict[str, dict[str, Any]] = {}
@@ -72,6 +75,37 @@ def talk(text: str) -> int:
             me.log.exception("it went wrong")
         raise Retry
     return me.attempt
+
+
+@flow
+def another(number: int) -> int:
+    return add_one(number)
+
+
+@step
+def add_one(number: int) -> int:
+    return number + 1
+
+
+@flow
+def runs_another(number: int) -> int:
+    return add_one(another.run(number))
+
+
+@everywhere()
+def run_another(folder: str, how: str) -> int:
+    """Would open its store below `folder`."""
+    os.environ["LOCKTENDER_URL"] = f"{folder}/second.db"
+    if how == "in a thread of the body":
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(contextvars.copy_context().run, another.run, 1).result()
+    return another.run(1)
+
+
+@everywhere()
+def open_another(folder: str) -> int:
+    with embedded(f"{folder}/second.db") as second:
+        return second.submit(another, 1).result("60s")
 
 
 @everywhere()

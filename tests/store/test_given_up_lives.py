@@ -13,7 +13,7 @@ from locktender.base.clock import SECOND
 from locktender.base.errors import StoreError
 from locktender.base.model import WorkerRow
 from locktender.store.postgres import PostgresStore
-from locktender.store.protocol import Beat, Store
+from locktender.store.protocol import Heartbeat, Store
 from locktender.store.sqlite.store import SqliteStore
 from locktender.testing.postgres_server import connected
 
@@ -31,7 +31,7 @@ async def test_a_busy_file(tmp_path: Path):
     gives_up, leader = SqliteStore(path, busy_timeout_us=SECOND // 5), SqliteStore(path)
     await gives_up.open()
     await leader.open()
-    await gives_up.beat(Beat(ROW, 3_600 * SECOND))
+    await gives_up.heartbeat(Heartbeat(ROW, 3_600 * SECOND))
     assert await proof_of(leader) == "held"
     with closing(sqlite3.connect(path, isolation_level=None)) as foreign:
         foreign.execute("BEGIN IMMEDIATE")
@@ -46,7 +46,7 @@ async def test_a_locked_row(postgres_url: str):
     gives_up, leader = PostgresStore(postgres_url), PostgresStore(postgres_url)
     await gives_up.open()
     await leader.open()
-    await gives_up.beat(Beat(ROW, 3_600 * SECOND))
+    await gives_up.heartbeat(Heartbeat(ROW, 3_600 * SECOND))
     assert await proof_of(leader) == "held"
     async with connected(postgres_url) as foreign, foreign.transaction():
         await foreign.execute("SELECT 1 FROM locktender.worker FOR UPDATE")

@@ -13,7 +13,7 @@ from locktender.base.errors import HistoryReplaced, NotLeader, StoreError
 from locktender.base.ids import token
 from locktender.store.postgres import PostgresStore
 from locktender.store.postgres.leader_verbs import TERMS_SKIPPED
-from locktender.store.protocol import Elect, Gather, Recut
+from locktender.store.protocol import Elect, Gather, ReassignLanes
 from locktender.testing.conformance.world import SceneLeader, offered, submitted
 from locktender.testing.postgres_server import execute, run
 
@@ -106,7 +106,7 @@ async def test_a_leader_of_the_lost_history_writes_nothing(
         await store.gather(Gather(cursor, leader.actor))
     await retried(lambda: renewal_is_refused(store, leader))
     with pytest.raises(NotLeader):
-        await store.recut(Recut(leader.term))
+        await store.reassign_lanes(ReassignLanes(leader.term))
     # It stands again, reads everything, and finds the run that the copy has.
     again = await SceneLeader.stand(store, "l1", LEASE)
     await again.start(queued.seq)

@@ -237,10 +237,10 @@ async def test_a_notification_that_cannot_be_read_means_that_all_look(
     postgres_url: str, store: PostgresStore, said: str
 ) -> None:
     """Whoever may connect may notify."""
-    await store.hear("w1", 0)
+    await store.wait_for_offers("w1", 0)
     async with connected(postgres_url) as conn:
         await conn.execute("SELECT pg_notify($1, $2)", store.options.channel, f"somebody {said}")
-    heard = await store.hear("w1", 60 * SECOND)
+    heard = await store.wait_for_offers("w1", 60 * SECOND)
     assert heard.look
     assert not heard.offers
 

@@ -93,7 +93,7 @@ async def test_a_client_that_stands_still_inside_a_copy_is_ended(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(stuck, "PATIENCE_US", 2 * SECOND)
+    monkeypatch.setattr(stuck, "STUCK_AFTER_US", 2 * SECOND)
     leader = await SceneLeader.stand(store)
     await submitted(store)
     async with copying(postgres_url, standing_still):
@@ -105,7 +105,7 @@ async def test_a_client_that_stands_still_inside_a_copy_is_ended(
                 # The leader goes on leading: its lease is not renewed behind the submission that waits.
                 assert (await renewed(leader)).term == leader.term
                 await asyncio.sleep(0.1)
-        assert time.monotonic() - began >= stuck.PATIENCE_US / SECOND - 0.5
+        assert time.monotonic() - began >= stuck.STUCK_AFTER_US / SECOND - 0.5
         assert (await waiting).outcome == "created"
     [said] = [each.getMessage() for each in caplog.records if "stood still" in each.getMessage()]
     assert 'COPY "locktender"."event"' in said
@@ -115,7 +115,7 @@ async def test_a_client_that_reads_no_more_of_its_answer_is_ended(
     postgres_url: str, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A statement that writes and answers: nothing of it is stored before the answer is sent."""
-    monkeypatch.setattr(stuck, "PATIENCE_US", 2 * SECOND)
+    monkeypatch.setattr(stuck, "STUCK_AFTER_US", 2 * SECOND)
     leader = await SceneLeader.stand(store)
     async with connected(postgres_url) as conn, connected(postgres_url) as other:
         statement = await conn.prepare(
@@ -143,7 +143,7 @@ async def test_a_copy_that_only_takes_long_is_left_alone(
     postgres_url: str, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At every look it has come further, if only by a row."""
-    monkeypatch.setattr(stuck, "PATIENCE_US", 0)
+    monkeypatch.setattr(stuck, "STUCK_AFTER_US", 0)
     monkeypatch.setattr(stuck, "BETWEEN_US", 1)  # twice at the same place, and it is ended
     rows: asyncio.Queue[bytes] = asyncio.Queue()
 
@@ -178,7 +178,7 @@ async def test_a_copy_that_only_takes_long_is_left_alone(
 async def test_a_new_leader_ends_the_client_that_blocks_it(
     postgres_url: str, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stuck, "PATIENCE_US", 3 * SECOND)
+    monkeypatch.setattr(stuck, "STUCK_AFTER_US", 3 * SECOND)
     async with copying(postgres_url, standing_still), connected(postgres_url) as conn:
         end = time.monotonic() + 60
         while not await conn.fetch(
@@ -188,7 +188,7 @@ async def test_a_new_leader_ends_the_client_that_blocks_it(
             await asyncio.sleep(0.05)
         assert (await store.elect(Elect("second", LEASE))).term == 1
         end = time.monotonic() + 60
-        while await conn.fetch(INSIDE):  # told to end, its process is there for a moment longer
+        while await conn.fetch(INSIDE):  # asked to end, its process is there for a moment longer
             assert time.monotonic() < end
             await asyncio.sleep(0.01)
 

@@ -33,9 +33,9 @@ from locktender.store.protocol import (
     Finish,
     Gather,
     Heads,
-    Recut,
+    ReassignLanes,
+    RemoveUnused,
     RunFilter,
-    Tidy,
     Withdraw,
 )
 from locktender.testing.conformance.committing import saved
@@ -119,8 +119,8 @@ async def everything(store: PostgresStore) -> None:
     await store.heads(Heads(list(range(1, 100)), each=2))
     await store.arrivals([2, 4, 6])
     await store.overdue(100)
-    await store.recut(Recut(leader.term, 29_000, batch=100))
-    await store.tidy(Tidy(leader.term, batch=100))
+    await store.reassign_lanes(ReassignLanes(leader.term, 29_000, batch=100))
+    await store.remove_unused(RemoveUnused(leader.term, batch=100))
     await expire_passed(store, leader.term, leader.actor, 9)
     await store.retry([runs[0].id])
     await store.run(plain.id)

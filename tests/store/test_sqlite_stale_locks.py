@@ -6,7 +6,7 @@ from pathlib import Path
 
 from locktender.base.clock import SECOND
 from locktender.base.model import WorkerRow
-from locktender.store.protocol import Beat, Elect, Tidy
+from locktender.store.protocol import Beat, Elect, RemoveUnused
 from locktender.store.sqlite.liveness import Liveness
 from locktender.store.sqlite.store import SqliteStore
 
@@ -32,7 +32,7 @@ async def test_the_lock_of_a_killed_leader_is_removed_later(url: Path):
     everybody = {"old-leads.lock", "older-leads.lock", "w-lost.lock", "w-comes.lock"}
     assert everybody <= files(url)
 
-    await store.tidy(Tidy(lead.term))
+    await store.remove_unused(RemoveUnused(lead.term))
 
     # Whoever has a row keeps its file: free, it proves that its process is dead.
     assert {"w-lost.lock", "w-comes.lock"} <= files(url)

@@ -151,7 +151,7 @@ def needs_five():
 '''
 
 
-class Said(NamedTuple):
+class CommandResult(NamedTuple):
     """What a command answered."""
 
     code: int
@@ -172,7 +172,7 @@ def environment() -> dict[str, str]:
     return {**kept, "COLUMNS": "80", "PYTHONDONTWRITEBYTECODE": "1", "TERM": "dumb"}
 
 
-def locktender(*arguments: str, cwd: Path, timeout: float = PATIENCE, **env: str) -> Said:
+def locktender(*arguments: str, cwd: Path, timeout: float = PATIENCE, **env: str) -> CommandResult:
     """What a command answers, in a process of its own that was forked from one that is warm."""
     with tempfile.TemporaryDirectory(prefix="locktender-said-") as folder:
         out, err = Path(folder, "out"), Path(folder, "err")
@@ -195,7 +195,7 @@ def locktender(*arguments: str, cwd: Path, timeout: float = PATIENCE, **env: str
                 except TimeoutError:
                     os.killpg(pid, signal.SIGKILL)
                     raise AssertionError(f"{arguments} took more than {timeout} s") from None
-        return Said(code, out.read_text(), err.read_text())
+        return CommandResult(code, out.read_text(), err.read_text())
 
 
 @cache
@@ -219,7 +219,7 @@ def _end(process: subprocess.Popen[bytes], folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def executable(*arguments: str, cwd: Path, timeout: float = PATIENCE, **env: str) -> Said:
+def executable(*arguments: str, cwd: Path, timeout: float = PATIENCE, **env: str) -> CommandResult:
     """As `locktender`, by the real program from its first line on: once for each command."""
     done = subprocess.run(
         [*PROGRAM, *arguments],
@@ -230,7 +230,7 @@ def executable(*arguments: str, cwd: Path, timeout: float = PATIENCE, **env: str
         timeout=timeout,
         stdin=subprocess.DEVNULL,
     )
-    return Said(done.returncode, done.stdout, done.stderr)
+    return CommandResult(done.returncode, done.stdout, done.stderr)
 
 
 _BATCH = """
@@ -247,7 +247,7 @@ json.dump(answers, sys.stdout)
 """
 
 
-def batch(commands: dict[str, list[str]], cwd: Path) -> dict[str, Said]:
+def batch(commands: dict[str, list[str]], cwd: Path) -> dict[str, CommandResult]:
     """Many command lines, one after the other, in one process."""
     done = subprocess.run(
         [sys.executable, "-c", _BATCH],
@@ -260,11 +260,12 @@ def batch(commands: dict[str, list[str]], cwd: Path) -> dict[str, Said]:
     )
     assert done.returncode == 0, done.stderr
     return {
-        name: Said(*answer) for name, answer in zip(commands, json.loads(done.stdout), strict=True)
+        name: CommandResult(*answer)
+        for name, answer in zip(commands, json.loads(done.stdout), strict=True)
     }
 
 
-def all_of(commands: dict[str, list[str]], cwd: Path) -> dict[str, Said]:
+def all_of(commands: dict[str, list[str]], cwd: Path) -> dict[str, CommandResult]:
     """Several commands beside each other, each in a process of its own."""
     with ThreadPoolExecutor(4) as several:
         said = several.map(lambda each: locktender(*each, cwd=cwd), commands.values())

@@ -15,7 +15,7 @@ from locktender.base.config import Settings
 from locktender.base.errors import StoreError
 from locktender.base.model import WorkerRow
 from locktender.store.open import store_for
-from locktender.store.protocol import Beat, Store
+from locktender.store.protocol import Heartbeat, Store
 from locktender.store.sqlite.store import SqliteStore
 
 FOREVER = 600.0
@@ -41,7 +41,7 @@ async def main(url: str) -> None:
     store = store_for(Settings(url=url))
     await store.open()
     row = WorkerRow("forked", "host", 1, "0", {"async": 1}, 1, 1)
-    await store.beat(Beat(row, 3_600_000_000))
+    await store.heartbeat(Heartbeat(row, 3_600_000_000))
     if isinstance(store, SqliteStore):
         await store._write(lambda _: fork(store))  # pyright: ignore[reportPrivateUsage]
     fork(store)

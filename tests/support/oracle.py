@@ -16,6 +16,7 @@ from tests.support.programs import FOR_GOOD, Call, Program
 
 HANDLER: Call = {"args": [], "after": [], "when": None, "over": None, "retries": 0}
 BAD = ("failed", "timed_out")
+PASSED = "which it passes on"
 ENDED = ("completed", "skipped", "cancelled", *BAD)
 Key = tuple[str, int | None]
 
@@ -105,7 +106,7 @@ def nodes_of(program: Program) -> list[Node]:
                 scope.last, scope.failure_steps = name, []
 
     def handle(scope: dict[str, Any], after: Sequence[str], scopes: list[_Scope]) -> None:
-        call = {**HANDLER, "ends": scope["on_failure"]}
+        call = {**HANDLER, "ends": scope["on_failure"], "takes": scope["handler_takes"]}
         add(f"{scope['name']}_handler", call, "failure", after, scopes)
 
     def walk(flow: dict[str, Any], outside: list[_Scope]) -> None:
@@ -241,7 +242,11 @@ class Oracle:
         return self.values.get((name, None)) if self.phase[name] == "ok" else None
 
     def _args(self, node: Node) -> Any:
-        return [self._output(name) for name in node.call["args"]] if "name" in node.call else None
+        if "name" in node.call:
+            return [self._output(name) for name in node.call["args"]]
+        failed = [each.name for each in self.nodes if each.name in node.needs]
+        failed = [name for name in failed if self.phase[name] == "failed"]
+        return failed[0] if failed and node.call["takes"] else None
 
     def _holds(self, node: Node) -> bool:
         when = node.call["when"]
@@ -334,6 +339,16 @@ class Oracle:
         values = self._output(over) if isinstance(over, str) else over
         return [(True, value) for value in values]
 
+    def _passes_on(self, node: Node, item: Any) -> bool:
+        """Whether the item is an error that the body is not called for."""
+        is_error = isinstance(item, dict) and "error" in item
+        return is_error and not node.call["take_errors"] and node.run_if == "success"
+
+    def _judge_passed(self, node: Node, idx: int) -> None:
+        task = self.seen.tasks.get((node.name, idx))
+        if task is None or task.state != "skipped" or task.executions or PASSED not in task.message:
+            self._wrong((node.name, idx), f"is {task}, must be skipped: its item is an error")
+
     def _judge_ran(self, node: Node) -> None:
         args = self._args(node)
         if not node.mapped:
@@ -343,12 +358,16 @@ class Oracle:
         elements = self._elements(node)
         collects = node.call["on_error"] == "collect"
         closes = not collects and any(
-            there and self._may_fail(node, idx, item) for idx, (there, item) in enumerate(elements)
+            there and not self._passes_on(node, item) and self._may_fail(node, idx, item)
+            for idx, (there, item) in enumerate(elements)
         )
         states: list[str] = []
         self.items[node.name] = []
         for idx, (there, item) in enumerate(elements):
-            if there:
+            if there and self._passes_on(node, item):
+                state = "passed"
+                self._judge_passed(node, idx)
+            elif there:
                 state = self._judge_task(node, idx, item, args, free=closes)
             else:
                 state = "missing"
@@ -356,7 +375,7 @@ class Oracle:
                 if task is None or task.state != "skipped" or task.executions:
                     self._wrong((node.name, idx), f"is {task}, must be skipped: it has no item")
             states.append(state)
-            self._add_item(node, idx, state, collects=collects)
+            self._add_item(node, idx, state, item, collects=collects)
         self._judge_other_rows(node, len(elements))
         must_fail = closes and not self.seen.kills
         if must_fail and "failed" not in states:
@@ -366,8 +385,10 @@ class Oracle:
         else:
             self.phase[node.name] = "tainted" if "missing" in states else "ok"
 
-    def _add_item(self, node: Node, idx: int, state: str, *, collects: bool) -> None:
-        if state == "completed":
+    def _add_item(self, node: Node, idx: int, state: str, item: Any, *, collects: bool) -> None:
+        if state == "passed":
+            self.items[node.name].append((True, item))
+        elif state == "completed":
             self.items[node.name].append((True, self.values.get((node.name, idx))))
         elif state == "failed" and collects:
             error = {"error": self.seen.tasks[node.name, idx].message}
@@ -495,6 +516,8 @@ class Oracle:
                 there, item = elements[idx] if idx < len(elements) else (False, None)
                 if task.executions and not there:
                     self._wrong((node.name, idx), "was executed without an item")
+                if task.executions and self._passes_on(node, item):
+                    self._wrong((node.name, idx), "was executed with an error")
             if task.executions:
                 self._judge_cut_task(node, idx, item, args, task)
         self._phase_of_cut(node, rows, elements)
@@ -514,10 +537,13 @@ class Oracle:
         self._judge_executions(node, idx, item, args, task)
         self._ended(node, idx, item, args, task)
 
+    def _state_of(self, task: Seen) -> str:
+        return "passed" if task.state == "skipped" and PASSED in task.message else task.state
+
     def _phase_of_cut(
         self, node: Node, rows: list[tuple[int | None, Seen]], elements: list[tuple[bool, Any]]
     ) -> None:
-        states = [task.state for _, task in rows]
+        states = [self._state_of(task) for _, task in rows]
         if not node.mapped:
             good, bad = states == ["completed"], any(state in BAD for state in states)
             self.phase[node.name] = "ok" if good else "failed" if bad else "tainted"
@@ -527,11 +553,12 @@ class Oracle:
             self.unsure.add(node.name)
         if any(idx is not None for idx, _ in rows) or (elements == [] and not rows):
             self.items[node.name] = []
-            for idx in range(len(elements)):
+            for idx, (_, item) in enumerate(elements):
                 task = self.seen.tasks.get((node.name, idx))
-                state = "missing" if task is None else task.state
+                state = "missing" if task is None else self._state_of(task)
                 state = "failed" if state in BAD else state
-                self._add_item(node, idx, state, collects=collects)
+                self._add_item(node, idx, state, item, collects=collects)
         bad = any(state in BAD for state in states) and not collects
-        whole = all(state == "completed" or (collects and state in BAD) for state in states)
+        good = ("completed", "passed", *(BAD if collects else ()))
+        whole = all(state in good for state in states)
         self.phase[node.name] = "failed" if bad else "ok" if whole else "tainted"

@@ -34,7 +34,7 @@ async def race(store: PostgresStore, count: str) -> None:
 
 
 async def work(store: PostgresStore, worker: str) -> None:
-    """Accepts and ends whatever it is offered, in an order of its own, until it is told to stop."""
+    """Accepts and ends whatever it is offered, in an order of its own, until it is asked to stop."""
     await join(store, worker)
     stopped = asyncio.ensure_future(asyncio.to_thread(sys.stdin.readline))
     say(ready=True)

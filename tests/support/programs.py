@@ -27,6 +27,8 @@ class _Generator:
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.draw = Random(seed)
+        self.errors = Random(f"errors {seed}")
+        """Draws who takes errors, apart: so the rest of a seed's program stays as it is."""
         self.calls: list[Call] = []
         """Plain and mapped calls so far, of all flows: what later calls may refer to."""
         self.numbers = 0
@@ -52,6 +54,7 @@ class _Generator:
             "name": name,
             "sequential": self._chance(0.15),
             "on_failure": self._handler(0.15),
+            "handler_takes": self.errors.choice((True, False)),
         }
 
     def _handler(self, share: float) -> str | None:
@@ -113,6 +116,8 @@ class _Generator:
             "pools": self._pools(),
             "window": None,
             "on_error": "fail",
+            "take_errors": self.errors.choice((True, False, False)),
+            "handler_takes": self.errors.choice((True, False)),
             "plan": plan,
         }
         if over is not None:

@@ -12,7 +12,7 @@ import time
 from locktender.base.clock import SECOND
 from locktender.base.ids import run_id
 from locktender.base.model import WorkerRow
-from locktender.store.protocol import Beat, Elect, SetLimit, Submit
+from locktender.store.protocol import Elect, Heartbeat, SetLimit, Submit
 from locktender.store.sqlite import SqliteStore
 from locktender.store.sqlite import store as stores
 from locktender.testing.conformance.world import DIGEST, GRAPH, new_run
@@ -67,7 +67,7 @@ async def live(store: SqliteStore, owner: str) -> None:
     """Leads and works with long leases, until it is killed."""
     led = await store.elect(Elect(owner, 3_600 * SECOND))
     worker = WorkerRow(owner, "host", os.getpid(), "0", {"async": 1}, 1, 1)
-    await store.beat(Beat(worker, 3_600 * SECOND))
+    await store.heartbeat(Heartbeat(worker, 3_600 * SECOND))
     say(term=led.term)
     await asyncio.Event().wait()
 
@@ -75,7 +75,7 @@ async def live(store: SqliteStore, owner: str) -> None:
 async def with_child(store: SqliteStore, owner: str) -> None:
     """Works with a child process that inherits the lock that says the worker is alive."""
     worker = WorkerRow(owner, "host", os.getpid(), "0", {"async": 1}, 1, 1)
-    await store.beat(Beat(worker, 3_600 * SECOND))
+    await store.heartbeat(Heartbeat(worker, 3_600 * SECOND))
     fd = store.live_fd(owner)
     assert fd is not None
     child = await asyncio.create_subprocess_exec(

@@ -48,6 +48,16 @@ def report(results: list[int | StepError]) -> str:
 
 
 @step
+def half(number: int) -> float:
+    return number / 2
+
+
+@step
+def explain(result: int | StepError) -> str:
+    return str(result)
+
+
+@step
 def tidy() -> None: ...
 
 
@@ -65,6 +75,11 @@ def build(accessions: list[str], deep: bool = False) -> int:
     collected = index.map(files, on_error="collect")
     assert_type(collected, list[int | StepError])
     assert_type(report(collected), str)
+    # Errors pass on: the items of the next map are what the step takes, or errors.
+    halves = half.map(collected)
+    assert_type(halves, list[float | StepError])
+    assert_type(half.map(collected, on_error="collect"), list[float | StepError])
+    assert_type(explain.map(collected, take_errors=True), list[str])
 
     one = download("SRR1")
     assert_type(one, str)
@@ -88,9 +103,10 @@ def mistakes(files: list[str]) -> None:
     index(3)  # pyright: ignore[reportArgumentType]
     index()  # pyright: ignore[reportCallIssue]
     index("a", width=1)  # pyright: ignore[reportCallIssue]
-    index.map([1, 2])  # pyright: ignore[reportArgumentType]
+    index.map([1, 2])  # pyright: ignore[reportCallIssue, reportArgumentType]
+    half.map(index.map(files, on_error="collect"), take_errors=True)  # pyright: ignore[reportCallIssue, reportArgumentType]
     tidy.map([1])  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
-    total(report.map(files))  # pyright: ignore[reportArgumentType]
+    total(report.map(files))  # pyright: ignore[reportCallIssue, reportArgumentType, reportUnknownArgumentType]
     total(index.map(files, on_error="collect"))  # pyright: ignore[reportArgumentType]
     index.map(files, on_error="ignore")  # pyright: ignore[reportCallIssue, reportArgumentType]
     index.with_options(retrys=3)  # pyright: ignore[reportCallIssue]

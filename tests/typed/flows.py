@@ -40,6 +40,11 @@ def tolerant(names: list[str]) -> int:
 
 
 @flow
+def passed_on(names: list[str]) -> int:
+    return collected(count.map(download.map(names, on_error="collect")))
+
+
+@flow
 def wrong(names: list[str]) -> int:
     count.map(names)  # type: ignore[arg-type]
     return total(download.map(names))  # type: ignore[arg-type]

@@ -60,7 +60,7 @@ class End(NamedTuple):
 
 
 class TaskSave(NamedTuple):
-    """A task the coordinator owns, as it is at the end of a cycle: its hot columns."""
+    """A task the leader owns, as it is at the end of a cycle: its hot columns."""
 
     id: int
     state: str

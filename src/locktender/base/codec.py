@@ -135,6 +135,7 @@ def _make_decoder(wanted: Any) -> Callable[[bytes, str], Any]:
 _cached_decoder = functools.lru_cache(maxsize=4096)(_make_decoder)
 _CONTAINERS: frozenset[Any] = frozenset({list, tuple, dict, set, frozenset, Sequence, Mapping})
 _ERROR_MARK = b'"$locktender.error"'
+_ERROR_START = b"{" + _ERROR_MARK
 
 
 def _mismatch(error: Exception, wanted: Any, field: str) -> InvalidInput:
@@ -169,7 +170,7 @@ def _without_errors(wanted: Any) -> Any:
 
 def _decode_with_errors(data: bytes, wanted: Any, field: str) -> Any:
     """Typed decoding of JSON that has collected errors in it, element by element."""
-    if data.lstrip().startswith(b"{" + _ERROR_MARK):
+    if data.lstrip().startswith(_ERROR_START):
         return msgspec.json.decode(data, type=StepError)
     kind: Any = typing.get_origin(wanted) or wanted
     arguments = typing.get_args(wanted)
@@ -259,6 +260,11 @@ def is_blob(raw: bytes) -> tuple[str, int] | None:
 def error_value(failure: Failure) -> bytes:
     """A failed item as a value. The traceback stays with the task: it would be copied to every reader."""
     return _write(StepError(Failure(type=failure.type, message=failure.message, node=failure.node)))
+
+
+def is_error(value: bytes) -> bool:
+    """Whether a value is a collected error, and not only has one in it."""
+    return value.startswith(_ERROR_START)
 
 
 def split_list(raw: bytes) -> list[bytes]:

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
+from locktender.base import tracebacks
 from locktender.base.durations import microseconds, spoken
 from locktender.base.errors import InvalidInput, InvalidSettings
 from locktender.base.limits import Fair, Limits, Placement, PoolRule, TagRule
@@ -122,8 +123,8 @@ def _unknown_labels(settings: Settings) -> list[Contradiction]:
 
 
 PREFIX = "LOCKTENDER_"
-OTHER_VARIABLES = "LOCKTENDER_TEST_"
-"""Variables that are not settings: what the tests are pointed at."""
+OTHER_VARIABLES = ("LOCKTENDER_TEST_", tracebacks.VARIABLE)
+"""Variables that are not settings: what the tests are pointed at, and what errors show."""
 
 NOT_YET = ("blob_url",)
 """Keys that are planned: setting one is refused, because it would have no effect."""

@@ -45,7 +45,8 @@ class Change(NamedTuple):
     task      requested: node, index, attempt, not_before?, reason?
               scheduled: worker, pools {name: slots}, executor
               failed, timed_out: error {type, message}, retryable
-              cancelled, skipped, handed_back, abandoned: reason
+              cancelled, handed_back, abandoned: reason
+              skipped: reason, passed? (its item is an error, which is its result, too)
     wait      gate, used, limit, need, behind (how many tasks wait behind this one in its lane)
     limit     kind, name, rule (None: unset) — by the leader, when it comes into force
     worker    permits {executor: n}, labels, lost: reason

@@ -51,6 +51,10 @@ class Tag(Template, frozen=True, tag="t", array_like=True):
     key: str
 
 
+class FailureOf(Template, frozen=True, tag="f", array_like=True):
+    """What failed before this step, as a `StepError`; only in the call of a step that runs after a failure."""
+
+
 class ListOf(Template, frozen=True, tag="l", array_like=True):
     items: tuple[AnyTemplate, ...]
 
@@ -59,7 +63,7 @@ class DictOf(Template, frozen=True, tag="d", array_like=True):
     items: dict[str, AnyTemplate]
 
 
-AnyTemplate = Const | Param | Output | Item | Tag | ListOf | DictOf
+AnyTemplate = Const | Param | Output | Item | Tag | FailureOf | ListOf | DictOf
 
 
 class Condition(msgspec.Struct, frozen=True, array_like=True):
@@ -119,6 +123,8 @@ class Node(msgspec.Struct, frozen=True, omit_defaults=True):
     over: AnyTemplate | None = None
     window: int | None = None
     on_error: OnError = "fail"
+    take_errors: bool = False
+    """Its body is called for items that are errors, too; else those are passed on."""
     after: tuple[int, ...] = ()
     when: AnyCondition | None = None
     run_if: RunIf = "success"

@@ -26,6 +26,7 @@ from locktender.base.graph import (
     Const,
     DictOf,
     Executor,
+    FailureOf,
     Graph,
     Item,
     ListOf,
@@ -39,6 +40,7 @@ from locktender.base.graph import (
     Tag,
     Truthy,
     needs_of,
+    read_graph,
 )
 from locktender.base.limits import UNLIMITED, Limits, PoolRule
 
@@ -66,7 +68,6 @@ class _Versioned(msgspec.Struct):
 
 
 _read_version = msgspec.json.Decoder(_Versioned).decode
-_read = msgspec.json.Decoder(Graph).decode
 
 
 def checked_graph(body: bytes) -> Graph:
@@ -74,7 +75,7 @@ def checked_graph(body: bytes) -> Graph:
     try:
         # First: a newer one may have words that are unknown here.
         _check_version(_read_version(body).version)
-        graph = _read(body)
+        graph = read_graph(body)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise InvalidFlow(
             f"the stored graph cannot be read: {error}.",
@@ -173,7 +174,8 @@ def _check_node(node: Node, field: str, size: int) -> None:
     for dependency in node.after:
         _check_index(dependency, f"{field}.after", size)
     for index, each in enumerate(node.args):
-        _check_template(each, f"{field}.args[{index}]", size, mapped=mapped)
+        failed = node.run_if == "failure"
+        _check_template(each, f"{field}.args[{index}]", size, mapped=mapped, failed=failed)
     for name, each in node.kwargs.items():
         _check_template(each, f"{field}.kwargs.{name}", size, mapped=mapped)
     if node.over is not None:
@@ -289,7 +291,14 @@ def _check_depth(depth: int, field: str) -> None:
 
 
 def _check_template(
-    template: AnyTemplate, field: str, size: int, *, mapped: bool, tag: bool = False, depth: int = 1
+    template: AnyTemplate,
+    field: str,
+    size: int,
+    *,
+    mapped: bool,
+    tag: bool = False,
+    failed: bool = False,
+    depth: int = 1,
 ) -> None:
     _check_depth(depth, field)
     match template:
@@ -307,6 +316,14 @@ def _check_template(
                     field=field,
                     got="item",
                     hint="Only a step called with .map(items) has items.",
+                )
+        case FailureOf():
+            if not failed:
+                raise InvalidFlow(
+                    f"{field} asks for what failed, but its step does not run after a failure.",
+                    field=field,
+                    got="failure",
+                    hint="Only a step given as on_failure= has it.",
                 )
         case Tag(key):
             _checked(field, names.tag_key, key)

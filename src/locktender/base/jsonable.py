@@ -25,7 +25,7 @@ ERROR_KEY = "$locktender.error"
 
 
 class StepError(msgspec.Struct, frozen=True):
-    """What a failed item of `on_error="collect"` hands on in place of its result.
+    """What a failed item of `on_error="collect"` hands on in place of its result, and what `on_failure` is given.
 
     A struct with one field, so that it is read and written as the reserved
     JSON object at the codec's own speed, also inside other values.

@@ -104,7 +104,7 @@ class Progress(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Stubborn(msgspec.Struct, frozen=True, array_like=True):
-    """A running attempt that was told to stop and has not."""
+    """A running attempt that was asked to stop and has not."""
 
     token: int
     task: int
@@ -156,7 +156,7 @@ class WorkerRow(msgspec.Struct, frozen=True):
     progress: list[Progress] = []
     """What its attempts reported last; bounded, the latest are kept."""
     stubborn: list[Stubborn] = []
-    """Attempts that were told to stop a while ago and still run; bounded, the oldest are kept."""
+    """Attempts that were asked to stop a while ago and still run; bounded, the oldest are kept."""
     leaves: tuple[tuple[int, int], ...] = ()
     """The drain list: (task, token) of each attempt it still has; if it is lost they are handed back."""
     leaves_all: bool = False
@@ -296,7 +296,7 @@ class AskedWorker(msgspec.Struct, frozen=True):
     """What it was asked for with, as JSON of the leader's controller."""
 
 
-class Said(msgspec.Struct, frozen=True):
+class ProvisionStatus(msgspec.Struct, frozen=True):
     """How a leader's provisioner stands; stored when it changes, so instants and not what is left of them."""
 
     text: str

@@ -1,7 +1,7 @@
 """States of runs and tasks, and the one table of legal changes with their owner.
 
 A change that is not in the table is a bug wherever it is found: the checker
-reads the same table that the coordinator and the workers write by.
+reads the same table that the leader and the workers write by.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class TaskState(StrEnum):
 
 class Owner(StrEnum):
     SUBMITTER = "submitter"
-    COORDINATOR = "coordinator"
+    LEADER = "leader"
     WORKER = "worker"
 
 
@@ -71,20 +71,20 @@ ENDS: Final = frozenset(
 
 RUN_CHANGES: Final[dict[tuple[str, str], Owner]] = {
     (NEW, RunState.QUEUED): Owner.SUBMITTER,
-    (RunState.QUEUED, RunState.RUNNING): Owner.COORDINATOR,
-    (RunState.QUEUED, RunState.CANCELLED): Owner.COORDINATOR,
-    (RunState.QUEUED, RunState.TIMED_OUT): Owner.COORDINATOR,
-    (RunState.QUEUED, RunState.FAILED): Owner.COORDINATOR,
-    (RunState.RUNNING, RunState.CANCELLING): Owner.COORDINATOR,
-    (RunState.RUNNING, RunState.SUCCEEDED): Owner.COORDINATOR,
-    (RunState.RUNNING, RunState.FAILED): Owner.COORDINATOR,
-    (RunState.RUNNING, RunState.TIMED_OUT): Owner.COORDINATOR,
-    (RunState.CANCELLING, RunState.CANCELLED): Owner.COORDINATOR,
-    (RunState.QUEUED, RunState.HELD): Owner.COORDINATOR,
-    (RunState.RUNNING, RunState.HELD): Owner.COORDINATOR,
-    (RunState.CANCELLING, RunState.HELD): Owner.COORDINATOR,
-    (RunState.HELD, RunState.CANCELLED): Owner.COORDINATOR,
-    (RunState.HELD, RunState.TIMED_OUT): Owner.COORDINATOR,
+    (RunState.QUEUED, RunState.RUNNING): Owner.LEADER,
+    (RunState.QUEUED, RunState.CANCELLED): Owner.LEADER,
+    (RunState.QUEUED, RunState.TIMED_OUT): Owner.LEADER,
+    (RunState.QUEUED, RunState.FAILED): Owner.LEADER,
+    (RunState.RUNNING, RunState.CANCELLING): Owner.LEADER,
+    (RunState.RUNNING, RunState.SUCCEEDED): Owner.LEADER,
+    (RunState.RUNNING, RunState.FAILED): Owner.LEADER,
+    (RunState.RUNNING, RunState.TIMED_OUT): Owner.LEADER,
+    (RunState.CANCELLING, RunState.CANCELLED): Owner.LEADER,
+    (RunState.QUEUED, RunState.HELD): Owner.LEADER,
+    (RunState.RUNNING, RunState.HELD): Owner.LEADER,
+    (RunState.CANCELLING, RunState.HELD): Owner.LEADER,
+    (RunState.HELD, RunState.CANCELLED): Owner.LEADER,
+    (RunState.HELD, RunState.TIMED_OUT): Owner.LEADER,
     # After a repair an operator retries it.
     (RunState.HELD, RunState.QUEUED): Owner.SUBMITTER,
     # A retried run is queued again, past the ceiling like any submission.
@@ -94,14 +94,14 @@ RUN_CHANGES: Final[dict[tuple[str, str], Owner]] = {
 }
 
 TASK_CHANGES: Final[dict[tuple[str, str], Owner]] = {
-    (NEW, TaskState.REQUESTED): Owner.COORDINATOR,
-    (NEW, TaskState.SKIPPED): Owner.COORDINATOR,
-    (TaskState.REQUESTED, TaskState.SCHEDULED): Owner.COORDINATOR,
-    (TaskState.REQUESTED, TaskState.FAILED): Owner.COORDINATOR,
-    (TaskState.REQUESTED, TaskState.CANCELLED): Owner.COORDINATOR,
-    (TaskState.REQUESTED, TaskState.SKIPPED): Owner.COORDINATOR,
-    (TaskState.SCHEDULED, TaskState.REQUESTED): Owner.COORDINATOR,
-    (TaskState.SCHEDULED, TaskState.CANCELLED): Owner.COORDINATOR,
+    (NEW, TaskState.REQUESTED): Owner.LEADER,
+    (NEW, TaskState.SKIPPED): Owner.LEADER,
+    (TaskState.REQUESTED, TaskState.SCHEDULED): Owner.LEADER,
+    (TaskState.REQUESTED, TaskState.FAILED): Owner.LEADER,
+    (TaskState.REQUESTED, TaskState.CANCELLED): Owner.LEADER,
+    (TaskState.REQUESTED, TaskState.SKIPPED): Owner.LEADER,
+    (TaskState.SCHEDULED, TaskState.REQUESTED): Owner.LEADER,
+    (TaskState.SCHEDULED, TaskState.CANCELLED): Owner.LEADER,
     (TaskState.SCHEDULED, TaskState.RUNNING): Owner.WORKER,
     (TaskState.SCHEDULED, TaskState.HANDED_BACK): Owner.WORKER,
     (TaskState.RUNNING, TaskState.COMPLETED): Owner.WORKER,
@@ -110,24 +110,24 @@ TASK_CHANGES: Final[dict[tuple[str, str], Owner]] = {
     (TaskState.RUNNING, TaskState.CANCELLED): Owner.WORKER,
     # By the leader where the worker is lost and the task is in its drain list.
     (TaskState.RUNNING, TaskState.HANDED_BACK): Owner.WORKER,
-    (TaskState.RUNNING, TaskState.ABANDONED): Owner.COORDINATOR,
-    (TaskState.FAILED, TaskState.REQUESTED): Owner.COORDINATOR,
-    (TaskState.TIMED_OUT, TaskState.REQUESTED): Owner.COORDINATOR,
-    (TaskState.ABANDONED, TaskState.REQUESTED): Owner.COORDINATOR,
-    (TaskState.ABANDONED, TaskState.FAILED): Owner.COORDINATOR,
-    (TaskState.ABANDONED, TaskState.CANCELLED): Owner.COORDINATOR,
-    (TaskState.HANDED_BACK, TaskState.REQUESTED): Owner.COORDINATOR,
-    (TaskState.HANDED_BACK, TaskState.CANCELLED): Owner.COORDINATOR,
+    (TaskState.RUNNING, TaskState.ABANDONED): Owner.LEADER,
+    (TaskState.FAILED, TaskState.REQUESTED): Owner.LEADER,
+    (TaskState.TIMED_OUT, TaskState.REQUESTED): Owner.LEADER,
+    (TaskState.ABANDONED, TaskState.REQUESTED): Owner.LEADER,
+    (TaskState.ABANDONED, TaskState.FAILED): Owner.LEADER,
+    (TaskState.ABANDONED, TaskState.CANCELLED): Owner.LEADER,
+    (TaskState.HANDED_BACK, TaskState.REQUESTED): Owner.LEADER,
+    (TaskState.HANDED_BACK, TaskState.CANCELLED): Owner.LEADER,
     # Only when a run is retried. A completed task runs again only where a clean-up undid its work.
-    (TaskState.COMPLETED, TaskState.PENDING): Owner.COORDINATOR,
-    (TaskState.FAILED, TaskState.PENDING): Owner.COORDINATOR,
-    (TaskState.TIMED_OUT, TaskState.PENDING): Owner.COORDINATOR,
-    (TaskState.CANCELLED, TaskState.PENDING): Owner.COORDINATOR,
-    (TaskState.SKIPPED, TaskState.PENDING): Owner.COORDINATOR,
+    (TaskState.COMPLETED, TaskState.PENDING): Owner.LEADER,
+    (TaskState.FAILED, TaskState.PENDING): Owner.LEADER,
+    (TaskState.TIMED_OUT, TaskState.PENDING): Owner.LEADER,
+    (TaskState.CANCELLED, TaskState.PENDING): Owner.LEADER,
+    (TaskState.SKIPPED, TaskState.PENDING): Owner.LEADER,
     # Only when a held run is retried: it was left with tasks that wait.
-    (TaskState.REQUESTED, TaskState.PENDING): Owner.COORDINATOR,
-    (TaskState.ABANDONED, TaskState.PENDING): Owner.COORDINATOR,
-    (TaskState.HANDED_BACK, TaskState.PENDING): Owner.COORDINATOR,
-    (TaskState.PENDING, TaskState.REQUESTED): Owner.COORDINATOR,
-    (TaskState.PENDING, TaskState.SKIPPED): Owner.COORDINATOR,
+    (TaskState.REQUESTED, TaskState.PENDING): Owner.LEADER,
+    (TaskState.ABANDONED, TaskState.PENDING): Owner.LEADER,
+    (TaskState.HANDED_BACK, TaskState.PENDING): Owner.LEADER,
+    (TaskState.PENDING, TaskState.REQUESTED): Owner.LEADER,
+    (TaskState.PENDING, TaskState.SKIPPED): Owner.LEADER,
 }

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from locktender.base import tracebacks
 from locktender.base.errors import LocktenderError
 from locktender.cli import (
     audit,
@@ -83,6 +84,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command line; the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     shell = Context(json="--json" in arguments, debug="--debug" in arguments)
+    if shell.debug:
+        os.environ[tracebacks.VARIABLE] = "full"
     try:
         code = typer.main.get_command(app)(
             args=arguments, prog_name="locktender", standalone_mode=False

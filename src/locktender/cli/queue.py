@@ -8,7 +8,7 @@ import typer
 from rich.markup import escape
 
 from locktender.cli.context import Context, command, group
-from locktender.cli.runs import FlowName, Limit, RunName, Some, Tag
+from locktender.cli.runs import FlowName, Limit, RunName, Some, Tag, typed
 
 if TYPE_CHECKING:
     from locktender.client.client import Client
@@ -80,7 +80,7 @@ def why(shell: Context, run: RunName) -> None:
     from locktender.cli.why import show_why
 
     with shell.connect() as client:
-        show_why(shell, client.why(run))
+        show_why(shell, client.runs.find(run).why())
 
 
 def cancel(
@@ -96,7 +96,9 @@ def cancel(
     from locktender.cli.arguments import tags
 
     with shell.connect() as client:
-        asked = client.queue.cancel(run or None, tags=tags(tag or ()), flow=flow, reason=reason)
+        asked = client.queue.cancel(
+            typed(client, run), tags=tags(tag or ()), flow=flow, reason=reason
+        )
     shell.done(f"cancel {asked}", asked)
     if asked.started and not shell.json:
         shell.note(f"To end what has started: locktender runs cancel {' '.join(asked.started[:3])}")
@@ -111,5 +113,5 @@ def reprioritise(
     from locktender.cli.arguments import whole
 
     with shell.connect() as client:
-        asked = client.queue.reprioritise(run, whole(priority, "priority") or 0)
+        asked = client.queue.reprioritise(client.runs.find(run), whole(priority, "priority") or 0)
     shell.done(f"priority {priority} {asked}", asked)

@@ -156,6 +156,7 @@ def summary(view: RunView) -> str:
         "failed": sum(step.failed for step in view.steps),
         "cancelled": sum(step.cancelled for step in view.steps),
         "skipped": sum(step.skipped for step in view.steps),
+        "not called for an error": sum(step.passed for step in view.steps),
     }
     parts = [f"{done} done", *(f"{number} {word}" for word, number in others.items() if number)]
     colour = "green" if view.state == "succeeded" else "red"

@@ -27,7 +27,10 @@ from locktender.base.states import ENDS, TERMINAL_RUNS, RunState, TaskState
 from locktender.cli.tables import SHORTEST, state
 from locktender.client.bridge import StoreReader
 from locktender.client.run_details import nodes_of
+from locktender.kernel.node_state import PASSED
 from locktender.observe.why import Why, explain_run
+
+_PASSED = f'"{PASSED}"'.encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +42,14 @@ class StepView:
     failed: int
     cancelled: int
     skipped: int
+    passed: int
+    """Not called because their item is an error, which is their result, too."""
     running: int
     waiting: int
     notes: tuple[str, ...]
     """What the waiting ones wait for."""
     not_stopped: str = ""
-    """Of running ones that were told to stop and have not."""
+    """Of running ones that were asked to stop and have not."""
 
     @property
     def over(self) -> bool:
@@ -52,7 +57,7 @@ class StepView:
 
     @property
     def ended(self) -> int:
-        return self.done + self.failed + self.cancelled + self.skipped
+        return self.done + self.failed + self.cancelled + self.skipped + self.passed
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +112,7 @@ class Watcher(StoreReader):
 def view_of(row: RunRow, graph: Graph, rows: list[TaskRow], why: Why | None, now: int) -> RunView:
     by_node: dict[int, Counter[str]] = {}
     for task in rows:
-        by_node.setdefault(task.node, Counter())[task.state] += 1
+        by_node.setdefault(task.node, Counter())[_state_of(task)] += 1
     totals: list[int | None] = []
     for index in range(len(graph.nodes)):
         totals.append(_total(graph, totals, index, sum(by_node.get(index, Counter()).values())))
@@ -123,6 +128,11 @@ def view_of(row: RunRow, graph: Graph, rows: list[TaskRow], why: Why | None, now
     return RunView(row.id, row.flow, row.state, end - row.queued_at, steps, notes, took)
 
 
+def _state_of(task: TaskRow) -> str:
+    passed = task.state == TaskState.SKIPPED and _PASSED in (task.error or b"")
+    return PASSED if passed else task.state
+
+
 def _total(graph: Graph, totals: list[int | None], index: int, known: int) -> int | None:
     """How many tasks a step will have. A map over a map has as many as that, long before it has rows."""
     over = graph.nodes[index].over
@@ -136,7 +146,7 @@ def _total(graph: Graph, totals: list[int | None], index: int, known: int) -> in
 
 
 def _step(name: str, total: int | None, states: Counter[str], why: Why | None) -> StepView:
-    over = sum(states[state] for state in ENDS)
+    over = sum(states[state] for state in (*ENDS, PASSED))
     # What is only offered waits still: its worker may not accept it.
     running = states[TaskState.RUNNING]
     return StepView(
@@ -146,6 +156,7 @@ def _step(name: str, total: int | None, states: Counter[str], why: Why | None) -
         failed=states[TaskState.FAILED] + states[TaskState.TIMED_OUT],
         cancelled=states[TaskState.CANCELLED],
         skipped=states[TaskState.SKIPPED],
+        passed=states[PASSED],
         running=running,
         waiting=sum(states.values()) - over - running,
         notes=_notes(name, why),
@@ -254,6 +265,7 @@ def counts(step: StepView) -> str:
         (step.failed, "failed"),
         (step.cancelled, "cancelled"),
         (step.skipped, "skipped"),
+        (step.passed, "not called for an error"),
         (step.running, "running"),
         (step.waiting, "waiting"),
     ):
@@ -320,6 +332,8 @@ def _moving(step: StepView) -> str:
         parts.append(f"[magenta]{step.cancelled} cancelled[/]")
     if step.skipped:
         parts.append(f"[dim]{step.skipped} skipped[/]")
+    if step.passed:
+        parts.append(f"[yellow]{step.passed} not called for an error[/]")
     if step.running:
         note = f"; [red]{escape(step.not_stopped)}[/]" if step.not_stopped else ""
         parts.append(f"[cyan]{step.running} running[/]{note}")

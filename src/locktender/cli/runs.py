@@ -12,6 +12,8 @@ from locktender.cli.tables import shown
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from locktender.client.client import Client
+    from locktender.client.run import Run
     from locktender.client.views import RunInfo, TaskInfo
 
 RunName = Annotated[
@@ -91,7 +93,7 @@ def show(
     from locktender.cli.run_view import Watcher
 
     with shell.connect() as client:
-        found = client.runs.get(run)
+        found = client.runs.find(run)
         info = found.info()
         several = found.tasks() if tasks or shell.json else []
         why = found.why()
@@ -188,7 +190,7 @@ def logs(
     from locktender.cli import arguments
 
     with shell.connect() as client:
-        found = client.runs.get(run)
+        found = client.runs.find(run)
         lines = found.logs(
             arguments.whole(task, "task"), limit=arguments.whole(limit, "limit") or 0
         )
@@ -206,6 +208,11 @@ def logs(
             f"[bold]{shown(where)}{tries}[/] {shown(line.message)}",
             soft_wrap=True,
         )
+
+
+def typed(client: Client, runs: list[str] | None) -> list[Run[Any]] | None:
+    """Those that were typed, each by its id or the beginning of it; None: none was."""
+    return [client.runs.find(each) for each in runs] if runs else None
 
 
 def cancel(
@@ -226,7 +233,7 @@ def cancel(
 
     with shell.connect() as client:
         asked = client.runs.cancel(
-            run or None,
+            typed(client, run),
             status=status or None,
             tags=arguments.tags(tag or ()),
             flow=flow,
@@ -248,7 +255,7 @@ def retry(
 
     with shell.connect() as client:
         again = client.runs.retry(
-            run or None, status=status or None, tags=arguments.tags(tag or ()), flow=flow
+            typed(client, run), status=status or None, tags=arguments.tags(tag or ()), flow=flow
         )
         alive = any(worker.alive for worker in client.workers.list())
     ids = [each.id for each in again]

@@ -96,8 +96,8 @@ def lasted(start: datetime | None, end: datetime | None, since: datetime) -> str
 
 
 def stop_note(stubborn: StubbornInfo, since: datetime) -> str:
-    """Of an attempt that was told to stop and still runs."""
-    return f"told to stop {ago(stubborn.since, since)}: {stubborn.reason}"
+    """Of an attempt that was asked to stop and still runs."""
+    return f"asked to stop {ago(stubborn.since, since)}: {stubborn.reason}"
 
 
 def shorten(ids: Iterable[str]) -> dict[str, str]:

@@ -41,12 +41,12 @@ def _subject(client: Any, text: str) -> str | int:
     """A run's id may be all digits; a task's number is only one if no run's id begins with it."""
     from locktender.base.errors import NotFound
 
-    if not text.isdecimal() or len(text) > LONGEST_TASK_NUMBER:
-        return text
     try:
-        return client.runs.get(text).id
+        return client.runs.find(text).id
     except NotFound:
-        return int(text)
+        if text.isdecimal() and len(text) <= LONGEST_TASK_NUMBER:
+            return int(text)
+        raise
 
 
 def show_why(shell: Context, answer: Why) -> None:
@@ -65,7 +65,7 @@ def _style(line: str) -> str:
         return "red" if "never" in text else "yellow"
     if text.startswith(("held by", "and ")):
         return "dim"
-    if " running; " in text and "told to stop" in text:
+    if " running; " in text and "asked to stop" in text:
         return "red"
     return "cyan" if text.endswith("running") else ""
 
@@ -93,7 +93,7 @@ def events(
         return
     if run is not None:
         with shell.connect() as client:
-            found = client.runs.get(run).events()
+            found = client.runs.find(run).events()
         lines = [
             _line(
                 each.at, each.actor, each.subject, _step(each), each.before, each.after, each.data
@@ -132,7 +132,7 @@ def _follow(shell: Context, run: str | None) -> None:
 
     if run is not None:
         with shell.connect() as client:
-            run = client.runs.get(run).id
+            run = client.runs.find(run).id
     with shell.read() as reading:
         for event in _following(reading, run):
             if shell.json:

@@ -11,6 +11,7 @@ from typing import Any, Literal, Self, TypeVar, overload
 
 from locktender.base.config import Settings
 from locktender.base.durations import Duration, microseconds
+from locktender.base.tracebacks import public
 from locktender.client.bridge import Bridge
 from locktender.client.client_async import INTERRUPTED_GRACE_US, AsyncClient, Refusal
 from locktender.client.core import Core
@@ -28,6 +29,7 @@ log: logging.Logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
+@public
 class Client(SyncSubmitting):
     """Submits runs, asks about them and sets limits; made by `embedded()` and `connect()`. Thread-safe.
 
@@ -108,7 +110,7 @@ class Client(SyncSubmitting):
         return Run(self._bridge, answer) if isinstance(answer, AsyncRun) else answer
 
     def why(self, subject: str | int) -> Why:
-        """Explains what a run (by id or the beginning of it) or a task (by number) waits for now.
+        """Explains what a run (by its whole id) or a task (by number) waits for now.
 
         Every limit it waits at is named, with its numbers and the holders. `print` shows it as text.
         """

@@ -11,6 +11,7 @@ from locktender.base.clock import SECOND
 from locktender.base.config import Settings
 from locktender.base.durations import Duration, microseconds
 from locktender.base.errors import AdmissionRejected, DuplicateKey
+from locktender.base.tracebacks import public
 from locktender.client.core import Core
 from locktender.client.limits_async import AsyncLimits
 from locktender.client.pools_async import AsyncPools
@@ -29,6 +30,7 @@ INTERRUPTED_GRACE_US = 5 * SECOND
 """After Ctrl-C running tasks may go on for this long; the rest returns to the queue."""
 
 
+@public
 class AsyncClient(AsyncSubmitting):
     """Submits runs, asks about them and sets limits; made by `embedded_async()` and `connect_async()`.
 
@@ -114,7 +116,7 @@ class AsyncClient(AsyncSubmitting):
         ]
 
     async def why(self, subject: str | int) -> Why:
-        """Explains what a run (by id or the beginning of it) or a task (by number) waits for now.
+        """Explains what a run (by its whole id) or a task (by number) waits for now.
 
         Every limit it waits at is named, with its numbers and the holders. `print` shows it as text.
         """

@@ -13,6 +13,7 @@ from locktender.base.errors import InvalidInput, NotFound
 from locktender.base.limits import Fair, Limits, PoolRule, TagRule, fair_rule, tag_rule
 from locktender.base.model import LimitRow
 from locktender.base.names import UNLIMITED
+from locktender.base.tracebacks import public
 from locktender.client.core import Core
 from locktender.client.views import LimitChangeInfo, LimitInfo, instant
 from locktender.store.protocol import SetLimit
@@ -146,6 +147,7 @@ _MEANT = {"max_runs": RUNS, "runs": RUNS, "concurrency": RUNS, "active": "max_ac
 """Other words for limits; spelling alone would suggest another one."""
 
 
+@public
 class AsyncLimits:
     """Namespace `client.limits`: every limit but pools. A change holds at once, over all processes.
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from locktender.base.durations import Duration
 from locktender.base.limits import Rate
+from locktender.base.tracebacks import public
 from locktender.client.bridge import Bridge
 from locktender.client.limits_async import RUNS, AsyncLimits
 from locktender.client.pools_async import AsyncPools
@@ -41,6 +42,7 @@ def _ids(run: Ids | None) -> str | list[str] | None:
     )
 
 
+@public
 class SyncRuns:
     """Namespace `client.runs`: find, cancel and retry runs."""
 
@@ -49,11 +51,16 @@ class SyncRuns:
         self._runs = runs
 
     def get(self, run: str) -> Run[Any]:
-        """A run by its id, or by at least 4 characters that only its id begins with.
+        """A run by its whole id. Raises `NotFound`."""
+        return Run(self._bridge, self._bridge.call(self._runs.get(run)))
 
+    def find(self, beginning: str) -> Run[Any]:
+        """A run by at least 4 characters that only its id begins with, as a person types them.
+
+        Not for text from strangers: they could guess the beginning of an id that is not theirs.
         Raises `NotFound`, or `InvalidInput` where several begin with them.
         """
-        return Run(self._bridge, self._bridge.call(self._runs.get(run)))
+        return Run(self._bridge, self._bridge.call(self._runs.find(beginning)))
 
     def cancel(
         self,
@@ -67,7 +74,7 @@ class SyncRuns:
     ) -> Requested:
         """Asks for runs to end *cancelled*: one, several, or all active ones that match.
 
-        run     an id, a run, or several
+        run     a whole id, a run, or several
         status  a state or several: "failed", "queued" …
         tags    runs with all of these tags
         flow    the flow's name
@@ -90,7 +97,7 @@ class SyncRuns:
     ) -> list[Run[Any]]:
         """Queues ended runs again: one, several, or all that match and did not succeed.
 
-        run     an id, a run, or several
+        run     a whole id, a run, or several
         status  a state or several: "failed", "queued" …
         tags    runs with all of these tags
         flow    the flow's name
@@ -118,6 +125,7 @@ class SyncRuns:
         return self._bridge.call(self._runs.list(status, tags, flow, limit))
 
 
+@public
 class SyncQueue:
     """Namespace `client.queue`: runs that have not started."""
 
@@ -135,7 +143,7 @@ class SyncQueue:
     ) -> Requested:
         """Asks for queued runs to be cancelled; a run that has started by then goes on.
 
-        run     an id, a run, or several
+        run     a whole id, a run, or several
         tags    queued runs with all of these tags
         flow    queued runs of this flow
         reason  kept in the history; default none
@@ -154,6 +162,7 @@ class SyncQueue:
         return self._bridge.call(self._queue.list(limit))
 
 
+@public
 class SyncWorkers:
     """Namespace `client.workers`: the workers there are."""
 
@@ -185,6 +194,7 @@ PoolInfos = list[PoolInfo]
 LimitInfos = list[LimitInfo]
 
 
+@public
 class SyncPools:
     """Namespace `client.pools`: slots that tasks hold while they run. A change holds over all processes."""
 
@@ -238,6 +248,7 @@ class SyncPools:
         return self._bridge.call(self._pools.list())
 
 
+@public
 class SyncLimits:
     """Namespace `client.limits`: every limit but pools. A change holds at once, over all processes.
 

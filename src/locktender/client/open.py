@@ -9,6 +9,7 @@ from typing import Any, Literal, ParamSpec, TypeVar
 
 from locktender.base.config import Settings
 from locktender.base.durations import Duration
+from locktender.base.tracebacks import public
 from locktender.client.client import Client
 from locktender.client.client_async import AsyncClient
 from locktender.client.core import Core
@@ -88,6 +89,7 @@ def _shows(shown: Callable[P, Any]) -> Callable[[Callable[..., T]], Callable[P, 
 
 
 @_shows(_settings)
+@public
 def embedded(
     url: Url | None = None, *, provisioner: GivenProvisioner | None = None, **overrides: Any
 ) -> Client:
@@ -140,6 +142,7 @@ def embedded(
     return Client(settings, engine=True, more=more)
 
 
+@public
 def connect(url: Url | None = None) -> Client:
     """A client without an engine: it submits and asks; engines in other processes do the work.
 
@@ -153,6 +156,7 @@ def connect(url: Url | None = None) -> Client:
     return Client(settings_for(url, {}), engine=False)
 
 
+@public
 class Opening:
     """An async client that is not open yet: `await` it, or use it in `async with`."""
 
@@ -164,6 +168,7 @@ class Opening:
     def __await__(self) -> Generator[Any, None, AsyncClient]:
         return self._open().__await__()
 
+    @public
     async def _open(self) -> AsyncClient:
         settings, more = self._prepared()
         return AsyncClient(await Core.open(settings, engine=self._engine, more=more))

@@ -14,6 +14,7 @@ from locktender.base.model import LimitRow
 from locktender.base.names import UNLIMITED, count, did_you_mean
 from locktender.base.names import limit as checked_limit
 from locktender.base.states import TaskState
+from locktender.base.tracebacks import public
 from locktender.client.core import Core
 from locktender.client.views import UNSET, PoolInfo, Unset
 from locktender.observe.rebuilt import rebuild
@@ -24,6 +25,7 @@ _rule = msgspec.json.Decoder(PoolRule).decode
 PoolInfos = list[PoolInfo]
 
 
+@public
 class AsyncPools:
     """Namespace `client.pools`: slots that tasks hold while they run. A change holds over all processes."""
 

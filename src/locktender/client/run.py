@@ -9,6 +9,7 @@ from locktender.base.durations import Duration, microseconds
 from locktender.base.errors import AdmissionRejected, DuplicateKey, InvalidInput, LocktenderError
 from locktender.base.model import Request
 from locktender.base.states import TERMINAL_RUNS, RunState
+from locktender.base.tracebacks import public
 from locktender.client import results, run_details
 from locktender.client.bridge import Bridge
 from locktender.client.core import Core
@@ -28,6 +29,7 @@ _SUBMITTED: dict[str, SubmitOutcome] = {
 """What the store calls it → what users see."""
 
 
+@public
 class AsyncRun(Generic[T_co]):
     """One submission of a flow. It keeps only the id; every method reads the store."""
 
@@ -138,6 +140,7 @@ def _patience(timeout: Duration | None) -> int | None:
     return None if timeout is None else microseconds(timeout, "timeout", minimum=0)
 
 
+@public
 class Run(Generic[T_co]):
     """One submission of a flow. It keeps only the id; every method reads the store."""
 

@@ -174,12 +174,12 @@ def _event(event: Event, nodes: tuple[Node, ...], where: dict[int, TaskRow]) -> 
     )
 
 
-MOST = 100_000
+MAX_LIMIT = 100_000
 
 
 async def logs(core: Core, run_id: str, task: int | None, limit: int) -> list[LogInfo]:
     """At most `limit` lines, of whole attempts, by task and attempt; then put in the order of their time."""
-    most = names.count(limit, "limit", maximum=MOST)
+    most = names.count(limit, "limit", maximum=MAX_LIMIT)
     row = await core.row(run_id)
     nodes = read_graph(await core.store.graph(row.graph)).nodes
     tasks = {each.id: each for each in await core.store.tasks(row.seq)}

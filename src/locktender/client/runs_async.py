@@ -11,6 +11,7 @@ from locktender.base.errors import InvalidInput, NotFound
 from locktender.base.model import Request, RequestKind, RunRow
 from locktender.base.names import did_you_mean
 from locktender.base.states import TERMINAL_RUNS, RunState
+from locktender.base.tracebacks import public
 from locktender.client.core import Core
 from locktender.client.run import AsyncRun, retry_runs
 from locktender.client.submit import TagValues
@@ -29,6 +30,7 @@ _AGAIN = (RunState.FAILED, RunState.CANCELLED, RunState.TIMED_OUT)
 _ID = re.compile(r"[0-9a-z]+")
 
 
+@public
 class AsyncRuns:
     """Namespace `client.runs`: find, cancel and retry runs."""
 
@@ -54,12 +56,18 @@ class AsyncRuns:
         return [RunInfo.of(row) for row in await self._core.store.runs(where)]
 
     async def get(self, run: str) -> AsyncRun[Any]:
-        """A run by its id, or by at least 4 characters that only its id begins with.
+        """A run by its whole id. Raises `NotFound`."""
+        self._core.guard.check()
+        return AsyncRun(self._core, await exact(self._core, run))
 
+    async def find(self, beginning: str) -> AsyncRun[Any]:
+        """A run by at least 4 characters that only its id begins with, as a person types them.
+
+        Not for text from strangers: they could guess the beginning of an id that is not theirs.
         Raises `NotFound`, or `InvalidInput` where several begin with them.
         """
         self._core.guard.check()
-        return AsyncRun(self._core, await resolve(self._core, run))
+        return AsyncRun(self._core, await resolve(self._core, beginning))
 
     async def cancel(
         self,
@@ -73,7 +81,7 @@ class AsyncRuns:
     ) -> Requested:
         """Asks for runs to end *cancelled*: one, several, or all active ones that match.
 
-        run     an id, a run, or several
+        run     a whole id, a run, or several
         status  a state or several: "failed", "queued" …
         tags    runs with all of these tags
         flow    the flow's name
@@ -99,7 +107,7 @@ class AsyncRuns:
     ) -> list[AsyncRun[Any]]:
         """Queues ended runs again: one, several, or all that match and did not succeed.
 
-        run     an id, a run, or several
+        run     a whole id, a run, or several
         status  a state or several: "failed", "queued" …
         tags    runs with all of these tags
         flow    the flow's name
@@ -120,6 +128,7 @@ class AsyncRuns:
         return [AsyncRun(core, each) for each in ids]
 
 
+@public
 class AsyncQueue:
     """Namespace `client.queue`: runs that have not started."""
 
@@ -146,7 +155,7 @@ class AsyncQueue:
     ) -> Requested:
         """Asks for queued runs to be cancelled; a run that has started by then goes on.
 
-        run     an id, a run, or several
+        run     a whole id, a run, or several
         tags    queued runs with all of these tags
         flow    queued runs of this flow
         reason  kept in the history; default none
@@ -200,9 +209,21 @@ async def ask(
     )
 
 
-async def resolve(core: Core, run: str) -> str:
-    """The full id that `run` is, or begins."""
-    text = run.strip().lower() if isinstance(run, str) else ""  # pyright: ignore[reportUnnecessaryIsInstance]
+async def exact(core: Core, run: str) -> str:
+    """The id of a run that exists; never by a part of it."""
+    text = _spelled(run)
+    if len(text) != ID_LENGTH:
+        raise NotFound(
+            f"this is not the id of a run: an id has {ID_LENGTH} letters and digits.",
+            field="run",
+            got=run,
+            hint="client.runs.find(...) takes the beginning of an id.",
+        )
+    return (await core.row(text)).id
+
+
+def _spelled(run: object) -> str:
+    text = run.strip().lower() if isinstance(run, str) else ""
     if not _ID.fullmatch(text) or len(text) > ID_LENGTH:
         raise NotFound(
             "this is not the id of a run.",
@@ -210,6 +231,12 @@ async def resolve(core: Core, run: str) -> str:
             got=run,
             hint="locktender runs list shows ids.",
         )
+    return text
+
+
+async def resolve(core: Core, run: str) -> str:
+    """The full id that `run` is, or begins."""
+    text = _spelled(run)
     if len(text) == ID_LENGTH:
         return (await core.row(text)).id
     if len(text) < SHORTEST_PREFIX:
@@ -240,9 +267,7 @@ async def resolve(core: Core, run: str) -> str:
 
 async def _resolved(core: Core, run: Ids) -> list[str]:
     several = [run] if isinstance(run, str | AsyncRun) else list(run)
-    return [
-        each.id if isinstance(each, AsyncRun) else await resolve(core, each) for each in several
-    ]
+    return [each.id if isinstance(each, AsyncRun) else await exact(core, each) for each in several]
 
 
 def _needs_filter(
@@ -298,6 +323,7 @@ def _no_undrain(worker: str, why: str, hint: str) -> InvalidInput:
     return InvalidInput(f"worker {worker!r} {why}.", field="worker", got=worker, hint=hint)
 
 
+@public
 class AsyncWorkers:
     """Namespace `client.workers`: the workers there are."""
 

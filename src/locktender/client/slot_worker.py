@@ -26,7 +26,7 @@ from locktender.base.model import WorkerRow
 from locktender.base.names import UNLIMITED
 from locktender.base.states import TaskState
 from locktender.store.lease_thread import Lease, LeaseThread
-from locktender.store.protocol import Accept, Beat, Finish, Started, Store
+from locktender.store.protocol import Accept, Finish, Heartbeat, Started, Store
 from locktender.store.retry import repeated
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -156,7 +156,7 @@ class SlotWorker(Lease):
     # -- the lease ---------------------------------------------------------------------------------
 
     async def renew(self, store: Store) -> str | None:
-        renewed = await store.beat(Beat(self._row(), self.lease_us, renews=self._joined))
+        renewed = await store.heartbeat(Heartbeat(self._row(), self.lease_us, renews=self._joined))
         self._joined = True
         return None if renewed.lease_until else "it was declared lost"
 
@@ -196,7 +196,7 @@ class SlotWorkers:
         """`leases`: the thread of the engine in this process, if there is one."""
         self._make_store = make_store
         self._clock = clock
-        self._leases = leases or LeaseThread(make_store, clock)
+        self._leases = leases or LeaseThread(self._twin, clock)
         self._own_thread = leases is None
         self._store: Store | None = None
         self._workers: dict[int, SlotWorker] = {}
@@ -219,6 +219,11 @@ class SlotWorkers:
             await store.open(migrates=False)
             self._store = store
         return self._store
+
+    def _twin(self) -> Store:
+        if self._store is None:
+            raise RuntimeError("a slot worker has a store before it has a lease.")
+        return self._store.twin()
 
     async def close(self) -> None:
         for worker in self._workers.values():

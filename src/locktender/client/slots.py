@@ -17,6 +17,7 @@ from locktender.base.ids import RunId, run_id
 from locktender.base.limits import pool_name
 from locktender.base.model import NewRun, Request
 from locktender.base.names import count
+from locktender.base.tracebacks import public
 from locktender.client import results
 from locktender.client.bridge import Bridge
 from locktender.client.core import Core
@@ -30,6 +31,7 @@ DISPATCH_DEADLINE_US = 30 * SECOND
 """A request whose slot worker has died passes every gate but the worker's: after this it is dropped."""
 
 
+@public
 class HeldSlots:
     """Slots that are held: `pool`, `slots`, `run_id`; the event `lost` is set when they are no longer ours."""
 
@@ -60,6 +62,7 @@ class HeldSlots:
         self.lost.set()
 
 
+@public
 class AsyncSlots:
     """Made by `client.slots(...)`: `async with client.slots("db", 2) as held:`.
 
@@ -236,6 +239,7 @@ def _lease(lease: Duration | None, default_us: int) -> int:
     return lease_us
 
 
+@public
 class Slots:
     """Made by `client.slots(...)`: `with client.slots("db", 2) as held:`.
 

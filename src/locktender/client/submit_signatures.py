@@ -10,6 +10,7 @@ from typing import Any, Concatenate, TypeVar, overload
 
 from locktender.base.durations import Duration
 from locktender.base.model import OnDuplicate
+from locktender.base.tracebacks import public
 from locktender.client.run import AsyncRun, Run
 from locktender.client.submit import Submission, TagValues
 from locktender.flows.flows import Flow
@@ -20,6 +21,7 @@ B = TypeVar("B")
 C = TypeVar("C")
 
 
+@public
 class SyncSubmitting:
     @overload
     def submit(
@@ -142,6 +144,7 @@ class SyncSubmitting:
         raise NotImplementedError
 
 
+@public
 class AsyncSubmitting:
     @overload
     async def submit(

@@ -92,7 +92,7 @@ class ProgressInfo:
 
 @dataclass(frozen=True, slots=True)
 class StubbornInfo:
-    """A running attempt that was told to stop and has not: it keeps its permit and its slots until it ends."""
+    """A running attempt that was asked to stop and has not: it keeps its permit and its slots until it ends."""
 
     task: int
     step: str
@@ -151,7 +151,7 @@ class TaskInfo:
     progress: ProgressInfo | None = None
     """How far the running attempt is, as its body reported; as old as its worker's last beat."""
     stubborn: StubbornInfo | None = None
-    """That the running attempt was told to stop a while ago, and has not."""
+    """That the running attempt was asked to stop a while ago, and has not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +256,7 @@ class WorkerInfo:
     loop_lag: float
     """Seconds its loop was late, at worst, lately."""
     stubborn: Sequence[StubbornInfo]
-    """Its attempts that were told to stop a while ago and still run."""
+    """Its attempts that were asked to stop a while ago and still run."""
     labels: Mapping[str, str]
     provision: str
     """What a provisioner calls it; empty: it was started by hand."""

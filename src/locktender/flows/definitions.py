@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -11,7 +12,7 @@ from locktender.base import codec, names
 from locktender.base.durations import microseconds
 from locktender.base.errors import InvalidFlow, InvalidInput, InvalidResult, Unserialisable
 from locktender.base.graph import Executor, RunIf
-from locktender.base.jsonable import spoken
+from locktender.base.jsonable import StepError, spoken
 from locktender.flows import options
 from locktender.flows.function import Function
 from locktender.flows.ways import Ways
@@ -110,7 +111,7 @@ class StepCall:
 
 
 def cleanup(value: Any) -> StepCall | None:
-    """The step behind `on_failure=`: it must be callable without arguments."""
+    """The step behind `on_failure=`: it must be callable without arguments, or with the failure alone."""
     if value is None:
         return None
     call = getattr(value, "call", None)
@@ -121,8 +122,34 @@ def cleanup(value: Any) -> StepCall | None:
             got=value,
             hint="Decorate the function with @step and give it without calling it.",
         )
-    call.step.bind((), {})
+    step = call.step
+    step.bind(("failure",) if takes_failure(step) else (), {})
+    wanted = _first_annotation(step) if takes_failure(step) else StepError
+    if wanted not in (Any, object, StepError) and StepError not in typing.get_args(wanted):
+        raise InvalidFlow(
+            f"on_failure calls step {step.short!r} with the failure, but its first parameter is {spoken(wanted)}.",
+            field="on_failure",
+            got=step.spoken,
+            hint="Annotate it with StepError, or give it a default: then it is called without the failure.",
+        )
     return call
+
+
+def takes_failure(step: StepDef) -> bool:
+    """Whether `on_failure=` calls the step with the failure: its first parameter has no default."""
+    first = next(iter(step.parameters.parameters.values()), None)
+    return (
+        first is not None
+        and first.kind in (first.POSITIONAL_ONLY, first.POSITIONAL_OR_KEYWORD)
+        and first.default is first.empty
+    )
+
+
+def _first_annotation(step: StepDef) -> Any:
+    try:
+        return step.hints.get(next(iter(step.parameters.parameters)), Any)
+    except InvalidFlow:  # a name that is defined further down
+        return Any
 
 
 class FlowDef(Function):

@@ -8,6 +8,7 @@ from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, ov
 
 from locktender.base.durations import Duration
 from locktender.base.errors import InvalidFlow, LocktenderError
+from locktender.base.tracebacks import public
 from locktender.flows import options
 from locktender.flows.definitions import FlowDef
 from locktender.flows.registry import registry
@@ -65,16 +66,18 @@ class Flow(Generic[P, T]):
             raise InvalidFlow(
                 f"flow {short!r} was called outside a flow, where nothing would hold its limits.",
                 field=short,
-                hint=f"Run it: {short}.run(...), or submit it: client.submit({short}, ...).",
+                hint=f"Submit it: client.submit({short}, ...), or outside of steps run it: {short}.run(...).",
             )
         return cast("T", tracer.inline(self.definition, args, kwargs))
 
+    @public
     def run(self, *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs the flow in an engine of this process and returns its result.
 
         Arguments are the flow's own. The engine is `embedded()` with default settings
         (`.locktender/locktender.db`), so every stored limit holds; it is closed at the end.
-        Raises `RunFailed`, `RunCancelled` or `RunTimedOut`.
+        Raises `RunFailed`, `RunCancelled` or `RunTimedOut`. Refused with `InvalidFlow` in the body
+        of a flow (call the flow there) or of a step (submit it with `connect()`).
         """
         return cast("T", run_embedded(self.definition, args, kwargs))
 
@@ -105,6 +108,7 @@ def flow(
     on_failure: Step[..., Any] | None = None,
     version: str | int | None = None,
 ) -> FlowDecorator: ...
+@public
 def flow(fn: Any = None, /, **given: Any) -> Any:
     """Makes a function a flow: its body wires steps together and is traced once per submission.
 
@@ -120,7 +124,8 @@ def flow(fn: Any = None, /, **given: Any) -> Any:
     queue_timeout      how long each task may wait at its limits; default: the engine's (None)
     dispatch_deadline  how long each task may wait for a worker once every limit has room for it;
                        default: the engine's ("4h")
-    on_failure         a step without parameters that runs if any step failed for good
+    on_failure         a step that runs if any step failed for good; if its first parameter has no
+                       default, it gets the first failure as a `StepError`
     version            change it when the steps changed so that old runs must not go on with them
 
     Durations are "500ms", "90s", "1h30m", seconds, or a timedelta.
@@ -138,6 +143,7 @@ def flow(fn: Any = None, /, **given: Any) -> Any:
 _OPTIONS = options.show_options(flow)
 
 
+@public
 def _define(given: dict[str, Any], fn: Any) -> Flow[..., Any]:
     definition = FlowDef(fn, given)
     registry.add_flow(definition)

@@ -21,6 +21,7 @@ from locktender.base.durations import microseconds
 from locktender.base.errors import InvalidFlow
 from locktender.base.graph import Executor, OnError, RetryPolicy, RunIf
 from locktender.base.graph_check import MAX_BACKOFF
+from locktender.base.tracebacks import public
 from locktender.flows.function import annotation_text
 
 _POOL = re.compile(r"([^\[\]{}]+)(?:\[(.+)\])?")
@@ -151,6 +152,7 @@ def keyword_options(
             each.name for each in signature.parameters.values() if each.kind is each.KEYWORD_ONLY
         ]
 
+        @public
         @functools.wraps(shown)
         def call(*args: Any, **given: Any) -> Any:
             refuse_unknown(given, accepted, what)

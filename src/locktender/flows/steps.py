@@ -26,6 +26,7 @@ from locktender.base.codec import StepError
 from locktender.base.durations import Duration, microseconds
 from locktender.base.errors import InvalidFlow
 from locktender.base.graph import RunIf
+from locktender.base.tracebacks import public
 from locktender.flows import options
 from locktender.flows.definitions import StepCall, StepDef
 from locktender.flows.registry import registry
@@ -90,16 +91,29 @@ class Step(Generic[P, T]):
             return self.fn(*args, **kwargs)
         return tracer.call(self.call, args, kwargs)  # type: ignore[return-value]
 
+    # Both fit items that are no errors: then the first one is meant, which says so.
     @overload
-    def map(
+    def map(  # pyright: ignore[reportOverlappingOverload]
         self: _TakesItem[A, T],
         items: Iterable[A],
         /,
         *,
         window: int | None = None,
         on_error: Literal["fail"] = "fail",
+        take_errors: bool = False,
         **shared: Any,
     ) -> list[T]: ...
+    @overload
+    def map(
+        self: _TakesItem[A, T],
+        items: Iterable[A | StepError],
+        /,
+        *,
+        window: int | None = None,
+        on_error: Literal["fail", "collect"] = "fail",
+        take_errors: Literal[False] = False,
+        **shared: Any,
+    ) -> list[T | StepError]: ...
     @overload
     def map(
         self: _TakesItem[A, T],
@@ -108,6 +122,7 @@ class Step(Generic[P, T]):
         *,
         window: int | None = None,
         on_error: Literal["collect"],
+        take_errors: bool = False,
         **shared: Any,
     ) -> list[T | StepError]: ...
     def map(
@@ -117,6 +132,7 @@ class Step(Generic[P, T]):
         *,
         window: int | None = None,
         on_error: Literal["fail", "collect"] = "fail",
+        take_errors: bool = False,
         **shared: Any,
     ) -> Any:
         """One task per item; the results are a list in the order of the items.
@@ -126,14 +142,17 @@ class Step(Generic[P, T]):
         window      how many items may be in flight at once, 1 or more; default None, no bound
         on_error    "fail" (default): a failed item fails the map; "collect": it arrives as a
                     `StepError` in the list
+        take_errors False (default): the body is not called for an item that is a `StepError`; the
+                    error is passed on as its result. True: the body is called with it
         **shared    every other argument of the step, the same for all items
 
             texts = download.map(names, window=3, mirror="eu")
         """
         options.one_of(on_error, options.ON_ERROR, "on_error")
+        options.flag({"take_errors": take_errors}, "take_errors")
         tracer = current()
         if tracer is not None:
-            return tracer.map(self.call, items, shared, window, on_error)
+            return tracer.map(self.call, items, shared, window, on_error, take_errors)
         if self.definition.is_async:
             raise InvalidFlow(
                 f"step {self.definition.short!r} is async: outside a flow it cannot be mapped.",
@@ -141,7 +160,10 @@ class Step(Generic[P, T]):
                 hint="Use asyncio.gather(*(step(item) for item in items)).",
             )
         function: Callable[..., Any] = self.fn
-        return [function(item, **shared) for item in items]
+        return [
+            item if isinstance(item, StepError) and not take_errors else function(item, **shared)
+            for item in items
+        ]
 
     @options.keyword_options("with_options", _override)
     def with_options(
@@ -177,7 +199,8 @@ class Step(Generic[P, T]):
         when        a handle, a condition on handles (`total > 3`), or a bool; false skips the step
         run_if      "success" (default) runs after steps that succeeded, "failure" only if one of
                     them failed for good, "always" in any case
-        on_failure  a step without parameters that runs if this call fails for good; default none
+        on_failure  a step that runs if this call fails for good; if its first parameter has no
+                    default, it gets the failure as a `StepError`; default none
 
             publish.with_options(when=total > 100, timeout="30s")(report)
         """
@@ -227,6 +250,7 @@ def step(
     retry_on: type[Exception] | tuple[type[Exception], ...] | None = None,
     version: str | int | None = None,
 ) -> StepDecorator: ...
+@public
 def step(fn: Any = None, /, **given: Any) -> Any:
     """Makes a function a step: called in a flow it becomes a task of the run.
 
@@ -264,6 +288,7 @@ def step(fn: Any = None, /, **given: Any) -> Any:
 _OPTIONS = options.show_options(step)
 
 
+@public
 def _define(given: dict[str, Any], fn: Any) -> Step[..., Any]:
     definition = StepDef(fn, given)
     registry.add_step(definition)

@@ -16,6 +16,7 @@ from locktender.base.errors import InvalidFlow
 from locktender.base.graph import (
     AnyTemplate,
     DictOf,
+    FailureOf,
     Item,
     ListOf,
     Node,
@@ -26,7 +27,7 @@ from locktender.base.graph import (
     Tag,
 )
 from locktender.base.graph_check import MAX_NODES
-from locktender.flows.definitions import FlowDef, StepCall, StepDef
+from locktender.flows.definitions import FlowDef, StepCall, StepDef, takes_failure
 from locktender.flows.handles import Handle, condition_of, output_of
 from locktender.flows.options import Placeholder
 from locktender.flows.registry import registry
@@ -107,6 +108,7 @@ class Tracer:
         shared: Mapping[str, Any],
         window: object,
         on_error: OnError,
+        take_errors: bool,
     ) -> Handle[Any]:
         step = call.step
         step.fits((Item(),), shared)
@@ -114,6 +116,7 @@ class Tracer:
             items=self.values.items(items, step.place_of(0)),
             window=None if window is None else names.count(window, "window"),
             on_error=on_error,
+            take_errors=take_errors,
         )
         return self._record(call, (Item(),), self._named(step, shared), over)
 
@@ -196,7 +199,8 @@ class Tracer:
         return Handle(self.values, known.output, node.name, known.returns)
 
     def _add_cleanup(self, call: StepCall, after: set[int]) -> None:
-        self._add(call, (), {}, None, after | self._order(call.after), "failure")
+        args: Args = (FailureOf(),) if takes_failure(call.step) else ()
+        self._add(call, args, {}, None, after | self._order(call.after), "failure")
 
     def _add(
         self,
@@ -230,6 +234,7 @@ class Tracer:
             over=None if over is None else over.items,
             window=None if over is None else 1 if sequential else over.window,
             on_error="fail" if over is None else over.on_error,
+            take_errors=over is not None and over.take_errors,
             after=tuple(sorted(after)),
             when=None if call.when is None else condition_of(self.values, call.when),
             run_if=run_if,
@@ -317,7 +322,7 @@ class Tracer:
         found: object = bound.get(name)
         if found is None and parameter.default is not parameter.empty:
             found = self.values.template(parameter.default, f"{step.short}.{name}")
-        if found is None or isinstance(found, ListOf | DictOf | tuple | dict):
+        if found is None or isinstance(found, FailureOf | ListOf | DictOf | tuple | dict):
             raise InvalidFlow(
                 f"argument {name!r} of step {step.short!r} cannot be the key of a pool.",
                 field="pools",

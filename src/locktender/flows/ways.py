@@ -35,6 +35,7 @@ class Over:
     items: AnyTemplate
     window: int | None
     on_error: OnError
+    take_errors: bool
 
 
 class Taken(NamedTuple):

@@ -84,11 +84,6 @@ class AdmissionQueue(Generic[W]):
         if gate.parked:
             self._opened[gate] = None
 
-    def recheck(self) -> None:
-        """Every lane is looked at again: for changes that concern all of them."""
-        for lane in self.lanes.values():
-            self._push(lane, None)
-
     def end_cycle(self) -> None:
         """Called between two starts: the rest is decided in the next cycle."""
         self._full = True

@@ -1,7 +1,7 @@
 """How much a worker asks for: its free permits, less under pressure, without flapping.
 
 Two numbers come out. The *size* is what the worker would take at this moment.
-The *standing* claim is what it tells the coordinator, which may use it until
+The *standing* claim is what it tells the leader, which may use it until
 the next beat and counts permits itself, task by task: permits in use are left
 out of it. Otherwise a worker that was full for an instant, at the beat, would
 be given nothing until the next.
@@ -37,7 +37,7 @@ TOTAL = "total"
 
 
 @dataclass(frozen=True, slots=True)
-class Felt:
+class PressureSignals:
     """Which signals hold the worker back now. Each lets go only well below where it set in."""
 
     nearly_full: frozenset[str] = frozenset()
@@ -85,17 +85,17 @@ class Claim:
     size: int
     """How many tasks it would take at this moment."""
     standing: int
-    """How many offers it will take until it says otherwise, beside the permits the coordinator counts."""
+    """How many offers it will take until it says otherwise, beside the permits the leader counts."""
     share: int
     """Percent of its permits that it uses under this pressure."""
-    felt: Felt
+    felt: PressureSignals
     """Give it back at the next call."""
 
 
 class _Fullness:
     """Which kinds are nearly full at one call, and which of them fill up all the same."""
 
-    def __init__(self, policy: ClaimPolicy, before: Felt, now: int) -> None:
+    def __init__(self, policy: ClaimPolicy, before: PressureSignals, now: int) -> None:
         self._idle_us = policy.idle_us
         self._before = before
         self._now = now
@@ -118,7 +118,7 @@ class _Fullness:
         return True
 
 
-def claim_size(load: Load, policy: ClaimPolicy, before: Felt, now: int = 0) -> Claim:
+def claim_size(load: Load, policy: ClaimPolicy, before: PressureSignals, now: int = 0) -> Claim:
     """What to ask for at `now` (of any clock that does not go back), given the pressure felt at the last call."""
     free = room = 0
     full = _Fullness(policy, before, now)
@@ -138,7 +138,7 @@ def claim_size(load: Load, policy: ClaimPolicy, before: Felt, now: int = 0) -> C
             free = room = 0
         free = min(free, load.total - used_in_all)
         room = min(room, load.total)
-    felt = Felt(
+    felt = PressureSignals(
         frozenset(full.nearly_full),
         _over(load.memory, policy.memory_high, before.memory),
         _over(load.p99_us, policy.latency_threshold_us, before.latency),
@@ -148,7 +148,7 @@ def claim_size(load: Load, policy: ClaimPolicy, before: Felt, now: int = 0) -> C
     return Claim(_pressed(free, policy, felt), _pressed(room, policy, felt), _share(felt), felt)
 
 
-def _pressed(free: int, policy: ClaimPolicy, felt: Felt) -> int:
+def _pressed(free: int, policy: ClaimPolicy, felt: PressureSignals) -> int:
     if free <= 0:
         return 0
     # In hundredths: 0.7 has no exact binary form, and 90 × 0.7 must be 63.
@@ -157,7 +157,7 @@ def _pressed(free: int, policy: ClaimPolicy, felt: Felt) -> int:
     return max(1, min(free, policy.batch) * percent // 100)
 
 
-def _share(felt: Felt) -> int:
+def _share(felt: PressureSignals) -> int:
     return (50 if felt.memory else 100) * (70 if felt.latency else 100) // 100
 
 

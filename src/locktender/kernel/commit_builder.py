@@ -93,7 +93,7 @@ class CommitBuilder:
         self._again[row.id] = row
 
     def save(self, entry: TaskEntry) -> None:
-        """A task whose row the coordinator owns: written once, as it is at the end of the cycle."""
+        """A task whose row the leader owns: written once, as it is at the end of the cycle."""
         if entry.id not in self._new:
             self._dirty[entry.id] = entry
 

@@ -18,10 +18,9 @@ import msgspec
 
 from locktender.base import codec
 from locktender.base.errors import LocktenderError
-from locktender.base.graph import Graph, Node, Output
+from locktender.base.graph import Graph
 from locktender.base.ids import MAX_TASKS_PER_RUN
 from locktender.base.model import Failure
-from locktender.base.names import MAX_ITEMS
 from locktender.base.states import TaskState
 from locktender.kernel import render
 from locktender.kernel.node_state import (
@@ -35,8 +34,13 @@ from locktender.kernel.node_state import (
     Phase,
     Skipped,
     TaskRequest,
+    check_size,
     cleans_up,
+    failure_before,
+    passed_on,
+    passes_on,
     run_through,
+    source_of,
     whole_needs,
     why_not,
 )
@@ -69,7 +73,7 @@ class RunGraph:
         """A heap: of what becomes ready together, what the flow calls first is requested first."""
         self._out = Advance()
         for step in self.steps:
-            step.source = self._follows(step.node)
+            step.source = source_of(step.node, graph.nodes)
             step.whole = whole_needs(step.node, step.source)
             for needed in sorted(step.whole):
                 step.waits += 1
@@ -77,16 +81,6 @@ class RunGraph:
             if step.source is not None:
                 step.waits += 1
                 self.steps[step.source].followers.append(step.index)
-
-    def _follows(self, node: Node) -> int | None:
-        over = node.over
-        if (
-            isinstance(over, Output)
-            and not over.path
-            and self.graph.nodes[over.node].over is not None
-        ):
-            return over.node
-        return None
 
     # -- what happens ------------------------------------------------------------------------------
 
@@ -222,7 +216,8 @@ class RunGraph:
             else:
                 step.total = 1
                 self._claim(step, 1)
-                self._ask(step, PLAIN, render.call(step.node, self.scope), None)
+                failure = failure_before(step, self.steps)
+                self._ask(step, PLAIN, render.call(step.node, self.scope, failure), None)
         except (LocktenderError, LookupError, TypeError, ValueError, msgspec.MsgspecError) as error:
             step.phase = Phase.WAITING
             self._break(step, what, error)
@@ -237,14 +232,14 @@ class RunGraph:
             return
         assert node.over is not None  # noqa: S101
         elements = codec.split_list(render.render(node.over, self.scope))
-        self._check_size(node, len(elements))
+        check_size(node, len(elements))
         self._open_items(step, len(elements))
         for follower in step.followers:
             self._ready(follower)
         if not elements:
             self._end(step)
         for idx, element in enumerate(elements):
-            self._ask(step, idx, element, element)
+            self._take_item(step, idx, element)
 
     def _expand_follower(self, step: NodeState, source: NodeState) -> None:
         self._open_items(step, source.total)
@@ -265,12 +260,6 @@ class RunGraph:
         step.total = count
         step.items = list[bytes | None]([None]) * count
         step.expanded = True
-
-    def _check_size(self, node: Node, count: int) -> None:
-        if count > MAX_ITEMS:
-            raise ValueError(
-                f"{node.name} maps over {count:,} items; at most {MAX_ITEMS:,} are allowed"
-            )
 
     def _share(self, step: NodeState) -> None:
         common = render.shared(step.node, self.scope)
@@ -362,10 +351,19 @@ class RunGraph:
         value = None if source.items is None else source.items[idx]
         if value is None and step.node.run_if != "success" and not self.forced:
             value = NULL
-        if value is None or step.closed:
+        if value is None or (step.closed and not passes_on(step.node, value)):
             self._skip_item(step, idx)
         else:
-            self._ask(step, idx, value, value)
+            self._take_item(step, idx, value)
+
+    def _take_item(self, step: NodeState, idx: int, item: bytes) -> None:
+        if not passes_on(step.node, item):
+            self._ask(step, idx, item, item)
+            return
+        row = self._existing.pop((step.index, idx), None) if self._existing else None
+        if row is None or row.again:
+            self._out.skips.append(passed_on(step, idx, item))
+        self._item_ended(step, idx, item)
 
     def _skip_item(self, step: NodeState, idx: int) -> None:
         row = self._existing.pop((step.index, idx), None) if self._existing else None

@@ -54,15 +54,6 @@ class Demand(msgspec.Struct, frozen=True):
     workers: int = 0
     """All that are present, whatever they can do."""
 
-    @property
-    def by_needs(self) -> dict[tuple[str, tuple[tuple[str, str], ...]], int]:
-        """Tasks by executor and labels alone, over all steps."""
-        found: dict[tuple[str, tuple[tuple[str, str], ...]], int] = {}
-        for want in self.wants:
-            key = (want.executor, want.needs)
-            found[key] = found.get(key, 0) + want.tasks
-        return found
-
 
 def eligible(queue: AdmissionQueue[TaskEntry]) -> Iterator[TaskEntry]:
     """Waiting tasks that pass every gate but the worker's, all at once: the demand for workers."""

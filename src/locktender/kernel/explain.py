@@ -23,7 +23,7 @@ from locktender.kernel.dag import RunGraph
 from locktender.kernel.entries import QueuedRun, TaskEntry
 from locktender.kernel.explain_workers import (
     bound_by_total,
-    misfit,
+    no_fitting_worker,
     no_room,
     seats,
     stubborn_by_token,
@@ -52,9 +52,9 @@ class Holder(msgspec.Struct, frozen=True, omit_defaults=True):
     worker: str = ""
     dead: bool = False
     """Its worker is gone; the slots are kept until the pool's own lease has passed."""
-    told: str = ""
-    """Why it was told to stop, where it was and still runs: `timeout`, `cancel` …"""
-    told_at: int = 0
+    stop_reason: str = ""
+    """Why it was asked to stop, where it was and still runs: `timeout`, `cancel` …"""
+    stop_asked_at: int = 0
     stalled: bool = False
     """The lease of its worker has passed, and the process lives: the slots stay taken."""
 
@@ -282,8 +282,8 @@ def _holder(task: TaskEntry, gate: Gate, stubborn: Stubborn | None, *, stalled: 
         _uses(task, gate),
         task.started_at or task.scheduled_at,
         task.worker or "",
-        told="" if stubborn is None else stubborn.reason,
-        told_at=0 if stubborn is None else stubborn.since,
+        stop_reason="" if stubborn is None else stubborn.reason,
+        stop_asked_at=0 if stubborn is None else stubborn.since,
         stalled=stalled,
     )
 
@@ -323,9 +323,9 @@ def _ahead(scheduler: Scheduler, entry: TaskEntry, gate: Gate) -> QueuePosition:
 def _worker(
     scheduler: Scheduler, entry: TaskEntry, block: Block, usual: int | None, now: int
 ) -> Reason:
-    station = block.gate
-    assert isinstance(station, WorkerGate)  # noqa: S101
-    requirement = station.requirement
+    wanted = block.gate
+    assert isinstance(wanted, WorkerGate)  # noqa: S101
+    requirement = wanted.requirement
     # A process that holds slots for code of its own is a worker by its rows, but runs no step.
     workers = [
         worker
@@ -347,14 +347,14 @@ def _worker(
     if not workers:
         text = "no worker is connected"
     elif not matching:
-        text = misfit(workers, requirement)
+        text = no_fitting_worker(workers, requirement)
     else:
         stubborn = stubborn_by_token(scheduler.ledger.workers.by_id.values())
         text = no_room(
             several, requirement.executor, sum(task.token in stubborn for task in running), now=now
         )
     offers = f"; {counted(entry.offers, 'offer')} so far" if entry.offers else ""
-    line = _line_for_worker(scheduler, entry, station, several, now)
+    line = _line_for_worker(scheduler, entry, wanted, several, now)
     permits, busy = sum(seats(worker, requirement.executor) for worker in several), len(running)
     elapsed = [now - task.started_at for task in running]
     answering = any(not worker.unanswered for worker in several)
@@ -382,12 +382,12 @@ TASK_TEXTS: Final[dict[str, Callable[[Scheduler, TaskEntry, Block, int | None, i
 
 
 def _line_for_worker(
-    scheduler: Scheduler, entry: TaskEntry, station: WorkerGate, matching: list[Worker], now: int
+    scheduler: Scheduler, entry: TaskEntry, wanted: WorkerGate, matching: list[Worker], now: int
 ) -> QueuePosition:
     """Who waits for the same permits of the same workers, of whatever step, and for nothing else."""
     queue = scheduler.ledger.task_queue
-    executor = station.requirement.executor
-    known: dict[WorkerGate, bool] = {station: True}
+    executor = wanted.requirement.executor
+    known: dict[WorkerGate, bool] = {wanted: True}
 
     def shares(other: WorkerGate) -> bool:
         if other not in known:

@@ -17,7 +17,7 @@ from locktender.kernel.gates.worker import Requirement
 from locktender.kernel.placement import NoRoom, Worker
 
 
-def misfit(workers: Sequence[Worker], requirement: Requirement) -> str:
+def no_fitting_worker(workers: Sequence[Worker], requirement: Requirement) -> str:
     """What the workers lack, the nearest first: the version, then a label, then permits, then the step itself."""
     wanted = ", ".join(f"{label}={value}" for label, value in requirement.needs)
     only = len(workers) == 1
@@ -74,11 +74,11 @@ def bound_by_total(worker: Worker, executor: str) -> bool:
 
 
 def no_room(workers: Sequence[Worker], executor: str, stubborn: int = 0, *, now: int = 0) -> str:
-    """What is said of them. `stubborn`: how many of their tasks were told to stop and have not."""
+    """What is said of them. `stubborn`: how many of their tasks were asked to stop and have not."""
     groups: dict[NoRoom, list[Worker]] = {}
     for worker in workers:
         groups.setdefault(worker.room(executor)[1], []).append(worker)
-    told = f", {stubborn:,} told to stop and still running" if stubborn else ""
+    told = f", {stubborn:,} asked to stop and still running" if stubborn else ""
     if len(groups) > 1:
         each = [
             f"{len(group):,} {_has(kind, group, executor, now)}"

@@ -23,6 +23,6 @@ def offered_to(worker: str, at: int, offers: int, now: int) -> str:
     return f"offered to {worker} {spoken(max(0, now - at))} ago ({nth(offers)} offer)"
 
 
-def told_to_stop(reason: str, since: int, now: int) -> str:
+def stop_text(reason: str, since: int, now: int) -> str:
     """Of an attempt that was and still runs; in whole seconds, for its instant is not known better."""
-    return f"told to stop {spoken(max(0, now - since) // SECOND * SECOND)} ago: {reason}"
+    return f"asked to stop {spoken(max(0, now - since) // SECOND * SECOND)} ago: {reason}"

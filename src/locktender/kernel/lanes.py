@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from locktender.base.limits import Limits
 
-MOST = 2**62
+MAX_RANK = 2**62
 SEPARATOR = "\x1f"
 HOLD: str = f"{SEPARATOR}hold"
 """How the name of a lane of holds begins: no signature begins so."""
@@ -45,5 +45,5 @@ def rank(limits: Limits, priority: int, queued_at: int) -> tuple[int, int]:
     """Where a run stands in its lane: priority, then age; with `age_boost`, one key in which age buys priority."""
     if limits.age_boost_us:
         # Bounded: a boost that was set before it was refused must not overflow 64 bits.
-        return 0, max(-MOST, min(MOST, queued_at - priority * limits.age_boost_us))
+        return 0, max(-MAX_RANK, min(MAX_RANK, queued_at - priority * limits.age_boost_us))
     return -priority, queued_at

@@ -25,6 +25,7 @@ from locktender.kernel.entries import RunEntry, TaskEntry
 from locktender.kernel.ledger import Ledger
 from locktender.kernel.node_state import (
     NOTHING,
+    PASSED,
     TAINTED,
     Advance,
     Skipped,
@@ -208,7 +209,9 @@ class Lifecycle:
         }
         if unneeded:
             data["unneeded"] = True
-        kind = TAINTED if skipped.tainted else "condition"
+        if skipped.passed:
+            data["passed"] = True
+        kind = TAINTED if skipped.tainted else PASSED if skipped.passed else "condition"
         error = _dump(Failure(kind, skipped.reason, retryable=False))
         row = TaskRow(task, skipped.node, skipped.idx, TaskState.SKIPPED, error=error)
         row = row._replace(requested_at=now, ended_at=now)
@@ -316,7 +319,7 @@ class Lifecycle:
     def end_waiting(
         self, entry: TaskEntry, before: str, state: TaskState, failure: Failure | None, now: int
     ) -> None:
-        """The coordinator ends a task that is in nobody's hands."""
+        """The leader ends a task that is in nobody's hands."""
         if before == TaskState.REQUESTED:
             self.ledger.withdraw_request(entry)
         data: dict[str, object] = {"reason": "the run is ending"}

@@ -9,14 +9,20 @@ from typing import TypeVar
 
 import msgspec
 
-from locktender.base.graph import Node, Output, needs_of, outputs, templates
+from locktender.base import codec
+from locktender.base.graph import FailureOf, Node, Output, needs_of, outputs, templates
 from locktender.base.model import Failure
+from locktender.base.names import MAX_ITEMS
 
 T = TypeVar("T")
 TAINTED = "tainted"
 """The type under which a skipped task's row says that something it needs failed."""
+PASSED = "passed_on"
+"""The type under which a skipped task's row says that its item is an error, and so is its result."""
 SLICE = 1_000
 """Rows that a rebuild takes up without a break."""
+MOST_SHOWN = 300
+"""Characters of a passed error in the reason."""
 PLAIN = -1
 """The index of a task that is no item."""
 
@@ -105,6 +111,8 @@ class Skipped:
     ordinal: int
     reason: str
     tainted: bool
+    passed: bool = False
+    """Its item is an error, which is its result, too."""
 
 
 @dataclass(slots=True)
@@ -142,6 +150,13 @@ def cleans_up(node: Node, *, failed: bool) -> bool:
     return node.run_if == "always" or (failed and node.run_if == "failure")
 
 
+def source_of(node: Node, nodes: Sequence[Node]) -> int | None:
+    """The map that a map follows item by item."""
+    over = node.over
+    listed = isinstance(over, Output) and not over.path and nodes[over.node].over is not None
+    return over.node if isinstance(over, Output) and listed else None
+
+
 def whole_needs(node: Node, source: int | None) -> frozenset[int]:
     """Nodes that must have ended before this one starts; `source` is the map it follows item by item."""
     # Whether a map failed is known when it has ended: only then what runs after a failure may follow it.
@@ -172,6 +187,33 @@ def why_not(step: NodeState, steps: Sequence[NodeState]) -> tuple[str, bool] | N
         if phase is Phase.SKIPPED and index in with_data:
             return f"{steps[index].node.name} was skipped", False
     return None
+
+
+def failure_before(step: NodeState, steps: Sequence[NodeState]) -> bytes | None:
+    """For a step that asks for it: the failure it runs after, the first in the order of the flow's calls."""
+    if not any(isinstance(each, FailureOf) for each in step.node.args):
+        return None
+    failed = (steps[index] for index in sorted(step.whole) if steps[index].phase is Phase.FAILED)
+    found = next((each.failure for each in failed if each.failure is not None), None)
+    return None if found is None else codec.error_value(found)
+
+
+def passes_on(node: Node, item: bytes) -> bool:
+    """Whether an item is an error that the body is not called for. A clean-up is called for every item."""
+    return codec.is_error(item) and not node.take_errors and node.run_if == "success"
+
+
+def passed_on(step: NodeState, idx: int, item: bytes) -> Skipped:
+    error = codec.decode(item, codec.StepError)
+    reason = f"its item is the error of {error.node}, which it passes on: {str(error)[:MOST_SHOWN]}"
+    return Skipped(step.index, idx, step.base + idx, reason, tainted=False, passed=True)
+
+
+def check_size(node: Node, count: int) -> None:
+    if count > MAX_ITEMS:
+        raise ValueError(
+            f"{node.name} maps over {count:,} items; at most {MAX_ITEMS:,} are allowed"
+        )
 
 
 def _without_items(step: NodeState, steps: Sequence[NodeState]) -> NodeState | None:

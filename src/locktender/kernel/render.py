@@ -17,6 +17,7 @@ from locktender.base.graph import (
     Compare,
     Const,
     DictOf,
+    FailureOf,
     Graph,
     Item,
     ListOf,
@@ -69,6 +70,8 @@ def render(template: AnyTemplate, scope: RenderScope, item: bytes | None = None)
         case Item(path):
             value = NULL if item is None else item
             return codec.pick(value, path) if path else value
+        case FailureOf():
+            return NULL if item is None else item
         case Output(node, path):
             value = scope.output(node)
             # A part of nothing is nothing: the node was skipped or failed and we run all the same.
@@ -88,7 +91,7 @@ _NOTHING = RenderScope({}, (), {}, lambda _: NULL)
 
 
 def call(node: Node, scope: RenderScope, item: bytes | None = None) -> bytes:
-    """The whole call of a step as stored in its task's input."""
+    """The whole call of a step as stored in its task's input; `item`: of a step after a failure, that failure."""
     return codec.render_call(
         [render(each, scope, item) for each in node.args],
         {name: render(each, scope, item) for name, each in node.kwargs.items()},
@@ -178,11 +181,6 @@ def _keyed(
             )
         parts.append(value if isinstance(value, str) else _dump(value).decode())
     return pool_name(f"{pool}[{''.join(parts)}]")
-
-
-def has_item_key(node: Node) -> bool:
-    """Whether the node's pools differ from item to item."""
-    return any(isinstance(part, Item) for need in node.pools for part in need.key)
 
 
 def looked_into(graph: Graph) -> frozenset[int]:

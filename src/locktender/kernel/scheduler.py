@@ -32,7 +32,7 @@ from locktender.kernel.held_runs import HeldRuns
 from locktender.kernel.ledger import Ledger
 from locktender.kernel.lifecycle import Defaults, Lifecycle, failure_of, short
 from locktender.kernel.places import Places
-from locktender.kernel.rebuild import restore_runs, start_again
+from locktender.kernel.rebuild import start_again
 from locktender.kernel.timeouts import QUEUED, Timeouts, still_queued
 from locktender.kernel.upkeep import forget_stale_timers, forget_unused_gates
 
@@ -73,22 +73,6 @@ class Scheduler:
         self.ledger.task_queue.reservations_changed = True
         self.set_limits(self.ledger.limits, rows)
 
-    def restore(
-        self,
-        runs: Iterable[RunRow],
-        tasks: Iterable[TaskRow],
-        workers: Iterable[WorkerRow],
-        buckets: Iterable[Bucket],
-        now: int,
-        local: str | None = None,
-        lingers: Iterable[Linger] = (),
-        unplaced: Iterable[int] = (),
-    ) -> None:
-        """Rebuild the ledger from rows. What a dead leader left half-done is this term's first work."""
-        self.restore_gates(workers, buckets, now, local, lingers)
-        for _ in restore_runs(self.lifecycle, self.graphs, runs, tasks, now, unplaced):
-            pass
-
     def restore_gates(
         self,
         workers: Iterable[WorkerRow],
@@ -97,7 +81,7 @@ class Scheduler:
         local: str | None = None,
         lingers: Iterable[Linger] = (),
     ) -> None:
-        """The part of `restore` before `restore_runs`."""
+        """The first part of `clock_jump.restore`; `restore_runs` follows."""
         for row in workers:
             self.put_worker(row, local=row.id == local)
             if row.unanswered:

@@ -51,7 +51,7 @@ class CommitPipeline:
         self._act = act
         self._changed = changed
         self._metrics = metrics
-        self._flights: dict[asyncio.Task[None], tuple[list[End], list[tuple[int, int]]]] = {}
+        self._writes: dict[asyncio.Task[None], tuple[list[End], list[tuple[int, int]]]] = {}
         """In their order, each with the ends and the starts of this process that its commit writes."""
         self._broken: BaseException | None = None
         self._closing = False
@@ -64,9 +64,9 @@ class CommitPipeline:
         self.check()
         task = asyncio.get_running_loop().create_task(self._write(cycle, ends, began))
         starts = [(entry.id, entry.token) for entry in cycle.starts]
-        self._flights[task] = ends, starts
-        while len(self._flights) > MAX_UNWRITTEN:
-            await asyncio.wait([next(iter(self._flights))])
+        self._writes[task] = ends, starts
+        while len(self._writes) > MAX_UNWRITTEN:
+            await asyncio.wait([next(iter(self._writes))])
             self.check()
 
     def check(self) -> None:
@@ -76,13 +76,13 @@ class CommitPipeline:
 
     async def drain(self) -> None:
         """Returns when everything sent has been written and acted on."""
-        while self._flights and self._broken is None:
-            await asyncio.wait([next(iter(self._flights))])
+        while self._writes and self._broken is None:
+            await asyncio.wait([next(iter(self._writes))])
         self.check()
 
     @property
     def idle(self) -> bool:
-        return not self._flights
+        return not self._writes
 
     def close(self) -> None:
         """Do not wait for a store that cannot be written."""
@@ -90,17 +90,17 @@ class CommitPipeline:
 
     def unwritten(self) -> list[End]:
         """Ends whose commit was not written. Called from any thread."""
-        return [end for ends, _ in list(self._flights.values()) for end in ends]
+        return [end for ends, _ in list(self._writes.values()) for end in ends]
 
     def unstarted(self) -> list[tuple[int, int]]:
         """Attempts of this process whose commit may be written, though it was not acted on."""
-        return [start for _, starts in list(self._flights.values()) for start in starts]
+        return [start for _, starts in list(self._writes.values()) for start in starts]
 
     async def stop(self) -> None:
-        for task in self._flights:
+        for task in self._writes:
             task.cancel()
-        if self._flights:
-            await asyncio.wait(self._flights)
+        if self._writes:
+            await asyncio.wait(self._writes)
 
     async def _write(self, cycle: Cycle, ends: list[End], began: float) -> None:
         try:
@@ -117,7 +117,7 @@ class CommitPipeline:
         # Its own entry: one before it may still be taking offers back.
         task = asyncio.current_task()
         if task is not None:
-            self._flights.pop(task, None)
+            self._writes.pop(task, None)
 
     async def _commit(self, commit: Commit) -> None:
         """Write it; while the store cannot be written the same commit is tried again."""

@@ -37,7 +37,7 @@ from locktender.leader.sweep import Sweep
 from locktender.observe.metrics import Metrics
 from locktender.provision.controller import ProvisionController, placed
 from locktender.store.decode import encode
-from locktender.store.protocol import Gathered, Lost, Recut, Snapshot, Store, Withdraw
+from locktender.store.protocol import Gathered, Lost, ReassignLanes, Snapshot, Store, Withdraw
 from locktender.store.readable import is_fault, readable, reason_of
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -404,17 +404,17 @@ class Leader:
             before.fair,
             before.age_boost_us,
         ):
-            self._background.start(self._recut(scheduler.term), "reassign queue lanes")
+            self._background.start(self._reassign_lanes(scheduler.term), "reassign queue lanes")
 
     def _placed(self, limits: Limits, rows: list[LimitRow]) -> Limits:
         """Where workers are started on demand, placement is `pack` unless it was set: idle ones can end."""
         return placed(limits, rows) if self._spawns_workers else limits
 
-    async def _recut(self, term: int) -> None:
+    async def _reassign_lanes(self, term: int) -> None:
         """Queued runs get the lanes that the new limits ask for, in small batches beside the cycles."""
         after = 0
         try:
-            while after := await self._store.recut(Recut(term, after)):
+            while after := await self._store.reassign_lanes(ReassignLanes(term, after)):
                 pass
             self._queue.lanes((await self._store.load()).lanes)
             self._awake.set()

@@ -20,10 +20,10 @@ from locktender.leader.queue_reader import QueueReader
 from locktender.leader.retention import Retention
 from locktender.observe.metrics import Metrics
 from locktender.provision.controller import ProvisionController
-from locktender.store.protocol import Expire, Lost, Store, Tidy
+from locktender.store.protocol import Expire, Lost, RemoveUnused, Store
 
 log: logging.Logger = logging.getLogger(__name__)
-TIDY_EVERY_US = 60 * SECOND
+REMOVE_UNUSED_EVERY_US = 60 * SECOND
 MAX_OVERDUE_RUNS = 1_000
 """Per sweep."""
 
@@ -99,7 +99,7 @@ class Sweep:
         self._defaults = DefaultWarnings(settings, self._clock)
         self._retention = Retention(store, settings, owner)
         self._retention_us = settings.retention_us
-        self._tidy_at = 0
+        self._remove_unused_at = 0
 
     async def expire(self, scheduler: Scheduler) -> list[Lost]:
         """Declares dead workers lost, and finds those that are stalled."""
@@ -140,18 +140,22 @@ class Sweep:
         self._defaults.look(scheduler.ledger, self.demand)
         if self._retention.due():
             self._background.start(self._retention.work(), "delete runs past their retention")
-        if self._clock.monotonic() >= self._tidy_at:
-            self._tidy_at = self._clock.monotonic() + TIDY_EVERY_US
-            self._background.start(self._tidy(scheduler.term, now), "remove empty queue lanes")
+        if self._clock.monotonic() >= self._remove_unused_at:
+            self._remove_unused_at = self._clock.monotonic() + REMOVE_UNUSED_EVERY_US
+            self._background.start(
+                self._remove_unused(scheduler.term, now), "remove empty queue lanes"
+            )
         if self._overflow is not None:
             workers = [worker.row for worker in scheduler.ledger.workers.by_id.values()]
             self._overflow.observe(self.demand, workers, self._store, scheduler.term)
 
-    async def _tidy(self, term: int, now: int) -> None:
+    async def _remove_unused(self, term: int, now: int) -> None:
         after = 0
         before = 0 if self._retention_us is None else now - self._retention_us
         try:
-            while after := await self._store.tidy(Tidy(term, after, before=before)):
+            while after := await self._store.remove_unused(
+                RemoveUnused(term, after, before=before)
+            ):
                 pass
         except LocktenderError as error:
             log.warning("failed to remove empty queue lanes: %s", error)

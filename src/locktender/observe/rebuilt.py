@@ -90,7 +90,7 @@ async def provisioner_words(store: Store) -> str | None:
     if await store.leader() is None:
         return None
     found = await store.provisioned()
-    return None if found.said is None else found.said.words(found.now)
+    return None if found.status is None else found.status.words(found.now)
 
 
 async def provisioner_note(store: Store, waiting: Iterable[Sequence[Reason]]) -> str:

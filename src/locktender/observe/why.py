@@ -23,7 +23,7 @@ from locktender.kernel.entries import QueuedRun, TaskEntry
 from locktender.kernel.explain import Reason, Typical, waiting_nodes
 from locktender.kernel.explain_runs import explain_queued, place_precision
 from locktender.kernel.explain_workers import stubborn_by_token
-from locktender.kernel.gate_names import offered_to, told_to_stop
+from locktender.kernel.gate_names import offered_to, stop_text
 from locktender.kernel.held_runs import reason_of
 from locktender.kernel.queue_position import Precision
 from locktender.kernel.scheduler import Scheduler
@@ -47,7 +47,7 @@ class WaitingStep(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class StubbornStep(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Tasks of one step of a run that were told to stop and still run."""
+    """Tasks of one step of a run that were asked to stop and still run."""
 
     count: int
     reason: str
@@ -57,7 +57,7 @@ class StubbornStep(msgspec.Struct, frozen=True, omit_defaults=True):
     def text(self, now: int, of: int) -> str:
         """`of`: how many of the step run in all."""
         count = "" if self.count == of else f"{self.count} of them "
-        return count + told_to_stop(self.reason, self.since, now)
+        return count + stop_text(self.reason, self.since, now)
 
 
 class OfferedStep(msgspec.Struct, frozen=True):
@@ -102,7 +102,7 @@ class Why(msgspec.Struct, frozen=True, omit_defaults=True):
     """Steps with tasks that were offered to a worker, which has not accepted them yet."""
     running: dict[str, int] = {}
     stubborn: dict[str, StubbornStep] = {}
-    """Steps with tasks that were told to stop and still run: they keep what they hold until they end."""
+    """Steps with tasks that were asked to stop and still run: they keep what they hold until they end."""
     note: str = ""
     ended_at: int = 0
     until: tuple[Until, ...] = ()
@@ -168,7 +168,11 @@ def _lines(reasons: tuple[Reason, ...], indent: str, now: int) -> list[str]:
             what = f"task {holder.task} ({holder.node})" if holder.task else f"run {holder.run}"
             slots = f", {holder.slots} slots" if holder.slots > 1 else ""
             dead = f", held for dead worker {holder.worker}" if holder.dead else ""
-            told = f", {told_to_stop(holder.told, holder.told_at, now)}" if holder.told else ""
+            told = (
+                f", {stop_text(holder.stop_reason, holder.stop_asked_at, now)}"
+                if holder.stop_reason
+                else ""
+            )
             stalls = f", whose worker {holder.worker} is stalled" if holder.stalled else ""
             lines.append(f"{indent}    held by {what}{slots}{dead}{told}{stalls}")
         rest = len(reason.holders) - 3 + reason.more_holders
@@ -256,7 +260,7 @@ def _held_note(scheduler: Scheduler, entry: TaskEntry, now: int) -> str:
     stubborn = stubborn_by_token(scheduler.ledger.workers.by_id.values()).get(entry.token)
     if stubborn is None:
         return f"Worker {entry.worker} has it: it waits for nothing."
-    told = told_to_stop(stubborn.reason, stubborn.since, now)
+    told = stop_text(stubborn.reason, stubborn.since, now)
     return f"Worker {entry.worker} has it: {told}. It keeps what it holds until its body ends."
 
 

@@ -31,7 +31,7 @@ from locktender.base.clock import SECOND, Clock, SystemClock
 from locktender.base.config import Settings
 from locktender.base.errors import NotLeader, StoreError
 from locktender.base.limits import Limits
-from locktender.base.model import LimitRow, Said, WorkerRow
+from locktender.base.model import LimitRow, ProvisionStatus, WorkerRow
 from locktender.kernel.demand import Demand
 from locktender.kernel.gate_names import counted
 from locktender.provision.policy import ALIVE, Ask, Policy, Rules, WorkersSeen
@@ -78,7 +78,7 @@ class ProvisionController:
         """A step must not read names that the reaper is removing."""
         self._closed = False
         self._logged_error = ""
-        self._stored_said: tuple[int, Said] = 0, Said("")
+        self._stored_status: tuple[int, ProvisionStatus] = 0, ProvisionStatus("")
         """By term."""
         self._store_ahead_us = 0
         """The store's time less this process's monotonic time."""
@@ -107,7 +107,7 @@ class ProvisionController:
             await asyncio.wait({self._step})
 
     def describe(self) -> str:
-        return self.policy.said().words(self._now())
+        return self.policy.status().words(self._now())
 
     async def close(self) -> None:
         """Requests nothing more; the provisioner ends the workers that end with this process."""
@@ -205,13 +205,13 @@ class ProvisionController:
 
     async def _store_result(self, term: _Term) -> None:
         """Removes names, and stores what `why` shows when it has changed."""
-        said = self.policy.said()
-        changed = (term.number, said) != self._stored_said
+        said = self.policy.status()
+        changed = (term.number, said) != self._stored_status
         if term.gone or changed:
             await term.store.provision(
-                Provision(term.number, gone=term.gone, said=said if changed else None)
+                Provision(term.number, gone=term.gone, status=said if changed else None)
             )
-            self._stored_said = term.number, said
+            self._stored_status = term.number, said
 
     def _log_error(self, text: str) -> None:
         if text != self._logged_error:

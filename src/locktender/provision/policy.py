@@ -20,7 +20,7 @@ import msgspec
 
 from locktender.base.config import Settings
 from locktender.base.durations import spoken
-from locktender.base.model import AskedWorker, Said, WorkerRow
+from locktender.base.model import AskedWorker, ProvisionStatus, WorkerRow
 from locktender.kernel.demand import Demand, Want
 from locktender.kernel.gate_names import counted
 from locktender.kernel.gates.protocol import UNBOUNDED
@@ -37,7 +37,7 @@ class Ask(NamedTuple):
     n: int
     needs: Needs
     reason: str
-    skills: frozenset[Requirement]
+    requirements: frozenset[Requirement]
     """What the new workers are expected to run."""
     capacity: Capacity
 
@@ -68,19 +68,21 @@ def new_workers(
     return [_ask(n, needs, wants, capacities[needs]) for needs, n in counts.items()]
 
 
-def fits(capacity: Capacity, skill: Requirement) -> bool:
+def fits(capacity: Capacity, requirement: Requirement) -> bool:
     """Whether such a worker can run such a task."""
     return (
-        capacity.permits.get(skill.executor, 0) != 0
+        capacity.permits.get(requirement.executor, 0) != 0
         and capacity.total != 0
-        and all(capacity.labels.get(label) == value for label, value in skill.needs)
-        and (capacity.steps is None or capacity.steps.get(skill.step) == skill.signature)
+        and all(capacity.labels.get(label) == value for label, value in requirement.needs)
+        and (
+            capacity.steps is None or capacity.steps.get(requirement.step) == requirement.signature
+        )
     )
 
 
-def skill_text(skill: Requirement) -> str:
-    labels = "".join(f", {label}={value}" for label, value in skill.needs)
-    return f"step {skill.step} ({skill.executor}{labels})"
+def requirement_text(requirement: Requirement) -> str:
+    labels = "".join(f", {label}={value}" for label, value in requirement.needs)
+    return f"step {requirement.step} ({requirement.executor}{labels})"
 
 
 @dataclass(slots=True)
@@ -88,17 +90,17 @@ class _FutureWorker:
     capacity: Capacity
     used: dict[str, int] = field(default_factory=dict[str, int])
 
-    def assign(self, skill: Requirement, tasks: int) -> int:
+    def assign(self, requirement: Requirement, tasks: int) -> int:
         """Assigns up to `tasks` tasks; returns how many."""
-        if tasks <= 0 or not fits(self.capacity, skill):
+        if tasks <= 0 or not fits(self.capacity, requirement):
             return 0
-        used = self.used.get(skill.executor, 0)
-        permits = self.capacity.permits.get(skill.executor, 0)
+        used = self.used.get(requirement.executor, 0)
+        permits = self.capacity.permits.get(requirement.executor, 0)
         free = UNBOUNDED if permits < 0 else permits - used
         if self.capacity.total >= 0:
             free = min(free, self.capacity.total - sum(self.used.values()))
         assigned = max(0, min(tasks, free))
-        self.used[skill.executor] = used + assigned
+        self.used[requirement.executor] = used + assigned
         return assigned
 
 
@@ -299,18 +301,26 @@ class Policy:
         self._released.intersection_update(kept)
 
     def _meet(self, rows: Mapping[str, WorkerRow], now: int) -> None:
-        self._set_aside = {skill: until for skill, until in self._set_aside.items() if until > now}
+        self._set_aside = {
+            requirement: until for requirement, until in self._set_aside.items() if until > now
+        }
         for name in sorted(self._awaited.keys() & rows.keys()):
             ask, row = self._awaited.pop(name), rows[name]
             self.failures = 0
             if row.draining:
                 continue  # It may have older code: that says nothing about the next worker.
             new = Capacity(row.permits, row.total, row.labels, row.steps)
-            for skill in [skill for skill in self._set_aside if fits(new, skill)]:
-                del self._set_aside[skill]
-            for skill in sorted(skill for skill in ask.skills if not fits(new, skill)):
-                self._set_aside[skill] = now + SET_ASIDE_US
-                self.last_error = f"worker {name} joined and does not fit {skill_text(skill)}"
+            for requirement in [
+                requirement for requirement in self._set_aside if fits(new, requirement)
+            ]:
+                del self._set_aside[requirement]
+            for requirement in sorted(
+                requirement for requirement in ask.requirements if not fits(new, requirement)
+            ):
+                self._set_aside[requirement] = now + SET_ASIDE_US
+                self.last_error = (
+                    f"worker {name} joined and does not fit {requirement_text(requirement)}"
+                )
 
     def _asks(self, demand: Demand, room: int, coming: Iterable[Capacity], now: int) -> list[Ask]:
         self._impossible = ""
@@ -331,8 +341,8 @@ class Policy:
             if want.needs in capacities and fits(capacities[want.needs], want.requirement)
         ]
         if impossible := [want for want in lacking if want not in possible]:
-            skill = impossible[-1].requirement
-            self._impossible = f"the provisioner has no worker for {skill_text(skill)}"
+            requirement = impossible[-1].requirement
+            self._impossible = f"the provisioner has no worker for {requirement_text(requirement)}"
         asks = new_workers(possible, capacities, coming, room)
         if asks:
             self._not_before = now + self.rules.interval_us
@@ -340,10 +350,10 @@ class Policy:
 
     # -- what `why` shows ------------------------------------------------------------------------
 
-    def said(self) -> Said:
+    def status(self) -> ProvisionStatus:
         cools = bool(self.failures)
         shown = cools or (self._set_aside and not self._impossible)
-        return Said(
+        return ProvisionStatus(
             self._text(), self.cooling_until if cools else 0, self.last_error if shown else ""
         )
 

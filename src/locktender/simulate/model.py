@@ -16,12 +16,14 @@ from locktender.base.events import NOBODY, Change, Event
 from locktender.base.graph import Graph, Node
 from locktender.base.ids import RunId
 from locktender.base.limits import Limits
-from locktender.base.model import DeadWorker, LimitRow, Proof, RunRow, WorkerRow
+from locktender.base.model import DeadWorker, Failure, LimitRow, Proof, RunRow, WorkerRow
 from locktender.base.states import HOLDING, TERMINAL_RUNS, RunState, TaskState
 from locktender.kernel import lanes
 from locktender.store import worker_changes
 from locktender.store.limit_rows import compose
 from locktender.store.protocol import Lost
+
+_dump = msgspec.json.Encoder().encode
 
 
 @dataclass(slots=True)
@@ -82,6 +84,15 @@ class Behaviour:
     fate: Callable[[TaskRow, Node], TaskState | None] | None = None
     """How a body ends where a test wants to say so itself; None: by the rules above."""
 
+    def result(
+        self, row: TaskRow, node: Node, state: TaskState
+    ) -> tuple[bytes | None, bytes | None]:
+        """The output and the error of a body that ends in this state."""
+        if state is TaskState.COMPLETED:
+            return self.output(row, node), None
+        names = {TaskState.FAILED: "Boom", TaskState.TIMED_OUT: "TimeoutError"}
+        return None, _dump(Failure(names[state], "as planned")) if state in names else None
+
 
 def peak_use(bodies: Iterable[SimBody], of: Callable[[SimBody], int], now: int) -> int:
     """The highest sum of `of` over the bodies that ran at one instant."""
@@ -94,9 +105,6 @@ def peak_use(bodies: Iterable[SimBody], of: Callable[[SimBody], int], now: int) 
         level += change
         peak = max(peak, level)
     return peak
-
-
-_dump = msgspec.json.Encoder().encode
 
 
 def queued_run(run_id: RunId, graph: Graph, **fields: Any) -> RunRow:
@@ -213,6 +221,12 @@ class Model:
         )
 
     # -- the leader --------------------------------------------------------------------------------
+
+    def executing(self) -> tuple[list[RunRow], list[TaskRow]]:
+        """The rows that a new leader rebuilds its ledger from."""
+        runs = [run for run in self.runs.values() if run.state in ("running", "cancelling")]
+        seqs = {run.seq for run in runs}
+        return runs, [row for row in self.tasks.values() if ids.run_of(row.id) in seqs]
 
     def commit(self, commit: Commit) -> bool:
         if commit.term != self.term:

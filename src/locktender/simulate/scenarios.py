@@ -74,6 +74,7 @@ def _random_node(draw: random.Random, index: int, before: list[Node]) -> Node:
         when=when,
         window=draw.choice([None, 1, 2, 3]) if over is not None else None,
         on_error=draw.choice(["fail", "collect"]) if over is not None else "fail",
+        take_errors=over is not None and index % 4 == 3,
         run_if=draw.choice(RUN_IF) if before else "success",
         pools=tuple(_random_pools(draw)),
         retry=RetryPolicy(draw.choice([0, 0, 1, 3]), delay_us=200 * MILLISECOND),

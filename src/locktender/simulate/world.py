@@ -25,7 +25,6 @@ from locktender.kernel.liveness import LeaseWatch, set_stalled
 from locktender.kernel.scheduler import Scheduler
 from locktender.simulate.model import Behaviour, Model, SimBody, SimWorker, peak_use, queued_run
 
-_dump = msgspec.json.Encoder().encode
 LEASE = 10 * SECOND
 BEAT = 2 * SECOND
 STALL_GRACE = 300 * SECOND
@@ -239,13 +238,7 @@ class SimWorld:
             return
         body.end = self.steady
         body.state = state
-        node = body.node
-        output = self.behaviour.output(row, node) if state is TaskState.COMPLETED else None
-        error = (
-            _dump(Failure("Boom" if state is TaskState.FAILED else "TimeoutError", "as planned"))
-            if state in (TaskState.FAILED, TaskState.TIMED_OUT)
-            else None
-        )
+        output, error = self.behaviour.result(row, body.node, state)
         if not body.offered and self.scheduler is not None:
             self._local_ends.append((row.id, row.token, state, output, error))
         else:
@@ -289,9 +282,7 @@ class SimWorld:
         self._seen = len(model.events)
         self._fed = set()
         local = next((each.id for each in self.workers.values() if each.local and each.alive), None)
-        executing = [run for run in model.runs.values() if run.state in ("running", "cancelling")]
-        ids = {run.seq for run in executing}
-        rows = [row for row in model.tasks.values() if run_of(row.id) in ids]
+        executing, rows = model.executing()
         for _ in restore(
             scheduler,
             executing,

@@ -14,9 +14,9 @@ from locktender.base.ids import MAX_TASKS_PER_RUN
 from locktender.base.model import (
     AskedWorker,
     Failure,
+    ProvisionStatus,
     Request,
     RunRow,
-    Said,
     StoredRequest,
     WorkerRow,
 )
@@ -31,7 +31,9 @@ read_tags: Callable[[bytes | str], dict[str, str]] = msgspec.json.Decoder(dict[s
 _slots = msgspec.json.Decoder(dict[str, int]).decode
 encode: Callable[[object], bytes] = msgspec.json.Encoder().encode
 decode_worker: Callable[[bytes | str], WorkerRow] = msgspec.json.Decoder(WorkerRow).decode
-decode_said: Callable[[bytes | str], Said] = msgspec.json.Decoder(Said).decode
+decode_provision_status: Callable[[bytes | str], ProvisionStatus] = msgspec.json.Decoder(
+    ProvisionStatus
+).decode
 decode_failure: Callable[[bytes | str], Failure] = msgspec.json.Decoder(Failure).decode
 _request = msgspec.json.Decoder(Request).decode
 
@@ -62,7 +64,7 @@ def encode_tags(tags: Mapping[str, str]) -> str:
     return encode(dict(sorted(tags.items()))).decode()
 
 
-MOST: Final = 2**57
+MAX_NUMBER: Final = 2**57
 """No number in a row but a token is larger. As an instant it is the year 6536, so what is added to it fits too."""
 _NONE: frozenset[type] = frozenset({type(None)})
 _INT: frozenset[type] = frozenset({int})
@@ -114,7 +116,7 @@ def run(row: Row) -> RunRow:
     fault = ""
     for index, (name, types, harmless) in enumerate(_RUN_COLUMNS):
         value = values[index]
-        out_of_range = type(value) is int and index != _PRIORITY and not 0 <= value <= MOST
+        out_of_range = type(value) is int and index != _PRIORITY and not 0 <= value <= MAX_NUMBER
         if out_of_range or type(value) not in types:
             values[index] = harmless
             fault = fault or _fault(name, value)
@@ -142,7 +144,7 @@ def _fault(column: str, value: object) -> str:
 def task_fault(row: TaskRow, nodes: int) -> str:
     """What of a task's row no leader can use; empty: nothing. `nodes`: how many its graph has."""
     numbers = (row.node, row.attempt, row.tries, row.abandons, row.offers, *row[14:])
-    if not _INT.issuperset(map(type, numbers)) or min(numbers) < 0 or max(numbers) > MOST:
+    if not _INT.issuperset(map(type, numbers)) or min(numbers) < 0 or max(numbers) > MAX_NUMBER:
         wrong = next(each for each in zip(_TASK_NUMBERS, numbers, strict=True) if _wrong(each[1]))
         return _task_fault(row, *wrong)
     if type(row.token) is not int or row.token < 0:
@@ -182,7 +184,7 @@ def shown_task(row: TaskRow) -> TaskRow:
 
 
 def _wrong(value: object) -> bool:
-    return type(value) is not int or not 0 <= value <= MOST
+    return type(value) is not int or not 0 <= value <= MAX_NUMBER
 
 
 def _task_fault(row: TaskRow, column: str, value: object) -> str:

@@ -40,7 +40,7 @@ def let_go(
         yield _still_awaited(ended, run), run
 
 
-def heirs(ended: Mapping[int, int | None]) -> Iterator[tuple[int, int]]:
+def key_successors(ended: Mapping[int, int | None]) -> Iterator[tuple[int, int]]:
     """(the run that gets the key back, the ended run that had it).
 
     A replacement that ends in the queue leaves the run it was to replace

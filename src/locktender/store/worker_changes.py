@@ -13,10 +13,10 @@ from locktender.store.decode import Row, decode_failure, encode
 from locktender.store.protocol import Lost
 
 LEFT_BEHIND: Final[bytes] = encode(
-    Failure("drained", "its worker was told to end, and ended before it")
+    Failure("drained", "its worker was asked to end, and ended before it")
 )
-"""The error of a row that was handed back for a worker that is gone, by the leader or its heir: whoever takes it
-up knows that the body was inside to the end, and how long its slots stay taken."""
+"""The error of a row that the leader handed back for a lost worker: its body ran until the process ended,
+and its slots stay taken for as long as the pool's lease says."""
 _REPORTED = ("full", "share", "permits", "total", "claim", "labels", "steps", "draining")
 """The fields by which the leader decides; changes of others do not wake it."""
 

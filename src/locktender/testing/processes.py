@@ -23,7 +23,7 @@ from locktender.client.open import embedded
 from locktender.testing.overlap import Overlap, stop
 from locktender.worker.executors.sources import CodeSource, load
 
-PATIENCE_SECONDS = 90.0
+END_TIMEOUT_SECONDS = 90.0
 READY = "ready"
 
 
@@ -89,7 +89,7 @@ class EngineProcess:
         return self._log.read_text(errors="replace")
 
     def _end(self) -> int:
-        code = self._process.wait(PATIENCE_SECONDS)
+        code = self._process.wait(END_TIMEOUT_SECONDS)
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
                 stream.close()

@@ -15,7 +15,7 @@ from locktender.base.clock import SECOND, Clock
 from locktender.base.config import Settings
 from locktender.base.model import WorkerRow
 from locktender.store.lease_thread import Lease
-from locktender.store.protocol import Beat, Store
+from locktender.store.protocol import Heartbeat, Store
 
 log: logging.Logger = logging.getLogger(__name__)
 MARGIN_US = 1 * SECOND
@@ -68,7 +68,9 @@ class WorkerLease(Lease):
         self._owner.lease_lost(why)
 
     async def renew(self, store: Store) -> str | None:
-        beaten = await store.beat(Beat(self._owner.describe(), self.lease_us, renews=self._joined))
+        beaten = await store.heartbeat(
+            Heartbeat(self._owner.describe(), self.lease_us, renews=self._joined)
+        )
         self._joined = True
         return None if beaten.lease_until else "it was declared lost"
 

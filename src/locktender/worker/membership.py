@@ -9,7 +9,7 @@ The worker accepts offers and writes the ends of those attempts itself, in batch
 starts without an offer, it also ends with its own commits; an attempt that crosses from one to the
 other is fenced by its token.
 
-From the moment a worker is told to end, each renewal of its lease carries its *drain list* (`WorkerRow.leaves`):
+From the moment a worker is asked to end, each renewal of its lease carries its *drain list* (`WorkerRow.leaves`):
 the attempts that it still has. If it is then declared lost, they are handed back and not abandoned.
 """
 
@@ -245,8 +245,8 @@ class Membership:
         await self._leases.remove(self._lease)
         self.worker.forget()
 
-    def told_to_end(self) -> None:
-        """This process is told to end while its loop is blocked: publish the drain list.
+    def end_requested(self) -> None:
+        """This process is asked to end while its loop is blocked: publish the drain list.
 
         From any thread but the loop's. If the store does not answer, the next renewal tries again.
         """
@@ -257,7 +257,7 @@ class Membership:
 
     def ends_hard(self) -> None:
         """The process ends right after this, whatever runs. From any thread but the loop's."""
-        self.told_to_end()
+        self.end_requested()
         self.worker.empty_work_root()
 
     def _drain_list(self) -> tuple[tuple[int, int], ...]:

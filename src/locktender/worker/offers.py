@@ -23,7 +23,7 @@ from locktender.base.changes import End, Order
 from locktender.base.clock import SECOND
 from locktender.base.config import Settings
 from locktender.base.errors import NotFound, StoreError
-from locktender.base.graph import Graph
+from locktender.base.graph import Graph, read_graph
 from locktender.base.states import TaskState
 from locktender.kernel import render
 from locktender.kernel.node_state import PLAIN
@@ -32,7 +32,6 @@ from locktender.store.protocol import Accept, Finish, Started, Store
 from locktender.worker.worker import LocalWorker
 
 log: logging.Logger = logging.getLogger(__name__)
-_graph = msgspec.json.Decoder(Graph).decode
 MAX_GRAPHS = 1_000
 MAX_DECLINED_TOKENS = 1_000
 
@@ -105,7 +104,7 @@ class OfferHandler:
 
     async def _receive(self) -> None:
         timeout_us = 0 if self._unanswered else self._settings.poll_us
-        heard = await self._store.hear(self._host.worker.id, timeout_us)
+        heard = await self._store.wait_for_offers(self._host.worker.id, timeout_us)
         if not self._host.has_lease:
             return
         if self._unanswered:
@@ -199,7 +198,7 @@ class OfferHandler:
         for digest in graphs:
             if digest not in self._graphs:
                 try:
-                    self._graphs[digest] = _graph(await self._store.graph(digest))
+                    self._graphs[digest] = read_graph(await self._store.graph(digest))
                 except (msgspec.MsgspecError, UnicodeError, NotFound):
                     # Those of other graphs start; these are refused one by one.
                     log.exception("failed to read graph %s", digest)

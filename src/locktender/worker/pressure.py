@@ -26,7 +26,7 @@ import psutil
 from locktender.base.clock import SECOND
 from locktender.base.config import Settings
 from locktender.base.quantiles import MinuteSketch
-from locktender.kernel.claim import ClaimPolicy, Felt, Load, claim_size
+from locktender.kernel.claim import ClaimPolicy, Load, PressureSignals, claim_size
 from locktender.kernel.explain_workers import pressures
 
 READ_EVERY_US = 250_000
@@ -152,11 +152,11 @@ class Pressure:
         self._gauge = gauge or MemoryGauge()
         self._durations = MinuteSketch(now)
         self._read_at: int | None = None
-        self._published = Felt()
+        self._published = PressureSignals()
         self._published_at: int | None = None
         self._logged: frozenset[str] = frozenset()
         self._logged_at: int | None = None
-        self.felt: Felt = Felt()
+        self.felt: PressureSignals = PressureSignals()
         self.size: int = 0
         self.standing: int = settings.claim_batch
         """What the row should say; the whole batch until it was asked for the first time."""
@@ -228,7 +228,7 @@ class Pressure:
         return True
 
 
-def _holds_back_more(felt: Felt, before: Felt) -> bool:
+def _holds_back_more(felt: PressureSignals, before: PressureSignals) -> bool:
     """The end of pressure is published without delay: until then the worker is idle."""
     return (
         bool(felt.nearly_full - before.nearly_full)

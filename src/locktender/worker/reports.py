@@ -63,7 +63,7 @@ class StubbornReports:
         self._named = {each.token for _, each in late}
         for kind, each in new[:MAX_LOG_LINES]:
             log.warning(
-                "task %s (step %s) was told to stop %s ago (%s) and still runs, with its permit and its slots; %s",
+                "task %s (step %s) was asked to stop %s ago (%s) and still runs, with its permit and slots; %s",
                 each.task,
                 each.step,
                 spoken(now - each.since_us),
@@ -71,7 +71,7 @@ class StubbornReports:
                 _ADVICE.get(kind, "its process is being ended"),
             )
         if len(new) > MAX_LOG_LINES:
-            log.warning("%s more were told to stop and still run", len(new) - MAX_LOG_LINES)
+            log.warning("%s more were asked to stop and still run", len(new) - MAX_LOG_LINES)
         return bool(new)
 
 

@@ -207,7 +207,7 @@ class Fencing(Rule):
         if "by" in event.data and actor.startswith("leader:"):
             actor = str(event.data["by"])
         by_worker = actor.startswith("worker:")
-        # The coordinator may withdraw or abandon without naming the token: it owns the row then.
+        # The leader may withdraw or abandon without naming the token: it owns the row then.
         if event.token != task.token and (by_worker or event.token):
             self.report(
                 event,

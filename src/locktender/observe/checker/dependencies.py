@@ -78,6 +78,7 @@ class Dependencies(Rule):
     def watch(self, on: Watch) -> None:
         on.tasks(self.create, "requested", "skipped")
         on.tasks(self.request, "requested")
+        on.tasks(self.skip, "skipped")
         on.tasks(self.reset, "pending")
         on.runs(self.begin, "running")
 
@@ -123,6 +124,23 @@ class Dependencies(Rule):
         else:
             self._check_needs(event, task, plan, run.plan)
 
+    def skip(self, event: Event, task: CheckedTask) -> None:
+        """An item that is an error is passed on, and only such an item."""
+        plan, graph = task.plan, task.run.plan
+        if not event.data.get("passed") or plan is None or graph is None:
+            return
+        fault = "" if plan.passes_errors else f"{plan.node.name} takes errors"
+        if plan.each_of is not None and not fault:
+            source = graph.nodes[plan.each_of]
+            item = task.run.places.get((source.index, task.index))
+            if item is None or not _is_error(item, source):
+                state = "not there" if item is None else item.state
+                fault = f"{source.node.name}[{task.index}] is {state}"
+            else:
+                item.acted_on = task.run.generation
+        if fault:
+            self.report(event, f"task {task.id} ({task.name}) passes on an error, but {fault}.")
+
     def _check_not_acted_on(self, event: Event, task: CheckedTask) -> None:
         run = task.run
         tally = run.nodes.get(task.node)
@@ -140,7 +158,7 @@ class Dependencies(Rule):
         faults: list[str] = []
         completed = True
         if plan.each_of is not None and not task.unexpanded:
-            fault, completed = _item_fault(task, graph.nodes[plan.each_of], run_if)
+            fault, completed = _item_fault(task, plan, graph.nodes[plan.each_of])
             if fault:
                 faults.append(fault)
         # After a failure means: when it is known whether there was one.
@@ -186,17 +204,25 @@ def _open_before(run: CheckedRun, graph: GraphPlan, plan: NodePlan) -> list[str]
     return found
 
 
-def _item_fault(task: CheckedTask, source: NodePlan, run_if: str) -> tuple[str, bool]:
+def _is_error(item: CheckedTask, source: NodePlan) -> bool:
+    """Whether what an item gives is an error: collected, or passed on."""
+    return item.passed or (item.standing == FAILED and source.collects)
+
+
+def _item_fault(task: CheckedTask, plan: NodePlan, source: NodePlan) -> tuple[str, bool]:
     """What is wrong with the one item this item needs, and whether that one completed."""
+    run_if = plan.node.run_if
     run, label = task.run, f"{source.node.name}[{task.index}]"
     item = run.places.get((source.index, task.index))
     if item is None:
         return f"{label} was never requested", False
-    standing = STANDING.get(item.state, OPEN)
+    standing = max(item.standing, OPEN)
     if standing == OPEN:
         return f"{label} is {item.state}", False
     if standing == FAILED:
         item.acted_on = run.generation
+    if plan.passes_errors and _is_error(item, source):
+        return f"{label} gave an error, which is to be passed on", False
     fit = standing == COMPLETED or (standing == FAILED and source.collects)
     if run_if == "success" and not fit:
         return f"{label} is {item.state}", False

@@ -111,6 +111,11 @@ class NodePlan:
         return self.node.on_error == "collect"
 
     @property
+    def passes_errors(self) -> bool:
+        """Whether its body is not called for items that are errors."""
+        return self.mapped and not self.node.take_errors and self.node.run_if == "success"
+
+    @property
     def needs(self) -> frozenset[int]:
         whole = self.data | self.after
         return whole if self.each_of is None else whole | {self.each_of}

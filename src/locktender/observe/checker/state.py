@@ -264,6 +264,7 @@ class CheckedTask:
         "moved_us",
         "node",
         "not_before",
+        "passed",
         "plan",
         "pools",
         "requested_at",
@@ -298,10 +299,17 @@ class CheckedTask:
         self.tries: int = 0
         self.abandons: int = 0
         self.retryable: bool = True
+        self.passed: bool = False
+        """It was skipped because its item is an error, which is its result, too."""
         self.ended_in: int = -1
         """The generation in which it last came to a standing other than open."""
         self.acted_on: int = -1
         """The generation in which a successor took its failure for final."""
+
+    @property
+    def standing(self) -> int:
+        """Below 0: it has no state yet. An error that was passed on is a result."""
+        return COMPLETED if self.passed else STANDING.get(self.state, -1)
 
     @property
     def unexpanded(self) -> bool:

@@ -18,7 +18,7 @@ from locktender.observe.checker.state import (
     CheckedTask,
 )
 
-_OWNERS = {"leader": Owner.COORDINATOR, "worker": Owner.WORKER, "client": Owner.SUBMITTER}
+_OWNERS = {"leader": Owner.LEADER, "worker": Owner.WORKER, "client": Owner.SUBMITTER}
 _RUN_CHANGES = {(str(a), str(b)): owner for (a, b), owner in RUN_CHANGES.items()}
 _TASK_CHANGES = {(str(a), str(b)): owner for (a, b), owner in TASK_CHANGES.items()}
 
@@ -49,7 +49,7 @@ class LegalEdge(Rule):
         if task.state == NEW and run.state in RUN_ENDS:
             # Tasks of a succeeded run are forgotten; that it had ended is reported by `terminal`.
             return
-        deputy = Owner.COORDINATOR if self._hands_back_for_the_lost(event, task) else None
+        deputy = Owner.LEADER if self._hands_back_for_the_lost(event, task) else None
         self._change(event, f"task {task.id}", task.state, _TASK_CHANGES, deputy)
 
     def _hands_back_for_the_lost(self, event: Event, task: CheckedTask) -> bool:

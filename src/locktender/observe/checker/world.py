@@ -18,6 +18,7 @@ from locktender.base.states import NEW, RunState, TaskState
 from locktender.observe.checker.history import GraphPlan, History, plan_of
 from locktender.observe.checker.state import (
     ACTIVE,
+    COMPLETED,
     EXECUTING,
     FAILED,
     HOLDING_TASKS,
@@ -199,7 +200,9 @@ class HistoryState:
         elif before == TaskState.RUNNING and STANDING.get(after) == FAILED:
             task.tries += 1
             task.retryable = event.data.get("retryable", True)
-        _stand(run, task, tally, after, unneeded=bool(event.data.get("unneeded")))
+        old = task.standing
+        task.passed = after == TaskState.SKIPPED and bool(event.data.get("passed"))
+        _stand(run, task, tally, old, after, unneeded=bool(event.data.get("unneeded")))
         task.state = after
 
     def _take(self, event: Event, task: CheckedTask, tally: UseCount) -> None:
@@ -337,14 +340,13 @@ def _request(event: Event, task: CheckedTask) -> None:
 
 
 def _stand(
-    run: CheckedRun, task: CheckedTask, tally: UseCount, after: str, *, unneeded: bool
+    run: CheckedRun, task: CheckedTask, tally: UseCount, old: int, after: str, *, unneeded: bool
 ) -> None:
     pending = (after == _PENDING) - (task.state == _PENDING)
     run.pending += pending
     if not task.unexpanded:  # it is no item: `counts` leaves it out, too
         tally.pending += pending
-    old = STANDING.get(task.state, -1)
-    new = STANDING.get(after, -1)
+    new = COMPLETED if task.passed else STANDING.get(after, -1)
     if old == new:
         return
     if new > OPEN:

@@ -195,7 +195,7 @@ def _rows(
     if len(plan.runs) <= COPY_OVER:
         parts.add("submit_run", *columns(plan.runs, len(_RUN)))
         parts.add("queue_add", *columns(plan.queued, 4))
-        parts.add("told_given", *columns(plan.events, 2), alias="told")
+        parts.add("events_given", *columns(plan.events, 2), alias="told")
         parts.add("event_add", admission.now, 0, 0, CLIENT)
     if plan.keys:
         parts.add("key_take", *columns(sorted(plan.keys.items()), 2))
@@ -281,7 +281,7 @@ async def retry(tx: PostgresSession, run_ids: list[str]) -> list[Submitted]:
             parts.add("counter_admit", *columns(sorted(counters.added.items()), 2))
         bodies = event_rows(now, CLIENT, events)
         parts.add(
-            "told_given", [row[4] for row in bodies], [row[5] for row in bodies], alias="told"
+            "events_given", [row[4] for row in bodies], [row[5] for row in bodies], alias="told"
         )
         parts.add("event_add", now, 0, 0, CLIENT)
         parts.add("wake", *tx.hint("retry"))
@@ -315,7 +315,7 @@ async def set_limits(tx: PostgresSession, changes: list[SetLimit]) -> None:
         parts = Parts()
         parts.add("now", alias="clock")
         parts.add("open_fence", alias="fence")
-        parts.add("told_given", [NOBODY], [pack(changed.asked)], alias="told")
+        parts.add("events_given", [NOBODY], [pack(changed.asked)], alias="told")
         parts.add("event_add", now, 0, 0, CLIENT)
         parts.add("wake", *tx.hint("limit"))
         await tx.compose(parts)

@@ -34,7 +34,7 @@ from locktender.base.limits import Limits
 from locktender.kernel.lanes import rank
 from locktender.store.admission import WINDOW_SECONDS, capped, closing
 from locktender.store.decode import decode_tags
-from locktender.store.lanes import heirs, let_go
+from locktender.store.lanes import key_successors, let_go
 from locktender.store.postgres.composed_sql import Parts, columns
 from locktender.store.postgres.folding import TASK, Folded, fold
 from locktender.store.postgres.listener import notice_of
@@ -122,7 +122,7 @@ def _answer(parts: Parts, tx: PostgresSession, commit: Commit) -> None:
 
 def _tell(parts: Parts, commit: Commit) -> None:
     runs = [each.run for each in commit.events]
-    parts.add("told_given", runs, [pack(each.changes) for each in commit.events], alias="told")
+    parts.add("events_given", runs, [pack(each.changes) for each in commit.events], alias="told")
     parts.add("event_add", commit.at or None, commit.term, commit.cycle, commit.actor)
 
 
@@ -289,8 +289,8 @@ async def _end(tx: PostgresSession, ended: list[RunEnd], limits: Limits) -> None
     await tx.compose(parts)
     keyed = {run: waits_for for run, _, _, _, key, waits_for in runs if key is not None}
     if keyed:
-        for heir, run in heirs(keyed):
-            await tx.run("key_pass", heir, run)
+        for successor, run in key_successors(keyed):
+            await tx.run("key_pass", successor, run)
         await tx.run("key_free", sorted(keyed))
         awaited = await tx.all("runs_awaited", sorted(keyed))
         for still, run in let_go(keyed, (row[0] for row in awaited)):

@@ -131,7 +131,7 @@ def too_old(where: str, version: int) -> StoreError:
 
 def no_room(where: str, free: int, needed: int) -> StoreBusy:
     return StoreBusy(
-        f"{where} has {free} connections left; this process may need {needed}.",
+        f"{where} has {free} connections left; this store may need {needed}.",
         field="max_connections",
         got=free,
         hint="Raise max_connections, or put a pooler in between (url with ?pooled=true).",

@@ -6,7 +6,7 @@ import logging
 
 from locktender.base.errors import StoreBusy
 from locktender.base.events import NOBODY, Change, pack
-from locktender.store.decode import asked_workers, decode_said, encode
+from locktender.store.decode import asked_workers, decode_provision_status, encode
 from locktender.store.postgres.commits import not_leader
 from locktender.store.postgres.composed_sql import Parts, columns
 from locktender.store.postgres.event_order import keep_order
@@ -75,7 +75,7 @@ async def _acquire(tx: PostgresSession, elect: Elect) -> Leadership | None:
         parts = Parts()
         parts.add("now", alias="clock")
         parts.add("open_fence", alias="fence")
-        parts.add("told_given", [NOBODY], [pack([change])], alias="told")
+        parts.add("events_given", [NOBODY], [pack([change])], alias="told")
         parts.add("event_add", now, term, 0, f"leader:{elect.owner}")
         parts.add("wake", *tx.hint("leader"))
         await tx.compose(parts)
@@ -91,8 +91,8 @@ async def provision(tx: PostgresSession, provision: Provision) -> None:
         parts.add("asked_add", *rows, provision.start_timeout_us)
     if provision.gone:
         parts.add("asked_remove", sorted(provision.gone))
-    if provision.said is not None:
-        parts.add("provisioner_say", provision.term, encode(provision.said))
+    if provision.status is not None:
+        parts.add("provisioner_set_status", provision.term, encode(provision.status))
     parts.add("fence_answer")
     if not (await tx.compose(parts))[0][0]:
         raise not_leader(provision.term, await tx.row("leader"))
@@ -108,6 +108,8 @@ async def forget(tx: PostgresSession, names: list[str]) -> None:
 
 async def provisioned(tx: PostgresSession) -> ProvisionState:
     asked, said, [[now]] = await tx.several(
-        ("asked_list", ()), ("provisioner_said", ()), ("now", ())
+        ("asked_list", ()), ("provisioner_status", ()), ("now", ())
     )
-    return ProvisionState(now, asked_workers(asked), decode_said(said[0][0]) if said else None)
+    return ProvisionState(
+        now, asked_workers(asked), decode_provision_status(said[0][0]) if said else None
+    )

@@ -29,7 +29,7 @@ from locktender.store.postgres import faults
 from locktender.store.postgres.connection import connect
 from locktender.store.postgres.options import Options
 from locktender.store.postgres.session import SQL
-from locktender.store.protocol import Heard
+from locktender.store.protocol import OfferNotice
 
 MAX_NOTICE_CHARACTERS = 7_000
 """Characters: a notification carries less than 8,000 bytes."""
@@ -98,8 +98,8 @@ class _Inbox:
         self.look = self.look or not offers
         self.filled.set()
 
-    def take(self) -> Heard:
-        heard = Heard(self.offers, self.look)
+    def take(self) -> OfferNotice:
+        heard = OfferNotice(self.offers, self.look)
         self.offers, self.look = [], False
         self.filled.clear()
         return heard
@@ -156,7 +156,7 @@ class Listener:
             if not waiting.done():
                 waiting.set_result(None)
 
-    async def hear(self, worker: str, timeout_seconds: float) -> Heard:
+    async def wait_for_offers(self, worker: str, timeout_seconds: float) -> OfferNotice:
         """Waits for notifications to this worker; after the timeout it reads its orders anyway."""
         inbox = self._inboxes.get(worker)
         if inbox is None:

@@ -10,14 +10,23 @@ migration, run `locktender db migrate` before new code starts.
 from __future__ import annotations
 
 import asyncio
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import asyncpg
 
 from locktender.store.migrate import Migrated, Migration, pending, read_migrations
 from locktender.store.postgres import faults
+from locktender.store.postgres.connection import Connection
+from locktender.store.postgres.listener import Listener
 from locktender.store.postgres.session import PostgresSession, pairs
+from locktender.store.postgres.submit_batcher import SubmitBatcher
 
+CONNECTIONS = 5
+"""The most that one open store has."""
+TWIN_CONNECTIONS = 3
+"""The most of a store that only renews leases. The two together are all that a process opens."""
 MIGRATIONS = read_migrations(Path(__file__).parent / "migrations")
 MIGRATORS = 2
 """The advisory lock of migrations."""
@@ -27,8 +36,23 @@ _LONGEST_SECONDS = 3_600.0
 """That one migration may take."""
 
 
+class PostgresConnections:
+    """What an open store has: each connection connects when it is first used."""
+
+    def __init__(self, make: Callable[[], Connection], listener: Listener) -> None:
+        self.lead, self.write, self.work, self.look = make(), make(), make(), make()
+        self.batcher = SubmitBatcher(self.write)
+        self.listener = listener
+        self.pid: int = os.getpid()
+
+    async def stop(self) -> None:
+        await self.listener.stop()
+        each = (self.lead, self.write, self.work, self.look)
+        await asyncio.gather(*(connection.close() for connection in each))
+
+
 async def check_server(session: PostgresSession, connections: int) -> None:
-    """Refuses a server that is too old, read-only, or has no room for what this process may open."""
+    """Refuses a server that is too old, read-only, or has no room for what this store may open."""
     where = session.options.shown
     version, most, used, standby, read_only = await session.row("server")
     if version < _OLDEST_SERVER:

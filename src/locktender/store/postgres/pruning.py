@@ -38,7 +38,7 @@ async def remark(tx: PostgresSession, change: Change) -> int:
     parts = Parts()
     parts.add("now", alias="clock")
     parts.add("open_fence", alias="fence")
-    parts.add("told_given", [HISTORY], [pack([change])], alias="told")
+    parts.add("events_given", [HISTORY], [pack([change])], alias="told")
     parts.add("event_add", None, 0, 0, CLIENT)
     parts.add("event_base")
     return (await tx.compose(parts))[0][0]

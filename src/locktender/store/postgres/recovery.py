@@ -17,7 +17,14 @@ from locktender.store.postgres.commits import move, not_leader, step
 from locktender.store.postgres.composed_sql import Parts, columns
 from locktender.store.postgres.session import SUBMITTERS, PostgresSession
 from locktender.store.postgres.worker_verbs import moves
-from locktender.store.protocol import Expire, HoldRuns, Lost, Recut, Tidy, Withdraw
+from locktender.store.protocol import (
+    Expire,
+    HoldRuns,
+    Lost,
+    ReassignLanes,
+    RemoveUnused,
+    Withdraw,
+)
 
 _REMEMBER_US = 86_400 * SECOND
 _TRIES = 20
@@ -37,7 +44,7 @@ async def withdraw(tx: PostgresSession, withdraw: Withdraw) -> list[tuple[int, i
     parts.add("task_withdraw", withdraw.to, alias="effect")
     parts.add("idle_moved", alias="idle")
     parts.add("order_remove")
-    parts.add("told_moved", alias="told")
+    parts.add("events_moved", alias="told")
     parts.add("event_add", None, withdraw.term, withdraw.cycle, withdraw.actor)
     parts.add("wake_if_moved", *tx.hint("withdraw"), alias="woken")
     parts.add("moved_answer")
@@ -76,7 +83,7 @@ async def hold_runs(tx: PostgresSession, hold: HoldRuns) -> None:
         parts = Parts()
         parts.add("now", alias="clock")
         parts.add("open_fence", alias="fence")
-        parts.add("told_given", *columns(told, 2), alias="told")
+        parts.add("events_given", *columns(told, 2), alias="told")
         parts.add("event_add", None, hold.term, hold.cycle, hold.actor)
         parts.add("wake", *tx.hint("hold"))
         await tx.compose(parts)
@@ -143,18 +150,18 @@ async def _bury(tx: PostgresSession, expire: Expire) -> list[Lost] | None:
         parts.add("open_fence", alias="fence")
         parts.add("workers_changed")
         bodies = [pack(each) for each in events.values()]
-        parts.add("told_given", list(events), bodies, alias="told")
+        parts.add("events_given", list(events), bodies, alias="told")
         parts.add("event_add", now, expire.term, expire.cycle, expire.actor)
         parts.add("wake", *tx.hint("expire"))
         await tx.compose(parts)
     return list(lost.values())
 
 
-async def recut(tx: PostgresSession, recut: Recut) -> int:
+async def reassign_lanes(tx: PostgresSession, reassign: ReassignLanes) -> int:
     async with tx.transaction():
-        await fence(tx, recut.term)
+        await fence(tx, reassign.term)
         limits = await tx.limits((await tx.row("limits_version"))[0])
-        rows = await tx.all("queued_after", recut.after, recut.batch)
+        rows = await tx.all("queued_after", reassign.after, reassign.batch)
         signatures = [
             lane_name(limits, kind=kind, tags=decode_tags(tags), key=key, waits_for=waits_for)
             for _, kind, tags, _, key, waits_for, *_ in rows
@@ -168,16 +175,16 @@ async def recut(tx: PostgresSession, recut: Recut) -> int:
                 moves.append((seq, priority, *new))
         if moves:
             await move(tx, moves)
-    return rows[-1][0] if len(rows) == recut.batch else 0
+    return rows[-1][0] if len(rows) == reassign.batch else 0
 
 
-async def tidy(tx: PostgresSession, tidy: Tidy) -> int | None:
+async def remove_unused(tx: PostgresSession, remove: RemoveUnused) -> int | None:
     """None: a submission holds the lock; try again."""
-    rows = await tx.all("lanes_after", tidy.after, tidy.batch)
+    rows = await tx.all("lanes_after", remove.after, remove.batch)
     idle = [lane for lane, stood_in in rows if not stood_in]
-    unused = [] if tidy.after else await tx.all("counters_unused", tidy.batch)
+    unused = [] if remove.after else await tx.all("counters_unused", remove.batch)
     async with tx.transaction():
-        await fence(tx, tidy.term)
+        await fence(tx, remove.term)
         if idle or unused:
             # A submission that has just looked a lane up must not find it gone. Not waited for: this is
             # the line of the commits.
@@ -185,11 +192,11 @@ async def tidy(tx: PostgresSession, tidy: Tidy) -> int | None:
                 return None
             await tx.run("lanes_remove", idle)
             # Read again, now that no submission can count a run there.
-            unused = await tx.all("counters_unused", tidy.batch) if unused else []
+            unused = await tx.all("counters_unused", remove.batch) if unused else []
             await tx.run("counter_remove", [name for (name,) in unused])
             await tx.run("admissions_rise")
         await tx.run("buckets_remove")
-        if not tidy.after:
+        if not remove.after:
             await tx.run("drain_orders_remove")
-            await tx.run("limit_history_remove", tidy.before)
-    return rows[-1][0] if len(rows) == tidy.batch else 0
+            await tx.run("limit_history_remove", remove.before)
+    return rows[-1][0] if len(rows) == remove.batch else 0

@@ -1,9 +1,10 @@
 """The PostgreSQL store: one schema, any number of processes on any number of machines.
 
-A process has at most five connections, each opened when it is first needed:
+A store has at most five connections, each opened when it is first needed:
 one for the leader's writes, one for all other writes, one for the leader's and
 the workers' reads, one for all other reads, so that a long listing never delays
-a cycle, and one that listens.
+a cycle, and one that listens. A process that renews leases opens a second store
+for them (`twin`): it neither leads nor listens, so it has at most three.
 
 Everything but the listener works through a pooler in transaction mode
 (`?pooled=true`): no statement outlasts its transaction, no setting does, and
@@ -52,13 +53,11 @@ from locktender.store.postgres import (
 from locktender.store.postgres.composed_sql import Dialect, Parts, columns
 from locktender.store.postgres.connection import Connection
 from locktender.store.postgres.listener import Listener
+from locktender.store.postgres.opening import CONNECTIONS, TWIN_CONNECTIONS, PostgresConnections
 from locktender.store.postgres.options import Options, parse
 from locktender.store.postgres.session import SQL, KnownStatements, PostgresSession
-from locktender.store.postgres.submit_batcher import SubmitBatcher
 from locktender.store.protocol import (
     Accept,
-    Beat,
-    Beaten,
     Committed,
     Counts,
     Discard,
@@ -72,18 +71,21 @@ from locktender.store.protocol import (
     Gather,
     Gathered,
     Heads,
-    Heard,
+    Heartbeat,
     HoldRuns,
     Leadership,
     Lost,
+    OfferNotice,
     Provision,
     ProvisionState,
     Prune,
     Pruned,
     QueueEntry,
     QueueLine,
-    Recut,
+    ReassignLanes,
     References,
+    RemoveUnused,
+    Renewed,
     RunFilter,
     SetLimit,
     Snapshot,
@@ -92,34 +94,16 @@ from locktender.store.protocol import (
     StoredContent,
     Submit,
     Submitted,
-    Tidy,
     Withdraw,
 )
 
 T = TypeVar("T")
 
-CONNECTIONS = 5
-"""The most that one open store has."""
 CLEAR_EVERY_US = SECOND
 """How often a leader looks for connections that are stuck."""
-TIDY_TRIES, TIDY_PAUSE_SECONDS = 40, 0.05
+REMOVE_UNUSED_TRIES, REMOVE_UNUSED_PAUSE_SECONDS = 40, 0.05
 SYNC_EVERY_US = SECOND
 """How long the store's time is reckoned from the last answer before it is asked for again."""
-
-
-class _Open:
-    """What an open store has: its connections."""
-
-    def __init__(self, make: Callable[[], Connection], listener: Listener) -> None:
-        self.lead, self.write, self.work, self.look = make(), make(), make(), make()
-        self.desk = SubmitBatcher(self.write)
-        self.listener = listener
-        self.pid: int = os.getpid()
-
-    async def stop(self) -> None:
-        await self.listener.stop()
-        lines = (self.lead, self.write, self.work, self.look)
-        await asyncio.gather(*(line.close() for line in lines))
 
 
 class PostgresStore(Store):
@@ -128,6 +112,8 @@ class PostgresStore(Store):
     def __init__(self, url: str, clock: Clock | None = None, *, schema: str | None = None) -> None:
         """`clock` is for tests: it takes the place of the server's time, for all who use the schema."""
         self._made_of = url, clock, schema
+        self._most = CONNECTIONS
+        """Connections that this store may open."""
         self._commits_by: PostgresStore = self
         """The store whose connection writes the leader's commits: a twin only renews its lease."""
         self.options: Options = parse(url, schema)
@@ -137,7 +123,7 @@ class PostgresStore(Store):
         self._boot = SystemClock()
         self._synced = 0, -SYNC_EVERY_US
         self._sql = Dialect(SQL, self.options.quoted_schema)
-        self._state: _Open | None = None
+        self._state: PostgresConnections | None = None
         self._stale = 0
         self._workers_seen: tuple[str, int] = "", -1
         self._looked_at = 0
@@ -150,6 +136,7 @@ class PostgresStore(Store):
         twin = PostgresStore(url, clock, schema=schema)
         # One listener per process is enough.
         twin.options = replace(self.options, listen="off")
+        twin._most = TWIN_CONNECTIONS
         twin._commits_by = self
         return twin
 
@@ -159,10 +146,10 @@ class PostgresStore(Store):
         known = KnownStatements(f"{os.getpid()}-{os.urandom(6).hex()}")
         before = None if self._clock is None else self._freeze
         make = partial(Connection, self.options, self._sql, known, before)
-        state = _Open(make, Listener(self.options, known.origin))
+        state = PostgresConnections(make, Listener(self.options, known.origin))
         self._frozen_at = None
         try:
-            await state.work.call(lambda tx: opening.check_server(tx, CONNECTIONS), read=True)
+            await state.work.call(lambda tx: opening.check_server(tx, self._most), read=True)
             await state.work.call(partial(opening.migrate, migrates=migrates))
             await state.work.call(event_order.keep_order)
             # From here on no foreign commit is missed.
@@ -206,7 +193,7 @@ class PostgresStore(Store):
             self._frozen_at = now
 
     @property
-    def _opened(self) -> _Open:
+    def _opened(self) -> PostgresConnections:
         if self._state is None:
             raise StoreError("the store is not open.", hint="Call open() first.")
         check_process(self._state.pid)
@@ -227,7 +214,7 @@ class PostgresStore(Store):
     # -- clients
 
     async def submit(self, submit: Submit) -> list[Submitted]:
-        return await self._opened.desk.submit(submit)
+        return await self._opened.batcher.submit(submit)
 
     async def retry(self, run_ids: list[str]) -> list[Submitted]:
         return await self._write(lambda tx: client_verbs.retry(tx, run_ids))
@@ -252,14 +239,14 @@ class PostgresStore(Store):
         if not elect.term:
             return await self._lead(lambda tx: leader_verbs.elect(tx, elect))
         await self._clear_the_way()
-        lines = self._opened
+        opened = self._opened
         backend = self._commits_by._opened.lead.backend
         # Not behind the commits that wait for their turn; and not behind a submission that waits for its.
-        line = next((each for each in (lines.write, lines.work) if not each.busy), lines.write)
-        return await line.call(lambda tx: leader_verbs.renew(tx, elect, backend))
+        free = next((each for each in (opened.write, opened.work) if not each.busy), opened.write)
+        return await free.call(lambda tx: leader_verbs.renew(tx, elect, backend))
 
     async def _clear_the_way(self) -> None:
-        """At most once a second. By a line on which nothing ever waits for a lock."""
+        """At most once a second, on a connection on which nothing ever waits for a lock."""
         if (now := self._boot.monotonic()) - self._cleared_at >= CLEAR_EVERY_US:
             self._cleared_at = now
             await self._look(stuck.end_stuck)
@@ -309,15 +296,15 @@ class PostgresStore(Store):
     async def expire(self, expire: Expire) -> list[Lost]:
         return await self._lead(lambda tx: recovery.expire(tx, expire))
 
-    async def recut(self, recut: Recut) -> int:
-        return await self._lead(lambda tx: recovery.recut(tx, recut))
+    async def reassign_lanes(self, reassign: ReassignLanes) -> int:
+        return await self._lead(lambda tx: recovery.reassign_lanes(tx, reassign))
 
-    async def tidy(self, tidy: Tidy) -> int:
-        for _ in range(TIDY_TRIES):
-            after = await self._lead(lambda tx: recovery.tidy(tx, tidy))
+    async def remove_unused(self, remove: RemoveUnused) -> int:
+        for _ in range(REMOVE_UNUSED_TRIES):
+            after = await self._lead(lambda tx: recovery.remove_unused(tx, remove))
             if after is not None:
                 return after
-            await asyncio.sleep(TIDY_PAUSE_SECONDS)
+            await asyncio.sleep(REMOVE_UNUSED_PAUSE_SECONDS)
         raise StoreBusy(
             "removing empty lanes timed out: submissions hold the lock.",
             hint="The leader tries again later.",
@@ -325,8 +312,8 @@ class PostgresStore(Store):
 
     # -- workers
 
-    async def beat(self, beat: Beat) -> Beaten:
-        return await self._write(lambda tx: worker_verbs.beat(tx, beat))
+    async def heartbeat(self, heartbeat: Heartbeat) -> Renewed:
+        return await self._write(lambda tx: worker_verbs.heartbeat(tx, heartbeat))
 
     async def leave(self, worker: str) -> None:
         await self._write(lambda tx: worker_verbs.leave(tx, worker))
@@ -441,8 +428,8 @@ class PostgresStore(Store):
 
     # -- waking
 
-    async def hear(self, worker: str, timeout_us: int) -> Heard:
-        return await self._opened.listener.hear(worker, timeout_us / SECOND)
+    async def wait_for_offers(self, worker: str, timeout_us: int) -> OfferNotice:
+        return await self._opened.listener.wait_for_offers(worker, timeout_us / SECOND)
 
     async def wait(self, timeout_us: int, since: int = -1) -> int:
         listener = self._opened.listener

@@ -1,4 +1,4 @@
-"""Connections of ours whose client stands still in the middle of a statement.
+"""Connections of ours whose client freezes in the middle of a statement.
 
 A process that is stopped, or cut off from the network, while it copies rows in
 or is sent a long answer leaves its transaction open, with its locks. No setting
@@ -19,7 +19,7 @@ from locktender.base.clock import SECOND
 from locktender.store.postgres.session import PostgresSession
 
 log: logging.Logger = logging.getLogger(__name__)
-PATIENCE_US = 5 * SECOND
+STUCK_AFTER_US = 5 * SECOND
 """Since its transaction began."""
 BETWEEN_US = SECOND
 """From the look that found it at its place for the first time."""
@@ -32,7 +32,7 @@ async def end_stuck(tx: PostgresSession) -> bool:
     doomed: dict[int, str] = {}
     for pid, place, age_us, said in await tx.all("stuck_list", f"{tx.options.quoted_schema}."):
         first = tx.known.waiting[pid, place] = before.get((pid, place), int(age_us))
-        if age_us >= PATIENCE_US and age_us - first >= BETWEEN_US:
+        if age_us >= STUCK_AFTER_US and age_us - first >= BETWEEN_US:
             doomed[pid] = place
             log.warning(
                 "ended connection %s, whose client stood still for %.1f s in: %s",

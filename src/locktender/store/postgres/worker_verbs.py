@@ -18,7 +18,7 @@ from locktender.base.states import TaskState
 from locktender.store.decode import decode_worker, encode
 from locktender.store.postgres.composed_sql import Parts, columns, sparse
 from locktender.store.postgres.session import PostgresSession, Row
-from locktender.store.protocol import Accept, Beat, Beaten, Finish, Started
+from locktender.store.protocol import Accept, Finish, Heartbeat, Renewed, Started
 from locktender.store.worker_changes import changed, end_of, is_news, joined, left
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ ANSWERED_BYTES = 64 << 10
 """Of arguments, in the answer of the accepting statement: this much fits into a socket whose reader froze."""
 
 
-async def beat(tx: PostgresSession, beat: Beat) -> Beaten:
+async def heartbeat(tx: PostgresSession, beat: Heartbeat) -> Renewed:
     worker = beat.worker
     await _prove_life(tx, worker.id)
     known, [[now]] = await tx.several(("worker_get", (worker.id,)), ("now", ()))
@@ -52,7 +52,7 @@ async def beat(tx: PostgresSession, beat: Beat) -> Beaten:
         _tell(parts, worker.id, [news])
     parts.add("beat_answer")
     rows = await tx.compose(parts)
-    return Beaten(rows[0][0], rows[0][1]) if rows else Beaten(0, now)
+    return Renewed(rows[0][0], rows[0][1]) if rows else Renewed(0, now)
 
 
 async def _prove_life(tx: PostgresSession, worker: str) -> None:
@@ -69,7 +69,7 @@ async def _prove_life(tx: PostgresSession, worker: str) -> None:
 
 
 def _tell(parts: Parts, worker: str, changes: Sequence[Change]) -> None:
-    parts.add("told_given", [NOBODY], [pack(changes)], alias="told")
+    parts.add("events_given", [NOBODY], [pack(changes)], alias="told")
     parts.add("event_add", None, 0, 0, f"worker:{worker}")
 
 
@@ -128,7 +128,7 @@ async def _accept(tx: PostgresSession, worker: str, tokens: dict[int, int]) -> l
     parts.add("tasks_owned", ids, given, changes)
     parts.add("task_accept", worker, alias="effect")
     parts.add("offer_remove")
-    parts.add("told_moved", alias="told")
+    parts.add("events_moved", alias="told")
     parts.add("event_add", None, 0, 0, f"worker:{worker}")
     parts.add("wake_if_moved", *tx.hint("accept"), alias="woken")
     parts.add("accept_answer", ANSWERED_BYTES // max(1, len(tokens)))
@@ -179,7 +179,7 @@ async def _finish(tx: PostgresSession, worker: str, ended: list[End]) -> set[End
     parts.add("task_finish", alias="effect")
     parts.add("idle_moved", alias="idle")
     parts.add("order_remove")
-    parts.add("told_moved", alias="told")
+    parts.add("events_moved", alias="told")
     parts.add("event_add", None, 0, 0, f"worker:{worker}")
     parts.add("wake_if_moved", *tx.hint("finish"), alias="woken")
     parts.add("moved_answer")

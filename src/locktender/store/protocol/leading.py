@@ -20,8 +20,8 @@ from locktender.base.model import (
     AskedWorker,
     DeadWorker,
     LimitRow,
+    ProvisionStatus,
     RunRow,
-    Said,
     StoredRequest,
     WorkerLife,
     WorkerRow,
@@ -177,7 +177,7 @@ class HoldRuns:
 
 
 @dataclass(frozen=True, slots=True)
-class Recut:
+class ReassignLanes:
     """Move queued runs to the lane that the limits now in force ask for."""
 
     term: int
@@ -197,7 +197,7 @@ class Provision:
     """How long those workers may take to join."""
     gone: list[str] = field(default_factory=list[str])
     """Names of workers that ended, or that are no longer waited for."""
-    said: Said | None = None
+    status: ProvisionStatus | None = None
     """The provisioner's new state; None: unchanged."""
 
 
@@ -206,7 +206,7 @@ class ProvisionState:
     now: int
     asked: list[AskedWorker]
     """By name."""
-    said: Said | None
+    status: ProvisionStatus | None
     """The provisioner's last state in this term; None: there is no provisioner, or no state yet."""
 
 
@@ -248,7 +248,7 @@ class Leading(StoreBase, Protocol):
         ...
 
     async def expire(self, expire: Expire) -> list[Lost]: ...
-    async def recut(self, recut: Recut) -> int:
+    async def reassign_lanes(self, reassign: ReassignLanes) -> int:
         """The run to continue after; 0 when all are done."""
         ...
 

@@ -78,7 +78,7 @@ class Discarded:
 
 
 @dataclass(frozen=True, slots=True)
-class Tidy:
+class RemoveUnused:
     """Remove empty lanes and what nothing refers to any more.
 
     That is the state of rates that are free again, orders to drain of workers that are gone, counters of tags
@@ -102,6 +102,6 @@ class Upkeep(StoreBase, Protocol):
     async def references(self, after: int, limit: int) -> References: ...
     async def stored_content(self, put_before: int) -> StoredContent: ...
     async def discard(self, discard: Discard) -> Discarded: ...
-    async def tidy(self, tidy: Tidy) -> int:
+    async def remove_unused(self, remove: RemoveUnused) -> int:
         """The lane to continue after; 0 when all are done. `StoreBusy` where submissions never pause."""
         ...

@@ -11,7 +11,7 @@ from locktender.store.protocol.base import StoreBase
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
+class Heartbeat:
     """A worker joins or renews its lease, and reports its free capacity."""
 
     worker: WorkerRow
@@ -21,14 +21,14 @@ class Beat:
 
 
 @dataclass(frozen=True, slots=True)
-class Beaten:
+class Renewed:
     lease_until: int
     """0: it was declared lost, or has left; it must stop its tasks and join under a new id."""
     now: int
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class OfferNotice:
     """What woke a worker. Only a hint: the rows decide."""
 
     offers: list[tuple[int, int]]
@@ -63,7 +63,7 @@ class Finish:
 
 
 class Working(StoreBase, Protocol):
-    async def beat(self, beat: Beat) -> Beaten: ...
+    async def heartbeat(self, heartbeat: Heartbeat) -> Renewed: ...
     async def leave(self, worker: str) -> None: ...
     async def orders(self, worker: str) -> list[Order]: ...
     async def accept(self, accept: Accept) -> list[Started]:
@@ -78,7 +78,7 @@ class Working(StoreBase, Protocol):
         """Stores log lines of attempts. Not fenced: a stale attempt's lines belong to that attempt."""
         ...
 
-    async def hear(self, worker: str, timeout_us: int) -> Heard:
+    async def wait_for_offers(self, worker: str, timeout_us: int) -> OfferNotice:
         """Waits for orders that another process sends to this worker, for at most `timeout_us`.
 
         Misses no notification between two calls while the store is open. Notifications sent while

@@ -17,8 +17,8 @@ from locktender.base.model import Failure
 from locktender.base.states import EXECUTING_RUNS, HOLDING, TERMINAL_RUNS, RunState
 from locktender.kernel.lanes import rank
 from locktender.store.admission import TOTAL, WINDOW_SECONDS, closing
-from locktender.store.decode import asked_workers, decode_said, decode_tags, encode
-from locktender.store.lanes import heirs, let_go
+from locktender.store.decode import asked_workers, decode_provision_status, decode_tags, encode
+from locktender.store.lanes import key_successors, let_go
 from locktender.store.protocol import (
     Committed,
     Elect,
@@ -183,8 +183,8 @@ def _end(tx: SqliteSession, ended: list[RunEnd], now: int) -> None:
         tx.run("queue_remove", listed(queued))
     keyed = {run: waits_for for run, _, _, _, key, waits_for in runs if key is not None}
     if keyed:
-        for heir, run in heirs(keyed):
-            tx.run("key_pass", heir, run)
+        for successor, run in key_successors(keyed):
+            tx.run("key_pass", successor, run)
         tx.run("key_free", listed(keyed))
         _let_go(tx, keyed)
 
@@ -218,8 +218,8 @@ def provision(tx: SqliteSession, provision: Provision) -> None:
     until = now + provision.start_timeout_us
     tx.each("asked_add", [(name, now, until, body) for name, body in provision.asked.items()])
     forget(tx, provision.gone)
-    if provision.said is not None:
-        tx.run("provisioner_say", provision.term, encode(provision.said))
+    if provision.status is not None:
+        tx.run("provisioner_set_status", provision.term, encode(provision.status))
 
 
 def forget(tx: SqliteSession, names: list[str]) -> None:
@@ -228,7 +228,7 @@ def forget(tx: SqliteSession, names: list[str]) -> None:
 
 
 def provisioned(tx: SqliteSession) -> ProvisionState:
-    asked, said = tx.all("asked_list"), tx.one("provisioner_said")
+    asked, said = tx.all("asked_list"), tx.one("provisioner_status")
     return ProvisionState(
-        tx.now(), asked_workers(asked), None if said is None else decode_said(said[0])
+        tx.now(), asked_workers(asked), None if said is None else decode_provision_status(said[0])
     )

@@ -1,24 +1,86 @@
 """Opening the file: create it, migrate it, or refuse it with a reason.
 
 Processes that start together meet here. Migrating is one write transaction
-behind the write_lock: the first applies, the others find nothing pending.
+behind the write lock: the first applies, the others find nothing pending.
 """
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
-from locktender.base.clock import Clock
+from locktender.base.clock import Clock, SystemClock
 from locktender.base.errors import StoreError
+from locktender.store.forking import close_in_children
 from locktender.store.migrate import Migrated, pending, read_migrations
 from locktender.store.sqlite import faults
-from locktender.store.sqlite.session import SqliteSession, connect
+from locktender.store.sqlite.liveness import Liveness
+from locktender.store.sqlite.session import SQL, SqliteSession, connect
+from locktender.store.sqlite.threads import Reader, Writer
+from locktender.store.sqlite.wakeup import Wakeup
 from locktender.store.sqlite.write_lock import WriteLock
 
 MIGRATIONS = read_migrations(Path(__file__).parent / "migrations")
 _OLDEST_SQLITE = (3, 38, 0)
+
+
+class OpenFile:
+    """What an open store has: threads, locks, a socket."""
+
+    def __init__(self, path: Path, clock: Clock, busy_timeout_us: int, migrates: bool) -> None:
+        # Waiting for each other is real, whatever clock the store's instants come from.
+        real = SystemClock()
+        self.wake = Wakeup(path, real)
+        try:
+            self.write_lock = WriteLock(path, real, busy_timeout_us)
+        except BaseException:
+            self.wake.close()
+            raise
+        self.live = Liveness(path)
+        self.writer = Writer(
+            "locktender-writer",
+            path,
+            partial(open_writer, path, clock, self.write_lock, busy_timeout_us, migrates=migrates),
+            self.write_lock,
+            self.wake.send,
+        )
+        read = partial(connect, path, clock, busy_timeout_us, write=False)
+        self.work = Reader("locktender-reader", path, read)
+        self.look = Reader("locktender-looker", path, read)
+        self.data_version = 0
+        self.pid: int = os.getpid()
+        close_in_children(self)
+
+    def descriptors(self) -> Iterator[int]:
+        """Of locks and of the socket: what a forked child must not keep."""
+        for each in (self.wake, self.write_lock, self.live):
+            yield from each.descriptors()
+
+    async def start(self) -> None:
+        for thread in (self.writer, self.work, self.look):
+            await thread.open()
+        self.data_version = await self.writer.call(_data_version, outside=True)
+
+    async def stop(self) -> None:
+        for thread in (self.writer, self.work, self.look):
+            await thread.close()
+        self.live.close()
+        self.wake.close()
+        self.write_lock.close()
+
+    async def notice_foreign(self) -> None:
+        """The poll: whether another connection has written since the last one."""
+        version = await self.writer.call(_data_version, outside=True)
+        if version != self.data_version:
+            self.data_version = version
+            self.wake.notice()
+
+
+def _data_version(session: SqliteSession) -> int:
+    return session.db.execute(SQL.text("data_version")).fetchone()[0]
 
 
 def open_writer(
@@ -30,7 +92,7 @@ def open_writer(
             f"SQLite {sqlite3.sqlite_version} is too old.",
             hint=f"Use a Python built with SQLite {'.'.join(map(str, _OLDEST_SQLITE))} or newer.",
         )
-    # The write_lock also covers the change to WAL, for which SQLite has no patience of its own.
+    # The write lock also covers the change to WAL, for which SQLite has no patience of its own.
     write_lock.enter()
     try:
         session = connect(path, clock, busy_timeout_us, write=True)

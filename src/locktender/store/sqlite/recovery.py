@@ -13,7 +13,7 @@ from locktender.store import worker_changes
 from locktender.store.decode import decode_tags, decode_worker
 from locktender.store.history import by_run
 from locktender.store.lanes import lane_name
-from locktender.store.protocol import Expire, Lost, Recut, Tidy, Withdraw
+from locktender.store.protocol import Expire, Lost, ReassignLanes, RemoveUnused, Withdraw
 from locktender.store.sqlite.client_verbs import lanes_for
 from locktender.store.sqlite.leader_verbs import fence, move
 from locktender.store.sqlite.session import SqliteSession, listed, record
@@ -99,10 +99,10 @@ def _bury(tx: SqliteSession, workers: list[str], now: int) -> None:
     tx.run("workers_changed")
 
 
-def recut(tx: SqliteSession, recut: Recut) -> int:
-    fence(tx, recut.term)
+def reassign_lanes(tx: SqliteSession, reassign: ReassignLanes) -> int:
+    fence(tx, reassign.term)
     limits = tx.limits()
-    rows = tx.all("queued_after", recut.after, recut.batch)
+    rows = tx.all("queued_after", reassign.after, reassign.batch)
     signatures = [
         lane_name(limits, kind=kind, tags=decode_tags(tags), key=key, waits_for=waits_for)
         for _, kind, tags, _, key, waits_for, *_ in rows
@@ -116,19 +116,19 @@ def recut(tx: SqliteSession, recut: Recut) -> int:
             moves.append((seq, priority, *new))
     if moves:
         move(tx, moves)
-    return rows[-1][0] if len(rows) == recut.batch else 0
+    return rows[-1][0] if len(rows) == reassign.batch else 0
 
 
-def tidy(tx: SqliteSession, tidy: Tidy) -> tuple[int, set[str]]:
+def remove_unused(tx: SqliteSession, remove: RemoveUnused) -> tuple[int, set[str]]:
     """The lane to continue after, and who has a row: workers and the leader."""
-    fence(tx, tidy.term)
-    rows = tx.all("lanes_after", tidy.after, tidy.batch)
+    fence(tx, remove.term)
+    rows = tx.all("lanes_after", remove.after, remove.batch)
     tx.run("lanes_remove", listed(lane for lane, stood_in in rows if not stood_in))
     tx.run("buckets_remove")
-    if not tidy.after:
+    if not remove.after:
         tx.run("drain_orders_remove")
-        unused = tx.all("counters_unused", tidy.batch)
+        unused = tx.all("counters_unused", remove.batch)
         tx.run("counter_remove", listed(name for (name,) in unused))
-        tx.run("limit_history_remove", tidy.before)
+        tx.run("limit_history_remove", remove.before)
     owners = {row[0] for row in tx.all("worker_leases")} | {tx.row("leader")[1]}
-    return rows[-1][0] if len(rows) == tidy.batch else 0, owners
+    return rows[-1][0] if len(rows) == remove.batch else 0, owners

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
@@ -33,11 +32,9 @@ from locktender.base.model import (
     WorkerLife,
     WorkerRow,
 )
-from locktender.store.forking import check_process, close_in_children
+from locktender.store.forking import check_process
 from locktender.store.protocol import (
     Accept,
-    Beat,
-    Beaten,
     Committed,
     Counts,
     Discard,
@@ -51,18 +48,21 @@ from locktender.store.protocol import (
     Gather,
     Gathered,
     Heads,
-    Heard,
+    Heartbeat,
     HoldRuns,
     Leadership,
     Lost,
+    OfferNotice,
     Provision,
     ProvisionState,
     Prune,
     Pruned,
     QueueEntry,
     QueueLine,
-    Recut,
+    ReassignLanes,
     References,
+    RemoveUnused,
+    Renewed,
     RunFilter,
     SetLimit,
     Snapshot,
@@ -71,7 +71,6 @@ from locktender.store.protocol import (
     StoredContent,
     Submit,
     Submitted,
-    Tidy,
     Withdraw,
 )
 from locktender.store.sqlite import (
@@ -85,66 +84,14 @@ from locktender.store.sqlite import (
 )
 from locktender.store.sqlite.blobs import Blobs
 from locktender.store.sqlite.companions import create_database
-from locktender.store.sqlite.liveness import Liveness
-from locktender.store.sqlite.opening import open_writer
-from locktender.store.sqlite.session import SQL, SqliteSession, connect, resolved
-from locktender.store.sqlite.threads import Reader, Writer
-from locktender.store.sqlite.wakeup import Wakeup
-from locktender.store.sqlite.write_lock import WriteLock, held_up
+from locktender.store.sqlite.opening import OpenFile
+from locktender.store.sqlite.session import SqliteSession, resolved
+from locktender.store.sqlite.write_lock import held_up
 
 T = TypeVar("T")
 
 BUSY_TIMEOUT_US = 5 * SECOND
 POLL_SECONDS = 0.05
-
-
-class _Open:
-    """What an open store has: threads, locks, a socket."""
-
-    def __init__(self, path: Path, clock: Clock, busy_timeout_us: int, migrates: bool) -> None:
-        # Waiting for each other is real, whatever clock the store's instants come from.
-        real = SystemClock()
-        self.wake = Wakeup(path, real)
-        try:
-            self.write_lock = WriteLock(path, real, busy_timeout_us)
-        except BaseException:
-            self.wake.close()
-            raise
-        self.live = Liveness(path)
-        self.writer = Writer(
-            "locktender-writer",
-            path,
-            partial(open_writer, path, clock, self.write_lock, busy_timeout_us, migrates=migrates),
-            self.write_lock,
-            self.wake.send,
-        )
-        read = partial(connect, path, clock, busy_timeout_us, write=False)
-        self.work = Reader("locktender-reader", path, read)
-        self.look = Reader("locktender-looker", path, read)
-        self.data_version = 0
-        self.pid: int = os.getpid()
-        close_in_children(self)
-
-    def descriptors(self) -> Iterator[int]:
-        """Of locks and of the socket: what a forked child must not keep."""
-        for each in (self.wake, self.write_lock, self.live):
-            yield from each.descriptors()
-
-    async def start(self) -> None:
-        for thread in (self.writer, self.work, self.look):
-            await thread.open()
-        self.data_version = await self.writer.call(_data_version, outside=True)
-
-    async def stop(self) -> None:
-        for thread in (self.writer, self.work, self.look):
-            await thread.close()
-        self.live.close()
-        self.wake.close()
-        self.write_lock.close()
-
-
-def _data_version(session: SqliteSession) -> int:
-    return session.db.execute(SQL.text("data_version")).fetchone()[0]
 
 
 class SqliteStore(Store):
@@ -163,12 +110,12 @@ class SqliteStore(Store):
         self.path: Path = resolved(path)
         self._clock: Clock = SystemClock() if clock is None else clock
         self._busy_timeout_us = busy_timeout_us
-        self._state: _Open | None = None
+        self._state: OpenFile | None = None
         self._blobs = Blobs(self.path, self._clock)
         self._stale = 0
         self._workers_seen: tuple[str, int] = "", -1
         self._looked_at = 0
-        self._heard: dict[str, int] = {}
+        self._waited_to: dict[str, int] = {}
 
     # -- opening
 
@@ -182,7 +129,7 @@ class SqliteStore(Store):
             if self.path.exists() and not os.access(self.path, os.W_OK):
                 raise faults.read_only(self.path)
             create_database(self.path)
-            state = _Open(self.path, self._clock, self._busy_timeout_us, migrates)
+            state = OpenFile(self.path, self._clock, self._busy_timeout_us, migrates)
         except OSError as error:
             raise faults.translate(error, self.path) from error
         try:
@@ -213,7 +160,7 @@ class SqliteStore(Store):
         return self._opened.live.fd(owner)
 
     @property
-    def _opened(self) -> _Open:
+    def _opened(self) -> OpenFile:
         if self._state is None:
             raise StoreError("the store is not open.", hint="Call open() first.")
         check_process(self._state.pid)
@@ -247,9 +194,8 @@ class SqliteStore(Store):
     async def elect(self, elect: Elect) -> Leadership:
         live = self._opened.live
         if not elect.term:
-            live.hold(
-                elect.owner
-            )  # a renewal comes from another thread's store, which cannot hold it too
+            # A renewal comes from another thread's store, which cannot hold it too.
+            live.hold(elect.owner)
         return await self._write(lambda tx: leader_verbs.elect(tx, elect, live.dead))
 
     async def resign(self, owner: str, term: int) -> None:
@@ -298,20 +244,20 @@ class SqliteStore(Store):
             self._opened.live.forget(worker.worker)
         return lost
 
-    async def recut(self, recut: Recut) -> int:
-        return await self._write(lambda tx: recovery.recut(tx, recut))
+    async def reassign_lanes(self, reassign: ReassignLanes) -> int:
+        return await self._write(lambda tx: recovery.reassign_lanes(tx, reassign))
 
-    async def tidy(self, tidy: Tidy) -> int:
-        after, owners = await self._write(lambda tx: recovery.tidy(tx, tidy))
-        if not tidy.after:
+    async def remove_unused(self, remove: RemoveUnused) -> int:
+        after, owners = await self._write(lambda tx: recovery.remove_unused(tx, remove))
+        if not remove.after:
             await asyncio.to_thread(self._opened.live.remove_stale, owners)
         return after
 
     # -- workers
 
-    async def beat(self, beat: Beat) -> Beaten:
-        self._opened.live.hold(beat.worker.id)
-        return await self._write(lambda tx: worker_verbs.beat(tx, beat))
+    async def heartbeat(self, heartbeat: Heartbeat) -> Renewed:
+        self._opened.live.hold(heartbeat.worker.id)
+        return await self._write(lambda tx: worker_verbs.heartbeat(tx, heartbeat))
 
     async def leave(self, worker: str) -> None:
         try:
@@ -427,18 +373,18 @@ class SqliteStore(Store):
 
     # -- waking
 
-    async def hear(self, worker: str, timeout_us: int) -> Heard:
+    async def wait_for_offers(self, worker: str, timeout_us: int) -> OfferNotice:
         # A byte says no more than *look*. The first time there may be something already.
-        seen = self._heard.get(worker)
-        self._heard[worker] = await self.wait(0 if seen is None else timeout_us, seen or 0)
-        return Heard([], look=True)
+        seen = self._waited_to.get(worker)
+        self._waited_to[worker] = await self.wait(0 if seen is None else timeout_us, seen or 0)
+        return OfferNotice([], look=True)
 
     async def wait(self, timeout_us: int, since: int = -1) -> int:
         state = self._opened
         wake = state.wake
         seen = self._looked_at if since < 0 else since
         if wake.listen():
-            await self._notice_foreign(state)
+            await state.notice_foreign()
         wake.drain()
         # Real time, not the store's: a test's clock does not make anybody wait longer.
         loop = asyncio.get_running_loop()
@@ -446,13 +392,6 @@ class SqliteStore(Store):
         while wake.mark <= seen and (left := until - loop.time()) > 0:
             await wake.wait(min(left, POLL_SECONDS))
             if wake.mark <= seen:
-                await self._notice_foreign(state)
+                await state.notice_foreign()
         self._looked_at = wake.mark
         return wake.mark
-
-    async def _notice_foreign(self, state: _Open) -> None:
-        """The poll: whether another connection has written since the last one."""
-        version = await state.writer.call(_data_version, outside=True)
-        if version != state.data_version:
-            state.data_version = version
-            state.wake.notice()

@@ -13,7 +13,7 @@ from locktender.base.changes import Order, TaskRow
 from locktender.base.events import NOBODY, Change
 from locktender.store.decode import decode_worker, encode
 from locktender.store.history import by_run
-from locktender.store.protocol import Accept, Beat, Beaten, Finish, Started
+from locktender.store.protocol import Accept, Finish, Heartbeat, Renewed, Started
 from locktender.store.sqlite.session import SqliteSession, listed, mapped, record
 from locktender.store.worker_changes import changed, end_of, is_news, joined, left, may_end
 
@@ -22,24 +22,24 @@ log: logging.Logger = logging.getLogger(__name__)
 _TASK_COLUMNS = len(TaskRow._fields)
 
 
-def beat(tx: SqliteSession, beat: Beat) -> Beaten:
+def heartbeat(tx: SqliteSession, beat: Heartbeat) -> Renewed:
     now = tx.now()
     worker = beat.worker
     until = now + beat.lease_us
     known = tx.one("worker_get", worker.id)
     if known is None:
         if beat.renews or tx.one("worker_lost", worker.id) is not None:
-            return Beaten(0, now)
+            return Renewed(0, now)
         _save(tx, beat, now, until)
         if worker.provision:
             tx.run("asked_joined", now, worker.provision)
         tx.run("workers_changed")
         _tell(tx, now, worker.id, joined(worker))
-        return Beaten(until, now)
+        return Renewed(until, now)
     since, lease_until, body = known
     # However late: its tasks are given to others only when the row is gone. It ended a lease of 0 itself.
     if not lease_until:
-        return Beaten(0, now)
+        return Renewed(0, now)
     _save(tx, beat, since, until)
     before = decode_worker(body)
     if is_news(before, worker):
@@ -47,10 +47,10 @@ def beat(tx: SqliteSession, beat: Beat) -> Beaten:
     change = changed(before, worker)
     if change is not None:
         _tell(tx, now, worker.id, change)
-    return Beaten(until, now)
+    return Renewed(until, now)
 
 
-def _save(tx: SqliteSession, beat: Beat, since: int, until: int) -> None:
+def _save(tx: SqliteSession, beat: Heartbeat, since: int, until: int) -> None:
     tx.run("worker_save", beat.worker.id, since, until, beat.lease_us, encode(beat.worker))
 
 

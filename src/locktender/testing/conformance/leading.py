@@ -12,14 +12,14 @@ from locktender.base.changes import RunEvents, RunStart
 from locktender.base.clock import SECOND
 from locktender.base.errors import NotLeader
 from locktender.base.events import Change
-from locktender.base.model import AskedWorker, Request, Said
+from locktender.base.model import AskedWorker, ProvisionStatus, Request
 from locktender.store.protocol import (
     Accept,
     Elect,
     Expire,
     HoldRuns,
     Provision,
-    Recut,
+    ReassignLanes,
     Store,
     Withdraw,
 )
@@ -53,8 +53,8 @@ async def _expire(leader: SceneLeader) -> object:
     return await leader.store.expire(Expire(leader.term, 1, leader.actor, []))
 
 
-async def _recut(leader: SceneLeader) -> object:
-    return await leader.store.recut(Recut(leader.term))
+async def _reassign_lanes(leader: SceneLeader) -> object:
+    return await leader.store.reassign_lanes(ReassignLanes(leader.term))
 
 
 class TestLeading:
@@ -133,7 +133,7 @@ class TestLeading:
         await store.resign("a", led.term)
         assert (await other.elect(Elect("b", LEASE, taken.term))).term == taken.term
 
-    @pytest.mark.parametrize("verb", [_commit, _withdraw, _expire, _recut])
+    @pytest.mark.parametrize("verb", [_commit, _withdraw, _expire, _reassign_lanes])
     async def test_a_paused_leader_that_wakes_up_can_write_nothing(
         self, world: StoreScene, verb: LeaderVerb
     ) -> None:
@@ -299,13 +299,13 @@ class TestProvisioning:
         store, other = await world.open(), await world.open()
         paused = await SceneLeader.stand(store, "a")
         await ask(paused, "first")
-        await store.provision(Provision(paused.term, said=Said("of the first")))
+        await store.provision(Provision(paused.term, status=ProvisionStatus("of the first")))
         world.clock.advance(LEASE + 1)
         await SceneLeader.stand(other, "b")
         for late in (
             Provision(paused.term, {"late": b"{}"}, TIMEOUT),
             Provision(paused.term, gone=["first"]),
-            Provision(paused.term, said=Said("late")),
+            Provision(paused.term, status=ProvisionStatus("late")),
         ):
             with pytest.raises(NotLeader):
                 await store.provision(late)
@@ -352,29 +352,31 @@ class TestProvisioning:
     async def test_one_change_may_do_all_of_it(self, world: StoreScene) -> None:
         leader = await SceneLeader.stand(await world.open())
         await ask(leader, "old")
-        said = Said("1 of at most 3 workers is on its way", world.clock.now() + SECOND, "quota")
+        said = ProvisionStatus(
+            "1 of at most 3 workers is on its way", world.clock.now() + SECOND, "quota"
+        )
         await leader.store.provision(Provision(leader.term, {"new": b"{}"}, TIMEOUT, ["old"], said))
         found = await leader.store.provisioned()
         assert [each.name for each in found.asked] == ["new"]
-        assert found.said == said
+        assert found.status == said
 
     async def test_what_the_provisioner_said_ends_with_its_leaders_term(
         self, world: StoreScene
     ) -> None:
         store, other = await world.open(), await world.open()
         leader = await SceneLeader.stand(store, "a")
-        assert (await other.provisioned()).said is None
-        await store.provision(Provision(leader.term, said=Said("one")))
-        await store.provision(Provision(leader.term, said=Said("two")))
+        assert (await other.provisioned()).status is None
+        await store.provision(Provision(leader.term, status=ProvisionStatus("one")))
+        await store.provision(Provision(leader.term, status=ProvisionStatus("two")))
         await ask(leader, "a")
-        assert (await other.provisioned()).said == Said("two")
+        assert (await other.provisioned()).status == ProvisionStatus("two")
         world.clock.advance(LEASE + 1)
         second = await SceneLeader.stand(other, "b")
         found = await store.provisioned()
-        assert found.said is None
+        assert found.status is None
         assert [each.name for each in found.asked] == ["a"]
-        await other.provision(Provision(second.term, said=Said("three")))
-        assert (await store.provisioned()).said == Said("three")
+        await other.provision(Provision(second.term, status=ProvisionStatus("three")))
+        assert (await store.provisioned()).status == ProvisionStatus("three")
 
     async def test_asking_is_no_history(self, world: StoreScene) -> None:
         """Nothing starts or ends by it; the worker that comes is in the history by its own word."""

@@ -8,7 +8,7 @@ import pytest
 from locktender.base.changes import Bucket, Order
 from locktender.base.errors import NotLeader
 from locktender.base.limits import PoolRule, TagRule
-from locktender.store.protocol import EventFilter, Heads, Recut, Store, Tidy
+from locktender.store.protocol import EventFilter, Heads, ReassignLanes, RemoveUnused, Store
 from locktender.testing.conformance.world import (
     SceneLeader,
     StoreScene,
@@ -143,7 +143,7 @@ class TestQueueing:
         await set_tag(store, TagRule("team", per_value=True, limit=1))
         after, rounds = 0, 0
         while True:
-            after = await store.recut(Recut(leader.term, after, batch=10))
+            after = await store.reassign_lanes(ReassignLanes(leader.term, after, batch=10))
             rounds += 1
             if not after:
                 break
@@ -159,7 +159,7 @@ class TestQueueing:
         await leader.start(*(run.seq for run in runs[:-1]))
         after, rounds = 0, 0
         while True:
-            after = await store.tidy(Tidy(leader.term, after, batch=10))
+            after = await store.remove_unused(RemoveUnused(leader.term, after, batch=10))
             rounds += 1
             if not after:
                 break
@@ -188,10 +188,10 @@ class TestQueueing:
         leader = await SceneLeader.stand(store)
         now = world.clock.now()
         await leader.commit(buckets=[Bucket("soon", now + 5), Bucket("later", now + 50)])
-        assert await store.tidy(Tidy(leader.term)) == 0
+        assert await store.remove_unused(RemoveUnused(leader.term)) == 0
         assert len((await store.load()).buckets) == 2
         world.clock.advance(10)
-        assert await store.tidy(Tidy(leader.term)) == 0
+        assert await store.remove_unused(RemoveUnused(leader.term)) == 0
         assert [bucket.pool for bucket in (await store.load()).buckets] == ["later"]
 
     async def test_orders_to_drain_of_workers_that_are_gone_are_tidied_away(
@@ -205,7 +205,7 @@ class TestQueueing:
         await leader.commit(orders=[*drained, Order("w2", -3, 0, "undrain")])
         await store.leave("w1")
 
-        assert await store.tidy(Tidy(leader.term)) == 0
+        assert await store.remove_unused(RemoveUnused(leader.term)) == 0
 
         assert await store.orders("w1") == []
         # The newest order of a worker that is there says how it stands.
@@ -220,7 +220,7 @@ class TestQueueing:
         await leader.end(first.seq)
         assert set((await store.counts()).admitted) == {"", "team=*a", "team=*b"}
 
-        assert await store.tidy(Tidy(leader.term)) == 0
+        assert await store.remove_unused(RemoveUnused(leader.term)) == 0
 
         assert set((await store.counts()).admitted) == {"", "team=*b"}
         # It counts from nothing again, and the ceiling holds as before.
@@ -233,7 +233,7 @@ class TestQueueing:
         await leader.start(again.seq, second.seq)
         await leader.end(again.seq)
         await leader.end(second.seq)
-        assert await store.tidy(Tidy(leader.term)) == 0
+        assert await store.remove_unused(RemoveUnused(leader.term)) == 0
         assert set((await store.counts()).admitted) == {""}
 
     async def test_old_changes_of_limits_are_tidied_away(self, world: StoreScene) -> None:
@@ -246,10 +246,10 @@ class TestQueueing:
         old = world.clock.now() + 1
         world.clock.advance(10)
         await set_rule(store, "pool", "api", PoolRule(8))
-        assert await store.tidy(Tidy(leader.term)) == 0
+        assert await store.remove_unused(RemoveUnused(leader.term)) == 0
         assert len(await store.limit_history(100)) == 5
 
-        assert await store.tidy(Tidy(leader.term, before=old)) == 0
+        assert await store.remove_unused(RemoveUnused(leader.term, before=old)) == 0
 
         # The last one of each limit stays, however old: it says who set what holds.
         assert {each.name for each in await store.limit_history(100)} == {"db", "api"}
@@ -260,7 +260,7 @@ class TestQueueing:
         store = await world.open()
         leader = await SceneLeader.stand(store)
         with pytest.raises(NotLeader):
-            await store.tidy(Tidy(leader.term + 1))
+            await store.remove_unused(RemoveUnused(leader.term + 1))
 
     async def test_recutting_gives_the_rank_that_an_age_boost_asks_for(
         self, world: StoreScene
@@ -272,7 +272,7 @@ class TestQueueing:
         new = await submitted(store, priority=1)
         assert await order(store) == [new.id, old.id]
         await set_rule(store, "engine", "age_boost_us", {"value": 100})
-        assert await store.recut(Recut(leader.term)) == 0
+        assert await store.reassign_lanes(ReassignLanes(leader.term)) == 0
         assert await order(store) == [old.id, new.id]
 
     async def test_a_hold_never_stands_behind_a_flow(self, world: StoreScene) -> None:
@@ -285,7 +285,7 @@ class TestQueueing:
         for _ in range(2):
             heads = await store.heads(Heads((await store.load()).lanes, each=1))
             assert hold.seq in {row.seq for row in heads}
-            await store.recut(Recut(leader.term))
+            await store.reassign_lanes(ReassignLanes(leader.term))
 
     async def test_a_replacement_waits_in_a_lane_of_its_own(self, world: StoreScene) -> None:
         """Its wait for one run must not hold up the runs behind it."""

@@ -12,7 +12,7 @@ import pytest
 from locktender.base.changes import End, Order
 from locktender.base.clock import MILLISECOND, SECOND
 from locktender.base.model import DeadWorker, Failure, LogFilter, LogRow, Progress
-from locktender.store.protocol import Accept, Beat, Expire, Finish, Heads, Store
+from locktender.store.protocol import Accept, Expire, Finish, Heads, Heartbeat, Store
 from locktender.testing.conformance.world import (
     LEASE,
     SceneLeader,
@@ -108,9 +108,9 @@ class TestWorking:
         store = await world.open()
         await join(store)
         row = (await store.workers())[0]
-        assert (await store.beat(Beat(row, LEASE, renews=True))).lease_until > 0
+        assert (await store.heartbeat(Heartbeat(row, LEASE, renews=True))).lease_until > 0
         await store.leave("w1")
-        assert (await store.beat(Beat(row, LEASE, renews=True))).lease_until == 0
+        assert (await store.heartbeat(Heartbeat(row, LEASE, renews=True))).lease_until == 0
         assert await store.workers() == []
         assert [event.after for event in await history(store)] == ["joined", "left"]
 

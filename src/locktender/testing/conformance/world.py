@@ -16,13 +16,13 @@ from locktender.base.ids import RunId, run_id, task_id, token
 from locktender.base.limits import TagRule
 from locktender.base.model import DeadWorker, NewRun, OnDuplicate, RunKind, WorkerRow
 from locktender.store.protocol import (
-    Beat,
-    Beaten,
     Committed,
     Elect,
     EventFilter,
     Expire,
+    Heartbeat,
     Lost,
+    Renewed,
     SetLimit,
     Store,
     Submit,
@@ -127,7 +127,7 @@ async def expire_passed(store: Store, term: int, actor: str, cycle: int = 1) -> 
     return await store.expire(Expire(term, cycle, actor, dead))
 
 
-async def join(store: Store, worker: str = "w1", lease_us: int = LEASE, **fields: Any) -> Beaten:
+async def join(store: Store, worker: str = "w1", lease_us: int = LEASE, **fields: Any) -> Renewed:
     row = WorkerRow(
         id=worker,
         host="host",
@@ -138,11 +138,11 @@ async def join(store: Store, worker: str = "w1", lease_us: int = LEASE, **fields
         claim=fields.pop("claim", 10),
         **fields,
     )
-    return await store.beat(Beat(row, lease_us))
+    return await store.heartbeat(Heartbeat(row, lease_us))
 
 
 class SceneLeader:
-    """Commits what a coordinator would have decided."""
+    """Commits what a leader would have decided."""
 
     def __init__(self, store: Store, owner: str, term: int) -> None:
         self.store = store

@@ -335,7 +335,7 @@ CREATE TABLE locktender.asked_worker (
 CREATE TABLE locktender.provisioner (
     one integer PRIMARY KEY CHECK (one = 1),
     term bigint NOT NULL,
-    said bytea NOT NULL
+    status bytea NOT NULL
 );
 
 -- Small tables whose rows change all the time are vacuumed by count, not by share.

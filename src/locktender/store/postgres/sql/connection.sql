@@ -150,11 +150,11 @@ SELECT 1 WHERE false
 -- One notification per commit, where a task was moved.
 SELECT pg_notify($1, $2) WHERE EXISTS (SELECT 1 FROM effect)
 
--- name: told_given
+-- name: events_given
 -- Events as they were composed.
 SELECT run, body, n FROM unnest($1::bigint[], $2::bytea[]) WITH ORDINALITY AS v (run, body, n)
 
--- name: told_moved
+-- name: events_moved
 -- Events of the tasks that were moved, one per run.
 SELECT id >> 20 AS run, convert_to('[' || string_agg(change, ',' ORDER BY id) || ']', 'UTF8') AS body,
     row_number() OVER (ORDER BY id >> 20) AS n

@@ -19,12 +19,12 @@ DELETE FROM locktender.asked_worker WHERE name = ANY($1::text[]) AND EXISTS (SEL
 -- Everybody who was asked for and is not known to be gone.
 SELECT name, asked_at, expires_at, joined_at, body FROM locktender.asked_worker ORDER BY name COLLATE "C"
 
--- name: provisioner_say
+-- name: provisioner_set_status
 -- What the leader's provisioner is doing.
-INSERT INTO locktender.provisioner (one, term, said)
+INSERT INTO locktender.provisioner (one, term, status)
 SELECT 1, $1::bigint, $2::bytea WHERE EXISTS (SELECT 1 FROM fence)
-ON CONFLICT (one) DO UPDATE SET term = excluded.term, said = excluded.said
+ON CONFLICT (one) DO UPDATE SET term = excluded.term, status = excluded.status
 
--- name: provisioner_said
+-- name: provisioner_status
 -- What it is doing, if it is still the leader's.
-SELECT p.said FROM locktender.provisioner p JOIN locktender.leader l ON l.term = p.term
+SELECT p.status FROM locktender.provisioner p JOIN locktender.leader l ON l.term = p.term

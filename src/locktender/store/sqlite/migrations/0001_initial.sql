@@ -257,5 +257,5 @@ CREATE TABLE asked_worker (
 CREATE TABLE provisioner (
     one INTEGER PRIMARY KEY CHECK (one = 1),
     term INTEGER NOT NULL,
-    said BLOB NOT NULL
+    status BLOB NOT NULL
 );

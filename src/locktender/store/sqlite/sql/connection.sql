@@ -1,5 +1,5 @@
 -- name: connect
--- Waits for a foreign writer, then gives up: the net below the turnstile.
+-- Waits for a foreign writer, then gives up: the net below the write lock.
 PRAGMA busy_timeout = {milliseconds}
 
 -- name: wal

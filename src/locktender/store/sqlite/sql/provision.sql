@@ -15,11 +15,11 @@ DELETE FROM asked_worker WHERE name IN (SELECT value FROM json_each(?))
 -- Everybody who was asked for and is not known to be gone.
 SELECT name, asked_at, expires_at, joined_at, body FROM asked_worker ORDER BY name
 
--- name: provisioner_say
+-- name: provisioner_set_status
 -- What the leader's provisioner is doing.
-INSERT INTO provisioner (one, term, said) VALUES (1, ?, ?)
-ON CONFLICT (one) DO UPDATE SET term = excluded.term, said = excluded.said
+INSERT INTO provisioner (one, term, status) VALUES (1, ?, ?)
+ON CONFLICT (one) DO UPDATE SET term = excluded.term, status = excluded.status
 
--- name: provisioner_said
+-- name: provisioner_status
 -- What it is doing, if it is still the leader's.
-SELECT p.said FROM provisioner p JOIN leader l ON l.term = p.term
+SELECT p.status FROM provisioner p JOIN leader l ON l.term = p.term
