@@ -16,7 +16,7 @@ from locktender.base.model import Request, WorkerRow
 from locktender.engine import Engine
 from locktender.observe.checker import check
 from locktender.store.open import settings_for, store_for
-from locktender.store.protocol import Beat
+from locktender.store.protocol import Heartbeat
 from locktender.testing import load_history
 
 pytest_plugins = ["locktender.testing.postgres"]
@@ -131,7 +131,7 @@ async def test_who_does_not_drain_has_left_or_ends_is_refused(place: str, tmp_pa
         with pytest.raises(InvalidInput, match="does not drain"):
             await on.client.workers.undrain(on.name)
         row = WorkerRow("ends-1", "host", 1, "1", {"async": 1}, -1, -1, draining=True, ending=True)
-        await store.beat(Beat(row, 600 * SECOND))
+        await store.heartbeat(Heartbeat(row, 600 * SECOND))
         with pytest.raises(InvalidInput, match="was told to end"):
             await on.client.workers.undrain("ends-1")
         await store.leave("ends-1")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from locktender.base.clock import SECOND
 from locktender.base.model import WorkerRow
-from locktender.store.protocol import Beat, Elect, RemoveUnused
+from locktender.store.protocol import Elect, Heartbeat, RemoveUnused
 from locktender.store.sqlite.liveness import Liveness
 from locktender.store.sqlite.store import SqliteStore
 
@@ -24,7 +24,7 @@ async def test_the_lock_of_a_killed_leader_is_removed_later(url: Path):
     killed.close()  # as the kernel does: the files stay, free
     lost.hold("w-lost")
     row = WorkerRow("w-lost", "host", 1, "1", {"async": 1}, -1, -1)
-    await store.beat(Beat(row, 600 * SECOND))
+    await store.heartbeat(Heartbeat(row, 600 * SECOND))
     store._opened.live.close()
     lost.close()
     comes.hold("w-comes")  # it holds its lock, and has no row yet

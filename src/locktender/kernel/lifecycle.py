@@ -51,8 +51,6 @@ def delay(policy: RetryPolicy, tries: int, task: int, seed: int = 0) -> int:
 
 _dump = msgspec.json.Encoder().encode
 _read_failure = msgspec.json.Decoder(Failure).decode
-
-
 DISPATCH_DEADLINE_US = 4 * 3_600_000_000
 
 
