@@ -156,6 +156,10 @@ class Engine:
         if self.membership is not None:
             await self.membership.drain()
 
+    async def undrain(self) -> bool:
+        """Take tasks again after `drain`; False: the process ends."""
+        return self.membership is not None and await self.membership.undrain()
+
     def wake(self) -> None:
         """This process committed something (a submission, a limit): its leader reads it at once."""
         if self.membership is not None:

@@ -59,7 +59,8 @@ EIGHT: dict[str, Any] = {"permits": {"thread": 8, "async": 100}}
             "has not answered 1 offer yet and takes no more at a time",
         ),
         (worker(claim=0), "takes no more tasks now"),
-        (worker(draining=True), "is draining"),
+        (worker(draining=True), "is draining (take it back: locktender workers undrain w)"),
+        (worker(draining=True, ending=True), "is draining because its process ends"),
     ],
 )  # fmt: skip
 def test_e7_the_bound_that_holds_is_named(one: Worker, says: str):
@@ -77,7 +78,8 @@ def test_e7_of_several_workers_it_says_how_many_of_each_kind():
     ]
 
     assert no_room(several, "thread", stubborn=1) == (
-        "of 4 workers that could take it 1 is draining, 2 have all thread permits in use (16 tasks),"
+        "of 4 workers that could take it 1 is draining (take it back: locktender workers undrain d),"
+        " 2 have all thread permits in use (16 tasks),"
         " 1 holds itself back to 50 % of its permits (4 of 8 in use): memory 90 % (over 80 %)"
         ", 1 asked to stop and still running"
     )

@@ -120,13 +120,13 @@ class RunEnd(NamedTuple):
 
 
 class Order(NamedTuple):
-    """What a worker in another process is to do: accept an offer, stop a task it runs, drain."""
+    """What a worker in another process is to do: accept an offer, stop a task it runs, drain or not."""
 
     worker: str
     task: int
     token: int
     kind: str
-    """`offer`, `stop` or `drain` (then `task` only makes the order unique)."""
+    """`offer`, `stop`, `drain` or `undrain` (of the last two `task` is minus the request's number)."""
     reason: str = ""
 
 

@@ -142,6 +142,8 @@ class WorkerRow(msgspec.Struct, frozen=True):
     flows: dict[str, str] = {}
     """Flow → signature, of the flows it could trace."""
     draining: bool = False
+    ending: bool = False
+    """Its process was told to end, or its lifetime is over: no order takes this drain back."""
     in_flight: int = 0
     memory: float = 0.0
     """Share of its memory in use, 0 to 1."""
@@ -191,7 +193,7 @@ class DeadWorker(NamedTuple):
     reason: str
 
 
-RequestKind = Literal["cancel", "reprioritise", "drain"]
+RequestKind = Literal["cancel", "reprioritise", "drain", "undrain"]
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -317,6 +319,7 @@ class ProvisionStatus(msgspec.Struct, frozen=True):
 HELD_UP: Final = {
     "lock": "it holds a lock that locktender waits for",
     "history": "audit, checkpoints and pruning wait for its transaction; runs do not",
+    "write": "it is stopped and holds the write lock: nothing is written until it goes on or ends",
     "cleanup": "old versions of rows cannot be removed, and every commit becomes slower",
 }
 
@@ -324,7 +327,7 @@ HELD_UP: Final = {
 class BlockingSession(msgspec.Struct, frozen=True):
     """A session of the database server that delays the store."""
 
-    holds: Literal["lock", "history", "cleanup"]
+    holds: Literal["lock", "history", "cleanup", "write"]
     """What it delays: see `HELD_UP`."""
     pid: int
     """0: a prepared transaction, which has no session."""
@@ -336,13 +339,14 @@ class BlockingSession(msgspec.Struct, frozen=True):
 
     def text(self) -> str:
         what = f"Session {self.pid}" if self.pid else "Prepared transaction"
+        what = f"Process {self.pid}" if self.holds == "write" else what
         age = "" if self.age_us is None else f", for {spoken(self.age_us)} in a transaction"
         name = self.application or "no name"
         return f"{what} ({name}, database {self.database}{age}): {HELD_UP[self.holds]}."
 
 
 class HeldUp(msgspec.Struct, frozen=True):
-    """What delays the store, as the database server sees it. On SQLite nothing does."""
+    """What delays the store, as the database server sees it; on SQLite, a process stopped in its write."""
 
     lag_us: int = 0
     """How old the first event is that is visible and not settled; 0: there is none."""

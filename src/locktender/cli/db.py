@@ -22,6 +22,7 @@ def register(app: typer.Typer) -> None:
     command(noun, "migrate")(migrate)
     command(noun, "prune")(prune)
     command(noun, "copy")(copy)
+    command(noun, "backup")(backup)
     command(noun, "checkpoint", hidden=True)(checkpoint)
 
 
@@ -358,10 +359,54 @@ def copy(
     shell.say(f"copied {rows}")
     if copied.renumbered:
         shell.say("[dim]events have numbers of their own in the copy, in the same order[/]")
+    _say_checked(shell, violations)
+    return 1 if violations else 0
+
+
+def _say_checked(shell: Context, violations: list[Any]) -> None:
     verdict = f"[bold red]{len(violations)} broken[/]" if violations else "[bold green]all kept[/]"
     shell.say(f"checked the copy: {verdict}")
     for violation in violations[:5]:
         shell.say(f"  [red]{escape(str(violation))}[/]")
+
+
+# -- back-up
+
+
+def backup(
+    shell: Context,
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A file that does not exist yet.")],
+) -> int:
+    """Copy a SQLite store into a new file beside live engines, then check the copy."""
+    from dataclasses import asdict
+    from shlex import quote
+
+    from locktender.base.errors import InvalidInput
+    from locktender.store.sqlite.backup import back_up
+
+    url = shell.settings().url
+    if "://" in url:
+        from locktender.store.postgres.options import parse
+
+        options = parse(url)
+        raise InvalidInput(
+            "db backup copies a SQLite file; this store is in PostgreSQL.",
+            field="url",
+            got=options.shown,
+            hint=f"pg_dump --format=custom --schema={options.schema} --file={quote(file)}"
+            f" {quote(options.dump_url)}",
+        )
+    done = back_up(url, file)
+    violations = _check_copy(shell, done.file)
+    if shell.json:
+        shell.data({**asdict(done), "violations": len(violations)})
+        return 1 if violations else 0
+    shell.say(
+        f"wrote {escape(done.file)}: {_size(done.bytes)}, {done.runs:,} runs, {done.events:,} events"
+    )
+    if done.blobs:
+        shell.say(f"wrote {escape(done.blobs_folder)}: {done.blobs:,} large values; keep it beside")
+    _say_checked(shell, violations)
     return 1 if violations else 0
 
 

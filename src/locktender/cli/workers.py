@@ -12,7 +12,7 @@ from locktender.cli.context import Context, command, group
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from locktender.client.views import WorkerInfo
+    from locktender.client.views import Requested, WorkerInfo
 
 Id = Annotated[str, typer.Argument(metavar="WORKER", help="A worker's id, or its beginning.")]
 
@@ -22,6 +22,7 @@ def register(app: typer.Typer) -> None:
     command(noun, "list")(list_)
     command(noun, "show")(show)
     command(noun, "drain")(drain)
+    command(noun, "undrain")(undrain)
 
 
 def list_(shell: Context) -> None:
@@ -118,6 +119,8 @@ def _state(worker: WorkerInfo) -> str:
         return "[red]stalled[/]"
     if not worker.alive:
         return "[red]lost[/]"
+    if worker.ending:
+        return "[magenta]ending[/]"
     if worker.draining:
         return "[magenta]draining[/]"
     return "[red]silent[/]" if worker.unanswered else "[green]alive[/]"
@@ -156,7 +159,17 @@ def drain(shell: Context, worker: Id) -> None:
     """Ask a worker to take no more tasks; what it runs may finish."""
     with shell.connect() as client:
         asked = client.workers.drain(worker)
-    text = f"worker {asked.ids[0]} is asked to drain"
+    _done(shell, f"worker {asked.ids[0]} is asked to drain", asked)
+
+
+def undrain(shell: Context, worker: Id) -> None:
+    """Take a drain back: the worker gets tasks again."""
+    with shell.connect() as client:
+        asked = client.workers.undrain(worker)
+    _done(shell, f"worker {asked.ids[0]} is asked to take tasks again", asked)
+
+
+def _done(shell: Context, text: str, asked: Requested) -> None:
     if not asked.leader:
         text += "; no engine runs now: it is carried out when one starts"
     shell.done(text, asked)

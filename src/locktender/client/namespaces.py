@@ -174,6 +174,13 @@ class SyncWorkers:
         """Asks a worker, by its id or the beginning of it, to accept no more tasks; its running tasks finish."""
         return self._bridge.call(self._workers.drain(worker))
 
+    def undrain(self, worker: str) -> Requested:
+        """Takes back `drain`: the worker, by its id or the beginning of it, accepts tasks again.
+
+        Raises `NotFound`, or `InvalidInput` if it does not drain, has left, or drains because its process ends.
+        """
+        return self._bridge.call(self._workers.undrain(worker))
+
     def get(self, worker: str) -> WorkerInfo:
         """One worker by its id, or by as much of it as only one id begins with. Raises `NotFound`."""
         return self._bridge.call(self._workers.get(worker))

@@ -16,6 +16,7 @@ from locktender.client.core import Core
 from locktender.client.run import AsyncRun, retry_runs
 from locktender.client.submit import TagValues
 from locktender.client.views import QueueInfo, Requested, RunInfo, WorkerInfo
+from locktender.engine import Engine
 from locktender.observe.rebuilt import queue_in_order
 from locktender.store.protocol import RunFilter
 
@@ -320,6 +321,10 @@ async def _all(
 WorkerInfos = list[WorkerInfo]
 
 
+def _no_undrain(worker: str, why: str, hint: str) -> InvalidInput:
+    return InvalidInput(f"worker {worker!r} {why}.", field="worker", got=worker, hint=hint)
+
+
 @public
 class AsyncWorkers:
     """Namespace `client.workers`: the workers there are."""
@@ -329,15 +334,51 @@ class AsyncWorkers:
 
     async def drain(self, worker: str) -> Requested:
         """Asks a worker, by its id or the beginning of it, to accept no more tasks; its running tasks finish."""
-        core = self._core
         worker = (await self.get(worker)).id
-        engine = core.engine
-        if engine is not None and engine.membership is not None and engine.worker.id == worker:
+        if (engine := self._engine_of(worker)) is not None:
             await engine.drain()
             return Requested((worker,), leader=True)
-        await core.store.ask([Request("drain", worker, who=core.who)])
+        return await self._ask("drain", worker)
+
+    async def undrain(self, worker: str) -> Requested:
+        """Takes back `drain`: the worker, by its id or the beginning of it, accepts tasks again.
+
+        Raises `NotFound`, or `InvalidInput` if it does not drain, has left, or drains because its process ends.
+        """
+        found = await self.get(worker)
+        if not found.alive and not found.stalled:
+            raise _no_undrain(found.id, "has left", "Start a new one: locktender worker FILE.py.")
+        if found.ending:
+            raise _no_undrain(found.id, "was told to end", "A worker that ends cannot be kept.")
+        if not found.draining and not await self._drain_asked(found.id):
+            raise _no_undrain(found.id, "does not drain", "locktender workers list shows who does.")
+        if (engine := self._engine_of(found.id)) is not None:
+            if not await engine.undrain():
+                raise _no_undrain(found.id, "is about to end", "It cannot be kept.")
+            return Requested((found.id,), leader=True)
+        return await self._ask("undrain", found.id)
+
+    def _engine_of(self, worker: str) -> Engine | None:
+        """The engine of this process, if the worker is its own."""
+        engine = self._core.engine
+        own = engine is not None and engine.membership is not None and engine.worker.id == worker
+        return engine if own else None
+
+    async def _ask(self, kind: RequestKind, worker: str) -> Requested:
+        core = self._core
+        await core.store.ask([Request(kind, worker, who=core.who)])
         core.changed()
         return Requested((worker,), await core.leader())
+
+    async def _drain_asked(self, worker: str) -> bool:
+        """Whether a drain is on its way: asked of the leader, or ordered and not read yet."""
+        asked = [each.request for each in (await self._core.store.load()).requests]
+        mine = [each.kind for each in asked if each is not None and each.subject == worker]
+        if mine:
+            return mine[-1] == "drain"
+        orders = [each for each in await self._core.store.orders(worker) if each.task < 0]
+        newest = min(orders, key=lambda order: order.task, default=None)
+        return newest is not None and newest.kind == "drain"
 
     async def get(self, worker: str) -> WorkerInfo:
         """One worker by its id, or by as much of it as only one id begins with. Raises `NotFound`."""

@@ -273,7 +273,7 @@ class Preparing:
         shown = "" if index is None else f"[{index}]."
         raise InvalidInput(
             f"{shown}the {what} {self._flow.short!r} are {size:,} bytes as JSON; at most {most:,} are"
-            " allowed.",
+            " allowed (max_value).",
             field="args",
             got=size,
             hint="Hand over a path or a URL in place of the data, and read it in a step.",

@@ -261,6 +261,8 @@ class WorkerInfo:
     provision: str
     """What a provisioner calls it; empty: it was started by hand."""
     draining: bool
+    ending: bool
+    """It drains because its process was told to end: `undrain` cannot take that back."""
     unanswered: int
     """Offers in a row that it left unanswered although its lease lasts; 0: it answers."""
     passed_over_until: datetime | None
@@ -299,6 +301,7 @@ class WorkerInfo:
             labels=row.labels,
             provision=row.provision,
             draining=row.draining,
+            ending=row.ending,
             unanswered=row.unanswered,
             passed_over_until=instant(row.asked_again_at) if row.unanswered else None,
             alive=alive,

@@ -22,6 +22,8 @@ from locktender.kernel.ledger import Ledger
 from locktender.kernel.queue_position import Precision, QueuePosition
 from locktender.kernel.scheduler import Scheduler
 
+DEFAULT_RUNS: Final = "a default; change it: locktender limits set max_concurrent_runs N"
+
 
 def explain_queued(
     scheduler: Scheduler,
@@ -125,10 +127,12 @@ def _full(
         )
         turns = ahead
     elapsed = [now - holder.since for holder in holders]
+    by_default = gate is ledger.run_gate and ledger.default_runs
     estimate = wait_for(elapsed, typical.run_us, turns, (gate.used, gate.limit))
     return Reason(
         block.name,
-        f"{RUN_TEXTS[gate.kind](gate)}: {gate.used} of {gate.limit} runs execute",
+        f"{RUN_TEXTS[gate.kind](gate)}: {gate.used} of {gate.limit} runs execute"
+        + (f" ({DEFAULT_RUNS})" if by_default else ""),
         gate.used,
         gate.limit,
         ahead=ahead,

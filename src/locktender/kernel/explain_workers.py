@@ -136,7 +136,7 @@ def _has(kind: NoRoom, group: Sequence[Worker], executor: str, now: int) -> str:
             stalls = "stalls" if one else "stall"
             return f"{stalls}: {its} lease has passed, {its} process lives and does not answer"
         case "draining":
-            return f"{be} draining"
+            return f"{be} draining{_undrain(group)}"
         case "silent":
             offers = counted(sum(worker.unanswered for worker in group), "offer")
             paused = [worker.asked_again_at for worker in group if worker.asked_again_at > now]
@@ -168,6 +168,13 @@ def _has(kind: NoRoom, group: Sequence[Worker], executor: str, now: int) -> str:
             return f"{'takes' if one else 'take'} no more tasks now"
         case "":
             return f"{has} room"
+
+
+def _undrain(group: Sequence[Worker]) -> str:
+    """How to take the drain back, if there is one worker and an operator ordered it."""
+    if all(worker.row.ending for worker in group):
+        return " because its process ends" if len(group) == 1 else " because their processes end"
+    return f" (take it back: locktender workers undrain {group[0].id})" if len(group) == 1 else ""
 
 
 def _used(group: Sequence[Worker], executor: str) -> int:

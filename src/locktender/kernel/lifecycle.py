@@ -51,6 +51,7 @@ def delay(policy: RetryPolicy, tries: int, task: int, seed: int = 0) -> int:
 
 _dump = msgspec.json.Encoder().encode
 _read_failure = msgspec.json.Decoder(Failure).decode
+DISPATCH_DEADLINE_US = 4 * 3_600_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ class Defaults:
     """What applies where neither step, flow nor run says otherwise."""
 
     queue_timeout_us: int | None = None
-    dispatch_deadline_us: int = 4 * 3_600_000_000
+    dispatch_deadline_us: int = DISPATCH_DEADLINE_US
     offer_ttl_us: int = 2_000_000
 
 

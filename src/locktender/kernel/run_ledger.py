@@ -21,6 +21,8 @@ class RunLedger:
         self.limits: Limits = limits
         self.run_queue: AdmissionQueue[QueuedRun] = AdmissionQueue()
         self.run_gate: Gate = CountGate("runs", "max_concurrent_runs", limits.max_concurrent_runs)
+        self.default_runs: bool = False
+        """Nobody has set the run gate's limit: it is the default."""
         self.tag_gates: dict[str, Gate] = {}
         self.runs: dict[int, RunEntry] = {}
         self.heads: dict[int, QueuedRun] = {}

@@ -108,6 +108,7 @@ class Scheduler:
                 data = {"kind": kind, "name": name, "rule": value}
                 self.commit_builder.record(NOBODY, Change("limit", 0, "", "in_force", 0, data))
         self._rules = rules
+        self.ledger.default_runs = ("runs", "") not in rules
         if limits != self.ledger.limits:
             self.commit_builder.commit.buckets += self.ledger.set_limits(limits, now)
 
@@ -125,14 +126,13 @@ class Scheduler:
             after = "joined" if known is None else "changed"
             self.commit_builder.record(NOBODY, Change("worker", 0, "", after, 0, data))
 
-    def drain_worker(self, worker: str, request: int) -> None:
-        """It gets no more tasks from here on, and is told so."""
-        known = self.ledger.workers.by_id.get(worker)
-        if known is not None:
-            self.ledger.put_worker(
-                msgspec.structs.replace(known.row, draining=True), local=known.local
-            )
-            self.commit_builder.commit.orders.append(Order(worker, -request, 0, "drain"))
+    def order_drain(self, worker: str, request: int, kind: str) -> None:
+        """It gets no more tasks from here on, or tasks again, and is told so."""
+        if (known := self.ledger.workers.by_id.get(worker)) is None:
+            return
+        if not known.local and not known.row.ending:
+            self.ledger.put_worker(msgspec.structs.replace(known.row, draining=kind == "drain"))
+        self.commit_builder.commit.orders.append(Order(worker, -request, 0, kind))
 
     def worker_left(self, worker: str, reason: str) -> None:
         """A worker left in good order: it holds nothing any more."""

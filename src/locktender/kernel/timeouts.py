@@ -15,7 +15,7 @@ from locktender.kernel.entries import TaskEntry
 from locktender.kernel.gate_names import counted
 from locktender.kernel.gates.protocol import Lane
 from locktender.kernel.gates.worker import Requirement, WorkerGate
-from locktender.kernel.lifecycle import Lifecycle
+from locktender.kernel.lifecycle import DISPATCH_DEADLINE_US, Lifecycle
 from locktender.kernel.placement import HOLD, MAX_PAUSE_US
 from locktender.kernel.timers import Kind
 
@@ -175,6 +175,8 @@ class Timeouts:
             f"{f', {silent} not answering' if silent else ''},"
             f" {counted(entry.offers, 'offer')} not accepted)"
         )
+        if self._lifecycle.dispatch_deadline_of(entry) == DISPATCH_DEADLINE_US:
+            text += "; 4h is the default of dispatch_deadline: a step, flow, submission or server can set it"
         failure = Failure("capacity", text, retryable=False)
         self._lifecycle.end_waiting(entry, entry.state, TaskState.FAILED, failure, now)
 
@@ -232,7 +234,8 @@ class Until(msgspec.Struct, frozen=True):
     """When a waiter ends without having started, and as what."""
 
     kind: str
-    """`queue_timeout`, `capacity` (the dispatch deadline), or `deadline` of the whole run."""
+    """`queue_timeout`, `capacity` (the dispatch deadline, or as `default_capacity` the default one), or
+    `deadline` of the whole run."""
     at: int
 
     def text(self, now: int) -> str:
@@ -240,6 +243,12 @@ class Until(msgspec.Struct, frozen=True):
         match self.kind:
             case "capacity":
                 return f"fails with capacity in {left} unless a worker takes it"
+            case "default_capacity":
+                return (
+                    f"fails with capacity in {left} unless a worker takes it, if the leader has the default"
+                    f" dispatch_deadline ({spoken(DISPATCH_DEADLINE_US)}); a step, flow or"
+                    " submission can have its own"
+                )
             case "deadline":
                 return f"ends timed_out in {left} unless it has ended by then"
             case _:
@@ -254,4 +263,8 @@ def patience(lifecycle: Lifecycle, entry: TaskEntry) -> list[Until]:
         found.append(Until("queue_timeout", entry.requested_at + timeout))
     if entry.eligible_at and deadline != UNKNOWN_US:
         found.append(Until("capacity", entry.eligible_at + deadline))
+    elif entry.eligible_at:
+        # Another process leads: its own default counts, and is not stored.
+        at = entry.eligible_at + DISPATCH_DEADLINE_US
+        found.append(Until("default_capacity", at))
     return found

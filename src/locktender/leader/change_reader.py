@@ -15,7 +15,7 @@ from locktender.base.events import NOBODY, Event, EventRow, unpack
 from locktender.base.model import Failure, Request, StoredRequest
 from locktender.base.states import EXECUTING_RUNS, RunState, TaskState
 from locktender.kernel.scheduler import Scheduler
-from locktender.leader.isolation import RequestFault, refusal
+from locktender.leader.isolation import RequestFault, ordered, refusal
 from locktender.leader.own_worker import OwnWorker
 from locktender.leader.queue_reader import QueueReader
 from locktender.observe.metrics import Metrics
@@ -116,6 +116,9 @@ class ChangeReader:
             if request is None or (stored.taken >= MAX_TAKEN and stored.seq not in self._taken):
                 scheduler.commit_builder.record(NOBODY, refusal(stored))
                 continue
+            if stored.seq not in self._taken and request.kind in ("drain", "undrain"):
+                # Once: it is read again until the commit that ends it is written.
+                scheduler.commit_builder.record(NOBODY, ordered(stored.seq, request))
             self._taken.add(stored.seq)
             try:
                 await self._carry_out(scheduler, stored.seq, request, now)
@@ -125,12 +128,13 @@ class ChangeReader:
                 raise RequestFault(stored, error) from error
 
     async def _carry_out(self, scheduler: Scheduler, seq: int, request: Request, now: int) -> None:
-        if request.kind == "drain":
-            if self._own is not None and self._own.id == request.subject:
-                self._own.draining = True
-                scheduler.put_worker(self._own.describe_own(0, ()), local=True)
+        if request.kind == "drain" or request.kind == "undrain":
+            own = self._own
+            if own is not None and own.id == request.subject and request.kind == "drain":
+                own.draining = True
+                scheduler.put_worker(own.describe_own(0, ()), local=True)
             else:
-                scheduler.drain_worker(request.subject, seq)
+                scheduler.order_drain(request.subject, seq, request.kind)
             return
         row = await self._store.run(request.subject)
         if row is None:

@@ -35,8 +35,6 @@ MAX_PAUSE_SECONDS = 60.0
 """Between two terms that fail."""
 CALM_SECONDS = 10.0
 """A term that lasts longer has not failed at once: the next pause is short again."""
-ISOLATED_AT_ONCE = 8
-"""Terms in a row that may end because a run was held or a request refused, before a pause is made."""
 _LAST_CYCLE = 1 << 40
 """Behind every cycle of a term: that of the event by which it fails."""
 
@@ -195,8 +193,6 @@ class Election:
         try:
             await self._leases.add(lease, held=True)
             await leader.lead(term)
-            if leader.isolated:
-                pause_seconds = self._isolated()
         except Exception as error:
             if not is_fault(error):
                 raise
@@ -227,11 +223,6 @@ class Election:
         trace = error if self._failed == 1 else None
         log.error("%s; the next try comes in %g s", self._text(error), seconds, exc_info=trace)
         return seconds
-
-    def _isolated(self) -> float:
-        """A term ended to hold a run or to refuse a request. Many in a row do not help."""
-        self._failed += 1
-        return _pause(self._failed - ISOLATED_AT_ONCE)
 
     def _text(self, error: Exception) -> str:
         why = str(error) if isinstance(error, CommitRefused) else reason_of(error)

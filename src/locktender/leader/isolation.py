@@ -15,7 +15,7 @@ import msgspec
 from locktender.base.changes import Commit, End, RunEvents
 from locktender.base.events import NOBODY, Change
 from locktender.base.ids import run_of
-from locktender.base.model import Failure, LimitRow, StoredRequest, WorkerRow
+from locktender.base.model import Failure, LimitRow, Request, StoredRequest, WorkerRow
 from locktender.base.states import RunState
 from locktender.kernel.scheduler import Scheduler
 from locktender.leader.commit_pipeline import CommitRefused
@@ -130,6 +130,12 @@ def refusal(stored: StoredRequest, why: str = "") -> Change:
     return Change("request", 0, "", "refused", 0, {**data, "reason": why})
 
 
+def ordered(seq: int, request: Request) -> Change:
+    """The event of an order to a worker: the worker's own events do not say who gave it."""
+    data = {"request": seq, "kind": request.kind, "subject": request.subject, "who": request.who}
+    return Change("request", 0, "", "ordered", 0, data)
+
+
 async def refused_runs(store: Store, commit: Commit) -> dict[int, str]:
     """The runs whose part of `commit` the store refuses, each with its reason."""
     found: dict[int, str] = {}
@@ -190,7 +196,7 @@ def parts_by_run(commit: Commit) -> dict[int, Commit]:
     for shared in commit.node_inputs:
         part(shared.run).node_inputs.append(shared)
     for order in commit.orders:
-        if order.kind != "drain":
+        if order.task > 0:
             part(run_of(order.task)).orders.append(order)
     for run, priority in commit.reprioritised:
         part(run).reprioritised.append((run, priority))

@@ -58,8 +58,6 @@ class Leader:
         overflow: ProvisionController | None = None,
     ) -> None:
         self.owner = owner
-        self.isolated: bool = False
-        """The term ended because something was traced to a run or a request, which is held or refused now."""
         self._store = store
         self._settings = settings
         self._own = own
@@ -163,7 +161,6 @@ class Leader:
             except (RunFault, CommitRefused, RequestFault) as fault:
                 await self._pipeline.stop()
                 await self._isolation.isolate(scheduler, fault)
-                self.isolated = True
             except Exception as error:
                 if not scheduler.lifecycle.at_run or not is_fault(error):
                     raise
@@ -171,7 +168,6 @@ class Leader:
                 await self._pipeline.stop()
                 fault = RunFault(scheduler.lifecycle.at_run, error)
                 await self._isolation.isolate(scheduler, fault)
-                self.isolated = True
         except (NotLeader, HistoryReplaced) as error:
             log.warning("term %s of %s is over: %s", term, self.owner, error)
         finally:

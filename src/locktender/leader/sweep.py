@@ -5,11 +5,14 @@ from __future__ import annotations
 import logging
 
 from locktender.base.background import BackgroundTasks
-from locktender.base.clock import SECOND, SystemClock
+from locktender.base.clock import SECOND, Clock, SystemClock
 from locktender.base.config import Settings
+from locktender.base.durations import spoken
 from locktender.base.errors import LocktenderError
 from locktender.base.states import RunState
 from locktender.kernel.demand import Demand
+from locktender.kernel.explain_runs import DEFAULT_RUNS
+from locktender.kernel.ledger import Ledger
 from locktender.kernel.liveness import LeaseWatch, set_stalled
 from locktender.kernel.scheduler import Scheduler
 from locktender.kernel.timeouts import still_queued
@@ -23,6 +26,52 @@ log: logging.Logger = logging.getLogger(__name__)
 REMOVE_UNUSED_EVERY_US = 60 * SECOND
 MAX_OVERDUE_RUNS = 1_000
 """Per sweep."""
+
+
+LACKING_US = 60 * SECOND
+"""How long tasks must have lacked a worker until the default that ends them is named."""
+_warned: set[str] = set()
+"""Defaults that this process has named in its log: each once, whoever leads in it."""
+
+
+class DefaultWarnings:
+    """Says once per process where a default that nobody chose decides: in the log, because nothing fails."""
+
+    def __init__(self, settings: Settings, clock: Clock) -> None:
+        self._default_deadline = "dispatch_deadline" not in settings.sources
+        self._deadline_us = settings.dispatch_deadline_us
+        self._clock = clock
+        self._lacking_since: int | None = None
+
+    def look(self, ledger: Ledger, demand: Demand) -> None:
+        gate = ledger.run_gate
+        full = ledger.default_runs and gate.used >= gate.limit
+        if full and "runs" not in _warned and any(head.lane for head in ledger.heads.values()):
+            _warned.add("runs")
+            log.warning("runs wait: %s of %s execute; %s", gate.used, gate.limit, DEFAULT_RUNS)
+        if "pools" not in _warned:
+            unset = [name for name in ledger.slot_gates if ledger.limits.pool(name) is None]
+            if unset:
+                _warned.add("pools")
+                log.warning(
+                    "nobody has set pool %r, which is in use: it is unlimited."
+                    " Set it: locktender pools set %s N; or refuse such steps: strict_pools",
+                    unset[0],
+                    unset[0],
+                )
+        now = self._clock.monotonic()
+        since = self._lacking_since
+        self._lacking_since = None if not demand.total else now if since is None else since
+        if "deadline" in _warned or not self._default_deadline or self._lacking_since is None:
+            return
+        if now - self._lacking_since >= LACKING_US:
+            _warned.add("deadline")
+            log.warning(
+                "%s tasks lack a worker: each fails when it has lacked one for %s, the default of"
+                " dispatch_deadline",
+                demand.total,
+                spoken(self._deadline_us),
+            )
 
 
 class Sweep:
@@ -47,7 +96,9 @@ class Sweep:
         self._clock = SystemClock()
         self._watch = LeaseWatch(settings.stall_grace_us)
         self._stalled: dict[str, int] = {}
+        self._defaults = DefaultWarnings(settings, self._clock)
         self._retention = Retention(store, settings, owner)
+        self._retention_us = settings.retention_us
         self._remove_unused_at = 0
 
     async def expire(self, scheduler: Scheduler) -> list[Lost]:
@@ -89,19 +140,25 @@ class Sweep:
             self._queue.left(row.seq)
         self.demand, self.demand_at = scheduler.sweep(now), now
         self._metrics.wanted(self.demand)
+        self._defaults.look(scheduler.ledger, self.demand)
         if self._retention.due():
             self._background.start(self._retention.work(), "delete runs past their retention")
         if self._clock.monotonic() >= self._remove_unused_at:
             self._remove_unused_at = self._clock.monotonic() + REMOVE_UNUSED_EVERY_US
-            self._background.start(self._remove_unused(scheduler.term), "remove empty queue lanes")
+            self._background.start(
+                self._remove_unused(scheduler.term, now), "remove empty queue lanes"
+            )
         if self._overflow is not None:
             workers = [worker.row for worker in scheduler.ledger.workers.by_id.values()]
             self._overflow.observe(self.demand, workers, self._store, scheduler.term)
 
-    async def _remove_unused(self, term: int) -> None:
+    async def _remove_unused(self, term: int, now: int) -> None:
         after = 0
+        before = 0 if self._retention_us is None else now - self._retention_us
         try:
-            while after := await self._store.remove_unused(RemoveUnused(term, after)):
+            while after := await self._store.remove_unused(
+                RemoveUnused(term, after, before=before)
+            ):
                 pass
         except LocktenderError as error:
             log.warning("failed to remove empty queue lanes: %s", error)

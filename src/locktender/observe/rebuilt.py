@@ -39,6 +39,8 @@ async def rebuild(store: Store) -> tuple[Scheduler, Snapshot]:
     """A ledger of all active work as the rows have it now. It decides nothing and writes nothing."""
     snapshot = await store.load()
     scheduler = Scheduler(snapshot.limits, 0, "why", Defaults(dispatch_deadline_us=UNKNOWN_US))
+    known = {row.kind for row in snapshot.limit_rows if row.effective is not None}
+    scheduler.ledger.default_runs = "runs" not in known
     found = await readable(store, snapshot)
     scheduler.graphs.update(found.graphs)
     restored = clock_jump.restore(

@@ -87,7 +87,9 @@ class HealthAnswers:
             if leader is None:
                 problems.append("there is no leader")
             held_up = await self._held_up.get(STORE_SECONDS)
-            problems += [each.text() for each in held_up.sessions if each.holds == "lock"]
+            problems += [
+                each.text() for each in held_up.sessions if each.holds in ("lock", "write")
+            ]
             problems += await self._troubles.get(STORE_SECONDS)
         except TimeoutError:
             reachable = False

@@ -118,6 +118,7 @@ class Membership:
         self._published_names = 0
         self._closing = False
         self._draining = False
+        self._retiring = False
         self._ending = False
         self.lifetime: Lifetime = Lifetime(settings, clock, awaited=ends_itself)
         """Of the process's worker, under whichever id it has joined."""
@@ -173,11 +174,32 @@ class Membership:
             self._leader.worker_changed()
         await self.publish()
 
+    async def undrain(self) -> bool:
+        """Take tasks again; whether it does. A process that was told to end goes on with that."""
+        if self._ends:
+            log.info("worker %s goes on draining: its process ends", self.worker.id)
+            return False
+        self._draining = self.worker.draining = False
+        if self._ends:
+            # A thread said so in between (`told_to_end`).
+            self.worker.draining = True
+            return False
+        log.info("worker %s takes tasks again", self.worker.id)
+        if self._leader is not None:
+            self._leader.worker_changed()
+        await self.publish()
+        return True
+
+    @property
+    def _ends(self) -> bool:
+        return self._retiring or self._closing or self._ending
+
     async def retire(self) -> None:
         """Take no more tasks. Returns when all that runs has finished, however long it takes.
 
         An attempt that was asked to stop and does not is not waited for: it might never end.
         """
+        self._retiring = True
         await self._take_no_more()
         if self._leader is not None:
             await self._leader.settle()  # what its commits on their way start here
@@ -253,6 +275,7 @@ class Membership:
     def describe(self) -> WorkerRow:
         """The worker as its row says, or will say with the next renewal. From any thread."""
         row = self.worker.describe(-1 if self.leads else self.worker.pressure.standing)
+        row = msgspec.structs.replace(row, ending=self._ends) if self._ends else row
         if not self._ending:
             return row
         left = self._drain_list()

@@ -1,4 +1,4 @@
-"""What a leader, in this process or another, has for this process's worker: offers, stops and drains.
+"""What a leader, in this process or another, has for this process's worker: offers, stops, drains and undrains.
 
 Offers are accepted or declined, attempts stopped, the worker drained. An offer whose acceptance got no answer
 is *unanswered*: the store may say that we run it. It is accepted again until there is an answer, because a
@@ -51,6 +51,7 @@ class OfferHost(Protocol):
         ...
 
     async def drain(self) -> None: ...
+    async def undrain(self) -> bool: ...
     async def publish(self) -> None:
         """The worker's row says what it would take now."""
         ...
@@ -67,6 +68,8 @@ class OfferHandler:
         self._declined: dict[int, None] = {}
         self._accepted: set[int] = set()
         """Tokens of attempts that were started as offers and have not ended."""
+        self._drain_order = 0
+        """The newest order to drain, or not to, that was carried out; a newer one has a smaller number."""
         self._answering = asyncio.Lock()
         self._graphs: dict[str, Graph] = {}
 
@@ -123,13 +126,20 @@ class OfferHandler:
 
     async def _carry_out(self, orders: list[Order]) -> None:
         worker = self._host.worker
+        # Orders stay until the worker is gone: an old one must not undo what this process was told since.
+        told = [each for each in orders if each.task < self._drain_order]
+        newest = min(told, key=lambda order: order.task, default=None)
+        if newest is not None and newest.kind == "undrain":
+            await self._host.undrain()
         if offers := [(order.task, order.token) for order in orders if order.kind == "offer"]:
             await self._answer(offers)
         for order in orders:
             if order.kind == "stop":
                 worker.stop(order.token, "cancel")
-            elif order.kind == "drain" and not worker.draining:
+        if newest is not None:
+            if newest.kind == "drain" and not worker.draining:
                 await self._host.drain()
+            self._drain_order = newest.task
 
     async def _answer(self, offers: Offers) -> None:
         async with self._answering:

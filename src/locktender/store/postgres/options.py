@@ -51,6 +51,12 @@ class Options:
         return f"locktender:{self.schema}:"
 
     @property
+    def dump_url(self) -> str:
+        """For `pg_dump`: the server itself and not a pooler, without a password."""
+        parts = urlsplit(self.listen_dsn if self.listen != "off" else self.dsn)
+        return urlunsplit(parts._replace(netloc=_without_password(parts.netloc)))
+
+    @property
     def listens(self) -> bool:
         """A pooler in transaction mode takes a LISTEN, and passes nothing on."""
         return self.listen != "off" and bool(self.listen or not self.pooled)

@@ -182,14 +182,21 @@ async def remove_unused(tx: PostgresSession, remove: RemoveUnused) -> int | None
     """None: a submission holds the lock; try again."""
     rows = await tx.all("lanes_after", remove.after, remove.batch)
     idle = [lane for lane, stood_in in rows if not stood_in]
+    unused = [] if remove.after else await tx.all("counters_unused", remove.batch)
     async with tx.transaction():
         await fence(tx, remove.term)
-        if idle:
+        if idle or unused:
             # A submission that has just looked a lane up must not find it gone. Not waited for: this is
             # the line of the commits.
             if not (await tx.row("alone_try", *tx.options.lock(SUBMITTERS)))[0]:
                 return None
             await tx.run("lanes_remove", idle)
+            # Read again, now that no submission can count a run there.
+            unused = await tx.all("counters_unused", remove.batch) if unused else []
+            await tx.run("counter_remove", [name for (name,) in unused])
             await tx.run("admissions_rise")
         await tx.run("buckets_remove")
+        if not remove.after:
+            await tx.run("drain_orders_remove")
+            await tx.run("limit_history_remove", remove.before)
     return rows[-1][0] if len(rows) == remove.batch else 0

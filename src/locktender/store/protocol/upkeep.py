@@ -81,12 +81,18 @@ class Discarded:
 
 @dataclass(frozen=True, slots=True)
 class RemoveUnused:
-    """Remove empty lanes, and the state of rates that no longer matters."""
+    """Remove empty lanes and what nothing refers to any more.
+
+    That is the state of rates that are free again, orders to drain of workers that are gone, counters of tags
+    without active runs, and changes of limits before an instant, except the last one of each limit.
+    """
 
     term: int
     after: int = 0
     """The lane to continue after."""
     batch: int = 1_000
+    before: int = 0
+    """Changes of limits before this instant go; 0: all stay."""
 
 
 class Upkeep(StoreBase, Protocol):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
+from locktender.base.durations import spoken
 from locktender.base.errors import DataRefused, InvalidInput, StoreBusy, StoreError
 
 _FULL = "Free some space; the store then continues by itself."
@@ -63,9 +64,10 @@ def refused(error: Exception) -> DataRefused:
     return DataRefused(f"the store refused a value: {error}.", hint="Nothing was stored.")
 
 
-def busy(path: Path) -> StoreBusy:
+def busy(path: Path, holder: str = "another process", waited_us: int = 0) -> StoreBusy:
+    waited = f" after {spoken(waited_us)}" if waited_us else ""
     return StoreBusy(
-        f"waiting for the write lock of {path} timed out: another process holds it.",
+        f"waiting for the write lock of {path} timed out{waited}: {holder} holds it.",
         field="path",
         got=str(path),
         hint="Look for a stopped process or a long transaction in another tool.",

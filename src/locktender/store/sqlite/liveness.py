@@ -19,6 +19,8 @@ import fcntl
 import hashlib
 import os
 import threading
+from collections.abc import Iterable
+from itertools import islice
 from pathlib import Path
 from urllib.parse import quote
 
@@ -27,6 +29,8 @@ from locktender.store.sqlite.companions import beside, create_folder, open_file
 
 _LONGEST_NAME = 200
 _TRIES = 50
+_MOST_EXAMINED = 10_000
+"""Files at a time: the rest is for the next time."""
 
 
 class Liveness:
@@ -92,6 +96,29 @@ class Liveness:
                 path.unlink(missing_ok=True)
         finally:
             os.close(fd)
+
+    def remove_stale(self, known: Iterable[str]) -> int:
+        """Removes free lock files of owners without a row (`known` have one); how many.
+
+        A killed leader leaves its file behind. It is removed while its lock is held here: whoever opened it
+        just before finds another file under the name, or none, and opens that (`_acquire`).
+        """
+        kept = {self._file(owner) for owner in (*known, *self._held)}
+        gone = 0
+        for path in islice(self._folder.glob("*.lock"), _MOST_EXAMINED):
+            if path in kept:
+                continue
+            try:
+                fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            except OSError:
+                continue
+            try:
+                if _try(fd) and _is(path, fd):
+                    path.unlink(missing_ok=True)
+                    gone += 1
+            finally:
+                os.close(fd)
+        return gone
 
     def close(self) -> None:
         """Lets go of every lock. The files stay, free: others learn at once that nobody renews here."""

@@ -119,9 +119,16 @@ def reassign_lanes(tx: SqliteSession, reassign: ReassignLanes) -> int:
     return rows[-1][0] if len(rows) == reassign.batch else 0
 
 
-def remove_unused(tx: SqliteSession, remove: RemoveUnused) -> int:
+def remove_unused(tx: SqliteSession, remove: RemoveUnused) -> tuple[int, set[str]]:
+    """The lane to continue after, and who has a row: workers and the leader."""
     fence(tx, remove.term)
     rows = tx.all("lanes_after", remove.after, remove.batch)
     tx.run("lanes_remove", listed(lane for lane, stood_in in rows if not stood_in))
     tx.run("buckets_remove")
-    return rows[-1][0] if len(rows) == remove.batch else 0
+    if not remove.after:
+        tx.run("drain_orders_remove")
+        unused = tx.all("counters_unused", remove.batch)
+        tx.run("counter_remove", listed(name for (name,) in unused))
+        tx.run("limit_history_remove", remove.before)
+    owners = {row[0] for row in tx.all("worker_leases")} | {tx.row("leader")[1]}
+    return rows[-1][0] if len(rows) == remove.batch else 0, owners

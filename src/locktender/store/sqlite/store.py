@@ -87,6 +87,7 @@ from locktender.store.sqlite.blobs import Blobs
 from locktender.store.sqlite.companions import create_database
 from locktender.store.sqlite.opening import OpenFile
 from locktender.store.sqlite.session import SqliteSession, resolved
+from locktender.store.sqlite.write_lock import held_up
 
 T = TypeVar("T")
 
@@ -249,7 +250,10 @@ class SqliteStore(Store):
         return await self._write(lambda tx: recovery.reassign_lanes(tx, reassign))
 
     async def remove_unused(self, remove: RemoveUnused) -> int:
-        return await self._write(lambda tx: recovery.remove_unused(tx, remove))
+        after, owners = await self._write(lambda tx: recovery.remove_unused(tx, remove))
+        if not remove.after:
+            await asyncio.to_thread(self._opened.live.remove_stale, owners)
+        return after
 
     # -- workers
 
@@ -312,7 +316,7 @@ class SqliteStore(Store):
         return await self._look(lambda tx: reads.follow(tx, follow))
 
     async def held_up(self) -> HeldUp:
-        return HeldUp()
+        return held_up(self.path)
 
     async def logs(self, where: LogFilter) -> list[LogRow]:
         return await self._look(lambda tx: reads.logs(tx, where))

@@ -10,7 +10,8 @@ Q is the head of the line, W the write itself. A process that writes without
 pause finds Q held by the process that waits for W, and queues behind it. The
 locks are the kernel's (`flock`): a process that dies holds none. Waiting is by
 short sleeps, because a blocking `flock` has no timeout: if a process is stopped
-in the middle of a write, the others must get an error.
+in the middle of a write, the others must get an error. It names the holder, which the kernel knows
+(`/proc/locks`): nothing is written down for it.
 """
 
 from __future__ import annotations
@@ -19,13 +20,23 @@ import fcntl
 import os
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 from locktender.base.clock import Clock
+from locktender.base.model import BlockingSession, HeldUp
 from locktender.store.sqlite.companions import beside, open_file
 from locktender.store.sqlite.faults import busy
 
 _FIRST_SLEEP_SECONDS = 0.000_1
 _LONGEST_SLEEP_SECONDS = 0.000_5
+
+
+class LockHolder(NamedTuple):
+    """The process that holds the write lock."""
+
+    pid: int
+    name: str
+    stopped: bool
 
 
 class WriteLock:
@@ -66,9 +77,43 @@ class WriteLock:
         sleep = _FIRST_SLEEP_SECONDS
         while not _try(lock):
             if self._clock.monotonic() - started > self._timeout_us:
-                raise busy(self._path)
+                waited_us = self._clock.monotonic() - started
+                raise busy(self._path, _text(holder(self._write)), waited_us)
             time.sleep(sleep)
             sleep = min(sleep * 1.5, _LONGEST_SLEEP_SECONDS)
+
+
+def holder(lock: int | Path) -> LockHolder | None:
+    """Who holds a locked file now; None: nobody, or the system does not say (not Linux, a container's)."""
+    try:
+        file = os.fstat(lock) if isinstance(lock, int) else lock.stat()
+        wanted = f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}:{file.st_ino}"
+        for line in Path("/proc/locks").read_text().splitlines():
+            # 1: FLOCK  ADVISORY  WRITE 4711 fe:00:2147878 0 EOF; a waiter has -> behind its number
+            _, kind, _, how, pid, place, *_ = (*line.split(), "", "", "", "", "")
+            if (kind, how, place) == ("FLOCK", "WRITE", wanted) and int(pid) > 0:
+                process = Path("/proc") / pid
+                state = (process / "stat").read_text().rpartition(")")[2].split()[0]
+                name = (process / "comm").read_text().strip()
+                return LockHolder(int(pid), name, state in "Tt")
+    except (OSError, ValueError, IndexError):
+        pass
+    return None
+
+
+def held_up(path: Path) -> HeldUp:
+    """A process that is stopped inside its write: until it goes on or ends nothing can be written."""
+    found = holder(beside(path, "-w.lock"))
+    if found is None or not found.stopped:
+        return HeldUp()
+    return HeldUp(0, (BlockingSession("write", found.pid, found.name, path.name, None),))
+
+
+def _text(found: LockHolder | None) -> str:
+    if found is None:
+        return "another process"
+    stopped = ", which is stopped," if found.stopped else ""
+    return f"process {found.pid} ({found.name}){stopped}"
 
 
 def _try(lock: int) -> bool:

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import pytest
 
-from locktender.base.changes import Bucket
+from locktender.base.changes import Bucket, Order
 from locktender.base.errors import NotLeader
-from locktender.base.limits import TagRule
+from locktender.base.limits import PoolRule, TagRule
 from locktender.store.protocol import EventFilter, Heads, ReassignLanes, RemoveUnused, Store
 from locktender.testing.conformance.world import (
     SceneLeader,
     StoreScene,
+    join,
     new_run,
     set_rule,
     set_tag,
@@ -192,6 +193,68 @@ class TestQueueing:
         world.clock.advance(10)
         assert await store.remove_unused(RemoveUnused(leader.term)) == 0
         assert [bucket.pool for bucket in (await store.load()).buckets] == ["later"]
+
+    async def test_orders_to_drain_of_workers_that_are_gone_are_tidied_away(
+        self, world: StoreScene
+    ) -> None:
+        store = await world.open()
+        leader = await SceneLeader.stand(store)
+        await join(store, "w1")
+        await join(store, "w2")
+        drained = [Order("w1", -1, 0, "drain"), Order("w2", -2, 0, "drain")]
+        await leader.commit(orders=[*drained, Order("w2", -3, 0, "undrain")])
+        await store.leave("w1")
+
+        assert await store.remove_unused(RemoveUnused(leader.term)) == 0
+
+        assert await store.orders("w1") == []
+        # The newest order of a worker that is there says how it stands.
+        assert [order.kind for order in await store.orders("w2")] == ["undrain"]
+
+    async def test_counters_without_active_runs_are_tidied_away(self, world: StoreScene) -> None:
+        store = await world.open()
+        leader = await SceneLeader.stand(store)
+        await set_tag(store, TagRule("team", per_value=True, max_active=1))
+        first, second = await submit(store, *(new_run(tags={"team": each}) for each in "ab"))
+        await leader.start(first.seq)
+        await leader.end(first.seq)
+        assert set((await store.counts()).admitted) == {"", "team=*a", "team=*b"}
+
+        assert await store.remove_unused(RemoveUnused(leader.term)) == 0
+
+        assert set((await store.counts()).admitted) == {"", "team=*b"}
+        # It counts from nothing again, and the ceiling holds as before.
+        [again] = await submit(store, new_run(tags={"team": "a"}))
+        [refused] = await submit(store, new_run(tags={"team": "a"}))
+        assert (refused.outcome, refused.ceiling) == ("rejected", "team=a")
+        counts = await store.counts()
+        active = {name: n - counts.closed.get(name, 0) for name, n in counts.admitted.items()}
+        assert active == {"": 2, "team=*a": 1, "team=*b": 1}
+        await leader.start(again.seq, second.seq)
+        await leader.end(again.seq)
+        await leader.end(second.seq)
+        assert await store.remove_unused(RemoveUnused(leader.term)) == 0
+        assert set((await store.counts()).admitted) == {""}
+
+    async def test_old_changes_of_limits_are_tidied_away(self, world: StoreScene) -> None:
+        store = await world.open()
+        leader = await SceneLeader.stand(store)
+        for limit in (1, 2, 3):
+            await set_rule(store, "pool", "db", PoolRule(limit))
+            world.clock.advance(10)
+        await set_rule(store, "pool", "api", PoolRule(7))
+        old = world.clock.now() + 1
+        world.clock.advance(10)
+        await set_rule(store, "pool", "api", PoolRule(8))
+        assert await store.remove_unused(RemoveUnused(leader.term)) == 0
+        assert len(await store.limit_history(100)) == 5
+
+        assert await store.remove_unused(RemoveUnused(leader.term, before=old)) == 0
+
+        # The last one of each limit stays, however old: it says who set what holds.
+        assert {each.name for each in await store.limit_history(100)} == {"db", "api"}
+        assert len(await store.limit_history(100)) == 2
+        assert (await store.limits())[0].pools == {"db": PoolRule(3), "api": PoolRule(8)}
 
     async def test_only_the_leader_tidies(self, world: StoreScene) -> None:
         store = await world.open()

@@ -13,7 +13,7 @@ from locktender.base.errors import ArgumentMismatch
 from locktender.base.model import Failure
 from locktender.base.secrets import MissingSecret
 from locktender.flows.steps import Fatal, Retry
-from locktender.worker.executors.protocol import CURRENT
+from locktender.worker.executors.protocol import CURRENT, MAX_RESULT_BYTES
 
 MAX_TRACEBACK = 16_000
 MAX_MESSAGE = 4_000
@@ -78,8 +78,9 @@ def invalid_result(error: BaseException) -> Failure:
 def too_large(size: int, limit: int) -> Failure:
     return Failure(
         type="result_too_large",
-        message=f"the result has {size:,} bytes of JSON; at most {limit:,} are kept."
-        " Write it to a file or an object store and return its address.",
+        message=f"the result has {size:,} bytes of JSON; at most {limit:,} are kept (max_value"
+        f"{', a default' if limit == MAX_RESULT_BYTES else ''}). Write it to a file or an object store"
+        " and return its address, or raise the worker's setting max_value.",
         retryable=False,
     )
 

@@ -95,6 +95,25 @@ WHERE l.id = ANY($1::bigint[]) AND NOT EXISTS (SELECT 1 FROM locktender.queue q 
 -- The state of rates that say nothing any more: their next start may be at any time.
 DELETE FROM locktender.bucket WHERE tat < locktender.locktender_now()
 
+-- name: drain_orders_remove
+-- Orders to drain, or not to, of workers that are gone, and those that a newer one replaced.
+DELETE FROM locktender.orders o WHERE o.task < 0 AND (
+    NOT EXISTS (SELECT 1 FROM locktender.worker w WHERE w.id = o.worker)
+    OR EXISTS (SELECT 1 FROM locktender.orders n WHERE n.worker = o.worker AND n.task < o.task)
+)
+
+-- name: counters_unused
+-- Counters of tags without active runs.
+SELECT c.name FROM locktender.counter c JOIN locktender.closed d ON d.name = c.name
+WHERE c.name <> '' AND c.admitted = d.closed LIMIT $1
+
+-- name: limit_history_remove
+-- Changes of limits before an instant; the last one of each limit stays.
+DELETE FROM locktender.limit_history l WHERE l.at < $1 AND EXISTS (
+    SELECT 1 FROM locktender.limit_history n
+    WHERE n.kind = l.kind AND n.name = l.name AND n.seq > l.seq
+)
+
 -- name: submit_run
 -- Store queued runs.
 INSERT INTO locktender.run (

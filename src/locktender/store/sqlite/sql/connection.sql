@@ -66,6 +66,10 @@ SELECT locktender_now()
 -- Tables in the file, to tell ours from others'.
 SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'
 
+-- name: integrity
+-- What is wrong with the pages and indexes of the file; one row `ok` if nothing is.
+PRAGMA integrity_check(5)
+
 -- name: migration_table
 -- Where applied migrations are recorded.
 CREATE TABLE IF NOT EXISTS migration (

@@ -79,6 +79,24 @@ DELETE FROM lane WHERE id IN (SELECT value FROM json_each(?))
 -- The state of rates that say nothing any more: their next start may be at any time.
 DELETE FROM bucket WHERE tat < locktender_now()
 
+-- name: drain_orders_remove
+-- Orders to drain, or not to, of workers that are gone, and those that a newer one replaced.
+DELETE FROM orders WHERE task < 0 AND (
+    NOT EXISTS (SELECT 1 FROM worker w WHERE w.id = orders.worker)
+    OR EXISTS (SELECT 1 FROM orders o WHERE o.worker = orders.worker AND o.task < orders.task)
+)
+
+-- name: counters_unused
+-- Counters of tags without active runs.
+SELECT name FROM counter WHERE name <> '' AND admitted = closed LIMIT ?
+
+-- name: limit_history_remove
+-- Changes of limits before an instant; the last one of each limit stays.
+DELETE FROM limit_history WHERE at < ? AND EXISTS (
+    SELECT 1 FROM limit_history l
+    WHERE l.kind = limit_history.kind AND l.name = limit_history.name AND l.seq > limit_history.seq
+)
+
 -- name: submit_run
 -- Store queued runs.
 INSERT INTO run (
