@@ -148,6 +148,7 @@ def test_every_command_of_the_page(
                 operator.env["LOCKTENDER_URL"] = re.sub(
                     r"/locktender_test_\w+", f"/{empty}", postgres_url
                 )
+            if line.startswith("locktender db backup"):
                 _began_as_a_file(tmp_path)
             if "$WORKER" in line and "WORKER" not in operator.env:
                 client = opened.enter_context(connect(postgres_url))
