@@ -71,7 +71,7 @@ async def test_rows_that_cannot_be_read_are_named(tmp_path: Path):
 
         async def named() -> bool:
             problems = (await fetch(port, "/health")).data["problems"]
-            text = "the rule of pool db cannot be read, so it is shut"
+            text = "the live rule of pool db cannot be read, so it is shut"
             return any(each.startswith(text) for each in problems)
 
         await until(named, "the rule")

@@ -129,7 +129,7 @@ def _is_named(engine: Client, fault: TableFault) -> None:
     through = flows.through_rate if kind == "tag" else flows.through_hurt
     waits = engine.submit(through, 1)
     if kind in ("pool", "tag"):
-        text = f"the rule of {kind} {name} cannot be read, so it is shut"
+        text = f"the live rule of {kind} {name} cannot be read, so it is shut"
         assert text in waits.why().text(), (fault, waits.why().text())
         if kind == "pool":
             engine.pools.set(HURT, limit=2)

@@ -125,10 +125,20 @@ def test_a_pool_and_a_tag_whose_rule_cannot_be_read_stay_shut():
     )
     assert (limits.max_concurrent_runs, limits.max_bypass) == (7, 16)
     assert [bool(row.unreadable) for row in rows] == [True] * 5 + [False]
-    assert rows[0].unreadable.startswith("the rule of pool db cannot be read, so it is shut")
+    said = [row.unreadable.partition(": ")[0] for row in rows]
+    assert said == [
+        "the live rule of pool db cannot be read, so it is shut",
+        "the live rule of tag tenant=acme cannot be read, so it is shut",
+        "the declared rule of tag user=* cannot be read, so it is shut",
+        "the live rule of runs cannot be read, so the declared one is in force",
+        "the live rule of engine max_bypass cannot be read, so none is in force",
+        "",
+    ]
+    [row] = limit_rows.readable([("pool", "db", b"?", b'{"limit":3}')])
+    assert "so the live one stays in force: " in row.unreadable
 
 
 @pytest.mark.parametrize("tat", ["text", -1, LARGEST, None])
 def test_a_rate_that_cannot_be_read_counts_as_used_up(tat: object):
     [bucket] = decode.buckets([("api", tat)])
-    assert bucket.tat == decode.MOST
+    assert bucket.tat == decode.MAX_NUMBER

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast, get_args
 
@@ -111,12 +111,20 @@ def readable(rows: Iterable[Sequence[Any]]) -> list[LimitRow]:
             continue
         shut = _shut(kind, name)
         both |= dict.fromkeys(faults, shut)
-        # Of a rule that is left out the other one counts.
-        instead = "it is not in force" if shut is None else "it is shut"
-        [fault, *_] = faults.values()
-        told = f"the rule of {kind} {name}".strip() + f" cannot be read, so {instead}: {fault}"
+        which, fault = next(iter(faults.items()))
+        rule = f"the {which} rule of {kind} {name}".strip()
+        told = f"{rule} cannot be read, so {_instead(faults, both)}: {fault}"
         found.append(LimitRow(kind, name, both["declared"], both["live"], told))
     return found
+
+
+def _instead(faults: Collection[str], rules: Mapping[str, bytes | None]) -> str:
+    """What is in force where these rules cannot be read."""
+    if "live" not in faults and rules["live"] is not None:
+        return "the live one stays in force"
+    if rules["live"] is None and rules["declared"] is not None and "declared" not in faults:
+        return "the declared one is in force"
+    return "none is in force" if rules["declared"] is rules["live"] is None else "it is shut"
 
 
 def _fault(kind: str, name: str, rule: object) -> str:
