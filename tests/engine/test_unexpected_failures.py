@@ -86,7 +86,7 @@ KINDS: dict[str, tuple[Any, str, BaseException, str]] = {
     "notification wait": (SqliteStore, "wait", OSError("no route"), "failed to wait for commits"),
     "pickup": (SqliteStore, "wait_for_offers", OSError("no route"), "failed to read offers"),
     "sweep timer": (Leader, "worker_changed", OSError("odd"), "failed to begin a sweep"),
-    "sweep": (Sweep, "expire", OSError("odd"), "failed to lead"),
+    "sweep": (Sweep, "expire", OSError("odd"), "because 1 term failed: internal: OSError: odd"),
     "pressure": (Membership, "_check_pressure", OSError("odd"), "failed to read the pressure"),
     "renewal": (SqliteStore, "heartbeat", OSError("odd"), "failed to keep"),
     "lease thread": (
