@@ -178,7 +178,7 @@ async def test_a_waiting_client_is_woken_after_a_failed_wait(
     woken = asyncio.Event()
 
     class Odd:
-        async def wait(self, timeout_us: int, seen: int) -> int:
+        async def wait_for_ends(self, timeout_us: int) -> None:
             raise OSError("no route")
 
     waiter = RunWaiter(Odd(), None, None)  # type: ignore[arg-type]
@@ -186,7 +186,7 @@ async def test_a_waiting_client_is_woken_after_a_failed_wait(
     waiter._watch()
     async with asyncio.timeout(60):
         await woken.wait()
-    assert _logged(caplog, "failed to wait for commits, polling")
+    assert _logged(caplog, "failed to wait for ends of runs, polling")
     assert waiter._watcher is not None
     assert not waiter._watcher.done()
     waiter._waiters.clear()
