@@ -192,10 +192,10 @@ class RunWaiter:
                 if ended.look:
                     await self._look()
             except Exception as error:
-                unexpected = None if isinstance(error, LocktenderError) else error
-                log.warning(
-                    "failed to wait for ends of runs, polling: %s", error, exc_info=unexpected
-                )
+                if isinstance(error, LocktenderError):
+                    log.warning("failed to wait for ends of runs, polling: %s", error)
+                else:
+                    log.exception("failed to wait for ends of runs, polling: internal error")
                 # Each reads its row by itself, and raises when the store stays away.
                 self._wake(self._waiters)
                 await asyncio.sleep(POLL_SECONDS)
