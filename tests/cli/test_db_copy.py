@@ -178,6 +178,28 @@ async def test_a_copy_that_was_cut_short_is_refused_and_starts_over(
     await finish_there(target, ids, tmp_path)
 
 
+@pytest.mark.parametrize("pooled", ["false", "true"])
+async def test_a_schema_that_is_copied_into_is_refused(
+    tmp_path: Path, postgres_url: str, pooled: str
+) -> None:
+    """Also behind a pooler, where a connection belongs to nobody."""
+    source = str(tmp_path / "a.db")
+    await fill(source, 2)
+    target = with_options(postgres_url, pooled=pooled, listen="off")
+    refused: list[str] = []
+
+    def second(table: str, _done: int) -> None:
+        if table == "event":
+            said = locktender("db", "copy", source, target, "--json", cwd=tmp_path)
+            refused.append(said.error["message"])
+
+    await copy(place_for(source), place_for(target), second)
+    assert refused
+    assert all("another copy into" in message for message in refused), refused
+    assert (await judged(target))[0] == []
+    assert sum((await place_for(target).status()).runs.values()) == 2
+
+
 async def test_a_store_is_not_copied_onto_itself(tmp_path: Path, postgres_url: str) -> None:
     await fill(str(tmp_path / "a.db"), 1)
     (tmp_path / "b.db").symlink_to("a.db")

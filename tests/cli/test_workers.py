@@ -104,6 +104,12 @@ def test_json_has_all_of_the_row(shell: Context, capsys: pytest.CaptureFixture[s
     assert (told["task"], told["step"], told["reason"]) == (1048576, "shop.fetch", "timeout")
 
 
+def test_a_row_that_cannot_be_read_is_said_to_be_so():
+    worker = WorkerInfo.of(msgspec.structs.replace(ROW, unreadable="its pid is 'x'"), now=5)
+    assert "unreadable" in workers._state(worker)
+    assert ("unreadable", "its pid is 'x'") in workers._facts(worker)
+
+
 def test_drain_names_the_worker(shell: Context, capsys: pytest.CaptureFixture[str]):
     workers.drain(shell, ID[:20])
     out = " ".join(capsys.readouterr().out.split())

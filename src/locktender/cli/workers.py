@@ -111,10 +111,13 @@ def _facts(worker: WorkerInfo) -> list[tuple[str, str]]:
         ("loop lag", _seconds(worker.loop_lag)),
         ("labels", tags(worker.labels) or "none"),
         ("provision", escape(worker.provision) or "started by hand"),
+        *([("unreadable", escape(worker.unreadable))] if worker.unreadable else []),
     ]
 
 
 def _state(worker: WorkerInfo) -> str:
+    if worker.unreadable:
+        return "[red]unreadable[/]"
     if worker.stalled:
         return "[red]stalled[/]"
     if not worker.alive:

@@ -271,6 +271,8 @@ class WorkerInfo:
     """Whether its lease lasts."""
     stalled: bool
     """Its lease has passed and it was not declared lost: it gets no tasks, and keeps those it has."""
+    unreadable: str
+    """What of its row cannot be read; empty: nothing. It gets no tasks then."""
     since: datetime
     lease_until: datetime
     steps: Mapping[str, str]
@@ -306,6 +308,7 @@ class WorkerInfo:
             passed_over_until=instant(row.asked_again_at) if row.unanswered else None,
             alive=alive,
             stalled=0 < row.lease_until < now,
+            unreadable=row.unreadable,
             since=instant(row.since),
             lease_until=instant(row.lease_until),
             steps=row.steps or {},

@@ -79,15 +79,14 @@ class PostgresPlace:
 
     @asynccontextmanager
     async def writing(self) -> AsyncGenerator[_SchemaWriter]:
-        async with self.session() as session:
+        async with self.session() as session, self.session() as guard:
             await opening.check_server(session, 1)
-            # The connection holds the lock; a pooler's connections are shared.
-            if not self.options.pooled:
-                text = session.locking("copy_lock", COPIERS)
-                if not await session.conn.fetchval(text):
+            # A transaction has the lock, not a connection: a pooler's connections are shared.
+            async with guard.transaction("copy_guard"):
+                if not await guard.conn.fetchval(guard.locking("copy_lock", COPIERS)):
                     raise copying.being_copied(self.options.shown)
-            await _begin(session)
-            yield _SchemaWriter(session)
+                await _begin(session)
+                yield _SchemaWriter(session)
 
 
 async def _status(tx: PostgresSession) -> Status:

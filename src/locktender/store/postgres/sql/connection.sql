@@ -447,9 +447,13 @@ SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND app
 -- One snapshot for a whole store, however long it takes to read.
 BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL idle_in_transaction_session_timeout = 0
 
+-- name: copy_guard
+-- A transaction that reads and writes nothing, however long a copy takes: it has the lock of a copy.
+BEGIN; SET LOCAL idle_in_transaction_session_timeout = 0
+
 -- name: copy_lock
 -- One copy at a time goes into a schema.
-SELECT pg_try_advisory_lock({lock})
+SELECT pg_try_advisory_xact_lock({lock})
 
 -- name: copy_marks
 -- The numbers that were given last, and whose term it is.
