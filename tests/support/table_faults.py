@@ -134,7 +134,7 @@ def rows(injector: Injector, seq: int, now: int) -> Iterator[StoredRow]:
     [[event]] = injector.query("SELECT max(seq) FROM {}event")
     told = {"at": now, "term": 1, "cycle": 1, "run": 0, "actor": "client", "body": b"[]"}
     yield StoredRow("event", {"seq": event}, told)
-    yield StoredRow("provisioner", {"one": 1}, {"term": 1, "said": json({"text": "idle"})})
+    yield StoredRow("provisioner", {"one": 1}, {"term": 1, "status": json({"text": "idle"})})
 
 
 def limit_rows() -> Iterator[StoredRow]:
