@@ -23,8 +23,12 @@ from locktender import (
     flow,
     step,
 )
+from locktender.base.errors import StoreUnreachable
 from locktender.base.model import RunRow
 from locktender.client.core import ClientClosed
+from locktender.kernel.scheduler import Cycle
+from locktender.leader.leader import Leader
+from locktender.store.protocol import RunsEnded
 
 pytest_plugins = ["locktender.testing.postgres"]
 
@@ -103,6 +107,47 @@ async def test_who_waits_reads_a_row_when_its_run_has_ended(
         flows.GATE.set()
         assert await waiting == 7
         assert read == [held.id]
+
+
+async def test_an_end_that_a_failed_term_did_not_name_is_found(
+    url: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The commit is written, the term ends before anybody is told, and the same process leads again."""
+    act = Leader._act
+    failed: list[list[int]] = []
+
+    async def fails_once(self: Leader, cycle: Cycle) -> None:
+        if cycle.ended and not failed:
+            failed.append(list(cycle.ended))
+            raise StoreUnreachable("the connection was lost")
+        await act(self, cycle)
+
+    monkeypatch.setattr(Leader, "_act", fails_once)
+    async with embedded_async(url) as engine:
+        run = await engine.submit(flows.waits, 7)
+        waiting = asyncio.ensure_future(run.result(60))
+        await until(lambda: engine._core.waiting._waiters, "the waiter")
+        flows.GATE.set()
+        assert await waiting == 7
+    assert failed
+
+
+async def test_who_waits_looks_although_others_ends_are_named(
+    url: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A notification may be lost while those of other runs arrive without pause."""
+    async with embedded_async(url) as engine, connect_async(url) as other:
+
+        async def named(timeout_us: int) -> RunsEnded:
+            await asyncio.sleep(0.01)
+            return RunsEnded([1 << 40], look=False)
+
+        monkeypatch.setattr(other._core.store, "wait_for_ends", named)
+        run = await engine.submit(flows.waits, 7)
+        waiting = asyncio.ensure_future((await other.runs.get(run.id)).result(60))
+        await until(lambda: other._core.waiting._waiters, "the waiter")
+        flows.GATE.set()
+        assert await waiting == 7
 
 
 async def test_some_are_taken_and_the_rest_say_why_not(url: Path):

@@ -107,6 +107,33 @@ def test_a_strangers_file_above_is_ignored_and_named(
     assert load(project).max_active == 5
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_a_strangers_pipe_or_huge_file_above_stops_nobody(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    project = tmp_path / "project"
+    project.mkdir()
+    planted = tmp_path / "locktender.toml"
+    os.mkfifo(planted)
+    os.chown(planted, 65_534, 65_534)
+    assert load(project).max_active == 10_000
+    assert str(planted) in caplog.text
+    planted.unlink()
+    with planted.open("wb") as file:
+        file.truncate(1 << 40)  # read whole, it would not fit into memory
+    os.chown(planted, 65_534, 65_534)
+    assert load(project).max_active == 10_000
+    os.chown(planted, 0, 0)
+    with pytest.raises(InvalidSettings, match="larger than 10 MB"):
+        load(project)
+
+
+def test_a_settings_file_that_is_no_file_is_refused(tmp_path: Path):
+    os.mkfifo(tmp_path / "locktender.toml")
+    with pytest.raises(InvalidSettings, match="no regular file"):
+        load(tmp_path)
+
+
 def test_paths_of_a_file_above_belong_to_its_directory(tmp_path: Path):
     below = tmp_path / "sub"
     below.mkdir()

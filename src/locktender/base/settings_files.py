@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -15,6 +16,7 @@ log: logging.Logger = logging.getLogger(__name__)
 
 OWN_FILE = "locktender.toml"
 PROJECT_FILE = "pyproject.toml"
+MAX_BYTES = 10_000_000
 
 
 class SettingsFile(NamedTuple):
@@ -82,12 +84,21 @@ def _project(path: Path, trusted: set[int] | None) -> SettingsFile | None:
 def _read(path: Path, trusted: set[int] | None, mentions: bytes = b"") -> bytes | None:
     """What is in the file; None: there is none, it does not mention this, or it is a stranger's."""
     try:
-        with path.open("rb") as file:
-            data = file.read()
-            owner = os.fstat(file.fileno()).st_uid
+        # Not blocking: whoever may write above the project could put a pipe there.
+        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            found = os.fstat(file)
+            ours = trusted is None or found.st_uid in trusted
+            regular = stat.S_ISREG(found.st_mode)
+            data = os.read(file, MAX_BYTES + 1) if regular and (ours or mentions) else b""
+        finally:
+            os.close(file)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
+        if trusted is not None and _owner(path) not in trusted:
+            log.warning("settings in %s are ignored: %s", path, error.strerror)
+            return None
         raise InvalidSettings(
             f"{path} cannot be read: {error.strerror}.",
             field="settings",
@@ -95,10 +106,23 @@ def _read(path: Path, trusted: set[int] | None, mentions: bytes = b"") -> bytes 
         ) from error
     if mentions not in data:
         return None
-    if trusted is not None and owner not in trusted:
-        log.warning("settings in %s are ignored: the file belongs to user %s", path, owner)
+    if not ours:
+        log.warning("settings in %s are ignored: the file belongs to user %s", path, found.st_uid)
         return None
+    if not regular or len(data) > MAX_BYTES:
+        raise InvalidSettings(
+            f"{path} cannot be read: it is {'larger than 10 MB' if regular else 'no regular file'}.",
+            field="settings",
+            hint="Make it a text file with one setting per line, or remove it.",
+        )
     return data
+
+
+def _owner(path: Path) -> int | None:
+    try:
+        return path.stat().st_uid
+    except OSError:
+        return None
 
 
 def _parse(path: Path, data: bytes) -> dict[str, Any]:

@@ -162,7 +162,7 @@ def submit(
     with shell.connect(create=True) as client:
         made = client.submit_many(chosen, [submission])[0]
         info = made.info()
-        alive = any(worker.alive and not worker.draining for worker in client.workers.list())
+        alive = [worker for worker in client.workers.list() if worker.alive]
     how = made.submitted or "created"
     shell.done(
         _SUBMITTED[how].format(id=made.id, flow=info.flow), {**asdict(info), "submitted": how}
@@ -173,6 +173,8 @@ def submit(
             f"No worker is on this store yet: locktender worker {where},"
             f" or, with an engine in the same process, locktender dev {where}"
         )
+    elif how == "created" and all(worker.draining for worker in alive):
+        shell.note(f"Every worker on this store is draining: locktender why {made.id}")
 
 
 def read_submission(

@@ -1,8 +1,8 @@
 """What all client methods share: store, settings, engine. It lives on one event loop.
 
 `RunWaiter` waits for runs to end. Where this process leads, the engine reports the runs that its
-last commit ended, and nothing is polled. Elsewhere the store does, by name where it can; where
-it cannot, and once a second, one statement reads the states of all that are waited for.
+last commit ended. Elsewhere the store does, by name where it can. Where it cannot, and about once
+a second, one statement reads the states of all that are waited for.
 A waiter registers first and asks for the state after that, so an end in between is seen by
 the question and a later one by the wake.
 """
@@ -181,16 +181,22 @@ class RunWaiter:
             self._watcher = asyncio.create_task(self._follow(), name="locktender-waiting")
 
     async def _follow(self) -> None:
+        clock = asyncio.get_running_loop().time
+        looked = clock()
         while self._waiters:
-            if self._engine is not None and self._engine.leads:
-                # Nothing is read: this only notices when another process has come to lead.
-                await asyncio.sleep(POLL_SECONDS)
-                continue
             try:
-                ended = await self._store.wait_for_ends(round(POLL_SECONDS * SECOND))
-                self._wake(ended.runs)
-                if ended.look:
+                if self._engine is not None and self._engine.leads:
+                    # It names the runs that it ends. If its term ends first, nobody does.
+                    await asyncio.sleep(POLL_SECONDS)
+                    look = True
+                else:
+                    ended = await self._store.wait_for_ends(round(POLL_SECONDS * SECOND))
+                    self._wake(ended.runs)
+                    look = ended.look
+                # Also while others' ends are named without pause: a notification may be lost.
+                if look or clock() - looked >= POLL_SECONDS:
                     await self._look()
+                    looked = clock()
             except Exception as error:
                 if isinstance(error, LocktenderError):
                     log.warning("failed to wait for ends of runs, polling: %s", error)

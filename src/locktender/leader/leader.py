@@ -304,6 +304,8 @@ class Leader:
         scheduler = self._scheduler
         if scheduler is None:
             return
+        if cycle.ended:
+            self._on_runs_ended(cycle.ended)
         own = self._own
         if own is not None:
             if cycle.starts:
@@ -335,8 +337,6 @@ class Leader:
                         raise
                     raise RunFault(scheduler.lifecycle.at_run, error) from error
                 self._awake.set()
-        if cycle.ended:
-            self._on_runs_ended(cycle.ended)
         self._summary(cycle)
 
     def _start(self, scheduler: Scheduler, own: OwnWorker, entry: TaskEntry) -> None:

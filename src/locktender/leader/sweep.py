@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 
 from locktender.base.background import BackgroundTasks
 from locktender.base.clock import SECOND, Clock, SystemClock
@@ -55,9 +56,9 @@ class DefaultWarnings:
                 _warned.add("pools")
                 log.warning(
                     "nobody has set pool %r, which is in use: it is unlimited."
-                    " Set it: locktender pools set %s N; or refuse such steps: strict_pools",
+                    " Set it: locktender pools set '%s' N; or refuse such steps: strict_pools",
                     unset[0],
-                    unset[0],
+                    re.sub(r"\[.*\]$", "[*]", unset[0]),
                 )
         now = self._clock.monotonic()
         since = self._lacking_since
