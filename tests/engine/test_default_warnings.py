@@ -25,6 +25,16 @@ def hold() -> None:
     GATE.wait(120)
 
 
+@step(pool="keyed[{n}]")
+def take_keyed(n: int) -> int:
+    return n
+
+
+@flow
+def takes_keyed() -> list[int]:
+    return take_keyed.map([1, 2])
+
+
 @flow
 def holding() -> None:
     hold()
@@ -53,6 +63,7 @@ def heavily() -> str:
 @pytest.fixture(autouse=True)
 def _nothing_said(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sweep, "_warned", set())
+    monkeypatch.setattr(sweep, "_warned_pools", set())
     GATE.clear()
     yield
     GATE.set()
@@ -87,6 +98,15 @@ def test_a_pool_nobody_set_is_named_once(url: Path, caplog: pytest.LogCaptureFix
     with embedded(url) as engine:
         assert engine.submit(takes).result(60) == 1
     assert len(said(caplog, "nobody has set pool")) == 1
+
+
+def test_every_pool_that_nobody_set_is_named(url: Path, caplog: pytest.LogCaptureFixture):
+    with embedded(url) as engine:
+        assert engine.submit(takes).result(60) == 1
+        assert engine.submit(takes_keyed).result(60) == [1, 2]
+        eventually(lambda: len(said(caplog, "nobody has set pool")) == 2)
+    [text] = said(caplog, "nobody has set pool 'keyed[*]'")
+    assert "locktender pools set 'keyed[*]' N" in text
 
 
 def test_a_pool_that_was_set_is_not_named(url: Path, caplog: pytest.LogCaptureFixture):

@@ -260,7 +260,8 @@ class Function:
     def _mismatch(self, name: str, model: str, error: InvalidInput) -> ArgumentMismatch:
         place = wrong_field(error)
         field = f"field {place!r}: " if place else ""
-        mend = f"give {place!r} a default" if place else "make the class read the stored value"
+        missing = place and "missing required field" in error.message
+        mend = f"give {place!r} a default" if missing else "make the class read the stored value"
         return ArgumentMismatch(
             f"the stored argument {name!r} of {self.kind} {self.short!r} does not fit the class {model} as"
             f" this worker has it: {field}{error.message}",

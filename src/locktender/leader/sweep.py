@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
-import re
 
 from locktender.base.background import BackgroundTasks
 from locktender.base.clock import SECOND, Clock, SystemClock
@@ -31,6 +31,8 @@ MAX_OVERDUE_RUNS = 1_000
 
 LACKING_US = 60 * SECOND
 """How long tasks must have lacked a worker until the default that ends them is named."""
+MAX_WARNED_POOLS = 20
+_warned_pools: set[str] = set()
 _warned: set[str] = set()
 """Defaults that this process has named in its log: each once, whoever leads in it."""
 
@@ -50,15 +52,19 @@ class DefaultWarnings:
         if full and "runs" not in _warned and any(head.lane for head in ledger.heads.values()):
             _warned.add("runs")
             log.warning("runs wait: %s of %s execute; %s", gate.used, gate.limit, DEFAULT_RUNS)
-        if "pools" not in _warned:
-            unset = [name for name in ledger.slot_gates if ledger.limits.pool(name) is None]
-            if unset:
-                _warned.add("pools")
+        # Of a keyed pool there may be thousands: the first are enough to know it by.
+        for name in itertools.islice(ledger.slot_gates, 1_000):
+            base, keyed, _ = name.partition("[")
+            pool = f"{base}[*]" if keyed else base
+            if pool not in _warned_pools and ledger.limits.pool(name) is None:
+                if len(_warned_pools) == MAX_WARNED_POOLS:
+                    break
+                _warned_pools.add(pool)
                 log.warning(
                     "nobody has set pool %r, which is in use: it is unlimited."
                     " Set it: locktender pools set '%s' N; or refuse such steps: strict_pools",
-                    unset[0],
-                    re.sub(r"\[.*\]$", "[*]", unset[0]),
+                    pool,
+                    pool,
                 )
         now = self._clock.monotonic()
         since = self._lacking_since
