@@ -312,6 +312,24 @@ def test_a_held_run_may_end_with_tasks_that_wait_and_be_retried():
     assert check(story.history(complete=True)) == []
 
 
+def test_an_offer_of_a_held_run_to_a_lost_worker_is_void():
+    story = tell(PLAIN)
+    a = story.request(1)
+    story.grant(a)
+    story.run(1, "held")
+    story.task(a, "requested", reason="worker lost")
+    story.run(1, "cancelled")
+    assert found(story) == []
+
+
+def test_a_request_in_a_held_run_is_found():
+    story = tell(CHAIN)
+    story.perform(story.request(1, 0))
+    story.run(1, "held")
+    story.request(1, 1)
+    assert "dependencies" in found(story)
+
+
 def test_a_start_in_a_held_run_is_found():
     story = tell(PLAIN)
     a = story.request(1)

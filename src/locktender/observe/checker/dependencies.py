@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from locktender.base.events import Event
-from locktender.base.states import NEW
+from locktender.base.states import NEW, RunState
 from locktender.observe.checker.history import GraphPlan, NodePlan
 from locktender.observe.checker.rule import Rule, Watch
 from locktender.observe.checker.state import (
@@ -111,7 +111,9 @@ class Dependencies(Rule):
 
     def request(self, event: Event, task: CheckedTask) -> None:
         run, plan = task.run, task.plan
-        if run.state not in EXECUTING:
+        # Offers to a worker that is lost are void, those of a held run too.
+        void_offer = run.state == RunState.HELD and event.before == "scheduled"
+        if run.state not in EXECUTING and not void_offer:
             self.report(
                 event, f"task {task.id} is requested while its run {run.id} is {run.state}."
             )
