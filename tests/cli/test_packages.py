@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.cli_harness import environment, locktender, output_of, started, until
@@ -17,6 +18,7 @@ PACKAGE = """
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 from locktender import flow, step
 
@@ -72,11 +74,15 @@ def test_run_takes_a_package_by_its_name(project: Path, name: str):
     assert done.code == 0, done.err
 
 
+def announced(worker: subprocess.Popen[str]) -> Any:
+    """What it says of itself as JSON; lines of its log may come before."""
+    lines = output_of(worker).split("\n")[:-1]
+    return next((json.loads(line) for line in lines if line.startswith("{")), None)
+
+
 def test_a_worker_serves_a_package(project: Path):
     with started("worker", "--app", "shop", "--lead", "--json", cwd=project) as worker:
-        said = until(lambda: "\n" in output_of(worker) and output_of(worker), "the first words")
-
-        assert json.loads(said.splitlines()[0])["steps"] == ["shop:work"]
+        assert until(lambda: announced(worker), "its announcement")["steps"] == ["shop:work"]
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(60) == 0
 
@@ -86,9 +92,7 @@ def test_a_module_is_meant_where_a_file_has_its_name(project: Path):
     (project / "stall.py").write_text(PACKAGE)
 
     with started("worker", "--app", "stall", "--lead", "--json", cwd=project) as worker:
-        said = until(lambda: "\n" in output_of(worker) and output_of(worker), "the first words")
-
-        assert json.loads(said.splitlines()[0])["steps"] == ["stall:work"]
+        assert until(lambda: announced(worker), "its announcement")["steps"] == ["stall:work"]
 
 
 def test_a_program_starts_workers_for_the_steps_of_its_package(project: Path):
