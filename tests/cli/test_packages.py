@@ -18,7 +18,6 @@ PACKAGE = """
 import os
 import time
 from pathlib import Path
-from typing import Any
 
 from locktender import flow, step
 

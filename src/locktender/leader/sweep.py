@@ -51,7 +51,7 @@ class DefaultWarnings:
         full = ledger.default_runs and gate.used >= gate.limit
         if full and "runs" not in _warned and any(head.lane for head in ledger.heads.values()):
             _warned.add("runs")
-            log.warning("runs wait: %s of %s execute; %s", gate.used, gate.limit, DEFAULT_RUNS)
+            log.warning("runs wait: %s of %s execute (%s)", gate.used, gate.limit, DEFAULT_RUNS)
         # Of a keyed pool there may be thousands: the first are enough to know it by.
         for name in itertools.islice(ledger.slot_gates, 1_000):
             base, keyed, _ = name.partition("[")
