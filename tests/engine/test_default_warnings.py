@@ -115,6 +115,7 @@ def test_a_pool_that_was_set_is_not_named(url: Path, caplog: pytest.LogCaptureFi
         assert run.result(60) == 1
         held = engine.submit(holding)
         eventually(lambda: said(caplog, "nobody") or held.info().state == "running")
+        GATE.set()
     assert said(caplog, "nobody has set pool") == []
 
 
