@@ -84,7 +84,7 @@ def _project(path: Path, trusted: set[int] | None) -> SettingsFile | None:
 def _read(path: Path, trusted: set[int] | None, mentions: bytes = b"") -> bytes | None:
     """What is in the file; None: there is none, it does not mention this, or it is a stranger's."""
     try:
-        # Not blocking: whoever may write above the project could put a pipe there.
+        # Not blocking: another user could put a pipe into a folder above the project.
         file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             found = os.fstat(file)

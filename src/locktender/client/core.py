@@ -186,7 +186,7 @@ class RunWaiter:
         while self._waiters:
             try:
                 if self._engine is not None and self._engine.leads:
-                    # It names the runs that it ends. If its term ends first, nobody does.
+                    # The leader names the runs that it ends, unless its term ends before it can.
                     await asyncio.sleep(POLL_SECONDS)
                     look = True
                 else:

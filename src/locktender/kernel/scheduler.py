@@ -127,7 +127,7 @@ class Scheduler:
             self.commit_builder.record(NOBODY, Change("worker", 0, "", after, 0, data))
 
     def order_drain(self, worker: str, request: int, kind: str) -> None:
-        """It gets no more tasks from here on, or tasks again, and is told so."""
+        """Orders the worker to drain or to take tasks again; from now on tasks are placed accordingly."""
         if (known := self.ledger.workers.by_id.get(worker)) is None:
             return
         if not known.local and not known.row.ending:
