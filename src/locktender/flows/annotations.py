@@ -61,9 +61,8 @@ def _text(annotation: Any, within: tuple[Any, ...]) -> str:
 def _single(annotation: Any, within: tuple[Any, ...]) -> str:
     """What has no parts: a class, an alias of `type X = …`, a special form of typing, a type variable."""
     generic: Any = getattr(annotation, "__pydantic_generic_metadata__", None) or {}
-    if (
-        generic.get("origin") is not None
-    ):  # the name of such a class contains the repr of its arguments
+    # The name of such a class contains the repr of its arguments.
+    if generic.get("origin") is not None:
         inner = ", ".join(_text(each, within) for each in generic["args"])
         return f"{_name(generic['origin'])}[{inner}]"
     if hasattr(annotation, "__value__"):
