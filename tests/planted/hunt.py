@@ -16,6 +16,8 @@ import msgspec
 from tests.support.worlds import graph, items, needs, numbers, step, world
 
 from locktender.base.clock import MILLISECOND, SECOND
+from locktender.base.graph import TRACE, Output
+from locktender.base.unfolding import tracing_graph
 from locktender.simulate.scenarios import random_world, violations
 from locktender.simulate.world import SimWorld
 
@@ -85,6 +87,24 @@ def stranded(seed: int) -> SimWorld:
     return made
 
 
+def named(seed: int) -> SimWorld:
+    """Runs submitted by name: a worker traces each, and leaders change in between."""
+    draw = random.Random(seed)
+    traced = graph(step("first"), step("second", args=(Output(0),)), flow="named", max_parallel=1)
+    body = b'{"graph":%s,"params":{},"consts":[]}' % msgspec.json.encode(traced)
+    made = world(
+        seed=seed,
+        took=lambda rng, _node: rng.randint(5, 60) * MILLISECOND,
+        output=lambda _row, node: body if node.step == TRACE else b"1",
+        workers=2,
+    )
+    first = tracing_graph("named", ())
+    for _ in range(4):
+        made.plan(draw.randrange(100) * MILLISECOND, lambda: made.submit(first))
+    made.plan(draw.randrange(150) * MILLISECOND, made.lead)
+    return made
+
+
 def broken_rules(made: SimWorld) -> set[str]:
     try:
         made.run(steps=25_000)
@@ -98,7 +118,7 @@ def broken_rules(made: SimWorld) -> set[str]:
 
 def first_broken(seeds: int, wanted: set[str]) -> dict[str, object]:
     for seed in range(seeds):
-        make = {0: crowded, 5: stranded}.get(seed % 10, eventful)
+        make = {0: crowded, 3: named, 5: stranded}.get(seed % 10, eventful)
         rules = broken_rules(make(seed))
         if rules and (not wanted or rules & wanted):
             return {"seed": seed, "world": make.__name__, "rules": sorted(rules)}

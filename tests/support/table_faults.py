@@ -33,6 +33,7 @@ OWNERS: dict[str, Owner] = {
     "silence": "worker",
     "asked_worker": "worker",
     "bucket": "pool",
+    "flow": "nobody",
     "limit_rule": "limit",
     "limit_history": "limit",
     "leader": "nobody",

@@ -7,12 +7,13 @@ import logging
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar, overload
+from typing import Any, Literal, Self, TypeVar, cast, overload
 
 from locktender.base.config import Settings
 from locktender.base.durations import Duration, microseconds
 from locktender.base.tracebacks import public
 from locktender.client.bridge import Bridge
+from locktender.client.by_name import is_elsewhere
 from locktender.client.client_async import INTERRUPTED_GRACE_US, AsyncClient, Refusal
 from locktender.client.core import Core
 from locktender.client.more_workers import MoreWorkers
@@ -70,6 +71,11 @@ class Client(SyncSubmitting):
 
     def _submit(self, flow: object, submission: Submission) -> Run[Any]:
         self._core.guard.check()
+        if is_elsewhere(flow):
+            made = self._bridge.call(
+                self._client.submit_named(str(flow), [submission], partial=False)
+            )
+            return Run(self._bridge, cast("AsyncRun[Any]", made[0]))
         # Here, in the caller's thread: tracing runs the user's own code.
         prepared = prepare(flow, submission, self._core.settings, self._core.clock)
         return Run(self._bridge, self._bridge.call(self._client.submit_prepared(prepared)))
@@ -101,6 +107,11 @@ class Client(SyncSubmitting):
             runs = client.submit_many(build, [["a"], ["b"], Submission((["c"],), key="c")])
         """
         self._core.guard.check()
+        if is_elsewhere(flow):
+            several = self._client.submit_named(
+                str(flow), list(checked_calls(calls)), partial=partial
+            )
+            return [self._bridged(each) for each in self._bridge.call(several)]
         preparing = Preparing(flow, self._core.settings, self._core.clock)
         prepared = [
             preparing.prepare(call, index) for index, call in enumerate(checked_calls(calls))

@@ -6,7 +6,7 @@ import inspect
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from locktender.base import codec, names
 from locktender.base.durations import microseconds
@@ -24,6 +24,8 @@ class StepDef(Function):
     """A step: what a worker needs to run it."""
 
     kind = "step"
+    opens_secrets: ClassVar[bool] = True
+    """Its body gets the values of secrets, not the references."""
 
     def __init__(self, fn: Callable[..., Any], given: Mapping[str, Any]) -> None:
         super().__init__(

@@ -5,7 +5,6 @@ The ledger decides which task may start and when.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,7 +14,6 @@ from locktender.base import codec, ids
 from locktender.base.changes import NodeInput, Order, RunEnd, RunMark, TaskRow
 from locktender.base.errors import LocktenderError
 from locktender.base.events import Change
-from locktender.base.graph import RetryPolicy
 from locktender.base.model import Failure
 from locktender.base.states import NEW, RunState, TaskState
 from locktender.kernel import render
@@ -31,23 +29,10 @@ from locktender.kernel.node_state import (
     Skipped,
     TaskRequest,
     cleans_up,
+    delay,
 )
 from locktender.kernel.timers import Timers
-
-
-def delay(policy: RetryPolicy, tries: int, task: int, seed: int = 0) -> int:
-    """Microseconds to wait before the try after `tries` failed ones. Jitter comes from a hash, not from chance.
-
-    Full delay grows by `backoff` per try up to the maximum; jitter takes off up to half of it, so
-    that tasks that failed together do not come back together.
-    """
-    exponent = min(tries - 1, 64)
-    full = min(policy.max_delay_us, int(policy.delay_us * policy.backoff**exponent))
-    if not policy.jitter:
-        return full
-    draw = zlib.crc32(f"{seed}:{task}:{tries}".encode()) / 0xFFFFFFFF
-    return full - int(full * 0.5 * draw)
-
+from locktender.kernel.unfolding import AFTER_TRACE, go_on_traced
 
 _dump = msgspec.json.Encoder().encode
 _read_failure = msgspec.json.Decoder(Failure).decode
@@ -431,6 +416,12 @@ class Lifecycle:
             self._skip_unneeded(run, now)
         del self.progress[run.seq]
         succeeded, output, failure = progress.verdict()
+        if run.graph.unfolds and succeeded and row.verdict is None:
+            failure = go_on_traced(run, output, self.ledger.limits, self.commit_builder)
+            if failure is None:
+                self.apply(run, self.enter(run).begin(AFTER_TRACE), now)
+                return
+            succeeded = False
         state = RunState.SUCCEEDED if succeeded else RunState.FAILED
         if row.verdict is not None:
             state = RunState(row.verdict)

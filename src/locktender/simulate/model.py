@@ -13,7 +13,7 @@ from locktender.base import ids
 from locktender.base.changes import Bucket, Commit, Linger, Order, RunEvents, Silence, TaskRow
 from locktender.base.clock import MILLISECOND
 from locktender.base.events import NOBODY, Change, Event
-from locktender.base.graph import Graph, Node
+from locktender.base.graph import Graph, Node, read_graph
 from locktender.base.ids import RunId
 from locktender.base.limits import Limits
 from locktender.base.model import DeadWorker, Failure, LimitRow, Proof, RunRow, WorkerRow
@@ -235,6 +235,9 @@ class Model:
             self._run(start.run, state=RunState.RUNNING, started_at=start.started_at)
         for mark in commit.runs_marked:
             self._run(mark.run, state=mark.state, verdict=mark.verdict, error=mark.error)
+        for each in commit.runs_unfolded:
+            self.graphs[each.graph] = read_graph(each.body)
+            self._run(each.run, graph=each.graph, consts=each.consts)
         for row in commit.tasks_new:
             self.tasks.setdefault(row.id, row)
         for row in commit.tasks_again:

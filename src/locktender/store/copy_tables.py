@@ -54,6 +54,7 @@ TABLES: dict[str, CopyTable] = {
     "linger": _table("task token pool slots until worker", 3),
     "unplaced": _table("run"),
     "silence": _table("worker unanswered until"),
+    "flow": _table("name announced_at body"),
     "request": _table("seq at body taken"),
     "limit_rule": _table("kind name declared live", 2),
     "limit_history": _table("seq at who kind name before after reason"),

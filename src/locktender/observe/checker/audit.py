@@ -39,7 +39,7 @@ from locktender.observe.checker.limits import (
 from locktender.observe.checker.places import PlaceRule
 from locktender.observe.checker.rule import Rule, Watch
 from locktender.observe.checker.state import HistoryCommit, commit_of
-from locktender.observe.checker.state_changes import Keys, LegalEdge, NoLoss, Terminal
+from locktender.observe.checker.state_changes import Keys, LegalEdge, NoLoss, Terminal, TraceRule
 from locktender.observe.checker.waiting import Bypass, TrueReason
 from locktender.observe.checker.world import HistoryState
 
@@ -77,6 +77,8 @@ class Recall:
                 alone.apply_clock(moves.popleft())
             if event.subject == "run":
                 alone.apply_run(event, alone.run(self._number))
+            elif event.subject == "trace":
+                alone.apply_trace(event, alone.run(self._number))
             elif event.subject == "place":
                 alone.apply_place(event, alone.run(self._number))
             elif event.subject == "task":
@@ -161,6 +163,11 @@ def _feed(world: HistoryState, watch: Watch, event: Event) -> None:
             for see_run in watch.run_topic.of(event.after):
                 see_run(event, run)
             world.apply_run(event, run)
+        case "trace":
+            run = world.run(event.run)
+            for see_trace in watch.trace_handlers:
+                see_trace(event, run)
+            world.apply_trace(event, run)
         case "place":
             run = world.run(event.run)
             for see_place in watch.place_handlers:
@@ -231,6 +238,7 @@ RULES: Final[tuple[type[Rule], ...]] = (
     Fencing,
     SingleLeader,
     Terminal,
+    TraceRule,
     Dependencies,
     Sequential,
     Keys,

@@ -9,6 +9,7 @@ from locktender.observe.checker.state import (
     ACTIVE,
     CANCELLED,
     COMPLETED,
+    EXECUTING,
     FAILED,
     OPEN,
     RUN_ENDS,
@@ -301,3 +302,29 @@ def _is_collected(task: CheckedTask) -> bool:
         and plan.collects
         and plan.node.run_if == "success"
     )
+
+
+class TraceRule(Rule):
+    """A run submitted by name goes on with the graph that a worker traced: once, after its tracing task has
+    completed, and it does not succeed without."""
+
+    id = "trace"
+
+    def watch(self, on: Watch) -> None:
+        on.traces(self.trace)
+        on.runs(self.succeed, "succeeded")
+
+    def trace(self, event: Event, run: CheckedRun) -> None:
+        if run.state not in EXECUTING:
+            self.report(event, f"run {run.id} is {run.state} and gets a traced graph.")
+        if run.plan is None or not run.plan.graph.unfolds:
+            self.report(event, f"run {run.id} gets a traced graph, but it has its graph already.")
+        task = run.places.get((0, -1))
+        if task is None or task.state != TaskState.COMPLETED:
+            self.report(event, f"run {run.id} gets a graph before its tracing task has completed.")
+        if self.world.plan(event.after) is None:
+            self.report(event, f"run {run.id} names graph {event.after!r}, which was not given.")
+
+    def succeed(self, event: Event, run: CheckedRun) -> None:
+        if run.plan is not None and run.plan.graph.unfolds:
+            self.report(event, f"run {run.id} succeeded, and its flow was never traced.")

@@ -197,6 +197,11 @@ class HistoryState:
         run.waits_for = data.get("waits_for")
         run.queued_at = event.at
 
+    def apply_trace(self, event: Event, run: CheckedRun) -> None:
+        """The run goes on with the graph that a worker traced."""
+        run.plan = self.plan(event.after)
+        run.data = {**run.data, "graph": event.after}
+
     def apply_place(self, event: Event, run: CheckedRun) -> None:
         placed = event.after == "held"
         if placed == run.placed or run.state not in EXECUTING:

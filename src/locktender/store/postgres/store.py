@@ -53,6 +53,7 @@ from locktender.store.postgres import (
 from locktender.store.postgres.composed_sql import Dialect, Parts, columns
 from locktender.store.postgres.connection import Connection
 from locktender.store.postgres.listener import Listener
+from locktender.store.postgres.named_flows import PostgresNaming
 from locktender.store.postgres.opening import CONNECTIONS, TWIN_CONNECTIONS, PostgresConnections
 from locktender.store.postgres.options import Options, parse
 from locktender.store.postgres.session import SQL, KnownStatements, PostgresSession
@@ -107,7 +108,7 @@ SYNC_EVERY_US = SECOND
 """How long the store's time is reckoned from the last answer before it is asked for again."""
 
 
-class PostgresStore(Store):
+class PostgresStore(PostgresNaming, Store):
     """Implements `locktender.store.protocol.Store`; its docstrings are there."""
 
     def __init__(self, url: str, clock: Clock | None = None, *, schema: str | None = None) -> None:

@@ -274,6 +274,13 @@ CREATE TABLE locktender.request (
     body bytea NOT NULL
 );
 
+-- What workers announced of their flows, for submissions by name. It stays when they are gone.
+CREATE TABLE locktender.flow (
+    name text PRIMARY KEY,
+    announced_at bigint NOT NULL,
+    body bytea NOT NULL
+);
+
 CREATE TABLE locktender.limit_rule (
     kind text NOT NULL,
     name text NOT NULL,

@@ -204,6 +204,13 @@ CREATE TABLE request (
     body BLOB NOT NULL
 );
 
+-- What workers announced of their flows, for submissions by name. It stays when they are gone.
+CREATE TABLE flow (
+    name TEXT PRIMARY KEY,
+    announced_at INTEGER NOT NULL,
+    body BLOB NOT NULL
+) WITHOUT ROWID;
+
 CREATE TABLE limit_rule (
     kind TEXT NOT NULL,
     name TEXT NOT NULL,
