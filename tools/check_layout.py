@@ -17,14 +17,9 @@ PACKAGE = "locktender"
 SMALL_LINES = 60
 MOST_LINES = 450
 _COMMAND = "one file per command, imported at every start: what it needs is imported when it runs"
-_NAMED = "a store is long already: verbs of one role are a part of it"
 APART: dict[str, str] = {
     "locktender.cli.config": _COMMAND,
     "locktender.kernel.unfolding": "lifecycle.py is about every run, this about those submitted by name",
-    "locktender.store.postgres.named_flows": _NAMED,
-    "locktender.store.protocol.naming": "one module per role, as the others",
-    "locktender.store.sqlite.named_flows": _NAMED,
-    "locktender.worker.announcing": "engine.py only puts roles into a process",
     "locktender.kernel.upkeep": "what the passing of time leaves behind is no part of deciding",
 }
 """Module → why it stands alone."""

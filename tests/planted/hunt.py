@@ -17,7 +17,10 @@ from tests.support.worlds import graph, items, needs, numbers, step, world
 
 from locktender.base.clock import MILLISECOND, SECOND
 from locktender.base.graph import TRACE, Output
+from locktender.base.schedules import ScheduledRun, ScheduleSpec, ScheduleState
+from locktender.base.states import TERMINAL_RUNS
 from locktender.base.unfolding import tracing_graph
+from locktender.kernel.schedules import decide
 from locktender.simulate.scenarios import random_world, violations
 from locktender.simulate.world import SimWorld
 
@@ -105,6 +108,31 @@ def named(seed: int) -> SimWorld:
     return made
 
 
+def ticking(seed: int) -> SimWorld:
+    """A schedule whose leaders change: the next one decides on what the last one stored."""
+    draw = random.Random(seed)
+    made = world(seed=seed, took=lambda rng, _node: rng.randint(5, 400) * MILLISECOND)
+    flow = graph(step("tick"), flow="ticking")
+    spec = ScheduleSpec("ticking", every_us=SECOND // 4, overlap="skip", catch_up="all")
+    stored = [ScheduleState(anchor=made.now, last=made.now)]
+
+    def look() -> None:
+        active = [
+            run for run in stored[0].runs if made.model.runs[run.seq].state not in TERMINAL_RUNS
+        ]
+        decision = decide("ticking", spec, stored[0], active, made.now)
+        runs = list(decision.state.runs)
+        for tick in decision.fires:
+            row = made.submit(flow, key=f"schedule:{tick}:{len(runs)}", scheduled=("ticking", tick))
+            runs += [] if row is None else [ScheduledRun(row.seq, row.id, tick)]
+        stored[0] = msgspec.structs.replace(decision.state, runs=tuple(runs))
+
+    for at in range(0, 3_000, draw.choice([50, 120, 700])):
+        made.plan(at * MILLISECOND, look)
+    made.plan(draw.randrange(2 * SECOND), made.lead)
+    return made
+
+
 def broken_rules(made: SimWorld) -> set[str]:
     try:
         made.run(steps=25_000)
@@ -118,7 +146,7 @@ def broken_rules(made: SimWorld) -> set[str]:
 
 def first_broken(seeds: int, wanted: set[str]) -> dict[str, object]:
     for seed in range(seeds):
-        make = {0: crowded, 3: named, 5: stranded}.get(seed % 10, eventful)
+        make = {0: crowded, 3: named, 5: stranded, 7: ticking}.get(seed % 10, eventful)
         rules = broken_rules(make(seed))
         if rules and (not wanted or rules & wanted):
             return {"seed": seed, "world": make.__name__, "rules": sorted(rules)}

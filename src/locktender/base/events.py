@@ -49,7 +49,8 @@ class Change(NamedTuple):
     data: dict[str, Any] | None = None
     """What the change carries, by subject:
 
-    run       queued: flow, graph, tags, priority, key, generation; attached submissions have none.
+    run       queued: flow, graph, tags, priority, key, generation; attached submissions have none;
+              schedule and tick of a run that a schedule made.
               held: error
               running: priority, and under a fair key its value and the turn it took;
               ends: error, verdict

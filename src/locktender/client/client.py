@@ -19,6 +19,7 @@ from locktender.client.core import Core
 from locktender.client.more_workers import MoreWorkers
 from locktender.client.namespaces import SyncLimits, SyncPools, SyncQueue, SyncRuns, SyncWorkers
 from locktender.client.run import AsyncRun, Run
+from locktender.client.schedules import SyncSchedules
 from locktender.client.slots import Slots
 from locktender.client.submit import Preparing, Submission, checked_calls, prepare
 from locktender.client.submit_signatures import SyncSubmitting
@@ -36,6 +37,7 @@ class Client(SyncSubmitting):
 
     runs, queue, workers   namespaces to list and change runs, queued runs and workers
     pools, limits          namespaces to list and change pools and every other limit
+    schedules              namespace to set and see schedules: runs of a flow at set times
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class Client(SyncSubmitting):
         self.runs: SyncRuns = SyncRuns(self._bridge, client.runs)
         self.queue: SyncQueue = SyncQueue(self._bridge, client.queue)
         self.pools: SyncPools = SyncPools(self._bridge, client.pools)
+        self.schedules: SyncSchedules = SyncSchedules(self._bridge, client.schedules)
         self.limits: SyncLimits = SyncLimits(self._bridge, client.limits)
         self.workers: SyncWorkers = SyncWorkers(self._bridge, client.workers)
         atexit.register(self._at_exit)

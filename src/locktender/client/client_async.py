@@ -18,6 +18,7 @@ from locktender.client.limits_async import AsyncLimits
 from locktender.client.pools_async import AsyncPools
 from locktender.client.run import AsyncRun
 from locktender.client.runs_async import AsyncQueue, AsyncRuns, AsyncWorkers
+from locktender.client.schedules import AsyncSchedules
 from locktender.client.slots import AsyncSlots
 from locktender.client.submit import (
     Prepared,
@@ -45,6 +46,7 @@ class AsyncClient(AsyncSubmitting):
 
     runs, queue, workers   namespaces to list and change runs, queued runs and workers
     pools, limits          namespaces to list and change pools and every other limit
+    schedules              namespace to set and see schedules: runs of a flow at set times
     """
 
     def __init__(self, core: Core) -> None:
@@ -52,6 +54,7 @@ class AsyncClient(AsyncSubmitting):
         self.runs: AsyncRuns = AsyncRuns(core)
         self.queue: AsyncQueue = AsyncQueue(core)
         self.pools: AsyncPools = AsyncPools(core)
+        self.schedules: AsyncSchedules = AsyncSchedules(core)
         self.limits: AsyncLimits = AsyncLimits(core)
         self.workers: AsyncWorkers = AsyncWorkers(core)
 

@@ -184,7 +184,9 @@ class Model:
             run.state not in TERMINAL_RUNS for run in self.runs.values() if run.kind == "flow"
         )
 
-    def submit(self, row: RunRow, now: int) -> RunRow | None:
+    def submit(
+        self, row: RunRow, now: int, scheduled: tuple[str, int] | None = None
+    ) -> RunRow | None:
         """None: the ceiling is reached. An active run with the same key is returned instead of a new one."""
         held = self.keys.get(row.key) if row.key is not None else None
         if held is not None:
@@ -205,6 +207,8 @@ class Model:
             "generation": row.generation,
             "kind": row.kind,
         }
+        if scheduled is not None:
+            data["schedule"], data["tick"] = scheduled
         change = Change("run", 0, "new", RunState.QUEUED, 0, data)
         self.log(now, "client", [RunEvents(row.seq, [change])])
         return row

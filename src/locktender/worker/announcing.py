@@ -1,4 +1,4 @@
-"""A worker announces the flows that it knows, once each, so that runs of them can be submitted by name.
+"""A worker announces the flows that it knows, once each, and the schedules that they declare.
 
 Nothing of the process waits for it: a flow that is not announced yet can be submitted with its code.
 """
@@ -13,7 +13,7 @@ from locktender.base.background import BackgroundTasks
 from locktender.base.errors import LocktenderError
 from locktender.flows.by_name import announcement
 from locktender.flows.registry import Registry
-from locktender.store.protocol import Naming
+from locktender.store.protocol import Naming, SetSchedule
 
 log: logging.Logger = logging.getLogger(__name__)
 RETRY_SECONDS = 1.0
@@ -49,9 +49,20 @@ class FlowAnnouncer:
         while news:
             try:
                 await self._store.announce(news)
+                await self._declare(news)
             except LocktenderError as error:
                 log.warning("failed to announce flows, trying again: %s", error)
                 await asyncio.sleep(RETRY_SECONDS)
             else:
                 self._announced |= {each.name: each.signature for each in news}
                 return
+
+    async def _declare(self, news: list[AnnouncedFlow]) -> None:
+        """Schedules that their code declares, or declares no more. Mostly there is nothing to write."""
+        names = [each.name for each in news]
+        stored = {row.name: row.declared for row in await self._store.schedules(names)}
+        for name in names:
+            flow = self._known.flows.get(name)
+            spec = None if flow is None else flow.schedule
+            if spec != stored.get(name):
+                await self._store.set_schedule(SetSchedule(name, "declared", "code", spec))

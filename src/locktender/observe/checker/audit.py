@@ -39,7 +39,14 @@ from locktender.observe.checker.limits import (
 from locktender.observe.checker.places import PlaceRule
 from locktender.observe.checker.rule import Rule, Watch
 from locktender.observe.checker.state import HistoryCommit, commit_of
-from locktender.observe.checker.state_changes import Keys, LegalEdge, NoLoss, Terminal, TraceRule
+from locktender.observe.checker.state_changes import (
+    Keys,
+    LegalEdge,
+    NoLoss,
+    Terminal,
+    TickRule,
+    TraceRule,
+)
 from locktender.observe.checker.waiting import Bypass, TrueReason
 from locktender.observe.checker.world import HistoryState
 
@@ -239,6 +246,7 @@ RULES: Final[tuple[type[Rule], ...]] = (
     SingleLeader,
     Terminal,
     TraceRule,
+    TickRule,
     Dependencies,
     Sequential,
     Keys,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from locktender.base.events import Event
 from locktender.base.states import NEW, RUN_CHANGES, TASK_CHANGES, Owner, TaskState
+from locktender.observe.checker.history import Violation
 from locktender.observe.checker.rule import Rule, Watch
 from locktender.observe.checker.state import (
     ACTIVE,
@@ -18,6 +19,7 @@ from locktender.observe.checker.state import (
     CheckedRun,
     CheckedTask,
 )
+from locktender.observe.checker.world import HistoryState
 
 _OWNERS = {"leader": Owner.LEADER, "worker": Owner.WORKER, "client": Owner.SUBMITTER}
 _RUN_CHANGES = {(str(a), str(b)): owner for (a, b), owner in RUN_CHANGES.items()}
@@ -328,3 +330,28 @@ class TraceRule(Rule):
     def succeed(self, event: Event, run: CheckedRun) -> None:
         if run.plan is not None and run.plan.graph.unfolds:
             self.report(event, f"run {run.id} succeeded, and its flow was never traced.")
+
+
+class TickRule(Rule):
+    """A tick of a schedule becomes one run at most: each run is of a later tick than the one before."""
+
+    id = "one_run_per_tick"
+
+    def __init__(self, world: HistoryState, found: list[Violation]) -> None:
+        super().__init__(world, found)
+        self._last: dict[str, tuple[int, int]] = {}
+
+    def watch(self, on: Watch) -> None:
+        on.runs(self.queue, "queued")
+
+    def queue(self, event: Event, run: CheckedRun) -> None:
+        schedule, tick = event.data.get("schedule"), event.data.get("tick")
+        if event.before != NEW or schedule is None or tick is None:
+            return
+        last, other = self._last.get(schedule, (-1, 0))
+        if tick <= last:
+            self.report(
+                event,
+                f"run {run.id} is of tick {tick} of schedule {schedule!r}; run {other} was of tick {last}.",
+            )
+        self._last[schedule] = tick, run.id

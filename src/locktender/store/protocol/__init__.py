@@ -37,7 +37,7 @@ from locktender.store.protocol.leading import (
     Snapshot,
     Withdraw,
 )
-from locktender.store.protocol.naming import Naming
+from locktender.store.protocol.naming import Naming, SetSchedule, TickMove
 from locktender.store.protocol.reading import (
     BEGINNING,
     Counts,
@@ -112,6 +112,7 @@ __all__ = [
     "RunFilter",
     "RunsEnded",
     "SetLimit",
+    "SetSchedule",
     "Snapshot",
     "Started",
     "Store",
@@ -120,6 +121,7 @@ __all__ = [
     "Submit",
     "Submitted",
     "Submitting",
+    "TickMove",
     "Upkeep",
     "Withdraw",
     "Working",
