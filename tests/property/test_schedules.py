@@ -96,7 +96,7 @@ class ScheduleWorld:
         self.missed += decision.missed
 
 
-@given(
+_WORLDS = given(
     cron=st.sampled_from(["30 2 * * *", "0 3 * * 1-5", "0 */6 * * *", "15 1 1 * *", "0 0 29 2 *"]),
     zone=st.sampled_from(ZONES),
     overlap=st.sampled_from(["skip", "queue", "replace", "allow"]),
@@ -104,10 +104,28 @@ class ScheduleWorld:
     jitter=st.sampled_from([0, 30 * SECOND]),
     seed=st.integers(0, 10_000),
 )
+
+
+@_WORLDS
 @settings(max_examples=4, deadline=None)
 def test_g3_one_run_per_tick_over_ten_years(
     cron: str, zone: str, overlap: str, catch_up: str, jitter: int, seed: int
 ):
+    check_ten_years(cron, zone, overlap, catch_up, jitter, seed)
+
+
+@pytest.mark.long
+@_WORLDS
+@settings(max_examples=200, deadline=None)
+def test_g3_one_run_per_tick_over_two_thousand_years(
+    cron: str, zone: str, overlap: str, catch_up: str, jitter: int, seed: int
+):
+    check_ten_years(cron, zone, overlap, catch_up, jitter, seed)
+
+
+def check_ten_years(
+    cron: str, zone: str, overlap: str, catch_up: str, jitter: int, seed: int
+) -> None:
     spec = ScheduleSpec(
         "f",
         cron=cron,
