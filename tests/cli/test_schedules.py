@@ -48,6 +48,7 @@ def test_schedules_are_set_shown_paused_and_deleted(tmp_path: Path):
     assert "paused" in shown
     assert "0 3 * * 1-5 Europe/Berlin" in shown
     said("schedules", "resume", "nightly")
+    assert "scheduled: next tick" in said("why", "nightly", plain=True)
     run = said("schedules", "run-now", "nightly")
     assert said("runs", "show", run["id"])["run"]["tags"] == {"schedule": "nightly"}
     listed = said("schedules", "list", plain=True)
