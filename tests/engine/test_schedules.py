@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import UTC, datetime
 from typing import Any
 
@@ -144,6 +146,21 @@ def test_a_schedule_whose_flow_is_gone_is_paused_and_not_lost(
     engine.schedules.set("other", plain, every="1h")  # announces it again
     engine.schedules.resume("s")
     assert outcomes(ticking("s", 6, "3602s"))[-1] == "ran"
+
+
+def test_a_schedule_that_cannot_be_read_stops_no_other(
+    ticking: Callable[..., ScheduleInfo], engine: Client, caplog: pytest.LogCaptureFixture
+):
+    for name in ("args", "spec", "state", "well"):
+        engine.schedules.set(name, plain, every="1h")
+    with closing(sqlite3.connect(str(engine.settings.url), isolation_level=None)) as db:
+        spoilt = b'{"flow":"sched plain","every_us":3600000000,"args":[1]}'
+        db.execute("UPDATE schedule SET live = ? WHERE name = 'args'", [spoilt])
+        db.execute("UPDATE schedule SET live = ? WHERE name = 'spec'", [b"{"])
+        db.execute("UPDATE schedule SET state = ? WHERE name = 'state'", [b"[]"])
+    assert outcomes(ticking("well", 1, "3602s")) == ["ran"]
+    for name in ("args", "spec", "state"):
+        assert f"schedule {name} cannot be decided on" in caplog.text
 
 
 def test_code_declares_a_schedule_and_an_operator_overrides_it(engine: Client):

@@ -25,10 +25,13 @@ from locktender.base.ticks import moment
 from locktender.base.unfolding import tracing_graph
 from locktender.kernel.schedules import decide, stopped_when_gone
 from locktender.store.protocol import Store, TickMove
+from locktender.store.readable import is_fault, reason_of
 
 log: logging.Logger = logging.getLogger(__name__)
 MAX_DUE = 100
 """Decided on per sweep; the others follow a second later."""
+MAX_TOLD = 1_000
+"""Faulty schedules that were logged."""
 TAG = "schedule"
 """The tag by which the runs of a schedule are found."""
 
@@ -37,6 +40,7 @@ class ScheduleKeeper:
     def __init__(self, store: Store, on_submitted: Callable[[], None]) -> None:
         self._store = store
         self._on_submitted = on_submitted
+        self._told: set[str] = set()
 
     async def run(self, term: int, now: int) -> None:
         """Decides on what is due. A failure of one schedule leaves the others alone."""
@@ -51,13 +55,37 @@ class ScheduleKeeper:
         moves: list[TickMove] = []
         for row in rows:
             try:
-                if row.spec is not None:
-                    moves.append(_move(row, row.spec, active, flows, now))
-            except LocktenderError as error:
-                log.warning("schedule %s cannot be decided on: %s", row.name, error)
-        await self._store.tick(term, moves)
+                if row.spec is None:
+                    raise LocktenderError(row.unreadable)
+                moves.append(_move(row, row.spec, active, flows, now))
+            except Exception as error:  # noqa: BLE001 — one schedule must not stop the others
+                self._tell(row.name, error)
+        try:
+            await self._store.tick(term, moves)
+        except Exception as error:
+            if not is_fault(error):
+                raise
+            await self._one_by_one(term, moves)
         if any(move.runs for move in moves):
             self._on_submitted()
+
+    async def _one_by_one(self, term: int, moves: list[TickMove]) -> None:
+        """The store refuses the data of one of them: the others go on."""
+        for move in moves:
+            try:
+                await self._store.tick(term, [move])
+            except Exception as error:
+                if not is_fault(error):
+                    raise
+                self._tell(move.name, error)
+
+    def _tell(self, name: str, error: Exception) -> None:
+        """Once: it is looked at again every second."""
+        if name not in self._told:
+            if len(self._told) > MAX_TOLD:
+                self._told.clear()
+            self._told.add(name)
+            log.error("schedule %s cannot be decided on: %s", name, reason_of(error))
 
 
 def _move(
