@@ -37,7 +37,15 @@ from locktender.leader.sweep import Sweep
 from locktender.observe.metrics import Metrics
 from locktender.provision.controller import ProvisionController, placed
 from locktender.store.decode import encode
-from locktender.store.protocol import Gathered, Lost, ReassignLanes, Snapshot, Store, Withdraw
+from locktender.store.protocol import (
+    ChangeNotice,
+    Gathered,
+    Lost,
+    ReassignLanes,
+    Snapshot,
+    Store,
+    Withdraw,
+)
 from locktender.store.readable import is_fault, readable, reason_of
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -100,6 +108,16 @@ class Leader:
         """Another process, or a client in this one, committed something: read it."""
         self._foreign = True
         self._awake.set()
+
+    def notice(self, told: ChangeNotice) -> None:
+        """Other processes committed something."""
+        if told.look or any(map(self._awaits_answer, told.accepted_by)):
+            self.wake()
+
+    def _awaits_answer(self, worker: str) -> bool:
+        """An acceptance alone changes nothing, unless the worker could get more offers by it."""
+        known = self._scheduler and self._scheduler.ledger.workers.by_id.get(worker)
+        return known is None or known.awaits_answer
 
     def worker_changed(self) -> None:
         """The worker in this process has changed (new steps, draining)."""

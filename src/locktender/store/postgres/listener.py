@@ -13,6 +13,9 @@ few offers each:
 A worker named with offers accepts them without reading its orders; one named
 without reads its orders. `*` means all workers read, and `!*` that everybody who waits
 for the end of a run looks: there were too many to name.
+
+An acceptance names its worker (`ORIGIN accept WORKER`): the leader mostly reads it later,
+with the ends that follow.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ from locktender.store.postgres import faults
 from locktender.store.postgres.connection import connect
 from locktender.store.postgres.options import Options
 from locktender.store.postgres.session import SQL
-from locktender.store.protocol import OfferNotice, RunsEnded
+from locktender.store.protocol import ChangeNotice, OfferNotice, RunsEnded
 
 MAX_NOTICE_CHARACTERS = 7_000
 """Characters: a notification carries less than 8,000 bytes."""
@@ -39,6 +42,7 @@ MAX_OFFERS_PER_WORKER = 50
 """Carried for one worker: so many are a batch, and reading a batch costs little per task."""
 MAX_ENDED_RUNS = 200
 COMMIT = "commit"
+ACCEPT = "accept"
 EVERYBODY = "*"
 ENDED = "!"
 
@@ -156,6 +160,36 @@ class _EndedRuns:
         return found
 
 
+class _Changes:
+    """Commits of other processes that the leader of this one has not been told of yet."""
+
+    def __init__(self) -> None:
+        self._look = True
+        self._accepted_by: set[str] = set()
+        self._filled = asyncio.Event()
+        self._filled.set()  # the first time there may be some already
+
+    def look(self) -> None:
+        self._look = True
+        self._filled.set()
+
+    def accepted(self, worker: str) -> None:
+        self._accepted_by.add(worker)
+        self._filled.set()
+
+    async def take(self, timeout_seconds: float) -> ChangeNotice:
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await self._filled.wait()
+        except TimeoutError:
+            self._look = True
+        found = ChangeNotice(self._look, frozenset(self._accepted_by))
+        self._look = False
+        self._accepted_by.clear()
+        self._filled.clear()
+        return found
+
+
 class Listener:
     def __init__(self, options: Options, origin: str) -> None:
         self.mark: int = 0
@@ -167,6 +201,7 @@ class Listener:
         self._waiting: set[asyncio.Future[None]] = set()
         self._inboxes: dict[str, _Inbox] = {}
         self._ended = _EndedRuns()
+        self._changes = _Changes()
         self._task: asyncio.Task[None] | None = None
         self._ready = asyncio.Event()
 
@@ -201,6 +236,7 @@ class Listener:
         for inbox in self._inboxes.values():
             inbox.put([])
         self._ended.put(None)
+        self._changes.look()
         self._rise()
 
     def _rise(self) -> None:
@@ -226,6 +262,10 @@ class Listener:
     async def ended_runs(self, timeout_seconds: float) -> RunsEnded:
         """Waits for runs that other processes' commits end; after the timeout one looks anyway."""
         return await self._ended.take(timeout_seconds)
+
+    async def changes(self, timeout_seconds: float) -> ChangeNotice:
+        """Waits for other processes' commits; after the timeout one looks anyway."""
+        return await self._changes.take(timeout_seconds)
 
     async def wait(self, seen: int, timeout_seconds: float) -> int:
         """The mark, as soon as it is beyond `seen` or the time is over."""
@@ -288,6 +328,10 @@ class Listener:
         if origin == self._origin:
             return
         verb, *words = said.split(" ")
+        if verb == ACCEPT and len(words) == 1:
+            self._changes.accepted(words[0])
+        else:
+            self._changes.look()
         if verb != COMMIT:
             words = []
         ended = _ended_runs(words)

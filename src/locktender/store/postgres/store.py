@@ -58,6 +58,7 @@ from locktender.store.postgres.options import Options, parse
 from locktender.store.postgres.session import SQL, KnownStatements, PostgresSession
 from locktender.store.protocol import (
     Accept,
+    ChangeNotice,
     Committed,
     Counts,
     Discard,
@@ -437,6 +438,9 @@ class PostgresStore(Store):
 
     async def wait_for_ends(self, timeout_us: int) -> RunsEnded:
         return await self._opened.listener.ended_runs(timeout_us / SECOND)
+
+    async def wait_for_changes(self, timeout_us: int) -> ChangeNotice:
+        return await self._opened.listener.changes(timeout_us / SECOND)
 
     async def wait(self, timeout_us: int, since: int = -1) -> int:
         listener = self._opened.listener

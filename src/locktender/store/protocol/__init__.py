@@ -20,6 +20,7 @@ from typing import Protocol
 
 from locktender.store.protocol.base import StoreBase
 from locktender.store.protocol.leading import (
+    ChangeNotice,
     Committed,
     Elect,
     Expire,
@@ -74,6 +75,7 @@ from locktender.store.protocol.working import (
 __all__ = [
     "BEGINNING",
     "Accept",
+    "ChangeNotice",
     "Committed",
     "Counts",
     "Cursor",

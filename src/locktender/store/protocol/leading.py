@@ -111,6 +111,16 @@ class Gathered:
 
 
 @dataclass(frozen=True, slots=True)
+class ChangeNotice:
+    """What a leader is told of other processes' commits."""
+
+    look: bool
+    """Something was committed that `gather` must read."""
+    accepted_by: frozenset[str] = frozenset()
+    """Workers that accepted offers. It can be read later, unless somebody waits for their answer."""
+
+
+@dataclass(frozen=True, slots=True)
 class Heads:
     """The first `each` queued runs of every lane named, in order; at most `most` in all."""
 
@@ -214,6 +224,13 @@ class Leading(StoreBase, Protocol):
     async def elect(self, elect: Elect) -> Leadership: ...
     async def resign(self, owner: str, term: int) -> None: ...
     async def load(self) -> Snapshot: ...
+    async def wait_for_changes(self, timeout_us: int) -> ChangeNotice:
+        """Waits for commits of other processes; after the timeout the leader looks anyway.
+
+        One waiter per store. The first time it looks at once.
+        """
+        ...
+
     async def gather(self, gather: Gather) -> Gathered:
         """As `follow`, with what a leader needs beside the events. Raises `HistoryReplaced`."""
         ...

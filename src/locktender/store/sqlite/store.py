@@ -35,6 +35,7 @@ from locktender.base.model import (
 from locktender.store.forking import check_process
 from locktender.store.protocol import (
     Accept,
+    ChangeNotice,
     Committed,
     Counts,
     Discard,
@@ -118,6 +119,7 @@ class SqliteStore(Store):
         self._looked_at = 0
         self._waited_to: dict[str, int] = {}
         self._ends_seen: int | None = None
+        self._changes_seen: int | None = None
 
     # -- opening
 
@@ -391,6 +393,11 @@ class SqliteStore(Store):
         seen = self._ends_seen
         self._ends_seen = await self.wait(0 if seen is None else timeout_us, seen or 0)
         return RunsEnded([], look=True)
+
+    async def wait_for_changes(self, timeout_us: int) -> ChangeNotice:
+        seen = self._changes_seen
+        self._changes_seen = await self.wait(0 if seen is None else timeout_us, seen or 0)
+        return ChangeNotice(look=True)
 
     async def wait(self, timeout_us: int, since: int = -1) -> int:
         state = self._opened
