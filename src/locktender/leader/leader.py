@@ -90,7 +90,7 @@ class Leader:
         self._clock_watch = clock_jump.ClockWatch()
         self._loop_seen_us = self._clock.monotonic()
         self.sweep: Sweep = Sweep(
-            store, settings, owner, self._queue, metrics, self._background, overflow
+            store, settings, owner, own, self._queue, metrics, self._background, overflow
         )
 
     # -- from the same process ---------------------------------------------------------------------
@@ -111,13 +111,9 @@ class Leader:
 
     def notice(self, told: ChangeNotice) -> None:
         """Other processes committed something."""
-        if told.look or any(map(self._awaits_answer, told.accepted_by)):
+        # An acceptance alone changes nothing, unless the worker could get more offers by it.
+        if told.look or not self._scheduler or self._scheduler.awaits_answer(told.accepted_by):
             self.wake()
-
-    def _awaits_answer(self, worker: str) -> bool:
-        """An acceptance alone changes nothing, unless the worker could get more offers by it."""
-        known = self._scheduler and self._scheduler.ledger.workers.by_id.get(worker)
-        return known is None or known.awaits_answer
 
     def worker_changed(self) -> None:
         """The worker in this process has changed (new steps, draining)."""
@@ -137,10 +133,7 @@ class Leader:
         return self._pipeline.answered
 
     def blocked_longer_than(self, us: int) -> bool:
-        """Whether its loop has not run for so long, though no rebuild keeps it. Called from any thread.
-
-        Such a leader decides nothing: another process should lead.
-        """
+        """Its loop has not run for so long, and no rebuild keeps it: it cannot decide. Called from any thread."""
         allowed_us = us + round(SWEEP_EVERY_SECONDS * SECOND)
         blocked_us = self._clock.monotonic() - self._loop_seen_us
         return self._scheduler is not None and blocked_us > allowed_us

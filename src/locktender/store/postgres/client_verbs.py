@@ -21,6 +21,7 @@ from locktender.base.errors import DataRefused
 from locktender.base.events import NOBODY, pack
 from locktender.base.ids import MAX_RUNS
 from locktender.base.limits import Limits
+from locktender.base.model import Request
 from locktender.kernel.lanes import rank
 from locktender.store.admission import (
     WINDOW_SECONDS,
@@ -302,6 +303,15 @@ async def retry(tx: PostgresSession, run_ids: list[str]) -> list[Submitted]:
         parts.add("wake", *tx.hint("retry"))
         await tx.compose(parts)
     return answers
+
+
+async def ask(tx: PostgresSession, requests: list[Request]) -> None:
+    parts = Parts()
+    parts.add("now", alias="clock")
+    parts.add("open_fence", alias="fence")
+    parts.add("request_add", [encode(request) for request in requests])
+    parts.add("wake", *tx.hint("ask"))
+    await tx.compose(parts)
 
 
 async def set_limits(tx: PostgresSession, changes: list[SetLimit]) -> None:

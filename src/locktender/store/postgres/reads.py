@@ -30,6 +30,7 @@ from locktender.store.postgres.event_order import Position, params_of
 from locktender.store.postgres.session import PostgresSession, limit_rows, pairs
 from locktender.store.protocol import (
     Counts,
+    EndedTask,
     EventFilter,
     Gather,
     Gathered,
@@ -102,7 +103,7 @@ async def gather_changes(
             now=now,
             cursor=cursor,
             events=events,
-            tasks=await tasks_by_id(tx, ended) if ended else [],
+            tasks=await _ended_tasks(tx, ended) if ended else [],
             requests=decode.requests(requests),
             workers=None if version == workers_seen else await workers(tx),
             limits_changed=limits_changed,
@@ -112,8 +113,8 @@ async def gather_changes(
     )
 
 
-async def tasks_by_id(tx: PostgresSession, ids: list[int]) -> list[TaskRow]:
-    return [TaskRow._make(row) for row in await tx.all("tasks_by_id", ids)]
+async def _ended_tasks(tx: PostgresSession, ids: list[int]) -> list[EndedTask]:
+    return [EndedTask._make(row) for row in await tx.all("ended_tasks", ids)]
 
 
 async def heads(tx: PostgresSession, heads: Heads) -> list[RunRow]:
@@ -214,7 +215,9 @@ async def line(tx: PostgresSession, run: int, most: int) -> QueueLine | None:
 
 
 async def workers(tx: PostgresSession) -> list[WorkerRow]:
-    return decode.workers(await tx.all("workers_list"))
+    rows = decode.workers(await tx.all("workers_list"))
+    tx.known.listening = {row.id for row in rows if row.listens}
+    return rows
 
 
 async def leader(tx: PostgresSession) -> str | None:

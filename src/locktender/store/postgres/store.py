@@ -36,7 +36,6 @@ from locktender.base.model import (
     WorkerLife,
     WorkerRow,
 )
-from locktender.store.decode import encode
 from locktender.store.forking import check_process
 from locktender.store.postgres import (
     client_verbs,
@@ -50,7 +49,7 @@ from locktender.store.postgres import (
     stuck,
     worker_verbs,
 )
-from locktender.store.postgres.composed_sql import Dialect, Parts, columns
+from locktender.store.postgres.composed_sql import Dialect, columns
 from locktender.store.postgres.connection import Connection
 from locktender.store.postgres.listener import Listener
 from locktender.store.postgres.opening import CONNECTIONS, TWIN_CONNECTIONS, PostgresConnections
@@ -222,15 +221,7 @@ class PostgresStore(Store):
         return await self._write(lambda tx: client_verbs.retry(tx, run_ids))
 
     async def ask(self, requests: list[Request]) -> None:
-        async def verb(tx: PostgresSession) -> None:
-            parts = Parts()
-            parts.add("now", alias="clock")
-            parts.add("open_fence", alias="fence")
-            parts.add("request_add", [encode(request) for request in requests])
-            parts.add("wake", *tx.hint("ask"))
-            await tx.compose(parts)
-
-        await self._write(verb)
+        await self._write(lambda tx: client_verbs.ask(tx, requests))
 
     async def set_limit(self, changes: list[SetLimit]) -> None:
         await self._write(lambda tx: client_verbs.set_limits(tx, changes))
@@ -438,6 +429,13 @@ class PostgresStore(Store):
 
     async def wait_for_ends(self, timeout_us: int) -> RunsEnded:
         return await self._opened.listener.ended_runs(timeout_us / SECOND)
+
+    @property
+    def listens(self) -> bool:
+        return self.options.listens
+
+    async def offer_again(self, offers: list[Order]) -> None:
+        await self._lead(lambda tx: commits.offer_again(tx, offers))
 
     async def wait_for_changes(self, timeout_us: int) -> ChangeNotice:
         return await self._opened.listener.changes(timeout_us / SECOND)

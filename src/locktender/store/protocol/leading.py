@@ -11,7 +11,7 @@ is right for any process: `forget_asked` needs no fence.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from locktender.base.changes import Bucket, Commit, Linger, Order, Reservation, TaskRow
 from locktender.base.events import EventRow
@@ -95,12 +95,22 @@ class Gather:
     limit: int = 5_000
 
 
+class EndedTask(NamedTuple):
+    """Of a task's row, what the leader does not know of its end."""
+
+    id: int
+    token: int
+    state: str
+    output: bytes | None
+    error: bytes | None
+
+
 @dataclass(frozen=True, slots=True)
 class Gathered:
     now: int
     cursor: Cursor
     events: list[EventRow]
-    tasks: list[TaskRow]
+    tasks: list[EndedTask]
     """Rows, as they are now, of every task those events end (completed, failed, handed back …)."""
     requests: list[StoredRequest]
     workers: list[WorkerRow] | None
@@ -229,6 +239,10 @@ class Leading(StoreBase, Protocol):
 
         One waiter per store. The first time it looks at once.
         """
+        ...
+
+    async def offer_again(self, offers: list[Order]) -> None:
+        """Notifies workers that listen of offers again: the first notification may be lost."""
         ...
 
     async def gather(self, gather: Gather) -> Gathered:

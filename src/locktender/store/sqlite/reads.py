@@ -16,6 +16,7 @@ from locktender.store.limit_rows import compose
 from locktender.store.protocol import (
     Counts,
     Cursor,
+    EndedTask,
     EventFilter,
     Follow,
     Followed,
@@ -66,7 +67,7 @@ def gather(tx: SqliteSession, gather: Gather, workers_seen: int) -> tuple[Gather
         now=tx.now(),
         cursor=cursor,
         events=events,
-        tasks=tasks_by_id(tx, ended) if ended else [],
+        tasks=ended_tasks(tx, ended) if ended else [],
         requests=decode.requests(tx.all("request_list", MAX_REQUESTS)),
         workers=None if version == workers_seen else workers(tx),
         limits_changed=limits_changed,
@@ -94,8 +95,8 @@ def _follow(
     return Cursor(str(events[-1].seq if len(events) == limit else last)), events
 
 
-def tasks_by_id(tx: SqliteSession, ids: list[int]) -> list[TaskRow]:
-    return [TaskRow._make(row) for row in tx.all("tasks_by_id", listed(ids))]
+def ended_tasks(tx: SqliteSession, ids: list[int]) -> list[EndedTask]:
+    return [EndedTask._make(row) for row in tx.all("ended_tasks", listed(ids))]
 
 
 def heads(tx: SqliteSession, heads: Heads) -> list[RunRow]:

@@ -394,6 +394,13 @@ class SqliteStore(Store):
         self._ends_seen = await self.wait(0 if seen is None else timeout_us, seen or 0)
         return RunsEnded([], look=True)
 
+    @property
+    def listens(self) -> bool:
+        return False
+
+    async def offer_again(self, offers: list[Order]) -> None:
+        """All offers are stored."""
+
     async def wait_for_changes(self, timeout_us: int) -> ChangeNotice:
         seen = self._changes_seen
         self._changes_seen = await self.wait(0 if seen is None else timeout_us, seen or 0)

@@ -112,13 +112,17 @@ ON CONFLICT (task, kind) DO UPDATE SET
     worker = excluded.worker, token = excluded.token, reason = excluded.reason
 
 -- name: order_remove
--- Remove void orders: their tasks must neither start nor stop any more.
+-- Remove void orders: their tasks must neither start nor stop any more. Mostly there are none at all: that is
+-- asked once, and not for each task.
 DELETE FROM locktender.orders o USING idle
 WHERE o.task = idle.task AND EXISTS (SELECT 1 FROM fence)
+    AND (SELECT task FROM locktender.orders ORDER BY task LIMIT 1) IS NOT NULL
 
 -- name: offer_remove
--- Offers that were accepted.
-DELETE FROM locktender.orders o USING effect e WHERE o.task = e.id AND o.kind = 'offer'
+-- Stored offers that were accepted.
+DELETE FROM locktender.orders o USING effect e
+WHERE o.task = e.id AND o.kind = 'offer'
+    AND (SELECT task FROM locktender.orders ORDER BY task LIMIT 1) IS NOT NULL
 
 -- name: bucket_save
 -- The state of rates.

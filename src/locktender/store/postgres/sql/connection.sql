@@ -130,13 +130,18 @@ WHERE one AND term = $1 AND history = locktender.history_place() FOR KEY SHARE
 SELECT w.id FROM locktender.worker w WHERE w.id = $1 AND w.lease_until > 0 FOR KEY SHARE OF w
 
 -- name: commit_answer
--- What a leader's commit comes to; no row: the fence was shut. One notification per commit.
-SELECT fence.seq, clock.now, pg_notify($1, $2) FROM fence, clock
+-- What a leader's commit comes to; no row: the fence was shut, and nobody is notified.
+SELECT fence.seq, clock.now, (SELECT count(pg_notify($1, n)) FROM unnest($2::text[]) n) FROM fence, clock
 
 -- name: commit_answer_unflushed
 -- As `commit_answer`, without waiting for the disk: the next commit that does brings it along.
-SELECT fence.seq, clock.now, pg_notify($1, $2), set_config('synchronous_commit', 'off', true)
+SELECT fence.seq, clock.now, (SELECT count(pg_notify($1, n)) FROM unnest($2::text[]) n),
+    set_config('synchronous_commit', 'off', true)
 FROM fence, clock
+
+-- name: notify
+-- Notifications without a change.
+SELECT count(pg_notify($1, n)) FROM unnest($2::text[]) n
 
 -- name: wake
 -- One notification per commit, where something was written.

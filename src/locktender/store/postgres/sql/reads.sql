@@ -171,13 +171,10 @@ SELECT
     t.not_before, t.eligible_at
 FROM locktender.task t WHERE t.id >= $1::bigint << 20 AND t.id < ($1 + 1) << 20 ORDER BY t.id
 
--- name: tasks_by_id
--- These tasks, in this order.
-SELECT
-    t.id, t.node, t.idx, t.state, t.attempt, t.tries, t.abandons, t.offers, t.token, t.worker,
-    t.held, t.input, t.output, t.error, t.requested_at, t.scheduled_at, t.started_at, t.ended_at,
-    t.not_before, t.eligible_at
-FROM unnest($1::bigint[]) WITH ORDINALITY v (id, n) JOIN locktender.task t ON t.id = v.id ORDER BY v.n
+-- name: ended_tasks
+-- How these tasks have ended.
+SELECT t.id, t.token, t.state, t.output, t.error
+FROM unnest($1::bigint[]) v (id) JOIN locktender.task t ON t.id = v.id
 
 -- name: logs_list
 -- What attempts of a run logged, by task and token.

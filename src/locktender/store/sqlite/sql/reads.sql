@@ -177,12 +177,9 @@ SELECT
     error, requested_at, scheduled_at, started_at, ended_at, not_before, eligible_at
 FROM task WHERE id >= ?1 << 20 AND id < (?1 + 1) << 20 ORDER BY id
 
--- name: tasks_by_id
--- These tasks, by id.
-SELECT
-    t.id, t.node, t.idx, t.state, t.attempt, t.tries, t.abandons, t.offers, t.token, t.worker,
-    t.held, t.input, t.output, t.error, t.requested_at, t.scheduled_at, t.started_at, t.ended_at,
-    t.not_before, t.eligible_at
+-- name: ended_tasks
+-- How these tasks have ended.
+SELECT t.id, t.token, t.state, t.output, t.error
 FROM json_each(?) v CROSS JOIN task t ON t.id = v.value
 
 -- name: logs_list
