@@ -100,10 +100,6 @@ class Leader:
         self._ends.append(end)
         self._awake.set()
 
-    @property
-    def cycles(self) -> int:
-        return self._pipeline.written
-
     def wake(self) -> None:
         """Another process, or a client in this one, committed something: read it."""
         self._foreign = True
@@ -114,6 +110,9 @@ class Leader:
         # An acceptance alone changes nothing, unless the worker could get more offers by it.
         if told.look or not self._scheduler or self._scheduler.awaits_answer(told.accepted_by):
             self.wake()
+        elif told.queued:
+            self._queue.told(told.queued)
+            self._awake.set()
 
     def worker_changed(self) -> None:
         """The worker in this process has changed (new steps, draining)."""

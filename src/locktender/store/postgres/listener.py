@@ -16,7 +16,8 @@ without offers reads its orders. `*` means all workers read, and `!*` that every
 waits for the end of a run looks: there were too many to name.
 
 An acceptance names its worker (`ORIGIN accept WORKER`): the leader mostly reads it later,
-with the ends that follow.
+with the ends that follow. A submission of a few runs names the first and the last
+(`ORIGIN submit RUN RUN`): the leader reads those rows, and the history later.
 """
 
 from __future__ import annotations
@@ -44,9 +45,12 @@ MAX_OFFERS_PER_WORD = 50
 MAX_READERS = 50
 """Workers that are named as having stored orders; of more, all read."""
 MAX_ENDED_RUNS = 200
+MAX_QUEUED_RUNS = 200
+"""That a leader is told of by number; of more it reads the history."""
 COMMIT = "commit"
 OFFER = "offer"
 ACCEPT = "accept"
+SUBMIT = "submit"
 EVERYBODY = "*"
 ENDED = "!"
 
@@ -180,6 +184,7 @@ class _Changes:
     def __init__(self) -> None:
         self._look = True
         self._accepted_by: set[str] = set()
+        self._queued: list[int] = []
         self._filled = asyncio.Event()
         self._filled.set()  # the first time there may be some already
 
@@ -191,15 +196,28 @@ class _Changes:
         self._accepted_by.add(worker)
         self._filled.set()
 
+    def queued(self, words: list[str]) -> None:
+        try:
+            first, last = map(int, words)
+        except ValueError:
+            self.look()
+            return
+        if len(self._queued) + last - first < MAX_QUEUED_RUNS:
+            self._queued += range(first, last + 1)
+            self._filled.set()
+        else:
+            self.look()
+
     async def take(self, timeout_seconds: float) -> ChangeNotice:
         try:
             async with asyncio.timeout(timeout_seconds):
                 await self._filled.wait()
         except TimeoutError:
             self._look = True
-        found = ChangeNotice(self._look, frozenset(self._accepted_by))
+        found = ChangeNotice(self._look, frozenset(self._accepted_by), tuple(self._queued))
         self._look = False
         self._accepted_by.clear()
+        self._queued.clear()
         self._filled.clear()
         return found
 
@@ -344,6 +362,8 @@ class Listener:
         verb, *words = said.split(" ")
         if verb == ACCEPT and len(words) == 1:
             self._changes.accepted(words[0])
+        elif verb == SUBMIT:
+            self._changes.queued(words)
         else:
             self._changes.look()
         if verb != COMMIT:

@@ -38,6 +38,8 @@ class KnownStatements:
     limits: tuple[int, Limits] = (-1, Limits())
     listening: set[str] = field(default_factory=set[str])
     """Workers that offers reach by notification, as their rows said when they were read last."""
+    lanes: dict[str, int] = field(default_factory=dict[str, int])
+    """Signature → number, of lanes that were read. They may be gone."""
     highest_term: int = 0
     """That was seen. A server that takes over may not know of it."""
     proofs: dict[str, asyncpg.Connection[Any]] = field(

@@ -54,6 +54,7 @@ from locktender.store.postgres.connection import Connection
 from locktender.store.postgres.listener import Listener
 from locktender.store.postgres.opening import CONNECTIONS, TWIN_CONNECTIONS, PostgresConnections
 from locktender.store.postgres.options import Options, parse
+from locktender.store.postgres.server_clock import ServerClock
 from locktender.store.postgres.session import SQL, KnownStatements, PostgresSession
 from locktender.store.protocol import (
     Accept,
@@ -103,8 +104,6 @@ T = TypeVar("T")
 CLEAR_EVERY_US = SECOND
 """How often a leader looks for connections that are stuck."""
 REMOVE_UNUSED_TRIES, REMOVE_UNUSED_PAUSE_SECONDS = 40, 0.05
-SYNC_EVERY_US = SECOND
-"""How long the store's time is reckoned from the last answer before it is asked for again."""
 
 
 class PostgresStore(Store):
@@ -122,7 +121,7 @@ class PostgresStore(Store):
         self._frozen_at: int | None = None
         """What the schema's clock was last set to; None while there may be no schema."""
         self._boot = SystemClock()
-        self._synced = 0, -SYNC_EVERY_US
+        self._time = ServerClock(clock)
         self._sql = Dialect(SQL, self.options.quoted_schema)
         self._state: PostgresConnections | None = None
         self._stale = 0
@@ -147,7 +146,7 @@ class PostgresStore(Store):
         known = KnownStatements(f"{os.getpid()}-{os.urandom(6).hex()}")
         before = None if self._clock is None else self._freeze
         make = partial(Connection, self.options, self._sql, known, before)
-        state = PostgresConnections(make, Listener(self.options, known.origin))
+        state = PostgresConnections(make, Listener(self.options, known.origin), self._time)
         self._frozen_at = None
         try:
             await state.work.call(lambda tx: opening.check_server(tx, self._most), read=True)
@@ -169,21 +168,13 @@ class PostgresStore(Store):
             await state.stop()
 
     async def now(self) -> int:
-        """Reckoned from the last answer by the boot-time clock: never ahead of the server's."""
-        if self._clock is not None:
-            return self._clock.now()
-        told, at = self._synced
-        since = self._boot.monotonic() - at
-        if since >= SYNC_EVERY_US:
-            return self._sync((await self._read(lambda tx: tx.row("now")))[0])
-        return told + since
+        async def ask() -> int:
+            return (await self._read(lambda tx: tx.row("now")))[0]
+
+        return await self._time.now(ask)
 
     def steady(self) -> int:
-        return (self._clock or self._boot).monotonic()
-
-    def _sync(self, now: int) -> int:
-        self._synced = now, self._boot.monotonic()
-        return now
+        return self._time.steady()
 
     async def _freeze(self, tx: PostgresSession) -> None:
         clock = self._clock
@@ -255,7 +246,7 @@ class PostgresStore(Store):
         seen = version if actor == gather.actor else -1
         gathered, version = await self._read(lambda tx: reads.gather_changes(tx, gather, seen))
         self._workers_seen = gather.actor, version
-        self._sync(gathered.now)
+        self._time.sync(gathered.now)
         return gathered
 
     async def heads(self, heads: Heads) -> list[RunRow]:
@@ -270,7 +261,7 @@ class PostgresStore(Store):
     async def commit(self, commit: Commit, *, dry_run: bool = False) -> Committed:
         verb = commits.dry_run if dry_run else commits.commit
         committed = await self._lead(lambda tx: verb(tx, commit))
-        self._sync(committed.now)
+        self._time.sync(committed.now)
         return committed
 
     async def hold_runs(self, hold: HoldRuns) -> None:

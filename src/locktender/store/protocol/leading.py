@@ -128,6 +128,8 @@ class ChangeNotice:
     """Something was committed that `gather` must read."""
     accepted_by: frozenset[str] = frozenset()
     """Workers that accepted offers. It can be read later, unless somebody waits for their answer."""
+    queued: tuple[int, ...] = ()
+    """Runs that were submitted: their rows can be read without the history."""
 
 
 @dataclass(frozen=True, slots=True)
