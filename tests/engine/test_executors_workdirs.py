@@ -27,6 +27,12 @@ os._exit(0)
 """
 
 
+@pytest.fixture(autouse=True)
+def _sweeps_end(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
+    """A worker waits a moment for its sweep, and goes on; these tests look at what it has done."""
+    monkeypatch.setattr(workdirs, "SWEEP_SECONDS", 60.0)
+
+
 def killed_worker(base: Path) -> Path:
     """The root of a worker that ended in the middle of a body."""
     command = [sys.executable, "-c", KILLED, str(base)]

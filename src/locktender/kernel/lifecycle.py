@@ -1,6 +1,6 @@
 """The life of runs and tasks under one leader, written to the commit: request, retry, skip, stop, close.
 
-The ledger decides which task may start and when.
+`admission.py` decides which task may start and when.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from locktender.base.changes import Commit, Order, RunEnd
+from locktender.base.changes import Commit, Order, RunEnd, TaskSave
 from locktender.base.errors import NotLeader, OutOfOrder, StoreBusy
 from locktender.base.events import pack
 from locktender.base.limits import Limits
@@ -36,7 +36,7 @@ from locktender.kernel.lanes import rank
 from locktender.store.admission import WINDOW_SECONDS, capped, closing
 from locktender.store.decode import decode_tags
 from locktender.store.lanes import key_successors, let_go
-from locktender.store.postgres.composed_sql import Parts, columns
+from locktender.store.postgres.composed_sql import Parts, columns, without_zeros
 from locktender.store.postgres.folding import TASK, Folded, fold
 from locktender.store.postgres.listener import is_sent, notices
 from locktender.store.postgres.session import PostgresSession, Row
@@ -141,15 +141,21 @@ def _last(rows: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
     return _by_run(list({row[0]: row for row in rows}.values()))
 
 
+def _columns_of(rows: Sequence[Sequence[Any]], width: int) -> list[list[Any]]:
+    """Of tasks; the first column, their ids, says how many rows there are."""
+    ids, *others = columns(rows, width)
+    return [ids, *map(without_zeros, others)]
+
+
 async def _at_once(
     tx: PostgresSession, commit: Commit, folded: Folded, version: int, told: list[str]
 ) -> Row | None:
     parts = Parts()
     _fence(parts, commit, version, keys=False)
     if folded.new:
-        parts.add("task_new", *columns(folded.new, len(TASK)), folded.replaced)
+        parts.add("task_new", *_columns_of(folded.new, len(TASK)), folded.replaced)
     if folded.saved:
-        parts.add("task_save", *columns(folded.saved, 16))
+        parts.add("task_save", *_columns_of(folded.saved, len(TaskSave._fields)))
     if folded.ended:
         parts.add("task_end", *columns(folded.ended, 4))
     if folded.idle:
@@ -272,9 +278,9 @@ async def _tasks(tx: PostgresSession, folded: Folded) -> None:
         if len(ids) > COPY_OVER and not await tx.all("tasks_known", ids):
             await tx.copy("task", TASK, folded.new)
         else:
-            await step(tx, "task_new", *columns(folded.new, len(TASK)), folded.replaced)
+            await step(tx, "task_new", *_columns_of(folded.new, len(TASK)), folded.replaced)
     if folded.saved:
-        await step(tx, "task_save", *columns(folded.saved, 16))
+        await step(tx, "task_save", *_columns_of(folded.saved, len(TaskSave._fields)))
     if folded.idle:
         await step(tx, "order_remove", idle=folded.idle)
     if folded.ended:
