@@ -357,20 +357,20 @@ class Listener:
         payload: object,
     ) -> None:
         origin, _, said = str(payload).partition(" ")
+        verb, *words = said.split(" ")
+        if verb == COMMIT:
+            # Also of this process's own leader: a worker beside it may be another engine's.
+            for worker, inbox in self._inboxes.items():
+                inbox.put(notice_to(worker, words))
         if origin == self._origin:
             return
-        verb, *words = said.split(" ")
         if verb == ACCEPT and len(words) == 1:
             self._changes.accepted(words[0])
         elif verb == SUBMIT:
             self._changes.queued(words)
         else:
             self._changes.look()
-        if verb != COMMIT:
-            words = []
-        ended = _ended_runs(words)
+        ended = _ended_runs(words) if verb == COMMIT else []
         if ended is None or ended:
             self._ended.put(ended)
-        for worker, inbox in self._inboxes.items():
-            inbox.put(notice_to(worker, words))
         self._rise()
