@@ -1,8 +1,7 @@
 """`why`: what a run or a task waits for now, and for how long.
 
-It works with or without a live engine: the ledger is rebuilt from rows in this
-process and explained by the rules the leader decides with. For a queued run
-that is who holds places and who waits beside it, for others all active work.
+It works with or without a live engine: the ledger (of a queued run: who holds places and who waits
+beside it) is rebuilt from rows in this process and explained by the rules the leader decides with.
 """
 
 from __future__ import annotations
