@@ -5,13 +5,25 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from bench import backlog, cluster, dispatch, engine, kernel, postgres, store, take_over, worker
+from bench import (
+    backlog,
+    cluster,
+    dispatch,
+    engine,
+    kernel,
+    maps,
+    postgres,
+    store,
+    take_over,
+    worker,
+)
 from bench.report import Figure
 
 PARTS: dict[str, Callable[[], list[Figure]]] = {
     "kernel": kernel.run,
     "store": store.figures,
     "backlog": backlog.run,
+    "maps": maps.run,
     "engine": engine.run,
     "worker": worker.run,
     "postgres": postgres.run,

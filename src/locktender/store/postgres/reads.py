@@ -22,6 +22,7 @@ from locktender.base.model import (
     RunRow,
     WorkerRow,
 )
+from locktender.kernel.lanes import HOLD, MAX_RANK
 from locktender.store import decode
 from locktender.store.admission import tally
 from locktender.store.history import news
@@ -35,14 +36,17 @@ from locktender.store.protocol import (
     Gather,
     Gathered,
     Heads,
-    LineGroup,
     QueueEntry,
     QueueLine,
+    QueueView,
     RunFilter,
     Snapshot,
 )
+from locktender.store.queue_line import MAX_GROUPS, QueueCounts, in_line, taking_turns
 
 MAX_REQUESTS = 10_000
+ENDED_LATELY = 500
+"""Runs of each end among which those of one flow are looked for."""
 FEW_QUEUED = 8
 LONG_LOCK_US = SECOND
 LONG_HISTORY_US = 2 * SECOND
@@ -205,13 +209,43 @@ async def queue(tx: PostgresSession, limit: int) -> list[QueueEntry]:
     return [QueueEntry(run, place) for place, run in enumerate(rows, 1)]
 
 
-async def line(tx: PostgresSession, run: int, most: int) -> QueueLine | None:
-    place = await tx.one("queue_place", run)
-    if place is None:
-        return None
-    groups = [LineGroup(*row) for row in await tx.all("queue_line", *place, run, most)]
-    counted = sum(group.waiting for group in groups)
-    return QueueLine(place[1], groups, cut=counted >= most)
+async def beside(tx: PostgresSession, run: int, most: int) -> QueueView | None:
+    async with tx.transaction("begin_read"):
+        places, rules, [[now]], executing, unplaced, lasted = await tx.several(
+            ("queue_place", (run,)),
+            ("limit_list", ()),
+            ("now", ()),
+            ("runs_placed", ()),
+            ("unplaced_list", ()),
+            ("runs_lasted", (run, ENDED_LATELY, MAX_RANK)),
+        )
+        if not places:
+            return None
+        [place] = places
+        rows = limit_rows(rules)
+        limits = compose(rows)
+        return QueueView(
+            now=now,
+            limits=limits,
+            limit_rows=rows,
+            executing=decode.runs(executing),
+            unplaced=[seq for (seq,) in unplaced],
+            lasted=[each for (each,) in lasted],
+            line=await _line(tx, (*place, run), most, turns=limits.fair is not None),
+        )
+
+
+async def _line(
+    tx: PostgresSession, place: tuple[int, int, int, int], most: int, *, turns: bool
+) -> QueueLine:
+    rank = place[1]
+    if turns:
+        rows = await tx.all("queue_line", *place, most, MAX_GROUPS + 1)
+        return taking_turns(rank, most, rows)
+    counts = QueueCounts(*await tx.row("queue_counts", *place, most + 1, HOLD))
+    few = counts.before <= most
+    rows = await tx.all("queue_before", *place[1:], most + 1, MAX_GROUPS + 1) if few else []
+    return in_line(rank, counts, most, rows)
 
 
 async def workers(tx: PostgresSession) -> list[WorkerRow]:

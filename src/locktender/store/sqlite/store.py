@@ -59,7 +59,7 @@ from locktender.store.protocol import (
     Prune,
     Pruned,
     QueueEntry,
-    QueueLine,
+    QueueView,
     ReassignLanes,
     References,
     RemoveUnused,
@@ -326,8 +326,8 @@ class SqliteStore(Store):
     async def queue(self, limit: int) -> list[QueueEntry]:
         return await self._look(lambda tx: reads.queue(tx, limit))
 
-    async def line(self, run: int, most: int) -> QueueLine | None:
-        return await self._look(lambda tx: reads.line(tx, run, most))
+    async def beside(self, run: int, most: int) -> QueueView | None:
+        return await self._look(lambda tx: reads.beside(tx, run, most))
 
     async def workers(self) -> list[WorkerRow]:
         return await self._read(reads.workers)

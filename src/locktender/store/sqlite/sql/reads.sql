@@ -281,6 +281,43 @@ ORDER BY q.rank1, q.rank2, q.run
 -- Where a queued run stands in its lane.
 SELECT lane, rank1, rank2 FROM run WHERE seq = ? AND state = 'queued'
 
+-- name: queue_counts
+-- A run's lane; how many are read before and behind it, and how many of them are no holds; how many stand before
+-- it in its lane; how many are queued in all.
+SELECT
+    (SELECT signature FROM lane WHERE id = ?1),
+    a.counted, coalesce(a.flows, 0), b.counted, coalesce(b.flows, 0),
+    (SELECT count(*) FROM (
+        SELECT 1 FROM queue WHERE lane = ?1 AND (rank1, rank2, run) < (?2, ?3, ?4) LIMIT ?5
+    )),
+    (SELECT admitted - closed FROM counter WHERE name = '')
+    - (SELECT count(*) FROM run WHERE state IN ('running', 'cancelling', 'held') AND kind <> 'hold')
+FROM (
+    SELECT count(*) AS counted, sum(lane IS NOT (SELECT id FROM lane WHERE signature = ?6)) AS flows
+    FROM (
+        SELECT lane FROM queue WHERE (rank1, rank2, run) < (?2, ?3, ?4)
+        ORDER BY rank1 DESC, rank2 DESC, run DESC LIMIT ?5
+    )
+) a CROSS JOIN (
+    SELECT count(*) AS counted, sum(lane IS NOT (SELECT id FROM lane WHERE signature = ?6)) AS flows
+    FROM (
+        SELECT lane FROM queue WHERE (rank1, rank2, run) > (?2, ?3, ?4)
+        ORDER BY rank1, rank2, run LIMIT ?5
+    )
+) b
+
+-- name: queue_before
+-- Queued runs before a place, by lane and rank.
+SELECT l.signature, g.rank1, g.waiting, g.waiting
+FROM (
+    SELECT q.lane, q.rank1, count(*) AS waiting
+    FROM (
+        SELECT lane, rank1 FROM queue WHERE (rank1, rank2, run) < (?1, ?2, ?3)
+        ORDER BY rank1 DESC, rank2 DESC, run DESC LIMIT ?4
+    ) q
+    GROUP BY q.lane, q.rank1 LIMIT ?5
+) g JOIN lane l ON l.id = g.lane
+
 -- name: queue_line
 -- Queued runs but those of lower priority than one of them, by lane: how many, and how many before its place.
 SELECT l.signature, g.rank1, g.waiting, g.older
@@ -297,7 +334,42 @@ FROM (
         )
     ) q
     GROUP BY q.lane, q.rank1
+    ORDER BY q.lane <> ?1 LIMIT ?6
 ) g JOIN lane l ON l.id = g.lane
+
+-- name: runs_placed
+-- Runs that execute, or are held and have something in flight, by seq; without their values.
+SELECT
+    r.seq, r.id, r.flow, r.graph, CAST('{}' AS BLOB), CAST('[]' AS BLOB), r.tags, r.priority, r.key,
+    r.kind, r.generation, r.state, r.verdict, r.lane, r.waits_for, r.queued_at, r.started_at, r.ended_at,
+    r.deadline_at, r.queue_timeout_us, r.dispatch_deadline_us, NULL, NULL, NULL
+FROM run r
+WHERE r.state IN ('running', 'cancelling', 'held') AND r.kind = 'flow'
+    AND (r.state <> 'held' OR EXISTS (
+        SELECT 1 FROM task t WHERE t.id >= r.seq << 20 AND t.id < (r.seq + 1) << 20
+            AND (
+                t.state IN ('scheduled', 'running')
+                OR (t.held IS NOT NULL AND t.state NOT IN (
+                    'pending', 'requested', 'completed', 'failed', 'cancelled', 'timed_out',
+                    'abandoned', 'handed_back', 'skipped'
+                ))
+            )
+    ))
+ORDER BY r.seq
+
+-- name: runs_lasted
+-- How long runs of a run's flow lasted, among the newest that ended.
+SELECT e.ended_at - e.started_at
+FROM (
+    SELECT * FROM (
+        SELECT flow, started_at, ended_at FROM run WHERE state = 'succeeded' ORDER BY seq DESC LIMIT ?2
+    )
+    UNION ALL
+    SELECT * FROM (
+        SELECT flow, started_at, ended_at FROM run WHERE state = 'failed' ORDER BY seq DESC LIMIT ?2
+    )
+) e
+WHERE e.flow = (SELECT flow FROM run WHERE seq = ?1) AND e.started_at > 0 AND e.ended_at > 0
 
 -- name: counter_list
 -- All counters.
