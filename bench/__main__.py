@@ -2,19 +2,22 @@
 
     python -m bench [PART …] [--record]
 
-`--record` (`make bench-record`) puts what was measured into bench/record.json. Without a name the parts of DAILY
-run; ON_DEMAND are longer. Peers: `make bench-peers`.
+`--record` (`make bench-record`) puts what was measured into bench/record.json and docs/benchmarks.md. Without a name
+the parts of DAILY run; ON_DEMAND are longer. Peers: `make bench-peers`.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import platform
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from bench import backlog, cluster, dispatch, engine, kernel, postgres, store, take_over, worker
-from bench.report import Figure, Record
+from bench.report import Figure, Record, put_between_markers
 
 DAILY: dict[str, Callable[[], list[Figure]]] = {
     "kernel": kernel.run,
@@ -30,14 +33,13 @@ ON_DEMAND: dict[str, Callable[[], list[Figure]]] = {
     "take_over": take_over.run,
 }
 PARTS = DAILY | ON_DEMAND
+PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}")
-    parser.add_argument(
-        "--record", action="store_true", help="keep the figures in bench/record.json"
-    )
+    parser.add_argument("--record", action="store_true", help="keep the figures")
     given = parser.parse_args()
     if unknown := [name for name in given.parts if name not in PARTS]:
         parser.error(f"no part is called {', '.join(unknown)}; there are {', '.join(PARTS)}")
@@ -46,16 +48,19 @@ def main() -> int:
     for name in given.parts or DAILY:
         print(f"\n{name}", flush=True)
         part_began = time.monotonic()
-        for figure in PARTS[name]():
+        figures = PARTS[name]()
+        for figure in figures:
             print(figure.line(record.of(name, figure)), flush=True)
-            record.put(name, figure)
             missed += figure.met is False
+        record.put(name, figures)
         print(f"     {time.monotonic() - part_began:.0f} s", flush=True)
     print(f"\n{missed} of the figures miss their target." if missed else "\nEvery target is met.")
     print(f"{time.monotonic() - began:.0f} s in all.")
     if given.record:
         record.write()
-        print("Recorded in bench/record.json.")
+        about = f"Recorded {platform.system()}, {os.cpu_count()} cores, Python {platform.python_version()}.\n\n"
+        put_between_markers(PAGE, "bench", about + record.markdown())
+        print("Recorded in bench/record.json and docs/benchmarks.md.")
     # A benchmark tells; it does not fail a build: machines are shared and noisy.
     return 0
 

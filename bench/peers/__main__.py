@@ -25,7 +25,8 @@ from typing import Any
 from bench.peers.contenders import REQUIREMENTS, Contender, chosen
 from bench.peers.drive import ROOT
 from bench.peers.plot import svg
-from bench.peers.table import Round, markdown, medians, put_between_markers
+from bench.peers.table import Round, markdown, medians
+from bench.report import put_between_markers
 from locktender.testing.postgres_server import connected, copy_of, execute, run, server, template
 
 BENCH = ROOT / ".bench"
@@ -145,7 +146,9 @@ def main() -> int:
     text = markdown(found, about)
     print(f"\n{text}\n{about['seconds']} s; every round: .bench/peers.json")
     if given.write:
-        put_between_markers(PAGE, f"![ours and the peers](images/{PICTURE.name})\n\n{text}")
+        put_between_markers(
+            PAGE, "bench-peers", f"![ours and the peers](images/{PICTURE.name})\n\n{text}"
+        )
         PICTURE.parent.mkdir(exist_ok=True)
         PICTURE.write_text(svg(found))
     return 0

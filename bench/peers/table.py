@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from bench.peers.contenders import CONTENDERS, Contender
@@ -13,7 +12,6 @@ from bench.peers.workload import FULL, HIGHER_IS_BETTER, LIMIT
 Round = Mapping[str, Mapping[str, Any]]
 """Contender's name → what it measured."""
 OURS = "ours, server + worker"
-BEGIN, END = "<!-- bench-peers: begin -->", "<!-- bench-peers: end -->"
 
 
 def medians(rounds: Sequence[Round]) -> dict[str, dict[str, float]]:
@@ -131,14 +129,6 @@ def _settings(contenders: Sequence[Contender]) -> list[str]:
     for each in contenders:
         said.setdefault(each.settings, []).append(each.name)
     return [f"{', '.join(names)}: {settings}" for settings, names in said.items()]
-
-
-def put_between_markers(page: Path, text: str) -> None:
-    """`text` in place of what stands between the markers of the page."""
-    whole = page.read_text()
-    before, rest = whole.split(BEGIN)
-    _, after = rest.split(END)
-    page.write_text(f"{before}{BEGIN}\n{text}{END}{after}")
 
 
 def better(measure: str) -> str:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -17,9 +18,9 @@ from bench.peers import bodies
 from bench.peers.contenders import CONTENDERS, REQUIREMENTS, chosen
 from bench.peers.drive import Adapter
 from bench.peers.plot import svg
-from bench.peers.table import BEGIN, END, goals, markdown, medians, put_between_markers
+from bench.peers.table import goals, markdown, medians
 from bench.peers.workload import FULL, LIMIT, MEASURES, QUICK
-from bench.report import Figure, Record
+from bench.report import Figure, Record, put_between_markers
 
 sys.path.remove(str(ROOT))
 
@@ -61,11 +62,20 @@ def test_the_table_has_every_measured_contender():
 
 def test_the_table_replaces_what_is_between_markers(tmp_path: Path):
     page = tmp_path / "page.md"
-    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    page.write_text("before\n<!-- it: begin -->\nold\n<!-- it: end -->\nafter\n")
     for text in ("new\n", "newer\n"):
-        put_between_markers(page, text)
-    assert page.read_text() == f"before\n{BEGIN}\nnewer\n{END}\nafter\n"
-    assert BEGIN in (ROOT / "docs" / "benchmarks-peers.md").read_text()
+        put_between_markers(page, "it", text)
+    assert page.read_text() == "before\n<!-- it: begin -->\nnewer\n<!-- it: end -->\nafter\n"
+
+
+@pytest.mark.parametrize(
+    ("page", "name"), [("benchmarks.md", "bench"), ("benchmarks-peers.md", "bench-peers")]
+)
+def test_the_pages_have_the_markers_of_their_table(page: str, name: str, tmp_path: Path):
+    copy = tmp_path / page
+    copy.write_text((ROOT / "docs" / page).read_text())
+    put_between_markers(copy, name, "the table\n")
+    assert copy.read_text().count("the table") == 1
 
 
 def test_the_picture_is_well_formed_with_a_bar_for_each():
@@ -76,17 +86,26 @@ def test_the_picture_is_well_formed_with_a_bar_for_each():
 def test_a_record_keeps_the_parts_that_did_not_run(tmp_path: Path):
     path = tmp_path / "record.json"
     first = Record.read(path)
-    first.put("engine", Figure("share", 0.123456789, "×"))
-    first.put("kernel", Figure("cost", 25.0, "µs"))
+    first.put("engine", [Figure("share", 0.123456789, "×"), Figure("gone since", 1.0, "s")])
+    first.put("kernel", [Figure("cost", 25.0, "µs", "≤ 20", met=False)])
     first.write(path)
     again = Record.read(path)
-    again.put("engine", Figure("share", 0.5, "×"))
-    again.put("engine", Figure("nobody answered", float("inf"), "×"))
-    again.write(path)
-    assert Record.read(path).parts == {"engine": {"share": 0.5}, "kernel": {"cost": 25.0}}
     figure = Figure("share", 0.6, "×", "≥ 0.4", met=True)
-    assert "0.600 ×  (recorded 0.500)  (target ≥ 0.4)" in figure.line(again.of("engine", figure))
+    assert "0.600 ×  (recorded 0.123)  (target ≥ 0.4)" in figure.line(again.of("engine", figure))
     assert "recorded" not in figure.line(again.of("worker", figure))
+    again.put("engine", [figure, Figure("nobody answered", float("inf"), "×")])
+    again.write(path)
+    assert Record.read(path).markdown().splitlines()[2:] == [
+        "| **engine**: share | 0.6 × | ≥ 0.4 | met |",
+        "| **kernel**: cost | 25 µs | ≤ 20 | missed |",
+    ]
+
+
+def test_figures_of_a_part_have_names_of_their_own():
+    """By them they are found in the record; names made of values are not looked at here."""
+    for path in (ROOT / "bench").glob("*.py"):
+        names = re.findall(r"Figure\(\s*\"([^\"]+)\"", path.read_text())
+        assert len(names) == len(set(names)), path
 
 
 @pytest.mark.parametrize("each", CONTENDERS, ids=lambda each: each.name)
