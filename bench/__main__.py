@@ -2,7 +2,7 @@
 
     python -m bench [PART …] [--record]
 
-`--record` (`make bench-record`) puts what was measured into bench/record.json and docs/benchmarks.md. Without a name
+`--record` (`make bench-record`) puts what was measured into bench/record.json and docs/benchmarks.md. With no name
 the parts of DAILY run; ON_DEMAND are longer. Peers: `make bench-peers`.
 """
 
