@@ -33,7 +33,7 @@ ITEMS = 5_000
 RUNS = 3_000
 FIVES = 4_000
 MAP, LONG_MAP = 10_000, 100_000
-MAP_ROUNDS = 3
+MAP_ROUNDS = 2
 WAITERS, CLIENTS = 100, 10
 LIMITS = ((0.001, 1_000, None), (0.01, 500, None), (0.1, 100, 1.08))
 """Seconds of a body, how many of them, and the target of wall ÷ ideal."""
@@ -122,7 +122,7 @@ def _as_shipped(url: str) -> list[Figure]:
         Figure("no-op steps, server + worker", rate, "/s"),
         Figure("… tuned", tuned, "/s"),
         Figure("… a bare claim + complete loop", bare, "/s"),
-        Figure("… share of the bare loop", share, "×", "≥ 0.36, floor 0.28", share >= 0.28),
+        Figure("… share of the bare loop", share, "×", "≥ 0.36, floor 0.28", share >= 0.36),
         Figure("single-step runs, submitted and done", run_rate, "/s", "5,000", run_rate >= 5_000),
         Figure("… share of the bare loop, single-step runs", run_share, "×"),
         Figure("idle submit → start p50, three processes", start_ms, "ms"),
@@ -196,7 +196,7 @@ def _waiting(url: str) -> list[Figure]:
                 costs.append(1 - _wide(engine) / alone)
     cost = statistics.median(costs) * 100
     return [
-        Figure(f"{WAITERS} waiting clients cost the fleet", cost, "%", "≤ 1, floor 3", cost <= 3)
+        Figure(f"{WAITERS} waiting clients cost the fleet", cost, "%", "≤ 1, floor 3", cost <= 1)
     ]
 
 
@@ -206,8 +206,10 @@ def _waiters(url: str) -> Iterator[None]:
     process = subprocess.Popen(command, stdout=subprocess.PIPE)
     try:
         assert process.stdout is not None
-        if not process.stdout.readline():
-            raise RuntimeError("the waiting clients did not start")
+        if int(process.stdout.readline() or 0) != WAITERS:
+            raise RuntimeError(
+                "the waiting clients did not start, or have too few runs to wait for"
+            )
         yield
     finally:
         process.terminate()
@@ -236,7 +238,7 @@ def _maps(url: str) -> list[Figure]:
     note = f"{short:.0f} µs -> {long:.0f} µs"
     return [
         Figure(f"a map of {LONG_MAP:,} items / of {MAP:,}, per item", growth, "×",
-               "≤ 1.05, floor 1.15", growth <= 1.15, note),
+               "≤ 1.05, floor 1.15", growth <= 1.05, note),
     ]  # fmt: skip
 
 

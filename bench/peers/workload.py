@@ -49,7 +49,6 @@ class Workload:
             self,
             steps=max(40, int(self.steps * by)),
             runs=max(20, int(self.runs * by)),
-            idle=max(5, int(self.idle * max(by, 0.25))),
             limits=tuple(
                 Limited(each.milliseconds, max(3 * LIMIT, int(each.bodies * max(by, 0.2))))
                 for each in self.limits
