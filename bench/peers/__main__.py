@@ -3,7 +3,8 @@
     python -m bench.peers [--rounds 5] [--only pgqueuer,absurd,server] [--quick] [--write]
 
 Environments are made in .bench/, one per peer, from bench/peers/requirements/. Results: .bench/peers.json; with
---write also the table in docs/benchmarks-peers.md and the picture in docs/images/.
+--write also the table in docs/benchmarks-peers.md, the picture in docs/images/ and the medians in
+bench/peers/results.json.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from locktender.testing.postgres_server import connected, copy_of, execute, run,
 
 BENCH = ROOT / ".bench"
 PAGE = ROOT / "docs" / "benchmarks-peers.md"
+RESULTS = ROOT / "bench" / "peers" / "results.json"
 PICTURE = ROOT / "docs" / "images" / "benchmarks-peers.svg"
 MOST_SECONDS = 240.0
 
@@ -151,6 +153,7 @@ def main() -> int:
         )
         PICTURE.parent.mkdir(exist_ok=True)
         PICTURE.write_text(svg(found))
+        RESULTS.write_text(json.dumps({"about": about, "medians": found}, indent=1) + "\n")
     return 0
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from bench.peers.contenders import CONTENDERS, Contender
 from bench.peers.workload import FULL, HIGHER_IS_BETTER, LIMIT
 
 Round = Mapping[str, Mapping[str, Any]]
 """Contender's name → what it measured."""
-OURS = "ours, server + worker"
+OURS, SQLITE = "ours, server + worker", "ours, embedded SQLite"
 
 
 def medians(rounds: Sequence[Round]) -> dict[str, dict[str, float]]:
@@ -39,24 +39,41 @@ def ratio(ours: Mapping[str, float], theirs: Mapping[str, float], measure: str) 
     return mine / other if mine is not None and other else None
 
 
+class Goal(NamedTuple):
+    title: str
+    ours: str
+    theirs: str
+    measure: str
+    goal: float
+    floor: float
+
+    def verdict(self, value: float) -> str:
+        """Less is better where the goal is under the floor."""
+        sign = 1 if self.goal > self.floor else -1
+        if sign * value >= sign * self.goal:
+            return "met"
+        return "floor met" if sign * value >= sign * self.floor else "missed"
+
+
 GOALS = (
-    ("no-op steps/s, server + worker ÷ absurd", OURS, "absurd", "steps"),
-    ("… ÷ pgqueuer, batch 200", OURS, "pgqueuer, batch 200", "steps"),
-    ("… ÷ bare asyncpg loop", OURS, "bare asyncpg loop", "steps"),
-    ("embedded SQLite ÷ bare SQLite loop", "ours, embedded SQLite", "bare SQLite loop", "steps"),
-    ("single-step runs/s, server + worker ÷ absurd", OURS, "absurd", "runs"),
-    ("idle latency, server + worker ÷ procrastinate (less is better)", OURS, "procrastinate", "idle"),
+    Goal("no-op steps/s, server + worker ÷ absurd", OURS, "absurd", "steps", 15, 11),
+    Goal("… ÷ pgqueuer, batch 200", OURS, "pgqueuer, batch 200", "steps", 1.0, 0.75),
+    Goal("… ÷ bare asyncpg loop", OURS, "bare asyncpg loop", "steps", 0.36, 0.28),
+    Goal("embedded SQLite ÷ bare SQLite loop", SQLITE, "bare SQLite loop", "steps", 0.11, 0.085),
+    Goal("single-step runs/s, server + worker ÷ absurd", OURS, "absurd", "runs", 12, 9),
+    Goal("idle latency, server + worker ÷ procrastinate (less is better)", OURS, "procrastinate", "idle",
+         0.9, 1.1),
 )  # fmt: skip
 
 
-def goals(found: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+def goals(found: Mapping[str, Mapping[str, float]]) -> list[tuple[Goal, float]]:
     """The ratios that this project sets itself, those that were measured."""
-    ratios = {
-        title: ratio(found[ours], found[theirs], measure)
-        for title, ours, theirs, measure in GOALS
-        if ours in found and theirs in found
-    }
-    return {title: value for title, value in ratios.items() if value is not None}
+    ratios = [
+        (each, ratio(found[each.ours], found[each.theirs], each.measure))
+        for each in GOALS
+        if each.ours in found and each.theirs in found
+    ]
+    return [(each, value) for each, value in ratios if value is not None]
 
 
 def number(value: float | None) -> str:
@@ -92,8 +109,11 @@ def markdown(found: Mapping[str, Mapping[str, float]], about: Mapping[str, Any])
             f"| {_rate(measured, 'runs')} | {_ours(found, each, 'runs')} "
             f"| {number(idle)}{' ms' if idle is not None else ''} | {limits}{_over_limit(measured, keys)} |"
         )
-    lines += ["", "| ratio | measured |", "|---|---|"]
-    lines += [f"| {title} | {value:.3g} × |" for title, value in goals(found).items()]
+    lines += ["", "| ratio | measured | goal | floor | |", "|---|---|---|---|---|"]
+    lines += [
+        f"| {each.title} | {value:.3g} × | {each.goal:g} | {each.floor:g} | {each.verdict(value)} |"
+        for each, value in goals(found)
+    ]
     lines += ["", "Settings: " + "; ".join(_settings(contenders)) + "."]
     return "\n".join(lines) + "\n"
 
@@ -111,7 +131,7 @@ def _rate(measured: Mapping[str, float], measure: str) -> str:
 
 def _ours(found: Mapping[str, Mapping[str, float]], each: Contender, measure: str) -> str:
     """Ours on the same store over this contender's best."""
-    ours = OURS if each.store == "postgres" else "ours, embedded SQLite"
+    ours = OURS if each.store == "postgres" else SQLITE
     if each.kind == "ours" or ours not in found:
         return ""
     value = ratio(found[ours], found[each.name], measure)

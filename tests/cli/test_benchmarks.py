@@ -18,7 +18,7 @@ from bench.peers import bodies
 from bench.peers.contenders import CONTENDERS, REQUIREMENTS, chosen
 from bench.peers.drive import Adapter
 from bench.peers.plot import svg
-from bench.peers.table import goals, markdown, medians
+from bench.peers.table import Goal, goals, markdown, medians
 from bench.peers.workload import FULL, LIMIT, MEASURES, QUICK
 from bench.report import Figure, Record, put_between_markers
 
@@ -45,10 +45,17 @@ def test_medians_and_ratios_are_of_the_rounds():
     assert found["absurd"]["steps_drain"] == 2_000
     assert "failed" not in found["absurd"]
     # Ours from submit to result against the peer's best case, its drain.
-    assert goals(found) == {
-        "no-op steps/s, server + worker ÷ absurd": 6.0,
-        "single-step runs/s, server + worker ÷ absurd": 6.0,
-    }
+    assert [(each.measure, value) for each, value in goals(found)] == [
+        ("steps", 6.0),
+        ("runs", 6.0),
+    ]
+
+
+def test_a_ratio_is_judged_by_goal_and_floor():
+    more = Goal("steps", "ours", "theirs", "steps", 15, 11)
+    assert [more.verdict(value) for value in (15, 12, 10)] == ["met", "floor met", "missed"]
+    less = Goal("idle", "ours", "theirs", "idle", 0.9, 1.1)
+    assert [less.verdict(value) for value in (0.9, 1.0, 1.2)] == ["met", "floor met", "missed"]
 
 
 def test_the_table_has_every_measured_contender():
