@@ -108,10 +108,12 @@ def process(
 
 
 async def drained(adapter: Adapter, what: str, count: int, before: int) -> Drained:
-    first, began = 0, 0.0
-    give_up = time.monotonic() + PATIENCE_SECONDS * 2
+    first, began = 0, time.monotonic()
+    give_up = began + PATIENCE_SECONDS * 2
     while True:
         ended, now = await adapter.ended(what) - before, time.monotonic()
+        if ended >= count and not first:  # too few to see them end: with the start of its worker
+            return Drained(ended, now - began)
         if ended and not first:
             first, began, give_up = ended, now, now + PATIENCE_SECONDS
         if ended >= count or now > give_up:
