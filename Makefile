@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.locktender-installed
 
-.PHONY: setup test test-fast test-long check demo picture bench clean
+.PHONY: setup test test-fast test-long check demo picture bench bench-record bench-peers clean
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml
@@ -48,9 +48,18 @@ demo: $(STAMP)
 picture: $(STAMP)
 	$(BIN)/python tools/demo_picture.py
 
+# Ours alone, at most five minutes; PARTS="backlog take_over" for the longer parts.
 bench: $(STAMP)
-	$(BIN)/python -m pip install -qq --group bench
-	$(BIN)/python -m bench
+	$(BIN)/python -m bench $(PARTS)
+
+# The same, and bench/record.json has the figures from then on.
+bench-record: $(STAMP)
+	$(BIN)/python -m bench $(PARTS) --record
+
+# Ours and the peers in turns, each peer in an environment of its own in .bench/; about 15 minutes.
+# ARGS="--only absurd,server --rounds 3", "--quick", "--write" (docs/benchmarks-peers.md and its picture).
+bench-peers: $(STAMP)
+	$(BIN)/python -m bench.peers $(ARGS)
 
 clean:
-	rm -rf .venv .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .bench .pytest_cache .ruff_cache .hypothesis
