@@ -132,7 +132,7 @@ def test_a_wrong_key_of_one_run_leaves_the_others_alone(
     judge_run(url, tmp_path, fault, caplog)
 
 
-def test_a_run_that_the_queue_does_not_have_is_started_by_a_retry(url: str):
+def test_a_run_that_the_queue_lacks_is_started_by_a_retry(url: str):
     with connect(url) as client:
         lost = client.submit(flows.ordinary, 1)
     Injector(url).query("DELETE FROM {}queue")

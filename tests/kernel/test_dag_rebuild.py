@@ -201,7 +201,7 @@ def test_a_run_rebuilt_at_every_step_ends_the_same():
 
 
 @pytest.mark.parametrize("slices", [1, 2, 5])
-def test_a_run_expanded_in_slices_and_rebuilt_between_them_ends_the_same(slices: int):
+def test_slices_and_rebuilds_between_them_end_the_same(slices: int):
     for seed in range(120):
         draw = random.Random(seed)
         flow = random_graph(draw, "flow")
@@ -255,7 +255,7 @@ def test_a_half_expanded_map_keeps_the_numbers_of_all_its_items():
     assert all(rows.rows[place].ordinal == ordinal for place, ordinal in lived.items())
 
 
-def test_a_node_that_becomes_ready_at_the_rebuild_takes_no_number_of_a_half_expanded_map():
+def test_a_node_ready_at_the_rebuild_takes_no_number_of_a_map():
     """The task before it ended, and the leader died before it wrote what follows."""
     flow = graph(step("a"), step("b", after=(0,)), items("m"))
     rows = Rows(flow, [b"[1,2,3,4,5]"], slices=2)
@@ -268,7 +268,7 @@ def test_a_node_that_becomes_ready_at_the_rebuild_takes_no_number_of_a_half_expa
     assert rows.rows[1, PLAIN].ordinal not in block
 
 
-def test_items_that_were_not_asked_for_are_skipped_when_another_fails():
+def test_items_not_asked_for_are_skipped_when_another_fails():
     rows = half_expanded()
     rows.end((0, 1), "failed")
     rows.expand()
@@ -277,7 +277,7 @@ def test_items_that_were_not_asked_for_are_skipped_when_another_fails():
 
 
 @pytest.mark.parametrize("force", [False, True])
-def test_items_that_were_not_asked_for_are_skipped_when_the_run_is_stopped(force: bool):
+def test_items_not_asked_for_are_skipped_when_the_run_stops(force: bool):
     rows = half_expanded()
     rows.write(rows.progress.stop(force=force))
     for place in rows.open():

@@ -14,9 +14,9 @@ from typing import Final
 from locktender.base.ids import MAX_TASKS_PER_RUN
 from locktender.kernel.node_state import NodeState
 
-ITEMS_PER_CYCLE = 2_000
-"""Of all runs together. Such a cycle takes tens of milliseconds."""
-SMALL_SHARE: Final = 20
+ITEMS_PER_CYCLE = 500
+"""Of all runs together. With 2,000 a run of one step took twice as long beside a large map, which took no less."""
+SMALL_SHARE: Final = 5
 """A map of at most this part of it is expanded at once: it costs no more than the steps around it."""
 _UNBOUNDED: Final = 1 << 62
 
