@@ -64,7 +64,7 @@ async def load(tx: PostgresSession) -> Snapshot:
             cursor=Position().next(server, snapshot, [], 1),
             limits=limits,
             limit_rows=rows,
-            runs=decode.runs(await tx.all("runs_executing")),
+            runs=decode.numbered(decode.runs(await tx.all("runs_executing"))),
             graphs=pairs(await tx.all("graphs_executing")),
             tasks=[TaskRow._make(row) for row in await tx.all("tasks_executing")],
             workers=await workers(tx),
@@ -75,8 +75,10 @@ async def load(tx: PostgresSession) -> Snapshot:
             lanes=decode.lanes(await tx.all("lanes_queued")),
             requests=decode.requests(await tx.all("request_list", MAX_REQUESTS)),
             stops=[Order(*row) for row in await tx.all("stop_list")],
-            held=decode.runs(await tx.all("runs_held") + await tx.all("runs_unknown"))
-            + decode.misplaced(await tx.all("runs_misplaced")),
+            held=decode.numbered(
+                decode.runs(await tx.all("runs_held") + await tx.all("runs_unknown"))
+                + decode.misplaced(await tx.all("runs_misplaced", decode.OLDEST))
+            ),
             held_tasks=[TaskRow._make(row) for row in await tx.all("tasks_held")],
         )
 

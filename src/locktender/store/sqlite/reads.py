@@ -45,7 +45,7 @@ def load(tx: SqliteSession) -> Snapshot:
         cursor=Cursor(str(tx.row("history_position")[0])),
         limits=limits,
         limit_rows=rows,
-        runs=decode.runs(tx.all("runs_executing")),
+        runs=decode.numbered(decode.runs(tx.all("runs_executing"))),
         graphs=dict(tx.all("graphs_executing")),  # pyright: ignore[reportArgumentType]
         tasks=[TaskRow._make(row) for row in tx.all("tasks_executing")],
         workers=workers(tx),
@@ -56,8 +56,10 @@ def load(tx: SqliteSession) -> Snapshot:
         lanes=decode.lanes(tx.all("lanes_queued")),
         requests=decode.requests(tx.all("request_list", MAX_REQUESTS)),
         stops=[Order(*row) for row in tx.all("stop_list")],
-        held=decode.runs(tx.all("runs_held") + tx.all("runs_unknown"))
-        + decode.misplaced(tx.all("runs_misplaced")),
+        held=decode.numbered(
+            decode.runs(tx.all("runs_held") + tx.all("runs_unknown"))
+            + decode.misplaced(tx.all("runs_misplaced", decode.OLDEST))
+        ),
         held_tasks=[TaskRow._make(row) for row in tx.all("tasks_held")],
     )
 

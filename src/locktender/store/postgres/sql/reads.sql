@@ -49,7 +49,7 @@ WHERE seq IN (
 ORDER BY seq
 
 -- name: runs_misplaced
--- Queued runs in a lane that there cannot be.
+-- Queued runs in a lane that there cannot be, and those of the oldest that the queue does not have.
 SELECT
     r.seq, r.id, r.flow, r.graph, r.params, r.consts, r.tags, r.priority, r.key, r.kind,
     r.generation, r.state, r.verdict, r.lane, r.waits_for, r.queued_at, r.started_at, r.ended_at,
@@ -58,6 +58,17 @@ FROM (
     (SELECT run FROM locktender.queue WHERE lane < 1 ORDER BY lane)
     UNION ALL
     (SELECT run FROM locktender.queue WHERE lane > 144115188075855872 ORDER BY lane)
+    UNION
+    SELECT o.seq FROM (
+        SELECT seq, lane, rank1, rank2 FROM locktender.run
+        WHERE state = 'queued' ORDER BY seq LIMIT $1
+    ) o
+    LEFT JOIN LATERAL (
+        SELECT queue.run FROM locktender.queue
+        WHERE queue.lane = o.lane AND queue.rank1 = o.rank1 AND queue.rank2 = o.rank2 AND queue.run = o.seq
+        OFFSET 0
+    ) there ON true
+    WHERE there.run IS NULL
 ) q
 CROSS JOIN LATERAL (SELECT * FROM locktender.run WHERE run.seq = q.run OFFSET 0) r
 WHERE (r.state = 'queued') IS TRUE
@@ -192,7 +203,7 @@ ORDER BY w.since, w.id COLLATE "C"
 
 -- name: workers_version
 -- Changes when a worker joins, leaves or describes itself anew.
-SELECT value FROM locktender.meta WHERE name = 'workers_version'
+SELECT coalesce((SELECT value FROM locktender.meta WHERE name = 'workers_version'), 0)
 
 -- name: bucket_list
 -- The state of rates.
@@ -264,7 +275,8 @@ SELECT seq, at, term, cycle, actor, run, body FROM locktender.event
 WHERE run = $1 AND seq > $2 ORDER BY seq LIMIT $3
 
 -- name: heads
--- The first runs of each lane: the work is what is returned, not what is queued.
+-- The first runs of each lane: the work is what is returned, not what is queued. A place of no run counts as none:
+-- a lane that answers with fewer runs than it was asked for has no more.
 SELECT
     r.seq, r.id, r.flow, r.graph, r.params, r.consts, r.tags, r.priority, r.key, r.kind,
     r.generation, r.state, r.verdict, r.lane, r.waits_for, r.queued_at, r.started_at, r.ended_at,
@@ -277,6 +289,7 @@ FROM (
             -- short one would be looked for in all of the queue.
             SELECT rank1, rank2, run FROM locktender.queue
             WHERE queue.lane >= v.lane AND queue.lane <= v.lane
+                AND (SELECT true FROM locktender.run WHERE run.seq = queue.run)
             ORDER BY lane, rank1, rank2, run LIMIT $2
         ) f
     ) q

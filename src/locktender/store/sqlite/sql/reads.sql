@@ -47,13 +47,24 @@ WHERE seq IN (
 ORDER BY seq
 
 -- name: runs_misplaced
--- Queued runs in a lane that there cannot be: a text stands behind all numbers.
+-- Queued runs in a lane that there cannot be (a text stands behind all numbers), and those of the oldest that
+-- the queue does not have.
 SELECT
     r.seq, r.id, r.flow, r.graph, r.params, r.consts, r.tags, r.priority, r.key, r.kind,
     r.generation, r.state, r.verdict, r.lane, r.waits_for, r.queued_at, r.started_at, r.ended_at,
     r.deadline_at, r.queue_timeout_us, r.dispatch_deadline_us, r.output, r.error, r.trace
-FROM queue q CROSS JOIN run r ON r.seq = q.run
-WHERE (q.lane < 1 OR q.lane > 144115188075855872) AND r.state = 'queued'
+FROM (
+    SELECT run FROM queue WHERE lane < 1 OR lane > 144115188075855872
+    UNION
+    SELECT o.seq FROM (
+        SELECT seq, lane, rank1, rank2 FROM run WHERE state = 'queued' ORDER BY seq LIMIT ?
+    ) o
+    WHERE NOT EXISTS (
+        SELECT 1 FROM queue q
+        WHERE q.lane = o.lane AND q.rank1 = o.rank1 AND q.rank2 = o.rank2 AND q.run = o.seq
+    )
+) q CROSS JOIN run r ON r.seq = q.run
+WHERE r.state = 'queued'
 ORDER BY r.seq
 
 -- name: tasks_held
@@ -196,7 +207,7 @@ FROM worker w LEFT JOIN silence s ON s.worker = w.id ORDER BY w.since, w.id
 
 -- name: workers_version
 -- Changes when a worker joins, leaves or describes itself anew.
-SELECT value FROM meta WHERE name = 'workers_version'
+SELECT coalesce((SELECT value FROM meta WHERE name = 'workers_version'), 0)
 
 -- name: bucket_list
 -- The state of rates.
@@ -251,7 +262,8 @@ SELECT seq, at, term, cycle, actor, run, body FROM event
 WHERE run = ? AND seq > ? ORDER BY seq LIMIT ?
 
 -- name: heads
--- The first runs of each lane: the work is what is returned, not what is queued.
+-- The first runs of each lane: the work is what is returned, not what is queued. A place of no run counts as none:
+-- a lane that answers with fewer runs than it was asked for has no more.
 SELECT
     r.seq, r.id, r.flow, r.graph, r.params, r.consts, r.tags, r.priority, r.key, r.kind,
     r.generation, r.state, r.verdict, r.lane, r.waits_for, r.queued_at, r.started_at, r.ended_at,
@@ -261,7 +273,9 @@ FROM (
         row_number() OVER (PARTITION BY r.lane ORDER BY r.rank1, r.rank2, r.seq) AS place
     FROM json_each(?1) v CROSS JOIN run r
     WHERE r.seq IN (
-        SELECT run FROM queue WHERE lane = v.value ORDER BY rank1, rank2, run LIMIT ?2
+        SELECT run FROM queue
+        WHERE lane = v.value AND EXISTS (SELECT 1 FROM run WHERE run.seq = queue.run)
+        ORDER BY rank1, rank2, run LIMIT ?2
     )
     ORDER BY place, rank1, rank2, seq LIMIT ?3
 ) h CROSS JOIN run r ON r.seq = h.seq
