@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
-import msgspec
 import pytest
+from tests.support.damaged import damaged
 from tests.support.history_writer import HistoryWriter
 
-from locktender.base.events import Event
 from locktender.base.graph import Graph, Node
 from locktender.observe.checker import RULES, History, Violation
 from locktender.observe.checker.audit import replay
@@ -121,26 +119,6 @@ def test_a_run_that_ends_with_open_tasks_is_reported_at_the_end():
     assert {"terminal", "no_loss"} <= rules(story)
 
 
-def broken(history: History, chance: random.Random) -> History:
-    """With a few events left out, doubled, moved or changed."""
-    events: list[Event] = list(history.events)
-    for _ in range(chance.randint(1, 6)):
-        at = chance.randrange(len(events))
-        match chance.randrange(4):
-            case 0:
-                del events[at]
-            case 1:
-                late = min(len(events), at + chance.randrange(400))
-                events.insert(late, events[at])
-            case 2:
-                event = events.pop(at)
-                events.insert(min(len(events), at + chance.randrange(50)), event)
-            case _:
-                states = ["requested", "running", "completed", "failed", "queued", "succeeded"]
-                events[at] = msgspec.structs.replace(events[at], after=chance.choice(states))
-    return replace(history, events=events)
-
-
 def test_forgetting_hides_no_fault_of_any_kind():
     some = 0
     for seed in range(12):
@@ -148,7 +126,7 @@ def test_forgetting_hides_no_fault_of_any_kind():
         world.run(steps=60_000)
         whole = History(world.model.events, world.model.graphs, complete=True)
         chance = random.Random(seed)
-        for history in (whole, broken(whole, chance), broken(whole, chance)):
+        for history in (whole, damaged(whole, chance), damaged(whole, chance)):
             kept = found(history, ALL)
             some += bool(kept)
             assert found(history, 40) == kept, seed

@@ -423,4 +423,4 @@ def _check_copy(shell: Context, target: str) -> list[Any]:
     from locktender.observe.checkpoint import audit
 
     with replace(shell, url=target).read() as reading:
-        return reading.call(audit(reading.store)).violations
+        return reading.call(audit(reading.store, full=True)).violations

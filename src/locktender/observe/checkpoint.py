@@ -15,18 +15,17 @@ found anew by the next checkpoint.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from locktender.base.clock import SECOND
-from locktender.base.errors import LocktenderError, NotFound
+from locktender.base.errors import LocktenderError
 from locktender.base.events import HISTORY, Change, Event, EventRow, unpack
-from locktender.base.graph import Graph, read_graph
-from locktender.observe.checker import RULES, History, Peak, Violation
-from locktender.observe.checker.audit import Recall, Replay
+from locktender.observe.checker import Peak, Violation
+from locktender.observe.history_reading import ROWS_PER_PAGE, AuditBegin, HistoryReading, pages
 from locktender.store.protocol import EventFilter, RunFilter, Store
 from locktender.store.pruning import TERMINAL, Prune, sweep
 
@@ -34,9 +33,6 @@ SLACK_US = 2 * SECOND
 """How long before its commit a leader may have read the clock on a busy machine."""
 MAX_PEAKS_KEPT = 100
 """Of more limits than these, a checkpoint keeps the peaks that came nearest to their limit."""
-ROWS_PER_PAGE = 1_000
-"""Of the history, in memory at one time."""
-MAX_GRAPHS_KEPT = 200
 _TRIES = 10
 
 
@@ -87,15 +83,9 @@ class HistoryBroken(LocktenderError):
 async def marks(store: Store) -> HistoryMarks:
     """All marks, added up."""
     found = HistoryMarks()
-    async for rows in _pages(store, EventFilter(run=HISTORY, limit=ROWS_PER_PAGE)):
+    async for rows in pages(store, EventFilter(run=HISTORY, limit=ROWS_PER_PAGE)):
         found = add_up(rows, found)
     return found
-
-
-async def _pages(store: Store, where: EventFilter) -> AsyncIterator[list[EventRow]]:
-    while rows := await store.events(where):
-        yield rows
-        where = replace(where, after=rows[-1].seq)
 
 
 def add_up(rows: Iterable[EventRow], before: HistoryMarks = NO_MARKS) -> HistoryMarks:
@@ -120,9 +110,10 @@ def add_up(rows: Iterable[EventRow], before: HistoryMarks = NO_MARKS) -> History
 
 @dataclass(frozen=True, slots=True)
 class Audited:
-    """What was found in everything that is left of the history."""
+    """What was found in everything that is left of the history, and in what was there before."""
 
     events: int
+    """Also those that earlier audits have read for this one."""
     seq: int
     """Of the last one."""
     violations: list[Violation]
@@ -131,24 +122,29 @@ class Audited:
     most_active: int
     """Runs that were queued or executing at one time."""
     marks: HistoryMarks
+    began: AuditBegin
 
 
-async def audit(store: Store, slack_us: int = SLACK_US) -> Audited:
-    """Checks the history against every promise. It is read page by page: memory is needed for what is open."""
+async def audit(store: Store, slack_us: int = SLACK_US, *, full: bool = False) -> Audited:
+    """Checks the history against every promise, from where the last audit ended; all of it with `full`."""
     for _ in range(_TRIES):
         known = await marks(store)
-        replaying = await _replay(store, known.checked, slack_us)
+        reading = HistoryReading(store, known.batches, known.checked, slack_us)
+        if not full:
+            await reading.resume()
         # A run that was pruned while its pages were read would look half done.
-        if replaying is not None and (await marks(store)).batches == known.batches:
+        if await reading.read() and await _batches_pruned(store) == known.batches:
             break
     else:
         raise LocktenderError("the history is being pruned while it is read.", hint="Try again.")
+    if reading.began.events:
+        await reading.keep()
     # Without a leader no commit can be on its way while this reads.
     counts = await store.counts()
     idle = not counts.queued and not counts.executing and await store.leader() is None
     # An open transaction of another program hides the end of the history: it is not complete then.
     idle = idle and not (await store.held_up()).lag_us
-    done = replaying.finish(complete=idle)
+    done = reading.replaying.finish(complete=idle)
     return Audited(
         done.world.events,
         done.world.last_seq,
@@ -156,52 +152,12 @@ async def audit(store: Store, slack_us: int = SLACK_US) -> Audited:
         merged(known.peaks, done.peaks()),
         done.world.most_active,
         known,
+        reading.began,
     )
 
 
-async def _replay(store: Store, checked: int, slack_us: int) -> Replay | None:
-    """None: a graph was removed already, with the runs that name it."""
-    graphs: dict[str, Graph] = {}
-    replaying = Replay(History((), graphs, slack_us=slack_us, checked=checked), RULES)
-    try:
-        async for rows in _pages(store, EventFilter(limit=ROWS_PER_PAGE, settled=True)):
-            if len(graphs) > MAX_GRAPHS_KEPT:
-                graphs.clear()
-                replaying.world.forget_plans()
-            for run in replaying.forgotten(row.run for row in rows):
-                await _recall(store, graphs, replaying, run, rows[0].seq)
-            await _add_graphs(store, graphs, rows)
-            for row in rows:
-                replaying.feed(unpack(row))
-            replaying.world.forget()
-    except NotFound:
-        return None
-    return replaying
-
-
-async def _recall(
-    store: Store, graphs: dict[str, Graph], replaying: Replay, run: int, before: int
-) -> None:
-    """Reads the events of a forgotten run up to a seq again."""
-    recalled = Recall(replaying.world, run)
-    async for rows in _pages(store, EventFilter(run=run, limit=ROWS_PER_PAGE)):
-        earlier = [row for row in rows if row.seq < before]
-        await _add_graphs(store, graphs, earlier)
-        for row in earlier:
-            recalled.feed(unpack(row))
-        if len(earlier) < len(rows):
-            break
-    recalled.finish()
-
-
-async def _add_graphs(store: Store, graphs: dict[str, Graph], rows: Iterable[EventRow]) -> None:
-    for row in rows:
-        if b'"graph"' not in row.body:
-            continue
-        for event in unpack(row):
-            digest: str = event.data.get("graph") or ""
-            if digest and digest not in graphs:
-                graphs[digest] = read_graph(await store.graph(digest))
+async def _batches_pruned(store: Store) -> int:
+    return (await marks(store)).batches
 
 
 async def take(store: Store, who: str, *, force: bool = False) -> Checkpoint:

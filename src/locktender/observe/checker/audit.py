@@ -38,6 +38,7 @@ from locktender.observe.checker.limits import (
 )
 from locktender.observe.checker.places import PlaceRule
 from locktender.observe.checker.rule import Rule, Watch
+from locktender.observe.checker.saved import SavedState, StateUnreadable, decode, encode
 from locktender.observe.checker.state import HistoryCommit, commit_of
 from locktender.observe.checker.state_changes import Keys, LegalEdge, NoLoss, Terminal
 from locktender.observe.checker.waiting import Bypass, TrueReason
@@ -121,6 +122,33 @@ class Replay:
             world.events += 1
             world.last_seq = event.seq
             _feed(world, watch, event)
+
+    @property
+    def violations(self) -> Sequence[Violation]:
+        """Found so far."""
+        return self._found
+
+    def save(self) -> bytes:
+        """The state between two rows of events, for `resume`."""
+        return encode(
+            {
+                "world": self.world.kept(),
+                "rules": [(type(rule).__name__, rule.kept()) for rule in self._rules],
+                "found": self._found,
+                "commit": self._commit,
+            }
+        )
+
+    def resume(self, saved: SavedState) -> None:
+        """Goes on where another one was saved. `StateUnreadable`: it is of no use any more."""
+        parts = decode(saved, self.world.plan)
+        if [name for name, _ in parts["rules"]] != [type(rule).__name__ for rule in self._rules]:
+            raise StateUnreadable("the rules are others")
+        self.world.keep(parts["world"])
+        for rule, (_, kept) in zip(self._rules, parts["rules"], strict=True):
+            rule.keep(kept)
+        self._found.extend(parts["found"])
+        self._commit = parts["commit"]
 
     def finish(self, *, complete: bool) -> Replayed:
         self.world.complete = complete

@@ -14,7 +14,7 @@ promises, register its handlers in `watch`, and list it in `audit.py`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from locktender.base.events import Event
 from locktender.observe.checker.history import Violation
@@ -109,6 +109,15 @@ class Rule:
 
     def watch(self, on: Watch) -> None:
         raise NotImplementedError
+
+    def kept(self) -> dict[str, Any]:
+        """What it has to know of the events so far."""
+        return {
+            name: value for name, value in vars(self).items() if name not in {"world", "_found"}
+        }
+
+    def keep(self, kept: dict[str, Any]) -> None:
+        vars(self).update(kept)
 
     def report(self, event: Event, message: str) -> None:
         self.report_at(event.seq, message, run=event.run, task=event.task)

@@ -23,7 +23,7 @@ from typing import TypeVar
 from locktender.base.changes import Commit, Order, TaskRow
 from locktender.base.clock import SECOND, Clock, SystemClock
 from locktender.base.errors import StoreBusy, StoreError
-from locktender.base.events import Change, EventRow
+from locktender.base.events import EventRow
 from locktender.base.limits import Limits
 from locktender.base.model import (
     HeldUp,
@@ -44,7 +44,6 @@ from locktender.store.postgres import (
     event_order,
     leader_verbs,
     opening,
-    pruning,
     reads,
     recovery,
     stuck,
@@ -55,13 +54,12 @@ from locktender.store.postgres.connection import Connection
 from locktender.store.postgres.listener import Listener
 from locktender.store.postgres.opening import CONNECTIONS, TWIN_CONNECTIONS, PostgresConnections
 from locktender.store.postgres.options import Options, parse
+from locktender.store.postgres.pruning import PostgresUpkeep
 from locktender.store.postgres.session import SQL, KnownStatements, PostgresSession
 from locktender.store.protocol import (
     Accept,
     Committed,
     Counts,
-    Discard,
-    Discarded,
     Elect,
     EventFilter,
     Expire,
@@ -78,12 +76,9 @@ from locktender.store.protocol import (
     OfferNotice,
     Provision,
     ProvisionState,
-    Prune,
-    Pruned,
     QueueEntry,
     QueueLine,
     ReassignLanes,
-    References,
     RemoveUnused,
     Renewed,
     RunFilter,
@@ -92,7 +87,6 @@ from locktender.store.protocol import (
     Snapshot,
     Started,
     Store,
-    StoredContent,
     Submit,
     Submitted,
     Withdraw,
@@ -107,7 +101,7 @@ SYNC_EVERY_US = SECOND
 """How long the store's time is reckoned from the last answer before it is asked for again."""
 
 
-class PostgresStore(Store):
+class PostgresStore(PostgresUpkeep, Store):
     """Implements `locktender.store.protocol.Store`; its docstrings are there."""
 
     def __init__(self, url: str, clock: Clock | None = None, *, schema: str | None = None) -> None:
@@ -412,23 +406,6 @@ class PostgresStore(Store):
 
     async def provisioned(self) -> ProvisionState:
         return await self._look(leader_verbs.provisioned)
-
-    # -- upkeep
-
-    async def prune(self, prune: Prune) -> Pruned:
-        return await self._write(lambda tx: pruning.prune(tx, prune))
-
-    async def remark(self, change: Change) -> int:
-        return await self._write(lambda tx: pruning.remark(tx, change))
-
-    async def references(self, after: int, limit: int) -> References:
-        return await self._look(lambda tx: pruning.references(tx, after, limit))
-
-    async def stored_content(self, put_before: int, after: str, limit: int) -> StoredContent:
-        return await self._look(lambda tx: pruning.stored_content(tx, put_before, after, limit))
-
-    async def discard(self, discard: Discard) -> Discarded:
-        return await self._write(lambda tx: pruning.discard(tx, discard))
 
     # -- waking
 

@@ -52,6 +52,7 @@ from locktender.store.protocol.reading import (
 )
 from locktender.store.protocol.submitting import SetLimit, Submit, Submitted, Submitting
 from locktender.store.protocol.upkeep import (
+    AuditState,
     Discard,
     Discarded,
     Prune,
@@ -74,6 +75,7 @@ from locktender.store.protocol.working import (
 __all__ = [
     "BEGINNING",
     "Accept",
+    "AuditState",
     "Committed",
     "Counts",
     "Cursor",

@@ -35,6 +35,7 @@ from locktender.base.model import (
 from locktender.store.forking import check_process
 from locktender.store.protocol import (
     Accept,
+    AuditState,
     Committed,
     Counts,
     Discard,
@@ -364,6 +365,12 @@ class SqliteStore(Store):
 
     async def remark(self, change: Change) -> int:
         return await self._write(lambda tx: pruning.remark(tx, change))
+
+    async def audit_state(self) -> AuditState | None:
+        return await self._look(pruning.audit_state)
+
+    async def keep_audit_state(self, state: AuditState) -> None:
+        await self._write(lambda tx: pruning.keep_audit_state(tx, state))
 
     async def references(self, after: int, limit: int) -> References:
         return await self._look(lambda tx: pruning.references(tx, after, limit))

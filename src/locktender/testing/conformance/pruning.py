@@ -15,7 +15,16 @@ from locktender.base.clock import SECOND
 from locktender.base.codec import blob_ref
 from locktender.base.events import HISTORY, Change
 from locktender.base.ids import task_id
-from locktender.store.protocol import Discard, Discarded, Gather, Prune, Pruned, Store, Submit
+from locktender.store.protocol import (
+    AuditState,
+    Discard,
+    Discarded,
+    Gather,
+    Prune,
+    Pruned,
+    Store,
+    Submit,
+)
 from locktender.store.pruning import BLOB_GRACE_US, sweep
 from locktender.testing.conformance.admission import ended
 from locktender.testing.conformance.world import (
@@ -231,6 +240,14 @@ class TestPruning:
         run = await ended(store, leader)
         await prune(store, world)
         assert (await submitted(store)).seq > run.seq
+
+    async def test_the_last_state_that_was_kept_is_read(self, world: StoreScene) -> None:
+        store = await world.open()
+        assert await store.audit_state() is None
+        for state in (AuditState(7, 1, "1", 0, b"\0" * 300_000), AuditState(5, 2, "2", 1, b"")):
+            await store.keep_audit_state(state)
+            await store.keep_audit_state(state)
+            assert await (await world.open()).audit_state() == state
 
 
 class TestSweeping:

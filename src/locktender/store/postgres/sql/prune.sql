@@ -91,3 +91,14 @@ SELECT hash FROM locktender.graph WHERE hash > $1 ORDER BY hash LIMIT $2
 DELETE FROM locktender.graph WHERE hash = ANY($1::text[])
     AND NOT EXISTS (SELECT 1 FROM locktender.run r WHERE r.seq > $2 AND r.graph = graph.hash)
 RETURNING hash
+
+-- name: audit_state
+-- Where the last audit ended.
+SELECT seq, at, version, batches, body FROM locktender.audit_state
+
+-- name: audit_state_put
+-- Where the next audit may begin.
+INSERT INTO locktender.audit_state (one, seq, at, version, batches, body) VALUES (1, $1, $2, $3, $4, $5)
+ON CONFLICT (one) DO UPDATE SET
+    seq = excluded.seq, at = excluded.at, version = excluded.version, batches = excluded.batches,
+    body = excluded.body
