@@ -62,7 +62,10 @@ class Replayed:
 
 
 class Recall:
-    """One forgotten run on its way back: its own events, and the changes of the clock, in a state apart."""
+    """One forgotten run on its way back: its own events, and the changes of the clock, in a state apart.
+
+    Rules that note something on the run itself see the events too; what they report was reported before.
+    """
 
     def __init__(self, world: HistoryState, number: int) -> None:
         self._world = world
@@ -70,18 +73,17 @@ class Recall:
         self._alone = HistoryState(world.history)
         self._alone.commit = HistoryCommit(actor="leader:")
         self._moves: deque[Event] = deque(world.clock_events)
+        self._watch = Watch()
+        for rule in NOTING:
+            rule(self._alone, []).watch(self._watch)
 
     def feed(self, events: Iterable[Event]) -> None:
         alone, moves = self._alone, self._moves
         for event in events:
             while moves and moves[0].seq <= event.seq:
                 alone.apply_clock(moves.popleft())
-            if event.subject == "run":
-                alone.apply_run(event, alone.run(self._number))
-            elif event.subject == "place":
-                alone.apply_place(event, alone.run(self._number))
-            elif event.subject == "task":
-                alone.apply_task(event, alone.task(event))
+            if event.subject in {"run", "place", "task"}:
+                _feed(alone, self._watch, event)
             alone.close()
 
     def finish(self) -> None:
@@ -246,6 +248,9 @@ GATE_RULES: Final[dict[str, type[Rule]]] = {
     "worker": Permits,
 }
 """The rule that checks a gate's bound, by the gate's kind."""
+
+NOTING: Final[tuple[type[Rule], ...]] = (Dependencies, Sequential)
+"""Rules that note on runs and tasks what follows from an event: which failures were taken for final."""
 
 RULES: Final[tuple[type[Rule], ...]] = (
     LegalEdge,

@@ -240,7 +240,7 @@ class NoLoss(Rule):
         if not self.world.complete:
             return
         seq = self.world.last_seq
-        for run in self.world.runs.values():
+        for _, run in sorted(self.world.runs.items()):
             if run.state in ACTIVE:
                 self.report_at(seq, f"run {run.id} is still {run.state} at the end.", run=run.id)
             for task in run.tasks.values() if run.open and not run.was_held else ():
