@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 from tests.support.cli_harness import batch
-from tests.support.db_stores import fill, store_at, waiting
+from tests.support.db_stores import build, fill, store_at, waiting
 
 from locktender import embedded_async
-from locktender.base.events import EventRow
-from locktender.observe import history_reading
-from locktender.observe.checkpoint import Forget, audit, forget, take
+from locktender.base.events import HISTORY, NOBODY, EventRow
+from locktender.observe import forgetting, history_reading
+from locktender.observe.checkpoint import audit, marks, take
+from locktender.observe.forgetting import Forget, forget
 from locktender.store.protocol import EventFilter, Store
 
 pytestmark = pytest.mark.timeout(300)
@@ -159,3 +160,34 @@ async def test_a_violation_is_found_again_by_the_next_audit(tmp_path: Path) -> N
     assert third.violations == []
     assert (await take(store, "ops")).violations == 0
     await store.close()
+
+
+async def test_events_of_no_run_go_when_they_say_nothing_any_more(
+    url: str, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forgetting, "MAX_MARKS", 2)
+    monkeypatch.setattr(forgetting, "ROWS_PER_BATCH", 50)
+    for limit in (1, 2):
+        async with embedded_async(url, max_concurrent_runs=4) as engine:
+            for other in range(60):
+                await engine.pools.set("db", limit=5 + other)
+            await engine.pools.set("db", limit=limit)
+            await (await engine.submit(build, n=4)).result(timeout="60s")
+    before = await store.events(EventFilter(run=NOBODY))
+    done = await forget(store, Forget(await store.now() + 1, "ops"))
+    assert done.runs == 2
+    left = await store.events(EventFilter(run=NOBODY))
+    assert len(before) > 120
+    assert len(left) < 20
+    assert len(await store.events(EventFilter(run=HISTORY))) <= 3
+    known = await marks(store)
+    assert (known.runs, known.thinned > 0) == (2, True)
+    # Both ways to audit know the limit of the pool, and all peaks.
+    await fill(url, 3)
+    on, full = await audit(store), await audit(store, full=True)
+    assert on.began.seq > full.began.seq == 0
+    assert on.violations == full.violations == []
+    assert on.peaks == full.peaks
+    assert {peak.limit for peak in full.peaks if peak.name == "pool:db"} == {2}
+    again = await forget(store, Forget(await store.now() + 1, "ops"))
+    assert (again.runs, (await marks(store)).runs) == (3, 5)

@@ -243,7 +243,7 @@ def prune(
     from locktender.base.durations import microseconds
     from locktender.base.errors import InvalidInput
     from locktender.cli.arguments import duration, whole
-    from locktender.observe.checkpoint import Forget, Forgotten, forget
+    from locktender.observe.forgetting import Forget, Forgotten, forget
 
     settings = shell.settings()
     age = settings.retention_us
@@ -295,12 +295,28 @@ def _found(checkpoint: Any) -> str:
     return f"checked {checkpoint.events:,} events up to seq {checkpoint.seq}: {verdict}"
 
 
-def checkpoint(shell: Context) -> None:
+def checkpoint(
+    shell: Context,
+    before: Annotated[
+        str, typer.Option("--before", metavar="INSTANT", help="Also remove rows of no run.")
+    ] = "0",
+) -> None:
     """Check the history and store the result, as retention does before it prunes."""
-    from locktender.observe.checkpoint import take
+    from locktender.base import names
+    from locktender.cli.arguments import whole
+    from locktender.observe.checkpoint import Checkpoint, take
+    from locktender.observe.forgetting import thin_out
 
+    until = names.count(whole(before, "before"), "before", minimum=0, maximum=2**62)
     with shell.read() as reading:
-        found = reading.call(take(reading.store, reading.core.who))
+
+        async def work() -> Checkpoint:
+            found = await take(reading.store, reading.core.who)
+            while until and await thin_out(reading.store, until, found.seq, reading.core.who):
+                pass
+            return found
+
+        found = reading.call(work())
     shell.done(_found(found), found)
 
 

@@ -5,6 +5,8 @@ What is known about the history is written into it, as events of the run
 
     checked   up to a seq, how many events, what was found, the peak of every limit, who asked
     pruned    how many whole runs went, and the checkpoint they went by
+    thinned   up to a seq, how many rows of no run went
+    summed    what the marks before it came to, but for the last checkpoint
 
 So the newest marks say all that a later audit needs: how far the history was
 checked while it was whole, what was found, and how much was removed.
@@ -15,7 +17,7 @@ found anew by the next checkpoint.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,8 +28,7 @@ from locktender.base.errors import LocktenderError
 from locktender.base.events import HISTORY, Change, Event, EventRow, unpack
 from locktender.observe.checker import Peak, Violation
 from locktender.observe.history_reading import ROWS_PER_PAGE, AuditBegin, HistoryReading, pages
-from locktender.store.protocol import EventFilter, RunFilter, Store
-from locktender.store.pruning import TERMINAL, Prune, sweep
+from locktender.store.protocol import EventFilter, Store
 
 SLACK_US = 2 * SECOND
 """How long before its commit a leader may have read the clock on a busy machine."""
@@ -59,6 +60,7 @@ class HistoryMarks:
     runs: int = 0
     """Runs that were pruned, in all."""
     batches: int = 0
+    """How often something was removed."""
     until: int = 0
     """When the last of them ended."""
     checked: int = 0
@@ -69,9 +71,24 @@ class HistoryMarks:
     """How many those were."""
     peaks: tuple[Peak, ...] = ()
     """Of the last checkpoint before something was pruned."""
+    thinned: int = 0
+    """Up to this seq, events of no run are there only if they still count."""
 
 
 NO_MARKS = HistoryMarks()
+
+
+class HistorySums(msgspec.Struct, frozen=True):
+    """What a mark *summed* says: see `HistoryMarks`."""
+
+    runs: int
+    batches: int
+    until: int
+    checked: int
+    passed_over: int
+    forced: int
+    thinned: int
+    peaks: tuple[Peak, ...]
 
 
 class HistoryBroken(LocktenderError):
@@ -92,7 +109,7 @@ def add_up(rows: Iterable[EventRow], before: HistoryMarks = NO_MARKS) -> History
     """What the events of the run `HISTORY` come to, with those before."""
     last, kept = before.last, before.peaks
     runs, batches, until, checked = before.runs, before.batches, before.until, before.checked
-    passed_over, forced = before.passed_over, before.forced
+    passed_over, forced, thinned = before.passed_over, before.forced, before.thinned
     for event in (event for row in rows for event in unpack(row)):
         data = event.data
         if event.after == "checked":
@@ -105,7 +122,16 @@ def add_up(rows: Iterable[EventRow], before: HistoryMarks = NO_MARKS) -> History
             until = max(until, data["until"])
             checked = max(checked, data["checked"])
             kept = () if last is None else last.peaks
-    return HistoryMarks(last, runs, batches, until, checked, passed_over, forced, kept)
+        elif event.after == "thinned":
+            batches += 1
+            thinned = max(thinned, data["thinned"])
+        elif event.after == "summed":
+            sums = msgspec.convert(data, HistorySums)
+            runs, batches = runs + sums.runs, batches + sums.batches
+            until, checked = max(until, sums.until), max(checked, sums.checked)
+            passed_over, forced = max(passed_over, sums.passed_over), forced + sums.forced
+            thinned, kept = max(thinned, sums.thinned), sums.peaks
+    return HistoryMarks(last, runs, batches, until, checked, passed_over, forced, kept, thinned)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +155,7 @@ async def audit(store: Store, slack_us: int = SLACK_US, *, full: bool = False) -
     """Checks the history against every promise, from where the last audit ended; all of it with `full`."""
     for _ in range(_TRIES):
         known = await marks(store)
-        reading = HistoryReading(store, known.batches, known.checked, slack_us)
+        reading = HistoryReading(store, known.batches, known.checked, known.thinned, slack_us)
         if not full:
             await reading.resume()
         # A run that was pruned while its pages were read would look half done.
@@ -237,81 +263,3 @@ def _broken(found: Sequence[Violation]) -> HistoryBroken:
         got=len(found),
         hint="locktender audit shows all. Nothing was pruned; --force prunes all the same.",
     )
-
-
-UNCHECKED = 2**62
-_RUNS_PER_PAGE = 1_000
-
-
-@dataclass(frozen=True, slots=True)
-class Forget:
-    before: int
-    """Runs that ended before this instant go."""
-    who: str
-    keep: int = 0
-    """The newest so many ended runs stay, however old."""
-    batch: int = 500
-    dry_run: bool = False
-    force: bool = False
-    """Also where the history breaks promises."""
-
-
-@dataclass(frozen=True, slots=True)
-class Forgotten:
-    runs: int = 0
-    tasks: int = 0
-    events: int = 0
-    graphs: int = 0
-    blobs: int = 0
-    checkpoint: Checkpoint | None = None
-    """None where nothing was to be pruned, or nothing was to be done about it."""
-
-
-async def forget(
-    store: Store, forget: Forget, progress: Callable[[int], None] = lambda _runs: None
-) -> Forgotten:
-    """Removes what is to be forgotten; `HistoryBroken` where that would hide a broken promise."""
-    below = await _below(store, forget.keep)
-    would = await _batches(store, forget, UNCHECKED, below, lambda _: None, dry_run=True)
-    if forget.dry_run or not would.runs:
-        return would
-    checkpoint = await take(store, forget.who, force=forget.force)
-    done = await _batches(store, forget, checkpoint.seq, below, progress)
-    swept = await sweep(store, await store.now())
-    return Forgotten(done.runs, done.tasks, done.events, swept.graphs, swept.blobs, checkpoint)
-
-
-async def _batches(
-    store: Store,
-    forget: Forget,
-    checked: int,
-    below: int,
-    progress: Callable[[int], None],
-    *,
-    dry_run: bool = False,
-) -> Forgotten:
-    after = runs = tasks = events = 0
-    while True:
-        prune = Prune(
-            forget.before, checked, forget.who, after, below, forget.batch, dry_run=dry_run
-        )
-        done = await store.prune(prune)
-        runs, tasks, events = runs + done.runs, tasks + done.tasks, events + done.events
-        after = done.after
-        progress(runs)
-        if not after:
-            return Forgotten(runs, tasks, events)
-
-
-async def _below(store: Store, keep: int) -> int:
-    """The number from which on the newest `keep` ended runs are."""
-    below = UNCHECKED
-    while keep > 0:
-        wanted = min(keep, _RUNS_PER_PAGE)
-        page = await store.runs(RunFilter(states=TERMINAL, limit=wanted, before=below))
-        if not page:
-            return below
-        below, keep = page[-1].seq, keep - len(page)
-        if len(page) < wanted:
-            return 0
-    return below

@@ -55,10 +55,13 @@ async def pages(store: Store, where: EventFilter) -> AsyncIterator[list[EventRow
 class HistoryReading:
     """One audit's way through the history. It needs memory for one page and for what is open."""
 
-    def __init__(self, store: Store, batches: int, checked: int, slack_us: int) -> None:
+    def __init__(
+        self, store: Store, batches: int, checked: int, thinned: int, slack_us: int
+    ) -> None:
         self._store = store
         self._batches = batches
         self._checked = checked
+        self._thinned = thinned
         self._version = f"{version()}.{slack_us}"
         self._slack_us = slack_us
         self.began = AuditBegin()
@@ -66,7 +69,13 @@ class HistoryReading:
 
     def _start(self) -> None:
         self._graphs: dict[str, Graph] = {}
-        history = History((), self._graphs, slack_us=self._slack_us, checked=self._checked)
+        history = History(
+            (),
+            self._graphs,
+            slack_us=self._slack_us,
+            checked=self._checked,
+            thinned=self._thinned,
+        )
         self.replaying = Replay(history, RULES)
 
     async def resume(self) -> None:

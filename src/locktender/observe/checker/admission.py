@@ -106,6 +106,7 @@ class ActiveCeiling(CeilingDoubts):
     """Queued and executing runs never exceed `max_active`, in total and per tag."""
 
     id = "ceilings"
+    facts = True
 
     def watch(self, on: Watch) -> None:
         super().watch(on)

@@ -38,6 +38,8 @@ class CeilingRule(Rule):
 
     def measure(self, name: str, limit: int, used: int, event: Event, what: str) -> None:
         """`used` of `limit` after a grant by `event`; `what` names the limit and its unit."""
+        if self.facts and event.seq <= self.world.history.thinned:
+            return  # what the limit was then is not known any more
         self.remember(name, limit, used)
         if limit != UNLIMITED and used > limit:
             self._exceeded.add(name)
@@ -57,6 +59,8 @@ class CeilingRule(Rule):
 
 class PoolCeiling(CeilingRule):
     """Slots of a pool held by scheduled and running tasks never exceed its limit; a paused pool grants none."""
+
+    facts = True
 
     def watch(self, on: Watch) -> None:
         super().watch(on)
@@ -90,6 +94,8 @@ class PoolCeiling(CeilingRule):
 
 class RunCeiling(CeilingRule):
     """Executing runs never exceed the run gate nor any tag's limit; what is paused starts nothing."""
+
+    facts = True
 
     def close(self) -> None:
         world = self.world
@@ -162,6 +168,8 @@ class Permits(CeilingRule):
     A worker's own events race the leader's commit: a change or a loss since the
     leader's last commit is held against the next one, not against this.
     """
+
+    facts = True
 
     def close(self) -> None:
         if not self.world.any_worker:

@@ -57,7 +57,9 @@ class LegalEdge(Rule):
         if (event.before, event.after) != (TaskState.RUNNING, TaskState.HANDED_BACK):
             return False
         worker = self.world.workers.get(task.worker)
-        return worker is not None and (worker.leaving or worker.gone)
+        if worker is None:
+            return event.seq <= self.world.history.thinned
+        return worker.leaving or worker.gone
 
     def _change(
         self,

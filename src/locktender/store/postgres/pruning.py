@@ -18,6 +18,7 @@ from locktender.store.protocol import (
     Pruned,
     References,
     StoredContent,
+    Thin,
 )
 from locktender.store.pruning import (
     MARKER,
@@ -54,6 +55,17 @@ async def _look(tx: PostgresSession, prune: Prune) -> tuple[Pruned, Chosen]:
         return Pruned(0, 0, 0, chosen.after), chosen
     tasks, events = await tx.row("prune_count", chosen.runs)
     return Pruned(len(chosen.runs), tasks, events, chosen.after), chosen
+
+
+async def _thin(tx: PostgresSession, thin: Thin) -> bool:
+    async with tx.transaction("begin_alone"):
+        # Of two processes that found the same rows the first one removes them.
+        [found] = await tx.row("thin_count", thin.run, thin.seqs)
+        if found != len(thin.seqs):
+            return False
+        await tx.run("thin_events", thin.run, thin.seqs)
+        await _remark(tx, thin.remark)
+    return True
 
 
 async def _remark(tx: PostgresSession, change: Change) -> int:
@@ -111,6 +123,9 @@ class PostgresUpkeep:
 
     async def prune(self, prune: Prune) -> Pruned:
         return await self._write(lambda tx: _prune(tx, prune))
+
+    async def thin(self, thin: Thin) -> bool:
+        return await self._write(lambda tx: _thin(tx, thin))
 
     async def remark(self, change: Change) -> int:
         return await self._write(lambda tx: _remark(tx, change))

@@ -60,6 +60,7 @@ from locktender.store.protocol.upkeep import (
     References,
     RemoveUnused,
     StoredContent,
+    Thin,
     Upkeep,
 )
 from locktender.store.protocol.working import (
@@ -119,6 +120,7 @@ __all__ = [
     "Submit",
     "Submitted",
     "Submitting",
+    "Thin",
     "Upkeep",
     "Withdraw",
     "Working",

@@ -40,6 +40,16 @@ class Pruned:
 
 
 @dataclass(frozen=True, slots=True)
+class Thin:
+    """Remove rows of the history that belong to no run, all of them or none, and say so in the history."""
+
+    run: int
+    """`NOBODY` or `HISTORY`."""
+    seqs: list[int]
+    remark: Change
+
+
+@dataclass(frozen=True, slots=True)
 class AuditState:
     """What an audit knew when it had read the history up to a seq. Only the checker can read the body."""
 
@@ -110,6 +120,10 @@ class RemoveUnused:
 
 class Upkeep(StoreBase, Protocol):
     async def prune(self, prune: Prune) -> Pruned: ...
+    async def thin(self, thin: Thin) -> bool:
+        """False: some of them are gone already, and nothing was changed."""
+        ...
+
     async def remark(self, change: Change) -> int:
         """Adds a remark about the history to the history (a checkpoint); returns its seq."""
         ...

@@ -14,6 +14,7 @@ from locktender.store.protocol import (
     Pruned,
     References,
     StoredContent,
+    Thin,
 )
 from locktender.store.pruning import (
     MARKER,
@@ -41,6 +42,15 @@ def prune(tx: SqliteSession, prune: Prune) -> Pruned:
             tx.run(f"prune_{name}", runs)
         remark(tx, pruned_change(prune, chosen, tasks, events))
     return Pruned(len(chosen.runs), tasks, events, chosen.after)
+
+
+def thin(tx: SqliteSession, thin: Thin) -> bool:
+    # Of two processes that found the same rows the first one removes them.
+    if tx.row("thin_count", thin.run, listed(thin.seqs))[0] != len(thin.seqs):
+        return False
+    tx.run("thin_events", thin.run, listed(thin.seqs))
+    remark(tx, thin.remark)
+    return True
 
 
 def remark(tx: SqliteSession, change: Change) -> int:

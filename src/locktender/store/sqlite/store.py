@@ -73,6 +73,7 @@ from locktender.store.protocol import (
     StoredContent,
     Submit,
     Submitted,
+    Thin,
     Withdraw,
 )
 from locktender.store.sqlite import (
@@ -362,6 +363,9 @@ class SqliteStore(Store):
 
     async def prune(self, prune: Prune) -> Pruned:
         return await self._write(lambda tx: pruning.prune(tx, prune))
+
+    async def thin(self, thin: Thin) -> bool:
+        return await self._write(lambda tx: pruning.thin(tx, thin))
 
     async def remark(self, change: Change) -> int:
         return await self._write(lambda tx: pruning.remark(tx, change))

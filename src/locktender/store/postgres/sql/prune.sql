@@ -53,6 +53,14 @@ WHERE o.task >= v.run << 20 AND o.task < (v.run + 1) << 20
 -- Their history.
 DELETE FROM locktender.event WHERE run = ANY($1::bigint[])
 
+-- name: thin_count
+-- How many of these rows there are.
+SELECT count(*) FROM locktender.event WHERE run = $1 AND seq = ANY($2::bigint[])
+
+-- name: thin_events
+-- Rows of no run, or about the history ($1), by number.
+DELETE FROM locktender.event WHERE run = $1 AND seq = ANY($2::bigint[])
+
 -- name: prune_runs
 -- The runs themselves.
 DELETE FROM locktender.run WHERE seq = ANY($1::bigint[])

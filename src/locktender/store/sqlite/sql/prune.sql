@@ -57,6 +57,14 @@ DELETE FROM orders WHERE task IN (
 -- Their history.
 DELETE FROM event WHERE run IN (SELECT value FROM json_each(?))
 
+-- name: thin_count
+-- How many of these rows there are.
+SELECT count(*) FROM event WHERE run = ?1 AND seq IN (SELECT value FROM json_each(?2))
+
+-- name: thin_events
+-- Rows of no run, or about the history (?1), by number.
+DELETE FROM event WHERE run = ?1 AND seq IN (SELECT value FROM json_each(?2))
+
 -- name: prune_runs
 -- The runs themselves.
 DELETE FROM run WHERE seq IN (SELECT value FROM json_each(?))
