@@ -7,9 +7,13 @@ from dataclasses import replace
 
 import pytest
 from tests.support.damaged import damaged
+from tests.support.history_writer import HistoryWriter
 
+from locktender.base.clock import SECOND
+from locktender.base.graph import Graph, Node, PoolNeed, Tag
 from locktender.observe.checker import RULES, History
 from locktender.observe.checker.audit import Recall, Replay, Replayed, replay
+from locktender.observe.checker.limits import PoolCeiling, Rates
 from locktender.observe.checker.saved import StateUnreadable, encode, read
 from locktender.observe.checker.state import SeenRuns
 from locktender.simulate.scenarios import random_world
@@ -68,6 +72,30 @@ def test_a_state_that_is_cut_off_or_changed_is_refused():
     for bad in (b"", b"x", body[:-10], encode({"rules": [], "world": {}, "found": []})):
         with pytest.raises(StateUnreadable):
             fresh.resume(read(bad))
+
+
+def test_what_is_stored_does_not_grow_with_names(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("locktender.observe.checker.limits.MAX_PEAKS_SAVED", 20)
+    need = PoolNeed("api", 1, (Tag("tenant"),))
+    story = HistoryWriter(g=Graph("f", (Node("a", "a", pools=(need,)),)))
+    story.lead()
+    story.worker()
+    story.pool("api[*]", 3, rate={"count": 1, "per_us": SECOND, "burst": 2})
+    for run in range(1, 201):
+        story.at += 61 * SECOND
+        story.begin(run, tags={"tenant": f"t{run}"})
+        task = story.request(run, 0)
+        story.grant(task, pools={f"api[t{run}]": 1})
+        story.accept(task)
+        story.finish(task)
+        story.run(run, "succeeded")
+    replaying = Replay(story.history(), RULES)
+    replaying.feed(story.events)
+    replaying.world.forget()
+    rules = {type(rule): rule.kept() for rule in replaying.rules}
+    assert len(rules[PoolCeiling]["_peaks"]) == 20
+    assert list(rules[Rates]["_buckets"]) == ["api[t200]"]
+    assert replaying.finish(complete=True).violations == []
 
 
 def test_a_million_runs_that_were_seen_take_no_room():

@@ -126,6 +126,10 @@ class Replay:
             _feed(world, watch, event)
 
     @property
+    def rules(self) -> Sequence[Rule]:
+        return self._rules
+
+    @property
     def violations(self) -> Sequence[Violation]:
         """Found so far."""
         return self._found

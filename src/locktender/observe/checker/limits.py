@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
+from locktender.base.clock import SECOND
 from locktender.base.events import Event
 from locktender.base.limits import Rate
 from locktender.base.names import UNLIMITED
@@ -18,6 +19,10 @@ from locktender.observe.checker.state import (
     CheckedWorker,
 )
 from locktender.observe.checker.world import HistoryState
+
+MAX_PEAKS_SAVED: Final = 10_000
+"""Of more limits (one per value of a tag) a later audit knows the peaks that came nearest to their limit."""
+_STALE_US: Final = 60 * SECOND
 
 
 class CeilingRule(Rule):
@@ -49,6 +54,18 @@ class CeilingRule(Rule):
         known = self._peaks.get(name)
         if known is None or used > known[1]:
             self._peaks[name] = limit, used
+
+    def kept(self) -> dict[str, Any]:
+        kept = super().kept()
+        if len(self._peaks) > MAX_PEAKS_SAVED:
+            names = sorted(self._peaks, key=self._share, reverse=True)[:MAX_PEAKS_SAVED]
+            kept["_peaks"] = {name: self._peaks[name] for name in names}
+            kept["_exceeded"] = self._exceeded.intersection(names)
+        return kept
+
+    def _share(self, name: str) -> tuple[bool, float, int]:
+        limit, peak = self._peaks[name]
+        return name in self._exceeded, peak / limit if limit > 0 else 0.0, peak
 
     def peaks(self) -> list[Peak]:
         return [
@@ -259,6 +276,19 @@ class Rates(Rule):
                         f"pool {pool!r} granted {slots} slots {early} µs too early for its rate "
                         f"of {rate.count} per {rate.per_us} µs with a burst of {rate.burst}.",
                     )
+
+    def kept(self) -> dict[str, Any]:
+        """Without pools whose rate has long been free: they are as if they had never granted anything."""
+        free = self.world.commit.at - self.world.clock_moved_us - _STALE_US
+        limits = self.world.in_force.limits
+        buckets = {
+            pool: bucket
+            for pool, bucket in self._buckets.items()
+            if (rule := limits.pool(pool)) is not None
+            and rule.rate is not None
+            and bucket[1] > free * rule.rate.count
+        }
+        return {**super().kept(), "_buckets": buckets}
 
     def _grant(self, rate: Rate, arrival: int, at: int, slots: int) -> tuple[int, int]:
         """The next theoretical arrival, and by how much (× count) it lies beyond what is allowed."""
