@@ -59,7 +59,8 @@ async def test_status_tells_what_there_is_beside_an_engine(url: str, tmp_path: P
     assert not found["pending"]
     assert found["runs"] == {"succeeded": 5}
     assert found["rows"]["tasks"] == 23
-    assert found["rows"]["events"] > 20
+    assert found["rows"]["history"] > 20
+    assert f"{found['rows']['history']:,} rows of history" in " ".join(shown.out.split())
     assert found["leader"]
     assert len(found["workers"]) == 1
     assert found["bytes"] > 50_000

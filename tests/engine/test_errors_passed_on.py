@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.support import cli_harness
 
-from locktender import Client, RunState, StepError, TaskState, flow, step
+from locktender import Client, RunFailed, RunState, StepError, TaskState, flow, step
 
 pytest_plugins = ["locktender.testing.plugin"]
 TIMEOUT = "60s"
@@ -53,6 +53,17 @@ def describe(result: int | StepError) -> str:
 @flow
 def chain(numbers: list[int]) -> list[int | StepError]:
     return add_one.map(double.map(fetch.map(numbers, on_error="collect"), window=1))
+
+
+@flow
+def picked(numbers: list[int]) -> int:
+    return double(fetch.map(numbers, on_error="collect")[0])  # type: ignore[arg-type]
+
+
+@flow
+def compared(numbers: list[int]) -> int:
+    fetched = fetch.map(numbers, on_error="collect")
+    return double.with_options(when=fetched[0] > 0)(4)  # type: ignore[operator]
 
 
 @flow
@@ -150,3 +161,21 @@ def test_a_retried_run_gives_its_handler_the_failure_again(engine: Client):
     run.retry().wait(TIMEOUT)
 
     assert GIVEN["call"] == [("get", "ValueError", "no 2")] * 2
+
+
+def test_a_picked_error_is_named_where_a_value_is_wanted(engine: Client):
+    assert engine.submit(picked, [3]).result(TIMEOUT) == 6
+    with pytest.raises(
+        RunFailed, match=r"'number' of step 'double' is a collected error of step 'fetch', not int"
+    ):
+        engine.submit(picked, [2]).result(TIMEOUT)
+    assert GIVEN["double"] == [3], "it is not called with the error"
+
+
+def test_a_comparison_with_an_error_names_the_error(engine: Client):
+    assert engine.submit(compared, [3]).result(TIMEOUT) == 8
+    with pytest.raises(
+        RunFailed,
+        match=r"a collected error of 'fetch' \(ValueError: no 2\) cannot be compared with >",
+    ):
+        engine.submit(compared, [2]).result(TIMEOUT)

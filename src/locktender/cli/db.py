@@ -13,7 +13,13 @@ from locktender.cli.context import Context, command, group
 if TYPE_CHECKING:
     from locktender.store.maintenance import Status
 
-NAMES = {"event": "events", "task": "tasks", "run": "runs", "graph": "graphs", "blob": "blobs"}
+NAMES = {
+    "event": "rows of history",
+    "task": "tasks",
+    "run": "runs",
+    "graph": "graphs",
+    "blob": "blobs",
+}
 
 
 def register(app: typer.Typer) -> None:
@@ -96,7 +102,10 @@ def _lines(found: Status) -> list[tuple[str, str]]:
     several = sorted(found.runs, key=list(STATE_COLOURS).index)
     runs = ", ".join(f"{found.runs[each]:,} {state(each)}" for each in several)
     about = "about " if found.estimated else ""
-    rows = [f"{about}{found.rows[name]:,} {name}" for name in ("tasks", "events")]
+    rows = [
+        f"{about}{found.rows['tasks']:,} tasks",
+        f"{about}{found.rows['history']:,} rows of history",
+    ]
     rows += [f"{found.rows[name]:,} {name}" for name in ("graphs", "blobs")]
     lines += [
         ("runs", runs or "none yet"),
@@ -271,7 +280,7 @@ def prune(
     if not done.runs:
         shell.say("[dim]No run is that old.[/]")
         return
-    rows = f"{done.tasks:,} tasks and {done.events:,} rows of history"
+    rows = f"{done.tasks:,} tasks and {done.history:,} rows of history"
     if dry_run:
         shell.say(f"{done.runs:,} runs would be removed, with {rows}.")
         return
@@ -284,7 +293,8 @@ def prune(
 
 
 def _counts(done: Any) -> dict[str, int]:
-    return {name: getattr(done, name) for name in ("runs", "tasks", "events", "graphs", "blobs")}
+    rows = {name: getattr(done, name) for name in ("runs", "tasks", "graphs", "blobs")}
+    return {**rows, "history": done.history}
 
 
 def _found(checkpoint: Any) -> str:
@@ -374,7 +384,9 @@ def copy(
     rows = ", ".join(f"{copied.rows[table]:,} {name}" for table, name in NAMES.items())
     shell.say(f"copied {rows}")
     if copied.renumbered:
-        shell.say("[dim]events have numbers of their own in the copy, in the same order[/]")
+        shell.say(
+            "[dim]rows of history have numbers of their own in the copy, in the same order[/]"
+        )
     _say_checked(shell, violations)
     return 1 if violations else 0
 
@@ -418,7 +430,8 @@ def backup(
         shell.data({**asdict(done), "violations": len(violations)})
         return 1 if violations else 0
     shell.say(
-        f"wrote {escape(done.file)}: {_size(done.bytes)}, {done.runs:,} runs, {done.events:,} events"
+        f"wrote {escape(done.file)}: {_size(done.bytes)}, {done.runs:,} runs,"
+        f" {done.history:,} rows of history"
     )
     if done.blobs:
         shell.say(f"wrote {escape(done.blobs_folder)}: {done.blobs:,} large values; keep it beside")

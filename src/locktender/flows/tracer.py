@@ -27,7 +27,13 @@ from locktender.base.graph import (
     Tag,
 )
 from locktender.base.graph_check import MAX_NODES
-from locktender.flows.definitions import FlowDef, StepCall, StepDef, takes_failure
+from locktender.flows.definitions import (
+    FlowDef,
+    StepCall,
+    StepDef,
+    check_takes_errors,
+    takes_failure,
+)
 from locktender.flows.handles import Handle, condition_of, output_of
 from locktender.flows.options import Placeholder
 from locktender.flows.registry import registry
@@ -112,6 +118,8 @@ class Tracer:
     ) -> Handle[Any]:
         step = call.step
         step.fits((Item(),), shared)
+        if take_errors:
+            check_takes_errors(step)
         over = Over(
             items=self.values.items(items, step.place_of(0)),
             window=None if window is None else names.count(window, "window"),

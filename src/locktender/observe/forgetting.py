@@ -197,7 +197,8 @@ class Forget:
 class Forgotten:
     runs: int = 0
     tasks: int = 0
-    events: int = 0
+    history: int = 0
+    """Rows of it; one may hold several events."""
     graphs: int = 0
     blobs: int = 0
     checkpoint: Checkpoint | None = None
@@ -217,7 +218,7 @@ async def forget(
     while await thin_out(store, forget.before, checkpoint.seq, forget.who):
         pass
     swept = await sweep(store, await store.now())
-    return Forgotten(done.runs, done.tasks, done.events, swept.graphs, swept.blobs, checkpoint)
+    return Forgotten(done.runs, done.tasks, done.history, swept.graphs, swept.blobs, checkpoint)
 
 
 async def _batches(
@@ -229,17 +230,17 @@ async def _batches(
     *,
     dry_run: bool = False,
 ) -> Forgotten:
-    after = runs = tasks = events = 0
+    after = runs = tasks = rows = 0
     while True:
         prune = Prune(
             forget.before, checked, forget.who, after, below, forget.batch, dry_run=dry_run
         )
         done = await store.prune(prune)
-        runs, tasks, events = runs + done.runs, tasks + done.tasks, events + done.events
+        runs, tasks, rows = runs + done.runs, tasks + done.tasks, rows + done.events
         after = done.after
         progress(runs)
         if not after:
-            return Forgotten(runs, tasks, events)
+            return Forgotten(runs, tasks, rows)
 
 
 async def _below(store: Store, keep: int) -> int:

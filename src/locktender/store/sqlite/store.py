@@ -132,7 +132,8 @@ class SqliteStore(Store):
             # Before SQLite sees it: it would leave read-only companions that outlast the fix.
             if self.path.exists() and not os.access(self.path, os.W_OK):
                 raise faults.read_only(self.path)
-            create_database(self.path)
+            # A client that only connects must not leave folders where a path was mistyped.
+            create_database(self.path, folders=migrates)
             state = OpenFile(self.path, self._clock, self._busy_timeout_us, migrates)
         except OSError as error:
             raise faults.translate(error, self.path) from error
