@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.support import cli_harness
 
-from locktender import Client, RunFailed, RunState, StepError, TaskState, flow, step
+from locktender import Client, InvalidFlow, RunFailed, RunState, StepError, TaskState, flow, step
 
 pytest_plugins = ["locktender.testing.plugin"]
 TIMEOUT = "60s"
@@ -56,8 +56,13 @@ def chain(numbers: list[int]) -> list[int | StepError]:
 
 
 @flow
-def picked(numbers: list[int]) -> int:
-    return double(fetch.map(numbers, on_error="collect")[0])  # type: ignore[arg-type]
+def picked(numbers: list[int]) -> str:
+    return describe(fetch.map(numbers, on_error="collect")[0])
+
+
+@flow
+def mistaken(numbers: list[int]) -> int:
+    return double(number=fetch.map(numbers, on_error="collect")[0])  # type: ignore[arg-type]
 
 
 @flow
@@ -163,13 +168,13 @@ def test_a_retried_run_gives_its_handler_the_failure_again(engine: Client):
     assert GIVEN["call"] == [("get", "ValueError", "no 2")] * 2
 
 
-def test_a_picked_error_is_named_where_a_value_is_wanted(engine: Client):
-    assert engine.submit(picked, [3]).result(TIMEOUT) == 6
+def test_a_picked_item_goes_to_a_step_that_takes_errors(engine: Client):
+    assert engine.submit(picked, [3]).result(TIMEOUT) == "3"
+    assert engine.submit(picked, [2]).result(TIMEOUT) == "error: no 2"
     with pytest.raises(
-        RunFailed, match=r"'number' of step 'double' is a collected error of step 'fetch', not int"
+        InvalidFlow, match="takes int as 'number', but an item of 'fetch' may be an error"
     ):
-        engine.submit(picked, [2]).result(TIMEOUT)
-    assert GIVEN["double"] == [3], "it is not called with the error"
+        engine.submit(mistaken, [3])
 
 
 def test_a_comparison_with_an_error_names_the_error(engine: Client):

@@ -111,6 +111,16 @@ def stop_note(stubborn: StubbornInfo, since: datetime) -> str:
     return f"asked to stop {ago(stubborn.since, since)}: {stubborn.reason}"
 
 
+def size(number: int) -> str:
+    """Bytes, as people read them."""
+    size = float(number)
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if size < 1_000 or unit == "GB":
+            return f"{size:,.0f} {unit}" if unit == "bytes" else f"{size:,.1f} {unit}"
+        size /= 1_000
+    raise AssertionError("unreachable")
+
+
 def shorten(ids: Iterable[str]) -> dict[str, str]:
     """Id → as much of it as no other id begins with."""
     several = list(ids)

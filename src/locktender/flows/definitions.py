@@ -174,9 +174,27 @@ def check_takes_errors(step: StepDef) -> None:
         )
 
 
+def check_takes_error(step: StepDef, name: str, source: str) -> None:
+    """Refuses one item of a map that collects errors where a step cannot take one."""
+    wanted = _annotation(step, name)
+    if not takes_errors(wanted):
+        raise InvalidFlow(
+            f"step {step.short!r} takes {spoken(wanted)} as {name!r}, but an item of {source!r} may be an error:"
+            " the map collects them.",
+            field=name,
+            got=step.spoken,
+            hint=f"Annotate {name!r} with {spoken(wanted)} | StepError, or map over the items:"
+            " errors are passed on then.",
+        )
+
+
 def first_annotation(step: StepDef) -> Any:
+    return _annotation(step, next(iter(step.parameters.parameters)))
+
+
+def _annotation(step: StepDef, name: str) -> Any:
     try:
-        return step.hints.get(next(iter(step.parameters.parameters)), Any)
+        return step.hints.get(name, Any)
     except InvalidFlow:  # a name that is defined further down
         return Any
 

@@ -263,25 +263,12 @@ class Function:
 
     def _decoded(self, decode: Decode, value: bytes, name: str) -> Any:
         try:
-            found = decode(value, name)
+            return decode(value, name)
         except InvalidInput as error:
             model = model_in(self.hints.get(name))
             if model is None:
                 raise
             raise self._mismatch(name, model.__name__, error) from error
-        if type(found) is StepError and not takes_errors(self.hints.get(name, Any)):
-            raise self._is_an_error(name, found)
-        return found
-
-    def _is_an_error(self, name: str, error: StepError) -> InvalidInput:
-        wanted = spoken(self.hints.get(name, Any))
-        of = "" if error.node is None else f" of step {error.node!r}"
-        return InvalidInput(
-            f"argument {name!r} of {self.kind} {self.short!r} is a collected error{of}, not {wanted}: {error}.",
-            field=name,
-            hint=f"Annotate {name!r} with {wanted} | StepError to be called with errors too, or map over the list:"
-            " errors are passed on then.",
-        )
 
     def _mismatch(self, name: str, model: str, error: InvalidInput) -> ArgumentMismatch:
         place = wrong_field(error)
