@@ -231,7 +231,7 @@ def replayed(events: Iterable[Event], fair: Fair, *, whole: bool) -> tuple[Turns
         term = term or event.term
         if event.term and (event.term < term or event.cycle < first_cycle):
             return turns, True
-        if event.subject == "audit" and event.after == "pruned":
+        if event.subject == "audit" and event.after in {"pruned", "summed"}:
             return turns, False
         if event.subject == "limit" and event.data.get("kind") == "fair":
             first_cycle = event.cycle  # what this very cycle started came after it

@@ -324,20 +324,27 @@ class CheckedTask:
 
 
 class SeenRuns:
-    """Numbers of runs, one bit each: runs are numbered without large gaps."""
+    """Numbers of runs, one bit each: runs are numbered from 1 without large gaps."""
 
     _BITS: Final = 1_024
+    _ALL: Final = (1 << _BITS) - 1
 
     def __init__(self) -> None:
         self._pages: dict[int, int] = {}
+        self._whole: int = 0
+        """All runs of the pages before this one were seen."""
 
     def add(self, run: int) -> None:
-        page, bit = divmod(run, self._BITS)
-        self._pages[page] = self._pages.get(page, 0) | 1 << bit
+        page, bit = divmod(run - 1, self._BITS)
+        bits = self._pages[page] = self._pages.get(page, 0) | 1 << bit
+        while bits == self._ALL and page == self._whole:
+            del self._pages[page]
+            page = self._whole = page + 1
+            bits = self._pages.get(page, 0)
 
     def __contains__(self, run: int) -> bool:
-        page, bit = divmod(run, self._BITS)
-        return bool(self._pages.get(page, 0) >> bit & 1)
+        page, bit = divmod(run - 1, self._BITS)
+        return 0 <= page < self._whole or bool(self._pages.get(page, 0) >> bit & 1)
 
 
 class CheckedWorker:

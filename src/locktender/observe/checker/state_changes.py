@@ -57,7 +57,9 @@ class LegalEdge(Rule):
         if (event.before, event.after) != (TaskState.RUNNING, TaskState.HANDED_BACK):
             return False
         worker = self.world.workers.get(task.worker)
-        return worker is not None and (worker.leaving or worker.gone)
+        if worker is None:
+            return event.seq <= self.world.history.thinned
+        return worker.leaving or worker.gone
 
     def _change(
         self,
@@ -247,7 +249,7 @@ class NoLoss(Rule):
         if not self.world.complete:
             return
         seq = self.world.last_seq
-        for run in self.world.runs.values():
+        for _, run in sorted(self.world.runs.items()):
             if run.state in ACTIVE:
                 self.report_at(seq, f"run {run.id} is still {run.state} at the end.", run=run.id)
             for task in run.tasks.values() if run.open and not run.was_held else ():

@@ -23,7 +23,7 @@ from typing import TypeVar
 from locktender.base.changes import Commit, Order, TaskRow
 from locktender.base.clock import SECOND, Clock, SystemClock
 from locktender.base.errors import StoreBusy, StoreError
-from locktender.base.events import Change, EventRow
+from locktender.base.events import EventRow
 from locktender.base.limits import Limits
 from locktender.base.model import (
     HeldUp,
@@ -43,7 +43,6 @@ from locktender.store.postgres import (
     event_order,
     leader_verbs,
     opening,
-    pruning,
     reads,
     recovery,
     stuck,
@@ -54,6 +53,7 @@ from locktender.store.postgres.connection import Connection
 from locktender.store.postgres.listener import Listener
 from locktender.store.postgres.opening import CONNECTIONS, TWIN_CONNECTIONS, PostgresConnections
 from locktender.store.postgres.options import Options, parse
+from locktender.store.postgres.pruning import PostgresUpkeep
 from locktender.store.postgres.server_clock import ServerClock
 from locktender.store.postgres.session import SQL, KnownStatements, PostgresSession
 from locktender.store.protocol import (
@@ -61,8 +61,6 @@ from locktender.store.protocol import (
     ChangeNotice,
     Committed,
     Counts,
-    Discard,
-    Discarded,
     Elect,
     EventFilter,
     Expire,
@@ -79,12 +77,9 @@ from locktender.store.protocol import (
     OfferNotice,
     Provision,
     ProvisionState,
-    Prune,
-    Pruned,
     QueueEntry,
     QueueView,
     ReassignLanes,
-    References,
     RemoveUnused,
     Renewed,
     RunFilter,
@@ -93,7 +88,6 @@ from locktender.store.protocol import (
     Snapshot,
     Started,
     Store,
-    StoredContent,
     Submit,
     Submitted,
     Withdraw,
@@ -106,7 +100,7 @@ CLEAR_EVERY_US = SECOND
 REMOVE_UNUSED_TRIES, REMOVE_UNUSED_PAUSE_SECONDS = 40, 0.05
 
 
-class PostgresStore(Store):
+class PostgresStore(PostgresUpkeep, Store):
     """Implements `locktender.store.protocol.Store`; its docstrings are there."""
 
     def __init__(self, url: str, clock: Clock | None = None, *, schema: str | None = None) -> None:
@@ -395,23 +389,6 @@ class PostgresStore(Store):
 
     async def provisioned(self) -> ProvisionState:
         return await self._look(leader_verbs.provisioned)
-
-    # -- upkeep
-
-    async def prune(self, prune: Prune) -> Pruned:
-        return await self._write(lambda tx: pruning.prune(tx, prune))
-
-    async def remark(self, change: Change) -> int:
-        return await self._write(lambda tx: pruning.remark(tx, change))
-
-    async def references(self, after: int, limit: int) -> References:
-        return await self._look(lambda tx: pruning.references(tx, after, limit))
-
-    async def stored_content(self, put_before: int, after: str, limit: int) -> StoredContent:
-        return await self._look(lambda tx: pruning.stored_content(tx, put_before, after, limit))
-
-    async def discard(self, discard: Discard) -> Discarded:
-        return await self._write(lambda tx: pruning.discard(tx, discard))
 
     # -- waking
 

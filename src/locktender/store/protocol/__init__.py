@@ -55,6 +55,7 @@ from locktender.store.protocol.reading import (
 )
 from locktender.store.protocol.submitting import SetLimit, Submit, Submitted, Submitting
 from locktender.store.protocol.upkeep import (
+    AuditState,
     Discard,
     Discarded,
     Prune,
@@ -62,6 +63,7 @@ from locktender.store.protocol.upkeep import (
     References,
     RemoveUnused,
     StoredContent,
+    Thin,
     Upkeep,
 )
 from locktender.store.protocol.working import (
@@ -77,6 +79,7 @@ from locktender.store.protocol.working import (
 __all__ = [
     "BEGINNING",
     "Accept",
+    "AuditState",
     "ChangeNotice",
     "Committed",
     "Counts",
@@ -123,6 +126,7 @@ __all__ = [
     "Submit",
     "Submitted",
     "Submitting",
+    "Thin",
     "Upkeep",
     "Withdraw",
     "Working",

@@ -35,6 +35,7 @@ from locktender.base.model import (
 from locktender.store.forking import check_process
 from locktender.store.protocol import (
     Accept,
+    AuditState,
     ChangeNotice,
     Committed,
     Counts,
@@ -73,6 +74,7 @@ from locktender.store.protocol import (
     StoredContent,
     Submit,
     Submitted,
+    Thin,
     Withdraw,
 )
 from locktender.store.sqlite import (
@@ -132,7 +134,8 @@ class SqliteStore(Store):
             # Before SQLite sees it: it would leave read-only companions that outlast the fix.
             if self.path.exists() and not os.access(self.path, os.W_OK):
                 raise faults.read_only(self.path)
-            create_database(self.path)
+            # A client that only connects must not leave folders where a path was mistyped.
+            create_database(self.path, folders=migrates)
             state = OpenFile(self.path, self._clock, self._busy_timeout_us, migrates)
         except OSError as error:
             raise faults.translate(error, self.path) from error
@@ -364,8 +367,17 @@ class SqliteStore(Store):
     async def prune(self, prune: Prune) -> Pruned:
         return await self._write(lambda tx: pruning.prune(tx, prune))
 
+    async def thin(self, thin: Thin) -> bool:
+        return await self._write(lambda tx: pruning.thin(tx, thin))
+
     async def remark(self, change: Change) -> int:
         return await self._write(lambda tx: pruning.remark(tx, change))
+
+    async def audit_state(self) -> AuditState | None:
+        return await self._look(pruning.audit_state)
+
+    async def keep_audit_state(self, state: AuditState) -> None:
+        await self._write(lambda tx: pruning.keep_audit_state(tx, state))
 
     async def references(self, after: int, limit: int) -> References:
         return await self._look(lambda tx: pruning.references(tx, after, limit))
