@@ -114,14 +114,15 @@ def markdown(found: Mapping[str, Mapping[str, float]], about: Mapping[str, Any])
         f"| {each.title} | {value:.3g} × | {each.goal:g} | {each.floor:g} | {each.verdict(value)} |"
         for each, value in goals(found)
     ]
-    lines += ["", "Settings: " + "; ".join(_settings(contenders)) + "."]
+    lines += ["", "Settings:", "", *(f"- {each}" for each in _settings(contenders))]
     return "\n".join(lines) + "\n"
 
 
 def _titled(each: Contender) -> str:
     if each.kind == "ours":
         return f"**{each.name}**"
-    return f"{each.name} {each.version()}".strip()
+    first, comma, rest = each.name.partition(",")
+    return f"{first} {each.version()}".strip() + comma + rest
 
 
 def _rate(measured: Mapping[str, float], measure: str) -> str:
@@ -148,7 +149,7 @@ def _settings(contenders: Sequence[Contender]) -> list[str]:
     said: dict[str, list[str]] = {}
     for each in contenders:
         said.setdefault(each.settings, []).append(each.name)
-    return [f"{', '.join(names)}: {settings}" for settings, names in said.items()]
+    return [f"{'; '.join(names)}: {settings}" for settings, names in said.items()]
 
 
 def better(measure: str) -> str:

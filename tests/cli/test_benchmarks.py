@@ -67,6 +67,12 @@ def test_the_table_has_every_measured_contender():
     assert "dbos" not in text
 
 
+def test_a_row_has_the_pinned_version_after_the_name():
+    text = markdown({"pgqueuer, batch 200": {"steps_drain": 2.0, "steps_whole": 1.0}}, ABOUT)
+    version = next(each.version() for each in CONTENDERS if each.environment == "pgqueuer")
+    assert f"| pgqueuer {version}, batch 200 | 2.00 (1.00) |" in text
+
+
 def test_the_table_replaces_what_is_between_markers(tmp_path: Path):
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- it: begin -->\nold\n<!-- it: end -->\nafter\n")
