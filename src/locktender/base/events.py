@@ -67,6 +67,7 @@ class Change(NamedTuple):
     leader    after = owner; a new term has begun
     audit     checked: seq, events, violations, rules, peaks, who
               pruned: runs, tasks, events, until, checked, who
+              thinned: rows, thinned, who; summed: what earlier marks came to
     term      failed: reason, terms (how many in a row), again_at (when its process tries to lead again)
     request   refused: request (its number), reason, and kind, subject, who where it can be read
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -215,5 +216,7 @@ def _line(
 
 
 def _short(value: Any) -> str:
+    from locktender.cli.tables import width_of
+
     text = str(value)
-    return text if len(text) <= TERSE else f"{text[:TERSE]}…"
+    return text if len(text) <= TERSE or width_of(sys.stdout) else f"{text[:TERSE]}…"

@@ -273,6 +273,19 @@ class Scheduler:
             # The cancel came while the offer was out and lost the race: now it is the worker's to carry out.
             self.lifecycle.order_stop(entry, "cancelled")
 
+    def awaits_answer(self, workers: Iterable[str]) -> bool:
+        """Whether more could be offered if it were known that these accepted what they were offered."""
+        known = self.ledger.workers.by_id
+        return any(worker not in known or known[worker].awaits_answer for worker in workers)
+
+    def unanswered_offers(self, before: int) -> list[Order]:
+        """Offers made before that instant that have no known answer."""
+        return [
+            Order(entry.worker, entry.id, entry.token, "offer")
+            for entry in self.ledger.offers.values()
+            if entry.worker is not None and entry.scheduled_at <= before
+        ]
+
     def withdrawn(self, tasks: Iterable[tuple[int, int]], to: str, now: int) -> None:
         """Offers the store took back (or cancelled) before anybody accepted them: the rows are written."""
         for task, token in tasks:
@@ -368,6 +381,7 @@ class Scheduler:
             self.end_queued(row, RunState.TIMED_OUT, still_queued(row, now), now)
         self.held.pass_time(now)
         self._places.follow_workers()
+        self.lifecycle.go_on(now)
         self.commit_builder.begin_grants()
         budget = self.ledger.limits.max_starts_per_cycle
         for head in self.ledger.decide_runs(now, budget):
@@ -419,6 +433,7 @@ class Scheduler:
         builder.commit.buckets = list({bucket.pool: bucket for bucket in buckets}.values())
         self._ended_queued.clear()
         self._reprioritised.clear()
+        self.lifecycle.budget.renew()
         stops, withdrawals, ended = builder.stops, builder.withdrawals, builder.ended_runs
         wakes = [queue.next_wake(), self.ledger.run_queue.next_wake()]
         wakes += [self.lifecycle.timers.next(), self.held.timers.next()]
@@ -428,7 +443,9 @@ class Scheduler:
             stops,
             withdrawals,
             ended,
-            unfinished=queue.unfinished or self.ledger.run_queue.unfinished,
+            unfinished=queue.unfinished
+            or self.ledger.run_queue.unfinished
+            or bool(self.lifecycle.expanding),
             next_wake=min((at for at in wakes if at is not None), default=None),
             found_waiting=found,
         )

@@ -60,7 +60,9 @@ class LegalEdge(Rule):
         if (event.before, event.after) != (TaskState.RUNNING, TaskState.HANDED_BACK):
             return False
         worker = self.world.workers.get(task.worker)
-        return worker is not None and (worker.leaving or worker.gone)
+        if worker is None:
+            return event.seq <= self.world.history.thinned
+        return worker.leaving or worker.gone
 
     def _change(
         self,
@@ -210,6 +212,13 @@ class Terminal(Rule):
                         f"run {run.id} succeeds with {items} items of {plan.node.name!r} "
                         f"of {expected}.",
                     )
+            elif (here := run.nodes.get(plan.index)) is not None and here.total <= here.last:
+                # A map that is expanded in slices has its last item from the first slice on.
+                self.report(
+                    event,
+                    f"run {run.id} succeeds with {here.total} items of {plan.node.name!r} "
+                    f"of {here.last + 1}.",
+                )
 
     def fail(self, event: Event, run: CheckedRun) -> None:
         if not run.failed and not event.data.get("error"):
@@ -243,7 +252,7 @@ class NoLoss(Rule):
         if not self.world.complete:
             return
         seq = self.world.last_seq
-        for run in self.world.runs.values():
+        for _, run in sorted(self.world.runs.items()):
             if run.state in ACTIVE:
                 self.report_at(seq, f"run {run.id} is still {run.state} at the end.", run=run.id)
             for task in run.tasks.values() if run.open and not run.was_held else ():

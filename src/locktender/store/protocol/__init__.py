@@ -21,8 +21,10 @@ from typing import Protocol
 
 from locktender.store.protocol.base import StoreBase
 from locktender.store.protocol.leading import (
+    ChangeNotice,
     Committed,
     Elect,
+    EndedTask,
     Expire,
     Gather,
     Gathered,
@@ -48,12 +50,14 @@ from locktender.store.protocol.reading import (
     LineGroup,
     QueueEntry,
     QueueLine,
+    QueueView,
     Reading,
     RunFilter,
     RunsEnded,
 )
 from locktender.store.protocol.submitting import SetLimit, Submit, Submitted, Submitting
 from locktender.store.protocol.upkeep import (
+    AuditState,
     Discard,
     Discarded,
     Prune,
@@ -61,6 +65,7 @@ from locktender.store.protocol.upkeep import (
     References,
     RemoveUnused,
     StoredContent,
+    Thin,
     Upkeep,
 )
 from locktender.store.protocol.working import (
@@ -76,12 +81,15 @@ from locktender.store.protocol.working import (
 __all__ = [
     "BEGINNING",
     "Accept",
+    "AuditState",
+    "ChangeNotice",
     "Committed",
     "Counts",
     "Cursor",
     "Discard",
     "Discarded",
     "Elect",
+    "EndedTask",
     "EventFilter",
     "Expire",
     "Finish",
@@ -104,6 +112,7 @@ __all__ = [
     "Pruned",
     "QueueEntry",
     "QueueLine",
+    "QueueView",
     "Reading",
     "ReassignLanes",
     "References",
@@ -121,6 +130,7 @@ __all__ = [
     "Submit",
     "Submitted",
     "Submitting",
+    "Thin",
     "TickMove",
     "Upkeep",
     "Withdraw",

@@ -346,6 +346,16 @@ CREATE TABLE locktender.event (
 
 CREATE INDEX event_run ON locktender.event (run, seq);
 
+-- One row: what the last audit has to know of the history up to a seq. Nothing depends on it but time.
+CREATE TABLE locktender.audit_state (
+    one integer PRIMARY KEY CHECK (one = 1),
+    seq bigint NOT NULL,
+    at bigint NOT NULL,
+    version text NOT NULL,
+    batches bigint NOT NULL,
+    body bytea NOT NULL
+);
+
 -- Which server has the history, and in which file. A server that takes over was started at another time; a
 -- database or a table that was restored is another file.
 CREATE FUNCTION locktender.history_place() RETURNS text LANGUAGE sql STABLE AS $$

@@ -85,6 +85,8 @@ CREATE TABLE queue (
     PRIMARY KEY (lane, rank1, rank2, run)
 ) WITHOUT ROWID;
 
+CREATE INDEX queue_order ON queue (rank1, rank2, run);
+
 CREATE TABLE active_key (
     key TEXT PRIMARY KEY,
     run INTEGER NOT NULL
@@ -275,6 +277,16 @@ CREATE TABLE event (
 );
 
 CREATE INDEX event_run ON event (run, seq);
+
+-- One row: what the last audit has to know of the history up to a seq. Nothing depends on it but time.
+CREATE TABLE audit_state (
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    seq INTEGER NOT NULL,
+    at INTEGER NOT NULL,
+    version TEXT NOT NULL,
+    batches INTEGER NOT NULL,
+    body BLOB NOT NULL
+);
 
 -- What bodies logged: one row per attempt that logged anything, written by its worker before its end.
 CREATE TABLE log (
