@@ -273,19 +273,6 @@ class Scheduler:
             # The cancel came while the offer was out and lost the race: now it is the worker's to carry out.
             self.lifecycle.order_stop(entry, "cancelled")
 
-    def awaits_answer(self, workers: Iterable[str]) -> bool:
-        """Whether more could be offered if it were known that these accepted what they were offered."""
-        known = self.ledger.workers.by_id
-        return any(worker not in known or known[worker].awaits_answer for worker in workers)
-
-    def unanswered_offers(self, before: int) -> list[Order]:
-        """Offers made before that instant that have no known answer."""
-        return [
-            Order(entry.worker, entry.id, entry.token, "offer")
-            for entry in self.ledger.offers.values()
-            if entry.worker is not None and entry.scheduled_at <= before
-        ]
-
     def withdrawn(self, tasks: Iterable[tuple[int, int]], to: str, now: int) -> None:
         """Offers the store took back (or cancelled) before anybody accepted them: the rows are written."""
         for task, token in tasks:

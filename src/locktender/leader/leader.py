@@ -108,7 +108,8 @@ class Leader:
     def notice(self, told: ChangeNotice) -> None:
         """Other processes committed something."""
         # An acceptance alone changes nothing, unless the worker could get more offers by it.
-        if told.look or not self._scheduler or self._scheduler.awaits_answer(told.accepted_by):
+        ledger = self._scheduler and self._scheduler.ledger
+        if told.look or ledger is None or ledger.awaits_answer(told.accepted_by):
             self.wake()
         elif told.queued:
             self._queue.told(told.queued)

@@ -173,7 +173,9 @@ class Sweep:
 
     async def _offer_again(self, scheduler: Scheduler, now: int) -> None:
         """Offers without an answer: a notification may be lost, and the last leader's may not have been sent."""
-        offers = scheduler.unanswered_offers(now - OFFER_AGAIN_US if self._offered_again else now)
+        offers = scheduler.ledger.unanswered_offers(
+            now - OFFER_AGAIN_US if self._offered_again else now
+        )
         self._offered_again = True
         own = None if self._own is None else self._own.id
         if self._own is not None and (given := [each for each in offers if each.worker == own]):
