@@ -75,7 +75,8 @@ class TestNaming:
 
 
 def _spec(**options: Any) -> ScheduleSpec:
-    return ScheduleSpec("f", **{"every_us": SECOND, **options})
+    given: dict[str, Any] = {"every_us": SECOND, **options}
+    return ScheduleSpec("f", **given)
 
 
 async def _set(store: Store, name: str = "s", what: Any = "set", **options: Any) -> ScheduleRow:

@@ -484,7 +484,11 @@ UPDATE locktender.meta SET value = $1 WHERE name = 'last_run'
 SELECT
     setval(pg_get_serial_sequence('locktender.lane', 'id'), greatest($1::bigint, 1), $1::bigint > 0),
     setval(pg_get_serial_sequence('locktender.request', 'seq'), greatest($2::bigint, 1), $2::bigint > 0),
-    setval(pg_get_serial_sequence('locktender.limit_history', 'seq'), greatest($3::bigint, 1), $3::bigint > 0)
+    setval(pg_get_serial_sequence('locktender.limit_history', 'seq'), greatest($3::bigint, 1), $3::bigint > 0),
+    setval(
+        pg_get_serial_sequence('locktender.schedule_history', 'seq'),
+        (SELECT coalesce(max(seq), 0) + 1 FROM locktender.schedule_history), false
+    )
 
 -- name: copy_horizon
 -- Events from this number on will be given here.
