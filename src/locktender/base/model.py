@@ -59,6 +59,8 @@ class NewRun(msgspec.Struct, frozen=True, gc=False):
     kind: RunKind = "flow"
     trace: str | None = None
     """The submitter's trace (W3C `traceparent`): its steps' spans belong to it."""
+    scheduled: tuple[str, int] | None = None
+    """The schedule and the tick that it is the run of."""
 
 
 class RunRow(msgspec.Struct, frozen=True, gc=False):

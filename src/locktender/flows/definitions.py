@@ -5,13 +5,15 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 from locktender.base import codec, names
 from locktender.base.durations import microseconds
 from locktender.base.errors import InvalidFlow, InvalidInput, InvalidResult, Unserialisable
 from locktender.base.graph import Executor, RunIf
 from locktender.base.jsonable import StepError, spoken
+from locktender.base.schedule_options import make_spec
+from locktender.base.schedules import ScheduleSpec
 from locktender.base.secrets import MARK
 from locktender.flows import options
 from locktender.flows.function import Function, takes_errors
@@ -24,6 +26,8 @@ class StepDef(Function):
     """A step: what a worker needs to run it."""
 
     kind = "step"
+    opens_secrets: ClassVar[bool] = True
+    """Its body gets the values of secrets, not the references."""
     elsewhere: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(
             ("after", "when", "run_if", "on_failure", "pool", "pools", "retries", "retry_delay",
@@ -238,10 +242,21 @@ class FlowDef(Function):
         self.dispatch_deadline_us: int | None = _span(given, "dispatch_deadline")
         self.deadline_us: int | None = _span(given, "deadline")
         self.on_failure: StepCall | None = cleanup(given.get("on_failure"))
+        self.schedule: ScheduleSpec | None = _schedule(self.name, given.get("schedule"))
+        """What workers declare; an operator's own setting wins."""
         self.ways: Ways = Ways()
 
     def __repr__(self) -> str:
         return f"<flow {self.name}>"
+
+
+def _schedule(flow: str, value: object) -> ScheduleSpec | None:
+    if value is None:
+        return None
+    given: dict[str, Any] = {"cron": value} if isinstance(value, str) else dict(cast("Any", value))
+    known = inspect.signature(make_spec).parameters.keys() - {"flow"}
+    options.refuse_unknown(given, tuple(sorted(known)), "schedule")
+    return make_spec(flow, **given)
 
 
 def _shown(value: object) -> str:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -31,21 +30,11 @@ from locktender.kernel.node_state import (
     TaskRequest,
     cleans_up,
 )
-from locktender.kernel.timers import Timers, delay
+from locktender.kernel.timers import Defaults, Timers, delay
+from locktender.kernel.unfolding import AFTER_TRACE, go_on_traced
 
 _dump = msgspec.json.Encoder().encode
 _read_failure = msgspec.json.Decoder(Failure).decode
-DISPATCH_DEADLINE_US = 4 * 3_600_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class Defaults:
-    """What applies where neither step, flow nor run says otherwise."""
-
-    queue_timeout_us: int | None = None
-    dispatch_deadline_us: int = DISPATCH_DEADLINE_US
-    offer_ttl_us: int = 2_000_000
-    items_per_cycle: int | None = None
 
 
 def failure_of(error: bytes | None) -> Failure:
@@ -432,6 +421,12 @@ class Lifecycle:
             self._skip_unneeded(run, now)
         del self.progress[run.seq]
         succeeded, output, failure = progress.verdict()
+        if run.graph.unfolds and succeeded and row.verdict is None:
+            failure = go_on_traced(run, output, self.ledger.limits, self.commit_builder)
+            if failure is None:
+                self.apply(run, self.enter(run).begin(AFTER_TRACE), now)
+                return
+            succeeded = False
         state = RunState.SUCCEEDED if succeeded else RunState.FAILED
         if row.verdict is not None:
             state = RunState(row.verdict)

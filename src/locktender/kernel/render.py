@@ -201,7 +201,7 @@ def _keyed(
 
 def looked_into(graph: Graph) -> frozenset[int]:
     """Nodes whose output is read here (mapped over, tested, keyed by): their blobs must be fetched first."""
-    found: set[int] = set()
+    found: set[int] = {0} if graph.unfolds else set()
     for node in graph.nodes:
         for template in templates(node):
             for ref in outputs(template):

@@ -22,9 +22,9 @@ from locktender.kernel.entries import RunEntry, TaskEntry
 from locktender.kernel.gate_names import counted
 from locktender.kernel.gates.protocol import Lane
 from locktender.kernel.gates.worker import Requirement, WorkerGate
-from locktender.kernel.lifecycle import DISPATCH_DEADLINE_US, Lifecycle
+from locktender.kernel.lifecycle import Lifecycle
 from locktender.kernel.placement import HOLD, MAX_PAUSE_US
-from locktender.kernel.timers import Kind
+from locktender.kernel.timers import DISPATCH_DEADLINE_US, Kind
 
 DISPATCH_RECHECK_US = 1_000_000
 LOOKS = 8

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import Final, Literal
 
@@ -26,6 +27,19 @@ Kind = Literal[
 
 _BY_INSTANT: Final = frozenset({"back_off", "queue_timeout", "dispatch_deadline"})
 """Their detail is the instant from which the task waits."""
+
+
+DISPATCH_DEADLINE_US = 4 * 3_600_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What applies where neither step, flow nor run says otherwise."""
+
+    queue_timeout_us: int | None = None
+    dispatch_deadline_us: int = DISPATCH_DEADLINE_US
+    offer_ttl_us: int = 2_000_000
+    items_per_cycle: int | None = None
 
 
 def delay(policy: RetryPolicy, tries: int, task: int, seed: int = 0) -> int:

@@ -90,7 +90,7 @@ class Leader:
         self._clock_watch = clock_jump.ClockWatch()
         self._loop_seen_us = self._clock.monotonic()
         self.sweep: Sweep = Sweep(
-            store, settings, owner, own, self._queue, metrics, self._background, overflow
+            store, settings, owner, own, self._queue, metrics, self._background, overflow, self.wake
         )
 
     # -- from the same process ---------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+from collections.abc import Callable
 
 from locktender.base.background import BackgroundTasks
 from locktender.base.clock import SECOND, Clock, SystemClock
@@ -20,6 +21,7 @@ from locktender.kernel.timeouts import still_queued
 from locktender.leader.own_worker import OwnWorker
 from locktender.leader.queue_reader import QueueReader
 from locktender.leader.retention import Retention
+from locktender.leader.schedules import ScheduleKeeper
 from locktender.observe.metrics import Metrics
 from locktender.provision.controller import ProvisionController
 from locktender.store.protocol import Expire, Lost, RemoveUnused, Store
@@ -94,7 +96,9 @@ class Sweep:
         metrics: Metrics,
         background: BackgroundTasks,
         overflow: ProvisionController | None,
+        on_submitted: Callable[[], None],
     ) -> None:
+        """`on_submitted`: a schedule has made a run."""
         self.demand: Demand = Demand()
         self.demand_at: int = 0
         """When it was found, in the store's time; 0: not yet in this term."""
@@ -112,6 +116,7 @@ class Sweep:
         self._retention = Retention(store, settings, owner)
         self._retention_us = settings.retention_us
         self._remove_unused_at = 0
+        self._schedules = ScheduleKeeper(store, on_submitted)
 
     async def expire(self, scheduler: Scheduler) -> list[Lost]:
         """Declares dead workers lost, and finds those that are stalled."""
@@ -151,6 +156,7 @@ class Sweep:
             scheduler.end_queued(row, RunState.TIMED_OUT, still_queued(row, now), now)
             self._queue.left(row.seq)
         await self._offer_again(scheduler, now)
+        await self._schedules.run(scheduler.term, now)
         self.demand, self.demand_at = scheduler.sweep(now), now
         self._metrics.wanted(self.demand)
         self._defaults.look(scheduler.ledger, self.demand)

@@ -13,7 +13,7 @@ from locktender.base import ids
 from locktender.base.changes import Bucket, Commit, Linger, Order, RunEvents, Silence, TaskRow
 from locktender.base.clock import MILLISECOND
 from locktender.base.events import NOBODY, Change, Event
-from locktender.base.graph import Graph, Node
+from locktender.base.graph import Graph, Node, read_graph
 from locktender.base.ids import RunId
 from locktender.base.limits import Limits
 from locktender.base.model import DeadWorker, Failure, LimitRow, Proof, RunRow, WorkerRow
@@ -184,7 +184,9 @@ class Model:
             run.state not in TERMINAL_RUNS for run in self.runs.values() if run.kind == "flow"
         )
 
-    def submit(self, row: RunRow, now: int) -> RunRow | None:
+    def submit(
+        self, row: RunRow, now: int, scheduled: tuple[str, int] | None = None
+    ) -> RunRow | None:
         """None: the ceiling is reached. An active run with the same key is returned instead of a new one."""
         held = self.keys.get(row.key) if row.key is not None else None
         if held is not None:
@@ -205,6 +207,8 @@ class Model:
             "generation": row.generation,
             "kind": row.kind,
         }
+        if scheduled is not None:
+            data["schedule"], data["tick"] = scheduled
         change = Change("run", 0, "new", RunState.QUEUED, 0, data)
         self.log(now, "client", [RunEvents(row.seq, [change])])
         return row
@@ -235,6 +239,9 @@ class Model:
             self._run(start.run, state=RunState.RUNNING, started_at=start.started_at)
         for mark in commit.runs_marked:
             self._run(mark.run, state=mark.state, verdict=mark.verdict, error=mark.error)
+        for each in commit.runs_unfolded:
+            self.graphs[each.graph] = read_graph(each.body)
+            self._run(each.run, graph=each.graph, consts=each.consts)
         for row in commit.tasks_new:
             self.tasks.setdefault(row.id, row)
         for row in commit.tasks_again:

@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from locktender.base import names
+from locktender.base.announced import AnnouncedFlow, read_flow
 from locktender.base.changes import Bucket, Linger, TaskRow
 from locktender.base.ids import MAX_TASKS_PER_RUN
 from locktender.base.model import (
@@ -46,6 +47,17 @@ def decode_tags(tags: bytes | str) -> dict[str, str]:
         return read_tags(tags)
     except _FAULTS:
         return {}
+
+
+def announced_flows(rows: Iterable[Row]) -> list[AnnouncedFlow]:
+    """Flows from (name, body); one that cannot be read is left out, and announced again by the next worker."""
+    found: list[AnnouncedFlow] = []
+    for name, body in rows:
+        try:
+            found.append(read_flow(body))
+        except _FAULTS as error:
+            log.warning("the announcement of flow %r cannot be read: %s", name, error)
+    return found
 
 
 def slots_held(rows: Iterable[Row]) -> dict[str, int]:

@@ -26,6 +26,7 @@ from locktender.base.errors import LocktenderError
 from locktender.base.graph import Node
 from locktender.base.model import WorkerRow
 from locktender.base.states import TaskState
+from locktender.flows.by_name import named_code, step_for
 from locktender.flows.registry import Registry
 from locktender.observe.metrics import Metrics
 from locktender.store.blob_values import BlobValues, has_blob
@@ -249,11 +250,11 @@ class LocalWorker:
         if token in self._begun:
             # Its acceptance was repeated: an answer was lost, or it was offered in two ways at once.
             return
-        step = self._registry.steps.get(node.step)
+        step = step_for(self._registry, node)
         if step is None:
             self._remember(token)
             self._lifetime.began()
-            self.refuse(task, token, f"this worker does not know step {node.step}")
+            self.refuse(task, token, f"this worker does not know {named_code(node)}")
             return
         attempt = Attempt(
             task,

@@ -40,7 +40,14 @@ from locktender.observe.checker.places import PlaceRule
 from locktender.observe.checker.rule import Rule, Watch
 from locktender.observe.checker.saved import SavedState, StateUnreadable, decode, encode
 from locktender.observe.checker.state import HistoryCommit, commit_of
-from locktender.observe.checker.state_changes import Keys, LegalEdge, NoLoss, Terminal
+from locktender.observe.checker.state_changes import (
+    Keys,
+    LegalEdge,
+    NoLoss,
+    Terminal,
+    TickRule,
+    TraceRule,
+)
 from locktender.observe.checker.waiting import Bypass, TrueReason
 from locktender.observe.checker.world import HistoryState
 
@@ -82,7 +89,7 @@ class Recall:
         for event in events:
             while moves and moves[0].seq <= event.seq:
                 alone.apply_clock(moves.popleft())
-            if event.subject in {"run", "place", "task"}:
+            if event.subject in {"run", "trace", "place", "task"}:
                 _feed(alone, self._watch, event)
             alone.close()
 
@@ -195,6 +202,11 @@ def _feed(world: HistoryState, watch: Watch, event: Event) -> None:
             for see_run in watch.run_topic.of(event.after):
                 see_run(event, run)
             world.apply_run(event, run)
+        case "trace":
+            run = world.run(event.run)
+            for see_trace in watch.trace_handlers:
+                see_trace(event, run)
+            world.apply_trace(event, run)
         case "place":
             run = world.run(event.run)
             for see_place in watch.place_handlers:
@@ -268,6 +280,8 @@ RULES: Final[tuple[type[Rule], ...]] = (
     Fencing,
     SingleLeader,
     Terminal,
+    TraceRule,
+    TickRule,
     Dependencies,
     Sequential,
     Keys,

@@ -57,6 +57,7 @@ class Watch:
         self.task_topic: Topic[TaskHandler] = Topic[TaskHandler]()
         self.run_topic: Topic[RunHandler] = Topic[RunHandler]()
         self.place_handlers: list[RunHandler] = []
+        self.trace_handlers: list[RunHandler] = []
         self.wait_handlers: list[TaskHandler] = []
         self.limit_handlers: list[EventHandler] = []
         self.asked_handlers: list[EventHandler] = []
@@ -73,6 +74,9 @@ class Watch:
 
     def places(self, handler: RunHandler) -> None:
         self.place_handlers.append(handler)
+
+    def traces(self, handler: RunHandler) -> None:
+        self.trace_handlers.append(handler)
 
     def waits(self, handler: TaskHandler) -> None:
         self.wait_handlers.append(handler)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from locktender.base.events import Event
 from locktender.base.states import NEW, RUN_CHANGES, TASK_CHANGES, Owner, TaskState
+from locktender.observe.checker.history import Violation
 from locktender.observe.checker.rule import Rule, Watch
 from locktender.observe.checker.state import (
     ACTIVE,
     CANCELLED,
     COMPLETED,
+    EXECUTING,
     FAILED,
     OPEN,
     RUN_ENDS,
@@ -17,6 +19,7 @@ from locktender.observe.checker.state import (
     CheckedRun,
     CheckedTask,
 )
+from locktender.observe.checker.world import HistoryState
 
 _OWNERS = {"leader": Owner.LEADER, "worker": Owner.WORKER, "client": Owner.SUBMITTER}
 _RUN_CHANGES = {(str(a), str(b)): owner for (a, b), owner in RUN_CHANGES.items()}
@@ -310,3 +313,54 @@ def _is_collected(task: CheckedTask) -> bool:
         and plan.collects
         and plan.node.run_if == "success"
     )
+
+
+class TraceRule(Rule):
+    """A run submitted by name goes on with the graph that a worker traced: once, after its tracing task has
+    completed, and it does not succeed without."""
+
+    id = "trace"
+
+    def watch(self, on: Watch) -> None:
+        on.traces(self.trace)
+        on.runs(self.succeed, "succeeded")
+
+    def trace(self, event: Event, run: CheckedRun) -> None:
+        if run.state not in EXECUTING:
+            self.report(event, f"run {run.id} is {run.state} and gets a traced graph.")
+        if run.plan is None or not run.plan.graph.unfolds:
+            self.report(event, f"run {run.id} gets a traced graph, but it has its graph already.")
+        task = run.places.get((0, -1))
+        if task is None or task.state != TaskState.COMPLETED:
+            self.report(event, f"run {run.id} gets a graph before its tracing task has completed.")
+        if self.world.plan(event.after) is None:
+            self.report(event, f"run {run.id} names graph {event.after!r}, which was not given.")
+
+    def succeed(self, event: Event, run: CheckedRun) -> None:
+        if run.plan is not None and run.plan.graph.unfolds:
+            self.report(event, f"run {run.id} succeeded, and its flow was never traced.")
+
+
+class TickRule(Rule):
+    """A tick of a schedule becomes one run at most: each run is of a later tick than the one before."""
+
+    id = "one_run_per_tick"
+
+    def __init__(self, world: HistoryState, found: list[Violation]) -> None:
+        super().__init__(world, found)
+        self._last: dict[str, tuple[int, int]] = {}
+
+    def watch(self, on: Watch) -> None:
+        on.runs(self.queue, "queued")
+
+    def queue(self, event: Event, run: CheckedRun) -> None:
+        schedule, tick = event.data.get("schedule"), event.data.get("tick")
+        if event.before != NEW or schedule is None or tick is None:
+            return
+        last, other = self._last.get(schedule, (-1, 0))
+        if tick <= last:
+            self.report(
+                event,
+                f"run {run.id} is of tick {tick} of schedule {schedule!r}; run {other} was of tick {last}.",
+            )
+        self._last[schedule] = tick, run.id

@@ -206,6 +206,10 @@ class HistoryState:
         run.waits_for = data.get("waits_for")
         run.queued_at = event.at
 
+    def apply_trace(self, event: Event, run: CheckedRun) -> None:
+        run.plan = self.plan(event.after)
+        run.data = {**run.data, "graph": event.after}
+
     def apply_place(self, event: Event, run: CheckedRun) -> None:
         placed = event.after == "held"
         if placed == run.placed or run.state not in EXECUTING:

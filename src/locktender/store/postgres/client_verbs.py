@@ -91,6 +91,17 @@ async def submit_all(
     return answers
 
 
+async def submit_within(tx: PostgresSession, submits: Sequence[Submit]) -> list[list[Submitted]]:
+    """As `submit_all`, in a transaction that was begun alone."""
+    admission, answers, lanes = await _look(tx, submits)
+    for answer in answers:
+        if isinstance(answer, Exception):
+            raise answer
+    if admission.new:
+        await _write(tx, admission, submits, lanes)
+    return [answer for answer in answers if not isinstance(answer, Exception)]
+
+
 async def _look(
     tx: PostgresSession, submits: Sequence[Submit]
 ) -> tuple[Admission, list[Answer], dict[str, int]]:

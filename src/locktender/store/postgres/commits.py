@@ -193,6 +193,11 @@ def _others(commit: Commit) -> list[tuple[str, list[Any]]]:
     if commit.orders:
         orders = {(order.task, order.kind): order for order in commit.orders}
         found.append(("order_add", columns(sorted(orders.values(), key=_task), 5)))
+    if commit.runs_unfolded:
+        bodies = {each.graph: each.body for each in commit.runs_unfolded}
+        found.append(("graph_add", columns(sorted(bodies.items()), 2)))
+        unfolded = [(run, graph, consts) for run, graph, _, consts in commit.runs_unfolded]
+        found.append(("run_unfold", columns(_by_run(unfolded), 3)))
     if commit.node_inputs:
         found.append(("node_input_add", columns(sorted(commit.node_inputs), 3)))
     if commit.buckets:

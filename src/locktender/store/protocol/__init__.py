@@ -3,6 +3,7 @@
     Submitting  clients submit runs, retry them, send requests and change limits
     Leading     a leader is elected, reads what changed and commits its decisions
     Working     a worker renews its lease, accepts offers and reports how attempts ended
+    Naming      workers announce flows, clients ask for them by name
     Reading     anyone looks at runs, tasks, events, workers and limits
     Upkeep      old runs, graphs and blobs are removed
 
@@ -38,6 +39,7 @@ from locktender.store.protocol.leading import (
     Snapshot,
     Withdraw,
 )
+from locktender.store.protocol.naming import Naming, SetSchedule, TickMove
 from locktender.store.protocol.reading import (
     BEGINNING,
     Counts,
@@ -102,6 +104,7 @@ __all__ = [
     "Leading",
     "LineGroup",
     "Lost",
+    "Naming",
     "OfferNotice",
     "Provision",
     "ProvisionState",
@@ -118,6 +121,7 @@ __all__ = [
     "RunFilter",
     "RunsEnded",
     "SetLimit",
+    "SetSchedule",
     "Snapshot",
     "Started",
     "Store",
@@ -127,11 +131,12 @@ __all__ = [
     "Submitted",
     "Submitting",
     "Thin",
+    "TickMove",
     "Upkeep",
     "Withdraw",
     "Working",
 ]
 
 
-class Store(Submitting, Leading, Working, Reading, Upkeep, Protocol):
+class Store(Submitting, Leading, Working, Naming, Reading, Upkeep, Protocol):
     """One durable place for runs. Both back ends pass `locktender.testing.conformance`."""

@@ -20,6 +20,12 @@ UPDATE locktender.run r SET state = v.state, verdict = v.verdict, error = v.erro
 FROM unnest($1::bigint[], $2::text[], $3::text[], $4::bytea[]) v (run, state, verdict, error)
 WHERE r.seq = v.run AND EXISTS (SELECT 1 FROM fence)
 
+-- name: run_unfold
+-- Runs submitted by name, whose flow was traced, go on with their graph.
+UPDATE locktender.run r SET graph = v.graph, consts = v.consts
+FROM unnest($1::bigint[], $2::text[], $3::bytea[]) v (run, graph, consts)
+WHERE r.seq = v.run AND EXISTS (SELECT 1 FROM fence)
+
 -- name: runs_open
 -- Of these runs, those that have not ended: what closing them changes.
 SELECT r.seq, r.state, r.kind, r.tags, r.key, r.waits_for
