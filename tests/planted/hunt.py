@@ -16,6 +16,8 @@ import msgspec
 from tests.support.worlds import graph, items, needs, numbers, step, world
 
 from locktender.base.clock import MILLISECOND, SECOND
+from locktender.base.graph import Output
+from locktender.kernel.lifecycle import Defaults
 from locktender.simulate.scenarios import random_world, violations
 from locktender.simulate.world import SimWorld
 
@@ -85,6 +87,24 @@ def stranded(seed: int) -> SimWorld:
     return made
 
 
+def sliced(seed: int) -> SimWorld:
+    """Maps of which two items are asked for in a cycle, beside chains of steps; leaders change in between."""
+    draw = random.Random(seed)
+    made = world(
+        seed=seed,
+        took=lambda rng, node: rng.randint(1, 60 if node.name == "first" else 4) * MILLISECOND,
+        rules={("runs", ""): {"limit": -1}},
+        defaults=Defaults(items_per_cycle=2),
+    )
+    nodes = [step("first"), step("next", after=(0,)), items("many")]
+    flow = graph(*nodes, *draw.choice([(), (items("each", Output(2)),)]), flow="sliced")
+    for _ in range(4):
+        made.plan(draw.randrange(20 * MILLISECOND), lambda: made.submit(flow, consts=numbers(30)))
+    for at in (20, 40, 60, 80):
+        made.plan(at * MILLISECOND + draw.randrange(20 * MILLISECOND), made.lead)
+    return made
+
+
 def broken_rules(made: SimWorld) -> set[str]:
     try:
         made.run(steps=25_000)
@@ -98,7 +118,7 @@ def broken_rules(made: SimWorld) -> set[str]:
 
 def first_broken(seeds: int, wanted: set[str]) -> dict[str, object]:
     for seed in range(seeds):
-        make = {0: crowded, 5: stranded}.get(seed % 10, eventful)
+        make = {0: crowded, 3: sliced, 5: stranded}.get(seed % 10, eventful)
         rules = broken_rules(make(seed))
         if rules and (not wanted or rules & wanted):
             return {"seed": seed, "world": make.__name__, "rules": sorted(rules)}

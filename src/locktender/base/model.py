@@ -128,6 +128,8 @@ class WorkerRow(msgspec.Struct, frozen=True):
     """Over all executors; −1 is unlimited."""
     claim: int
     """How many offers it will take now: permits free under the pressure it feels."""
+    listens: bool = False
+    """Offers reach it by notification. Else, or where it is not known, they are stored for it to read."""
     full: tuple[str, ...] = ()
     """Executors that are nearly full: it takes none of theirs until there is room again."""
     share: int = 100

@@ -23,7 +23,7 @@ from locktender.kernel.gates.worker import Requirement, WorkerGate
 
 HOLD = "hold"
 """The kind of permit of a process that only holds slots for code of its own."""
-MAX_OWN_OFFERS = 50
+MAX_OWN_OFFERS = 100
 """Offers that the leader's own worker may leave unanswered: as many as others claim by default."""
 MAX_AFFINITIES = 10_000
 """Texts of `affinity` whose worker is remembered."""
@@ -148,6 +148,13 @@ class Worker:
         if room <= 0:
             return 0, "offers" if self.offered else "claim"
         return room, ""
+
+    @property
+    def awaits_answer(self) -> bool:
+        """It has permits to spare and gets no more offers before those it has are answered."""
+        row = self.row
+        bounded = bool(self.unanswered) or 0 <= row.claim <= self.offered + self.given
+        return bounded and any(self.vacant(executor) > 0 for executor in row.permits)
 
     def vacant(self, executor: str) -> int:
         """Permits not in use, whatever it claims at the moment: how busy it is."""

@@ -66,7 +66,7 @@ class SimWorker:
             version="sim",
             permits=self.permits,
             total=self.total,
-            claim=-1 if self.local else 50,
+            claim=-1 if self.local else 100,
             labels=labels,
             since=now,
             lease_until=now + lease,

@@ -97,6 +97,7 @@ class LocalWorker:
         self._stubborn = StubbornReports()
         self._loop_lag: LoopLag | None = None
         self._where: dict[int, Executor] = {}
+        self._listens = store.listens
         self._blobs = BlobValues(store, self._must_not_run)
         self._fetching: dict[int, StopReason | None] = {}
         """Token → why it was stopped, while its arguments are fetched."""
@@ -131,6 +132,7 @@ class LocalWorker:
             permits=self._permits,
             total=self._settings.total_permits,
             claim=min(claim, self._lifetime.offerable),
+            listens=self._listens,
             full=self._full(claim),
             share=self.pressure.share,
             pressed=self.pressure.pressed,

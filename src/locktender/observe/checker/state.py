@@ -169,13 +169,15 @@ ACTIVE: Final = EXECUTING | {RunState.QUEUED.value, RunState.HELD.value}
 class UseCount:
     """The tasks of one node of one run, counted by standing."""
 
-    __slots__ = ("acted_on", "counts", "in_flight", "pending", "unexpanded")
+    __slots__ = ("acted_on", "counts", "in_flight", "last", "pending", "unexpanded")
 
     def __init__(self) -> None:
         self.counts: list[int] = [0, 0, 0, 0, 0]
         self.in_flight: int = 0
+        self.last: int = -1
+        """Of a map: the highest index."""
         self.pending: int = 0
-        """Of those that are open: rows of earlier tries that were not decided about yet."""
+        """Of those that are open: rows that were not decided about yet."""
         self.unexpanded: bool = False
         """A map that was skipped before it had items."""
         self.acted_on: int = -1

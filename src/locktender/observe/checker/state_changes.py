@@ -209,6 +209,13 @@ class Terminal(Rule):
                         f"run {run.id} succeeds with {items} items of {plan.node.name!r} "
                         f"of {expected}.",
                     )
+            elif (here := run.nodes.get(plan.index)) is not None and here.total <= here.last:
+                # A map that is expanded in slices has its last item from the first slice on.
+                self.report(
+                    event,
+                    f"run {run.id} succeeds with {here.total} items of {plan.node.name!r} "
+                    f"of {here.last + 1}.",
+                )
 
     def fail(self, event: Event, run: CheckedRun) -> None:
         if not run.failed and not event.data.get("error"):

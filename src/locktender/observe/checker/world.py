@@ -251,6 +251,7 @@ class HistoryState:
         if before == NEW:
             run.tasks[task.id] = task
             run.places.setdefault((task.node, task.index), task)
+            tally.last = max(tally.last, task.index)
         if after in HOLDING_TASKS:
             if not task.holds:
                 self._take(event, task, tally)

@@ -36,6 +36,7 @@ from locktender.store.forking import check_process
 from locktender.store.protocol import (
     Accept,
     AuditState,
+    ChangeNotice,
     Committed,
     Counts,
     Discard,
@@ -59,7 +60,7 @@ from locktender.store.protocol import (
     Prune,
     Pruned,
     QueueEntry,
-    QueueLine,
+    QueueView,
     ReassignLanes,
     References,
     RemoveUnused,
@@ -120,6 +121,7 @@ class SqliteStore(Store):
         self._looked_at = 0
         self._waited_to: dict[str, int] = {}
         self._ends_seen: int | None = None
+        self._changes_seen: int | None = None
 
     # -- opening
 
@@ -327,8 +329,8 @@ class SqliteStore(Store):
     async def queue(self, limit: int) -> list[QueueEntry]:
         return await self._look(lambda tx: reads.queue(tx, limit))
 
-    async def line(self, run: int, most: int) -> QueueLine | None:
-        return await self._look(lambda tx: reads.line(tx, run, most))
+    async def beside(self, run: int, most: int) -> QueueView | None:
+        return await self._look(lambda tx: reads.beside(tx, run, most))
 
     async def workers(self) -> list[WorkerRow]:
         return await self._read(reads.workers)
@@ -403,6 +405,18 @@ class SqliteStore(Store):
         seen = self._ends_seen
         self._ends_seen = await self.wait(0 if seen is None else timeout_us, seen or 0)
         return RunsEnded([], look=True)
+
+    @property
+    def listens(self) -> bool:
+        return False
+
+    async def offer_again(self, offers: list[Order]) -> None:
+        """All offers are stored."""
+
+    async def wait_for_changes(self, timeout_us: int) -> ChangeNotice:
+        seen = self._changes_seen
+        self._changes_seen = await self.wait(0 if seen is None else timeout_us, seen or 0)
+        return ChangeNotice(look=True)
 
     async def wait(self, timeout_us: int, since: int = -1) -> int:
         state = self._opened

@@ -85,6 +85,8 @@ CREATE TABLE queue (
     PRIMARY KEY (lane, rank1, rank2, run)
 ) WITHOUT ROWID;
 
+CREATE INDEX queue_order ON queue (rank1, rank2, run);
+
 CREATE TABLE active_key (
     key TEXT PRIMARY KEY,
     run INTEGER NOT NULL
