@@ -207,7 +207,7 @@ class FlowDef(Function):
     """A flow: its function and what holds for a run of it."""
 
     kind = "flow"
-    elsewhere = dict.fromkeys(
+    elsewhere: ClassVar[Mapping[str, str]] = dict.fromkeys(
         (
             "tags",
             "priority",

@@ -424,15 +424,14 @@ class Scheduler:
         stops, withdrawals, ended = builder.stops, builder.withdrawals, builder.ended_runs
         wakes = [queue.next_wake(), self.ledger.run_queue.next_wake()]
         wakes += [self.lifecycle.timers.next(), self.held.timers.next()]
+        more = queue.unfinished or self.ledger.run_queue.unfinished or self.lifecycle.expanding
         return Cycle(
             builder.close(now),
             starts,
             stops,
             withdrawals,
             ended,
-            unfinished=queue.unfinished
-            or self.ledger.run_queue.unfinished
-            or bool(self.lifecycle.expanding),
+            unfinished=bool(more),
             next_wake=min((at for at in wakes if at is not None), default=None),
             found_waiting=found,
         )

@@ -64,7 +64,7 @@ class HistoryReading:
         self._thinned = thinned
         self._version = f"{version()}.{slack_us}"
         self._slack_us = slack_us
-        self.began = AuditBegin()
+        self.began: AuditBegin = AuditBegin()
         self._start()
 
     def _start(self) -> None:
@@ -76,7 +76,7 @@ class HistoryReading:
             checked=self._checked,
             thinned=self._thinned,
         )
-        self.replaying = Replay(history, RULES)
+        self.replaying: Replay = Replay(history, RULES)
 
     async def resume(self) -> None:
         """Goes on where an earlier audit ended, if its state can be used."""
