@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from locktender.flows.flows import Flow, flow
     from locktender.flows.handles import as_handle, not_
     from locktender.flows.steps import AsyncStep, Fatal, Retry, Step, step
+    from locktender.flows.waits import sleep, sleep_until
     from locktender.observe.why import Why
     from locktender.provision.protocol import Capacity, Provisioned, Provisioner
     from locktender.worker.executors.current import Current, current
@@ -108,6 +109,7 @@ _HOMES = {
     ),
     "flows.flows": ("Flow", "flow"),
     "flows.handles": ("as_handle", "not_"),
+    "flows.waits": ("sleep", "sleep_until"),
     "flows.steps": ("AsyncStep", "Fatal", "Retry", "Step", "step"),
     "observe.why": ("Why",),
     "provision.protocol": ("Capacity", "Provisioned", "Provisioner"),
@@ -175,6 +177,8 @@ __all__ = [
     "flow",
     "not_",
     "secret",
+    "sleep",
+    "sleep_until",
     "step",
 ]
 

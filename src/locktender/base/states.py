@@ -81,6 +81,9 @@ RUN_CHANGES: Final[dict[tuple[str, str], Owner]] = {
     (RunState.QUEUED, RunState.CANCELLED): Owner.LEADER,
     (RunState.QUEUED, RunState.TIMED_OUT): Owner.LEADER,
     (RunState.QUEUED, RunState.FAILED): Owner.LEADER,
+    (RunState.RUNNING, RunState.WAITING): Owner.LEADER,
+    # To be ended, without a place: its clean-up takes one.
+    (RunState.WAITING, RunState.RUNNING): Owner.LEADER,
     (RunState.RUNNING, RunState.CANCELLING): Owner.LEADER,
     (RunState.RUNNING, RunState.SUCCEEDED): Owner.LEADER,
     (RunState.RUNNING, RunState.FAILED): Owner.LEADER,
@@ -103,6 +106,8 @@ TASK_CHANGES: Final[dict[tuple[str, str], Owner]] = {
     (NEW, TaskState.REQUESTED): Owner.LEADER,
     (NEW, TaskState.SKIPPED): Owner.LEADER,
     (TaskState.REQUESTED, TaskState.SCHEDULED): Owner.LEADER,
+    # A wait that is over: it has no body.
+    (TaskState.REQUESTED, TaskState.COMPLETED): Owner.LEADER,
     (TaskState.REQUESTED, TaskState.FAILED): Owner.LEADER,
     (TaskState.REQUESTED, TaskState.CANCELLED): Owner.LEADER,
     (TaskState.REQUESTED, TaskState.SKIPPED): Owner.LEADER,

@@ -5,7 +5,6 @@ The ledger decides which task may start and when.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,7 +14,6 @@ from locktender.base import codec, ids
 from locktender.base.changes import NodeInput, Order, RunEnd, RunMark, TaskRow
 from locktender.base.errors import LocktenderError
 from locktender.base.events import Change
-from locktender.base.graph import RetryPolicy
 from locktender.base.model import Failure
 from locktender.base.states import NEW, RunState, TaskState
 from locktender.kernel import render
@@ -33,21 +31,7 @@ from locktender.kernel.node_state import (
     cleans_up,
 )
 from locktender.kernel.timers import Timers
-
-
-def delay(policy: RetryPolicy, tries: int, task: int, seed: int = 0) -> int:
-    """Microseconds to wait before the try after `tries` failed ones. Jitter comes from a hash, not from chance.
-
-    Full delay grows by `backoff` per try up to the maximum; jitter takes off up to half of it, so
-    that tasks that failed together do not come back together.
-    """
-    exponent = min(tries - 1, 64)
-    full = min(policy.max_delay_us, int(policy.delay_us * policy.backoff**exponent))
-    if not policy.jitter:
-        return full
-    draw = zlib.crc32(f"{seed}:{task}:{tries}".encode()) / 0xFFFFFFFF
-    return full - int(full * 0.5 * draw)
-
+from locktender.kernel.waits import delay, wake_instant
 
 _dump = msgspec.json.Encoder().encode
 _read_failure = msgspec.json.Decoder(Failure).decode
@@ -94,6 +78,10 @@ class Lifecycle:
         self.tasks: dict[int, TaskEntry] = {}
         """Tasks that are not terminal, by id."""
         self.waits_recorded: dict[int, str] = {}
+        self.asleep: dict[int, RunEntry] = {}
+        """Runs with a sleep that is not over."""
+        self.maybe_waiting: dict[int, RunEntry] = {}
+        """Those of them of which something has changed: perhaps nothing is left but sleeps."""
         self.at_run: int = 0
         """The run that is being worked on: if that raises, it is the one to hold. 0: none in particular."""
 
@@ -143,6 +131,9 @@ class Lifecycle:
         self.tasks[task] = entry
         self.ledger.enter(entry)
         try:
+            if entry.spec.wait is not None:
+                instant = wake_instant(entry.spec.wait, asked.input, now)
+                entry.not_before = data["not_before"] = instant
             scope = self.progress[run.seq].scope
             entry.pools = render.pool_needs(entry.spec, scope, asked.item)
         except (LocktenderError, LookupError) as error:
@@ -153,6 +144,11 @@ class Lifecycle:
 
     def stand_in_line(self, entry: TaskEntry, now: int) -> None:
         """To the gates, at once or when its back-off is over; the clocks of waiting run from here."""
+        if entry.spec.wait is not None:
+            # Not over in this cycle: its row may be new with it.
+            self.timers.set(max(entry.not_before, now + 1), "sleep", entry.id, entry.not_before)
+            self.asleep[entry.run.seq] = self.maybe_waiting[entry.run.seq] = entry.run
+            return
         if entry.not_before > now:
             self.timers.set(entry.not_before, "back_off", entry.id, entry.not_before)
         else:
@@ -360,6 +356,8 @@ class Lifecycle:
         self.ledger.forget(entry)
         self.tasks.pop(entry.id, None)
         self.waits_recorded.pop(entry.id, None)
+        if self.asleep and entry.run.seq in self.asleep:
+            self.maybe_waiting[entry.run.seq] = entry.run
 
     def record_end(
         self, entry: TaskEntry, before: str, state: str, error: bytes | None, reason: str

@@ -25,6 +25,7 @@ from locktender.store.protocol import BEGINNING, Cursor, Gather, Gathered, Store
 from locktender.store.readable import is_fault
 
 PAGE_EVENTS = 5_000
+_NOT_EXECUTING = (RunState.QUEUED, RunState.WAITING)
 MAX_TAKEN = 3
 """Leaders that may begin to carry out a request; then it is refused."""
 
@@ -153,7 +154,10 @@ class ChangeReader:
             row.state in EXECUTING_RUNS or row.seq in scheduler.held.rows
         ):
             scheduler.cancel_run(row.seq, now, request.reason, force=request.force)
-        elif request.kind == "cancel" and row.state in (RunState.QUEUED, RunState.WAITING):
+        elif request.kind == "cancel" and row.started_at and row.state in _NOT_EXECUTING:
+            await self._queue.take_up(scheduler, row, now)
+            scheduler.cancel_run(row.seq, now, request.reason, force=request.force)
+        elif request.kind == "cancel" and row.state in _NOT_EXECUTING:
             failure = Failure("cancelled", request.reason or "cancelled on request")
             scheduler.end_queued(row, RunState.CANCELLED, failure, now)
             self._queue.left(row.seq)

@@ -292,6 +292,8 @@ class Leader:
         cycle = scheduler.cycle(now)
         for gone in (*cycle.commit.runs_started, *cycle.commit.runs_ended):
             self._queue.left(gone.run)
+        for _, wake_at in cycle.commit.runs_waiting:
+            self._waits.wait_for(wake_at)
         ends, self._taken = self._taken, []
         await self._pipeline.send(cycle, ends, began)
         if not (cycle.unfinished or self._queue.needs_reading or self._ends or self._foreign):

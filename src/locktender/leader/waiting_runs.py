@@ -32,7 +32,12 @@ class WaitingRuns:
     def arrived(self, event: Event) -> None:
         """A run waits from now on."""
         at = event.data.get("wake_at")
-        if isinstance(at, int) and (self.next_at is None or at < self.next_at):
+        if isinstance(at, int):
+            self.wait_for(at)
+
+    def wait_for(self, at: int) -> None:
+        """A run is to be woken then."""
+        if self.next_at is None or at < self.next_at:
             self.next_at = at
 
     def first(self, at: int | None) -> int | None:

@@ -235,27 +235,15 @@ class Model:
         seqs = {run.seq for run in runs}
         return runs, [row for row in self.tasks.values() if ids.run_of(row.id) in seqs]
 
-    def wake(self, now: int, actor: str, next_cycle: Callable[[], int]) -> None:
-        """Waiting runs whose time has come are queued."""
-        cycle = 0
-        for run in [run for run, at in self.waiting.items() if at <= now]:
-            cycle = cycle or next_cycle()
-            del self.waiting[run]
-            self._run(run, state=RunState.QUEUED)
-            row = self.runs[run]
-            data = {"priority": row.priority, "generation": row.generation}
-            change = Change("run", 0, RunState.WAITING, RunState.QUEUED, 0, data)
-            self.log(now, actor, [RunEvents(run, [change])], self.term, cycle)
-
-    def next_wake(self, at: int | None) -> int | None:
-        """The first of `at` and the times of waiting runs."""
-        return min((each for each in (at, *self.waiting.values()) if each), default=None)
-
     def commit(self, commit: Commit) -> bool:
         if commit.term != self.term:
             return False
         for start in commit.runs_started:
             self._run(start.run, state=RunState.RUNNING, started_at=start.started_at)
+            self.waiting.pop(start.run, None)
+        for wait in commit.runs_waiting:
+            self._run(wait.run, state=RunState.WAITING)
+            self.waiting[wait.run] = wait.wake_at
         for mark in commit.runs_marked:
             self._run(mark.run, state=mark.state, verdict=mark.verdict, error=mark.error)
         for row in commit.tasks_new:

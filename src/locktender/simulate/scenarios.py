@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from locktender.base.changes import TaskRow
 from locktender.base.clock import MILLISECOND, SECOND
 from locktender.base.graph import (
@@ -83,6 +85,29 @@ def _random_node(draw: random.Random, index: int, before: list[Node]) -> Node:
     )
 
 
+_CONSTS: Final = b'[[1,2,3,4,5,6,7],1,2,{"us":200000},{"us":1500000}]'
+
+
+def _with_sleeps(graph: Graph, seed: int) -> Graph:
+    """Some of its plain nodes sleep. By a chance of its own, so that all else of a seed stays what it was."""
+    draw = random.Random(seed * 7_919)  # noqa: S311
+    nodes = [
+        Node(
+            node.name,
+            "locktender:sleep",
+            args=((*node.args, Const(1))[0], Const(draw.choice([3, 4]))),
+            after=node.after,
+            when=node.when,
+            run_if=node.run_if,
+            wait="sleep",
+        )
+        if node.over is None and draw.random() < 0.25
+        else node
+        for node in graph.nodes
+    ]
+    return msgspec.structs.replace(graph, nodes=tuple(nodes))
+
+
 def _random_pools(draw: random.Random) -> Iterable[PoolNeed]:
     for pool in draw.sample(POOLS, draw.choice([0, 0, 1, 1, 2])):
         yield PoolNeed(pool, draw.choice([1, 1, 1, 2]))
@@ -140,7 +165,7 @@ def random_world(seed: int, *, clock_jumps: bool = True) -> SimWorld:
     for index in range(1, draw.randint(1, 3)):
         world.add_worker(f"w{index}", permits)
     world.lead()
-    graphs = [random_graph(draw, f"flow{index}") for index in range(3)]
+    graphs = [_with_sleeps(random_graph(draw, f"flow{index}"), seed + index) for index in range(3)]
     for _ in range(draw.randint(3, 15)):
         world.plan(draw.randrange(2 * SECOND), lambda: _submit(world, draw, graphs))
     for _ in range(draw.randint(0, 3)):
@@ -177,7 +202,7 @@ def _output(_row: TaskRow, _node: Node) -> bytes:
 def _submit(world: SimWorld, draw: random.Random, graphs: list[Graph]) -> None:
     world.submit(
         draw.choice(graphs),
-        consts=b"[[1,2,3,4,5,6,7],1,2]",
+        consts=_CONSTS,
         tags={"tenant": draw.choice(TENANTS)},
         priority=draw.choice([0, 0, 0, 1, 5]),
         key=draw.choice([None, None, None, "same"]),

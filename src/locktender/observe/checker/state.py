@@ -323,6 +323,11 @@ class CheckedTask:
         return COMPLETED if self.passed else STANDING.get(self.state, -1)
 
     @property
+    def sleeps(self) -> bool:
+        """It has no body: it is over at `not_before`."""
+        return self.plan is not None and self.plan.node.wait is not None
+
+    @property
     def unexpanded(self) -> bool:
         return self.index < 0 and self.plan is not None and self.plan.mapped
 

@@ -24,6 +24,7 @@ the submitters' lock:
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,7 +33,7 @@ from locktender.base.errors import NotLeader, OutOfOrder, StoreBusy
 from locktender.base.events import pack
 from locktender.base.limits import Limits
 from locktender.kernel.lanes import rank
-from locktender.store.admission import WINDOW_SECONDS, capped, closing
+from locktender.store.admission import WAITING, WINDOW_SECONDS, capped, closing
 from locktender.store.decode import decode_tags
 from locktender.store.lanes import key_successors, let_go
 from locktender.store.postgres.composed_sql import Parts, columns
@@ -61,7 +62,7 @@ def not_leader(term: int, row: Row) -> NotLeader:
 async def commit(tx: PostgresSession, commit: Commit) -> Committed:
     folded = fold(commit)
     long_way = folded.tangled or len(folded.new) > COPY_OVER or bool(commit.reprioritised)
-    long_way = long_way or bool(commit.ended_waiting)
+    long_way = long_way or bool(commit.ended_waiting or commit.runs_waiting or commit.taken_up)
     for _ in range(_TRIES):
         version, limits = tx.known.limits
         if long_way or (commit.runs_ended and capped(limits)):
@@ -240,6 +241,8 @@ async def _step_by_step(
         if commit.runs_started:
             await step(tx, "run_start", *columns(_by_run(commit.runs_started), 2))
             await step(tx, "queue_remove", sorted(start.run for start in commit.runs_started))
+        if commit.runs_waiting or commit.taken_up:
+            await _write_waits(tx, commit, limits)
         if commit.runs_marked:
             await step(tx, "run_mark", *columns(_last(commit.runs_marked), 4))
         if commit.runs_ended:
@@ -269,6 +272,39 @@ async def _tasks(tx: PostgresSession, folded: Folded) -> None:
         await step(tx, "order_remove", idle=folded.idle)
     if folded.ended:
         await step(tx, "task_end", *columns(folded.ended, 4))
+
+
+async def _write_waits(tx: PostgresSession, commit: Commit, limits: Limits) -> None:
+    """Of a leader's commit: executing runs begin to wait, and waiting ones are taken up to be ended.
+
+    Within the transaction of the commit, behind its fence and under the submitters' lock.
+    """
+    parts = Parts()
+    parts.add("now", alias="clock")
+    parts.add("open_fence", alias="fence")
+    admitted: Counter[str] = Counter()
+    closed: Counter[str] = Counter()
+    if taken_up := sorted(commit.taken_up):
+        await tx.run("waiting_remove", taken_up)
+        admitted += await _counted(tx, limits, taken_up)
+        closed[WAITING] += len(taken_up)
+    if waits := sorted(commit.runs_waiting):
+        runs = [each.run for each in waits]
+        await tx.run("run_wait", runs)
+        parts.add("waiting_add", *columns(waits, 2))
+        closed += await _counted(tx, limits, runs)
+        admitted[WAITING] += len(runs)
+    parts.add("counter_admit", *columns(sorted(admitted.items()), 2))
+    await tx.compose(parts)
+    parts = Parts()
+    parts.add("now", alias="clock")
+    parts.add("closing_given", *columns(sorted(closed.items()), 2), alias="closing")
+    parts.add("counter_close")
+    await tx.compose(parts)
+
+
+async def _counted(tx: PostgresSession, limits: Limits, runs: list[int]) -> Counter[str]:
+    return closing(limits, [decode_tags(tags) for _, tags in await tx.all("runs_tags", runs)])
 
 
 async def _end(tx: PostgresSession, ended: list[RunEnd], limits: Limits) -> None:

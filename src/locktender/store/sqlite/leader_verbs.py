@@ -18,7 +18,7 @@ from locktender.base.ids import MAX_TERM
 from locktender.base.model import Failure
 from locktender.base.states import EXECUTING_RUNS, HOLDING, TERMINAL_RUNS, RunState
 from locktender.kernel.lanes import rank
-from locktender.store.admission import TOTAL, WINDOW_SECONDS, closing
+from locktender.store.admission import TOTAL, WAITING, WINDOW_SECONDS, closing
 from locktender.store.decode import (
     asked_workers,
     decode_tags,
@@ -177,10 +177,28 @@ def _write_runs(tx: SqliteSession, commit: Commit, now: int) -> None:
     if commit.runs_started:
         tx.each("run_start", commit.runs_started)
         tx.run("queue_remove", listed(start.run for start in commit.runs_started))
+    if commit.runs_waiting or commit.taken_up:
+        _write_waits(tx, commit)
     if commit.runs_marked:
         tx.each("run_mark", commit.runs_marked)
     if commit.runs_ended:
         _end(tx, commit.runs_ended, now)
+
+
+def _write_waits(tx: SqliteSession, commit: Commit) -> None:
+    """Of a leader's commit: executing runs begin to wait, and waiting ones are taken up to be ended."""
+    limits = tx.limits()
+    if taken_up := commit.taken_up:
+        tx.run("waiting_remove", listed(taken_up))
+        active = [decode_tags(tags) for _, tags in tx.all("runs_tags", listed(taken_up))]
+        tx.each("counter_admit", sorted(closing(limits, active).items()))
+        tx.each("counter_close", [(WAITING, len(taken_up))])
+    if waits := [each.run for each in commit.runs_waiting]:
+        tx.run("run_wait", listed(waits))
+        tx.each("waiting_add", commit.runs_waiting)
+        active = [decode_tags(tags) for _, tags in tx.all("runs_tags", listed(waits))]
+        tx.each("counter_close", sorted(closing(limits, active).items()))
+        tx.each("counter_admit", [(WAITING, len(waits))])
 
 
 def _end(tx: SqliteSession, ended: list[RunEnd], now: int) -> None:

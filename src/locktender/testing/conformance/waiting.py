@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from locktender.base.changes import RunEnd, RunEvents
+from locktender.base.changes import RunEnd, RunEvents, RunStart, RunWait
 from locktender.base.clock import SECOND
 from locktender.base.errors import NotLeader
 from locktender.base.events import Change
@@ -29,6 +29,11 @@ HOUR = 3_600 * SECOND
 async def _wake(leader: SceneLeader, limit: int = 1_000) -> Woken:
     leader.cycle += 1
     return await leader.store.wake(Wake(leader.term, leader.cycle, leader.actor, limit))
+
+
+async def _let_wait(leader: SceneLeader, run: int, wake_at: int) -> None:
+    change = Change("run", 0, "running", "waiting", 0, {"wake_at": wake_at})
+    await leader.commit(runs_waiting=[RunWait(run, wake_at)], events=[RunEvents(run, [change])])
 
 
 async def _cancel(leader: SceneLeader, run: int) -> None:
@@ -177,6 +182,83 @@ class TestWaiting:
         assert woken.lane == row.lane
         assert await store.reassign_lanes(ReassignLanes(leader.term)) == 0
         assert await _in_line(store) == [run.seq, plain.seq]
+
+    async def test_a_run_that_only_sleeps_waits_and_goes_on(self, world: StoreScene) -> None:
+        store = await world.open()
+        leader = await SceneLeader.stand(store)
+        await set_rule(store, "tag", "team", {"key": "team", "max_active": 5})
+        run = await submitted(store, tags={"team": "a"}, key="k")
+        younger = await submitted(store)
+        started = world.clock.now()
+        await leader.start(run.seq)
+        world.clock.advance(SECOND)
+        await _let_wait(leader, run.seq, started + HOUR)
+        row = await store.run(run.id)
+        assert row is not None
+        assert (row.state, row.started_at) == ("waiting", started)
+        counts = await store.counts()
+        assert (counts.waiting, counts.executing, counts.active[""], counts.active["team"]) == (
+            1,
+            0,
+            1,
+            0,
+        )
+        assert counts.admitted["team"] == counts.closed["team"]
+        assert (await store.load()).runs == []
+        assert await store.next_wake() == started + HOUR
+        assert (await submitted(store, key="k")).outcome == "attached"
+        world.clock.advance(HOUR)
+        assert [each.run for each in (await _wake(leader)).runs] == [run.seq]
+        assert await _in_line(store) == [run.seq, younger.seq]
+        [woken] = await store.arrivals([run.seq])
+        assert (woken.state, woken.started_at) == ("queued", started)
+        counts = await store.counts()
+        assert (counts.waiting, counts.active[""], counts.active["team"]) == (0, 2, 1)
+        await leader.commit(
+            runs_started=[RunStart(run.seq, started)],
+            events=[RunEvents(run.seq, [Change("run", 0, "queued", "running")])],
+        )
+        await leader.end(run.seq)
+        counts = await store.counts()
+        for name in ("", "team", WAITING):
+            open_runs = counts.admitted[name] - counts.closed.get(name, 0)
+            assert open_runs == counts.active.get(name, 0), name
+
+    async def test_a_run_that_starts_with_a_sleep_and_is_ended(self, world: StoreScene) -> None:
+        store = await world.open()
+        leader = await SceneLeader.stand(store)
+        run = await submitted(store)
+        now = world.clock.now()
+        await leader.commit(
+            runs_started=[RunStart(run.seq, now)],
+            runs_waiting=[RunWait(run.seq, now + HOUR)],
+            events=[
+                RunEvents(
+                    run.seq,
+                    [
+                        Change("run", 0, "queued", "running"),
+                        Change("run", 0, "running", "waiting", 0, {"wake_at": now + HOUR}),
+                    ],
+                )
+            ],
+        )
+        assert (await store.counts()).waiting == 1
+        assert await _in_line(store) == []
+        # taken up to be ended, without a place
+        await leader.commit(
+            runs_started=[RunStart(run.seq, now)],
+            taken_up=[run.seq],
+            unplaced=[run.seq],
+            events=[RunEvents(run.seq, [Change("run", 0, "waiting", "running")])],
+        )
+        counts = await store.counts()
+        assert (counts.waiting, counts.executing, counts.active[""]) == (0, 1, 1)
+        assert (await store.load()).unplaced == [run.seq]
+        assert await store.next_wake() is None
+        await leader.end(run.seq, "cancelled")
+        counts = await store.counts()
+        assert counts.admitted[""] == counts.closed[""]
+        assert counts.admitted[WAITING] == counts.closed[WAITING]
 
     async def test_only_the_leader_wakes(self, world: StoreScene) -> None:
         store = await world.open()

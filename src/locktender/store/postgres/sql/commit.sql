@@ -3,10 +3,10 @@
 -- states, a plan made while few runs were queued would read all that are, for every run it was given.
 
 -- name: run_start
--- Queued runs begin.
+-- Queued runs begin; a waiting one that is to be ended goes on.
 UPDATE locktender.run r SET state = 'running', started_at = v.at
 FROM unnest($1::bigint[], $2::bigint[]) v (run, at)
-WHERE r.seq = v.run AND (r.state = 'queued') IS TRUE AND EXISTS (SELECT 1 FROM fence)
+WHERE r.seq = v.run AND (r.state IN ('queued', 'waiting')) IS TRUE AND EXISTS (SELECT 1 FROM fence)
 
 -- name: queue_remove
 -- Runs that are no longer queued.

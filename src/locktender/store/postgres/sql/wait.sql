@@ -45,3 +45,11 @@ SELECT run, wake_at FROM locktender.waiting WHERE run = ANY($1::bigint[])
 UPDATE locktender.run r SET state = 'queued', lane = v.lane, rank1 = v.rank1, rank2 = v.rank2
 FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[]) v (run, lane, rank1, rank2)
 WHERE r.seq = v.run AND (r.state = 'waiting') IS TRUE
+
+-- name: run_wait
+-- Executing runs of which nothing is left but waits.
+UPDATE locktender.run SET state = 'waiting' WHERE seq = ANY($1::bigint[]) AND (state = 'running') IS TRUE
+
+-- name: runs_tags
+-- The kinds and tags of these runs.
+SELECT kind, tags FROM locktender.run WHERE seq = ANY($1::bigint[])

@@ -1,8 +1,8 @@
 -- name: run_start
--- Queued runs begin.
+-- Queued runs begin; a waiting one that is to be ended goes on.
 WITH v (run, at) AS (VALUES /*rows*/ (?, ?))
 UPDATE run SET state = 'running', started_at = v.at FROM v
-WHERE run.seq = v.run AND run.state = 'queued'
+WHERE run.seq = v.run AND run.state IN ('queued', 'waiting')
 
 -- name: queue_remove
 -- Runs that are no longer queued.

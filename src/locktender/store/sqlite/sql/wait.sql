@@ -43,3 +43,11 @@ SELECT run, wake_at FROM waiting WHERE run IN (SELECT value FROM json_each(?))
 WITH v (run, lane, rank1, rank2) AS (VALUES /*rows*/ (?, ?, ?, ?))
 UPDATE run SET state = 'queued', lane = v.lane, rank1 = v.rank1, rank2 = v.rank2 FROM v
 WHERE run.seq = v.run AND run.state = 'waiting'
+
+-- name: run_wait
+-- Executing runs of which nothing is left but waits.
+UPDATE run SET state = 'waiting' WHERE state = 'running' AND seq IN (SELECT value FROM json_each(?))
+
+-- name: runs_tags
+-- The kinds and tags of these runs.
+SELECT r.kind, r.tags FROM json_each(?) v CROSS JOIN run r ON r.seq = v.value
