@@ -275,27 +275,24 @@ async def _tasks(tx: PostgresSession, folded: Folded) -> None:
 
 
 async def _write_waits(tx: PostgresSession, commit: Commit, limits: Limits) -> None:
-    """Of a leader's commit: executing runs begin to wait, and waiting ones are taken up to be ended.
-
-    Within the transaction of the commit, behind its fence and under the submitters' lock.
-    """
-    parts = Parts()
-    parts.add("now", alias="clock")
-    parts.add("open_fence", alias="fence")
-    admitted: Counter[str] = Counter()
-    closed: Counter[str] = Counter()
-    if taken_up := sorted(commit.taken_up):
-        await tx.run("waiting_remove", taken_up)
-        admitted += await _counted(tx, limits, taken_up)
-        closed[WAITING] += len(taken_up)
+    """Executing runs begin to wait, and waiting ones are taken up to be ended. Under the submitters' lock."""
+    if commit.taken_up:
+        await end_waits(tx, commit.taken_up, limits)
     if waits := sorted(commit.runs_waiting):
         runs = [each.run for each in waits]
         await tx.run("run_wait", runs)
-        parts.add("waiting_add", *columns(waits, 2))
-        closed += await _counted(tx, limits, runs)
-        admitted[WAITING] += len(runs)
-    parts.add("counter_admit", *columns(sorted(admitted.items()), 2))
-    await tx.compose(parts)
+        await step(tx, "waiting_add", *columns(waits, 2))
+        await _count(tx, Counter({WAITING: len(runs)}), await _counted(tx, limits, runs))
+
+
+async def end_waits(tx: PostgresSession, runs: list[int], limits: Limits) -> None:
+    """Waiting runs that count as active again. Under the submitters' lock."""
+    await tx.run("waiting_remove", sorted(runs))
+    await _count(tx, await _counted(tx, limits, sorted(runs)), Counter({WAITING: len(runs)}))
+
+
+async def _count(tx: PostgresSession, admitted: Counter[str], closed: Counter[str]) -> None:
+    await step(tx, "counter_admit", *columns(sorted(admitted.items()), 2))
     parts = Parts()
     parts.add("now", alias="clock")
     parts.add("closing_given", *columns(sorted(closed.items()), 2), alias="closing")

@@ -142,6 +142,8 @@ def hold_runs(tx: SqliteSession, hold: HoldRuns) -> None:
         if row is None or row[0] in TERMINAL_RUNS or row[0] == RunState.HELD:
             continue
         failure = Failure("held", reason, retryable=False)
+        if row[0] == RunState.WAITING:
+            _end_waits(tx, [run])
         if not tx.run("queue_leave", run) and row[0] not in EXECUTING_RUNS:
             tx.run("queue_forget", run)
         tx.run("run_hold", encode(failure), run)
@@ -188,17 +190,22 @@ def _write_runs(tx: SqliteSession, commit: Commit, now: int) -> None:
 def _write_waits(tx: SqliteSession, commit: Commit) -> None:
     """Of a leader's commit: executing runs begin to wait, and waiting ones are taken up to be ended."""
     limits = tx.limits()
-    if taken_up := commit.taken_up:
-        tx.run("waiting_remove", listed(taken_up))
-        active = [decode_tags(tags) for _, tags in tx.all("runs_tags", listed(taken_up))]
-        tx.each("counter_admit", sorted(closing(limits, active).items()))
-        tx.each("counter_close", [(WAITING, len(taken_up))])
+    if commit.taken_up:
+        _end_waits(tx, commit.taken_up)
     if waits := [each.run for each in commit.runs_waiting]:
         tx.run("run_wait", listed(waits))
         tx.each("waiting_add", commit.runs_waiting)
         active = [decode_tags(tags) for _, tags in tx.all("runs_tags", listed(waits))]
         tx.each("counter_close", sorted(closing(limits, active).items()))
         tx.each("counter_admit", [(WAITING, len(waits))])
+
+
+def _end_waits(tx: SqliteSession, runs: list[int]) -> None:
+    """Waiting runs that count as active again."""
+    tx.run("waiting_remove", listed(runs))
+    active = [decode_tags(tags) for _, tags in tx.all("runs_tags", listed(runs))]
+    tx.each("counter_admit", sorted(closing(tx.limits(), active).items()))
+    tx.each("counter_close", [(WAITING, len(runs))])
 
 
 def _end(tx: SqliteSession, ended: list[RunEnd], now: int) -> None:

@@ -10,7 +10,7 @@ from locktender.base.clock import SECOND
 from locktender.base.errors import NotLeader
 from locktender.base.events import Change
 from locktender.store.admission import MAX_WAITING, WAITING
-from locktender.store.protocol import ReassignLanes, Store, Wake, Woken
+from locktender.store.protocol import HoldRuns, ReassignLanes, Store, Wake, Woken
 from locktender.testing.conformance.world import (
     SceneLeader,
     StoreScene,
@@ -259,6 +259,18 @@ class TestWaiting:
         counts = await store.counts()
         assert counts.admitted[""] == counts.closed[""]
         assert counts.admitted[WAITING] == counts.closed[WAITING]
+
+    async def test_a_waiting_run_that_is_held_counts_as_active(self, world: StoreScene) -> None:
+        store = await world.open()
+        leader = await SceneLeader.stand(store)
+        run = await submitted(store, delay_us=HOUR)
+        await store.hold_runs(HoldRuns(leader.term, 5, leader.actor, {run.seq: "broken"}))
+        assert (await changes_of(store, run.seq))[-1] == ("waiting", "held")
+        counts = await store.counts()
+        assert (counts.waiting, counts.active[""]) == (0, 1)
+        assert counts.admitted[""] - counts.closed[""] == 1
+        assert counts.admitted[WAITING] == counts.closed[WAITING]
+        assert await store.next_wake() is None
 
     async def test_only_the_leader_wakes(self, world: StoreScene) -> None:
         store = await world.open()
