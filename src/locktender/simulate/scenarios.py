@@ -147,8 +147,11 @@ def _random_pool_rule(draw: random.Random) -> dict[str, object]:
     return rule
 
 
-def random_world(seed: int, *, clock_jumps: bool = True) -> SimWorld:
-    """A world with arrivals, failures, crashes, lost leases, changed limits and cancels ahead of it."""
+def random_world(seed: int, *, clock_jumps: bool = True, waits: bool = True) -> SimWorld:
+    """A world with arrivals, failures, crashes, lost leases, changed limits and cancels ahead of it.
+
+    `waits`: some runs are delayed, and some steps sleep.
+    """
     draw = random.Random(seed)  # noqa: S311
     behaviour = Behaviour(
         duration=lambda rng, _node: rng.choice([1, 5, 20, 100, 400]) * MILLISECOND,
@@ -165,9 +168,11 @@ def random_world(seed: int, *, clock_jumps: bool = True) -> SimWorld:
     for index in range(1, draw.randint(1, 3)):
         world.add_worker(f"w{index}", permits)
     world.lead()
-    graphs = [_with_sleeps(random_graph(draw, f"flow{index}"), seed + index) for index in range(3)]
+    graphs = [random_graph(draw, f"flow{index}") for index in range(3)]
+    if waits:
+        graphs = [_with_sleeps(graph, seed + index) for index, graph in enumerate(graphs)]
     for _ in range(draw.randint(3, 15)):
-        world.plan(draw.randrange(2 * SECOND), lambda: _submit(world, draw, graphs))
+        world.plan(draw.randrange(2 * SECOND), lambda: _submit(world, draw, graphs, waits=waits))
     for _ in range(draw.randint(0, 3)):
         world.plan(draw.randrange(3 * SECOND), lambda: _cancel(world, draw))
     for _ in range(draw.randint(0, 4)):
@@ -199,7 +204,7 @@ def _output(_row: TaskRow, _node: Node) -> bytes:
     return b"1"
 
 
-def _submit(world: SimWorld, draw: random.Random, graphs: list[Graph]) -> None:
+def _submit(world: SimWorld, draw: random.Random, graphs: list[Graph], *, waits: bool) -> None:
     world.submit(
         draw.choice(graphs),
         consts=_CONSTS,
@@ -207,7 +212,7 @@ def _submit(world: SimWorld, draw: random.Random, graphs: list[Graph]) -> None:
         priority=draw.choice([0, 0, 0, 1, 5]),
         key=draw.choice([None, None, None, "same"]),
         deadline=draw.choice([None] * 9 + [SECOND]),
-        delay=_delay(world),
+        delay=_delay(world) if waits else 0,
     )
 
 
