@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from locktender.client.core import ClientClosed
     from locktender.client.open import connect, connect_async, embedded, embedded_async
     from locktender.client.run import AsyncRun, Run
+    from locktender.client.schedules import ScheduleChangeInfo, ScheduleInfo, TickInfo
     from locktender.client.slots import HeldSlots
     from locktender.client.submit import Submission
     from locktender.client.views import (
@@ -107,6 +108,7 @@ _HOMES = {
         "TaskInfo",
         "WorkerInfo",
     ),
+    "client.schedules": ("ScheduleChangeInfo", "ScheduleInfo", "TickInfo"),
     "flows.flows": ("Flow", "flow"),
     "flows.handles": ("as_handle", "not_"),
     "flows.waits": ("sleep", "sleep_until"),
@@ -154,6 +156,8 @@ __all__ = [
     "RunInfo",
     "RunState",
     "RunTimedOut",
+    "ScheduleChangeInfo",
+    "ScheduleInfo",
     "SchemaTooNew",
     "Step",
     "StepError",
@@ -164,6 +168,7 @@ __all__ = [
     "Submission",
     "TaskInfo",
     "TaskState",
+    "TickInfo",
     "Unserialisable",
     "WaitTimeout",
     "Why",

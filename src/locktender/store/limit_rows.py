@@ -102,7 +102,8 @@ def readable(rows: Iterable[Sequence[Any]]) -> list[LimitRow]:
     A pool or a tag stays shut: its limit is not known. Any other rule is left out, as if it had not been set.
     """
     found: list[LimitRow] = []
-    for kind, name, declared, live in rows:
+    for *key, declared, live in rows:
+        kind, name = (each if type(each) is str else repr(each) for each in key)
         both = {"declared": declared, "live": live}
         faults = {
             which: fault for which, rule in both.items() if (fault := _fault(kind, name, rule))
@@ -111,6 +112,8 @@ def readable(rows: Iterable[Sequence[Any]]) -> list[LimitRow]:
             found.append(LimitRow(kind, name, declared, live))
             continue
         shut = _shut(kind, name)
+        if _fault(kind, name, shut):  # nothing can have such a name
+            shut = None
         both |= dict.fromkeys(faults, shut)
         which, fault = next(iter(faults.items()))
         rule = f"the {which} rule of {kind} {name}".strip()

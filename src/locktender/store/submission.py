@@ -368,6 +368,8 @@ def queued_event(
         data["key"] = run.key
     if waits_for is not None:
         data["waits_for"] = waits_for
+    if run.scheduled is not None:
+        data["schedule"], data["tick"] = run.scheduled
     return Change("run", 0, before, RunState.QUEUED, 0, data)
 
 

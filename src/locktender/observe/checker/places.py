@@ -29,6 +29,7 @@ class PlaceRule(Rule):
     """
 
     id = "places"
+    facts = True
 
     def watch(self, on: Watch) -> None:
         on.places(self.change)

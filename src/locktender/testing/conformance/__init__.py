@@ -19,6 +19,7 @@ from locktender.testing.conformance.admission import TestCeilings, TestKeys, Tes
 from locktender.testing.conformance.committing import TestCommitting
 from locktender.testing.conformance.leading import TestHolding, TestLeading, TestProvisioning
 from locktender.testing.conformance.limiting import TestLimiting
+from locktender.testing.conformance.naming import TestNaming, TestScheduling
 from locktender.testing.conformance.pruning import TestPruning, TestSweeping
 from locktender.testing.conformance.queueing import TestQueueing
 from locktender.testing.conformance.reading import TestGathering, TestLooking
@@ -39,12 +40,14 @@ __all__ = [
     "TestLeading",
     "TestLimiting",
     "TestLooking",
+    "TestNaming",
     "TestProvisioning",
     "TestPruning",
     "TestQueueing",
     "TestRacing",
     "TestRecovering",
     "TestRetrying",
+    "TestScheduling",
     "TestSubmitting",
     "TestSweeping",
     "TestWaiting",

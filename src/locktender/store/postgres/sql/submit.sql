@@ -168,3 +168,4 @@ UPDATE locktender.run SET
     waits_for = NULL, queued_at = $5, started_at = 0, ended_at = 0, deadline_at = $6,
     output = NULL, error = NULL
 WHERE seq = $7
+
