@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from locktender.flows.flows import Flow, flow
     from locktender.flows.handles import as_handle, not_
     from locktender.flows.steps import AsyncStep, Fatal, Retry, Step, step
+    from locktender.flows.waits import sleep, sleep_until
     from locktender.observe.why import Why
     from locktender.provision.protocol import Capacity, Provisioned, Provisioner
     from locktender.worker.executors.current import Current, current
@@ -110,6 +111,7 @@ _HOMES = {
     "client.schedules": ("ScheduleChangeInfo", "ScheduleInfo", "TickInfo"),
     "flows.flows": ("Flow", "flow"),
     "flows.handles": ("as_handle", "not_"),
+    "flows.waits": ("sleep", "sleep_until"),
     "flows.steps": ("AsyncStep", "Fatal", "Retry", "Step", "step"),
     "observe.why": ("Why",),
     "provision.protocol": ("Capacity", "Provisioned", "Provisioner"),
@@ -180,6 +182,8 @@ __all__ = [
     "flow",
     "not_",
     "secret",
+    "sleep",
+    "sleep_until",
     "step",
 ]
 

@@ -102,6 +102,13 @@ class RunStart(NamedTuple):
     started_at: int
 
 
+class RunWait(NamedTuple):
+    """An executing run of which nothing is left but waits."""
+
+    run: int
+    wake_at: int
+
+
 class RunMark(NamedTuple):
     """A run that is being brought to an end: `verdict` is how it will end once nothing of it is in flight."""
 
@@ -221,6 +228,12 @@ class Commit:
     """Those that have one again, or need none any more."""
     silences: list[Silence] | None = None
     """The whole set, where it changed."""
+    runs_waiting: list[RunWait] = field(default_factory=list[RunWait])
+    """They give their place back and wait. A run may be started and wait in one commit."""
+    taken_up: list[int] = field(default_factory=list[int])
+    """Those of `runs_started` that were waiting: they are to be ended."""
+    ended_waiting: list[int] = field(default_factory=list[int])
+    """Those of `runs_ended` that were waiting: they count under another ceiling."""
     requests_done: list[int] = field(default_factory=list[int])
     reprioritised: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     """(queued run, new priority)"""
@@ -238,6 +251,7 @@ class Commit:
             self.own_ends
             or self.runs_marked
             or self.runs_ended
+            or self.runs_waiting
             or self.tasks_again
             or self.tasks_ended
             or self.lingers is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from locktender.base.errors import InvalidInput
 
@@ -22,6 +22,7 @@ _UNITS = {
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*(us|ms|s|m|h|d|w)")
 _HINT = 'Write it as "500ms", "90s", "1h30m" or a number of seconds.'
 MAX_MICROSECONDS = 100 * 366 * _UNITS["d"]
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def microseconds(value: object, field: str = "duration", *, minimum: int = 1) -> int:
@@ -69,3 +70,19 @@ def spoken(value: int) -> str:
     if whole < 86_400:
         return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
     return f"{whole // 86_400}d{whole % 86_400 // 3600:02d}h"
+
+
+def instant_text(value: object, field: str) -> int:
+    """A moment in ISO form, with its zone, in microseconds since the epoch."""
+    try:
+        moment = datetime.fromisoformat(value) if isinstance(value, str) else None
+    except ValueError:
+        moment = None
+    if moment is None or moment.utcoffset() is None:
+        raise InvalidInput(
+            f"{field} is not a moment with a time zone.",
+            field=field,
+            got=value,
+            hint="A result that is slept until is a datetime, or a text such as 2031-05-01T09:00+02:00.",
+        )
+    return (moment - _EPOCH) // timedelta(microseconds=1)

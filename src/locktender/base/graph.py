@@ -17,7 +17,14 @@ Executor = Literal["async", "thread", "process", "hold"]
 OnError = Literal["fail", "collect"]
 RunIf = Literal["success", "always", "failure"]
 
-GRAPH_VERSION = 1
+Wait = Literal["sleep", "until"]
+"""A node without a body: it is over after a time, or at a moment. Its arguments are a value, which is its result,
+and how long or until when."""
+
+GRAPH_VERSION = 2
+"""The newest that is known here. 2: nodes may wait."""
+PLAIN_VERSION = 1
+"""Of a graph without waits: what does not need a newer release can be read by an older one."""
 TRACE = "locktender:trace"
 """The step that traces a flow where its code is. The `signature` of such a node is the flow's name."""
 
@@ -138,6 +145,7 @@ class Node(msgspec.Struct, frozen=True, omit_defaults=True):
     queue_timeout_us: int | None = None
     dispatch_deadline_us: int | None = None
     max_abandons: int = 3
+    wait: Wait | None = None
 
 
 class Graph(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -153,10 +161,22 @@ class Graph(msgspec.Struct, frozen=True, omit_defaults=True):
     unfolds: bool = False
     """Its one step is `TRACE`: the output is the graph that the run goes on with (`base/unfolding.py`)."""
     # A factory: a plain default would be left out of the JSON, and no reader could tell a newer graph.
-    version: int = msgspec.field(default_factory=lambda: GRAPH_VERSION)
+    version: int = msgspec.field(default_factory=lambda: PLAIN_VERSION)
 
 
 read_graph: Callable[[bytes | str], Graph] = msgspec.json.Decoder(Graph).decode
+
+
+def wait_fault(node: Node) -> str:
+    """What is wrong with a node that waits; empty: nothing, or it does not wait."""
+    if node.wait is None:
+        return ""
+    if node.over is not None:
+        return "a wait cannot be mapped"
+    if len(node.args) != 2 or node.kwargs:
+        return "a wait takes a value and a time"
+    busy = node.pools or node.needs or node.retry.retries or node.timeout_us is not None
+    return "a wait has no body: no pools, labels, retries or timeout" if busy else ""
 
 
 def templates(node: Node) -> list[AnyTemplate]:

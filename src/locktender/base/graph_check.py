@@ -41,6 +41,7 @@ from locktender.base.graph import (
     Truthy,
     needs_of,
     read_graph,
+    wait_fault,
 )
 from locktender.base.limits import UNLIMITED, Limits, PoolRule
 
@@ -182,6 +183,8 @@ def _check_node(node: Node, field: str, size: int) -> None:
         _check_template(node.over, f"{field}.over", size, mapped=False)
     if node.when is not None:
         _check_condition(node.when, f"{field}.when", size)
+    if fault := wait_fault(node):
+        raise InvalidFlow(f"step {node.name!r}: {fault}.", field=f"{field}.wait", got=node.wait)
     _check_pools(node, field, size)
     _check_spans(node, f"{field}.")
     _check_retry(node, f"{field}.retry")

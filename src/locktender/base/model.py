@@ -59,6 +59,10 @@ class NewRun(msgspec.Struct, frozen=True, gc=False):
     kind: RunKind = "flow"
     trace: str | None = None
     """The submitter's trace (W3C `traceparent`): its steps' spans belong to it."""
+    delay_us: int | None = None
+    """It waits so long before it is queued."""
+    start_at: int | None = None
+    """The instant at which it is queued; one that has passed is now."""
     scheduled: tuple[str, int] | None = None
     """The schedule and the tick that it is the run of."""
 

@@ -6,6 +6,7 @@ keyword arguments of the flow are checked when it is traced.
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any, Concatenate, TypeVar, overload
 
 from locktender.base.durations import Duration
@@ -39,6 +40,8 @@ class SyncSubmitting:
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
+        delay: Duration | None = None,
+        start_at: datetime | None = None,
         **kwargs: Any,
     ) -> Run[T]: ...
     @overload
@@ -56,6 +59,8 @@ class SyncSubmitting:
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
+        delay: Duration | None = None,
+        start_at: datetime | None = None,
         **kwargs: Any,
     ) -> Run[T]: ...
     @overload
@@ -72,6 +77,8 @@ class SyncSubmitting:
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
+        delay: Duration | None = None,
+        start_at: datetime | None = None,
         **kwargs: Any,
     ) -> Run[T]: ...
     @overload
@@ -87,6 +94,8 @@ class SyncSubmitting:
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
+        delay: Duration | None = None,
+        start_at: datetime | None = None,
         **kwargs: Any,
     ) -> Run[T]: ...
     @overload
@@ -102,6 +111,8 @@ class SyncSubmitting:
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
+        delay: Duration | None = None,
+        start_at: datetime | None = None,
         **kwargs: Any,
     ) -> Run[Any]: ...
     def submit(
@@ -116,6 +127,8 @@ class SyncSubmitting:
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
+        delay: Duration | None = None,
+        start_at: datetime | None = None,
         **kwargs: Any,
     ) -> Run[Any]:
         """Submits a run of `flow` and returns at once. Arguments are the flow's own, and these options:
@@ -129,6 +142,8 @@ class SyncSubmitting:
         deadline           the run ends *timed_out* this long after now; default the flow's (none)
         queue_timeout      how long each task may wait at its limits; default the flow's (none)
         dispatch_deadline  how long each may wait for a worker once every limit has room; default "4h"
+        delay              the run waits so long before it is queued, and holds nothing meanwhile; default none
+        start_at           the same until a moment: a datetime with a time zone; default none
 
         An option wins over a parameter of the flow of the same name: give that one by position.
         Raises `AdmissionRejected` at a ceiling, `DuplicateKey` where the key is taken.
@@ -136,7 +151,8 @@ class SyncSubmitting:
             run = client.submit(build, ["a", "b"], tags={"tenant": "acme"}, key="build-42")
         """
         submission = Submission(
-            args, kwargs, tags, priority, key, on_duplicate, deadline, queue_timeout, dispatch_deadline
+            args, kwargs, tags, priority, key, on_duplicate, deadline, queue_timeout, dispatch_deadline,
+            delay, start_at,
         )  # fmt: skip
         return self._submit(flow, submission)
 
@@ -162,6 +178,8 @@ class AsyncSubmitting:
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
+        delay: Duration | None = None,
+        start_at: datetime | None = None,
         **kwargs: Any,
     ) -> AsyncRun[T]: ...
     @overload
@@ -179,6 +197,8 @@ class AsyncSubmitting:
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
+        delay: Duration | None = None,
+        start_at: datetime | None = None,
         **kwargs: Any,
     ) -> AsyncRun[T]: ...
     @overload
@@ -195,6 +215,8 @@ class AsyncSubmitting:
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
+        delay: Duration | None = None,
+        start_at: datetime | None = None,
         **kwargs: Any,
     ) -> AsyncRun[T]: ...
     @overload
@@ -210,6 +232,8 @@ class AsyncSubmitting:
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
+        delay: Duration | None = None,
+        start_at: datetime | None = None,
         **kwargs: Any,
     ) -> AsyncRun[T]: ...
     @overload
@@ -225,6 +249,8 @@ class AsyncSubmitting:
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
+        delay: Duration | None = None,
+        start_at: datetime | None = None,
         **kwargs: Any,
     ) -> AsyncRun[Any]: ...
     async def submit(
@@ -239,6 +265,8 @@ class AsyncSubmitting:
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
+        delay: Duration | None = None,
+        start_at: datetime | None = None,
         **kwargs: Any,
     ) -> AsyncRun[Any]:
         """Submits a run of `flow` and returns at once. Arguments are the flow's own, and these options:
@@ -252,6 +280,8 @@ class AsyncSubmitting:
         deadline           the run ends *timed_out* this long after now; default the flow's (none)
         queue_timeout      how long each task may wait at its limits; default the flow's (none)
         dispatch_deadline  how long each may wait for a worker once every limit has room; default "4h"
+        delay              the run waits so long before it is queued, and holds nothing meanwhile; default none
+        start_at           the same until a moment: a datetime with a time zone; default none
 
         An option wins over a parameter of the flow of the same name: give that one by position.
         Raises `AdmissionRejected` at a ceiling, `DuplicateKey` where the key is taken.
@@ -259,7 +289,8 @@ class AsyncSubmitting:
             run = client.submit(build, ["a", "b"], tags={"tenant": "acme"}, key="build-42")
         """
         submission = Submission(
-            args, kwargs, tags, priority, key, on_duplicate, deadline, queue_timeout, dispatch_deadline
+            args, kwargs, tags, priority, key, on_duplicate, deadline, queue_timeout, dispatch_deadline,
+            delay, start_at,
         )  # fmt: skip
         return await self._submit(flow, submission)
 

@@ -271,6 +271,13 @@ def output_of(recorder: Recorder, handle: Handle[Any]) -> Output:
     return handle._output  # pyright: ignore[reportPrivateUsage]
 
 
+def annotation_of(value: object) -> Any:
+    """The type of a value, or of the result that a handle stands for."""
+    if isinstance(value, Handle):
+        return cast("Handle[Any]", value)._annotation  # pyright: ignore[reportPrivateUsage]
+    return type(value)
+
+
 def _foreign(got: str) -> InvalidFlow:
     return InvalidFlow(
         f"{got} belongs to another trace.",

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from locktender.base import codec, graph_check
 from locktender.base.errors import InvalidFlow, LocktenderError, Unserialisable
-from locktender.base.graph import AnyTemplate, Graph
+from locktender.base.graph import GRAPH_VERSION, PLAIN_VERSION, AnyTemplate, Graph
 from locktender.flows.definitions import FlowDef
 from locktender.flows.flows import Flow
 from locktender.flows.tracer import Tracer, recording
@@ -142,6 +142,7 @@ def _graph(flow: FlowDef, tracer: Tracer, result: AnyTemplate | None) -> Graph:
         fail=flow.fail,
         queue_timeout_us=flow.queue_timeout_us,
         dispatch_deadline_us=flow.dispatch_deadline_us,
+        version=GRAPH_VERSION if any(node.wait for node in tracer.nodes) else PLAIN_VERSION,
     )
 
 

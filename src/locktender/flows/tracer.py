@@ -25,6 +25,7 @@ from locktender.base.graph import (
     PoolNeed,
     RunIf,
     Tag,
+    Wait,
 )
 from locktender.base.graph_check import MAX_NODES
 from locktender.flows.definitions import (
@@ -35,7 +36,7 @@ from locktender.flows.definitions import (
     check_takes_errors,
     takes_failure,
 )
-from locktender.flows.handles import Handle, condition_of, output_of
+from locktender.flows.handles import Handle, annotation_of, condition_of, output_of
 from locktender.flows.options import Placeholder
 from locktender.flows.registry import registry
 from locktender.flows.templates import Templates
@@ -131,6 +132,37 @@ class Tracer:
             take_errors=take_errors,
         )
         return self._record(call, (Item(),), self._named(step, shared), over)
+
+    def wait(
+        self,
+        kind: Wait,
+        name: str,
+        value: object,
+        given: object,
+        after: object,
+        when: object,
+        *,
+        named: bool,
+    ) -> Handle[Any]:
+        """A node without a body: `value` is its result when the time that `given` says has come."""
+        template = self.values.template
+        args = (template(value, f"{name}.value"), template(given, f"{name}.time"))
+        follows = self._order(after)
+        for scope in self._sequential:
+            follows.update(scope.chain)
+        # No earlier trace has a way through a wait.
+        self.place = None
+        prefix = self._scopes[-1].prefix
+        node = Node(
+            name=self._own_name(prefix, name) if named else self._unique(prefix + name),
+            step=f"locktender:{kind}",
+            args=args,
+            after=tuple(sorted(follows)),
+            when=None if when is None else condition_of(self.values, when),
+            wait=kind,
+        )
+        index = self._append(node, "success")
+        return Handle(self.values, Output(index), node.name, annotation_of(value))
 
     def inline(self, flow: FlowDef, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Calls the body of a flow inside another: its steps join this graph."""
@@ -357,12 +389,15 @@ class Tracer:
         prefix = self._scopes[-1].prefix
         if call.name is None:
             return self._unique(prefix + call.step.short)
-        name = prefix + call.name
+        return self._own_name(prefix, call.name)
+
+    def _own_name(self, prefix: str, given: str) -> str:
+        name = prefix + given
         if name in self._names:
             raise InvalidFlow(
                 f"two steps of the flow are named {name!r}.",
                 field="name",
-                got=call.name,
+                got=given,
                 hint="Give each its own name, or leave name= out to have them numbered.",
             )
         self._names[name] = 1

@@ -19,6 +19,7 @@ from locktender.base.changes import Bucket, Linger, TaskRow
 from locktender.base.clock import SECOND
 from locktender.base.events import NOBODY, Change
 from locktender.base.graph import Graph
+from locktender.base.ids import run_of
 from locktender.base.model import RunRow, WorkerRow
 from locktender.base.states import TaskState
 from locktender.kernel.node_state import SLICE
@@ -79,7 +80,8 @@ def _move_waiting(scheduler: Scheduler, by_us: int) -> None:
         if entry.state not in (TaskState.REQUESTED, TaskState.SCHEDULED):
             continue
         entry.requested_at += by_us
-        entry.not_before += by_us if entry.not_before else 0
+        if entry.spec.wait is None:
+            entry.not_before += by_us if entry.not_before else 0
         entry.eligible_at += by_us if entry.eligible_at else 0
         # The row of an offer may be its worker's by now.
         if entry.state == TaskState.REQUESTED:
@@ -116,6 +118,9 @@ def restore(
         if not number % SLICE:
             yield
         moved_task, late = _task_in_time(task, now)
+        if late and _sleeps(scheduler, runs_in_time, task):
+            # Until a time of that clock: it stays.
+            moved_task = moved_task._replace(not_before=task.not_before)
         tasks_in_time.append(moved_task)
         behind = max(behind, late)
     scheduler.restore_gates(workers, buckets, now, local, lingers)
@@ -139,6 +144,11 @@ def restore_held(
 ) -> None:
     """The same for held runs: their deadlines."""
     scheduler.held.restore([_run_in_time(run, now)[0] for run in runs], tasks, graphs, now)
+
+
+def _sleeps(scheduler: Scheduler, runs: Iterable[RunRow], task: TaskRow) -> bool:
+    run = next((each for each in runs if each.seq == run_of(task.id)), None)
+    return run is not None and scheduler.graphs[run.graph].nodes[task.node].wait is not None
 
 
 def _task_in_time(row: TaskRow, now: int) -> tuple[TaskRow, int]:

@@ -134,6 +134,8 @@ class CommitBuilder:
         commit.tasks_saved += [self._save(entry, now) for entry in self._dirty.values()]
         if commit.placed and commit.unplaced:
             commit.placed = [run for run in commit.placed if run not in commit.unplaced]
+        if commit.unplaced and self.ended_runs:
+            commit.unplaced = [run for run in commit.unplaced if run not in self.ended_runs]
         commit.events = [
             RunEvents(run, changes)
             for part in (self._freed, self._granted, self._waiting)

@@ -95,6 +95,9 @@ def explain_task(
     if entry.state != TaskState.REQUESTED:
         return []
     reasons: list[Reason] = []
+    if entry.spec.wait is not None:
+        left = max(0, entry.not_before - now)
+        return [Reason("time", f"sleeps, {spoken(left)} left", estimate_us=left)]
     if entry.not_before > now:
         wait = entry.not_before - now
         text = f"back-off after attempt {entry.attempt}: {_seconds(wait)} left"

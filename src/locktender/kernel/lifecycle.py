@@ -32,6 +32,7 @@ from locktender.kernel.node_state import (
 )
 from locktender.kernel.timers import Defaults, Timers, delay
 from locktender.kernel.unfolding import AFTER_TRACE, go_on_traced
+from locktender.kernel.waits import wake_instant
 
 _dump = msgspec.json.Encoder().encode
 _read_failure = msgspec.json.Decoder(Failure).decode
@@ -71,6 +72,10 @@ class Lifecycle:
         self.expanding: dict[int, RunEntry] = {}
         """Runs with maps of which not all items were asked for, in the order of their turns."""
         self.waits_recorded: dict[int, str] = {}
+        self.asleep: dict[int, RunEntry] = {}
+        """Runs with a sleep that is not over."""
+        self.maybe_waiting: dict[int, RunEntry] = {}
+        """Those of them of which something has changed: perhaps nothing is left but sleeps."""
         self.at_run: int = 0
         """The run that is being worked on: if that raises, it is the one to hold. 0: none in particular."""
 
@@ -137,6 +142,9 @@ class Lifecycle:
         self.tasks[task] = entry
         self.ledger.enter(entry)
         try:
+            if entry.spec.wait is not None:
+                instant = wake_instant(entry.spec.wait, asked.input, now)
+                entry.not_before = data["not_before"] = instant
             scope = self.progress[run.seq].scope
             entry.pools = render.pool_needs(entry.spec, scope, asked.item)
         except (LocktenderError, LookupError) as error:
@@ -147,6 +155,11 @@ class Lifecycle:
 
     def stand_in_line(self, entry: TaskEntry, now: int) -> None:
         """To the gates, at once or when its back-off is over; the clocks of waiting run from here."""
+        if entry.spec.wait is not None:
+            # Not over in this cycle: its row may be new with it.
+            self.timers.set(max(entry.not_before, now + 1), "sleep", entry.id, entry.not_before)
+            self.asleep[entry.run.seq] = self.maybe_waiting[entry.run.seq] = entry.run
+            return
         if entry.not_before > now:
             self.timers.set(entry.not_before, "back_off", entry.id, entry.not_before)
         else:
@@ -350,6 +363,8 @@ class Lifecycle:
         self.ledger.forget(entry)
         self.tasks.pop(entry.id, None)
         self.waits_recorded.pop(entry.id, None)
+        if self.asleep and entry.run.seq in self.asleep:
+            self.maybe_waiting[entry.run.seq] = entry.run
 
     def record_end(
         self, entry: TaskEntry, before: str, state: str, error: bytes | None, reason: str

@@ -55,12 +55,13 @@ def restore_run(
     now: int,
     *,
     placed: bool = True,
+    charged: bool = False,
 ) -> Iterator[None]:
     """Take up one run; its graph goes on from one node to the next between two breaks.
 
-    `placed`: it did not give its place back.
+    `placed`: it did not give its place back. `charged`: it has just passed its gates.
     """
-    run = lifecycle.ledger.add_run(row, graph, charged=False, placed=placed)
+    run = lifecycle.ledger.add_run(row, graph, charged=charged, placed=placed)
     progress = lifecycle.enter(run)
     existing: list[Existing] = []
     open_rows: list[tuple[TaskEntry, TaskRow]] = []

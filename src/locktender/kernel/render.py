@@ -209,4 +209,10 @@ def looked_into(graph: Graph) -> frozenset[int]:
                     found.add(ref.node)
     if graph.result is not None:
         found |= {ref.node for ref in outputs(graph.result) if ref.path}
+    for index in range(len(graph.nodes) - 1, -1, -1):
+        node = graph.nodes[index]
+        if node.wait is not None:
+            # Its result is that of another: what is read of it is read of that one. Its time is read here.
+            passed = outputs(node.args[0]) if index in found else []
+            found |= {ref.node for ref in (*passed, *outputs(node.args[1]))}
     return frozenset(found)

@@ -1,8 +1,7 @@
 """The scheduler: all decisions of a leader, without I/O. Facts in, one commit out.
 
-The leader (or the simulator, with a virtual clock) reports what happened:
-ended attempts, queued runs, workers, limits. `cycle` returns one commit and
-the actions to take after it is written.
+The leader (or the simulator, with a virtual clock) reports what happened: ended attempts, queued runs,
+workers, limits. `cycle` returns one commit and the actions to take after it is written.
 """
 
 from __future__ import annotations
@@ -35,6 +34,7 @@ from locktender.kernel.places import Places
 from locktender.kernel.rebuild import start_again
 from locktender.kernel.timeouts import QUEUED, Timeouts, still_queued
 from locktender.kernel.upkeep import forget_stale_timers, forget_unused_gates
+from locktender.kernel.waiting_runs import WaitsOfRuns
 
 _dump = msgspec.json.Encoder().encode
 MAX_NEW_TASKS = 10_000
@@ -56,7 +56,7 @@ class Scheduler:
         self.graphs: dict[str, Graph] = {}
         self.stale_facts: int = 0
         self._grants = GrantWriter(term, self.lifecycle)
-        self._places = Places(self.lifecycle)
+        self._places, self._waits = Places(self.lifecycle), WaitsOfRuns(self.lifecycle)
         self.calls: Calls = Calls(self.lifecycle)
         self._swept = False
         self._rules: dict[tuple[str, str], bytes] = {}
@@ -195,7 +195,7 @@ class Scheduler:
 
     def put_head(self, row: RunRow, rows: list[TaskRow] | None = None) -> None:
         """A queued run whose turn may come. `rows`: its tasks, if it was retried."""
-        if row.seq in self._ended_queued:
+        if row.seq in self._ended_queued or row.seq in self._waits.taken_up:
             return
         if rows:
             self._retried[row.seq] = rows
@@ -211,16 +211,25 @@ class Scheduler:
         self.ledger.put_head(row)
 
     def end_queued(self, row: RunRow, state: RunState, failure: Failure, now: int) -> None:
-        """A queued run ends without having started: cancelled, or past its deadline."""
+        """A queued or waiting run ends without having started: cancelled, or past its deadline."""
         if row.seq in self.ledger.runs or row.seq in self._ended_queued:
             return
         self.ledger.drop_head(row.seq)
         self._retried.pop(row.seq, None)
-        change = Change("run", 0, RunState.QUEUED, state, 0, {"error": short(failure)})
+        change = Change("run", 0, row.state, state, 0, {"error": short(failure)})
+        if row.state == RunState.WAITING:
+            self.commit_builder.commit.ended_waiting.append(row.seq)
         self.commit_builder.record(row.seq, change)
         behind = self._ended_queued[row.seq] = self._still_awaited(row.waits_for)
         self.commit_builder.end_run(RunEnd(row.seq, state, None, _dump(failure), now))
         self.ledger.ended(row.seq, behind)
+
+    def take_up(self, row: RunRow, rows: list[TaskRow], now: int) -> None:
+        """A run that has begun and waits, or is queued again, is to be ended: it executes without a place."""
+        if row.seq not in self.ledger.runs:
+            self.ledger.drop_head(row.seq)
+            self._retried.pop(row.seq, None)
+            self._waits.take_up(row, rows, self.graphs[row.graph], now)
 
     def _still_awaited(self, run: int | None) -> int | None:
         """Along the chain of replacements, the first that does not end with the commit to come."""
@@ -365,6 +374,9 @@ class Scheduler:
     def cycle(self, now: int) -> Cycle:
         """Decide, and hand over everything since the last cycle as one commit."""
         for row in self.deadlines.pass_time(now):
+            if row.started_at:
+                self.take_up(row, self._retried.pop(row.seq, []), now)
+                continue
             self.end_queued(row, RunState.TIMED_OUT, still_queued(row, now), now)
         self.held.pass_time(now)
         self._places.follow_workers()
@@ -388,18 +400,22 @@ class Scheduler:
             if not offered:
                 starts.append(entry)
         self._places.give_back()
+        self._waits.let_wait(now)
         return self._hand_over(starts, now)
 
     def _start_run(self, head: QueuedRun, now: int) -> None:
         row = head.row
-        self.commit_builder.commit.runs_started.append(RunStart(row.seq, now))
+        self.commit_builder.commit.runs_started.append(RunStart(row.seq, row.started_at or now))
         data: dict[str, object] = {"priority": row.priority}
         if head.lane is not None and head.lane.fair is not None:
             # Right after its start the present is the turn it took: `why` reads the clocks from here.
             data |= {"fair": head.lane.fair, "turn": self.ledger.run_queue.turns.present}
         change = Change("run", 0, RunState.QUEUED, RunState.RUNNING, 0, data)
         self.commit_builder.record(row.seq, change)
-        row = msgspec.structs.replace(row, state=RunState.RUNNING, started_at=now)
+        row = msgspec.structs.replace(row, state=RunState.RUNNING, started_at=row.started_at or now)
+        if head.row.started_at:
+            self._waits.resume(row, self._retried.pop(row.seq, []), self.graphs[row.graph], now)
+            return
         run = self.ledger.add_run(row, self.graphs[row.graph], charged=True)
         if row.generation:
             # An earlier try may have ended without its place, held or by another leader.

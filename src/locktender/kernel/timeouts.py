@@ -25,6 +25,7 @@ from locktender.kernel.gates.worker import Requirement, WorkerGate
 from locktender.kernel.lifecycle import Lifecycle
 from locktender.kernel.placement import HOLD, MAX_PAUSE_US
 from locktender.kernel.timers import DISPATCH_DEADLINE_US, Kind
+from locktender.kernel.waiting_runs import end_sleep
 
 DISPATCH_RECHECK_US = 1_000_000
 LOOKS = 8
@@ -81,6 +82,9 @@ class Timeouts:
             elif kind == "back_off":
                 if entry.not_before == detail and not entry.in_line:
                     self._ledger.request(entry)
+            elif kind == "sleep":
+                if entry.not_before == detail:
+                    end_sleep(self._lifecycle, entry, now)
             elif kind == "queue_timeout" and entry.requested_at == detail:
                 self._queue_timeout(entry, now)
             elif kind == "dispatch_deadline" and entry.eligible_at == detail:

@@ -15,6 +15,7 @@ from locktender.base.graph import RetryPolicy
 
 Kind = Literal[
     "back_off",
+    "sleep",
     "queue_timeout",
     "dispatch_deadline",
     "run_deadline",
@@ -72,10 +73,13 @@ class Timers:
             yield at, kind, subject, detail
 
     def move(self, by: int) -> None:
-        """The clock was set by so much: every instant moves with it, also those that details name."""
+        """The clock was set by so much: every instant moves with it, also those that details name.
+
+        A sleep is until a time of that clock, and stays.
+        """
         self._heap = [
             (
-                at + by,
+                at if kind == "sleep" else at + by,
                 serial,
                 kind,
                 subject,
@@ -83,6 +87,7 @@ class Timers:
             )
             for at, serial, kind, subject, detail in self._heap
         ]
+        heapify(self._heap)
 
     def __len__(self) -> int:
         return len(self._heap)

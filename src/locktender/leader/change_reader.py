@@ -18,24 +18,32 @@ from locktender.kernel.scheduler import Scheduler
 from locktender.leader.isolation import RequestFault, ordered, refusal
 from locktender.leader.own_worker import OwnWorker
 from locktender.leader.queue_reader import QueueReader
+from locktender.leader.waiting_runs import WaitingRuns
 from locktender.observe.metrics import Metrics
 from locktender.store import blob_values
 from locktender.store.protocol import BEGINNING, Cursor, Gather, Gathered, Store
 from locktender.store.readable import is_fault
 
 PAGE_EVENTS = 5_000
+_NOT_EXECUTING = (RunState.QUEUED, RunState.WAITING)
 MAX_TAKEN = 3
 """Leaders that may begin to carry out a request; then it is refused."""
 
 
 class ChangeReader:
     def __init__(
-        self, store: Store, queue: QueueReader, own: OwnWorker | None, metrics: Metrics
+        self,
+        store: Store,
+        queue: QueueReader,
+        waits: WaitingRuns,
+        own: OwnWorker | None,
+        metrics: Metrics,
     ) -> None:
         self.more: bool = False
         """The last read found a full page: there is more to read."""
         self._store = store
         self._queue = queue
+        self._waits = waits
         self._own = own
         self._metrics = metrics
         self._cursor = BEGINNING
@@ -95,6 +103,8 @@ class ChangeReader:
                         value=await self._queue.value_of(scheduler, event.task, ended.output),
                         at=event.at,
                     )
+                elif event.subject == "run" and event.after == RunState.WAITING:
+                    self._waits.arrived(event)
         scheduler.lifecycle.at_run = 0
 
     def _apply_workers(self, scheduler: Scheduler, gathered: Gathered, lost: Set[str]) -> None:
@@ -146,7 +156,10 @@ class ChangeReader:
             row.state in EXECUTING_RUNS or row.seq in scheduler.held.rows
         ):
             scheduler.cancel_run(row.seq, now, request.reason, force=request.force)
-        elif request.kind == "cancel" and row.state == RunState.QUEUED:
+        elif request.kind == "cancel" and row.started_at and row.state in _NOT_EXECUTING:
+            await self._queue.take_up(scheduler, row, now)
+            scheduler.cancel_run(row.seq, now, request.reason, force=request.force)
+        elif request.kind == "cancel" and row.state in _NOT_EXECUTING:
             failure = Failure("cancelled", request.reason or "cancelled on request")
             scheduler.end_queued(row, RunState.CANCELLED, failure, now)
             self._queue.left(row.seq)

@@ -89,8 +89,12 @@ class QueueReader:
         if event.run in self._told and not event.data.get("generation"):
             return
         first, second = cast("list[int]", rank)
-        if self._holds(event.run, number, (first, second)):
-            self._new.append(event.run)
+        self.put(event.run, number, (first, second))
+
+    def put(self, run: int, number: int, rank: Rank) -> None:
+        """A run was queued in this lane. It is read if it is one of its heads."""
+        if self._holds(run, number, rank):
+            self._new.append(run)
 
     def _holds(self, run: int, number: int, place: Rank) -> bool:
         """Whether a run that has come is a head of its lane: from here on it is held as one."""
@@ -197,25 +201,43 @@ class QueueReader:
             if row.seq not in scheduler.commit_builder.ended_runs:
                 self.fault(row, reason_of(error))
 
+    async def put_begun(self, scheduler: Scheduler, row: RunRow) -> None:
+        """A queued run that was woken, and is past its deadline."""
+        await self._put(scheduler, row)
+
     def fault(self, row: RunRow, why: str) -> None:
         """A queued run that cannot be read."""
         if all(row.seq != known.seq for known, _ in self.faults):
             self.faults.append((row, why))
 
     async def _put_readable(self, scheduler: Scheduler, row: RunRow) -> None:
+        await self._read_graph(scheduler, row)
+        rows: list[TaskRow] | None = None
+        if row.generation or row.started_at:
+            rows = await self._stored_tasks(scheduler, row)
+        scheduler.put_head(await blob_values.open_values(self._store, row), rows)
+
+    async def take_up(self, scheduler: Scheduler, row: RunRow, now: int) -> None:
+        """A run that has begun, and waits or is queued again, is to be ended."""
+        await self._read_graph(scheduler, row)
+        rows = await self._stored_tasks(scheduler, row)
+        scheduler.take_up(await blob_values.open_values(self._store, row), rows, now)
+        self.left(row.seq)
+
+    async def _stored_tasks(self, scheduler: Scheduler, row: RunRow) -> list[TaskRow]:
+        """The tasks of a run that was retried or woken."""
+        graph = scheduler.graphs[row.graph]
+        rows = await self._store.tasks(row.seq)
+        for task in rows:
+            if fault := task_fault(task, len(graph.nodes)):
+                raise UnreadableRow(fault)
+        return [await blob_values.open_output(self._store, graph, task) for task in rows]
+
+    async def _read_graph(self, scheduler: Scheduler, row: RunRow) -> None:
         if row.graph not in scheduler.graphs:
             if len(scheduler.graphs) >= MAX_GRAPHS:
                 self._forget_graphs(scheduler)
             scheduler.graphs[row.graph] = checked_graph(await self._store.graph(row.graph))
-        rows: list[TaskRow] | None = None
-        if row.generation:
-            graph = scheduler.graphs[row.graph]
-            rows = await self._store.tasks(row.seq)
-            for task in rows:
-                if fault := task_fault(task, len(graph.nodes)):
-                    raise UnreadableRow(fault)
-            rows = [await blob_values.open_output(self._store, graph, task) for task in rows]
-        scheduler.put_head(await blob_values.open_values(self._store, row), rows)
 
     def _forget_graphs(self, scheduler: Scheduler) -> None:
         used = {head.row.graph for head in scheduler.ledger.heads.values()}

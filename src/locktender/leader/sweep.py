@@ -153,6 +153,9 @@ class Sweep:
             if row.unreadable:
                 self._queue.fault(row, row.unreadable)
                 continue
+            if row.started_at:
+                await self._queue.put_begun(scheduler, row)
+                continue
             scheduler.end_queued(row, RunState.TIMED_OUT, still_queued(row, now), now)
             self._queue.left(row.seq)
         await self._offer_again(scheduler, now)

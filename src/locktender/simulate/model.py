@@ -144,6 +144,8 @@ class Model:
     lingers: list[Linger] = field(default_factory=list[Linger])
     keys: dict[str, int] = field(default_factory=dict[str, int])
     events: list[Event] = field(default_factory=list[Event])
+    waiting: dict[int, int] = field(default_factory=dict[int, int])
+    """Waiting run → when it is to be woken."""
     term: int = 0
     seq: int = 0
     stale: int = 0
@@ -181,24 +183,30 @@ class Model:
 
     def active(self) -> int:
         return sum(
-            run.state not in TERMINAL_RUNS for run in self.runs.values() if run.kind == "flow"
+            run.state not in TERMINAL_RUNS
+            for run in self.runs.values()
+            if run.kind == "flow" and run.seq not in self.waiting
         )
 
     def submit(
-        self, row: RunRow, now: int, scheduled: tuple[str, int] | None = None
+        self,
+        row: RunRow,
+        now: int,
+        scheduled: tuple[str, int] | None = None,
+        delay: int = 0,
     ) -> RunRow | None:
         """None: the ceiling is reached. An active run with the same key is returned instead of a new one."""
         held = self.keys.get(row.key) if row.key is not None else None
         if held is not None:
             return self.runs[held]
         limit = self.limits.max_active
-        if 0 <= limit <= self.active():
+        if 0 <= limit <= self.active() and not delay:
             return None
         row = msgspec.structs.replace(row, seq=len(self.runs) + 1, queued_at=now)
         self.runs[row.seq] = row
         if row.key is not None:
             self.keys[row.key] = row.seq
-        data = {
+        data: dict[str, object] = {
             "flow": row.flow,
             "graph": row.graph,
             "tags": row.tags,
@@ -209,7 +217,10 @@ class Model:
         }
         if scheduled is not None:
             data["schedule"], data["tick"] = scheduled
-        change = Change("run", 0, "new", RunState.QUEUED, 0, data)
+        if delay:
+            self.waiting[row.seq] = data["wake_at"] = now + delay
+            row = self.runs[row.seq] = msgspec.structs.replace(row, state=RunState.WAITING)
+        change = Change("run", 0, "new", row.state, 0, data)
         self.log(now, "client", [RunEvents(row.seq, [change])])
         return row
 
@@ -237,6 +248,10 @@ class Model:
             return False
         for start in commit.runs_started:
             self._run(start.run, state=RunState.RUNNING, started_at=start.started_at)
+            self.waiting.pop(start.run, None)
+        for wait in commit.runs_waiting:
+            self._run(wait.run, state=RunState.WAITING)
+            self.waiting[wait.run] = wait.wake_at
         for mark in commit.runs_marked:
             self._run(mark.run, state=mark.state, verdict=mark.verdict, error=mark.error)
         for each in commit.runs_unfolded:
@@ -271,6 +286,7 @@ class Model:
         for bucket in commit.buckets:
             self.buckets[bucket.pool] = bucket.tat
         for ended in commit.runs_ended:
+            self.waiting.pop(ended.run, None)
             self._run(
                 ended.run,
                 state=ended.state,

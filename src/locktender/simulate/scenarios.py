@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from locktender.base.changes import TaskRow
 from locktender.base.clock import MILLISECOND, SECOND
 from locktender.base.graph import (
@@ -83,6 +85,29 @@ def _random_node(draw: random.Random, index: int, before: list[Node]) -> Node:
     )
 
 
+_CONSTS: Final = b'[[1,2,3,4,5,6,7],1,2,{"us":200000},{"us":1500000}]'
+
+
+def _with_sleeps(graph: Graph, seed: int) -> Graph:
+    """Some of its plain nodes sleep. By a chance of its own, so that all else of a seed stays what it was."""
+    draw = random.Random(seed * 7_919)  # noqa: S311
+    nodes = [
+        Node(
+            node.name,
+            "locktender:sleep",
+            args=((*node.args, Const(1))[0], Const(draw.choice([3, 4]))),
+            after=node.after,
+            when=node.when,
+            run_if=node.run_if,
+            wait="sleep",
+        )
+        if node.over is None and draw.random() < 0.25
+        else node
+        for node in graph.nodes
+    ]
+    return msgspec.structs.replace(graph, nodes=tuple(nodes))
+
+
 def _random_pools(draw: random.Random) -> Iterable[PoolNeed]:
     for pool in draw.sample(POOLS, draw.choice([0, 0, 1, 1, 2])):
         yield PoolNeed(pool, draw.choice([1, 1, 1, 2]))
@@ -122,8 +147,11 @@ def _random_pool_rule(draw: random.Random) -> dict[str, object]:
     return rule
 
 
-def random_world(seed: int, *, clock_jumps: bool = True) -> SimWorld:
-    """A world with arrivals, failures, crashes, lost leases, changed limits and cancels ahead of it."""
+def random_world(seed: int, *, clock_jumps: bool = True, waits: bool = True) -> SimWorld:
+    """A world with arrivals, failures, crashes, lost leases, changed limits and cancels ahead of it.
+
+    `waits`: some runs are delayed, and some steps sleep.
+    """
     draw = random.Random(seed)  # noqa: S311
     behaviour = Behaviour(
         duration=lambda rng, _node: rng.choice([1, 5, 20, 100, 400]) * MILLISECOND,
@@ -144,8 +172,10 @@ def random_world(seed: int, *, clock_jumps: bool = True) -> SimWorld:
         world.add_worker(f"w{index}", permits)
     world.lead()
     graphs = [random_graph(draw, f"flow{index}") for index in range(3)]
+    if waits:
+        graphs = [_with_sleeps(graph, seed + index) for index, graph in enumerate(graphs)]
     for _ in range(draw.randint(3, 15)):
-        world.plan(draw.randrange(2 * SECOND), lambda: _submit(world, draw, graphs))
+        world.plan(draw.randrange(2 * SECOND), lambda: _submit(world, draw, graphs, waits=waits))
     for _ in range(draw.randint(0, 3)):
         world.plan(draw.randrange(3 * SECOND), lambda: _cancel(world, draw))
     for _ in range(draw.randint(0, 4)):
@@ -177,15 +207,22 @@ def _output(_row: TaskRow, _node: Node) -> bytes:
     return b"1"
 
 
-def _submit(world: SimWorld, draw: random.Random, graphs: list[Graph]) -> None:
+def _submit(world: SimWorld, draw: random.Random, graphs: list[Graph], *, waits: bool) -> None:
     world.submit(
         draw.choice(graphs),
-        consts=b"[[1,2,3,4,5,6,7],1,2]",
+        consts=_CONSTS,
         tags={"tenant": draw.choice(TENANTS)},
         priority=draw.choice([0, 0, 0, 1, 5]),
         key=draw.choice([None, None, None, "same"]),
         deadline=draw.choice([None] * 9 + [SECOND]),
+        delay=_delay(world) if waits else 0,
     )
+
+
+def _delay(world: SimWorld) -> int:
+    """By a chance of its own, so that all else of a seed stays what it was."""
+    draw = random.Random(world.seed * 1_009 + len(world.model.runs))  # noqa: S311
+    return draw.choice([0] * 9 + [SECOND // 2, 3 * SECOND])
 
 
 def _cancel(world: SimWorld, draw: random.Random) -> None:

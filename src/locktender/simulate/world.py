@@ -16,14 +16,15 @@ from locktender.base.clock import SECOND
 from locktender.base.events import NOBODY, Change, Event
 from locktender.base.graph import Graph
 from locktender.base.ids import RunId, run_of
-from locktender.base.model import Failure, RunRow, WorkerLife
-from locktender.base.states import TERMINAL_RUNS, RunState, TaskState
+from locktender.base.model import RunRow, WorkerLife
+from locktender.base.states import TERMINAL_RUNS, TaskState
 from locktender.kernel.clock_jump import ClockWatch, move_instants, restore
 from locktender.kernel.commit_builder import Cycle
 from locktender.kernel.lifecycle import Defaults
 from locktender.kernel.liveness import LeaseWatch, set_stalled
 from locktender.kernel.scheduler import Scheduler
 from locktender.simulate.model import Behaviour, Model, SimBody, SimWorker, peak_use, queued_run
+from locktender.simulate.waits import cancel_asked, next_wake, put_heads, wake
 
 LEASE = 10 * SECOND
 BEAT = 2 * SECOND
@@ -118,6 +119,7 @@ class SimWorld:
         deadline: int | None = None,
         queue_timeout: int | None = None,
         dispatch_deadline: int | None = None,
+        delay: int = 0,
         scheduled: tuple[str, int] | None = None,
     ) -> RunRow | None:
         self.model.graphs[graph.flow] = graph
@@ -133,7 +135,7 @@ class SimWorld:
             queue_timeout_us=queue_timeout,
             dispatch_deadline_us=dispatch_deadline,
         )
-        stored = self.model.submit(row, self.now, scheduled)
+        stored = self.model.submit(row, self.now, scheduled, delay)
         if stored is None:
             active, limit = self.model.active(), self.model.limits.max_active
             self.rejections.append((active, limit, self.model.seq))
@@ -357,6 +359,7 @@ class SimWorld:
         self._due = None
         if jump := self._clock_watch.saw(self.now, self.steady, self.steady):
             move_instants(scheduler, jump)
+        self._fed -= wake(scheduler, self.model, self.now)
         self._gather(scheduler)
         cycle = scheduler.cycle(self.now)
         if not self.model.commit(cycle.commit):
@@ -364,8 +367,8 @@ class SimWorld:
         self._act(scheduler, cycle)
         if cycle.unfinished:
             self.poke()
-        if cycle.next_wake is not None:
-            self._wake_at(max(cycle.next_wake, self.now + 1))
+        if (wake_at := next_wake(self.model, cycle.next_wake)) is not None:
+            self._wake_at(max(wake_at, self.now + 1))
 
     def _gather(self, scheduler: Scheduler) -> None:
         model = self.model
@@ -383,18 +386,8 @@ class SimWorld:
             known = scheduler.ledger.workers.by_id.get(worker.id)
             if known is None or known.row != worker:
                 scheduler.put_worker(worker, local=self.workers[worker.id].local)
-        for run in model.cancels:
-            row = model.runs[run]
-            if row.state == RunState.QUEUED and run not in scheduler.ledger.runs:
-                failure = Failure("cancelled", "cancelled on request")
-                scheduler.end_queued(row, RunState.CANCELLED, failure, self.now)
-            else:
-                scheduler.cancel_run(run, self.now)
-        model.cancels.clear()
-        for row in model.queued()[:500]:
-            if row.seq not in self._fed:
-                self._fed.add(row.seq)
-                scheduler.put_head(row)
+        cancel_asked(scheduler, model, self.now)
+        put_heads(scheduler, model, self._fed)
 
     def _learn(self, scheduler: Scheduler, event: Event) -> None:
         if event.after == TaskState.RUNNING:

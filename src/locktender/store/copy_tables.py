@@ -53,6 +53,7 @@ TABLES: dict[str, CopyTable] = {
     "reservation": _table("task pool slots", 2),
     "linger": _table("task token pool slots until worker", 3),
     "unplaced": _table("run"),
+    "waiting": _table("run wake_at"),
     "silence": _table("worker unanswered until"),
     "flow": _table("name announced_at body"),
     "schedule": _table("name version next_at declared live state"),

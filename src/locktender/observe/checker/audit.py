@@ -36,7 +36,7 @@ from locktender.observe.checker.limits import (
     RunParallelism,
     Window,
 )
-from locktender.observe.checker.places import PlaceRule
+from locktender.observe.checker.places import PlaceRule, Waits
 from locktender.observe.checker.rule import Rule, Watch
 from locktender.observe.checker.saved import SavedState, StateUnreadable, decode, encode
 from locktender.observe.checker.state import HistoryCommit, commit_of
@@ -273,6 +273,7 @@ RULES: Final[tuple[type[Rule], ...]] = (
     *_CEILINGS,
     Permits,
     PlaceRule,
+    Waits,
     ActiveCeiling,
     Rates,
     AllOrNone,

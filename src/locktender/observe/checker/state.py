@@ -51,7 +51,14 @@ def commit_of(event: Event) -> HistoryCommit:
 
 
 _KNOBS = frozenset(
-    {"age_boost_us", "max_bypass", "max_starts_per_cycle", "placement", "strict_pools"}
+    {
+        "age_boost_us",
+        "max_bypass",
+        "max_starts_per_cycle",
+        "max_waiting",
+        "placement",
+        "strict_pools",
+    }
 )
 _DEFAULTS = Limits()
 
@@ -163,6 +170,7 @@ STANDING: Final[dict[str, int]] = {
 HOLDING_TASKS: Final = frozenset(state.value for state in HOLDING)
 RUN_ENDS: Final = frozenset(state.value for state in TERMINAL_RUNS)
 EXECUTING: Final = frozenset(state.value for state in EXECUTING_RUNS)
+WAITING: Final = RunState.WAITING.value
 ACTIVE: Final = EXECUTING | {RunState.QUEUED.value, RunState.HELD.value}
 
 
@@ -214,6 +222,7 @@ class CheckedRun:
         "tasks",
         "undone",
         "waits_for",
+        "wake_at",
         "was_held",
     )
 
@@ -242,6 +251,8 @@ class CheckedRun:
         self.by_executor: dict[str, int] = {}
         self.undone: frozenset[int] = frozenset()
         """Of a retried run: nodes that a clean-up of an earlier try undid."""
+        self.wake_at: int = 0
+        """Of a waiting run: it is woken then and not before."""
         self.was_held: bool = False
         """It is held, or ended while it was."""
 
@@ -312,6 +323,11 @@ class CheckedTask:
     def standing(self) -> int:
         """Below 0: it has no state yet. An error that was passed on is a result."""
         return COMPLETED if self.passed else STANDING.get(self.state, -1)
+
+    @property
+    def sleeps(self) -> bool:
+        """It has no body: it is over at `not_before`."""
+        return self.plan is not None and self.plan.node.wait is not None
 
     @property
     def unexpanded(self) -> bool:

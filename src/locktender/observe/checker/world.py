@@ -29,6 +29,7 @@ from locktender.observe.checker.state import (
     OPEN,
     RUN_ENDS,
     STANDING,
+    WAITING,
     CheckedRun,
     CheckedTask,
     CheckedWorker,
@@ -83,6 +84,7 @@ class HistoryState:
         self.returns: list[tuple[Event, CheckedRun]] = []
         """Runs that took a place again."""
         self.unplaced: int = 0
+        self.waiting: int = 0
         self.waits: list[tuple[Event, CheckedTask]] = []
         self.released: list[Released] = []
         """What the leader may or may not have known of when it decided: everything since its last
@@ -175,15 +177,20 @@ class HistoryState:
             run.placed = True
         if was_active and not is_active:
             self._count_active(run, -1)
-        if after == RunState.QUEUED:
+        if before == WAITING:
+            self._count_waiting(run, -1)
+        if after in (RunState.QUEUED, WAITING) and not was_executing:
             self._queue(event, run)
         run.was_held = after == RunState.HELD or (run.was_held and after in RUN_ENDS)
         run.priority = event.data.get("priority", run.priority)
         if is_active and not was_active:
             self._count_active(run, 1)
         if is_executing and not was_executing:
-            self._count_executing(run, 1)
+            self._count_executing(run, 1, placed=event.data.get("placed", True))
             self.starts.append((event, run))
+        if after == WAITING:
+            run.wake_at = event.data.get("wake_at", 0)
+            self._count_waiting(run, 1)
         run.state = after
         if after in RUN_ENDS:
             self._ended.add(run.id)
@@ -204,7 +211,7 @@ class HistoryState:
             run.data = {**run.data, **data}
             run.generation = data.get("generation", run.generation + 1)
         run.waits_for = data.get("waits_for")
-        run.queued_at = event.at
+        run.queued_at = run.queued_at if run.state == WAITING else event.at
 
     def apply_trace(self, event: Event, run: CheckedRun) -> None:
         run.plan = self.plan(event.after)
@@ -220,7 +227,14 @@ class HistoryState:
         if placed:
             self.returns.append((event, run))
 
-    def _count_executing(self, run: CheckedRun, step: int) -> None:
+    def _count_waiting(self, run: CheckedRun, step: int) -> None:
+        self.waiting += step
+        if run.key is not None:
+            _enrol(self.active_keys, run.key, run.id, step)
+
+    def _count_executing(self, run: CheckedRun, step: int, *, placed: bool = True) -> None:
+        if not placed:
+            run.placed, self.unplaced = False, self.unplaced + 1
         if run.key is not None:
             _enrol(self.executing_keys, run.key, run.id, step)
         if run.placed:
@@ -361,7 +375,7 @@ class HistoryState:
                 task.first_requested_at += by_us
                 if task.state == TaskState.REQUESTED and not event.data.get("about"):
                     task.moved_us += by_us
-                if task.not_before:
+                if task.not_before and not task.sleeps:
                     task.not_before += by_us
 
     def start_term(self) -> None:

@@ -18,12 +18,13 @@ the submitters' lock:
 
   a run with a key ends: a replacement may be submitted that waits for it;
   runs end that are counted under tags: their tags name the counters;
-  queued runs move; so many tasks are new that COPY is used;
+  a waiting run ends: it is counted apart; queued runs move; so many tasks are new that COPY is used;
   the same run or task changes twice.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -33,7 +34,7 @@ from locktender.base.errors import NotLeader, OutOfOrder, StoreBusy
 from locktender.base.events import pack
 from locktender.base.limits import Limits
 from locktender.kernel.lanes import rank
-from locktender.store.admission import WINDOW_SECONDS, capped, closing
+from locktender.store.admission import WAITING, WINDOW_SECONDS, capped, closing
 from locktender.store.decode import decode_tags
 from locktender.store.lanes import key_successors, let_go
 from locktender.store.postgres.composed_sql import Parts, columns, without_zeros
@@ -65,6 +66,7 @@ async def commit(tx: PostgresSession, commit: Commit) -> Committed:
     commit = replace(commit, orders=stored)
     folded = fold(commit)
     long_way = folded.tangled or len(folded.new) > COPY_OVER or bool(commit.reprioritised)
+    long_way = long_way or bool(commit.ended_waiting or commit.runs_waiting or commit.taken_up)
     for _ in range(_TRIES):
         version, limits = tx.known.limits
         if long_way or (commit.runs_ended and capped(limits)):
@@ -261,6 +263,8 @@ async def _step_by_step(
         if commit.runs_started:
             await step(tx, "run_start", *columns(_by_run(commit.runs_started), 2))
             await step(tx, "queue_remove", sorted(start.run for start in commit.runs_started))
+        if commit.runs_waiting or commit.taken_up:
+            await _write_waits(tx, commit, limits)
         if commit.runs_marked:
             await step(tx, "run_mark", *columns(_last(commit.runs_marked), 4))
         if commit.runs_ended:
@@ -292,13 +296,51 @@ async def _tasks(tx: PostgresSession, folded: Folded) -> None:
         await step(tx, "task_end", *columns(folded.ended, 4))
 
 
+async def _write_waits(tx: PostgresSession, commit: Commit, limits: Limits) -> None:
+    """Executing runs begin to wait, and waiting ones are taken up to be ended. Under the submitters' lock."""
+    if commit.taken_up:
+        await end_waits(tx, commit.taken_up, limits)
+    if waits := sorted(commit.runs_waiting):
+        runs = [each.run for each in waits]
+        await tx.run("run_wait", runs)
+        await step(tx, "waiting_add", *columns(waits, 2))
+        await _count(tx, Counter({WAITING: len(runs)}), await _counted(tx, limits, runs))
+
+
+async def end_waits(tx: PostgresSession, runs: list[int], limits: Limits) -> None:
+    """Waiting runs that count as active again. Under the submitters' lock."""
+    await tx.run("waiting_remove", sorted(runs))
+    await _count(tx, await _counted(tx, limits, sorted(runs)), Counter({WAITING: len(runs)}))
+
+
+async def _count(tx: PostgresSession, admitted: Counter[str], closed: Counter[str]) -> None:
+    await step(tx, "counter_admit", *columns(sorted(admitted.items()), 2))
+    parts = Parts()
+    parts.add("now", alias="clock")
+    parts.add("closing_given", *columns(sorted(closed.items()), 2), alias="closing")
+    parts.add("counter_close")
+    await tx.compose(parts)
+
+
+async def _counted(tx: PostgresSession, limits: Limits, runs: list[int]) -> Counter[str]:
+    return closing(limits, [decode_tags(tags) for _, tags in await tx.all("runs_tags", runs)])
+
+
 async def _end(tx: PostgresSession, ended: list[RunEnd], limits: Limits) -> None:
     ends = {end.run: end for end in ended}
     runs = await tx.all("runs_open", sorted(ends))
     if not runs:
         return
     ids = sorted(row[0] for row in runs)
-    names = closing(limits, [decode_tags(tags) for _, _, kind, tags, *_ in runs if kind != "hold"])
+    waited = [run for run, state, *_ in runs if state == "waiting"]
+    if waited:
+        await tx.run("waiting_remove", sorted(waited))
+    closed = [
+        decode_tags(tags)
+        for _, state, kind, tags, *_ in runs
+        if kind != "hold" and state != "waiting"
+    ]
+    names = closing(limits, closed, len(waited))
     parts = Parts()
     parts.add("now", alias="clock")
     parts.add("open_fence", alias="fence")

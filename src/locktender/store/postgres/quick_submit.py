@@ -20,7 +20,7 @@ from locktender.store.postgres.listener import SUBMIT
 from locktender.store.postgres.server_clock import ServerClock
 from locktender.store.postgres.session import SUBMITTERS, PostgresSession
 from locktender.store.protocol import Submit, Submitted
-from locktender.store.submission import Admission, AdmissionPlan, Facts, likely_lanes
+from locktender.store.submission import Admission, AdmissionPlan, Facts, any_delayed, likely_lanes
 
 MAX_QUICK_RUNS = 200
 """Of more, one round trip is a small part."""
@@ -44,7 +44,7 @@ async def submit_quickly(
     now = clock.reckoned()
     if now is None or version < 0 or len(runs) > MAX_QUICK_RUNS:
         return None
-    if any(run.key is not None for run in runs):
+    if any(run.key is not None for run in runs) or any_delayed(runs):
         return None
     if counter_names(limits, (run.tags for run in runs)) != {TOTAL}:
         return None

@@ -13,7 +13,7 @@ from locktender.store.decode import decode_tags, encode, known_worker, life
 from locktender.store.history import by_run
 from locktender.store.lanes import lane_name
 from locktender.store.postgres.client_verbs import lanes_for
-from locktender.store.postgres.commits import move, not_leader, step
+from locktender.store.postgres.commits import end_waits, move, not_leader, step
 from locktender.store.postgres.composed_sql import Parts, columns
 from locktender.store.postgres.session import SUBMITTERS, PostgresSession
 from locktender.store.postgres.worker_verbs import moves
@@ -69,11 +69,14 @@ async def hold_runs(tx: PostgresSession, hold: HoldRuns) -> None:
     async with tx.transaction("begin_alone"):
         await fence(tx, hold.term)
         told: list[tuple[int, bytes]] = []
+        limits = await tx.limits((await tx.row("limits_version"))[0])
         for run, reason in sorted(hold.runs.items()):
             row = await tx.one("run_stands", run)
             if row is None or row[0] in TERMINAL_RUNS or row[0] == RunState.HELD:
                 continue
             failure = Failure("held", reason, retryable=False)
+            if row[0] == RunState.WAITING:
+                await end_waits(tx, [run], limits)
             if not await tx.all("queue_leave", run) and row[0] not in EXECUTING_RUNS:
                 await tx.run("queue_forget", run)
             await tx.run("run_hold", encode(failure), run)

@@ -57,6 +57,7 @@ from locktender.store.postgres.options import Options, parse
 from locktender.store.postgres.pruning import PostgresUpkeep
 from locktender.store.postgres.server_clock import ServerClock
 from locktender.store.postgres.session import SQL, KnownStatements, PostgresSession
+from locktender.store.postgres.wake import PostgresWaiting
 from locktender.store.protocol import (
     Accept,
     ChangeNotice,
@@ -101,7 +102,7 @@ CLEAR_EVERY_US = SECOND
 REMOVE_UNUSED_TRIES, REMOVE_UNUSED_PAUSE_SECONDS = 40, 0.05
 
 
-class PostgresStore(PostgresNaming, PostgresUpkeep, Store):
+class PostgresStore(PostgresNaming, PostgresUpkeep, PostgresWaiting, Store):
     """Implements `locktender.store.protocol.Store`; its docstrings are there."""
 
     def __init__(self, url: str, clock: Clock | None = None, *, schema: str | None = None) -> None:

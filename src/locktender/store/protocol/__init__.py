@@ -5,6 +5,7 @@
     Working     a worker renews its lease, accepts offers and reports how attempts ended
     Naming      workers announce flows, clients ask for them by name
     Reading     anyone looks at runs, tasks, events, workers and limits
+    Waiting     runs that wait for their time are found and woken
     Upkeep      old runs, graphs and blobs are removed
 
 A leader owns its tasks up to the offer, a worker owns a task from acceptance
@@ -68,6 +69,7 @@ from locktender.store.protocol.upkeep import (
     Thin,
     Upkeep,
 )
+from locktender.store.protocol.waiting import Waiting, Wake, Woken, WokenRun
 from locktender.store.protocol.working import (
     Accept,
     Finish,
@@ -133,10 +135,14 @@ __all__ = [
     "Thin",
     "TickMove",
     "Upkeep",
+    "Waiting",
+    "Wake",
     "Withdraw",
+    "Woken",
+    "WokenRun",
     "Working",
 ]
 
 
-class Store(Submitting, Leading, Working, Naming, Reading, Upkeep, Protocol):
+class Store(Submitting, Leading, Working, Naming, Reading, Upkeep, Waiting, Protocol):
     """One durable place for runs. Both back ends pass `locktender.testing.conformance`."""

@@ -24,7 +24,14 @@ from locktender.store.limit_rows import check, judge_limit
 from locktender.store.protocol import SetLimit, Submit, Submitted
 from locktender.store.retry_runs import Again, candidates, judge_retry
 from locktender.store.sqlite.session import SqliteSession, listed, record
-from locktender.store.submission import Admission, Facts, KeyHolder, keys_of, queued_event
+from locktender.store.submission import (
+    Admission,
+    Facts,
+    KeyHolder,
+    any_delayed,
+    keys_of,
+    queued_event,
+)
 
 
 def submit(tx: SqliteSession, submit: Submit) -> list[Submitted]:
@@ -57,17 +64,25 @@ def _facts(tx: SqliteSession, submit: Submit) -> Facts:
         now=now,
         limits=limits,
         stored=stored,
-        ceilings=ceilings(tx, limits, (run.tags for run in submit.runs), now),
+        ceilings=ceilings(
+            tx, limits, (run.tags for run in submit.runs), now, waiting=any_delayed(submit.runs)
+        ),
         holders=holders,
         finished=finished,
     )
 
 
 def ceilings(
-    tx: SqliteSession, limits: Limits, tag_sets: Iterable[Mapping[str, str]], now: int
+    tx: SqliteSession,
+    limits: Limits,
+    tag_sets: Iterable[Mapping[str, str]],
+    now: int,
+    *,
+    waiting: bool = False,
 ) -> Ceilings:
     """The counters as this transaction sees them."""
-    active = active_of(tx.all("counters_by_name", listed(counter_names(limits, tag_sets))))
+    names = counter_names(limits, tag_sets, waiting=waiting)
+    active = active_of(tx.all("counters_by_name", listed(names)))
 
     def drained() -> Drained:
         return Drained(*tx.row("drain_recent", now // SECOND - WINDOW_SECONDS))
@@ -88,6 +103,9 @@ def _write(tx: SqliteSession, admission: Admission, graphs: Mapping[str, bytes])
     plan = admission.plan(signatures, lanes_for(tx, signatures))
     tx.each("submit_run", plan.runs)
     tx.each("queue_add", plan.queued)
+    if plan.waits:
+        tx.each("submit_run_waiting", plan.delayed)
+        tx.each("waiting_add", plan.waits)
     if plan.keys:
         tx.each("key_take", list(plan.keys.items()))
     if admission.replaced:

@@ -18,7 +18,7 @@ from locktender.base.ids import MAX_TERM
 from locktender.base.model import Failure
 from locktender.base.states import EXECUTING_RUNS, HOLDING, TERMINAL_RUNS, RunState
 from locktender.kernel.lanes import rank
-from locktender.store.admission import TOTAL, WINDOW_SECONDS, closing
+from locktender.store.admission import TOTAL, WAITING, WINDOW_SECONDS, closing
 from locktender.store.decode import (
     asked_workers,
     decode_tags,
@@ -142,6 +142,8 @@ def hold_runs(tx: SqliteSession, hold: HoldRuns) -> None:
         if row is None or row[0] in TERMINAL_RUNS or row[0] == RunState.HELD:
             continue
         failure = Failure("held", reason, retryable=False)
+        if row[0] == RunState.WAITING:
+            _end_waits(tx, [run])
         if not tx.run("queue_leave", run) and row[0] not in EXECUTING_RUNS:
             tx.run("queue_forget", run)
         tx.run("run_hold", encode(failure), run)
@@ -177,6 +179,8 @@ def _write_runs(tx: SqliteSession, commit: Commit, now: int) -> None:
     if commit.runs_started:
         tx.each("run_start", commit.runs_started)
         tx.run("queue_remove", listed(start.run for start in commit.runs_started))
+    if commit.runs_waiting or commit.taken_up:
+        _write_waits(tx, commit)
     if commit.runs_marked:
         tx.each("run_mark", commit.runs_marked)
     if commit.runs_unfolded:
@@ -188,16 +192,45 @@ def _write_runs(tx: SqliteSession, commit: Commit, now: int) -> None:
         _end(tx, commit.runs_ended, now)
 
 
+def _write_waits(tx: SqliteSession, commit: Commit) -> None:
+    """Of a leader's commit: executing runs begin to wait, and waiting ones are taken up to be ended."""
+    limits = tx.limits()
+    if commit.taken_up:
+        _end_waits(tx, commit.taken_up)
+    if waits := [each.run for each in commit.runs_waiting]:
+        tx.run("run_wait", listed(waits))
+        tx.each("waiting_add", commit.runs_waiting)
+        active = [decode_tags(tags) for _, tags in tx.all("runs_tags", listed(waits))]
+        tx.each("counter_close", sorted(closing(limits, active).items()))
+        tx.each("counter_admit", [(WAITING, len(waits))])
+
+
+def _end_waits(tx: SqliteSession, runs: list[int]) -> None:
+    """Waiting runs that count as active again."""
+    tx.run("waiting_remove", listed(runs))
+    active = [decode_tags(tags) for _, tags in tx.all("runs_tags", listed(runs))]
+    tx.each("counter_admit", sorted(closing(tx.limits(), active).items()))
+    tx.each("counter_close", [(WAITING, len(runs))])
+
+
 def _end(tx: SqliteSession, ended: list[RunEnd], now: int) -> None:
     ends = {end.run: end for end in ended}
     runs = tx.all("runs_open", listed(ends))
     tx.each("run_end", [ends[row[0]] for row in runs])
-    closed = [decode_tags(tags) for _, _, kind, tags, *_ in runs if kind != "hold"]
-    if closed:
-        names = closing(tx.limits(), closed)
+    waited = [run for run, state, *_ in runs if state == "waiting"]
+    if waited:
+        tx.run("waiting_remove", listed(waited))
+    closed = [
+        decode_tags(tags)
+        for _, state, kind, tags, *_ in runs
+        if kind != "hold" and state != "waiting"
+    ]
+    if closed or waited:
+        names = closing(tx.limits(), closed, len(waited))
         tx.each("counter_close", sorted(names.items()))
-        second = now // SECOND
-        tx.run("drain_add", second % WINDOW_SECONDS, second, names[TOTAL])
+        if closed:
+            second = now // SECOND
+            tx.run("drain_add", second % WINDOW_SECONDS, second, names[TOTAL])
     queued = [run for run, state, *_ in runs if state == "queued"]
     if queued:
         tx.run("queue_remove", listed(queued))

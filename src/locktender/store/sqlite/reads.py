@@ -223,7 +223,7 @@ def graph(tx: SqliteSession, digest: str) -> bytes:
 
 
 def counts(tx: SqliteSession) -> Counts:
-    queued, executing = tx.row("run_counts")
+    queued, executing, waiting = tx.row("run_counts")
     return tally(
         compose(tx.limit_rows()),
         tx.all("counter_list"),  # pyright: ignore[reportArgumentType]
@@ -231,4 +231,5 @@ def counts(tx: SqliteSession) -> Counts:
         decode.slots_held(tx.all("slots_held")),
         queued,
         executing,
+        waiting,
     )

@@ -68,6 +68,8 @@ def new_run(
     on_duplicate: OnDuplicate = "attach",
     kind: RunKind = "flow",
     deadline_us: int | None = None,
+    delay_us: int | None = None,
+    start_at: int | None = None,
 ) -> NewRun:
     return NewRun(
         id=new_id() if run is None else run,
@@ -81,6 +83,8 @@ def new_run(
         on_duplicate=on_duplicate,
         kind=kind,
         deadline_us=deadline_us,
+        delay_us=delay_us,
+        start_at=start_at,
     )
 
 

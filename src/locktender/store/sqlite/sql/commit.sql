@@ -1,8 +1,8 @@
 -- name: run_start
--- Queued runs begin.
+-- Queued runs begin; a waiting one that is to be ended goes on.
 WITH v (run, at) AS (VALUES /*rows*/ (?, ?))
 UPDATE run SET state = 'running', started_at = v.at FROM v
-WHERE run.seq = v.run AND run.state = 'queued'
+WHERE run.seq = v.run AND run.state IN ('queued', 'waiting')
 
 -- name: queue_remove
 -- Runs that are no longer queued.
@@ -24,7 +24,7 @@ UPDATE run SET graph = v.graph, consts = v.consts FROM v WHERE run.seq = v.run
 -- Of these runs, those that have not ended: what closing them changes.
 SELECT r.seq, r.state, r.kind, r.tags, r.key, r.waits_for
 FROM json_each(?) v CROSS JOIN run r ON r.seq = v.value
-WHERE r.state IN ('queued', 'running', 'cancelling', 'held')
+WHERE r.state IN ('queued', 'running', 'cancelling', 'held', 'waiting')
 
 -- name: run_end
 -- Runs end.

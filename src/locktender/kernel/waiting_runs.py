@@ -1,0 +1,104 @@
+"""Sleeps, and runs that have nothing left but such waits.
+
+A sleep is a node without a body. Its task is requested with the instant at which it is over, stands at no gate,
+holds nothing, and is completed by the leader then; its output is the value that it was given. A run whose open
+tasks are all sleeps gives back its place and leaves the leader's memory: it is *waiting*, and rows are all there
+is of it. Woken, it is queued with its first age and priority; when it has passed its gates it goes on from its
+rows.
+
+A waiting run that is to be ended (cancelled, past its deadline) executes without a place: its clean-up takes one.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from locktender.base.changes import RunStart, RunWait, TaskRow
+from locktender.base.events import Change
+from locktender.base.graph import Graph
+from locktender.base.model import RunRow
+from locktender.base.states import RunState, TaskState
+from locktender.kernel.entries import RunEntry, TaskEntry
+from locktender.kernel.lifecycle import Lifecycle
+from locktender.kernel.rebuild import restore_run
+from locktender.kernel.waits import passed_value
+
+
+def end_sleep(lifecycle: Lifecycle, entry: TaskEntry, now: int) -> None:
+    """It passes on the value that it was given."""
+    output = passed_value(entry.input or b"")
+    change = Change("task", entry.id, entry.state, TaskState.COMPLETED, 0, {})
+    lifecycle.commit_builder.record(entry.run.seq, change)
+    row = TaskRow(entry.id, entry.node, entry.idx, TaskState.COMPLETED, entry.attempt)
+    row = row._replace(input=entry.input, output=output, requested_at=entry.requested_at)
+    row = row._replace(ended_at=now, not_before=entry.not_before)
+    lifecycle.commit_builder.add_again(row)
+    lifecycle.complete(entry, output, now)
+
+
+class WaitsOfRuns:
+    """Which executing runs become waiting. Only runs with a sleep are ever looked at."""
+
+    def __init__(self, lifecycle: Lifecycle) -> None:
+        self._lifecycle = lifecycle
+        self._ledger = lifecycle.ledger
+        self._commit_builder = lifecycle.commit_builder
+        self.taken_up: set[int] = set()
+        """In this cycle: rows that are read meanwhile do not know yet."""
+
+    def let_wait(self, now: int) -> None:
+        """After a decision: runs of which nothing is left but sleeps."""
+        lifecycle = self._lifecycle
+        self.taken_up.clear()
+        if not lifecycle.maybe_waiting:
+            return
+        runs, lifecycle.maybe_waiting = lifecycle.maybe_waiting, {}
+        for run in runs.values():
+            if self._ledger.runs.get(run.seq) is not run:
+                lifecycle.asleep.pop(run.seq, None)
+            elif (wake_at := self._wake_at(run)) > now:
+                self._leave(run, wake_at)
+
+    def _wake_at(self, run: RunEntry) -> int:
+        """When the first of its sleeps is over, or its deadline has come; 0: it does something else, too."""
+        if run.in_flight or not run.tasks or run.row.verdict is not None:
+            return 0
+        instants = [run.row.deadline_at] if run.row.deadline_at is not None else []
+        for task in run.tasks.values():
+            if task.spec.wait is None or task.state != TaskState.REQUESTED:
+                return 0
+            instants.append(task.not_before)
+        return min(instants)
+
+    def _leave(self, run: RunEntry, wake_at: int) -> None:
+        lifecycle, commit = self._lifecycle, self._commit_builder.commit
+        commit.runs_waiting.append(RunWait(run.seq, wake_at))
+        change = Change("run", 0, RunState.RUNNING, RunState.WAITING, 0, {"wake_at": wake_at})
+        self._commit_builder.record(run.seq, change)
+        if not run.placed:
+            commit.placed.append(run.seq)
+        for task in run.tasks:
+            lifecycle.tasks.pop(task, None)
+        del lifecycle.progress[run.seq]
+        lifecycle.asleep.pop(run.seq, None)
+        self._ledger.give_place_back(run.seq)
+
+    def resume(self, row: RunRow, rows: list[TaskRow], graph: Graph, now: int) -> None:
+        """A woken run has passed its gates: it goes on from its rows."""
+        for _ in restore_run(self._lifecycle, row, graph, rows, now, charged=True):
+            pass
+
+    def take_up(self, row: RunRow, rows: list[TaskRow], graph: Graph, now: int) -> None:
+        """It goes on from its rows, without a place."""
+        commit = self._commit_builder.commit
+        commit.runs_started.append(RunStart(row.seq, row.started_at))
+        commit.unplaced.append(row.seq)
+        self.taken_up.add(row.seq)
+        if row.state == RunState.WAITING:
+            commit.taken_up.append(row.seq)
+        data: dict[str, object] = {"priority": row.priority, "placed": False}
+        change = Change("run", 0, row.state, RunState.RUNNING, 0, data)
+        self._commit_builder.record(row.seq, change)
+        row = msgspec.structs.replace(row, state=RunState.RUNNING)
+        for _ in restore_run(self._lifecycle, row, graph, rows, now, placed=False):
+            pass

@@ -1,0 +1,235 @@
+"""`sleep` and `sleep_until` in a flow: a run that only sleeps holds nothing (G1, G2, G5)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from locktender import (
+    Client,
+    InvalidFlow,
+    RunCancelled,
+    RunFailed,
+    RunState,
+    RunTimedOut,
+    embedded,
+    flow,
+    sleep,
+    sleep_until,
+    step,
+)
+from locktender.testing import check_history, eventually
+
+pytest_plugins = ["locktender.testing.postgres"]
+TIMEOUT = "60s"
+CLEANED: list[int] = []
+
+
+@step
+async def double(n: int) -> int:
+    return 2 * n
+
+
+@step
+async def total(ns: list[int]) -> int:
+    return sum(ns)
+
+
+@step
+async def pair(a: Any, b: Any) -> list[Any]:
+    return [a, b]
+
+
+@step
+async def large(n: int) -> dict[str, Any]:
+    return {"n": n, "text": "x" * 400_000}
+
+
+@step
+async def text(value: Any) -> str:
+    return str(value)
+
+
+@step
+async def clean(n: int) -> None:
+    CLEANED.append(n)
+
+
+@flow
+def in_a_diamond(n: int) -> list[Any]:
+    first = double(n)
+    return pair(sleep("200ms", first), double(first))
+
+
+@flow
+def asleep(n: int) -> int:
+    return double(sleep("1h", n))
+
+
+@flow
+def asleep_with_clean_up(n: int) -> int:
+    slept = sleep("1h", n)
+    clean.with_options(run_if="always", after=slept)(n)
+    return double(slept)
+
+
+@flow
+def behind_maps(ns: list[int]) -> int:
+    doubled = double.map(ns)
+    return total(sleep("50ms", double.map(sleep("50ms", doubled))))
+
+
+@flow
+def until_moments(moment: datetime) -> list[Any]:
+    a = sleep_until(moment, double(1), name="soon")
+    b = sleep_until(datetime(2001, 1, 1, tzinfo=UTC), double(2), name="long ago")
+    return pair(a, b)
+
+
+@flow(sequential=True)
+def in_order(n: int) -> list[Any]:
+    first = double(n)
+    sleep("50ms")
+    return pair(first, double(first))
+
+
+@flow
+def by_result(given: str) -> int:
+    return double(sleep(text(given), 3))  # pyright: ignore[reportArgumentType]
+
+
+@flow
+def of_a_large_value(n: int) -> list[Any]:
+    slept = sleep("50ms", large(n))
+    return pair(slept["n"], sleep("10ms", after=slept))
+
+
+@flow
+def on_condition(n: int) -> list[Any]:
+    first = double(n)
+    slept = sleep("50ms", first, when=first > 10)
+    return pair.with_options(run_if="always")(slept, first)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "postgres":
+        url: str = request.getfixturevalue("postgres_url")
+        return url
+    return str(tmp_path / "locktender.db")
+
+
+@pytest.fixture
+def client(place: str) -> Iterator[Client]:
+    CLEANED.clear()
+    with embedded(place, grace="2s") as client:
+        yield client
+    check_history(place)
+
+
+def states(run: Any) -> list[str]:
+    return [event.after for event in run.events() if event.subject == "run"]
+
+
+def test_g1_a_sleep_passes_its_value_on_when_its_time_has_come(client: Client):
+    run = client.submit(in_a_diamond, 1)
+    assert run.result(TIMEOUT) == [2, 4]
+    assert states(run) == ["queued", "running", "waiting", "queued", "running", "succeeded"]
+    assert client.submit(behind_maps, [1, 2, 3]).result(TIMEOUT) == 24
+    moment = datetime.now(UTC) + timedelta(milliseconds=200)
+    assert client.submit(until_moments, moment).result(TIMEOUT) == [2, 4]
+    assert client.submit(in_order, 1).result(TIMEOUT) == [2, 4]
+    assert client.submit(by_result, "30ms").result(TIMEOUT) == 6
+    assert client.submit(of_a_large_value, 7).result(TIMEOUT) == [7, None]
+    assert client.submit(on_condition, 3).result(TIMEOUT) == [None, 6]
+
+
+def test_g5_a_run_that_sleeps_gives_back_its_place(client: Client):
+    client.limits.set_max_concurrent_runs(1)
+    client.limits.set_tag("team", limit=1)
+    waiting = [client.submit(asleep, n, tags={"team": "a"}) for n in range(3)]
+    for run in waiting:
+        eventually(lambda run=run: run.status() is RunState.WAITING, 60)
+    assert client.submit(in_a_diamond, 5, tags={"team": "a"}).result(TIMEOUT) == [10, 20]
+    assert "sleeps until 20" in str(waiting[0].why())
+    for run in waiting:
+        run.cancel()
+    for run in waiting:
+        with pytest.raises(RunCancelled):
+            run.result(TIMEOUT)
+
+
+def test_a_waiting_run_that_is_ended_cleans_up(client: Client):
+    cancelled = client.submit(asleep_with_clean_up, 1)
+    late = client.submit(asleep_with_clean_up, 2, deadline="1s")
+    with pytest.raises(RunTimedOut):
+        late.result(TIMEOUT)
+    eventually(lambda: cancelled.status() is RunState.WAITING, 60)
+    cancelled.cancel()
+    with pytest.raises(RunCancelled):
+        cancelled.result(TIMEOUT)
+    assert sorted(CLEANED) == [1, 2]
+    forced = client.submit(asleep_with_clean_up, 3)
+    eventually(lambda: forced.status() is RunState.WAITING, 60)
+    client.runs.cancel(forced.id, force=True)
+    assert forced.wait(60)
+    assert sorted(CLEANED) == [1, 2]
+
+
+def test_g1_a_sleep_over_a_restart(place: str):
+    with embedded(place) as client:
+        run = client.submit(in_a_diamond, 2)
+        long = client.submit(asleep, 3)
+        eventually(lambda: long.status() is RunState.WAITING, 60)
+    with embedded(place) as client:
+        assert client.runs.get(run.id).result(TIMEOUT) == [4, 8]
+        again = client.runs.get(long.id)
+        assert again.status() is RunState.WAITING
+        again.cancel()
+        assert again.wait(60)
+        again.retry()
+        eventually(lambda: again.status() is RunState.WAITING, 60)
+        again.cancel()
+        assert again.wait(60)
+    check_history(place)
+
+
+def test_a_result_that_is_no_time_fails_the_run(client: Client):
+    with pytest.raises(RunFailed, match="sleep is not a duration"):
+        client.submit(by_result, "whenever").result(TIMEOUT)
+
+
+@pytest.mark.parametrize(
+    ("duration", "words"),
+    [(-1, "more than zero"), ("0s", "more than zero"), ("21000w", "under 100 years"), ("x", "not")],
+)
+def test_a_sleep_that_cannot_be_is_refused(engine: Client, duration: Any, words: str):
+    @flow(name="refused sleep")
+    def refused() -> None:
+        return sleep(duration)
+
+    with pytest.raises(InvalidFlow, match=words):
+        engine.submit(refused)
+
+
+NAIVE = datetime(2031, 1, 1)  # noqa: DTZ001
+FAR = datetime(2631, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("moment", ["tomorrow", NAIVE, FAR])
+def test_a_moment_that_cannot_be_is_refused(engine: Client, moment: Any):
+    @flow(name="refused moment")
+    def refused() -> None:
+        return sleep_until(moment)
+
+    with pytest.raises(InvalidFlow, match="sleep_until"):
+        engine.submit(refused)
+
+
+def test_a_sleep_outside_a_flow_is_refused():
+    with pytest.raises(InvalidFlow, match="outside a flow"):
+        sleep("1s")

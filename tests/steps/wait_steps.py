@@ -1,0 +1,44 @@
+"""Steps for runs that wait."""
+
+from __future__ import annotations
+
+from locktender import flow, sleep, step
+from locktender.testing import recording
+
+
+@step
+async def noted(n: int) -> int:
+    with recording("noted", label=str(n)):
+        return n
+
+
+@flow
+def note(n: int) -> int:
+    return noted(n)
+
+
+@step
+async def joined(a: int, b: int) -> int:
+    with recording("joined", label=str(a)):
+        return a + b
+
+
+@step
+async def cleaned(n: int) -> int:
+    with recording("cleaned", label=str(n)):
+        return n
+
+
+@flow
+def diamond(n: int) -> int:
+    """A sleep in one of two branches."""
+    first = noted(n)
+    return joined(sleep("2s", first), noted(first))
+
+
+@flow
+def long_sleep(n: int) -> int:
+    first = noted(n)
+    slept = sleep("1h", first)
+    cleaned.with_options(run_if="always", after=slept)(n)
+    return joined(slept, 1)
