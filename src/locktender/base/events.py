@@ -13,10 +13,22 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 Subject = Literal[
-    "run", "place", "task", "limit", "worker", "leader", "wait", "clock", "audit", "request", "term"
+    "run",
+    "place",
+    "pause",
+    "task",
+    "limit",
+    "worker",
+    "leader",
+    "wait",
+    "clock",
+    "audit",
+    "request",
+    "term",
 ]
 """What changed. `wait` is no change of state: a task was found blocked, with the reason (StepSlotWaiting).
 `place` is an executing run's place at the run gate and the tags' limits, given back or held again.
+`pause` is a run that starts nothing: paused, resumed, or lifted because the run is to end.
 `audit` is about the history itself: it was checked, or a part of it was pruned."""
 
 NOBODY = 0
@@ -42,6 +54,7 @@ class Change(NamedTuple):
               running: priority, and under a fair key its value and the turn it took;
               ends: error, verdict
     place     given_back: reason; held: priority
+    pause     paused, resumed: by, reason, flow?; lifted: reason
     task      requested: node, index, attempt, not_before?, reason?
               scheduled: worker, pools {name: slots}, executor
               failed, timed_out: error {type, message}, retryable

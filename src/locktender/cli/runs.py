@@ -33,12 +33,14 @@ Limit = Annotated[str, typer.Option("--limit", "-n", metavar="N", help="How many
 
 
 def register(app: typer.Typer) -> None:
-    noun = group(app, "runs", "Runs: list, show, logs, cancel, retry.")
+    noun = group(app, "runs", "Runs: list, show, logs, cancel, retry, pause, resume.")
     command(noun, "list")(list_)
     command(noun, "show")(show)
     command(noun, "logs")(logs)
     command(noun, "cancel")(cancel)
     command(noun, "retry")(retry)
+    command(noun, "pause")(pause)
+    command(noun, "resume")(resume)
 
 
 def list_(
@@ -56,6 +58,7 @@ def list_(
         found = client.runs.list(
             status or None, arguments.tags(tag or ()), flow, arguments.whole(limit, "limit") or 0
         )
+        paused = {each.name for each in client.limits.list() if each.kind in ("flow", "run")}
     if shell.json:
         shell.data(found)
         return
@@ -72,7 +75,7 @@ def list_(
         [
             short[run.id],
             shown(run.flow),
-            state(run.state),
+            state(run.state) + (" (paused)" if _paused(run, paused) else ""),
             ago(run.queued_at, since),
             lasted(run.started_at, run.ended_at, since),
             tags(run.tags),
@@ -80,6 +83,13 @@ def list_(
         for run in found
     ]
     shell.out.print(table("run", "flow…", "state", "submitted", "took", "tags…", rows=rows))
+
+
+def _paused(run: RunInfo, paused: set[str]) -> bool:
+    from locktender.base.states import TERMINAL_RUNS
+
+    named = {f"flow {run.flow}", f"run {run.id}"}
+    return run.state not in TERMINAL_RUNS and not named.isdisjoint(paused)
 
 
 def show(
@@ -263,3 +273,30 @@ def retry(
     shell.done(f"queued again: {count}" if ids else "nothing to retry", {"ids": ids})
     if ids and not alive:
         shell.note("No engine runs on this store now: locktender dev FILE.py")
+
+
+Several = Annotated[list[str], typer.Argument(metavar="RUN...", help="Ids of runs.")]
+
+
+def pause(
+    shell: Context,
+    run: Several,
+    reason: Annotated[
+        str, typer.Option("--reason", metavar="TEXT", help="Kept in the history, shown by why.")
+    ] = "",
+) -> None:
+    """Start nothing more of these runs; what runs goes on. They hold no place meanwhile."""
+    with shell.connect() as client:
+        found = typed(client, run) or []
+        client.runs.pause(found, reason)
+    ids = [each.id for each in found]
+    shell.done(f"paused: {', '.join(ids)}", {"paused": ids})
+
+
+def resume(shell: Context, run: Several) -> None:
+    """Let paused runs go on."""
+    with shell.connect() as client:
+        found = typed(client, run) or []
+        client.runs.resume(found)
+    ids = [each.id for each in found]
+    shell.done(f"resumed: {', '.join(ids)}", {"resumed": ids})

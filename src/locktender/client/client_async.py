@@ -14,6 +14,7 @@ from locktender.base.errors import AdmissionRejected, DuplicateKey
 from locktender.base.tracebacks import public
 from locktender.client.core import Core
 from locktender.client.limits_async import AsyncLimits
+from locktender.client.pauses import AsyncFlows
 from locktender.client.pools_async import AsyncPools
 from locktender.client.run import AsyncRun
 from locktender.client.runs_async import AsyncQueue, AsyncRuns, AsyncWorkers
@@ -44,6 +45,7 @@ class AsyncClient(AsyncSubmitting):
 
     runs, queue, workers   namespaces to list and change runs, queued runs and workers
     pools, limits          namespaces to list and change pools and every other limit
+    flows                  namespace to pause and resume flows
     """
 
     def __init__(self, core: Core) -> None:
@@ -52,6 +54,7 @@ class AsyncClient(AsyncSubmitting):
         self.queue: AsyncQueue = AsyncQueue(core)
         self.pools: AsyncPools = AsyncPools(core)
         self.limits: AsyncLimits = AsyncLimits(core)
+        self.flows: AsyncFlows = AsyncFlows(core)
         self.workers: AsyncWorkers = AsyncWorkers(core)
 
     @property

@@ -13,6 +13,7 @@ from locktender.base.tracebacks import public
 from locktender.client import results, run_details
 from locktender.client.bridge import Bridge
 from locktender.client.core import Core
+from locktender.client.pauses import pause_runs, resume_runs
 from locktender.client.submit import wait_at, way_in
 from locktender.client.views import EventInfo, LogInfo, Requested, RunInfo, TaskInfo
 from locktender.observe.why import Why, explain_run, with_sessions
@@ -107,6 +108,21 @@ class AsyncRun(Generic[T_co]):
         core.changed()
         return Requested((self._id,), leader)
 
+    async def pause(self, reason: str = "") -> None:
+        """Starts nothing more of the run; tasks that run go on. It waits until `resume`, and holds no place.
+
+        reason  kept in the history and shown by `why`; default none
+
+        A cancel and the run's deadline still end it. Raises `InvalidInput` if it has ended.
+        """
+        self._core.guard.check()
+        await pause_runs(self._core, [self._id], reason)
+
+    async def resume(self) -> None:
+        """Lets a paused run go on. If its flow is paused, too, it waits until that is resumed."""
+        self._core.guard.check()
+        await resume_runs(self._core, [self._id])
+
     async def retry(self) -> AsyncRun[T_co]:
         """Queues an ended run again; steps that succeeded are not run again.
 
@@ -197,6 +213,19 @@ class Run(Generic[T_co]):
         """
         return self._bridge.call(self._run.cancel(reason, force=force))
 
+    def pause(self, reason: str = "") -> None:
+        """Starts nothing more of the run; tasks that run go on. It waits until `resume`, and holds no place.
+
+        reason  kept in the history and shown by `why`; default none
+
+        A cancel and the run's deadline still end it. Raises `InvalidInput` if it has ended.
+        """
+        self._bridge.call(self._run.pause(reason))
+
+    def resume(self) -> None:
+        """Lets a paused run go on. If its flow is paused, too, it waits until that is resumed."""
+        self._bridge.call(self._run.resume())
+
     def retry(self) -> Run[T_co]:
         """Queues an ended run again; steps that succeeded are not run again.
 
@@ -240,6 +269,7 @@ async def retry_runs(core: Core, ids: Sequence[str]) -> None:
         before[each] = row.generation
     refused: dict[str, LocktenderError] = {}
     several = list(before)
+    await resume_runs(core, several)  # the pause of an ended run stands for a few seconds
     for start in range(0, len(several), PAGE):
         page = {each: before[each] for each in several[start : start + PAGE]}
         refused |= await _retry_page(core, page)

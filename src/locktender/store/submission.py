@@ -202,7 +202,14 @@ class Admission:
         return [
             _lane_of(limits, run, known)
             if waits_for is None
-            else lane_name(limits, kind=run.kind, tags=run.tags, key=run.key, waits_for=waits_for)
+            else lane_name(
+                limits,
+                kind=run.kind,
+                tags=run.tags,
+                key=run.key,
+                waits_for=waits_for,
+                flow=run.flow,
+            )
             for _, run, waits_for in self.new
         ]
 
@@ -266,10 +273,11 @@ def likely_lanes(limits: Limits, runs: Iterable[NewRun]) -> set[str]:
 
 def _lane_of(limits: Limits, run: NewRun, known: dict[object, str]) -> str:
     """The lane of a run that waits for no other: by its kind and tags alone, so once for all that share them."""
-    kind = (run.kind, *run.tags.items())
+    flow = run.flow if limits.paused_flows else ""
+    kind = (run.kind, flow, *run.tags.items())
     found = known.get(kind)
     if found is None:
-        found = known[kind] = lane_name(limits, kind=run.kind, tags=run.tags, key=None)
+        found = known[kind] = lane_name(limits, kind=run.kind, tags=run.tags, key=None, flow=flow)
     return found
 
 

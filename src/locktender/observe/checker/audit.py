@@ -36,7 +36,7 @@ from locktender.observe.checker.limits import (
     RunParallelism,
     Window,
 )
-from locktender.observe.checker.places import PlaceRule
+from locktender.observe.checker.places import PausedStarts, PlaceRule
 from locktender.observe.checker.rule import Rule, Watch
 from locktender.observe.checker.state import HistoryCommit, commit_of
 from locktender.observe.checker.state_changes import Keys, LegalEdge, NoLoss, Terminal
@@ -79,6 +79,8 @@ class Recall:
                 alone.apply_run(event, alone.run(self._number))
             elif event.subject == "place":
                 alone.apply_place(event, alone.run(self._number))
+            elif event.subject == "pause":
+                alone.run(self._number).lifted = event.after == "lifted"
             elif event.subject == "task":
                 alone.apply_task(event, alone.task(event))
             alone.close()
@@ -166,6 +168,8 @@ def _feed(world: HistoryState, watch: Watch, event: Event) -> None:
             for see_place in watch.place_handlers:
                 see_place(event, run)
             world.apply_place(event, run)
+        case "pause":
+            world.run(event.run).lifted = event.after == "lifted"
         case "wait":
             task = world.task(event)
             for see_wait in watch.wait_handlers:
@@ -216,6 +220,7 @@ GATE_RULES: Final[dict[str, type[Rule]]] = {
     "pool": PoolCeiling,
     "rate": Rates,
     "worker": Permits,
+    "pause": PausedStarts,
 }
 """The rule that checks a gate's bound, by the gate's kind."""
 
@@ -224,6 +229,7 @@ RULES: Final[tuple[type[Rule], ...]] = (
     *_CEILINGS,
     Permits,
     PlaceRule,
+    PausedStarts,
     ActiveCeiling,
     Rates,
     AllOrNone,

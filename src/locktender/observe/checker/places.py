@@ -1,4 +1,4 @@
-"""Rule: who takes up a place at the run gate and in the tags' limits, and who must not."""
+"""Rules: who takes up a place at the run gate and in the tags' limits, and who must not; what is paused."""
 
 from __future__ import annotations
 
@@ -74,3 +74,38 @@ class PlaceRule(Rule):
             and all(worker.labels.get(label) == value for label, value in node.needs.items())
             for worker in self.world.workers.values()
         )
+
+
+class PausedStarts(Rule):
+    """While a run or its flow is paused, neither the run nor anything of it starts, and it takes no place again.
+
+    A run that is to end, because it was cancelled or its deadline has passed, is paused no more.
+    """
+
+    id = "pauses"
+
+    def watch(self, on: Watch) -> None:
+        on.runs(self.start, "running")
+        on.places(self.place)
+        on.tasks(self.grant, "scheduled")
+
+    def start(self, event: Event, run: CheckedRun) -> None:
+        if run.state == "queued" and self._paused(run):
+            self.report(event, f"run {run.id} starts while {self._paused(run)} is paused.")
+
+    def place(self, event: Event, run: CheckedRun) -> None:
+        if event.after == "held" and self._paused(run):
+            self.report(event, f"run {run.id} takes a place while {self._paused(run)} is paused.")
+
+    def grant(self, event: Event, task: CheckedTask) -> None:
+        if paused := self._paused(task.run):
+            self.report(event, f"task {task.id} starts while {paused} is paused.")
+
+    def _paused(self, run: CheckedRun) -> str:
+        """What is paused that holds `run`; empty: nothing."""
+        in_force = self.world.in_force
+        if run.lifted or run.kind == "hold" or run.state == "cancelling":
+            return ""
+        if run.flow in in_force.flows:
+            return f"flow {run.flow}"
+        return "it" if in_force.runs and run.id in in_force.runs.values() else ""

@@ -65,6 +65,10 @@ class InForce:
     def __init__(self) -> None:
         self.pools: dict[str, PoolRule] = {}
         self.tags: dict[str, TagRule] = {}
+        self.flows: set[str] = set()
+        """Paused."""
+        self.runs: dict[str, int] = {}
+        """Paused: id → number."""
         self.regimes: dict[str, int] = {}
         """Per pool rule: how often its rate was changed. A rate is promised within one regime."""
         self._rates: dict[str, Rate | None] = {}
@@ -74,6 +78,8 @@ class InForce:
         """A new leader restates every rule: one that it does not name is not in force any more."""
         self.pools.clear()
         self.tags.clear()
+        self.flows.clear()
+        self.runs.clear()
         self._by_slot: dict[TagSlot, list[TagRule]] | None = None
         # The struct is frozen, its mapping of pools is ours: pool rules change without a copy.
         self.limits: Limits = msgspec.structs.replace(_DEFAULTS, pools=self.pools)
@@ -104,6 +110,12 @@ class InForce:
                 self._replace(fair=None if rule is None else msgspec.convert(rule, Fair))
             case "engine" if name in _KNOBS:
                 self._replace(**{name: getattr(_DEFAULTS, name) if rule is None else rule["value"]})
+            case "flow":
+                (self.flows.discard if rule is None else self.flows.add)(name)
+            case "run":
+                self.runs.pop(name, None)
+                if rule is not None:
+                    self.runs[name] = rule["run"]
             case _:
                 raise ValueError(f"unknown limit {kind}:{name}")
 
@@ -199,6 +211,7 @@ class CheckedRun:
         "in_flight",
         "key",
         "kind",
+        "lifted",
         "nodes",
         "open",
         "pending",
@@ -231,6 +244,8 @@ class CheckedRun:
         self.tasks: dict[int, CheckedTask] = {}
         self.placed: bool = True
         """Of an executing run: it has not given its place back."""
+        self.lifted: bool = False
+        """It is to end, so no pause holds it any more."""
         self.places: dict[tuple[int, int], CheckedTask] = {}
         self.nodes: dict[int, UseCount] = {}
         self.open: int = 0

@@ -168,6 +168,7 @@ class HistoryState:
             self._count_active(run, -1)
         if after == RunState.QUEUED:
             self._queue(event, run)
+            run.lifted = False
         run.was_held = after == RunState.HELD or (run.was_held and after in RUN_ENDS)
         run.priority = event.data.get("priority", run.priority)
         if is_active and not was_active:

@@ -269,7 +269,14 @@ async def retry(tx: PostgresSession, run_ids: list[str]) -> list[Submitted]:
             return answers
         queue.sort(key=lambda again: again.seq)
         signatures = [
-            lane_name(limits, kind=again.run.kind, tags=again.run.tags, key=again.run.key)
+            lane_name(
+                limits,
+                kind=again.run.kind,
+                tags=again.run.tags,
+                key=again.run.key,
+                flow=again.run.flow,
+                run=again.seq,
+            )
             for again in queue
         ]
         lanes = await lanes_for(tx, signatures)

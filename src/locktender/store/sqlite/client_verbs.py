@@ -129,7 +129,9 @@ def retry(tx: SqliteSession, run_ids: list[str]) -> list[Submitted]:
 
 def _queue(tx: SqliteSession, again: Again, limits: Limits, now: int) -> RunChanges:
     run = again.run
-    sign = lane_name(limits, kind=run.kind, tags=run.tags, key=run.key)
+    sign = lane_name(
+        limits, kind=run.kind, tags=run.tags, key=run.key, flow=run.flow, run=again.seq
+    )
     lane = lanes_for(tx, [sign])[sign]
     place = rank(limits, run.priority, now)
     deadline_at = None if again.deadline_us is None else now + again.deadline_us

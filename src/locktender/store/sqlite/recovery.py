@@ -104,13 +104,21 @@ def reassign_lanes(tx: SqliteSession, reassign: ReassignLanes) -> int:
     limits = tx.limits()
     rows = tx.all("queued_after", reassign.after, reassign.batch)
     signatures = [
-        lane_name(limits, kind=kind, tags=decode_tags(tags), key=key, waits_for=waits_for)
-        for _, kind, tags, _, key, waits_for, *_ in rows
+        lane_name(
+            limits,
+            kind=kind,
+            tags=decode_tags(tags),
+            key=key,
+            waits_for=waits_for,
+            flow=flow,
+            run=seq,
+        )
+        for seq, kind, flow, tags, _, key, waits_for, *_ in rows
     ]
     lanes = lanes_for(tx, signatures)
     moves: list[tuple[int, int, int, int, int]] = []
     for row, sign in zip(rows, signatures, strict=True):
-        seq, _, _, priority, _, _, *old, queued_at = row
+        seq, _, _, _, priority, _, _, *old, queued_at = row
         new = (lanes[sign], *rank(limits, priority, queued_at))
         if new != tuple(old):
             moves.append((seq, priority, *new))
