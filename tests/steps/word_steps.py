@@ -67,3 +67,28 @@ def cleaning(marks: str, x: int) -> int:
 @flow
 def also_through_a_file(path: str, x: int) -> int:
     return plus_one(until_file(path, x))
+
+
+@step
+def marked(marks: str, name: str, x: int) -> int:
+    """Leaves a mark per call; fails while the file `fail-NAME` is there."""
+    with Path(marks, name).open("a") as file:
+        file.write("x")
+    if Path(marks, f"fail-{name}").exists():
+        raise ValueError(name)
+    return x
+
+
+@flow
+def diamond(marks: str, x: int) -> int:
+    top = marked.with_options(name="top")(marks, "top", x)
+    left = marked.with_options(name="left")(marks, "left", top)
+    right = marked.with_options(name="right")(marks, "right", top)
+    return total.with_options(name="bottom")(marks, left, right)
+
+
+@step
+def total(marks: str, a: int, b: int) -> int:
+    with Path(marks, "bottom").open("a") as file:
+        file.write("x")
+    return a + b

@@ -35,6 +35,10 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     node: str | None = None
 
 
+RUN_AGAIN: Final = Failure("again", "a retry runs it again", retryable=False)
+"""The error of an ended task that the next start of its run takes as not done."""
+
+
 class NewRun(msgspec.Struct, frozen=True, gc=False):
     """A run as its submitter hands it in. Durations are relative: the store's clock makes instants of them.
 

@@ -259,20 +259,56 @@ def retry(
     status: Status = None,
     tag: Tag = None,
     flow: FlowName = None,
+    from_step: Annotated[
+        str | None,
+        typer.Option("--from", metavar="STEP", help="Run this step and all behind it again, too."),
+    ] = None,
+    with_args: Annotated[
+        str | None,
+        typer.Option("--with-args", metavar="JSON", help="A new run with these arguments changed."),
+    ] = None,
 ) -> None:
     """Queue ended runs again; steps that finished are not run again."""
     from locktender.cli import arguments
 
     with shell.connect() as client:
-        again = client.runs.retry(
-            typed(client, run), status=status or None, tags=arguments.tags(tag or ()), flow=flow
-        )
+        if from_step is None and with_args is None:
+            again = client.runs.retry(
+                typed(client, run), status=status or None, tags=arguments.tags(tag or ()), flow=flow
+            )
+        else:
+            again = _retry_changed(client, run, from_step, with_args)
         alive = any(worker.alive for worker in client.workers.list())
     ids = [each.id for each in again]
     count = f"{len(ids)} run{'s' if len(ids) != 1 else ''}"
     shell.done(f"queued again: {count}" if ids else "nothing to retry", {"ids": ids})
     if ids and not alive:
         shell.note("No engine runs on this store now: locktender dev FILE.py")
+
+
+def _retry_changed(
+    client: Client, run: list[str] | None, from_step: str | None, with_args: str | None
+) -> list[Run[Any]]:
+    import msgspec
+
+    from locktender.base.errors import InvalidInput
+
+    if not run:
+        raise InvalidInput(
+            "say which run.", field="run", hint="--from and --with-args take ids of runs."
+        )
+    args: dict[str, Any] | None = None
+    if with_args is not None:
+        try:
+            args = msgspec.json.decode(with_args, type=dict[str, Any])
+        except msgspec.MsgspecError as error:
+            raise InvalidInput(
+                f"--with-args is not a JSON object: {error}.",
+                field="with_args",
+                got=with_args,
+                hint="""e.g. --with-args '{"day": "2026-11-01"}'""",
+            ) from error
+    return [client.runs.find(each).retry(from_step=from_step, args=args) for each in run]
 
 
 Several = Annotated[list[str], typer.Argument(metavar="RUN...", help="Ids of runs.")]

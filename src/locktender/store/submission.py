@@ -319,7 +319,9 @@ def queued_event(
     *,
     before: str = NEW,
     generation: int = 0,
+    again: Sequence[int] = (),
 ) -> Change:
+    """`again`: nodes that run again though they have finished."""
     data: dict[str, Any] = {
         "flow": run.flow,
         "graph": run.graph,
@@ -334,4 +336,6 @@ def queued_event(
         data["key"] = run.key
     if waits_for is not None:
         data["waits_for"] = waits_for
+    if again:
+        data["again"] = list(again)
     return Change("run", 0, before, RunState.QUEUED, 0, data)

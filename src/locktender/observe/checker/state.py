@@ -202,6 +202,7 @@ class CheckedRun:
     """A run; it begins in the state *new*, which a legal history leaves with its first event."""
 
     __slots__ = (
+        "again",
         "by_executor",
         "data",
         "failed",
@@ -253,14 +254,12 @@ class CheckedRun:
         self.failed: int = 0
         self.in_flight: int = 0
         self.by_executor: dict[str, int] = {}
+        self.again: frozenset[int] = frozenset()
+        """Of a retried run: nodes that it was told to run again."""
         self.undone: frozenset[int] = frozenset()
         """Of a retried run: nodes that a clean-up of an earlier try undid."""
         self.was_held: bool = False
         """It is held, or ended while it was."""
-
-    def forget_tasks(self) -> None:
-        """A succeeded run is never retried: that it ended is all that is needed of it."""
-        self.tasks, self.places, self.nodes = {}, {}, {}
 
 
 class CheckedTask:

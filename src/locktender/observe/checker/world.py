@@ -179,8 +179,6 @@ class HistoryState:
         run.state = after
         if after in RUN_ENDS:
             self._ended.add(run.id)
-        if after == RunState.SUCCEEDED and not run.in_flight:
-            run.forget_tasks()
 
     def _queue(self, event: Event, run: CheckedRun) -> None:
         data = event.data
@@ -196,6 +194,7 @@ class HistoryState:
             run.data = {**run.data, **data}
             run.generation = data.get("generation", run.generation + 1)
         run.waits_for = data.get("waits_for")
+        run.again = frozenset(data.get("again", ()))
         run.queued_at = event.at
 
     def apply_place(self, event: Event, run: CheckedRun) -> None:

@@ -37,7 +37,7 @@ from locktender.store.limit_rows import check, judge_limit
 from locktender.store.postgres.composed_sql import Parts, columns
 from locktender.store.postgres.session import SUBMITTERS, PostgresSession, Row, limit_rows, pairs
 from locktender.store.protocol import SetLimit, Submit, Submitted
-from locktender.store.retry_runs import candidates, judge_retry
+from locktender.store.retry_runs import AGAIN, candidates, judge_retry
 from locktender.store.submission import (
     Admission,
     AdmissionPlan,
@@ -245,7 +245,7 @@ async def lanes_for(
     return found
 
 
-async def retry(tx: PostgresSession, run_ids: list[str]) -> list[Submitted]:
+async def retry(tx: PostgresSession, run_ids: list[str], nodes: Sequence[int]) -> list[Submitted]:
     async with tx.transaction("begin_alone"):
         rows, [[version]] = await tx.several(
             ("retry_candidates", (run_ids,)), ("limits_version", ())
@@ -264,7 +264,7 @@ async def retry(tx: PostgresSession, run_ids: list[str]) -> list[Submitted]:
         as_of = 0 if held_back else seen
         counters = ceilings(limits, counted, drained)
         holders = {key: (seq, run_id) for key, seq, run_id, *_ in held}
-        answers, queue = judge_retry(run_ids, found, holders, counters, now, as_of)
+        answers, queue = judge_retry(run_ids, found, holders, counters, now, as_of, nodes)
         if not queue:
             return answers
         queue.sort(key=lambda again: again.seq)
@@ -288,8 +288,10 @@ async def retry(tx: PostgresSession, run_ids: list[str]) -> list[Submitted]:
             generation = again.generation + 1
             await tx.run("retry_run", generation, lane, *place, now, deadline_at, again.seq)
             queued.append((lane, *place, again.seq))
+            if nodes:
+                await tx.run("tasks_run_again", AGAIN, again.seq, list(nodes))
             change = queued_event(
-                again.run, lane, place, before=again.before, generation=generation
+                again.run, lane, place, before=again.before, generation=generation, again=nodes
             )
             events.append((again.seq, [change]))
         parts = Parts()

@@ -168,3 +168,9 @@ UPDATE locktender.run SET
     waits_for = NULL, queued_at = $5, started_at = 0, ended_at = 0, deadline_at = $6,
     output = NULL, error = NULL
 WHERE seq = $7
+
+-- name: tasks_run_again
+-- Ended tasks of a retried run that are to run again although they have a result.
+UPDATE locktender.task SET error = $1::bytea
+WHERE id >= $2::bigint << 20 AND id < ($2::bigint + 1) << 20 AND node = ANY($3::bigint[])
+    AND state IN ('completed', 'failed', 'timed_out')

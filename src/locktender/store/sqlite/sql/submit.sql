@@ -139,3 +139,9 @@ UPDATE run SET
     waits_for = NULL, queued_at = ?, started_at = 0, ended_at = 0, deadline_at = ?,
     output = NULL, error = NULL
 WHERE seq = ?
+
+-- name: tasks_run_again
+-- Ended tasks of a retried run that are to run again although they have a result.
+UPDATE task SET error = ?
+WHERE id >= ? << 20 AND id < (? + 1) << 20 AND node IN (SELECT value FROM json_each(?))
+    AND state IN ('completed', 'failed', 'timed_out')
