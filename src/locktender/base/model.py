@@ -19,6 +19,8 @@ from locktender.base.ids import RunId
 
 RunKind = Literal["flow", "hold"]
 OnDuplicate = Literal["attach", "reject", "replace", "skip_if_finished"]
+Keep = Literal["newest", "oldest"]
+"""Which runs of a key stay where more are submitted than may wait."""
 Outcome = Literal["created", "attached", "finished", "duplicate", "rejected", "in_flight"]
 
 
@@ -63,6 +65,9 @@ class NewRun(msgspec.Struct, frozen=True, gc=False):
     kind: RunKind = "flow"
     trace: str | None = None
     """The submitter's trace (W3C `traceparent`): its steps' spans belong to it."""
+    keep: Keep | None = None
+    """Runs of its key wait for each other, at most `max_queued` of them: which stay."""
+    max_queued: int = 1
 
 
 class RunRow(msgspec.Struct, frozen=True, gc=False):
@@ -197,7 +202,8 @@ class DeadWorker(NamedTuple):
     reason: str
 
 
-RequestKind = Literal["cancel", "reprioritise", "drain", "undrain"]
+RequestKind = Literal["cancel", "drop", "reprioritise", "drain", "undrain"]
+"""`drop`: cancel it, if it has not started."""
 
 
 class Request(msgspec.Struct, frozen=True):

@@ -78,6 +78,13 @@ Quiet = Annotated[
         "--quiet", "-q", help="Only the result, and errors.", show_default=False, metavar=""
     ),
 ]
+Keep = Annotated[
+    str | None,
+    typer.Option("--keep", metavar="WHICH", help="Of a key's waiting runs: newest or oldest."),
+]
+MaxQueued = Annotated[
+    str | None, typer.Option("--max-queued", metavar="N", help="With --keep: how many may wait.")
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -96,6 +103,8 @@ def run(
     priority: Priority = None,
     key: Key = None,
     on_duplicate: OnDuplicate = None,
+    keep: Keep = None,
+    max_queued: MaxQueued = None,
     deadline: Deadline = None,
     queue_timeout: QueueTimeout = None,
     dispatch_deadline: DispatchDeadline = None,
@@ -115,7 +124,7 @@ def run(
     chosen = load_flow.load(flow)
     submission = read_submission(
         chosen, args, arg, tag, priority, key, on_duplicate, deadline, queue_timeout,
-        dispatch_deadline,
+        dispatch_deadline, keep=keep, max_queued=max_queued,
     )  # fmt: skip
     overrides: dict[str, Any] = arguments.settings(set_ or ())
     if pool:
@@ -131,7 +140,7 @@ def run(
 _SUBMITTED = {
     "created": "submitted {id} ({flow})",
     "attached": "attached to {id} ({flow}): this active run has the same key; nothing was submitted",
-    "skipped": "skipped: {id} ({flow}) with the same key has succeeded; nothing was submitted",
+    "skipped": "skipped: {id} ({flow}) has the same key; nothing was submitted",
 }
 
 
@@ -144,6 +153,8 @@ def submit(
     priority: Priority = None,
     key: Key = None,
     on_duplicate: OnDuplicate = None,
+    keep: Keep = None,
+    max_queued: MaxQueued = None,
     deadline: Deadline = None,
     queue_timeout: QueueTimeout = None,
     dispatch_deadline: DispatchDeadline = None,
@@ -157,7 +168,7 @@ def submit(
     chosen = load_flow.load(flow)
     submission = read_submission(
         chosen, args, arg, tag, priority, key, on_duplicate, deadline, queue_timeout,
-        dispatch_deadline,
+        dispatch_deadline, keep=keep, max_queued=max_queued,
     )  # fmt: skip
     with shell.connect(create=True) as client:
         made = client.submit_many(chosen, [submission])[0]
@@ -188,6 +199,9 @@ def read_submission(
     deadline: str | None,
     queue_timeout: str | None,
     dispatch_deadline: str | None,
+    *,
+    keep: Any = None,
+    max_queued: str | None = None,
 ) -> Any:
     """The options of `run` and `submit` as one submission."""
     from locktender.cli.arguments import duration, read_call, tags, whole
@@ -205,6 +219,8 @@ def read_submission(
         deadline=duration(deadline),
         queue_timeout=duration(queue_timeout),
         dispatch_deadline=duration(dispatch_deadline),
+        keep=keep,
+        max_queued=whole(max_queued, "max_queued"),
     )
 
 

@@ -49,7 +49,8 @@ class AsyncRun(Generic[T_co]):
     @property
     def submitted(self) -> SubmitOutcome | None:
         """What `submit` did: "created" this run, "attached" to the active run of the same key, or
-        "skipped" because a run of the key has succeeded. None if this run was not just submitted."""
+        "skipped" because a run of the key has succeeded, or waits (`keep="oldest"`). None if this run was
+        not just submitted."""
         return _SUBMITTED.get(self._outcome)
 
     def __repr__(self) -> str:
@@ -184,7 +185,8 @@ class Run(Generic[T_co]):
     @property
     def submitted(self) -> SubmitOutcome | None:
         """What `submit` did: "created" this run, "attached" to the active run of the same key, or
-        "skipped" because a run of the key has succeeded. None if this run was not just submitted."""
+        "skipped" because a run of the key has succeeded, or waits (`keep="oldest"`). None if this run was
+        not just submitted."""
         return self._run.submitted
 
     def __repr__(self) -> str:

@@ -27,8 +27,9 @@ from locktender.base.graph import Graph, PoolNeed, Tag
 from locktender.base.ids import ENTROPY, RunId, run_ids
 from locktender.base.jsonable import BLOB_KEY
 from locktender.base.limits import Limits
-from locktender.base.model import NewRun, OnDuplicate
+from locktender.base.model import Keep, NewRun, OnDuplicate
 from locktender.base.names import check_labels
+from locktender.client.bounded import bounded
 from locktender.client.core import Core
 from locktender.flows.definitions import FlowDef
 from locktender.flows.flows import Flow
@@ -60,6 +61,8 @@ class Submission:
     deadline: Duration | None = None
     queue_timeout: Duration | None = None
     dispatch_deadline: Duration | None = None
+    keep: Keep | None = None
+    max_queued: int | None = None
 
     @classmethod
     def of(cls, item: object) -> Submission:
@@ -261,6 +264,8 @@ class Preparing:
             trace=self._trace,
         )
         self._check_tags(traced, options.tags)
+        if isinstance(call, Submission) and (call.keep, call.max_queued) != (None, None):
+            run = bounded(run, call.keep, call.max_queued)
         return Prepared(run, traced.graph, traced.body, flow)
 
     def _check_size(self, traced: Traced, index: int | None) -> None:

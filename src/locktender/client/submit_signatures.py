@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Concatenate, TypeVar, overload
 
 from locktender.base.durations import Duration
-from locktender.base.model import OnDuplicate
+from locktender.base.model import Keep, OnDuplicate
 from locktender.base.tracebacks import public
 from locktender.client.run import AsyncRun, Run
 from locktender.client.submit import Submission, TagValues
@@ -36,6 +36,8 @@ class SyncSubmitting:
         priority: int | None = None,
         key: str | None = None,
         on_duplicate: OnDuplicate = "attach",
+        keep: Keep | None = None,
+        max_queued: int | None = None,
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
@@ -53,6 +55,8 @@ class SyncSubmitting:
         priority: int | None = None,
         key: str | None = None,
         on_duplicate: OnDuplicate = "attach",
+        keep: Keep | None = None,
+        max_queued: int | None = None,
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
@@ -69,6 +73,8 @@ class SyncSubmitting:
         priority: int | None = None,
         key: str | None = None,
         on_duplicate: OnDuplicate = "attach",
+        keep: Keep | None = None,
+        max_queued: int | None = None,
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
@@ -84,6 +90,8 @@ class SyncSubmitting:
         priority: int | None = None,
         key: str | None = None,
         on_duplicate: OnDuplicate = "attach",
+        keep: Keep | None = None,
+        max_queued: int | None = None,
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
@@ -99,6 +107,8 @@ class SyncSubmitting:
         priority: int | None = None,
         key: str | None = None,
         on_duplicate: OnDuplicate = "attach",
+        keep: Keep | None = None,
+        max_queued: int | None = None,
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
@@ -113,6 +123,8 @@ class SyncSubmitting:
         priority: int | None = None,
         key: str | None = None,
         on_duplicate: OnDuplicate = "attach",
+        keep: Keep | None = None,
+        max_queued: int | None = None,
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
@@ -126,6 +138,9 @@ class SyncSubmitting:
         on_duplicate       where an active run has the key: "attach" (default) returns that run, which must
                            have the same arguments; "reject"; "replace" cancels it; "skip_if_finished"
                            returns also a run that has succeeded
+        keep               runs of the key wait for each other, and one executes: "newest" drops the
+                           oldest one that waits, "oldest" skips this submission; default none
+        max_queued         with `keep`: how many runs of the key may wait; default 1
         deadline           the run ends *timed_out* this long after now; default the flow's (none)
         queue_timeout      how long each task may wait at its limits; default the flow's (none)
         dispatch_deadline  how long each may wait for a worker once every limit has room; default "4h"
@@ -136,7 +151,8 @@ class SyncSubmitting:
             run = client.submit(build, ["a", "b"], tags={"tenant": "acme"}, key="build-42")
         """
         submission = Submission(
-            args, kwargs, tags, priority, key, on_duplicate, deadline, queue_timeout, dispatch_deadline
+            args, kwargs, tags, priority, key, on_duplicate, deadline, queue_timeout, dispatch_deadline,
+            keep=keep, max_queued=max_queued,
         )  # fmt: skip
         return self._submit(flow, submission)
 
@@ -159,6 +175,8 @@ class AsyncSubmitting:
         priority: int | None = None,
         key: str | None = None,
         on_duplicate: OnDuplicate = "attach",
+        keep: Keep | None = None,
+        max_queued: int | None = None,
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
@@ -176,6 +194,8 @@ class AsyncSubmitting:
         priority: int | None = None,
         key: str | None = None,
         on_duplicate: OnDuplicate = "attach",
+        keep: Keep | None = None,
+        max_queued: int | None = None,
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
@@ -192,6 +212,8 @@ class AsyncSubmitting:
         priority: int | None = None,
         key: str | None = None,
         on_duplicate: OnDuplicate = "attach",
+        keep: Keep | None = None,
+        max_queued: int | None = None,
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
@@ -207,6 +229,8 @@ class AsyncSubmitting:
         priority: int | None = None,
         key: str | None = None,
         on_duplicate: OnDuplicate = "attach",
+        keep: Keep | None = None,
+        max_queued: int | None = None,
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
@@ -222,6 +246,8 @@ class AsyncSubmitting:
         priority: int | None = None,
         key: str | None = None,
         on_duplicate: OnDuplicate = "attach",
+        keep: Keep | None = None,
+        max_queued: int | None = None,
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
@@ -236,6 +262,8 @@ class AsyncSubmitting:
         priority: int | None = None,
         key: str | None = None,
         on_duplicate: OnDuplicate = "attach",
+        keep: Keep | None = None,
+        max_queued: int | None = None,
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
@@ -249,6 +277,9 @@ class AsyncSubmitting:
         on_duplicate       where an active run has the key: "attach" (default) returns that run, which must
                            have the same arguments; "reject"; "replace" cancels it; "skip_if_finished"
                            returns also a run that has succeeded
+        keep               runs of the key wait for each other, and one executes: "newest" drops the
+                           oldest one that waits, "oldest" skips this submission; default none
+        max_queued         with `keep`: how many runs of the key may wait; default 1
         deadline           the run ends *timed_out* this long after now; default the flow's (none)
         queue_timeout      how long each task may wait at its limits; default the flow's (none)
         dispatch_deadline  how long each may wait for a worker once every limit has room; default "4h"
@@ -259,7 +290,8 @@ class AsyncSubmitting:
             run = client.submit(build, ["a", "b"], tags={"tenant": "acme"}, key="build-42")
         """
         submission = Submission(
-            args, kwargs, tags, priority, key, on_duplicate, deadline, queue_timeout, dispatch_deadline
+            args, kwargs, tags, priority, key, on_duplicate, deadline, queue_timeout, dispatch_deadline,
+            keep=keep, max_queued=max_queued,
         )  # fmt: skip
         return await self._submit(flow, submission)
 

@@ -47,7 +47,7 @@ def explain_queued(
         run = ledger.runs.get(row.waits_for)
         known = replaced if run is None else run.row.id
         other = known or f"number {row.waits_for}"
-        text = f"key {row.key!r}: run {other}, which it replaces, has not ended"
+        text = f"key {row.key!r}: run {other}, which goes before it, has not ended"
         holders = (Holder(known),) if known else ()
         reasons.append(Reason("key", text, 1, 1, holders=holders))
     lane: Lane[QueuedRun] = head.lane or Lane(None, ledger.run_gates(row))

@@ -144,8 +144,9 @@ class ChangeReader:
             row.state in EXECUTING_RUNS or row.seq in scheduler.held.rows
         ):
             scheduler.cancel_run(row.seq, now, request.reason, force=request.force)
-        elif request.kind == "cancel" and row.state == RunState.QUEUED:
-            failure = Failure("cancelled", request.reason or "cancelled on request")
+        elif request.kind in ("cancel", "drop") and row.state == RunState.QUEUED:
+            kind = "cancelled" if request.kind == "cancel" else "dropped"
+            failure = Failure(kind, request.reason or f"{kind} on request")
             scheduler.end_queued(row, RunState.CANCELLED, failure, now)
             self._queue.left(row.seq)
         elif request.kind == "reprioritise" and row.state == RunState.QUEUED:

@@ -52,6 +52,10 @@ class Facts:
     holders: Mapping[str, KeyHolder]
     finished: Mapping[str, tuple[int, str]]
     """Key → the last succeeded run, where a submission skips then."""
+    queued: Mapping[str, Sequence[tuple[int, str]]] = field(
+        default_factory=dict[str, Sequence[tuple[int, str]]]
+    )
+    """Key → its runs that have not started, by age, for submissions that bound them."""
     admissions: int = 0
     """How often a process held the submitters' lock: for a back end that reads before it acquires the lock."""
 
@@ -96,6 +100,15 @@ class Admission:
         self.new: list[Admitted] = []
         self.replaced: list[Request] = []
         self._refused_keys: dict[str, Full] = {}
+        self._lines: dict[str, list[tuple[int, str]]] = {}
+        """Key → its runs that have not started, where a submission bounds them."""
+        self._line_up()
+
+    def _line_up(self) -> None:
+        self._lines = {key: list(runs) for key, runs in self._facts.queued.items()}
+        for seq, run, _ in self.new if self._lines else ():
+            if run.key in self._lines:
+                self._lines[run.key].append((seq, run.id))
 
     @property
     def as_read(self) -> tuple[int, int]:
@@ -145,6 +158,7 @@ class Admission:
     ) -> None:
         self._next, new, replaced, self.ceilings.added, self._known, self._holders = mark
         del self.new[new:], self.replaced[replaced:]
+        self._line_up()
 
     def _one(self, run: NewRun) -> Submitted:
         known = self._known.get(run.id)
@@ -158,7 +172,11 @@ class Admission:
                 return Submitted(run_id, seq, "finished")
             holder = self._holders.get(run.key)
             if holder is not None:
-                if run.on_duplicate != "replace":
+                line = self._lines.get(run.key, [])
+                if run.keep == "oldest" and len(line) >= run.max_queued:
+                    seq, run_id = line[-1]
+                    return Submitted(run_id, seq, "finished")
+                if run.on_duplicate != "replace" and run.keep is None:
                     return _meet(run, holder)
                 waits_for = holder.seq
         if run.kind != "hold":
@@ -167,7 +185,7 @@ class Admission:
             if full is None:
                 full = self.ceilings.admit(run.tags, facts.now)
             if full is not None:
-                if run.key is not None and run.on_duplicate != "replace":
+                if run.key is not None and run.on_duplicate != "replace" and run.keep is None:
                     self._refused_keys[run.key] = full
                 return self._refusal(run.id, full)
         return self._admit(run, waits_for)
@@ -183,7 +201,9 @@ class Admission:
         seq = self._known[run.id] = self._next
         self.new.append(Admitted(seq, run, waits_for))
         if run.key is not None:
-            if waits_for is not None:
+            if run.keep is not None:
+                self._bound_line(run, self._lines.setdefault(run.key, []))
+            elif waits_for is not None:
                 self.replaced.append(
                     Request(
                         kind="cancel",
@@ -192,8 +212,18 @@ class Admission:
                         reason=f"replaced by {run.id}",
                     )
                 )
+            if run.key in self._lines:
+                self._lines[run.key].append((seq, run.id))
             self._holders[run.key] = KeyHolder(seq, run.id, run.flow, run.params)
         return Submitted(run.id, seq, "created")
+
+    def _bound_line(self, run: NewRun, line: Sequence[tuple[int, str]]) -> None:
+        """The one that is too many now is dropped; those before it were, by the submissions since."""
+        if len(line) >= run.max_queued:
+            _, dropped = line[-run.max_queued]
+            kept = "the newest run" if run.max_queued == 1 else f"the newest {run.max_queued} runs"
+            reason = f"dropped: {kept} of key {run.key!r} may wait, and {run.id} came after it"
+            self.replaced.append(Request(kind="drop", subject=dropped, who=CLIENT, reason=reason))
 
     def signatures(self) -> list[str]:
         """The lane of every admitted run, by name."""
@@ -285,6 +315,21 @@ def keys_of(runs: Iterable[NewRun]) -> tuple[set[str], set[str]]:
     """Keys to look up, and those of them whose finished runs matter."""
     keyed = [(run.key, run.on_duplicate) for run in runs if run.key is not None]
     return {key for key, _ in keyed}, {key for key, how in keyed if how == "skip_if_finished"}
+
+
+def bounded_keys(runs: Iterable[NewRun]) -> set[str]:
+    """Keys whose waiting runs a submission bounds."""
+    return {run.key for run in runs if run.keep is not None and run.key is not None}
+
+
+def lines_of(
+    keys: Iterable[str], rows: Iterable[Sequence[Any]]
+) -> dict[str, list[tuple[int, str]]]:
+    """Rows of `queued_by_key` for each of `keys`."""
+    lines: dict[str, list[tuple[int, str]]] = {key: [] for key in keys}
+    for key, seq, run_id in rows:
+        lines[key].append((seq, run_id))
+    return lines
 
 
 def _meet(run: NewRun, holder: KeyHolder) -> Submitted:

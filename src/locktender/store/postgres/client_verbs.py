@@ -43,8 +43,10 @@ from locktender.store.submission import (
     AdmissionPlan,
     Facts,
     KeyHolder,
+    bounded_keys,
     keys_of,
     likely_lanes,
+    lines_of,
     queued_event,
 )
 
@@ -67,7 +69,9 @@ async def submit_all(tx: PostgresSession, submits: Sequence[Submit]) -> list[Ans
     """The answer to each of `submits`; an invalid one does not affect the others."""
     # A large batch needs the lock anyway: deciding on it before that would be wasted.
     large = sum(len(each.runs) for each in submits) > COPY_OVER
-    for _ in range(0 if large else TRIES):
+    # What waits with a key is counted behind the lock, too.
+    bounded = any(run.keep is not None for each in submits for run in each.runs)
+    for _ in range(0 if large or bounded else TRIES):
         admission, answers, lanes = await _look(tx, submits)
         if not admission.new:
             return answers
@@ -142,6 +146,8 @@ async def _read(
             got=last,
             hint="Set meta.value of last_run to the highest run.seq.",
         )
+    bounded = bounded_keys(runs)
+    queued = await tx.all("queued_by_key", sorted(bounded)) if bounded else ()
     facts = Facts(
         last=last,
         admissions=admissions,
@@ -153,6 +159,7 @@ async def _read(
         ceilings=ceilings(limits, counted, drained),
         holders={key: KeyHolder(*rest) for key, *rest in held},
         finished={key: (seq, run_id) for key, seq, run_id in finished},
+        queued=lines_of(bounded, queued),
     )
     return Admission(facts), pairs(lanes), {row[0] for row in graphs}
 

@@ -24,7 +24,15 @@ from locktender.store.limit_rows import check, judge_limit
 from locktender.store.protocol import SetLimit, Submit, Submitted
 from locktender.store.retry_runs import AGAIN, Again, candidates, judge_retry
 from locktender.store.sqlite.session import SqliteSession, listed, record
-from locktender.store.submission import Admission, Facts, KeyHolder, keys_of, queued_event
+from locktender.store.submission import (
+    Admission,
+    Facts,
+    KeyHolder,
+    bounded_keys,
+    keys_of,
+    lines_of,
+    queued_event,
+)
 
 
 def submit(tx: SqliteSession, submit: Submit) -> list[Submitted]:
@@ -51,6 +59,8 @@ def _facts(tx: SqliteSession, submit: Submit) -> Facts:
     if skipping:
         for key, seq, run_id in tx.all("runs_finished_by_key", listed(skipping)):
             finished[key] = seq, run_id
+    bounded = bounded_keys(submit.runs)
+    queued = tx.all("queued_by_key", listed(bounded)) if bounded else ()
     return Facts(
         last=last,
         as_of=as_of,
@@ -60,6 +70,7 @@ def _facts(tx: SqliteSession, submit: Submit) -> Facts:
         ceilings=ceilings(tx, limits, (run.tags for run in submit.runs), now),
         holders=holders,
         finished=finished,
+        queued=lines_of(bounded, queued),
     )
 
 

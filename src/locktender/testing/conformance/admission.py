@@ -192,6 +192,42 @@ async def ended(
     return run
 
 
+class TestBoundedKeys:
+    async def test_the_newest_stay_and_one_is_dropped_each_time(self, world: StoreScene) -> None:
+        store = await world.open()
+        leader = await SceneLeader.stand(store)
+        first = await submitted(store, key="k", keep="newest", max_queued=2)
+        await leader.start(first.seq)
+        # One transaction and several decide alike; nobody carries the requests out meanwhile.
+        several = [new_run(key="k", keep="newest", max_queued=2) for _ in range(3)]
+        runs = await submit(store, *several)
+        runs.append(await submitted(store, key="k", keep="newest", max_queued=2))
+        assert [each.outcome for each in runs] == ["created"] * 4
+        rows = [await store.run(each.id) for each in runs]
+        waits = [row.waits_for for row in rows if row is not None]
+        assert waits == [first.seq, *(each.seq for each in runs[:-1])]
+        requests = (await store.load()).requests
+        asked = [each.request for each in requests if each.request is not None]
+        assert [(each.kind, each.subject) for each in asked] == [
+            ("drop", runs[0].id),
+            ("drop", runs[1].id),
+        ]
+        assert "the newest 2 runs of key 'k' may wait" in asked[0].reason
+
+    async def test_the_oldest_stay_and_the_rest_is_skipped(self, world: StoreScene) -> None:
+        store = await world.open()
+        leader = await SceneLeader.stand(store)
+        first = await submitted(store, key="k", keep="oldest")
+        await leader.start(first.seq)
+        second = await submitted(store, key="k", keep="oldest")
+        third = await submitted(store, key="k", keep="oldest")
+        assert (second.outcome, third.outcome, third.id) == ("created", "finished", second.id)
+        assert (await store.load()).requests == []
+        assert (await submitted(store, key="other", keep="oldest")).outcome == "created"
+        counts = await store.counts()
+        assert counts.active[""] == 3
+
+
 class TestRetrying:
     @pytest.mark.parametrize("state", ["failed", "cancelled", "timed_out"])
     async def test_an_ended_run_is_queued_again(self, world: StoreScene, state: str) -> None:

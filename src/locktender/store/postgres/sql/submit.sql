@@ -22,6 +22,11 @@ FROM locktender.active_key a JOIN locktender.run r ON r.seq = a.run WHERE a.key 
 SELECT DISTINCT ON (key) key, seq, id FROM locktender.run
 WHERE key = ANY($1::text[]) AND state = 'succeeded' ORDER BY key, seq DESC
 
+-- name: queued_by_key
+-- Runs of these keys that have not started, by age.
+SELECT key, seq, id FROM locktender.run
+WHERE key = ANY($1::text[]) AND state = 'queued' ORDER BY seq
+
 -- name: counters_by_name
 -- How many runs were admitted and closed under these names.
 SELECT c.name, c.admitted, coalesce(d.closed, 0)

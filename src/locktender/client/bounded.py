@@ -1,0 +1,48 @@
+"""`keep=` and `max_queued=` of a submission: how many runs of its key may wait, and which of them stay."""
+
+from __future__ import annotations
+
+from typing import Final, cast, get_args
+
+import msgspec
+
+from locktender.base import names
+from locktender.base.errors import InvalidInput
+from locktender.base.model import Keep, NewRun
+
+_KEEP: Final[tuple[str, ...]] = get_args(Keep)
+MAX_QUEUED: Final = 10_000
+
+
+def bounded(run: NewRun, keep: object, max_queued: object) -> NewRun:
+    """`run`, to wait for others of its key."""
+    if keep is None:
+        raise InvalidInput(
+            "max_queued needs keep.",
+            field="max_queued",
+            got=max_queued,
+            hint='Say which runs of the key stay: keep="newest" or keep="oldest".',
+        )
+    if keep not in _KEEP:
+        raise InvalidInput(
+            f"keep must be one of {', '.join(_KEEP)}.",
+            field="keep",
+            got=keep,
+            hint=names.nearest(keep, _KEEP),
+        )
+    if run.key is None:
+        raise InvalidInput(
+            f"keep={keep!r} needs a key.",
+            field="keep",
+            got=keep,
+            hint='It says which runs of a key stay: add key="…".',
+        )
+    if run.on_duplicate != "attach":
+        raise InvalidInput(
+            f"keep={keep!r} and on_duplicate={run.on_duplicate!r} contradict each other.",
+            field="on_duplicate",
+            got=run.on_duplicate,
+            hint="Leave out one of them.",
+        )
+    most = 1 if max_queued is None else names.count(max_queued, "max_queued", maximum=MAX_QUEUED)
+    return msgspec.structs.replace(run, keep=cast("Keep", keep), max_queued=most)

@@ -1,0 +1,59 @@
+"""`keep` and `max_queued`: runs of a key wait for each other, and only so many of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from tests.steps import word_steps as flows
+
+from locktender import Client, InvalidInput, RunCancelled, RunState
+from locktender.testing import eventually
+
+
+@pytest.fixture(autouse=True)
+def _gate() -> Iterator[None]:
+    flows.GATE.clear()
+    yield
+    flows.GATE.set()
+
+
+def test_the_newest_waits_and_the_one_before_it_is_dropped(engine: Client):
+    runs = [engine.submit(flows.two_steps, 1, key="k", keep="newest")]
+    eventually(lambda: runs[0].status() is RunState.RUNNING)
+    runs += [engine.submit(flows.two_steps, n, key="k", keep="newest") for n in (2, 3, 4)]
+    for dropped, later in ((runs[1], runs[2]), (runs[2], runs[3])):
+        with pytest.raises(RunCancelled, match=f"dropped: .* and {later.id} came after it"):
+            dropped.result("60s")
+    assert f"run {runs[0].id}, which goes before it" in str(runs[3].why())
+    flows.GATE.set()
+    assert [runs[0].result("60s"), runs[3].result("60s")] == [2, 5]
+
+
+def test_the_oldest_wait_and_others_are_skipped(engine: Client):
+    runs = [engine.submit(flows.two_steps, 1, key="k", keep="oldest", max_queued=2)]
+    eventually(lambda: runs[0].status() is RunState.RUNNING)
+    runs += [
+        engine.submit(flows.two_steps, n, key="k", keep="oldest", max_queued=2) for n in (2, 3, 4)
+    ]
+    assert [run.submitted for run in runs] == ["created", "created", "created", "skipped"]
+    assert runs[3].id == runs[2].id
+    flows.GATE.set()
+    assert [run.result("60s") for run in runs[:3]] == [2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"keep": "newest"}, "needs a key"),
+        ({"keep": "latest", "key": "k"}, "must be one of newest, oldest"),
+        ({"max_queued": 2, "key": "k"}, "max_queued needs keep"),
+        ({"max_queued": 0, "keep": "newest", "key": "k"}, "max_queued"),
+        ({"keep": "newest", "key": "k", "on_duplicate": "replace"}, "contradict"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(
+    engine: Client, options: dict[str, object], words: str
+):
+    with pytest.raises(InvalidInput, match=words):
+        engine.submit(flows.two_steps, 1, **options)  # type: ignore[arg-type]
