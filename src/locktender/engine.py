@@ -29,7 +29,9 @@ from locktender.worker.worker import LocalWorker
 
 _dump = msgspec.json.Encoder().encode
 _DEFAULTS = Limits()
-_KNOBS = ("age_boost_us", "max_bypass", "max_starts_per_cycle", "placement", "strict_pools")
+_KNOBS = (
+    "age_boost_us", "max_bypass", "max_starts_per_cycle", "max_waiting", "placement", "strict_pools",
+)  # fmt: skip
 
 
 def declared_limits(settings: Settings) -> list[SetLimit]:

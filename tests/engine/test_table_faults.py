@@ -35,7 +35,16 @@ pytest_plugins = ["locktender.testing.postgres"]
 
 SEED = 12
 PUT_IN = (
-    *("orders", "reservation", "linger", "unplaced", "silence", "request", "lost_worker"),
+    *(
+        "orders",
+        "reservation",
+        "linger",
+        "unplaced",
+        "waiting",
+        "silence",
+        "request",
+        "lost_worker",
+    ),
     *("worker", "asked_worker", "active_key", "provisioner", "limit_rule", "bucket"),
 )
 ENDED = frozenset({RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED, RunState.TIMED_OUT})

@@ -25,6 +25,7 @@ OWNERS: dict[str, Owner] = {
     "reservation": "run",
     "linger": "run",
     "unplaced": "run",
+    "waiting": "run",
     "blob": "run",
     "log": "run",
     "request": "request",
@@ -92,6 +93,7 @@ def rows(injector: Injector, seq: int, now: int) -> Iterator[StoredRow]:
     linger = {"slots": 1, "until": now + 1_000, "worker": GHOST}
     yield StoredRow("linger", {"task": task, "token": 7, "pool": RATED}, linger)
     yield StoredRow("unplaced", {"run": seq}, {})
+    yield StoredRow("waiting", {"run": seq}, {"wake_at": now + NEVER})
     cancel = {"kind": "cancel", "subject": "nobody", "priority": 1, "force": False, "who": "me"}
     yield StoredRow("request", {"at": now}, {"taken": 0, "body": json(cancel)})
     body = {

@@ -209,6 +209,8 @@ class Commit:
     """Those that have one again, or need none any more."""
     silences: list[Silence] | None = None
     """The whole set, where it changed."""
+    ended_waiting: list[int] = field(default_factory=list[int])
+    """Those of `runs_ended` that were waiting: they count under another ceiling."""
     requests_done: list[int] = field(default_factory=list[int])
     reprioritised: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     """(queued run, new priority)"""

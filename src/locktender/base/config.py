@@ -184,6 +184,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     # limits: the declared defaults, beneath an operator's live settings
     max_active: int = 10_000
+    max_waiting: int = 1_000_000
     max_concurrent_runs: int = 10
     tags: tuple[TagRule, ...] = ()
     pools: dict[str, PoolRule] = {}
@@ -231,6 +232,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return Limits(
             max_concurrent_runs=self.max_concurrent_runs,
             max_active=self.max_active,
+            max_waiting=self.max_waiting,
             tags=self.tags,
             pools=self.pools,
             fair=self.fair,

@@ -92,6 +92,7 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
     max_concurrent_runs: int = 10
     runs_paused: bool = False
     max_active: int = 10_000
+    max_waiting: int = 1_000_000
     tags: tuple[TagRule, ...] = ()
     pools: dict[str, PoolRule] = {}
     fair: Fair | None = None

@@ -65,6 +65,10 @@ class NewRun(msgspec.Struct, frozen=True, gc=False):
     kind: RunKind = "flow"
     trace: str | None = None
     """The submitter's trace (W3C `traceparent`): its steps' spans belong to it."""
+    delay_us: int | None = None
+    """It waits so long before it is queued."""
+    start_at: int | None = None
+    """The instant at which it is queued; one that has passed is now."""
     keep: Keep | None = None
     """Runs of its key wait for each other, at most `max_queued` of them: which stay."""
     max_queued: int = 1

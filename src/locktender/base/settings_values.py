@@ -323,6 +323,7 @@ def _keys() -> dict[str, Key]:
         Key("provision", "provision", _text("provision")),
         Key("max_workers", "max_workers", _max_workers, int),
         Key("max_active", "max_active", _limit("max_active"), int, limit=True),
+        Key("max_waiting", "max_waiting", _limit("max_waiting"), int, limit=True),
         Key("max_concurrent_runs", "max_concurrent_runs", _limit("max_concurrent_runs"), int,
             limit=True),
         Key("tags", "tags", _tags, table=True, limit=True),

@@ -11,11 +11,13 @@ from typing import Final
 
 
 class RunState(StrEnum):
-    """Where a run stands: queued, running, cancelling, held; or how it ended."""
+    """Where a run stands: waiting, queued, running, cancelling, held; or how it ended."""
 
     QUEUED = "queued"
     RUNNING = "running"
     CANCELLING = "cancelling"
+    WAITING = "waiting"
+    """It waits for an instant and holds nothing: its rows are all there is of it."""
     HELD = "held"
     """Something of it cannot be read, decided or written: an operator or its deadline ends it."""
     SUCCEEDED = "succeeded"
@@ -71,6 +73,10 @@ ENDS: Final = frozenset(
 
 RUN_CHANGES: Final[dict[tuple[str, str], Owner]] = {
     (NEW, RunState.QUEUED): Owner.SUBMITTER,
+    (NEW, RunState.WAITING): Owner.SUBMITTER,
+    (RunState.WAITING, RunState.QUEUED): Owner.LEADER,
+    (RunState.WAITING, RunState.CANCELLED): Owner.LEADER,
+    (RunState.WAITING, RunState.HELD): Owner.LEADER,
     (RunState.QUEUED, RunState.RUNNING): Owner.LEADER,
     (RunState.QUEUED, RunState.CANCELLED): Owner.LEADER,
     (RunState.QUEUED, RunState.TIMED_OUT): Owner.LEADER,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
@@ -153,6 +154,21 @@ def duration(text: str | None) -> str | float | None:
         return None
     value = number(text)
     return text if isinstance(value, bool | str) else value
+
+
+def moment(text: str | None, option: str) -> datetime | None:
+    """A moment in ISO form, for the checks behind to judge."""
+    if text is None:
+        return None
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError as error:
+        raise InvalidInput(
+            f"{option} is not a moment.",
+            field=option,
+            got=text,
+            hint="Write a date, a time and a zone: 2031-05-01T09:00+02:00",
+        ) from error
 
 
 def number(text: str) -> int | str | bool | float:

@@ -58,6 +58,16 @@ DispatchDeadline = Annotated[
     str | None,
     typer.Option("--dispatch-deadline", metavar="TIME", help="How long one may wait for a worker."),
 ]
+Delay = Annotated[
+    str | None,
+    typer.Option("--delay", metavar="TIME", help="It waits so long before it is queued, e.g. 2h."),
+]
+StartAt = Annotated[
+    str | None,
+    typer.Option(
+        "--start-at", metavar="MOMENT", help="It waits until then, e.g. 2031-05-01T09:00+02:00."
+    ),
+]
 Pool = Annotated[
     list[str] | None,
     typer.Option("--pool", metavar="NAME=N", help="A pool's default limit. Repeatable."),
@@ -158,6 +168,8 @@ def submit(
     deadline: Deadline = None,
     queue_timeout: QueueTimeout = None,
     dispatch_deadline: DispatchDeadline = None,
+    delay: Delay = None,
+    start_at: StartAt = None,
 ) -> None:
     """Hand a run to an engine that runs elsewhere, and return at once.
 
@@ -168,7 +180,7 @@ def submit(
     chosen = load_flow.load(flow)
     submission = read_submission(
         chosen, args, arg, tag, priority, key, on_duplicate, deadline, queue_timeout,
-        dispatch_deadline, keep=keep, max_queued=max_queued,
+        dispatch_deadline, delay, start_at, keep=keep, max_queued=max_queued,
     )  # fmt: skip
     with shell.connect(create=True) as client:
         made = client.submit_many(chosen, [submission])[0]
@@ -199,12 +211,14 @@ def read_submission(
     deadline: str | None,
     queue_timeout: str | None,
     dispatch_deadline: str | None,
+    delay: str | None = None,
+    start_at: str | None = None,
     *,
     keep: Any = None,
     max_queued: str | None = None,
 ) -> Any:
     """The options of `run` and `submit` as one submission."""
-    from locktender.cli.arguments import duration, read_call, tags, whole
+    from locktender.cli.arguments import duration, moment, read_call, tags, whole
     from locktender.client.submit import Submission, check_duplicate
 
     check_duplicate(on_duplicate, key)
@@ -219,6 +233,8 @@ def read_submission(
         deadline=duration(deadline),
         queue_timeout=duration(queue_timeout),
         dispatch_deadline=duration(dispatch_deadline),
+        delay=duration(delay),
+        start_at=moment(start_at, "start_at"),
         keep=keep,
         max_queued=whole(max_queued, "max_queued"),
     )

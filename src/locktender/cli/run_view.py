@@ -121,7 +121,7 @@ def view_of(row: RunRow, graph: Graph, rows: list[TaskRow], why: Why | None, now
         for index, (node, total) in enumerate(zip(graph.nodes, totals, strict=True))
     )
     notes: tuple[str, ...] = ()
-    if why is not None and row.state in (RunState.QUEUED, RunState.HELD):
+    if why is not None and row.state in (RunState.WAITING, RunState.QUEUED, RunState.HELD):
         notes = tuple(reason.text for reason in why.reasons) or ((why.note,) if why.note else ())
     end = row.ended_at or now
     took = end - row.started_at if row.started_at else None

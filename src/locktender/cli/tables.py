@@ -50,6 +50,7 @@ GAP = 3
 """Blanks between two columns."""
 
 STATE_COLOURS = {
+    "waiting": "yellow",
     "queued": "yellow",
     "requested": "yellow",
     "scheduled": "cyan",

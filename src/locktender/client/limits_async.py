@@ -31,6 +31,7 @@ ENGINE = {
     "age_boost": "age_boost_us",
     "max_bypass": "max_bypass",
     "max_starts_per_cycle": "max_starts_per_cycle",
+    "max_waiting": "max_waiting",
     "placement": "placement",
     "strict_pools": "strict_pools",
 }
@@ -85,6 +86,8 @@ def rule_text(kind: str, rule: bytes | None, stored: str = "") -> str | None:
             return "paused" + (f" by {rule_.by}" if rule_.by else "")
         case _ if stored == "age_boost_us":
             return spoken(body["value"]) if body["value"] else "off"
+        case _ if stored == "max_waiting":
+            return _bound(body["value"])
         case _:
             return str(body["value"])
 
@@ -247,7 +250,7 @@ class AsyncLimits:
         """Sets a limit by its name, as `locktender limits set` does.
 
         name   `max_concurrent_runs`, `max_active`, `fair`, `age_boost`, `max_bypass`,
-               `max_starts_per_cycle`, `placement`, `strict_pools`, or the rule of a tag with a `=`:
+               `max_starts_per_cycle`, `max_waiting`, `placement`, `strict_pools`, or the rule of a tag with a `=`:
                `tenant=acme`, `tenant=*`
         value  a number, -1 is unlimited; for `fair` a tag, for `age_boost` a duration
         """

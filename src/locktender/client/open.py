@@ -31,6 +31,7 @@ def _settings(
     provisioner: GivenProvisioner | None = None,
     max_concurrent_runs: int | None = None,
     max_active: int | None = None,
+    max_waiting: int | None = None,
     pools: Table | None = None,
     tags: Table | None = None,
     fair: str | Table | None = None,
@@ -102,6 +103,7 @@ def embedded(
 
     max_concurrent_runs  10     runs executing at once; -1 is unlimited
     max_active           10000  queued and running runs; beyond it `submit` is refused
+    max_waiting          1000000 runs that wait for their time; beyond it `submit` is refused
     pools                none   `{"db": 4, "api[*]": {"limit": 2, "rate": "60/min", "lease": "30s"}}`
     tags                 none   `{"tenant=*": 1, "kind=bulk": {"limit": 2, "max_active": 50}}`
     fair                 none   the tag whose values take turns: `"tenant"`, or `{"key": ..., "weights": ...}`

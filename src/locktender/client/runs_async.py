@@ -26,7 +26,9 @@ Status = str | Iterable[str]
 PAGE = 500
 SHORTEST_PREFIX = 4
 ID_LENGTH = 26
-_ACTIVE = (RunState.QUEUED, RunState.RUNNING, RunState.CANCELLING, RunState.HELD)
+_ACTIVE = (
+    RunState.WAITING, RunState.QUEUED, RunState.RUNNING, RunState.CANCELLING, RunState.HELD,
+)  # fmt: skip
 _AGAIN = (RunState.FAILED, RunState.CANCELLED, RunState.TIMED_OUT)
 _ID = re.compile(r"[0-9a-z]+")
 

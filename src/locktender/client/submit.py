@@ -14,6 +14,7 @@ import typing
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, NamedTuple, cast
 
 import msgspec
@@ -31,12 +32,13 @@ from locktender.base.model import Keep, NewRun, OnDuplicate
 from locktender.base.names import check_labels
 from locktender.client.bounded import bounded
 from locktender.client.core import Core
+from locktender.client.delays import delayed
 from locktender.flows.definitions import FlowDef
 from locktender.flows.flows import Flow
 from locktender.flows.registry import refuse_while_importing, registry
 from locktender.flows.trace import Traced, trace
 from locktender.observe import tracing
-from locktender.store.admission import MAX_ACTIVE
+from locktender.store.admission import MAX_ACTIVE, MAX_WAITING
 from locktender.store.protocol import Submit, Submitted
 from locktender.store.retry import repeated
 
@@ -61,6 +63,8 @@ class Submission:
     deadline: Duration | None = None
     queue_timeout: Duration | None = None
     dispatch_deadline: Duration | None = None
+    delay: Duration | None = None
+    start_at: datetime | None = None
     keep: Keep | None = None
     max_queued: int | None = None
 
@@ -152,10 +156,11 @@ def refusal(submitted: Submitted, run: NewRun) -> AdmissionRejected | DuplicateK
 
 def _reached(submitted: Submitted) -> str:
     ceiling, wanted = submitted.ceiling, submitted.wanted
-    whose = "" if ceiling == MAX_ACTIVE else f" with {ceiling}"
+    whose = "" if ceiling in (MAX_ACTIVE, MAX_WAITING) else f" with {ceiling}"
+    are = "waiting" if ceiling == MAX_WAITING else "active"
     active, limit = submitted.active, f"{submitted.limit:,}"
     if wanted == 1:
-        return f"the ceiling {ceiling} is reached: {active:,} of {limit} runs{whose} are active"
+        return f"the ceiling {ceiling} is reached: {active:,} of {limit} runs{whose} are {are}"
     if wanted > submitted.limit:
         return (
             f"{wanted:,} runs{whose} submitted together can never pass the ceiling {ceiling},"
@@ -163,7 +168,7 @@ def _reached(submitted: Submitted) -> str:
         )
     return (
         f"{wanted:,} runs{whose} submitted together do not fit under the ceiling {ceiling} now:"
-        f" {active:,} of {limit} are active"
+        f" {active:,} of {limit} are {are}"
     )
 
 
@@ -177,8 +182,8 @@ def way_in(submitted: Submitted) -> str:
     """What to do about a ceiling."""
     rule = submitted.rule or submitted.ceiling
     command = (
-        f"locktender limits set {MAX_ACTIVE} N"
-        if rule == MAX_ACTIVE
+        f"locktender limits set {rule} N"
+        if rule in (MAX_ACTIVE, MAX_WAITING)
         else f"locktender limits set tag {shlex.quote(rule)} --max-active N"
     )
     if submitted.wanted > submitted.limit:
@@ -238,6 +243,7 @@ class Preparing:
         refuse_while_importing("submits a run")
         self._flow = definition_of(flow)
         self._settings = settings
+        self._clock = clock
         self._ids = _ids(clock)
         self._trace = tracing.traceparent()
         self._plain = _options(self._flow, _PLAIN)
@@ -263,6 +269,8 @@ class Preparing:
             *options,
             trace=self._trace,
         )
+        if isinstance(call, Submission) and (call.delay is not None or call.start_at is not None):
+            run = delayed(run, call.delay, call.start_at, self._clock.now())
         self._check_tags(traced, options.tags)
         if isinstance(call, Submission) and (call.keep, call.max_queued) != (None, None):
             run = bounded(run, call.keep, call.max_queued)

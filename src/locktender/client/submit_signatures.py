@@ -6,6 +6,7 @@ keyword arguments of the flow are checked when it is traced.
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any, Concatenate, TypeVar, overload
 
 from locktender.base.durations import Duration
@@ -41,6 +42,8 @@ class SyncSubmitting:
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
+        delay: Duration | None = None,
+        start_at: datetime | None = None,
         **kwargs: Any,
     ) -> Run[T]: ...
     @overload
@@ -60,6 +63,8 @@ class SyncSubmitting:
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
+        delay: Duration | None = None,
+        start_at: datetime | None = None,
         **kwargs: Any,
     ) -> Run[T]: ...
     @overload
@@ -78,6 +83,8 @@ class SyncSubmitting:
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
+        delay: Duration | None = None,
+        start_at: datetime | None = None,
         **kwargs: Any,
     ) -> Run[T]: ...
     @overload
@@ -95,6 +102,8 @@ class SyncSubmitting:
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
+        delay: Duration | None = None,
+        start_at: datetime | None = None,
         **kwargs: Any,
     ) -> Run[T]: ...
     @overload
@@ -112,6 +121,8 @@ class SyncSubmitting:
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
+        delay: Duration | None = None,
+        start_at: datetime | None = None,
         **kwargs: Any,
     ) -> Run[Any]: ...
     def submit(
@@ -128,6 +139,8 @@ class SyncSubmitting:
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
+        delay: Duration | None = None,
+        start_at: datetime | None = None,
         **kwargs: Any,
     ) -> Run[Any]:
         """Submits a run of `flow` and returns at once. Arguments are the flow's own, and these options:
@@ -144,6 +157,8 @@ class SyncSubmitting:
         deadline           the run ends *timed_out* this long after now; default the flow's (none)
         queue_timeout      how long each task may wait at its limits; default the flow's (none)
         dispatch_deadline  how long each may wait for a worker once every limit has room; default "4h"
+        delay              the run waits so long before it is queued, and holds nothing meanwhile; default none
+        start_at           the same until a moment: a datetime with a time zone; default none
 
         An option wins over a parameter of the flow of the same name: give that one by position.
         Raises `AdmissionRejected` at a ceiling, `DuplicateKey` where the key is taken.
@@ -152,7 +167,7 @@ class SyncSubmitting:
         """
         submission = Submission(
             args, kwargs, tags, priority, key, on_duplicate, deadline, queue_timeout, dispatch_deadline,
-            keep=keep, max_queued=max_queued,
+            delay, start_at, keep=keep, max_queued=max_queued,
         )  # fmt: skip
         return self._submit(flow, submission)
 
@@ -180,6 +195,8 @@ class AsyncSubmitting:
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
+        delay: Duration | None = None,
+        start_at: datetime | None = None,
         **kwargs: Any,
     ) -> AsyncRun[T]: ...
     @overload
@@ -199,6 +216,8 @@ class AsyncSubmitting:
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
+        delay: Duration | None = None,
+        start_at: datetime | None = None,
         **kwargs: Any,
     ) -> AsyncRun[T]: ...
     @overload
@@ -217,6 +236,8 @@ class AsyncSubmitting:
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
+        delay: Duration | None = None,
+        start_at: datetime | None = None,
         **kwargs: Any,
     ) -> AsyncRun[T]: ...
     @overload
@@ -234,6 +255,8 @@ class AsyncSubmitting:
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
+        delay: Duration | None = None,
+        start_at: datetime | None = None,
         **kwargs: Any,
     ) -> AsyncRun[T]: ...
     @overload
@@ -251,6 +274,8 @@ class AsyncSubmitting:
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
+        delay: Duration | None = None,
+        start_at: datetime | None = None,
         **kwargs: Any,
     ) -> AsyncRun[Any]: ...
     async def submit(
@@ -267,6 +292,8 @@ class AsyncSubmitting:
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
+        delay: Duration | None = None,
+        start_at: datetime | None = None,
         **kwargs: Any,
     ) -> AsyncRun[Any]:
         """Submits a run of `flow` and returns at once. Arguments are the flow's own, and these options:
@@ -283,6 +310,8 @@ class AsyncSubmitting:
         deadline           the run ends *timed_out* this long after now; default the flow's (none)
         queue_timeout      how long each task may wait at its limits; default the flow's (none)
         dispatch_deadline  how long each may wait for a worker once every limit has room; default "4h"
+        delay              the run waits so long before it is queued, and holds nothing meanwhile; default none
+        start_at           the same until a moment: a datetime with a time zone; default none
 
         An option wins over a parameter of the flow of the same name: give that one by position.
         Raises `AdmissionRejected` at a ceiling, `DuplicateKey` where the key is taken.
@@ -291,7 +320,7 @@ class AsyncSubmitting:
         """
         submission = Submission(
             args, kwargs, tags, priority, key, on_duplicate, deadline, queue_timeout, dispatch_deadline,
-            keep=keep, max_queued=max_queued,
+            delay, start_at, keep=keep, max_queued=max_queued,
         )  # fmt: skip
         return await self._submit(flow, submission)
 

@@ -215,12 +215,14 @@ class Scheduler:
         self.ledger.put_head(row)
 
     def end_queued(self, row: RunRow, state: RunState, failure: Failure, now: int) -> None:
-        """A queued run ends without having started: cancelled, or past its deadline."""
+        """A queued or waiting run ends without having started: cancelled, or past its deadline."""
         if row.seq in self.ledger.runs or row.seq in self._ended_queued:
             return
         self.ledger.drop_head(row.seq)
         self._retried.pop(row.seq, None)
-        change = Change("run", 0, RunState.QUEUED, state, 0, {"error": short(failure)})
+        change = Change("run", 0, row.state, state, 0, {"error": short(failure)})
+        if row.state == RunState.WAITING:
+            self.commit_builder.commit.ended_waiting.append(row.seq)
         self.commit_builder.record(row.seq, change)
         behind = self._ended_queued[row.seq] = self._still_awaited(row.waits_for)
         self.commit_builder.end_run(RunEnd(row.seq, state, None, _dump(failure), now))

@@ -18,6 +18,7 @@ from locktender.kernel.scheduler import Scheduler
 from locktender.leader.isolation import RequestFault, ordered, refusal
 from locktender.leader.own_worker import OwnWorker
 from locktender.leader.queue_reader import QueueReader
+from locktender.leader.waiting_runs import WaitingRuns
 from locktender.observe.metrics import Metrics
 from locktender.store import blob_values
 from locktender.store.protocol import BEGINNING, Cursor, Gather, Gathered, Store
@@ -30,12 +31,18 @@ MAX_TAKEN = 3
 
 class ChangeReader:
     def __init__(
-        self, store: Store, queue: QueueReader, own: OwnWorker | None, metrics: Metrics
+        self,
+        store: Store,
+        queue: QueueReader,
+        waits: WaitingRuns,
+        own: OwnWorker | None,
+        metrics: Metrics,
     ) -> None:
         self.more: bool = False
         """The last read found a full page: there is more to read."""
         self._store = store
         self._queue = queue
+        self._waits = waits
         self._own = own
         self._metrics = metrics
         self._cursor = BEGINNING
@@ -93,6 +100,8 @@ class ChangeReader:
                         value=await self._queue.value_of(scheduler, event.task, ended.output),
                         at=event.at,
                     )
+                elif event.subject == "run" and event.after == RunState.WAITING:
+                    self._waits.arrived(event)
         scheduler.lifecycle.at_run = 0
 
     def _apply_workers(self, scheduler: Scheduler, gathered: Gathered, lost: Set[str]) -> None:
@@ -144,7 +153,10 @@ class ChangeReader:
             row.state in EXECUTING_RUNS or row.seq in scheduler.held.rows
         ):
             scheduler.cancel_run(row.seq, now, request.reason, force=request.force)
-        elif request.kind in ("cancel", "drop") and row.state == RunState.QUEUED:
+        elif request.kind in ("cancel", "drop") and row.state in (
+            RunState.QUEUED,
+            RunState.WAITING,
+        ):
             kind = "cancelled" if request.kind == "cancel" else "dropped"
             failure = Failure(kind, request.reason or f"{kind} on request")
             scheduler.end_queued(row, RunState.CANCELLED, failure, now)

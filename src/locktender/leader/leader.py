@@ -34,6 +34,7 @@ from locktender.leader.isolation import Isolation, RequestFault, RunFault, log_u
 from locktender.leader.own_worker import OwnWorker
 from locktender.leader.queue_reader import QueueReader
 from locktender.leader.sweep import Sweep
+from locktender.leader.waiting_runs import WaitingRuns
 from locktender.observe.metrics import Metrics
 from locktender.provision.controller import ProvisionController, placed
 from locktender.store.decode import encode
@@ -66,7 +67,8 @@ class Leader:
         self._spawns_workers = overflow is not None
         self._scheduler: Scheduler | None = None
         self._queue = QueueReader(store)
-        self._changes = ChangeReader(store, self._queue, own, metrics)
+        self._waits = WaitingRuns(store, self._queue)
+        self._changes = ChangeReader(store, self._queue, self._waits, own, metrics)
         self._isolation = Isolation(store, self._queue, own, metrics)
         self._awake = asyncio.Event()
         self._ends: list[End] = []
@@ -200,6 +202,7 @@ class Leader:
             self._put_own(scheduler, self._own)  # again: what it runs already is counted now
         self._queue.lanes(snapshot.lanes)
         self._changes.begin(snapshot.cursor)
+        await self._waits.begin()
         self._loop_seen_us = self._clock.monotonic()
         self._scheduler = scheduler
         self._metrics.leads(term, scheduler.ledger, scheduler.held.rows)
@@ -244,10 +247,14 @@ class Leader:
         """One cycle: what changed → decide → send its commit off; then wait for the next change."""
         self._pipeline.check()
         began = asyncio.get_running_loop().time()
-        if self._foreign or self._sweep_due or self._queue.needs_reading:
+        wakes = await self._waits.due()
+        if self._foreign or self._sweep_due or self._queue.needs_reading or wakes:
             # What is read from the store must not be older than what was decided here.
             await self._pipeline.drain()
         idle = self._pipeline.idle
+        if idle and wakes:
+            # Before anything is decided here: what is woken by the store must not be ended as waiting.
+            await self._waits.wake(scheduler)
         sweeps = idle and self._sweep_due
         changes: list[Gathered] = []
         lost: list[Lost] = []
@@ -288,7 +295,7 @@ class Leader:
         ends, self._taken = self._taken, []
         await self._pipeline.send(cycle, ends, began)
         if not (cycle.unfinished or self._queue.needs_reading or self._ends or self._foreign):
-            await self._rest(cycle.next_wake)
+            await self._rest(self._waits.first(cycle.next_wake))
 
     async def _now(self, scheduler: Scheduler) -> int:
         """The store's time. If that clock was set, what is to come is moved by as much."""

@@ -75,19 +75,23 @@ class QueueReader:
         if not isinstance(number, int) or not isinstance(rank, list):
             return
         first, second = cast("list[int]", rank)
+        self.put(event.run, number, (first, second))
+
+    def put(self, run: int, number: int, rank: Rank) -> None:
+        """A run was queued in this lane."""
         lane = self._lanes.get(number)
         if lane is None:
             lane = self._lanes[number] = LaneCursor(set(), more=False)
-        elif lane.more and (number in self._stale or (first, second) > lane.last):
+        elif lane.more and (number in self._stale or rank > lane.last):
             return
         elif len(lane.held) >= MAX_HEADS_PER_LANE:
             # Enough is held: the lane is cut here, and read on when these have gone.
             lane.more = True
             return
-        lane.last = max(lane.last, (first, second)) if lane.held else (first, second)
-        lane.held.add(event.run)
-        self._lane_of[event.run] = number
-        self._new.append(event.run)
+        lane.last = max(lane.last, rank) if lane.held else rank
+        lane.held.add(run)
+        self._lane_of[run] = number
+        self._new.append(run)
 
     def put_rows(self, rows: Iterable[RunRow]) -> None:
         """Rows of runs that are queued now: those need not be read when they arrive."""

@@ -36,49 +36,12 @@ from locktender.observe.rebuilt import (
     troubles,
     typical,
 )
+from locktender.observe.waits import OfferedStep, StubbornStep, WaitingStep, waiting_reasons
 from locktender.store.protocol import RunFilter, Store
 from locktender.store.readable import readable
 
 SAMPLE = 50
 MAX_GROUPS_SHOWN = 50
-
-
-class WaitingStep(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Tasks of one step of a run that wait for the same gates."""
-
-    step: str
-    count: int
-    reasons: tuple[Reason, ...]
-    until: tuple[Until, ...] = ()
-    """When the first of them fails if nothing lets it go."""
-
-
-class StubbornStep(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Tasks of one step of a run that were asked to stop and still run."""
-
-    count: int
-    reason: str
-    since: int
-    """Of the one that was asked first."""
-
-    def text(self, now: int, of: int) -> str:
-        """`of`: how many of the step run in all."""
-        count = "" if self.count == of else f"{self.count} of them "
-        return count + stop_text(self.reason, self.since, now)
-
-
-class OfferedStep(msgspec.Struct, frozen=True):
-    """Tasks of one step of a run that no worker has accepted yet."""
-
-    count: int
-    worker: str
-    """It and what follows: of the one that was offered most often."""
-    at: int
-    offers: int
-
-    def text(self, now: int) -> str:
-        which = "" if self.count == 1 else "one of them "
-        return which + offered_to(self.worker, self.at, self.offers, now)
 
 
 class Why(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -209,6 +172,9 @@ async def explain_run(store: Store, run_id: str, labels: Declared | None = None)
     if row.state in EXECUTING_RUNS:
         return await _executing(store, row, labels)
     now = await store.now()
+    if row.state == RunState.WAITING:
+        reasons = await waiting_reasons(store, row, now)
+        return _why(row, now, row.queued_at, reasons, note=await _nobody_leads(store))
     if row.state not in TERMINAL_RUNS:
         return await _held(store, row, now)
     return msgspec.structs.replace(_why(row, now, row.queued_at), ended_at=row.ended_at, until=())

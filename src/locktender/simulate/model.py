@@ -144,6 +144,8 @@ class Model:
     lingers: list[Linger] = field(default_factory=list[Linger])
     keys: dict[str, int] = field(default_factory=dict[str, int])
     events: list[Event] = field(default_factory=list[Event])
+    waiting: dict[int, int] = field(default_factory=dict[int, int])
+    """Waiting run → when it is to be woken."""
     term: int = 0
     seq: int = 0
     stale: int = 0
@@ -181,22 +183,24 @@ class Model:
 
     def active(self) -> int:
         return sum(
-            run.state not in TERMINAL_RUNS for run in self.runs.values() if run.kind == "flow"
+            run.state not in TERMINAL_RUNS
+            for run in self.runs.values()
+            if run.kind == "flow" and run.seq not in self.waiting
         )
 
-    def submit(self, row: RunRow, now: int) -> RunRow | None:
+    def submit(self, row: RunRow, now: int, delay: int = 0) -> RunRow | None:
         """None: the ceiling is reached. An active run with the same key is returned instead of a new one."""
         held = self.keys.get(row.key) if row.key is not None else None
         if held is not None:
             return self.runs[held]
         limit = self.limits.max_active
-        if 0 <= limit <= self.active():
+        if 0 <= limit <= self.active() and not delay:
             return None
         row = msgspec.structs.replace(row, seq=len(self.runs) + 1, queued_at=now)
         self.runs[row.seq] = row
         if row.key is not None:
             self.keys[row.key] = row.seq
-        data = {
+        data: dict[str, object] = {
             "flow": row.flow,
             "graph": row.graph,
             "tags": row.tags,
@@ -205,7 +209,10 @@ class Model:
             "generation": row.generation,
             "kind": row.kind,
         }
-        change = Change("run", 0, "new", RunState.QUEUED, 0, data)
+        if delay:
+            self.waiting[row.seq] = data["wake_at"] = now + delay
+            row = self.runs[row.seq] = msgspec.structs.replace(row, state=RunState.WAITING)
+        change = Change("run", 0, "new", row.state, 0, data)
         self.log(now, "client", [RunEvents(row.seq, [change])])
         return row
 
@@ -227,6 +234,22 @@ class Model:
         runs = [run for run in self.runs.values() if run.state in ("running", "cancelling")]
         seqs = {run.seq for run in runs}
         return runs, [row for row in self.tasks.values() if ids.run_of(row.id) in seqs]
+
+    def wake(self, now: int, actor: str, next_cycle: Callable[[], int]) -> None:
+        """Waiting runs whose time has come are queued."""
+        cycle = 0
+        for run in [run for run, at in self.waiting.items() if at <= now]:
+            cycle = cycle or next_cycle()
+            del self.waiting[run]
+            self._run(run, state=RunState.QUEUED)
+            row = self.runs[run]
+            data = {"priority": row.priority, "generation": row.generation}
+            change = Change("run", 0, RunState.WAITING, RunState.QUEUED, 0, data)
+            self.log(now, actor, [RunEvents(run, [change])], self.term, cycle)
+
+    def next_wake(self, at: int | None) -> int | None:
+        """The first of `at` and the times of waiting runs."""
+        return min((each for each in (at, *self.waiting.values()) if each), default=None)
 
     def commit(self, commit: Commit) -> bool:
         if commit.term != self.term:
@@ -264,6 +287,7 @@ class Model:
         for bucket in commit.buckets:
             self.buckets[bucket.pool] = bucket.tat
         for ended in commit.runs_ended:
+            self.waiting.pop(ended.run, None)
             self._run(
                 ended.run,
                 state=ended.state,

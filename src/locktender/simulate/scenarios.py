@@ -197,7 +197,14 @@ def _submit(world: SimWorld, draw: random.Random, graphs: list[Graph]) -> None:
         priority=draw.choice([0, 0, 0, 1, 5]),
         key=draw.choice([None, None, None, "same"]),
         deadline=draw.choice([None] * 9 + [SECOND]),
+        delay=_delay(world),
     )
+
+
+def _delay(world: SimWorld) -> int:
+    """By a chance of its own, so that all else of a seed stays what it was."""
+    draw = random.Random(world.seed * 1_009 + len(world.model.runs))  # noqa: S311
+    return draw.choice([0] * 9 + [SECOND // 2, 3 * SECOND])
 
 
 def _cancel(world: SimWorld, draw: random.Random) -> None:

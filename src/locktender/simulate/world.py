@@ -118,6 +118,7 @@ class SimWorld:
         deadline: int | None = None,
         queue_timeout: int | None = None,
         dispatch_deadline: int | None = None,
+        delay: int = 0,
     ) -> RunRow | None:
         self.model.graphs[graph.flow] = graph
         row = queued_run(
@@ -132,7 +133,7 @@ class SimWorld:
             queue_timeout_us=queue_timeout,
             dispatch_deadline_us=dispatch_deadline,
         )
-        stored = self.model.submit(row, self.now)
+        stored = self.model.submit(row, self.now, delay)
         if stored is None:
             active, limit = self.model.active(), self.model.limits.max_active
             self.rejections.append((active, limit, self.model.seq))
@@ -356,6 +357,8 @@ class SimWorld:
         self._due = None
         if jump := self._clock_watch.saw(self.now, self.steady, self.steady):
             move_instants(scheduler, jump)
+        builder = scheduler.commit_builder
+        self.model.wake(self.now, builder.actor, builder.next_cycle)
         self._gather(scheduler)
         cycle = scheduler.cycle(self.now)
         if not self.model.commit(cycle.commit):
@@ -363,8 +366,8 @@ class SimWorld:
         self._act(scheduler, cycle)
         if cycle.unfinished:
             self.poke()
-        if cycle.next_wake is not None:
-            self._wake_at(max(cycle.next_wake, self.now + 1))
+        if (wake_at := self.model.next_wake(cycle.next_wake)) is not None:
+            self._wake_at(max(wake_at, self.now + 1))
 
     def _gather(self, scheduler: Scheduler) -> None:
         model = self.model
@@ -384,7 +387,8 @@ class SimWorld:
                 scheduler.put_worker(worker, local=self.workers[worker.id].local)
         for run in model.cancels:
             row = model.runs[run]
-            if row.state == RunState.QUEUED and run not in scheduler.ledger.runs:
+            waits = row.state in (RunState.QUEUED, RunState.WAITING)
+            if waits and run not in scheduler.ledger.runs:
                 failure = Failure("cancelled", "cancelled on request")
                 scheduler.end_queued(row, RunState.CANCELLED, failure, self.now)
             else:

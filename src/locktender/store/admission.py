@@ -23,6 +23,9 @@ from locktender.store.protocol import Counts, Submitted
 
 TOTAL = ""
 MAX_ACTIVE = "max_active"
+WAITING = "=waiting"
+"""The counter of waiting runs. No tag's counter begins so."""
+MAX_WAITING = "max_waiting"
 WINDOW_SECONDS = 60
 """The ring of seconds over which the pace of closing is measured."""
 
@@ -73,9 +76,11 @@ def counters(rules: Iterable[TagRule], tags: Mapping[str, str]) -> list[str]:
     return [name for rule in rules if (name := rule.counter(tags)) is not None]
 
 
-def counter_names(limits: Limits, tag_sets: Iterable[Mapping[str, str]]) -> set[str]:
-    """The counters that concern runs with these tags."""
-    names = {TOTAL}
+def counter_names(
+    limits: Limits, tag_sets: Iterable[Mapping[str, str]], *, waiting: bool = False
+) -> set[str]:
+    """The counters that concern runs with these tags. `waiting`: some of them wait for their time."""
+    names = {TOTAL, WAITING} if waiting else {TOTAL}
     rules = capped(limits)
     if rules:
         for tags in tag_sets:
@@ -127,6 +132,22 @@ class Ceilings:
         for name in names:
             self.added[name] += 1
         return None
+
+    def admit_waiting(self, now: int) -> Full | None:
+        """Takes a place among the waiting runs, or says that there is none."""
+        limit = self._limits.max_waiting
+        if not self._full(WAITING, limit):
+            self.added[WAITING] += 1
+            return None
+        ceiling = _Ceiling(WAITING, MAX_WAITING, MAX_WAITING, limit)
+        self._turned_away[ceiling] += 1
+        self._refused[WAITING] += 1
+        active = self._now_active(WAITING)
+        return self._told(ceiling, active, 1, active - limit + self._refused[WAITING], now)
+
+    def count_woken(self, tags: Mapping[str, str]) -> None:
+        """A woken run counts as active. No ceiling refuses it."""
+        self.added.update([TOTAL, *counters(self._rules, tags)])
 
     def hardest(self, now: int) -> Full | None:
         """The ceiling that keeps this submission out for the longest, where all or none of it is to be let in.
@@ -191,10 +212,10 @@ def rejected(run_id: str, seq: int, full: Full, as_of: int) -> Submitted:
     )
 
 
-def closing(limits: Limits, ended: Iterable[Mapping[str, str]]) -> Counter[str]:
-    """What runs that ended, given their tags, count under which name."""
+def closing(limits: Limits, ended: Iterable[Mapping[str, str]], waiting: int = 0) -> Counter[str]:
+    """What runs that ended, given their tags, count under which name. `waiting`: so many more had waited."""
     rules = capped(limits)
-    names: Counter[str] = Counter()
+    names: Counter[str] = Counter({WAITING: waiting} if waiting else {})
     for tags in ended:
         names[TOTAL] += 1
         names.update(counters(rules, tags))
@@ -240,6 +261,7 @@ def tally(
     held: Mapping[str, int],
     queued: int,
     executing: int,
+    waiting: int,
 ) -> Counts:
     """`rows` are (name, admitted, closed); `active_tags` how many active runs carry which tags."""
     rules = capped(limits)
@@ -248,6 +270,8 @@ def tally(
         active[TOTAL] += count
         for name in counters(rules, decode_tags(tags)):
             active[name] += count
+    if waiting:
+        active[WAITING] = waiting
     return Counts(
         admitted={name: admitted for name, admitted, _ in rows},
         closed={name: closed for name, _, closed in rows},
@@ -255,4 +279,5 @@ def tally(
         held=dict(held),
         queued=queued,
         executing=executing,
+        waiting=waiting,
     )

@@ -53,6 +53,7 @@ TABLES: dict[str, CopyTable] = {
     "reservation": _table("task pool slots", 2),
     "linger": _table("task token pool slots until worker", 3),
     "unplaced": _table("run"),
+    "waiting": _table("run wake_at"),
     "silence": _table("worker unanswered until"),
     "request": _table("seq at body taken"),
     "limit_rule": _table("kind name declared live", 2),

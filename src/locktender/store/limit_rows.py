@@ -67,6 +67,7 @@ _KNOBS: dict[str, type] = {
     "age_boost_us": int,
     "max_bypass": int,
     "max_starts_per_cycle": int,
+    "max_waiting": int,
     "placement": str,
     "strict_pools": bool,
 }
@@ -321,7 +322,9 @@ def _knob(name: str, knob: Knob) -> Knob:
             hint=did_you_mean(name, _KNOBS),
         )
     value = knob.value
-    if wanted is int:
+    if name == "max_waiting":
+        limit(value, name, zero_hint="Use -1 for unlimited.")
+    elif wanted is int:
         count(value, name, minimum=1 if name == "max_starts_per_cycle" else 0)
     elif not isinstance(value, wanted):
         raise InvalidInput(f"{name} must be {wanted.__name__}.", field=name, got=value)

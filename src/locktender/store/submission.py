@@ -26,6 +26,8 @@ from locktender.store.lanes import lane_name
 from locktender.store.protocol import Submit, Submitted
 
 REFUSED = frozenset({"rejected", "duplicate"})
+NO_LANE = 0
+"""Of a waiting run: it is given one when it is woken, by the limits that are in force then."""
 
 
 class KeyHolder(NamedTuple):
@@ -84,6 +86,10 @@ class AdmissionPlan:
     events: list[tuple[int, bytes]] = field(default_factory=list[tuple[int, bytes]])
     """A run and its changes, packed."""
     keys: dict[str, int] = field(default_factory=dict[str, int])
+    delayed: list[tuple[Any, ...]] = field(default_factory=list[tuple[Any, ...]])
+    """Runs that wait for their time, in the order of `submit_run`'s columns: they stand in no lane."""
+    waits: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    """(run, when it is woken), of those."""
 
 
 class Admission:
@@ -100,6 +106,8 @@ class Admission:
         self.new: list[Admitted] = []
         self.replaced: list[Request] = []
         self._refused_keys: dict[str, Full] = {}
+        self._wakes: dict[int, int] = {}
+        """Of admitted runs that wait for their time: when that is."""
         self._lines: dict[str, list[tuple[int, str]]] = {}
         """Key → its runs that have not started, where a submission bounds them."""
         self._line_up()
@@ -158,6 +166,7 @@ class Admission:
     ) -> None:
         self._next, new, replaced, self.ceilings.added, self._known, self._holders = mark
         del self.new[new:], self.replaced[replaced:]
+        self._wakes = {seq: at for seq, at in self._wakes.items() if seq <= self._next}
         self._line_up()
 
     def _one(self, run: NewRun) -> Submitted:
@@ -179,15 +188,21 @@ class Admission:
                 if run.on_duplicate != "replace" and run.keep is None:
                     return _meet(run, holder)
                 waits_for = holder.seq
+        delayed = run.delay_us is not None or run.start_at is not None
+        wake_at = _wake_at(run, facts.now) if delayed else 0
         if run.kind != "hold":
             # A key that was refused a moment ago would have been attached to: it asks for no place more.
             full = self._refused_keys.get(run.key or "")
-            if full is None:
+            if full is None and wake_at:
+                full = self.ceilings.admit_waiting(facts.now)
+            elif full is None:
                 full = self.ceilings.admit(run.tags, facts.now)
             if full is not None:
                 if run.key is not None and run.on_duplicate != "replace" and run.keep is None:
                     self._refused_keys[run.key] = full
                 return self._refusal(run.id, full)
+        if wake_at:
+            self._wakes[self._next + 1] = wake_at
         return self._admit(run, waits_for)
 
     def _refusal(self, run_id: str, full: Full | None) -> Submitted:
@@ -226,7 +241,7 @@ class Admission:
             self.replaced.append(Request(kind="drop", subject=dropped, who=CLIENT, reason=reason))
 
     def signatures(self) -> list[str]:
-        """The lane of every admitted run, by name."""
+        """The lane of every admitted run that is queued, by name."""
         limits = self._facts.limits
         known: dict[object, str] = {}
         return [
@@ -240,14 +255,19 @@ class Admission:
                 waits_for=waits_for,
                 flow=run.flow,
             )
-            for _, run, waits_for in self.new
+            for seq, run, waits_for in self.new
+            if seq not in self._wakes
         ]
 
     def plan(self, signatures: Sequence[str], lanes: Mapping[str, int]) -> AdmissionPlan:
         plan = AdmissionPlan()
         known: dict[object, _Alike] = {}
-        for (seq, run, waits_for), sign in zip(self.new, signatures, strict=True):
-            lane = lanes[sign]
+        named = iter(signatures)
+        for seq, run, waits_for in self.new:
+            if seq in self._wakes:
+                self._delay(plan, seq, run, waits_for, self._wakes[seq])
+                continue
+            lane = lanes[next(named)]
             if run.key is None:
                 kind = (lane, run.kind, run.flow, run.graph, run.priority, *run.tags.items())
                 alike = known.get(kind)
@@ -260,6 +280,18 @@ class Admission:
             plan.queued.append((lane, *alike.place, seq))
             plan.events.append((seq, alike.event))
         return plan
+
+    def _delay(
+        self, plan: AdmissionPlan, seq: int, run: NewRun, waits_for: int | None, at: int
+    ) -> None:
+        place = rank(self._facts.limits, run.priority, self._facts.now)
+        event = pack([waiting_event(run, at, waits_for)])
+        alike = _Alike(place, encode_tags(run.tags), event)
+        if run.key is not None:
+            plan.keys[run.key] = seq
+        plan.delayed.append(self._row(seq, run, NO_LANE, alike, waits_for))
+        plan.waits.append((seq, at))
+        plan.events.append((seq, event))
 
     def _alike(self, run: NewRun, lane: int, waits_for: int | None) -> _Alike:
         place = rank(self._facts.limits, run.priority, self._facts.now)
@@ -291,6 +323,16 @@ class Admission:
             run.consts,
             run.trace,
         )
+
+
+def any_delayed(runs: Iterable[NewRun]) -> bool:
+    return any(run.delay_us is not None or run.start_at is not None for run in runs)
+
+
+def _wake_at(run: NewRun, now: int) -> int:
+    """When a run that is submitted now is to be queued; 0: at once."""
+    at = run.start_at or 0 if run.delay_us is None else now + run.delay_us
+    return at if at > now else 0
 
 
 def likely_lanes(limits: Limits, runs: Iterable[NewRun]) -> set[str]:
@@ -384,3 +426,10 @@ def queued_event(
     if again:
         data["again"] = list(again)
     return Change("run", 0, before, RunState.QUEUED, 0, data)
+
+
+def waiting_event(run: NewRun, at: int, waits_for: int | None = None) -> Change:
+    """A run is submitted that is to be queued at `at`."""
+    queued = queued_event(run, NO_LANE, (0, 0), waits_for).data or {}
+    data = {name: value for name, value in queued.items() if name not in ("lane", "rank")}
+    return Change("run", 0, NEW, RunState.WAITING, 0, {**data, "wake_at": at})

@@ -61,7 +61,7 @@ def held(row: Row, failure: Failure) -> Change:
     """
     state, started_at, verdict = row
     before = state
-    if state not in ACTIVE_RUNS:
+    if state not in ACTIVE_RUNS and state != RunState.WAITING:
         before = RunState.RUNNING if started_at else RunState.QUEUED
         before = RunState.CANCELLING if verdict == RunState.CANCELLED else before
     data = {"error": {"type": failure.type, "message": failure.message[:500]}}

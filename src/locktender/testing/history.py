@@ -53,7 +53,10 @@ class Read(NamedTuple):
 
     @property
     def idle(self) -> bool:
-        return not (self.counts.queued or self.counts.executing or any(self.counts.held.values()))
+        counts = self.counts
+        return not (
+            counts.queued or counts.executing or counts.waiting or any(counts.held.values())
+        )
 
 
 def load_history(

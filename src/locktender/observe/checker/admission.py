@@ -16,10 +16,11 @@ from locktender.base.limits import Limits
 from locktender.base.names import UNLIMITED
 from locktender.observe.checker.history import Rejection, Violation
 from locktender.observe.checker.rule import Rule, Watch
-from locktender.observe.checker.state import CheckedRun
+from locktender.observe.checker.state import WAITING, CheckedRun
 from locktender.observe.checker.world import HistoryState
 
 MAX_ACTIVE = "max_active"
+MAX_WAITING = "max_waiting"
 
 
 class Doubt(NamedTuple):
@@ -55,6 +56,8 @@ class CeilingDoubts(Rule):
         kind, rule = event.data.get("kind"), event.data.get("rule")
         if kind == "active":
             self._asked[MAX_ACTIVE] = Limits().max_active if rule is None else rule["limit"]
+        elif kind == "engine" and event.data.get("name") == MAX_WAITING:
+            self._asked[MAX_WAITING] = Limits().max_waiting if rule is None else rule["value"]
         elif kind == "tag":
             limit = UNLIMITED if rule is None else rule.get("max_active", UNLIMITED)
             self._asked[event.data.get("name", "")] = limit
@@ -81,6 +84,8 @@ class CeilingDoubts(Rule):
     def _limit(self, name: str) -> int | None:
         if name == MAX_ACTIVE:
             return self.world.in_force.limits.max_active
+        if name == MAX_WAITING:
+            return self.world.in_force.limits.max_waiting
         rule = self.world.in_force.tags.get(name)
         return None if rule is None else rule.max_active
 
@@ -114,8 +119,8 @@ class ActiveCeiling(CeilingDoubts):
         on.runs(self.queue, "queued")
 
     def queue(self, event: Event, run: CheckedRun) -> None:
-        if event.data.get("kind", run.kind) == "hold":
-            return
+        if event.data.get("kind", run.kind) == "hold" or run.state == WAITING:
+            return  # a woken run counts, and is never refused
         world = self.world
         active = world.active - world.active_holds + 1
         limit = world.in_force.limits.max_active
@@ -166,6 +171,8 @@ class HonestRejections(CeilingDoubts):
         ceiling, limit, asked = rejection.ceiling, rejection.limit, rejection.asked
         if ceiling == MAX_ACTIVE:
             names, active = (MAX_ACTIVE,), self.world.active
+        elif ceiling == MAX_WAITING:
+            names, active = (MAX_WAITING,), self.world.waiting
         else:
             key, _, value = ceiling.partition("=")
             plain = value.removeprefix("*")

@@ -36,7 +36,7 @@ from locktender.observe.checker.limits import (
     RunParallelism,
     Window,
 )
-from locktender.observe.checker.places import PausedStarts, PlaceRule
+from locktender.observe.checker.places import PausedStarts, PlaceRule, Waits
 from locktender.observe.checker.rule import Rule, Watch
 from locktender.observe.checker.state import HistoryCommit, commit_of
 from locktender.observe.checker.state_changes import Keys, LegalEdge, NoLoss, Terminal
@@ -230,6 +230,7 @@ RULES: Final[tuple[type[Rule], ...]] = (
     Permits,
     PlaceRule,
     PausedStarts,
+    Waits,
     ActiveCeiling,
     Rates,
     AllOrNone,

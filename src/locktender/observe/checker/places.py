@@ -1,4 +1,4 @@
-"""Rules: who takes up a place at the run gate and in the tags' limits, and who must not; what is paused."""
+"""Rules: who takes up a place at the run gate and in the tags' limits, who waits, and what is paused."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from typing import Final
 
 from locktender.base.clock import SECOND
 from locktender.base.events import Event
+from locktender.base.names import UNLIMITED
+from locktender.observe.checker.admission import MAX_WAITING, CeilingDoubts
 from locktender.observe.checker.rule import Rule, Watch
-from locktender.observe.checker.state import EXECUTING, CheckedRun, CheckedTask
+from locktender.observe.checker.state import EXECUTING, WAITING, CheckedRun, CheckedTask
 
 MAX_UNPLACED: Final = 10_000
 """So many runs without a place a leader keeps in memory: further ones keep theirs."""
@@ -109,3 +111,45 @@ class PausedStarts(Rule):
         if run.flow in in_force.flows:
             return f"flow {run.flow}"
         return "it" if in_force.runs and run.id in in_force.runs.values() else ""
+
+
+class Waits(CeilingDoubts):
+    """A waiting run holds nothing, nothing of it happens before it has been woken and has passed its gates,
+    it is woken when its time has come and not before, and never more than `max_waiting` wait."""
+
+    id = "waits"
+
+    def watch(self, on: Watch) -> None:
+        super().watch(on)
+        on.runs(self.wait, WAITING)
+        on.runs(self.wake, "queued")
+        on.tasks(self.task)
+
+    def wait(self, event: Event, run: CheckedRun) -> None:
+        if run.in_flight:
+            self.report(event, f"run {run.id} waits with {run.in_flight} tasks in flight.")
+        if not event.data.get("wake_at"):
+            self.report(event, f"run {run.id} waits for no time.")
+        if event.actor != "client":
+            return  # only who submits is refused
+        waiting, limit = self.world.waiting + 1, self.world.in_force.limits.max_waiting
+        if UNLIMITED != limit < waiting:
+            self.doubt(
+                (MAX_WAITING,),
+                lambda other: other == UNLIMITED or waiting <= other,
+                f"run {run.id} is admitted as waiting run {waiting} of {limit}.",
+                seq=event.seq,
+                run=run.id,
+            )
+
+    def wake(self, event: Event, run: CheckedRun) -> None:
+        if run.state == WAITING and event.at < run.wake_at:
+            early = (run.wake_at - event.at) / SECOND
+            self.report(event, f"run {run.id} is woken {early:.3f} s before its time.")
+
+    def task(self, event: Event, task: CheckedTask) -> None:
+        if task.run.state == WAITING:
+            self.report(
+                event,
+                f"task {task.id} goes {event.before} → {event.after} while its run {task.run.id} waits.",
+            )

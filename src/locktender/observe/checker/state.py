@@ -51,7 +51,14 @@ def commit_of(event: Event) -> HistoryCommit:
 
 
 _KNOBS = frozenset(
-    {"age_boost_us", "max_bypass", "max_starts_per_cycle", "placement", "strict_pools"}
+    {
+        "age_boost_us",
+        "max_bypass",
+        "max_starts_per_cycle",
+        "max_waiting",
+        "placement",
+        "strict_pools",
+    }
 )
 _DEFAULTS = Limits()
 
@@ -175,6 +182,7 @@ STANDING: Final[dict[str, int]] = {
 HOLDING_TASKS: Final = frozenset(state.value for state in HOLDING)
 RUN_ENDS: Final = frozenset(state.value for state in TERMINAL_RUNS)
 EXECUTING: Final = frozenset(state.value for state in EXECUTING_RUNS)
+WAITING: Final = RunState.WAITING.value
 ACTIVE: Final = EXECUTING | {RunState.QUEUED.value, RunState.HELD.value}
 
 
@@ -226,6 +234,7 @@ class CheckedRun:
         "tasks",
         "undone",
         "waits_for",
+        "wake_at",
         "was_held",
     )
 
@@ -258,6 +267,8 @@ class CheckedRun:
         """Of a retried run: nodes that it was told to run again."""
         self.undone: frozenset[int] = frozenset()
         """Of a retried run: nodes that a clean-up of an earlier try undid."""
+        self.wake_at: int = 0
+        """Of a waiting run: it is woken then and not before."""
         self.was_held: bool = False
         """It is held, or ended while it was."""
 

@@ -14,6 +14,7 @@ from locktender.observe.checker.state import (
     RUN_ENDS,
     SKIPPED,
     STANDING,
+    WAITING,
     CheckedRun,
     CheckedTask,
 )
@@ -237,8 +238,8 @@ class NoLoss(Rule):
         if not self.world.complete:
             return
         seq = self.world.last_seq
-        for run in self.world.runs.values():
-            if run.state in ACTIVE:
+        for _, run in sorted(self.world.runs.items()):
+            if run.state in ACTIVE or run.state == WAITING:
                 self.report_at(seq, f"run {run.id} is still {run.state} at the end.", run=run.id)
             for task in run.tasks.values() if run.open and not run.was_held else ():
                 if STANDING.get(task.state, OPEN) == OPEN:
@@ -257,7 +258,7 @@ class Keys(Rule):
     across = True
 
     def watch(self, on: Watch) -> None:
-        on.runs(self.queue, "queued")
+        on.runs(self.queue, "queued", WAITING)
         on.closed(self.close)
 
     def queue(self, event: Event, run: CheckedRun) -> None:

@@ -29,6 +29,7 @@ from locktender.observe.checker.state import (
     OPEN,
     RUN_ENDS,
     STANDING,
+    WAITING,
     CheckedRun,
     CheckedTask,
     CheckedWorker,
@@ -83,6 +84,7 @@ class HistoryState:
         self.returns: list[tuple[Event, CheckedRun]] = []
         """Runs that took a place again."""
         self.unplaced: int = 0
+        self.waiting: int = 0
         self.waits: list[tuple[Event, CheckedTask]] = []
         self.released: list[Released] = []
         """What the leader may or may not have known of when it decided: everything since its last
@@ -166,7 +168,9 @@ class HistoryState:
             run.placed = True
         if was_active and not is_active:
             self._count_active(run, -1)
-        if after == RunState.QUEUED:
+        if before == WAITING:
+            self._count_waiting(run, -1)
+        if after in (RunState.QUEUED, WAITING):
             self._queue(event, run)
             run.lifted = False
         run.was_held = after == RunState.HELD or (run.was_held and after in RUN_ENDS)
@@ -176,6 +180,8 @@ class HistoryState:
         if is_executing and not was_executing:
             self._count_executing(run, 1)
             self.starts.append((event, run))
+        if after == WAITING:
+            self._count_waiting(run, 1)
         run.state = after
         if after in RUN_ENDS:
             self._ended.add(run.id)
@@ -194,8 +200,11 @@ class HistoryState:
             run.data = {**run.data, **data}
             run.generation = data.get("generation", run.generation + 1)
         run.waits_for = data.get("waits_for")
+        if run.state != WAITING:
+            # Else it is woken, and has its first age.
+            run.queued_at = event.at
+        run.wake_at = data.get("wake_at", 0)
         run.again = frozenset(data.get("again", ()))
-        run.queued_at = event.at
 
     def apply_place(self, event: Event, run: CheckedRun) -> None:
         placed = event.after == "held"
@@ -206,6 +215,11 @@ class HistoryState:
         self.unplaced += -1 if placed else 1
         if placed:
             self.returns.append((event, run))
+
+    def _count_waiting(self, run: CheckedRun, step: int) -> None:
+        self.waiting += step
+        if run.key is not None:
+            _enrol(self.active_keys, run.key, run.id, step)
 
     def _count_executing(self, run: CheckedRun, step: int) -> None:
         if run.key is not None:

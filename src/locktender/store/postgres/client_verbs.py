@@ -43,6 +43,7 @@ from locktender.store.submission import (
     AdmissionPlan,
     Facts,
     KeyHolder,
+    any_delayed,
     bounded_keys,
     keys_of,
     likely_lanes,
@@ -110,6 +111,7 @@ async def _read(
     """The admission, the known lanes, and stored graphs that were not sent along."""
     runs = [run for each in submits for run in each.runs]
     keys, skipping = keys_of(runs)
+    tags, waiting = [run.tags for run in runs], any_delayed(runs)
     unsent = {run.graph for each in submits for run in each.runs if run.graph not in each.graphs}
     while True:
         version, limits = tx.known.limits
@@ -127,7 +129,7 @@ async def _read(
             ("limits_version", ()),
             ("submit_marks", ()),
             ("runs_by_id", ([run.id for run in runs],)),
-            ("counters_by_name", (sorted(counter_names(limits, (run.tags for run in runs))),)),
+            ("counters_by_name", (sorted(counter_names(limits, tags, waiting=waiting)),)),
             ("drain_recent", (WINDOW_SECONDS,)),
             ("runs_by_key", (sorted(keys),)),
             ("runs_finished_by_key", (sorted(skipping),)),
@@ -199,7 +201,7 @@ async def _write(
     _rows(parts, admission, plan, submits)
     parts.add("wake", *tx.hint("submit"))
     await tx.compose(parts)
-    if len(plan.runs) > COPY_OVER:
+    if len(plan.events) > COPY_OVER:
         await _copy(tx, plan, admission.now)
 
 
@@ -214,11 +216,15 @@ def _rows(
         parts.add("graph_add", sorted(needed), [sent[name] for name in sorted(needed)])
     if admission.ceilings.added:
         parts.add("counter_admit", *columns(sorted(admission.ceilings.added.items()), 2))
-    if len(plan.runs) <= COPY_OVER:
-        parts.add("submit_run", *columns(plan.runs, len(_RUN)))
-        parts.add("queue_add", *columns(plan.queued, 4))
+    if len(plan.events) <= COPY_OVER:
+        if plan.runs:
+            parts.add("submit_run", *columns(plan.runs, len(_RUN)))
+            parts.add("queue_add", *columns(plan.queued, 4))
         parts.add("events_given", *columns(plan.events, 2), alias="told")
         parts.add("event_add", admission.now, 0, 0, CLIENT)
+    if plan.waits:
+        parts.add("submit_run_waiting", *columns(plan.delayed, len(_RUN)))
+        parts.add("waiting_add", *columns(plan.waits, 2))
     if plan.keys:
         parts.add("key_take", *columns(sorted(plan.keys.items()), 2))
     if admission.replaced:

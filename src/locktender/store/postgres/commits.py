@@ -18,7 +18,7 @@ the submitters' lock:
 
   a run with a key ends: a replacement may be submitted that waits for it;
   runs end that are counted under tags: their tags name the counters;
-  queued runs move; so many tasks are new that COPY is used;
+  a waiting run ends: it is counted apart; queued runs move; so many tasks are new that COPY is used;
   the same run or task changes twice.
 """
 
@@ -61,6 +61,7 @@ def not_leader(term: int, row: Row) -> NotLeader:
 async def commit(tx: PostgresSession, commit: Commit) -> Committed:
     folded = fold(commit)
     long_way = folded.tangled or len(folded.new) > COPY_OVER or bool(commit.reprioritised)
+    long_way = long_way or bool(commit.ended_waiting)
     for _ in range(_TRIES):
         version, limits = tx.known.limits
         if long_way or (commit.runs_ended and capped(limits)):
@@ -276,7 +277,15 @@ async def _end(tx: PostgresSession, ended: list[RunEnd], limits: Limits) -> None
     if not runs:
         return
     ids = sorted(row[0] for row in runs)
-    names = closing(limits, [decode_tags(tags) for _, _, kind, tags, *_ in runs if kind != "hold"])
+    waited = [run for run, state, *_ in runs if state == "waiting"]
+    if waited:
+        await tx.run("waiting_remove", sorted(waited))
+    closed = [
+        decode_tags(tags)
+        for _, state, kind, tags, *_ in runs
+        if kind != "hold" and state != "waiting"
+    ]
+    names = closing(limits, closed, len(waited))
     parts = Parts()
     parts.add("now", alias="clock")
     parts.add("open_fence", alias="fence")

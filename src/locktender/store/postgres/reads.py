@@ -239,7 +239,7 @@ async def graph(tx: PostgresSession, digest: str) -> bytes:
 
 
 async def counts(tx: PostgresSession) -> Counts:
-    rules, counters, active, held, [[queued, executing]] = await tx.several(
+    rules, counters, active, held, [[queued, executing, waiting]] = await tx.several(
         ("limit_list", ()),
         ("counter_list", ()),
         ("active_tags", ()),
@@ -253,6 +253,7 @@ async def counts(tx: PostgresSession) -> Counts:
         decode.slots_held(held),
         queued,
         executing,
+        waiting,
     )
 
 

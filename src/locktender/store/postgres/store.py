@@ -56,6 +56,7 @@ from locktender.store.postgres.listener import Listener
 from locktender.store.postgres.opening import CONNECTIONS, TWIN_CONNECTIONS, PostgresConnections
 from locktender.store.postgres.options import Options, parse
 from locktender.store.postgres.session import SQL, KnownStatements, PostgresSession
+from locktender.store.postgres.wake import PostgresWaiting
 from locktender.store.protocol import (
     Accept,
     Committed,
@@ -107,7 +108,7 @@ SYNC_EVERY_US = SECOND
 """How long the store's time is reckoned from the last answer before it is asked for again."""
 
 
-class PostgresStore(Store):
+class PostgresStore(PostgresWaiting, Store):
     """Implements `locktender.store.protocol.Store`; its docstrings are there."""
 
     def __init__(self, url: str, clock: Clock | None = None, *, schema: str | None = None) -> None:

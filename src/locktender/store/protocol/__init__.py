@@ -4,6 +4,7 @@
     Leading     a leader is elected, reads what changed and commits its decisions
     Working     a worker renews its lease, accepts offers and reports how attempts ended
     Reading     anyone looks at runs, tasks, events, workers and limits
+    Waiting     runs that wait for their time are found and woken
     Upkeep      old runs, graphs and blobs are removed
 
 A leader owns its tasks up to the offer, a worker owns a task from acceptance
@@ -61,6 +62,7 @@ from locktender.store.protocol.upkeep import (
     StoredContent,
     Upkeep,
 )
+from locktender.store.protocol.waiting import Waiting, Wake, Woken, WokenRun
 from locktender.store.protocol.working import (
     Accept,
     Finish,
@@ -118,10 +120,14 @@ __all__ = [
     "Submitted",
     "Submitting",
     "Upkeep",
+    "Waiting",
+    "Wake",
     "Withdraw",
+    "Woken",
+    "WokenRun",
     "Working",
 ]
 
 
-class Store(Submitting, Leading, Working, Reading, Upkeep, Protocol):
+class Store(Submitting, Leading, Working, Reading, Upkeep, Waiting, Protocol):
     """One durable place for runs. Both back ends pass `locktender.testing.conformance`."""

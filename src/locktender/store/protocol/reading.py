@@ -116,6 +116,7 @@ class Counts:
     """Slots in use per pool, summed from task rows."""
     queued: int
     executing: int
+    waiting: int = 0
 
 
 @dataclass(frozen=True, slots=True)

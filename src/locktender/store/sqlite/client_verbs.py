@@ -28,6 +28,7 @@ from locktender.store.submission import (
     Admission,
     Facts,
     KeyHolder,
+    any_delayed,
     bounded_keys,
     keys_of,
     lines_of,
@@ -67,7 +68,9 @@ def _facts(tx: SqliteSession, submit: Submit) -> Facts:
         now=now,
         limits=limits,
         stored=stored,
-        ceilings=ceilings(tx, limits, (run.tags for run in submit.runs), now),
+        ceilings=ceilings(
+            tx, limits, (run.tags for run in submit.runs), now, waiting=any_delayed(submit.runs)
+        ),
         holders=holders,
         finished=finished,
         queued=lines_of(bounded, queued),
@@ -75,10 +78,16 @@ def _facts(tx: SqliteSession, submit: Submit) -> Facts:
 
 
 def ceilings(
-    tx: SqliteSession, limits: Limits, tag_sets: Iterable[Mapping[str, str]], now: int
+    tx: SqliteSession,
+    limits: Limits,
+    tag_sets: Iterable[Mapping[str, str]],
+    now: int,
+    *,
+    waiting: bool = False,
 ) -> Ceilings:
     """The counters as this transaction sees them."""
-    active = active_of(tx.all("counters_by_name", listed(counter_names(limits, tag_sets))))
+    names = counter_names(limits, tag_sets, waiting=waiting)
+    active = active_of(tx.all("counters_by_name", listed(names)))
 
     def drained() -> Drained:
         return Drained(*tx.row("drain_recent", now // SECOND - WINDOW_SECONDS))
@@ -99,6 +108,9 @@ def _write(tx: SqliteSession, admission: Admission, graphs: Mapping[str, bytes])
     plan = admission.plan(signatures, lanes_for(tx, signatures))
     tx.each("submit_run", plan.runs)
     tx.each("queue_add", plan.queued)
+    if plan.waits:
+        tx.each("submit_run_waiting", plan.delayed)
+        tx.each("waiting_add", plan.waits)
     if plan.keys:
         tx.each("key_take", list(plan.keys.items()))
     if admission.replaced:

@@ -187,12 +187,20 @@ def _end(tx: SqliteSession, ended: list[RunEnd], now: int) -> None:
     ends = {end.run: end for end in ended}
     runs = tx.all("runs_open", listed(ends))
     tx.each("run_end", [ends[row[0]] for row in runs])
-    closed = [decode_tags(tags) for _, _, kind, tags, *_ in runs if kind != "hold"]
-    if closed:
-        names = closing(tx.limits(), closed)
+    waited = [run for run, state, *_ in runs if state == "waiting"]
+    if waited:
+        tx.run("waiting_remove", listed(waited))
+    closed = [
+        decode_tags(tags)
+        for _, state, kind, tags, *_ in runs
+        if kind != "hold" and state != "waiting"
+    ]
+    if closed or waited:
+        names = closing(tx.limits(), closed, len(waited))
         tx.each("counter_close", sorted(names.items()))
-        second = now // SECOND
-        tx.run("drain_add", second % WINDOW_SECONDS, second, names[TOTAL])
+        if closed:
+            second = now // SECOND
+            tx.run("drain_add", second % WINDOW_SECONDS, second, names[TOTAL])
     queued = [run for run, state, *_ in runs if state == "queued"]
     if queued:
         tx.run("queue_remove", listed(queued))

@@ -196,7 +196,7 @@ def graph(tx: SqliteSession, digest: str) -> bytes:
 
 
 def counts(tx: SqliteSession) -> Counts:
-    queued, executing = tx.row("run_counts")
+    queued, executing, waiting = tx.row("run_counts")
     return tally(
         compose(tx.limit_rows()),
         tx.all("counter_list"),  # pyright: ignore[reportArgumentType]
@@ -204,4 +204,5 @@ def counts(tx: SqliteSession) -> Counts:
         decode.slots_held(tx.all("slots_held")),
         queued,
         executing,
+        waiting,
     )

@@ -87,6 +87,7 @@ from locktender.store.sqlite.blobs import Blobs
 from locktender.store.sqlite.companions import create_database
 from locktender.store.sqlite.opening import OpenFile
 from locktender.store.sqlite.session import SqliteSession, resolved
+from locktender.store.sqlite.wake import SqliteWaiting
 from locktender.store.sqlite.write_lock import held_up
 
 T = TypeVar("T")
@@ -95,7 +96,7 @@ BUSY_TIMEOUT_US = 5 * SECOND
 POLL_SECONDS = 0.05
 
 
-class SqliteStore(Store):
+class SqliteStore(SqliteWaiting, Store):
     """Implements `locktender.store.protocol.Store`; its docstrings are there."""
 
     def __init__(

@@ -15,7 +15,12 @@ A test module of an implementation imports the suites and gives them a fixture:
 as the protocol can tell. Time moves only by `world.clock`.
 """
 
-from locktender.testing.conformance.admission import TestCeilings, TestKeys, TestRetrying
+from locktender.testing.conformance.admission import (
+    TestBoundedKeys,
+    TestCeilings,
+    TestKeys,
+    TestRetrying,
+)
 from locktender.testing.conformance.committing import TestCommitting
 from locktender.testing.conformance.leading import TestHolding, TestLeading, TestProvisioning
 from locktender.testing.conformance.limiting import TestLimiting
@@ -24,12 +29,14 @@ from locktender.testing.conformance.queueing import TestQueueing
 from locktender.testing.conformance.reading import TestGathering, TestLooking
 from locktender.testing.conformance.recovering import TestRacing, TestRecovering
 from locktender.testing.conformance.submitting import TestSubmitting
+from locktender.testing.conformance.waiting import TestWaiting
 from locktender.testing.conformance.working import TestWaking, TestWorking
 from locktender.testing.conformance.world import SceneLeader, StoreScene, new_run
 
 __all__ = [
     "SceneLeader",
     "StoreScene",
+    "TestBoundedKeys",
     "TestCeilings",
     "TestCommitting",
     "TestGathering",
@@ -46,6 +53,7 @@ __all__ = [
     "TestRetrying",
     "TestSubmitting",
     "TestSweeping",
+    "TestWaiting",
     "TestWaking",
     "TestWorking",
     "new_run",

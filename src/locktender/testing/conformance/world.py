@@ -14,7 +14,7 @@ from locktender.base.clock import SECOND, ManualClock
 from locktender.base.events import Change, Event, unpack
 from locktender.base.ids import RunId, run_id, task_id, token
 from locktender.base.limits import TagRule
-from locktender.base.model import DeadWorker, NewRun, OnDuplicate, RunKind, WorkerRow
+from locktender.base.model import DeadWorker, Keep, NewRun, OnDuplicate, RunKind, WorkerRow
 from locktender.store.protocol import (
     Committed,
     Elect,
@@ -68,6 +68,10 @@ def new_run(
     on_duplicate: OnDuplicate = "attach",
     kind: RunKind = "flow",
     deadline_us: int | None = None,
+    delay_us: int | None = None,
+    start_at: int | None = None,
+    keep: Keep | None = None,
+    max_queued: int = 1,
 ) -> NewRun:
     return NewRun(
         id=new_id() if run is None else run,
@@ -81,6 +85,10 @@ def new_run(
         on_duplicate=on_duplicate,
         kind=kind,
         deadline_us=deadline_us,
+        delay_us=delay_us,
+        start_at=start_at,
+        keep=keep,
+        max_queued=max_queued,
     )
 
 

@@ -24,14 +24,14 @@ WHERE r.seq = v.run AND EXISTS (SELECT 1 FROM fence)
 -- Of these runs, those that have not ended: what closing them changes.
 SELECT r.seq, r.state, r.kind, r.tags, r.key, r.waits_for
 FROM unnest($1::bigint[]) v (run) JOIN locktender.run r ON r.seq = v.run
-WHERE (r.state IN ('queued', 'running', 'cancelling', 'held')) IS TRUE
+WHERE (r.state IN ('queued', 'running', 'cancelling', 'held', 'waiting')) IS TRUE
 
 -- name: run_end
 -- Runs end, once.
 UPDATE locktender.run r SET state = v.state, output = v.output, error = v.error, ended_at = v.at
 FROM unnest($1::bigint[], $2::text[], $3::bytea[], $4::bytea[], $5::bigint[])
     v (run, state, output, error, at)
-WHERE r.seq = v.run AND (r.state IN ('queued', 'running', 'cancelling', 'held')) IS TRUE
+WHERE r.seq = v.run AND (r.state IN ('queued', 'running', 'cancelling', 'held', 'waiting')) IS TRUE
     AND EXISTS (SELECT 1 FROM fence)
 RETURNING r.seq, r.kind
 

@@ -35,7 +35,7 @@ FROM locktender.limit_history ORDER BY seq DESC LIMIT $1
 
 -- name: counter_names
 -- Names under which runs are counted.
-SELECT name FROM locktender.counter WHERE name <> ''
+SELECT name FROM locktender.counter WHERE name NOT IN ('', '=waiting')
 
 -- name: counter_put
 -- Counters of a new rule, from the active runs it concerns.

@@ -44,7 +44,9 @@ WHERE seq IN (
     UNION ALL
     SELECT seq FROM locktender.run WHERE state > 'succeeded' AND state < 'timed_out'
     UNION ALL
-    SELECT seq FROM locktender.run WHERE state > 'timed_out'
+    SELECT seq FROM locktender.run WHERE state > 'timed_out' AND state < 'waiting'
+    UNION ALL
+    SELECT seq FROM locktender.run WHERE state > 'waiting'
 )
 ORDER BY seq
 
@@ -319,10 +321,11 @@ SELECT c.name, c.admitted, coalesce(d.closed, 0)
 FROM locktender.counter c LEFT JOIN locktender.closed d ON d.name = c.name
 
 -- name: run_counts
--- Runs that are queued and that execute.
+-- Runs that are queued, that execute, and that wait for their time.
 SELECT
     (SELECT count(*) FROM locktender.queue),
-    (SELECT count(*) FROM locktender.run WHERE state IN ('running', 'cancelling'))
+    (SELECT count(*) FROM locktender.run WHERE state IN ('running', 'cancelling')),
+    (SELECT count(*) FROM locktender.run WHERE state = 'waiting')
 
 -- name: slots_held
 -- What tasks in flight hold, and how many of them hold the same.

@@ -1,6 +1,6 @@
 -- The tables, and who writes them.
 --
---   run, queue, active_key, counter, request   submitters write, the leader closes
+--   run, queue, waiting, active_key, counter, request   submitters write, the leader closes
 --   task, node_input, orders                   the leader until acceptance, then the worker
 --   leader, worker                             their owners, by lease
 --   limit_rule, limit_history                  operators and code
@@ -188,6 +188,14 @@ CREATE TABLE linger (
 CREATE TABLE unplaced (
     run INTEGER PRIMARY KEY
 );
+
+-- Exactly the waiting runs: when each is to be woken. It stands in no lane and no leader's memory until then.
+CREATE TABLE waiting (
+    run INTEGER PRIMARY KEY,
+    wake_at INTEGER NOT NULL
+);
+
+CREATE INDEX waiting_order ON waiting (wake_at, run);
 
 -- Workers whose lease is kept and that left offers unanswered.
 CREATE TABLE silence (

@@ -19,7 +19,7 @@ UPDATE run SET state = v.state, verdict = v.verdict, error = v.error FROM v WHER
 -- Of these runs, those that have not ended: what closing them changes.
 SELECT r.seq, r.state, r.kind, r.tags, r.key, r.waits_for
 FROM json_each(?) v CROSS JOIN run r ON r.seq = v.value
-WHERE r.state IN ('queued', 'running', 'cancelling', 'held')
+WHERE r.state IN ('queued', 'running', 'cancelling', 'held', 'waiting')
 
 -- name: run_end
 -- Runs end.

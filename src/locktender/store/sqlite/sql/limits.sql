@@ -32,7 +32,7 @@ SELECT at, who, kind, name, before, after, reason FROM limit_history ORDER BY se
 
 -- name: counter_names
 -- Names under which runs are counted.
-SELECT name FROM counter WHERE name <> ''
+SELECT name FROM counter WHERE name NOT IN ('', '=waiting')
 
 -- name: counter_put
 -- Counters of a new rule, from the active runs it concerns.

@@ -42,7 +42,9 @@ WHERE seq IN (
     UNION ALL
     SELECT seq FROM run WHERE state > 'succeeded' AND state < 'timed_out'
     UNION ALL
-    SELECT seq FROM run WHERE state > 'timed_out'
+    SELECT seq FROM run WHERE state > 'timed_out' AND state < 'waiting'
+    UNION ALL
+    SELECT seq FROM run WHERE state > 'waiting'
 )
 ORDER BY seq
 
@@ -307,10 +309,11 @@ FROM (
 SELECT name, admitted, closed FROM counter
 
 -- name: run_counts
--- Runs that are queued and that execute.
+-- Runs that are queued, that execute, and that wait for their time.
 SELECT
     (SELECT count(*) FROM queue),
-    (SELECT count(*) FROM run WHERE state IN ('running', 'cancelling'))
+    (SELECT count(*) FROM run WHERE state IN ('running', 'cancelling')),
+    (SELECT count(*) FROM run WHERE state = 'waiting')
 
 -- name: slots_held
 -- What tasks in flight hold, and how many of them hold the same.

@@ -24,7 +24,7 @@ GROUP BY key
 -- name: queued_by_key
 -- Runs of these keys that have not started, by age.
 SELECT key, seq, id FROM run
-WHERE key IN (SELECT value FROM json_each(?)) AND state = 'queued' ORDER BY seq
+WHERE key IN (SELECT value FROM json_each(?)) AND state IN ('queued', 'waiting') ORDER BY seq
 
 -- name: counters_by_name
 -- How many runs were admitted and closed under these names.

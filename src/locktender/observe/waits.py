@@ -1,0 +1,76 @@
+"""Parts of `why`: the steps of a run that wait, were offered or do not stop, and waits for a time."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+
+from locktender.base.durations import spoken
+from locktender.base.model import RunRow
+from locktender.kernel.explain import Reason
+from locktender.kernel.gate_names import offered_to, stop_text
+from locktender.kernel.timeouts import Until
+from locktender.store.protocol import Store
+
+TIME = "time"
+"""The gate that waits for an instant. It holds nothing."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def clock_text(at: int) -> str:
+    """An instant as people read it: `2031-05-01 09:00:00 UTC`."""
+    try:
+        return f"{_EPOCH + timedelta(microseconds=at):%Y-%m-%d %H:%M:%S} UTC"
+    except OverflowError:
+        return "a moment that no calendar has"
+
+
+def sleeps_until(at: int, now: int) -> Reason:
+    left = max(0, at - now)
+    text = f"sleeps until {clock_text(at)} ({spoken(left)} left)" if left else "wakes up now"
+    return Reason(TIME, text, estimate_us=left)
+
+
+async def waiting_reasons(store: Store, row: RunRow, now: int) -> tuple[Reason, ...]:
+    """Why a waiting run does not go on."""
+    times = await store.wake_times([row.seq])
+    return (sleeps_until(times.get(row.seq, now), now),)
+
+
+class WaitingStep(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Tasks of one step of a run that wait for the same gates."""
+
+    step: str
+    count: int
+    reasons: tuple[Reason, ...]
+    until: tuple[Until, ...] = ()
+    """When the first of them fails if nothing lets it go."""
+
+
+class StubbornStep(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Tasks of one step of a run that were asked to stop and still run."""
+
+    count: int
+    reason: str
+    since: int
+    """Of the one that was asked first."""
+
+    def text(self, now: int, of: int) -> str:
+        """`of`: how many of the step run in all."""
+        count = "" if self.count == of else f"{self.count} of them "
+        return count + stop_text(self.reason, self.since, now)
+
+
+class OfferedStep(msgspec.Struct, frozen=True):
+    """Tasks of one step of a run that no worker has accepted yet."""
+
+    count: int
+    worker: str
+    """It and what follows: of the one that was offered most often."""
+    at: int
+    offers: int
+
+    def text(self, now: int) -> str:
+        which = "" if self.count == 1 else "one of them "
+        return which + offered_to(self.worker, self.at, self.offers, now)

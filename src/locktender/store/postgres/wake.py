@@ -1,0 +1,90 @@
+"""Wakes waiting runs, and reads when they are to be woken."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from locktender.base.events import pack
+from locktender.store.admission import WAITING, WINDOW_SECONDS, counter_names
+from locktender.store.postgres.client_verbs import ceilings, lanes_for
+from locktender.store.postgres.composed_sql import Parts, columns
+from locktender.store.postgres.recovery import fence
+from locktender.store.postgres.session import PostgresSession, pairs
+from locktender.store.protocol import Waiting, Wake, Woken, WokenRun
+from locktender.store.waking import judge_due, place_of, woken_event
+
+T = TypeVar("T")
+
+
+class PostgresWaiting(Waiting):
+    """A part of `PostgresStore`."""
+
+    async def _lead(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> T:
+        raise NotImplementedError
+
+    async def _read(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> T:
+        raise NotImplementedError
+
+    async def wake(self, wake: Wake) -> Woken:
+        return await self._lead(lambda tx: wake_due(tx, wake))
+
+    async def next_wake(self) -> int | None:
+        return await self._read(next_wake)
+
+    async def wake_times(self, runs: Sequence[int]) -> dict[int, int]:
+        return await self._read(lambda tx: wake_times(tx, runs))
+
+
+async def wake_due(tx: PostgresSession, wake: Wake) -> Woken:
+    # Like a commit that ends a keyed run: what submitters read of it must not change under them.
+    async with tx.transaction("begin_alone"):
+        await fence(tx, wake.term)
+        [[now]], [[version]] = await tx.several(("now", ()), ("limits_version", ()))
+        limits = await tx.limits(version)
+        plan = judge_due(limits, await tx.all("waiting_due", now, wake.limit))
+        if not plan.rows:
+            return Woken([], await next_wake(tx))
+        lanes = await lanes_for(tx, plan.signatures) if plan.signatures else {}
+        woken: list[WokenRun] = []
+        for due, sign in zip(plan.due, plan.signatures, strict=True):
+            place = place_of(limits, due)
+            woken.append(WokenRun(due.run, lanes[sign], place))
+            plan.events.append((due.run, [woken_event(due, lanes[sign], place)]))
+        await tx.run("waiting_remove", sorted(plan.rows))
+        moves = [(each.run, each.lane, *each.rank) for each in woken]
+        await tx.run("run_wake", *columns(moves, 4))
+        for failure, run in plan.held:
+            await tx.run("run_hold", failure, run)
+        names = counter_names(limits, plan.tags)
+        counted, [drained] = await tx.several(
+            ("counters_by_name", (sorted(names),)), ("drain_recent", (WINDOW_SECONDS,))
+        )
+        counters = ceilings(limits, counted, drained)
+        for tags in plan.tags:
+            counters.count_woken(tags)
+        parts = Parts()
+        parts.add("now", alias="clock")
+        parts.add("open_fence", alias="fence")
+        if woken:
+            places = [(each.lane, *each.rank, each.run) for each in woken]
+            parts.add("queue_add", *columns(places, 4))
+        if counters.added:
+            parts.add("counter_admit", *columns(sorted(counters.added.items()), 2))
+            parts.add("closing_given", [WAITING], [len(plan.tags)], alias="closing")
+            parts.add("counter_close")
+        if plan.events:
+            told = [(run, pack(changes)) for run, changes in plan.events]
+            parts.add("events_given", *columns(told, 2), alias="told")
+            parts.add("event_add", now, wake.term, wake.cycle, wake.actor)
+        parts.add("wake", *tx.hint("wake"))
+        await tx.compose(parts)
+        return Woken(woken, await next_wake(tx), plan.held_ids)
+
+
+async def next_wake(tx: PostgresSession) -> int | None:
+    return (await tx.row("waiting_next"))[0]
+
+
+async def wake_times(tx: PostgresSession, runs: Sequence[int]) -> dict[int, int]:
+    return pairs(await tx.all("waiting_times", list(runs)))

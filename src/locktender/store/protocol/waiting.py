@@ -1,0 +1,63 @@
+"""What is done with runs that wait for their time.
+
+A waiting run is rows: its own, and one in the table `waiting` with the instant at which it is to be woken. It
+stands in no lane of the queue, counts under `max_waiting` and not under `max_active`, and no leader reads it when
+it takes over. The store finds the runs whose time has come by the index of those instants.
+
+A submitter writes these rows with the run. From then on only the leader changes them: `wake` queues a run, and a
+commit that ends a waiting run (cancel) removes its row. The leader does both one after another, never at once, so
+that a run is woken or ended as waiting, and not both.
+
+Instants are of the store's clock, and are kept as they are when that clock is set: a run that sleeps until nine
+o'clock is woken when the clock says nine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from locktender.store.protocol.base import StoreBase
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """Queue waiting runs whose time has come."""
+
+    term: int
+    cycle: int
+    actor: str
+    limit: int = 1_000
+    """At most so many, the earliest first."""
+
+
+class WokenRun(NamedTuple):
+    """Where it stands in the queue."""
+
+    run: int
+    lane: int
+    rank: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Woken:
+    runs: list[WokenRun]
+    next_at: int | None
+    """When the next waiting run is to be woken; None: there is none."""
+    held: list[str] = field(default_factory=list[str])
+    """Ids of runs whose time cannot be read."""
+
+
+class Waiting(StoreBase, Protocol):
+    async def wake(self, wake: Wake) -> Woken:
+        """By the leader: runs whose time has come are queued. One whose time cannot be read is held."""
+        ...
+
+    async def next_wake(self) -> int | None:
+        """When the next waiting run is to be woken; None: there is none."""
+        ...
+
+    async def wake_times(self, runs: Sequence[int]) -> dict[int, int]:
+        """When those of these runs (their `seq`) that wait are to be woken."""
+        ...
