@@ -57,3 +57,46 @@ def test_options_that_make_no_sense_are_refused(
 ):
     with pytest.raises(InvalidInput, match=words):
         engine.submit(flows.two_steps, 1, **options)  # type: ignore[arg-type]
+
+
+def test_of_a_burst_the_last_one_runs(engine: Client):
+    # The first ones wait for longer than the test may last: only the last can run.
+    burst = [engine.submit(flows.beside, n, key="k", debounce="10m") for n in range(3)]
+    last = engine.submit(flows.beside, 9, key="k", debounce="1ms")
+    assert last.result("60s") == 10
+    later = (*burst[1:], last)
+    for dropped, after in zip(burst, later, strict=True):
+        with pytest.raises(RunCancelled, match=f"dropped: .* and {after.id} came after it"):
+            dropped.result("60s")
+    waiting = engine.submit(flows.beside, 1, key="k", debounce="10m")
+    assert waiting.status() is RunState.WAITING
+    waiting.cancel()
+    assert waiting.wait("60s") is RunState.CANCELLED
+
+
+def test_a_debounced_run_starts_after_the_one_that_runs(engine: Client):
+    first = engine.submit(flows.two_steps, 1, key="k")
+    eventually(lambda: first.status() is RunState.RUNNING)
+    second = engine.submit(flows.two_steps, 2, key="k", debounce="1ms")
+    eventually(lambda: second.status() is RunState.QUEUED)
+    assert f"run {first.id}, which goes before it" in str(second.why())
+    flows.GATE.set()
+    assert [first.result("60s"), second.result("60s")] == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"debounce": "5s"}, "debounce needs a key"),
+        ({"debounce": "5s", "key": "k", "keep": "newest"}, "debounce and keep"),
+        ({"debounce": "5s", "key": "k", "on_duplicate": "reject"}, "debounce and on_duplicate"),
+        ({"debounce": "5s", "key": "k", "delay": "1s"}, "debounce and delay"),
+        ({"debounce": "-5s", "key": "k"}, "debounce"),
+        ({"debounce": "5s", "key": "k", "deadline": "1s"}, "would end the run before it starts"),
+    ],
+)
+def test_debounce_that_makes_no_sense_is_refused(
+    engine: Client, options: dict[str, object], words: str
+):
+    with pytest.raises(InvalidInput, match=words):
+        engine.submit(flows.two_steps, 1, **options)  # type: ignore[arg-type]

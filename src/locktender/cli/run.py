@@ -95,6 +95,12 @@ Keep = Annotated[
 MaxQueued = Annotated[
     str | None, typer.Option("--max-queued", metavar="N", help="With --keep: how many may wait.")
 ]
+Debounce = Annotated[
+    str | None,
+    typer.Option(
+        "--debounce", metavar="TIME", help="Wait so long; a later run of the key takes over."
+    ),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -115,6 +121,7 @@ def run(
     on_duplicate: OnDuplicate = None,
     keep: Keep = None,
     max_queued: MaxQueued = None,
+    debounce: Debounce = None,
     deadline: Deadline = None,
     queue_timeout: QueueTimeout = None,
     dispatch_deadline: DispatchDeadline = None,
@@ -135,6 +142,7 @@ def run(
     submission = read_submission(
         chosen, args, arg, tag, priority, key, on_duplicate, deadline, queue_timeout,
         dispatch_deadline, keep=keep, max_queued=max_queued,
+        debounce=debounce,
     )  # fmt: skip
     overrides: dict[str, Any] = arguments.settings(set_ or ())
     if pool:
@@ -165,6 +173,7 @@ def submit(
     on_duplicate: OnDuplicate = None,
     keep: Keep = None,
     max_queued: MaxQueued = None,
+    debounce: Debounce = None,
     deadline: Deadline = None,
     queue_timeout: QueueTimeout = None,
     dispatch_deadline: DispatchDeadline = None,
@@ -181,6 +190,7 @@ def submit(
     submission = read_submission(
         chosen, args, arg, tag, priority, key, on_duplicate, deadline, queue_timeout,
         dispatch_deadline, delay, start_at, keep=keep, max_queued=max_queued,
+        debounce=debounce,
     )  # fmt: skip
     with shell.connect(create=True) as client:
         made = client.submit_many(chosen, [submission])[0]
@@ -216,6 +226,7 @@ def read_submission(
     *,
     keep: Any = None,
     max_queued: str | None = None,
+    debounce: str | None = None,
 ) -> Any:
     """The options of `run` and `submit` as one submission."""
     from locktender.cli.arguments import duration, moment, read_call, tags, whole
@@ -237,6 +248,7 @@ def read_submission(
         start_at=moment(start_at, "start_at"),
         keep=keep,
         max_queued=whole(max_queued, "max_queued"),
+        debounce=duration(debounce),
     )
 
 

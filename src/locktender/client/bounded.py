@@ -1,4 +1,4 @@
-"""`keep=` and `max_queued=` of a submission: how many runs of its key may wait, and which of them stay."""
+"""`keep=`, `max_queued=` and `debounce=`: how many runs of a key may wait, and which of them stay."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Final, cast, get_args
 import msgspec
 
 from locktender.base import names
+from locktender.base.durations import Duration, microseconds, spoken
 from locktender.base.errors import InvalidInput
 from locktender.base.model import Keep, NewRun
 
@@ -46,3 +47,37 @@ def bounded(run: NewRun, keep: object, max_queued: object) -> NewRun:
         )
     most = 1 if max_queued is None else names.count(max_queued, "max_queued", maximum=MAX_QUEUED)
     return msgspec.structs.replace(run, keep=cast("Keep", keep), max_queued=most)
+
+
+def debounced(run: NewRun, debounce: Duration) -> NewRun:
+    """`run`, to wait for so long; a later one of its key takes its place, and waits anew."""
+    if run.key is None:
+        raise InvalidInput(
+            "debounce needs a key.",
+            field="debounce",
+            got=debounce,
+            hint='The last run of a key is the one that runs: add key="…".',
+        )
+    for field, given in (
+        ("keep", run.keep),
+        ("on_duplicate", None if run.on_duplicate == "attach" else run.on_duplicate),
+        ("delay", run.delay_us),
+        ("start_at", run.start_at),
+    ):
+        if given is not None:
+            raise InvalidInput(
+                f"debounce and {field} cannot be given together.",
+                field=field,
+                got=given,
+                hint=f"debounce says when the run starts and which one stays: leave out {field}.",
+            )
+    wait = microseconds(debounce, "debounce")
+    if run.deadline_us is not None and run.deadline_us <= wait:
+        raise InvalidInput(
+            f"the deadline ({spoken(run.deadline_us)}) would end the run before it starts"
+            f" (in {spoken(wait)}).",
+            field="deadline",
+            got=run.deadline_us / 1_000_000,
+            hint="A deadline counts from the submission: make it longer than debounce.",
+        )
+    return msgspec.structs.replace(run, delay_us=wait, keep="newest", max_queued=1)

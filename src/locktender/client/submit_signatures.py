@@ -39,6 +39,7 @@ class SyncSubmitting:
         on_duplicate: OnDuplicate = "attach",
         keep: Keep | None = None,
         max_queued: int | None = None,
+        debounce: Duration | None = None,
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
@@ -60,6 +61,7 @@ class SyncSubmitting:
         on_duplicate: OnDuplicate = "attach",
         keep: Keep | None = None,
         max_queued: int | None = None,
+        debounce: Duration | None = None,
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
@@ -80,6 +82,7 @@ class SyncSubmitting:
         on_duplicate: OnDuplicate = "attach",
         keep: Keep | None = None,
         max_queued: int | None = None,
+        debounce: Duration | None = None,
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
@@ -99,6 +102,7 @@ class SyncSubmitting:
         on_duplicate: OnDuplicate = "attach",
         keep: Keep | None = None,
         max_queued: int | None = None,
+        debounce: Duration | None = None,
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
@@ -118,6 +122,7 @@ class SyncSubmitting:
         on_duplicate: OnDuplicate = "attach",
         keep: Keep | None = None,
         max_queued: int | None = None,
+        debounce: Duration | None = None,
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
@@ -136,6 +141,7 @@ class SyncSubmitting:
         on_duplicate: OnDuplicate = "attach",
         keep: Keep | None = None,
         max_queued: int | None = None,
+        debounce: Duration | None = None,
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
@@ -154,6 +160,8 @@ class SyncSubmitting:
         keep               runs of the key wait for each other, and one executes: "newest" drops the
                            oldest one that waits, "oldest" skips this submission; default none
         max_queued         with `keep`: how many runs of the key may wait; default 1
+        debounce           the run waits so long; another of the key drops it, and waits anew, so that the
+                           last one runs; default none
         deadline           the run ends *timed_out* this long after now; default the flow's (none)
         queue_timeout      how long each task may wait at its limits; default the flow's (none)
         dispatch_deadline  how long each may wait for a worker once every limit has room; default "4h"
@@ -167,7 +175,7 @@ class SyncSubmitting:
         """
         submission = Submission(
             args, kwargs, tags, priority, key, on_duplicate, deadline, queue_timeout, dispatch_deadline,
-            delay, start_at, keep=keep, max_queued=max_queued,
+            delay, start_at, keep=keep, max_queued=max_queued, debounce=debounce,
         )  # fmt: skip
         return self._submit(flow, submission)
 
@@ -192,6 +200,7 @@ class AsyncSubmitting:
         on_duplicate: OnDuplicate = "attach",
         keep: Keep | None = None,
         max_queued: int | None = None,
+        debounce: Duration | None = None,
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
@@ -213,6 +222,7 @@ class AsyncSubmitting:
         on_duplicate: OnDuplicate = "attach",
         keep: Keep | None = None,
         max_queued: int | None = None,
+        debounce: Duration | None = None,
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
@@ -233,6 +243,7 @@ class AsyncSubmitting:
         on_duplicate: OnDuplicate = "attach",
         keep: Keep | None = None,
         max_queued: int | None = None,
+        debounce: Duration | None = None,
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
@@ -252,6 +263,7 @@ class AsyncSubmitting:
         on_duplicate: OnDuplicate = "attach",
         keep: Keep | None = None,
         max_queued: int | None = None,
+        debounce: Duration | None = None,
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
@@ -271,6 +283,7 @@ class AsyncSubmitting:
         on_duplicate: OnDuplicate = "attach",
         keep: Keep | None = None,
         max_queued: int | None = None,
+        debounce: Duration | None = None,
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
@@ -289,6 +302,7 @@ class AsyncSubmitting:
         on_duplicate: OnDuplicate = "attach",
         keep: Keep | None = None,
         max_queued: int | None = None,
+        debounce: Duration | None = None,
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
@@ -307,6 +321,8 @@ class AsyncSubmitting:
         keep               runs of the key wait for each other, and one executes: "newest" drops the
                            oldest one that waits, "oldest" skips this submission; default none
         max_queued         with `keep`: how many runs of the key may wait; default 1
+        debounce           the run waits so long; another of the key drops it, and waits anew, so that the
+                           last one runs; default none
         deadline           the run ends *timed_out* this long after now; default the flow's (none)
         queue_timeout      how long each task may wait at its limits; default the flow's (none)
         dispatch_deadline  how long each may wait for a worker once every limit has room; default "4h"
@@ -320,7 +336,7 @@ class AsyncSubmitting:
         """
         submission = Submission(
             args, kwargs, tags, priority, key, on_duplicate, deadline, queue_timeout, dispatch_deadline,
-            delay, start_at, keep=keep, max_queued=max_queued,
+            delay, start_at, keep=keep, max_queued=max_queued, debounce=debounce,
         )  # fmt: skip
         return await self._submit(flow, submission)
 
