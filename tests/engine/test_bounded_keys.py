@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import pytest
@@ -96,6 +97,54 @@ def test_a_debounced_run_starts_after_the_one_that_runs(engine: Client):
     ],
 )
 def test_debounce_that_makes_no_sense_is_refused(
+    engine: Client, options: dict[str, object], words: str
+):
+    with pytest.raises(InvalidInput, match=words):
+        engine.submit(flows.two_steps, 1, **options)  # type: ignore[arg-type]
+
+
+def test_throttled_runs_wait_for_their_time_and_none_is_lost(engine: Client):
+    runs = [engine.submit(flows.beside, n, key="k", throttle="2/1h") for n in range(4)]
+    assert [run.result("60s") for run in runs[:2]] == [1, 2]
+    assert {run.status() for run in runs[2:]} == {RunState.WAITING}
+    why = str(runs[2].why())
+    assert "throttled, of key k 2 start in 1h" in why
+    assert "sleeps until" in why
+    # Another key, and the flow itself, have lines of their own; runs of a key execute side by side.
+    together = [engine.submit(flows.two_steps, n, key="o", throttle="2/h") for n in (1, 2)]
+    eventually(lambda: {run.status() for run in together} == {RunState.RUNNING})
+    flows.GATE.set()
+    assert [run.result("60s") for run in together] == [2, 3]
+    assert engine.submit(flows.beside, 5, throttle="2/h").result("60s") == 6
+    for run in runs[2:]:
+        run.cancel()
+        assert run.wait("60s") is RunState.CANCELLED
+
+
+def test_throttled_runs_start_when_their_time_has_come(engine: Client):
+    runs = [engine.submit(flows.beside, n, throttle="1/50ms") for n in range(3)]
+    assert [run.result("60s") for run in runs] == [1, 2, 3]
+    queued = [
+        event.at
+        for run in runs
+        for event in run.events()
+        if (event.subject, event.after) == ("run", "queued")
+    ]
+    spans = [(b - a).total_seconds() for a, b in itertools.pairwise(queued)]
+    assert sum(spans) >= 0.1
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"throttle": "often"}, "invalid rate"),
+        ({"throttle": "2000/h"}, "at most 1,000"),
+        ({"throttle": "2/h", "debounce": "5s"}, "debounce and throttle"),
+        ({"throttle": "2/h", "key": "k", "keep": "newest"}, "throttle and keep"),
+        ({"throttle": "2/h", "delay": "1s"}, "throttle and delay"),
+    ],
+)
+def test_throttles_that_make_no_sense_are_refused(
     engine: Client, options: dict[str, object], words: str
 ):
     with pytest.raises(InvalidInput, match=words):

@@ -41,6 +41,14 @@ RUN_AGAIN: Final = Failure("again", "a retry runs it again", retryable=False)
 """The error of an ended task that the next start of its run takes as not done."""
 
 
+class ThrottleLine(msgspec.Struct, frozen=True, gc=False):
+    """At most `count` runs under one name start in any span of `per_us`."""
+
+    name: str
+    count: int
+    per_us: int
+
+
 class NewRun(msgspec.Struct, frozen=True, gc=False):
     """A run as its submitter hands it in. Durations are relative: the store's clock makes instants of them.
 
@@ -72,6 +80,7 @@ class NewRun(msgspec.Struct, frozen=True, gc=False):
     keep: Keep | None = None
     """Runs of its key wait for each other, at most `max_queued` of them: which stay."""
     max_queued: int = 1
+    throttle: ThrottleLine | None = None
 
 
 class RunRow(msgspec.Struct, frozen=True, gc=False):

@@ -101,6 +101,10 @@ Debounce = Annotated[
         "--debounce", metavar="TIME", help="Wait so long; a later run of the key takes over."
     ),
 ]
+Throttle = Annotated[
+    str | None,
+    typer.Option("--throttle", metavar="RATE", help="So many of the key start in a time: 10/min."),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -122,6 +126,7 @@ def run(
     keep: Keep = None,
     max_queued: MaxQueued = None,
     debounce: Debounce = None,
+    throttle: Throttle = None,
     deadline: Deadline = None,
     queue_timeout: QueueTimeout = None,
     dispatch_deadline: DispatchDeadline = None,
@@ -142,7 +147,7 @@ def run(
     submission = read_submission(
         chosen, args, arg, tag, priority, key, on_duplicate, deadline, queue_timeout,
         dispatch_deadline, keep=keep, max_queued=max_queued,
-        debounce=debounce,
+        debounce=debounce, throttle=throttle,
     )  # fmt: skip
     overrides: dict[str, Any] = arguments.settings(set_ or ())
     if pool:
@@ -174,6 +179,7 @@ def submit(
     keep: Keep = None,
     max_queued: MaxQueued = None,
     debounce: Debounce = None,
+    throttle: Throttle = None,
     deadline: Deadline = None,
     queue_timeout: QueueTimeout = None,
     dispatch_deadline: DispatchDeadline = None,
@@ -190,7 +196,7 @@ def submit(
     submission = read_submission(
         chosen, args, arg, tag, priority, key, on_duplicate, deadline, queue_timeout,
         dispatch_deadline, delay, start_at, keep=keep, max_queued=max_queued,
-        debounce=debounce,
+        debounce=debounce, throttle=throttle,
     )  # fmt: skip
     with shell.connect(create=True) as client:
         made = client.submit_many(chosen, [submission])[0]
@@ -227,6 +233,7 @@ def read_submission(
     keep: Any = None,
     max_queued: str | None = None,
     debounce: str | None = None,
+    throttle: str | None = None,
 ) -> Any:
     """The options of `run` and `submit` as one submission."""
     from locktender.cli.arguments import duration, moment, read_call, tags, whole
@@ -249,6 +256,7 @@ def read_submission(
         keep=keep,
         max_queued=whole(max_queued, "max_queued"),
         debounce=duration(debounce),
+        throttle=throttle,
     )
 
 

@@ -30,7 +30,7 @@ from locktender.base.jsonable import BLOB_KEY
 from locktender.base.limits import Limits
 from locktender.base.model import Keep, NewRun, OnDuplicate
 from locktender.base.names import check_labels
-from locktender.client.bounded import bounded, debounced
+from locktender.client.bounded import bounded, timed
 from locktender.client.core import Core
 from locktender.client.delays import delayed
 from locktender.flows.definitions import FlowDef
@@ -68,6 +68,7 @@ class Submission:
     keep: Keep | None = None
     max_queued: int | None = None
     debounce: Duration | None = None
+    throttle: str | None = None
 
     @classmethod
     def of(cls, item: object) -> Submission:
@@ -275,8 +276,8 @@ class Preparing:
         self._check_tags(traced, options.tags)
         if isinstance(call, Submission) and (call.keep, call.max_queued) != (None, None):
             run = bounded(run, call.keep, call.max_queued)
-        if isinstance(call, Submission) and call.debounce is not None:
-            run = debounced(run, call.debounce)
+        if isinstance(call, Submission) and (call.debounce, call.throttle) != (None, None):
+            run = timed(run, call.debounce, call.throttle)
         return Prepared(run, traced.graph, traced.body, flow)
 
     def _check_size(self, traced: Traced, index: int | None) -> None:

@@ -40,6 +40,7 @@ class SyncSubmitting:
         keep: Keep | None = None,
         max_queued: int | None = None,
         debounce: Duration | None = None,
+        throttle: str | None = None,
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
@@ -62,6 +63,7 @@ class SyncSubmitting:
         keep: Keep | None = None,
         max_queued: int | None = None,
         debounce: Duration | None = None,
+        throttle: str | None = None,
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
@@ -83,6 +85,7 @@ class SyncSubmitting:
         keep: Keep | None = None,
         max_queued: int | None = None,
         debounce: Duration | None = None,
+        throttle: str | None = None,
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
@@ -103,6 +106,7 @@ class SyncSubmitting:
         keep: Keep | None = None,
         max_queued: int | None = None,
         debounce: Duration | None = None,
+        throttle: str | None = None,
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
@@ -123,6 +127,7 @@ class SyncSubmitting:
         keep: Keep | None = None,
         max_queued: int | None = None,
         debounce: Duration | None = None,
+        throttle: str | None = None,
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
@@ -142,6 +147,7 @@ class SyncSubmitting:
         keep: Keep | None = None,
         max_queued: int | None = None,
         debounce: Duration | None = None,
+        throttle: str | None = None,
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
@@ -162,6 +168,8 @@ class SyncSubmitting:
         max_queued         with `keep`: how many runs of the key may wait; default 1
         debounce           the run waits so long; another of the key drops it, and waits anew, so that the
                            last one runs; default none
+        throttle           "10/min": so many runs of the key (else of the flow) start in any such time, the
+                           others wait; runs of a key may then execute side by side; default none
         deadline           the run ends *timed_out* this long after now; default the flow's (none)
         queue_timeout      how long each task may wait at its limits; default the flow's (none)
         dispatch_deadline  how long each may wait for a worker once every limit has room; default "4h"
@@ -176,6 +184,7 @@ class SyncSubmitting:
         submission = Submission(
             args, kwargs, tags, priority, key, on_duplicate, deadline, queue_timeout, dispatch_deadline,
             delay, start_at, keep=keep, max_queued=max_queued, debounce=debounce,
+            throttle=throttle,
         )  # fmt: skip
         return self._submit(flow, submission)
 
@@ -201,6 +210,7 @@ class AsyncSubmitting:
         keep: Keep | None = None,
         max_queued: int | None = None,
         debounce: Duration | None = None,
+        throttle: str | None = None,
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
@@ -223,6 +233,7 @@ class AsyncSubmitting:
         keep: Keep | None = None,
         max_queued: int | None = None,
         debounce: Duration | None = None,
+        throttle: str | None = None,
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
@@ -244,6 +255,7 @@ class AsyncSubmitting:
         keep: Keep | None = None,
         max_queued: int | None = None,
         debounce: Duration | None = None,
+        throttle: str | None = None,
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
@@ -264,6 +276,7 @@ class AsyncSubmitting:
         keep: Keep | None = None,
         max_queued: int | None = None,
         debounce: Duration | None = None,
+        throttle: str | None = None,
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
@@ -284,6 +297,7 @@ class AsyncSubmitting:
         keep: Keep | None = None,
         max_queued: int | None = None,
         debounce: Duration | None = None,
+        throttle: str | None = None,
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
@@ -303,6 +317,7 @@ class AsyncSubmitting:
         keep: Keep | None = None,
         max_queued: int | None = None,
         debounce: Duration | None = None,
+        throttle: str | None = None,
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
@@ -323,6 +338,8 @@ class AsyncSubmitting:
         max_queued         with `keep`: how many runs of the key may wait; default 1
         debounce           the run waits so long; another of the key drops it, and waits anew, so that the
                            last one runs; default none
+        throttle           "10/min": so many runs of the key (else of the flow) start in any such time, the
+                           others wait; runs of a key may then execute side by side; default none
         deadline           the run ends *timed_out* this long after now; default the flow's (none)
         queue_timeout      how long each task may wait at its limits; default the flow's (none)
         dispatch_deadline  how long each may wait for a worker once every limit has room; default "4h"
@@ -337,6 +354,7 @@ class AsyncSubmitting:
         submission = Submission(
             args, kwargs, tags, priority, key, on_duplicate, deadline, queue_timeout, dispatch_deadline,
             delay, start_at, keep=keep, max_queued=max_queued, debounce=debounce,
+            throttle=throttle,
         )  # fmt: skip
         return await self._submit(flow, submission)
 

@@ -54,6 +54,7 @@ TABLES: dict[str, CopyTable] = {
     "linger": _table("task token pool slots until worker", 3),
     "unplaced": _table("run"),
     "waiting": _table("run wake_at"),
+    "throttle": _table("name until starts"),
     "silence": _table("worker unanswered until"),
     "request": _table("seq at body taken"),
     "limit_rule": _table("kind name declared live", 2),

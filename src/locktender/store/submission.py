@@ -22,6 +22,7 @@ from locktender.kernel.lanes import rank
 from locktender.store.admission import Ceilings, Full, rejected
 from locktender.store.decode import encode_tags
 from locktender.store.history import CLIENT
+from locktender.store.key_lines import Throttles
 from locktender.store.lanes import lane_name
 from locktender.store.protocol import Submit, Submitted
 
@@ -58,6 +59,8 @@ class Facts:
         default_factory=dict[str, Sequence[tuple[int, str]]]
     )
     """Key → its runs that have not started, by age, for submissions that bound them."""
+    throttles: Mapping[str, Sequence[int]] = field(default_factory=dict[str, Sequence[int]])
+    """Throttle → its last starts."""
     admissions: int = 0
     """How often a process held the submitters' lock: for a back end that reads before it acquires the lock."""
 
@@ -110,6 +113,7 @@ class Admission:
         """Of admitted runs that wait for their time: when that is."""
         self._lines: dict[str, list[tuple[int, str]]] = {}
         """Key → its runs that have not started, where a submission bounds them."""
+        self.throttles: Throttles = Throttles(facts.throttles)
         self._line_up()
 
     def _line_up(self) -> None:
@@ -168,6 +172,10 @@ class Admission:
         del self.new[new:], self.replaced[replaced:]
         self._wakes = {seq: at for seq, at in self._wakes.items() if seq <= self._next}
         self._line_up()
+        self.throttles = Throttles(self._facts.throttles)
+        for seq, run, _ in self.new if self._facts.throttles else ():
+            if run.throttle is not None:
+                self.throttles.take(run.throttle, self._wakes.get(seq, self.now))
 
     def _one(self, run: NewRun) -> Submitted:
         known = self._known.get(run.id)
@@ -190,6 +198,8 @@ class Admission:
                 waits_for = holder.seq
         delayed = run.delay_us is not None or run.start_at is not None
         wake_at = _wake_at(run, facts.now) if delayed else 0
+        if run.throttle is not None:
+            wake_at = self.throttles.next_start(run.throttle, facts.now)
         if run.kind != "hold":
             # A key that was refused a moment ago would have been attached to: it asks for no place more.
             full = self._refused_keys.get(run.key or "")
@@ -203,6 +213,8 @@ class Admission:
                 return self._refusal(run.id, full)
         if wake_at:
             self._wakes[self._next + 1] = wake_at
+        if run.throttle is not None:
+            self.throttles.take(run.throttle, wake_at or facts.now)
         return self._admit(run, waits_for)
 
     def _refusal(self, run_id: str, full: Full | None) -> Submitted:
@@ -268,14 +280,15 @@ class Admission:
                 self._delay(plan, seq, run, waits_for, self._wakes[seq])
                 continue
             lane = lanes[next(named)]
-            if run.key is None:
+            if run.key is None and run.throttle is None:
                 kind = (lane, run.kind, run.flow, run.graph, run.priority, *run.tags.items())
                 alike = known.get(kind)
                 if alike is None:
                     alike = known[kind] = self._alike(run, lane, None)
             else:
                 alike = self._alike(run, lane, waits_for)
-                plan.keys[run.key] = seq
+                if run.key is not None:
+                    plan.keys[run.key] = seq
             plan.runs.append(self._row(seq, run, lane, alike, waits_for))
             plan.queued.append((lane, *alike.place, seq))
             plan.events.append((seq, alike.event))
@@ -326,7 +339,10 @@ class Admission:
 
 
 def any_delayed(runs: Iterable[NewRun]) -> bool:
-    return any(run.delay_us is not None or run.start_at is not None for run in runs)
+    return any(
+        run.delay_us is not None or run.start_at is not None or run.throttle is not None
+        for run in runs
+    )
 
 
 def _wake_at(run: NewRun, now: int) -> int:
@@ -357,21 +373,6 @@ def keys_of(runs: Iterable[NewRun]) -> tuple[set[str], set[str]]:
     """Keys to look up, and those of them whose finished runs matter."""
     keyed = [(run.key, run.on_duplicate) for run in runs if run.key is not None]
     return {key for key, _ in keyed}, {key for key, how in keyed if how == "skip_if_finished"}
-
-
-def bounded_keys(runs: Iterable[NewRun]) -> set[str]:
-    """Keys whose waiting runs a submission bounds."""
-    return {run.key for run in runs if run.keep is not None and run.key is not None}
-
-
-def lines_of(
-    keys: Iterable[str], rows: Iterable[Sequence[Any]]
-) -> dict[str, list[tuple[int, str]]]:
-    """Rows of `queued_by_key` for each of `keys`."""
-    lines: dict[str, list[tuple[int, str]]] = {key: [] for key in keys}
-    for key, seq, run_id in rows:
-        lines[key].append((seq, run_id))
-    return lines
 
 
 def _meet(run: NewRun, holder: KeyHolder) -> Submitted:
@@ -425,6 +426,8 @@ def queued_event(
         data["waits_for"] = waits_for
     if again:
         data["again"] = list(again)
+    if run.throttle is not None:
+        data["throttle"] = run.throttle
     return Change("run", 0, before, RunState.QUEUED, 0, data)
 
 

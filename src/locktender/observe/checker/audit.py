@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Final, assert_never
 
 from locktender.base.events import Event
-from locktender.observe.checker.admission import ActiveCeiling, HonestRejections
+from locktender.observe.checker.admission import ActiveCeiling, HonestRejections, ThrottledStarts
 from locktender.observe.checker.attempts import (
     Attempts,
     DeadlineRule,
@@ -232,6 +232,7 @@ RULES: Final[tuple[type[Rule], ...]] = (
     PausedStarts,
     Waits,
     ActiveCeiling,
+    ThrottledStarts,
     Rates,
     AllOrNone,
     Conservation,

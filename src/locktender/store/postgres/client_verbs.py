@@ -32,6 +32,7 @@ from locktender.store.admission import (
 )
 from locktender.store.decode import decode_tags, encode
 from locktender.store.history import CLIENT, RunChanges, event_rows
+from locktender.store.key_lines import bounded_keys, lines_of, starts_of, throttled_names
 from locktender.store.lanes import lane_name
 from locktender.store.limit_rows import check, judge_limit
 from locktender.store.postgres.composed_sql import Parts, columns
@@ -44,10 +45,8 @@ from locktender.store.submission import (
     Facts,
     KeyHolder,
     any_delayed,
-    bounded_keys,
     keys_of,
     likely_lanes,
-    lines_of,
     queued_event,
 )
 
@@ -70,8 +69,8 @@ async def submit_all(tx: PostgresSession, submits: Sequence[Submit]) -> list[Ans
     """The answer to each of `submits`; an invalid one does not affect the others."""
     # A large batch needs the lock anyway: deciding on it before that would be wasted.
     large = sum(len(each.runs) for each in submits) > COPY_OVER
-    # What waits with a key is counted behind the lock, too.
-    bounded = any(run.keep is not None for each in submits for run in each.runs)
+    # What waits with a key, or has started under a throttle, is counted behind the lock, too.
+    bounded = any(run.keep or run.throttle for each in submits for run in each.runs)
     for _ in range(0 if large or bounded else TRIES):
         admission, answers, lanes = await _look(tx, submits)
         if not admission.new:
@@ -150,6 +149,8 @@ async def _read(
         )
     bounded = bounded_keys(runs)
     queued = await tx.all("queued_by_key", sorted(bounded)) if bounded else ()
+    throttled = throttled_names(runs)
+    starts = await tx.all("throttles_by_name", sorted(throttled)) if throttled else ()
     facts = Facts(
         last=last,
         admissions=admissions,
@@ -162,6 +163,7 @@ async def _read(
         holders={key: KeyHolder(*rest) for key, *rest in held},
         finished={key: (seq, run_id) for key, seq, run_id in finished},
         queued=lines_of(bounded, queued),
+        throttles=dict.fromkeys(throttled, ()) | starts_of(starts),
     )
     return Admission(facts), pairs(lanes), {row[0] for row in graphs}
 
@@ -227,6 +229,8 @@ def _rows(
         parts.add("waiting_add", *columns(plan.waits, 2))
     if plan.keys:
         parts.add("key_take", *columns(sorted(plan.keys.items()), 2))
+    if throttles := admission.throttles.rows():
+        parts.add("throttle_save", *columns(sorted(throttles), 3))
     if admission.replaced:
         parts.add("request_add", [encode(request) for request in admission.replaced])
 

@@ -19,6 +19,7 @@ from locktender.store.admission import (
 )
 from locktender.store.decode import decode_tags, encode
 from locktender.store.history import CLIENT, RunChanges, packed_rows
+from locktender.store.key_lines import bounded_keys, lines_of, starts_of, throttled_names
 from locktender.store.lanes import lane_name
 from locktender.store.limit_rows import check, judge_limit
 from locktender.store.protocol import SetLimit, Submit, Submitted
@@ -29,9 +30,7 @@ from locktender.store.submission import (
     Facts,
     KeyHolder,
     any_delayed,
-    bounded_keys,
     keys_of,
-    lines_of,
     queued_event,
 )
 
@@ -62,6 +61,8 @@ def _facts(tx: SqliteSession, submit: Submit) -> Facts:
             finished[key] = seq, run_id
     bounded = bounded_keys(submit.runs)
     queued = tx.all("queued_by_key", listed(bounded)) if bounded else ()
+    throttled = throttled_names(submit.runs)
+    starts = tx.all("throttles_by_name", listed(throttled)) if throttled else ()
     return Facts(
         last=last,
         as_of=as_of,
@@ -74,6 +75,7 @@ def _facts(tx: SqliteSession, submit: Submit) -> Facts:
         holders=holders,
         finished=finished,
         queued=lines_of(bounded, queued),
+        throttles=dict.fromkeys(throttled, ()) | starts_of(starts),
     )
 
 
@@ -115,6 +117,8 @@ def _write(tx: SqliteSession, admission: Admission, graphs: Mapping[str, bytes])
         tx.each("key_take", list(plan.keys.items()))
     if admission.replaced:
         ask(tx, admission.replaced)
+    if throttles := admission.throttles.rows():
+        tx.each("throttle_save", throttles)
     tx.each("event_add", packed_rows(admission.now, CLIENT, plan.events))
 
 

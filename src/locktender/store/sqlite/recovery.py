@@ -135,6 +135,7 @@ def remove_unused(tx: SqliteSession, remove: RemoveUnused) -> tuple[int, set[str
     tx.run("buckets_remove")
     if not remove.after:
         tx.run("drain_orders_remove")
+        tx.run("throttles_remove")
         unused = tx.all("counters_unused", remove.batch)
         tx.run("counter_remove", listed(name for (name,) in unused))
         tx.run("limit_history_remove", remove.before)

@@ -20,6 +20,7 @@ from locktender.testing.conformance.admission import (
     TestCeilings,
     TestKeys,
     TestRetrying,
+    TestThrottles,
 )
 from locktender.testing.conformance.committing import TestCommitting
 from locktender.testing.conformance.leading import TestHolding, TestLeading, TestProvisioning
@@ -53,6 +54,7 @@ __all__ = [
     "TestRetrying",
     "TestSubmitting",
     "TestSweeping",
+    "TestThrottles",
     "TestWaiting",
     "TestWaking",
     "TestWorking",

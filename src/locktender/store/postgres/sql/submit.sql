@@ -27,6 +27,20 @@ WHERE key = ANY($1::text[]) AND state = 'succeeded' ORDER BY key, seq DESC
 SELECT key, seq, id FROM locktender.run
 WHERE key = ANY($1::text[]) AND state IN ('queued', 'waiting') ORDER BY seq
 
+-- name: throttles_by_name
+-- The last starts of these throttles.
+SELECT name, starts FROM locktender.throttle WHERE name = ANY($1::text[])
+
+-- name: throttle_save
+-- Starts that were given out.
+INSERT INTO locktender.throttle (name, until, starts)
+SELECT * FROM unnest($1::text[], $2::bigint[], $3::bytea[]) WHERE EXISTS (SELECT 1 FROM fence)
+ON CONFLICT (name) DO UPDATE SET until = excluded.until, starts = excluded.starts
+
+-- name: throttles_remove
+-- Throttles whose starts bound nobody any more.
+DELETE FROM locktender.throttle WHERE until < locktender.locktender_now()
+
 -- name: counters_by_name
 -- How many runs were admitted and closed under these names.
 SELECT c.name, c.admitted, coalesce(d.closed, 0)

@@ -26,6 +26,19 @@ GROUP BY key
 SELECT key, seq, id FROM run
 WHERE key IN (SELECT value FROM json_each(?)) AND state IN ('queued', 'waiting') ORDER BY seq
 
+-- name: throttles_by_name
+-- The last starts of these throttles.
+SELECT name, starts FROM throttle WHERE name IN (SELECT value FROM json_each(?))
+
+-- name: throttle_save
+-- Starts that were given out.
+INSERT INTO throttle (name, until, starts) VALUES /*rows*/ (?, ?, ?)
+ON CONFLICT (name) DO UPDATE SET until = excluded.until, starts = excluded.starts
+
+-- name: throttles_remove
+-- Throttles whose starts bound nobody any more.
+DELETE FROM throttle WHERE until < locktender_now()
+
 -- name: counters_by_name
 -- How many runs were admitted and closed under these names.
 SELECT name, admitted, closed FROM counter WHERE name IN (SELECT value FROM json_each(?))
