@@ -33,3 +33,20 @@ def test_runs_and_flows_are_paused_and_resumed(engine: Client, url: Path, tmp_pa
     refused = locktender("--url", str(url), "runs", "pause", run.id, cwd=tmp_path)
     assert refused.code == 2
     assert "it has ended succeeded" in refused.err
+
+
+def test_a_run_is_retried_from_a_step_on(engine: Client, url: Path, tmp_path: Path):
+    run = engine.submit(flows.diamond, str(tmp_path), 2)
+    assert run.result("60s") == 4
+    retry = ("--url", str(url), "runs", "retry", run.id)
+    done = locktender(*retry, "--from", "left", cwd=tmp_path)
+    assert (done.code, done.err) == (0, "")
+    eventually(lambda: len((tmp_path / "bottom").read_text()) == 2)
+    assert (tmp_path / "top").read_text() == "x"
+    assert run.result("60s") == 4
+    wrong = locktender(*retry, "--from", "lefd", cwd=tmp_path)
+    assert wrong.code == 2
+    assert "Did you mean 'left'" in wrong.err
+    wrong = locktender(*retry, "--with-args", "[1]", cwd=tmp_path)
+    assert wrong.code == 2
+    assert "is not a JSON object" in wrong.err

@@ -15,14 +15,9 @@ A test module of an implementation imports the suites and gives them a fixture:
 as the protocol can tell. Time moves only by `world.clock`.
 """
 
-from locktender.testing.conformance.admission import (
-    TestBoundedKeys,
-    TestCeilings,
-    TestKeys,
-    TestRetrying,
-    TestThrottles,
-)
+from locktender.testing.conformance.admission import TestCeilings, TestKeys, TestRetrying
 from locktender.testing.conformance.committing import TestCommitting
+from locktender.testing.conformance.key_lines import TestBoundedKeys, TestThrottles
 from locktender.testing.conformance.leading import TestHolding, TestLeading, TestProvisioning
 from locktender.testing.conformance.limiting import TestLimiting
 from locktender.testing.conformance.pruning import TestPruning, TestSweeping
