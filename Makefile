@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.locktender-installed
 
-.PHONY: setup test test-fast test-long check demo picture bench clean
+.PHONY: setup test test-fast test-portable test-long check demo picture bench bench-record bench-peers clean
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml
@@ -25,6 +25,12 @@ test: $(STAMP)
 CLI_BASICS := $(addprefix tests/cli/test_,no_store.py run.py run_views.py start.py workers.py)
 test-fast: $(STAMP)
 	$(BIN)/pytest -q -n 2 --dist worksteal tests/kernel tests/store $(CLI_BASICS)
+
+# What is done without Linux: kernel, the SQLite store, an engine on it and the basics of the command line, with
+# what only Linux has removed (tests/support/without_linux).
+test-portable: $(STAMP)
+	PYTHONPATH=$(CURDIR)/tests/support/without_linux $(BIN)/pytest -q -n 2 --dist worksteal -k 'not postgres' \
+		tests/kernel tests/store tests/engine $(CLI_BASICS)
 
 # Everything, with the whole of what `make test` has a sample of.
 test-long: $(STAMP)
@@ -48,9 +54,18 @@ demo: $(STAMP)
 picture: $(STAMP)
 	$(BIN)/python tools/demo_picture.py
 
+# Ours alone, at most five minutes; PARTS="backlog take_over" for the longer parts.
 bench: $(STAMP)
-	$(BIN)/python -m pip install -qq --group bench
-	$(BIN)/python -m bench
+	$(BIN)/python -m bench $(PARTS)
+
+# The same, and bench/record.json has the figures from then on.
+bench-record: $(STAMP)
+	$(BIN)/python -m bench $(PARTS) --record
+
+# Ours and the peers in turns, each peer in an environment of its own in .bench/; about 15 minutes.
+# ARGS="--only absurd,server --rounds 3", "--quick", "--write" (docs/benchmarks-peers.md and its picture).
+bench-peers: $(STAMP)
+	$(BIN)/python -m bench.peers $(ARGS)
 
 clean:
-	rm -rf .venv .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .bench .pytest_cache .ruff_cache .hypothesis

@@ -24,6 +24,7 @@ from locktender.base.ids import RunId
 from locktender.base.model import NewRun, WorkerRow
 from locktender.kernel.scheduler import Scheduler
 from locktender.leader.queue_reader import QueueReader
+from locktender.observe.why import explain_run
 from locktender.store.protocol import Elect, SetLimit, Submit
 from locktender.store.sqlite.store import SqliteStore
 
@@ -46,10 +47,24 @@ async def measure(runs: int, tenants: int) -> dict[str, float]:
             ]
         )
         await _fill(store, runs, tenants)
+        asked = await _why(store, runs)
         took = await _cycles(store)
         await store.close()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return {"ms": statistics.median(took) * 1000, "mb": peak}
+    return {"ms": statistics.median(took) * 1000, "mb": peak, "why": asked * 1000}
+
+
+async def _why(store: SqliteStore, runs: int) -> float:
+    """What `why` takes for the first, the last and the one in the middle: the longest of them."""
+    longest = 0.0
+    for index in (0, runs // 2, runs - 1):
+        took: list[float] = []
+        for _ in range(7):
+            start = time.perf_counter()
+            await explain_run(store, f"{index:026d}")
+            took.append(time.perf_counter() - start)
+        longest = max(longest, statistics.median(took))
+    return longest
 
 
 async def _fill(store: SqliteStore, runs: int, tenants: int) -> None:
@@ -102,7 +117,7 @@ def run() -> list[Figure]:
         found[name] = json.loads(done.stdout)
     ratio = found["many"]["ms"] / found["few"]["ms"]
     note = f"{found['few']['ms']:.2f} ms -> {found['many']['ms']:.2f} ms"
-    megabytes = found["many"]["mb"]
+    megabytes, why = found["many"]["mb"], found["many"]["why"]
     return [
         Figure(
             "cycle with 1,000,000 queued runs / with 1,000",
@@ -113,6 +128,7 @@ def run() -> list[Figure]:
             note,
         ),
         Figure("… peak memory of the leader", megabytes, "MB", "<= 512", megabytes <= 512),
+        Figure("… why of a queued run", why, "ms", "<= 20", why <= 20),
     ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
+from bench import engine  # noqa: F401 — its flow of a real graph runs on workers too
 from locktender import flow, step
 
 
@@ -33,6 +34,16 @@ async def turn(_n: int) -> tuple[float, float]:
 @step
 async def five_ms(_n: int) -> None:
     await asyncio.sleep(0.005)
+
+
+@step(needs={"place": "nowhere"})
+async def nowhere(n: int) -> int:
+    return n
+
+
+@flow
+def never(n: int) -> int:
+    return nowhere(n)
 
 
 @flow

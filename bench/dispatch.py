@@ -83,7 +83,7 @@ def _admission(store: str, url: str, *, held: bool) -> list[Figure]:
     return [
         Figure(f"{store}: submit_many, {MANY:,} runs a call, traced and stored", rate, "/s",
                "≥ 20,000" if held else "", rate >= 20_000 if held else None),
-        Figure("… stored, once they are traced", stored, "/s"),
+        Figure(f"{store}: … stored, once they are traced", stored, "/s"),
         Figure(f"{store}: rejections, {SUBMITTERS} submitters of one client", rejected, "/s",
                "≥ 2,000", rejected >= 2_000),
         Figure(f"{store}: one submit with {FEW_ACTIVE} active, p50", few, "ms"),

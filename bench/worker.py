@@ -279,13 +279,14 @@ def pressure() -> list[Figure]:
     ]
 
 
-def best(measure: Callable[[], Cost]) -> Cost:
+def median(measure: Callable[[], Cost]) -> Cost:
+    """Of three."""
     return sorted(measure() for _ in range(3))[1]
 
 
 def rates(kind: str, target: int, count: int) -> list[Figure]:
     """The executor by itself, then with one commit between two bodies: there permits set the pace."""
-    alone_ = best(lambda: asyncio.run(alone(kind, count)))
+    alone_ = median(lambda: asyncio.run(alone(kind, count)))
     figures = [
         Figure(
             f"{kind} tasks, executor and worker alone", alone_.per_second, "/s",
@@ -293,10 +294,10 @@ def rates(kind: str, target: int, count: int) -> list[Figure]:
         )
     ]  # fmt: skip
     for permits in (PERMITS[kind], 4 * PERMITS[kind]):
-        whole = best(lambda: asyncio.run(through_an_engine(kind, count, permits)))  # noqa: B023
+        whole = median(lambda: asyncio.run(through_an_engine(kind, count, permits)))  # noqa: B023
         figures.append(
             Figure(
-                f"… through an engine, {permits} permits", whole.per_second, "/s",
+                f"… {kind} through an engine, {permits} permits", whole.per_second, "/s",
                 f">= {target:,}", whole.per_second >= target, f"{whole.cpu_us:.0f} us of CPU",
             )
         )  # fmt: skip
@@ -305,14 +306,14 @@ def rates(kind: str, target: int, count: int) -> list[Figure]:
 
 def run() -> list[Figure]:
     figures: list[Figure] = []
-    cost = best(lambda: asyncio.run(alone("async", 20_000)))
+    cost = median(lambda: asyncio.run(alone("async", 20_000)))
     figures.append(
         Figure(
             "no-op async: CPU of launch to deliver, no store",
             cost.cpu_us, "us", "<= 40, aim 25", cost.cpu_us <= 25, f"{cost.per_second:,.0f}/s",
         )
     )  # fmt: skip
-    cost = best(lambda: asyncio.run(beside_a_leader(5_000)))
+    cost = median(lambda: asyncio.run(beside_a_leader(5_000)))
     figures.append(
         Figure(
             "no-op async: CPU of a worker process, its store included",
@@ -320,12 +321,12 @@ def run() -> list[Figure]:
             f"its loop {cost.loop_us:.0f} us; {cost.per_second:,.0f}/s",
         )
     )  # fmt: skip
-    cost = best(lambda: asyncio.run(through_an_engine("async", 5_000, PERMITS["async"])))
+    cost = median(lambda: asyncio.run(through_an_engine("async", 5_000, PERMITS["async"])))
     note = f"{cost.per_second:,.0f}/s"
     figures.append(
         Figure("no-op async: CPU of a whole embedded engine", cost.cpu_us, "us", note=note)
     )
-    for kind, target, count in (("thread", 4_000, 5_000), ("process", 2_000, 2_000)):
+    for kind, target, count in (("thread", 4_000, 3_000), ("process", 2_000, 1_000)):
         figures += rates(kind, target, count)
     flight = in_flight()
     seconds, megabytes = flight["seconds"], flight["mb"]

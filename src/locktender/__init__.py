@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from locktender.client.core import ClientClosed
     from locktender.client.open import connect, connect_async, embedded, embedded_async
     from locktender.client.run import AsyncRun, Run
+    from locktender.client.schedules import ScheduleChangeInfo, ScheduleInfo, TickInfo
     from locktender.client.slots import HeldSlots
     from locktender.client.submit import Submission
     from locktender.client.views import (
@@ -106,6 +107,7 @@ _HOMES = {
         "TaskInfo",
         "WorkerInfo",
     ),
+    "client.schedules": ("ScheduleChangeInfo", "ScheduleInfo", "TickInfo"),
     "flows.flows": ("Flow", "flow"),
     "flows.handles": ("as_handle", "not_"),
     "flows.steps": ("AsyncStep", "Fatal", "Retry", "Step", "step"),
@@ -152,6 +154,8 @@ __all__ = [
     "RunInfo",
     "RunState",
     "RunTimedOut",
+    "ScheduleChangeInfo",
+    "ScheduleInfo",
     "SchemaTooNew",
     "Step",
     "StepError",
@@ -162,6 +166,7 @@ __all__ = [
     "Submission",
     "TaskInfo",
     "TaskState",
+    "TickInfo",
     "Unserialisable",
     "WaitTimeout",
     "Why",

@@ -24,6 +24,7 @@ from locktender.observe.metrics import Metrics
 from locktender.provision.controller import ProvisionController
 from locktender.store.lease_thread import LeaseThread
 from locktender.store.protocol import SetLimit, Store
+from locktender.worker.announcing import FlowAnnouncer
 from locktender.worker.membership import Membership
 from locktender.worker.worker import LocalWorker
 
@@ -87,6 +88,7 @@ class Engine:
         self.membership: Membership | None = None
         self.election: Election | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self._announcer = FlowAnnouncer(store, known) if work else None
         if work:
             self.membership = Membership(
                 store,
@@ -135,6 +137,8 @@ class Engine:
             await self.store.set_limit(changes)
         if self.membership is not None:
             await self.membership.start()
+        if self._announcer is not None:
+            self._announcer.notice()
         if self.election is not None:
             self._tasks = [
                 asyncio.create_task(self.election.watch(), name="locktender-watch"),
@@ -144,6 +148,8 @@ class Engine:
     async def stop(self, grace_us: int | None = None) -> None:
         """Drain: no new tasks, what runs may finish within the grace, the rest is handed back."""
         left: list[int] = []
+        if self._announcer is not None:
+            await self._announcer.close()
         if self.membership is not None:
             grace = self.settings.grace_us if grace_us is None else grace_us
             left = await self.membership.finish(grace)
@@ -166,5 +172,7 @@ class Engine:
         """This process committed something (a submission, a limit): its leader reads it at once."""
         if self.membership is not None:
             self.membership.publish_names()
+        if self._announcer is not None:
+            self._announcer.notice()
         if (leader := self.leader) is not None:
             leader.wake()

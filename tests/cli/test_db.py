@@ -15,7 +15,15 @@ from locktender import embedded_async
 from locktender.base.clock import ManualClock
 from locktender.base.config import Settings
 from locktender.base.events import HISTORY, unpack
-from locktender.leader.retention import CHECK_EVERY_US, PRUNE_EVERY_US, Retention
+from locktender.leader.retention import (
+    CHECK_EVERY_US,
+    LONG_SLICE_US,
+    MAX_RUNS_PER_SLICE,
+    MIN_RUNS_PER_SLICE,
+    PRUNE_EVERY_US,
+    PruneSlices,
+    Retention,
+)
 from locktender.observe.checkpoint import marks, take
 from locktender.store.postgres import PostgresStore
 from locktender.store.postgres.session import SUBMITTERS
@@ -51,7 +59,8 @@ async def test_status_tells_what_there_is_beside_an_engine(url: str, tmp_path: P
     assert not found["pending"]
     assert found["runs"] == {"succeeded": 5}
     assert found["rows"]["tasks"] == 23
-    assert found["rows"]["events"] > 20
+    assert found["rows"]["history"] > 20
+    assert f"{found['rows']['history']:,} rows of history" in " ".join(shown.out.split())
     assert found["leader"]
     assert len(found["workers"]) == 1
     assert found["bytes"] > 50_000
@@ -218,7 +227,7 @@ async def test_retention_prunes_by_itself_what_was_checked(url: str) -> None:
     clock = ManualClock()
     checks: list[int] = []
 
-    async def check() -> bool:
+    async def check(_before: int) -> bool:
         checks.append((await take(store, "leader")).seq)
         return True
 
@@ -260,3 +269,41 @@ async def test_retention_checks_in_a_process_of_its_own(url: str) -> None:
     assert last is not None
     assert last.violations == 0
     await store.close()
+
+
+async def test_retention_goes_on_while_there_is_more(tmp_path: Path) -> None:
+    url = str(tmp_path / "locktender.db")
+    await fill(url, 1)
+    file = sqlite3.connect(url)
+    names = [row[1] for row in file.execute("PRAGMA table_info(run)")]
+    others = ", ".join(name for name in names if name not in {"seq", "id"})
+    with file:
+        file.execute(
+            f"WITH RECURSIVE n (k) AS (SELECT 2 UNION ALL SELECT k + 1 FROM n WHERE k < 5000)"
+            f" INSERT INTO run (seq, id, {others}) SELECT k, 'r' || k, {others} FROM n, run"
+        )
+    file.close()
+    store = store_at(url)
+    await store.open()
+    clock = ManualClock()
+
+    async def check(_before: int) -> bool:
+        return bool(await take(store, "leader"))
+
+    settings = Settings(url=url, retention_us=2)
+    retention = Retention(store, settings, "leader", clock=clock, check=check)
+    clock.advance(PRUNE_EVERY_US)
+    assert await retention.work() == 5_000
+    await store.close()
+
+
+def test_slices_of_pruning_leave_time_for_commits() -> None:
+    slices = PruneSlices()
+    assert slices.pause_us(20_000, behind=False) == 60_000
+    assert (slices.pause_us(20_000, behind=True), slices.runs) == (20_000, 100)
+    for _ in range(20):
+        slices.pause_us(LONG_SLICE_US + 1, behind=True)
+    assert slices.runs == MIN_RUNS_PER_SLICE
+    for _ in range(20):
+        slices.pause_us(1_000, behind=True)
+    assert slices.runs == MAX_RUNS_PER_SLICE

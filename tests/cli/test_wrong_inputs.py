@@ -11,7 +11,7 @@ import pytest
 from tests.support.cli_harness import CommandResult, batch, locktender
 
 from locktender import Client, LocktenderError, connect, embedded, flow, secret, step
-from locktender.base.errors import InvalidFlow, InvalidInput, InvalidSettings
+from locktender.base.errors import InvalidFlow, InvalidInput, InvalidSettings, StoreError
 
 
 @step
@@ -45,6 +45,18 @@ Wrong = tuple[Callable[[Client, Path], Any], type[LocktenderError], str, str]
 API: dict[str, Wrong] = {
     # decorators
     "unknown option": (lambda *_: step(retrys=3), InvalidFlow, "no option 'retrys'", "'retries'"),  # type: ignore[call-overload]
+    "an option of a run": (
+        lambda *_: step(prority=3),  # type: ignore[call-overload]
+        InvalidFlow,
+        "no option 'prority'",
+        r"'priority'. It is given to a run: submit\(flow",
+    ),
+    "an option of a map": (
+        lambda *_: one.with_options(on_eror="collect"),  # type: ignore[call-arg]
+        InvalidFlow,
+        "no option 'on_eror'",
+        r"'on_error'. It is given to a map: step.map\(",
+    ),
     "no duration": (
         lambda *_: step(timeout="soon", name="w1")(one.fn),
         InvalidInput,
@@ -93,7 +105,25 @@ API: dict[str, Wrong] = {
         "after= takes handles",
         "what calling a step returned",
     ),
+    "an option in a call": (
+        body(lambda: one(1, retris=3)),  # type: ignore[call-arg]
+        InvalidFlow,
+        "unexpected keyword argument 'retris'",
+        r"'retries', given as step.with_options\(...\)",
+    ),
+    "errors for a number": (
+        body(lambda: one.map(one.map([1], on_error="collect"), take_errors=True)),  # type: ignore[call-overload]
+        InvalidFlow,
+        "with errors, but its first parameter is int",
+        r"int \| StepError",
+    ),
     # the client
+    "a run's option": (
+        lambda client, _: client.submit(simple, 1, prority=3),
+        InvalidFlow,
+        "unexpected keyword argument 'prority'",
+        "'priority', an option of submit",
+    ),
     "one call as many": (
         lambda client, _: client.submit_many(simple, 5),  # type: ignore[call-overload]
         InvalidInput,
@@ -173,6 +203,18 @@ API: dict[str, Wrong] = {
         "poled is no option of a url",
         "'pooled'",
     ),
+    "an option of the driver": (
+        lambda *_: connect("postgresql://app@db.invalid/x?ssmode=require"),
+        InvalidInput,
+        "ssmode is no option of a url",
+        "'sslmode'",
+    ),
+    "a folder that is not there": (
+        lambda _, path: connect(path.parent / "not" / "there" / "locktender.db"),
+        StoreError,
+        "there does not exist",
+        "An engine makes missing folders",
+    ),
     "a schema": (
         lambda *_: connect("postgresql://app@db.invalid/x?schema=a b"),
         InvalidInput,
@@ -243,7 +285,7 @@ def test_the_api_refuses_it(name: str, client: Client, tmp_path: Path):
     with pytest.raises(LocktenderError, match=hint):
         raise InvalidInput(caught.value.hint or "")
     assert client.runs.list() == []
-    assert not path.exists()
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.support import cli_harness
 
-from locktender import Client, RunState, StepError, TaskState, flow, step
+from locktender import Client, InvalidFlow, RunFailed, RunState, StepError, TaskState, flow, step
 
 pytest_plugins = ["locktender.testing.plugin"]
 TIMEOUT = "60s"
@@ -53,6 +53,22 @@ def describe(result: int | StepError) -> str:
 @flow
 def chain(numbers: list[int]) -> list[int | StepError]:
     return add_one.map(double.map(fetch.map(numbers, on_error="collect"), window=1))
+
+
+@flow
+def picked(numbers: list[int]) -> str:
+    return describe(fetch.map(numbers, on_error="collect")[0])
+
+
+@flow
+def mistaken(numbers: list[int]) -> int:
+    return double(number=fetch.map(numbers, on_error="collect")[0])  # type: ignore[arg-type]
+
+
+@flow
+def compared(numbers: list[int]) -> int:
+    fetched = fetch.map(numbers, on_error="collect")
+    return double.with_options(when=fetched[0] > 0)(4)  # type: ignore[operator]
 
 
 @flow
@@ -150,3 +166,21 @@ def test_a_retried_run_gives_its_handler_the_failure_again(engine: Client):
     run.retry().wait(TIMEOUT)
 
     assert GIVEN["call"] == [("get", "ValueError", "no 2")] * 2
+
+
+def test_a_picked_item_goes_to_a_step_that_takes_errors(engine: Client):
+    assert engine.submit(picked, [3]).result(TIMEOUT) == "3"
+    assert engine.submit(picked, [2]).result(TIMEOUT) == "error: no 2"
+    with pytest.raises(
+        InvalidFlow, match="takes int as 'number', but an item of 'fetch' may be an error"
+    ):
+        engine.submit(mistaken, [3])
+
+
+def test_a_comparison_with_an_error_names_the_error(engine: Client):
+    assert engine.submit(compared, [3]).result(TIMEOUT) == 8
+    with pytest.raises(
+        RunFailed,
+        match=r"a collected error of 'fetch' \(ValueError: no 2\) cannot be compared with >",
+    ):
+        engine.submit(compared, [2]).result(TIMEOUT)

@@ -27,6 +27,12 @@ os._exit(0)
 """
 
 
+@pytest.fixture(autouse=True)
+def _sweeps_end(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
+    """A worker waits a moment for its sweep, and goes on; these tests look at what it has done."""
+    monkeypatch.setattr(workdirs, "SWEEP_SECONDS", 60.0)
+
+
 def killed_worker(base: Path) -> Path:
     """The root of a worker that ended in the middle of a body."""
     command = [sys.executable, "-c", KILLED, str(base)]
@@ -227,6 +233,8 @@ def test_a_link_in_place_of_a_dead_owners_tree_is_left(
 def test_only_this_machines_leftovers_are_swept(
     tmp_path: Path, host: str | None, boot: str | None, swept: bool
 ):
+    if not workdirs._BOOT_ID.exists() and boot is None:
+        pytest.skip("only Linux says which start of the machine this is")
     left = killed_worker(tmp_path)
     lock = left.with_name(f"{left.name}.lock")
     kind, *ours = lock.read_text().splitlines()
@@ -290,11 +298,13 @@ def test_what_is_emptied_at_the_very_end_is_still_held(tmp_path: Path):
 def test_a_work_dir_that_cannot_be_one_is_named(tmp_path: Path):
     (tmp_path / "afile").touch()
 
-    for path, words in [
+    places = [
         (tmp_path / "afile", "is no directory"),
         (tmp_path / "afile" / "sub", "cannot be used: Not a directory"),
-        (Path("/proc/nope"), "cannot be used: No such file or directory"),
-    ]:
+    ]
+    if Path("/proc").exists():
+        places.append((Path("/proc/nope"), "cannot be used: No such file or directory"))
+    for path, words in places:
         with pytest.raises(InvalidSettings, match=words) as caught:
             WorkRoot(path)
         assert caught.value.field == "work_dir"

@@ -19,6 +19,7 @@ from tests.support.generated import (
 )
 from tests.support.programs import FOR_GOOD, Call, Program
 
+from locktender.kernel import expansion
 from locktender.testing.postgres_server import copy_of
 
 pytest_plugins = ["locktender.testing.plugin", "locktender.testing.postgres"]
@@ -163,6 +164,14 @@ def test_many_at_once(place: Place):
     wrong = run_seeds(place, range(60))
 
     assert wrong == [], told(wrong, "sqlite")
+
+
+def test_with_maps_expanded_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(expansion, "ITEMS_PER_CYCLE", 1)
+    with embedded_place(str(tmp_path / "locktender.db"), tmp_path) as made:
+        wrong = run_seeds(made, range(200, 230))
+        assert wrong == [], told(wrong, "sqlite")
+        assert judge_place(made) == []
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])

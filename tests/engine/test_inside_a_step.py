@@ -261,6 +261,33 @@ def test_a_result_that_holds_a_secret_is_not_stored(make_engine: Engines):
     assert VALUE.encode() not in stored(make_engine.path.parent)
 
 
+@step
+def points() -> Any:
+    return {"token": secret("env:HG_TEST_SECRET")}
+
+
+@flow
+def pointing() -> Any:
+    return points()
+
+
+@flow
+def returning(token: str) -> Any:
+    return [token]
+
+
+def test_a_secret_that_a_body_returns_is_refused(engine: Client):
+    with pytest.raises(
+        RunFailed, match="step 'points' returned a secret, which is known to workers"
+    ):
+        engine.submit(pointing).result(TIMEOUT)
+
+
+def test_a_secret_that_a_flow_returns_stays_a_reference(engine: Client):
+    given = secret("env:HG_TEST_SECRET")
+    assert engine.submit(returning, given).result(TIMEOUT) == [given]
+
+
 # -- the loop ----------------------------------------------------------------------------------------
 
 

@@ -179,12 +179,25 @@ def test_flow_run_shows_the_users_line(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_variable_keeps_every_line(engine: Client, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv(VARIABLE, "full")
+    for value in ("full", "FULL", " Full "):
+        monkeypatch.setenv(VARIABLE, value)
 
-    with pytest.raises(NotFound) as caught:
-        unknown(engine)
+        with pytest.raises(NotFound) as caught:
+            unknown(engine)
 
-    assert sum(file.startswith(OURS) for file in printed(caught.value)) > 3
+        assert sum(file.startswith(OURS) for file in printed(caught.value)) > 3
+
+
+def test_an_unknown_value_of_the_variable_is_named_once(
+    engine: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setenv(VARIABLE, "all")
+    for _ in range(2):
+        with pytest.raises(NotFound) as caught:
+            unknown(engine)
+        assert sum(file.startswith(OURS) for file in printed(caught.value)) <= 1
+    said = [each.getMessage() for each in caplog.records if VARIABLE in each.getMessage()]
+    assert said == [f"{VARIABLE}=all is neither full nor short: tracebacks are short."]
 
 
 def test_a_fault_of_our_own_keeps_every_line(engine: Client, monkeypatch: pytest.MonkeyPatch):

@@ -78,7 +78,10 @@ async def scene(place: str, tmp_path: Path, *, lead: bool = True) -> AsyncIterat
         await store.close()
 
 
-async def test_a_drain_is_taken_back_and_the_worker_goes_on(place: str, tmp_path: Path):
+async def test_a_drain_is_taken_back_and_the_worker_goes_on(
+    place: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level("INFO", logger="locktender")
     async with scene(place, tmp_path) as on:
         await on.client.workers.drain(on.name)
         await on.until(draining=True)
@@ -98,6 +101,8 @@ async def test_a_drain_is_taken_back_and_the_worker_goes_on(place: str, tmp_path
         await on.client.workers.undrain(on.name)
         await on.until(draining=False)
         assert await (await on.client.submit(echoed, 8)).result(SECONDS) == 8
+    orders = [each.getMessage() for each in caplog.records if "is ordered" in each.getMessage()]
+    assert orders == [f"worker {on.name} is ordered to {kind}" for kind in ("drain", "undrain") * 2]
     history = await asyncio.to_thread(load_history, place)
     said = [event for event in history.events if event.after == "ordered"]
     assert [event.data["kind"] for event in said] == ["drain", "undrain"] * 2

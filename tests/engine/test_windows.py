@@ -8,6 +8,7 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from locktender import RunFailed, RunState, StepError, TaskState, flow, step
@@ -240,5 +241,4 @@ def test_a5_items_share_their_context(make_engine: Engines):
 
 def resident() -> int:
     """Bytes of memory this process has."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * 4096
+    return psutil.Process().memory_info().rss

@@ -156,7 +156,7 @@ class PressureSignals:
 def test_d6_a_calm_worker_asks_for_a_batch_and_hurries_nobody(tmp_path: Path):
     felt = PressureSignals(tmp_path)
 
-    assert felt.ask() == ClaimAsked(50, 50, urgent=False)
+    assert felt.ask() == ClaimAsked(50, 100, urgent=False)
     assert (felt.pressure.memory, felt.pressure.p99_us) == (0.1, 0)
 
 
@@ -169,8 +169,8 @@ def test_d6_memory_pressure_is_reported_at_start_and_end(tmp_path: Path):
     felt.used = 79  # not yet well below
     assert felt.ask() == ClaimAsked(25, 25, urgent=False)
     felt.used = 70
-    assert felt.ask() == ClaimAsked(50, 50, urgent=True)
-    assert felt.ask() == ClaimAsked(50, 50, urgent=False)
+    assert felt.ask() == ClaimAsked(50, 100, urgent=True)
+    assert felt.ask() == ClaimAsked(50, 100, urgent=False)
 
 
 def test_d6_latency_pressure_by_the_tasks_of_the_last_minute(tmp_path: Path):
@@ -184,7 +184,7 @@ def test_d6_latency_pressure_by_the_tasks_of_the_last_minute(tmp_path: Path):
     assert felt.ask() == ClaimAsked(35, 35, urgent=True)
     assert felt.pressure.p99_us == pytest.approx(200 * MILLISECOND, rel=0.02)
 
-    assert felt.ask(60 * SECOND) == ClaimAsked(50, 50, urgent=True)
+    assert felt.ask(60 * SECOND) == ClaimAsked(50, 100, urgent=True)
     assert felt.pressure.p99_us == 0
 
 
@@ -199,10 +199,10 @@ def test_d6_signals_combine(tmp_path: Path):
 def test_b1_a_nearly_full_worker_reports_and_takes_nothing(tmp_path: Path):
     felt = PressureSignals(tmp_path)
 
-    assert felt.ask(**{"async": 90}) == ClaimAsked(10, 50, urgent=False)
+    assert felt.ask(**{"async": 90}) == ClaimAsked(10, 100, urgent=False)
     assert felt.ask(**{"async": 91}) == ClaimAsked(0, 0, urgent=True)
     assert felt.ask(**{"async": 81}) == ClaimAsked(0, 0, urgent=False)
-    assert felt.ask(**{"async": 80}) == ClaimAsked(20, 50, urgent=True)
+    assert felt.ask(**{"async": 80}) == ClaimAsked(20, 100, urgent=True)
 
 
 def test_d4_a_beat_has_the_pressure_last_reported(tmp_path: Path):
@@ -214,10 +214,10 @@ def test_d4_a_beat_has_the_pressure_last_reported(tmp_path: Path):
 
     # Full again, too soon to be told: whatever beat comes now, by the clock or late, must not tell it.
     assert not felt.ask(MILLISECOND, **{"async": 100}).urgent
-    assert (felt.pressure.full, felt.pressure.standing) == ((), 50)
+    assert (felt.pressure.full, felt.pressure.standing) == ((), 100)
     # So that there is nothing to take back when it has emptied once more.
     assert not felt.ask(MILLISECOND, **{"async": 0}).urgent
-    assert (felt.pressure.full, felt.pressure.standing) == ((), 50)
+    assert (felt.pressure.full, felt.pressure.standing) == ((), 100)
 
 
 def test_d6_a_small_worker_that_fills_and_empties_tells_nobody(tmp_path: Path):
@@ -252,7 +252,7 @@ def test_d6_what_could_not_be_told_yet_is_told_later(tmp_path: Path):
 
 def test_d6_unlimited_permits(tmp_path: Path):
     assert PressureSignals(tmp_path, async_permits=0).ask(**{"async": 9_999}) == ClaimAsked(
-        50, 50, urgent=False
+        50, 100, urgent=False
     )
 
 
@@ -316,7 +316,7 @@ async def test_the_first_row_of_a_worker_has_true_figures(tmp_path: Path):
     await engine.start()
     try:
         [row] = await store.workers()
-        assert (row.free, row.claim) == (80, 50)
+        assert (row.free, row.claim) == (80, 80)
         assert row.memory > 0
     finally:
         await engine.stop(0)

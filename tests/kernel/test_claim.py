@@ -36,20 +36,20 @@ def size(load: Load, policy: ClaimPolicy = POLICY, before: PressureSignals = CAL
         (8, 8, 0, 8),  # at its threshold it takes nothing more (B1)
         (8, 9, 0, 8),  # more in flight than permits, after they were lowered
         (50, 49, 1, 50),
-        (99, 98, 1, 50),
-        (99, 99, 0, 50),
-        (100, 0, 50, 50),  # never more than one batch
-        (100, 60, 40, 50),
-        (100, 90, 10, 50),  # exactly 10 % free is not yet nearly full
+        (99, 98, 1, 99),
+        (99, 99, 0, 99),
+        (100, 0, 50, 100),  # never more than one batch, and one on its way
+        (100, 60, 40, 100),
+        (100, 90, 10, 100),  # exactly 10 % free is not yet nearly full
         (100, 91, 0, 0),
         (100, 100, 0, 0),
         (100, 120, 0, 0),
-        (105, 94, 11, 50),
+        (105, 94, 11, 100),
         (105, 95, 0, 0),  # 9.5 %
-        (1_000, 900, 50, 50),
+        (1_000, 900, 50, 100),
         (1_000, 901, 0, 0),
-        (-1, 0, 50, 50),  # unlimited: there is always one batch more
-        (-1, 12_345, 50, 50),
+        (-1, 0, 50, 100),  # unlimited: there is always one batch more
+        (-1, 12_345, 50, 100),
         (0, 0, 0, 0),
     ],
 )
@@ -114,26 +114,26 @@ MIXED = {"async": 100, "thread": 8, "process": 2}
 @pytest.mark.parametrize(
     ("permits", "total", "in_flight", "expected", "full"),
     [
-        (MIXED, -1, {}, (50, 50), ""),
-        (MIXED, -1, {"async": 80}, (30, 50), ""),
-        (MIXED, -1, {"async": 80, "thread": 8, "process": 2}, (20, 50), ""),
+        (MIXED, -1, {}, (50, 100), ""),
+        (MIXED, -1, {"async": 80}, (30, 100), ""),
+        (MIXED, -1, {"async": 80, "thread": 8, "process": 2}, (20, 100), ""),
         # One kind is nearly full: the idle threads must not stay idle for it.
         (MIXED, -1, {"async": 95}, (10, 10), "async"),
         (MIXED, -1, {"async": 100, "thread": 8}, (2, 10), "async"),
         (MIXED, -1, {"async": 100, "thread": 8, "process": 2}, (0, 10), "async"),
         # A small kind fills its last permit whatever the others do.
-        (MIXED, -1, {"thread": 7}, (50, 50), ""),
+        (MIXED, -1, {"thread": 7}, (50, 100), ""),
         ({"thread": 8, "process": 2}, -1, {"thread": 8}, (2, 10), ""),
         ({"async": 200, "thread": 200}, -1, {"async": 195, "thread": 195}, (0, 0), "async thread"),
         # Kinds without permits, and kinds without end.
         ({"async": 0, "thread": 8}, -1, {}, (8, 8), ""),
-        ({"async": -1, "thread": 8}, -1, {"async": 5_000, "thread": 8}, (50, 50), ""),
+        ({"async": -1, "thread": 8}, -1, {"async": 5_000, "thread": 8}, (50, 100), ""),
         # The bound over all kinds.
         (MIXED, 20, {"async": 15}, (5, 20), ""),
         (MIXED, 20, {"async": 12, "thread": 8}, (0, 20), ""),
         (MIXED, 20, {"async": 18, "thread": 8}, (0, 20), ""),
         (MIXED, 0, {}, (0, 0), ""),
-        ({"async": -1}, 100, {"async": 90}, (10, 50), ""),
+        ({"async": -1}, 100, {"async": 90}, (10, 100), ""),
         ({"async": -1}, 100, {"async": 91}, (0, 0), "total"),
         ({"async": -1, "thread": 8}, 100, {"async": 92, "thread": 1}, (0, 0), "total"),
         # In flight of a kind that no step of it uses any more still counts in total.
@@ -189,7 +189,8 @@ def test_d6_pressures_combine(nearly_full: bool, memory: bool, latency: bool):
     }[memory, latency]
     expected = 0 if nearly_full else expected
     felt = PressureSignals(ASYNC if nearly_full else frozenset(), memory, latency)
-    assert claim == Claim(expected, expected, claim.share, felt)
+    standing = expected if memory or latency else 2 * expected
+    assert claim == Claim(expected, standing, claim.share, felt)
     assert claim.share == (50 if memory else 100) * (70 if latency else 100) // 100
 
 

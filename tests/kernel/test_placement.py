@@ -164,6 +164,18 @@ def test_claim_bounds_offers_that_are_not_answered():
     assert on.by_id["a"].used == 3
 
 
+def test_an_acceptance_is_awaited_where_it_lets_more_be_offered():
+    on = worker_set("pack", ("a", small(5) | {"claim": 2}))
+    worker = on.by_id["a"]
+    assert not worker.awaits_answer
+    fill(on, 2)
+    assert worker.awaits_answer  # permits are free, and its claim is used up
+    on.answered("a")
+    assert not worker.awaits_answer
+    on.put(worker_row("a", permits={"async": 2}, claim=1))
+    assert not worker.awaits_answer  # no permit is free, whatever it answers
+
+
 def test_a_worker_in_this_process_has_no_open_offers():
     on = worker_set("pack", ("a", {"permits": {"async": 10}, "claim": 2}))
     assert len(fill(on, 9, offered=False)) == 9

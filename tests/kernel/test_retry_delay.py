@@ -6,7 +6,7 @@ import pytest
 
 from locktender.base.graph import RetryPolicy
 from locktender.base.graph_check import MAX_BACKOFF
-from locktender.kernel.lifecycle import delay
+from locktender.kernel.timers import delay
 
 STEADY = RetryPolicy(retries=9, delay_us=1_000, backoff=2.0, jitter=False, max_delay_us=100_000)
 JITTERED = RetryPolicy(retries=9, delay_us=1_000_000)

@@ -200,15 +200,57 @@ def test_b10_a_cycle_starts_at_most_its_budget():
 
 
 def test_f8_a_cycle_starts_no_run_behind_ten_thousand_new_tasks():
-    """Runs of large maps that are admitted together would outlast the leader's lease in one cycle."""
-    stage = Stage(graph(items()), Limits(max_concurrent_runs=-1))
+    """Runs of many small maps that are admitted together would outlast the leader's lease in one cycle."""
+    flow = graph(*(items(f"m{number}") for number in range(60)))
+    stage = Stage(flow, Limits(max_concurrent_runs=-1))
     for seq in (1, 2, 3):
-        stage.lead.put_head(run_row(seq, consts=numbers(6_000)))
+        stage.lead.put_head(run_row(seq, consts=numbers(100)))
     cycles = [stage.cycle()]
     while cycles[-1].unfinished:
         cycles.append(stage.cycle())
     started = [[start.run for start in cycle.commit.runs_started] for cycle in cycles]
     assert [runs for runs in started if runs] == [[1, 2], [3]]
+
+
+def test_a_large_map_is_expanded_over_several_cycles():
+    stage = Stage(graph(items(window=1)), Limits(max_concurrent_runs=-1))
+    cycles = [stage.submit(consts=numbers(1_400))]
+    while cycles[-1].unfinished:
+        cycles.append(stage.cycle())
+    # The first one also keeps the place of the last item.
+    assert [len(cycle.commit.tasks_new) for cycle in cycles] == [501, 500, 399]
+    assert [row.idx for row in cycles[2].commit.tasks_again] == [1_399]
+    assert len(stage.lead.lifecycle.tasks) == 1_400
+
+
+def test_other_runs_go_on_while_a_large_map_is_expanded():
+    stage = Stage(graph(items(window=1)), Limits(max_concurrent_runs=-1))
+    stage.submit(consts=numbers(100_000))
+    started = stage.submit(2, consts=numbers(3)).starts
+    assert [entry.run.seq for entry in started] == [2]
+    assert stage.end(started[0])
+    stage.cycle()
+    assert len(stage.lead.lifecycle.tasks) < 10_000
+    # A second large map gets its turn before the first is complete.
+    stage.submit(3, consts=numbers(50_000))
+    stage.cycle()
+    stage.cycle()
+    assert {entry.run.seq for entry in stage.lead.lifecycle.tasks.values()} >= {1, 3}
+
+
+def test_a_run_cancelled_while_its_map_is_expanded_ends():
+    stage = Stage(graph(items(), step("after", after=(0,), run_if="always")), local=False)
+    stage.submit(consts=numbers(5_000))
+    for entry in list(stage.lead.lifecycle.tasks.values()):
+        if entry.state == TaskState.SCHEDULED:
+            stage.lead.withdrawn([(entry.id, entry.token)], TaskState.REQUESTED, stage.now)
+    stage.lead.cancel_run(1, stage.now)
+    while stage.cycle().unfinished:
+        pass
+    states = [change.after for change in stage.changes if change.subject == "task"]
+    assert states.count(TaskState.CANCELLED) + states.count(TaskState.SKIPPED) == 5_000
+    [clean_up] = stage.lead.lifecycle.tasks.values()
+    assert clean_up.spec.name == "after"
 
 
 # -- lost workers ----------------------------------------------------------------------------------

@@ -16,6 +16,12 @@ import msgspec
 from tests.support.worlds import graph, items, needs, numbers, step, world
 
 from locktender.base.clock import MILLISECOND, SECOND
+from locktender.base.graph import TRACE, Output
+from locktender.base.schedules import ScheduledRun, ScheduleSpec, ScheduleState
+from locktender.base.states import TERMINAL_RUNS
+from locktender.base.unfolding import tracing_graph
+from locktender.kernel.lifecycle import Defaults
+from locktender.kernel.schedules import decide
 from locktender.simulate.scenarios import random_world, violations
 from locktender.simulate.world import SimWorld
 
@@ -85,6 +91,67 @@ def stranded(seed: int) -> SimWorld:
     return made
 
 
+def named(seed: int) -> SimWorld:
+    """Runs submitted by name: a worker traces each, and leaders change in between."""
+    draw = random.Random(seed)
+    traced = graph(step("first"), step("second", args=(Output(0),)), flow="named", max_parallel=1)
+    body = b'{"graph":%s,"params":{},"consts":[]}' % msgspec.json.encode(traced)
+    made = world(
+        seed=seed,
+        took=lambda rng, _node: rng.randint(5, 60) * MILLISECOND,
+        output=lambda _row, node: body if node.step == TRACE else b"1",
+        workers=2,
+    )
+    first = tracing_graph("named", ())
+    for _ in range(4):
+        made.plan(draw.randrange(100) * MILLISECOND, lambda: made.submit(first))
+    made.plan(draw.randrange(150) * MILLISECOND, made.lead)
+    return made
+
+
+def ticking(seed: int) -> SimWorld:
+    """A schedule whose leaders change: the next one decides on what the last one stored."""
+    draw = random.Random(seed)
+    made = world(seed=seed, took=lambda rng, _node: rng.randint(5, 400) * MILLISECOND)
+    flow = graph(step("tick"), flow="ticking")
+    spec = ScheduleSpec("ticking", every_us=SECOND // 4, overlap="skip", catch_up="all")
+    stored = [ScheduleState(anchor=made.now, last=made.now)]
+
+    def look() -> None:
+        active = [
+            run for run in stored[0].runs if made.model.runs[run.seq].state not in TERMINAL_RUNS
+        ]
+        decision = decide("ticking", spec, stored[0], active, made.now)
+        runs = list(decision.state.runs)
+        for tick in decision.fires:
+            row = made.submit(flow, key=f"schedule:{tick}:{len(runs)}", scheduled=("ticking", tick))
+            runs += [] if row is None else [ScheduledRun(row.seq, row.id, tick)]
+        stored[0] = msgspec.structs.replace(decision.state, runs=tuple(runs))
+
+    for at in range(0, 3_000, draw.choice([50, 120, 700])):
+        made.plan(at * MILLISECOND, look)
+    made.plan(draw.randrange(2 * SECOND), made.lead)
+    return made
+
+
+def sliced(seed: int) -> SimWorld:
+    """Maps of which two items are asked for in a cycle, beside chains of steps; leaders change in between."""
+    draw = random.Random(seed)
+    made = world(
+        seed=seed,
+        took=lambda rng, node: rng.randint(1, 60 if node.name == "first" else 4) * MILLISECOND,
+        rules={("runs", ""): {"limit": -1}},
+        defaults=Defaults(items_per_cycle=2),
+    )
+    nodes = [step("first"), step("next", after=(0,)), items("many")]
+    flow = graph(*nodes, *draw.choice([(), (items("each", Output(2)),)]), flow="sliced")
+    for _ in range(4):
+        made.plan(draw.randrange(20 * MILLISECOND), lambda: made.submit(flow, consts=numbers(30)))
+    for at in (20, 40, 60, 80):
+        made.plan(at * MILLISECOND + draw.randrange(20 * MILLISECOND), made.lead)
+    return made
+
+
 def broken_rules(made: SimWorld) -> set[str]:
     try:
         made.run(steps=25_000)
@@ -98,7 +165,7 @@ def broken_rules(made: SimWorld) -> set[str]:
 
 def first_broken(seeds: int, wanted: set[str]) -> dict[str, object]:
     for seed in range(seeds):
-        make = {0: crowded, 5: stranded}.get(seed % 10, eventful)
+        make = {0: crowded, 2: named, 3: sliced, 5: stranded, 7: ticking}.get(seed % 10, eventful)
         rules = broken_rules(make(seed))
         if rules and (not wanted or rules & wanted):
             return {"seed": seed, "world": make.__name__, "rules": sorted(rules)}

@@ -9,10 +9,16 @@ import random
 from dataclasses import replace
 
 import pytest
+from tests.support.damaged import damaged
 
+from locktender.base.events import Event
 from locktender.base.states import TERMINAL_RUNS
-from locktender.observe.checker import History, check
+from locktender.observe.checker import RULES, History, check
+from locktender.observe.checker.audit import replay
+from locktender.observe.checker.rule import Rule
 from locktender.observe.checker.waiting import TrueReason
+from locktender.observe.checker.world import HistoryState
+from locktender.observe.forgetting import superseded
 from locktender.simulate.scenarios import random_world
 from locktender.simulate.world import SimWorld
 
@@ -48,4 +54,65 @@ def test_without_a_checkpoint_true_reasons_look_false(
     for seed in range(12):
         history = history_of(random_world(seed))
         broken += len(check(pruned(history, random.Random(seed))))
+    assert broken > 0
+
+
+def thinned(history: History) -> History:
+    """As retention leaves it: of no run up to the checkpoint only what still counts."""
+    rows: dict[int, list[Event]] = {}
+    for event in history.events:
+        if event.run == 0 and event.seq <= history.checked:
+            rows.setdefault(event.seq, []).append(event)
+    first = next((event.seq for event in history.events if event.run > 0), 0)
+    goes = set(superseded(rows.values(), first))
+    left = [event for event in history.events if event.run or event.seq not in goes]
+    return replace(history, events=left, thinned=history.checked)
+
+
+def facts(world: HistoryState) -> tuple[object, ...]:
+    workers = {
+        name: (each.permits, each.labels, each.stalled)
+        for name, each in world.workers.items()
+        if not each.gone and not each.leaving
+    }
+    return world.in_force.limits, world.in_force.tags, workers, world.any_worker
+
+
+def test_what_is_left_of_no_run_says_what_all_of_it_said():
+    removed = broken = 0
+    for seed in range(16):
+        history, chance = history_of(random_world(seed)), random.Random(seed)
+        whole = pruned(history, chance)
+        less = thinned(whole)
+        removed += len(whole.events) - len(less.events)
+        assert check(less) == [], seed
+        before, after = replay(whole, RULES), replay(less, RULES)
+        assert facts(after.world) == facts(before.world), seed
+        behind = [event for event in history.events if event.seq > whole.checked]
+        if not behind:
+            continue
+        # Faults behind the checkpoint are found as before.
+        for _ in range(3):
+            tail = damaged(replace(history, events=behind), chance).events
+            found = [
+                check(replace(each, events=[*_up_to(each), *tail], complete=False))
+                for each in (whole, less)
+            ]
+            assert found[1] == found[0], seed
+            broken += bool(found[0])
+    assert removed > 16
+    assert broken > 16
+
+
+def _up_to(history: History) -> list[Event]:
+    return [event for event in history.events if event.seq <= history.checked]
+
+
+def test_rules_that_need_limits_and_workers_are_silent_before(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Rule, "facts", False)
+    for rule in RULES:
+        monkeypatch.setattr(rule, "facts", False)
+    broken = 0
+    for seed in range(12):
+        broken += len(check(thinned(pruned(history_of(random_world(seed)), random.Random(seed)))))
     assert broken > 0

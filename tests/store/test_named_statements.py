@@ -97,7 +97,7 @@ HOT = [
     "run_start", "queue_remove", "run_mark", "runs_open", "run_end", "key_free", "runs_awaited",
     "task_save", "task_end", "order_remove", "offer_remove", "request_done",
     "task_accept", "tasks_accepted", "tasks_owned", "task_finish", "task_abandon", "task_hand_back",
-    "task_withdraw", "worker_tasks", "tasks_executing", "tasks_by_id", "tasks_of_run",
+    "task_withdraw", "worker_tasks", "tasks_executing", "ended_tasks", "tasks_of_run",
     "runs_by_id", "runs_by_key", "runs_finished_by_key", "counters_by_name", "orders_of",
     "events_after", "events_of_run", "heads", "lanes_queued", "queued_after", "run_by_id",
     "runs_executing", "run_waits_on", "queue_place",

@@ -13,13 +13,13 @@ import asyncpg
 import pytest
 from tests.support.postgres_proxy import Proxy
 
-from locktender.base.changes import Commit, End, Order, RunEnd, TaskRow
+from locktender.base.changes import End, Order, TaskRow
 from locktender.base.clock import MILLISECOND, SECOND
 from locktender.base.errors import DataRefused, SchemaTooNew, StoreBusy, StoreError
 from locktender.base.ids import task_id
 from locktender.store.postgres import PostgresStore, faults, opening
 from locktender.store.postgres import store as stores
-from locktender.store.postgres.listener import notice_of
+from locktender.store.postgres.listener import notice_to, notices
 from locktender.store.postgres.session import PostgresSession
 from locktender.store.protocol import (
     BEGINNING,
@@ -277,12 +277,28 @@ async def test_a_commit_names_the_runs_it_ends(postgres_url: str, store: Postgre
 
 
 def test_too_many_ends_are_not_named() -> None:
-    commit = Commit(1, 1, "l1")
-    commit.runs_ended = [RunEnd(run, "succeeded", None, None, 0) for run in range(201)]
-    commit.orders = [Order("w1", 5, 6, "offer", "")]
-    assert notice_of(commit) == "commit !* w1=5.6"
-    del commit.runs_ended[2:]
-    assert notice_of(commit) == "commit !0,1 w1=5.6"
+    offer = Order("w1", 5, 6, "offer", "")
+    assert notices(range(201), [offer], {"w1"}) == ["commit !* w1=5.6"]
+    assert notices(range(2), [offer], {"w1"}) == ["commit !0,1 w1=5.6"]
+    assert notices((), [offer], set()) == ["commit w1"]
+
+
+def test_as_many_notifications_as_the_offers_take() -> None:
+    offers = [Order(f"w{n % 3}", n << 20, 10**15 + n, "offer", "") for n in range(2_000)]
+    stop = Order("w1", 5, 6, "stop", "")
+    readers = [Order(f"reads{n}", 5, 6, "stop", "") for n in range(60)]
+
+    told = notices((), [*offers, stop, *readers], {"w0", "w1", "w2"})
+
+    assert len(told) > 1
+    assert max(map(len, told)) < 7_900  # a server takes less than 8,000 bytes, the origin included
+    words = [word for each in told for word in each.split()[1:]]
+    heard = notice_to("w1", words)
+    assert heard.look
+    assert heard.offers == [(each.task, each.token) for each in offers if each.worker == "w1"]
+    assert notice_to("w4", words).look  # too many to name: all read
+    assert notice_to("w1", ["w1=5.x"]).look
+    assert not notice_to("w1", ["w11=5.6", "w2"]).look
 
 
 # -- opening

@@ -130,6 +130,8 @@ async def everything(store: PostgresStore) -> None:
     await store.events(EventFilter(run=plain.seq))
     await store.events(EventFilter(after=59_000, limit=10))
     await store.queue(10)
+    await store.beside(29_000, 10)
+    await store.beside(runs[1].seq, 10)
     await store.events(EventFilter(limit=10, newest=True))
     await store.load()
     await store.leave("w1")

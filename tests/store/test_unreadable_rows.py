@@ -18,7 +18,7 @@ from locktender.base.errors import DataRefused
 from locktender.base.limits import PoolRule, TagRule
 from locktender.base.model import DeadWorker
 from locktender.store import decode, limit_rows
-from locktender.store.protocol import Elect, Expire, Heartbeat, Store
+from locktender.store.protocol import Elect, Expire, Heads, Heartbeat, Store
 
 pytest_plugins = ["locktender.testing.postgres"]
 
@@ -142,3 +142,16 @@ def test_a_pool_and_a_tag_whose_rule_cannot_be_read_stay_shut():
 def test_a_rate_that_cannot_be_read_counts_as_used_up(tat: object):
     [bucket] = decode.buckets([("api", tat)])
     assert bucket.tat == decode.MAX_NUMBER
+
+
+def test_a_place_of_no_run_does_not_hide_those_behind_it(url: str):
+    with connect(url) as client:
+        for n in range(3):
+            client.submit(flows.ordinary, n)
+    injector = Injector(url)
+    [[lane]] = injector.query("SELECT min(lane) FROM {}queue")
+    injector.query(
+        "INSERT INTO {}queue (lane, rank1, rank2, run) VALUES (?, ?, ?, ?)", lane, -1, -1, 1 << 40
+    )
+    found = on_store(url, lambda store: store.heads(Heads([lane], 2, 10)))
+    assert [row.seq for row in found] == [1, 2]

@@ -12,6 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from locktender.base.clock import SystemClock
 from locktender.worker.executors import sources
 from locktender.worker.executors.async_ import AsyncExecutor
@@ -38,14 +40,13 @@ async def until(condition: Callable[[], object], what: str = "condition") -> Non
 def alive(pid: int) -> bool:
     """Whether it still runs: a zombie that nobody has reaped yet does not."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
+        return psutil.Process(pid).status() not in {psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD}
+    except psutil.NoSuchProcess:
         return False
-    return stat.rpartition(")")[2].split()[0] not in {"Z", "X"}
 
 
 def group_alive(pgid: int) -> bool:
-    for pid in (int(each.name) for each in Path("/proc").iterdir() if each.name.isdecimal()):
+    for pid in psutil.pids():
         with suppress(ProcessLookupError):
             if os.getpgid(pid) == pgid and alive(pid):
                 return True

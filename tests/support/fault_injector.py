@@ -1,7 +1,7 @@
 """Puts one wrong value into the rows of one run: what a decoder or a range check can refuse.
 
 `faults` lists them from the schema itself: every column of every table that a leader reads of a run, and every
-field of the JSON within. Keys by which rows are found are left out: a wrong one is another run's, or nobody's.
+field of the JSON within. `WRONG_KEYS` has the keys by which rows are found.
 """
 
 from __future__ import annotations
@@ -35,6 +35,26 @@ JSON_COLUMNS = {
     ("node_input", "input"),
 }
 LARGEST = 2**63 - 1
+WRONG_KEYS: tuple[tuple[str, str, str, Any], ...] = (
+    ("run", "seq", "negative", -1_000_001),
+    ("run", "seq", "zero", 0),
+    ("run", "seq", "nobody", 1 << 40),
+    ("run", "seq", "beyond", 1 << 44),  # its tasks have no numbers
+    ("run", "id", "word", "bogus"),
+    ("run", "id", "empty", ""),
+    ("run", "id", "bytes", b"\xff"),
+    ("task", "id", "negative", -1_000_001),
+    ("task", "id", "nobody", SHIFT << 20),
+    ("task", "id", "largest", LARGEST),
+    ("task", "id", "outside", SHIFT - 1),  # of its run
+    ("graph", "hash", "word", "bogus"),
+    ("graph", "hash", "empty", ""),
+    ("node_input", "run", "negative", -1_000_001),
+    ("node_input", "run", "nobody", 1 << 40),
+    ("node_input", "node", "negative", -1_000_001),
+    ("node_input", "node", "outside", 2**31 - 1),
+)
+"""(table, column, kind, value) of keys that a store can hold."""
 
 
 @dataclass(frozen=True)

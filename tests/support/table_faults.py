@@ -6,10 +6,12 @@ No leader reads log, limit_history, migration and frozen_clock; blobs are spoilt
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import asyncpg
 import msgspec
 from tests.support.fault_injector import LARGEST, SHIFT, Injector, changed, paths
 
@@ -35,6 +37,10 @@ OWNERS: dict[str, Owner] = {
     "silence": "worker",
     "asked_worker": "worker",
     "bucket": "pool",
+    "flow": "nobody",
+    "schedule": "nobody",
+    "schedule_tick": "nobody",
+    "schedule_history": "nobody",
     "limit_rule": "limit",
     "limit_history": "limit",
     "leader": "nobody",
@@ -53,6 +59,8 @@ NUMBERING = {"last_run", "xid_offset"}
 GHOST = "ghost"
 HURT, RATED, KEY = "hurt", "rated", "one at a time"
 NEVER = 1 << 52
+NOBODY = 1 << 40
+"""A run that there is not."""
 
 
 @dataclass(frozen=True)
@@ -188,6 +196,36 @@ def faults(injector: Injector, wanted: list[StoredRow]) -> Iterator[TableFault]:
                 kinds = {"word": "bogus"}
             for kind, wrong in kinds.items():
                 yield TableFault(row, column, kind, wrong)
+
+
+def key_faults(injector: Injector, wanted: list[StoredRow]) -> Iterator[TableFault]:
+    """Wrong keys that the store itself can hold: of nobody, of no row that there is, or no key at all.
+
+    SQLite can number nothing behind the largest event: as without `NUMBERING`, it refuses to store anything.
+    """
+    for row in wanted:
+        for column, value in row.key.items():
+            kinds: dict[str, Any] = {"word": "bogus", "empty": "", "bytes": b"\xff\xfe"}
+            if row.table == "request":
+                column = "seq"  # `at` is how its row is found here
+            if isinstance(value, int):
+                kinds = {"negative": -1_000_001, "nobody": NOBODY, "text": "not a number"}
+                if row.table not in ("event", "request"):
+                    kinds["largest"] = LARGEST
+                if column == "task":
+                    kinds["nobody"] = NOBODY * SHIFT
+            for kind, wrong in kinds.items():
+                if not (injector.typed and kind in ("bytes", "text")):
+                    yield TableFault(row, column, kind, wrong)
+
+
+def inject_key(injector: Injector, fault: TableFault) -> bool:
+    """False: the database itself refuses such a key."""
+    try:
+        inject(injector, fault)
+    except (sqlite3.IntegrityError, asyncpg.PostgresError, asyncpg.DataError):
+        return False
+    return True
 
 
 def inject(injector: Injector, fault: TableFault) -> Any:

@@ -111,6 +111,17 @@ class RunMark(NamedTuple):
     error: bytes | None
 
 
+class RunUnfolded(NamedTuple):
+    """A run submitted by name whose flow was traced: the graph and the values it goes on with."""
+
+    run: int
+    graph: str
+    """Content hash."""
+    body: bytes
+    """The graph as it is stored."""
+    consts: bytes
+
+
 class RunEnd(NamedTuple):
     run: int
     state: str
@@ -190,6 +201,7 @@ class Commit:
     """The store's time when the cycle was decided: the time of its events."""
     runs_started: list[RunStart] = field(default_factory=list[RunStart])
     runs_marked: list[RunMark] = field(default_factory=list[RunMark])
+    runs_unfolded: list[RunUnfolded] = field(default_factory=list[RunUnfolded])
     runs_ended: list[RunEnd] = field(default_factory=list[RunEnd])
     tasks_new: list[TaskRow] = field(default_factory=list[TaskRow])
     tasks_again: list[TaskRow] = field(default_factory=list[TaskRow])

@@ -14,6 +14,7 @@ import msgspec
 
 Subject = Literal[
     "run",
+    "trace",
     "place",
     "pause",
     "task",
@@ -29,6 +30,7 @@ Subject = Literal[
 """What changed. `wait` is no change of state: a task was found blocked, with the reason (StepSlotWaiting).
 `place` is an executing run's place at the run gate and the tags' limits, given back or held again.
 `pause` is a run that starts nothing: paused, resumed, or lifted because the run is to end.
+`trace` is a run submitted by name whose flow a worker has traced.
 `audit` is about the history itself: it was checked, or a part of it was pruned."""
 
 NOBODY = 0
@@ -49,10 +51,12 @@ class Change(NamedTuple):
     data: dict[str, Any] | None = None
     """What the change carries, by subject:
 
-    run       queued: flow, graph, tags, priority, key, generation; attached submissions have none.
+    run       queued: flow, graph, tags, priority, key, generation; attached submissions have none;
+              schedule and tick of a run that a schedule made.
               held: error
               running: priority, and under a fair key its value and the turn it took;
               ends: error, verdict
+    trace     before, after: content hashes; graph: the graph that the run goes on with
     place     given_back: reason; held: priority
     pause     paused, resumed: by, reason, flow?; lifted: reason
     task      requested: node, index, attempt, not_before?, reason?
@@ -66,6 +70,7 @@ class Change(NamedTuple):
     leader    after = owner; a new term has begun
     audit     checked: seq, events, violations, rules, peaks, who
               pruned: runs, tasks, events, until, checked, who
+              thinned: rows, thinned, who; summed: what earlier marks came to
     term      failed: reason, terms (how many in a row), again_at (when its process tries to lead again)
     request   refused: request (its number), reason, and kind, subject, who where it can be read
     """

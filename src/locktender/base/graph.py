@@ -18,6 +18,8 @@ OnError = Literal["fail", "collect"]
 RunIf = Literal["success", "always", "failure"]
 
 GRAPH_VERSION = 1
+TRACE = "locktender:trace"
+"""The step that traces a flow where its code is. The `signature` of such a node is the flow's name."""
 
 
 class Template(msgspec.Struct, frozen=True, array_like=True):
@@ -148,6 +150,8 @@ class Graph(msgspec.Struct, frozen=True, omit_defaults=True):
     fail: Literal["continue", "fast"] = "continue"
     queue_timeout_us: int | None = None
     dispatch_deadline_us: int | None = None
+    unfolds: bool = False
+    """Its one step is `TRACE`: the output is the graph that the run goes on with (`base/unfolding.py`)."""
     # A factory: a plain default would be left out of the JSON, and no reader could tell a newer graph.
     version: int = msgspec.field(default_factory=lambda: GRAPH_VERSION)
 

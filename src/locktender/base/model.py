@@ -81,6 +81,8 @@ class NewRun(msgspec.Struct, frozen=True, gc=False):
     """Runs of its key wait for each other, at most `max_queued` of them: which stay."""
     max_queued: int = 1
     throttle: ThrottleLine | None = None
+    scheduled: tuple[str, int] | None = None
+    """The schedule and the tick that it is the run of."""
 
 
 class RunRow(msgspec.Struct, frozen=True, gc=False):
@@ -150,6 +152,8 @@ class WorkerRow(msgspec.Struct, frozen=True):
     """Over all executors; −1 is unlimited."""
     claim: int
     """How many offers it will take now: permits free under the pressure it feels."""
+    listens: bool = False
+    """Offers reach it by notification. Else, or where it is not known, they are stored for it to read."""
     full: tuple[str, ...] = ()
     """Executors that are nearly full: it takes none of theirs until there is room again."""
     share: int = 100

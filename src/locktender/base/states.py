@@ -30,7 +30,7 @@ class TaskState(StrEnum):
     """Where a task stands: requested (waits), scheduled (offered to a worker), running; or how it ended."""
 
     PENDING = "pending"
-    """The row of an earlier try of a retried run: what it needs decides whether it is requested again."""
+    """Not decided yet: the row of an earlier try of a retried run, or the last item of a map in slices."""
     REQUESTED = "requested"
     SCHEDULED = "scheduled"
     RUNNING = "running"
@@ -104,6 +104,8 @@ RUN_CHANGES: Final[dict[tuple[str, str], Owner]] = {
 TASK_CHANGES: Final[dict[tuple[str, str], Owner]] = {
     (NEW, TaskState.REQUESTED): Owner.LEADER,
     (NEW, TaskState.SKIPPED): Owner.LEADER,
+    # The last item of a map that is expanded in slices.
+    (NEW, TaskState.PENDING): Owner.LEADER,
     (TaskState.REQUESTED, TaskState.SCHEDULED): Owner.LEADER,
     (TaskState.REQUESTED, TaskState.FAILED): Owner.LEADER,
     (TaskState.REQUESTED, TaskState.CANCELLED): Owner.LEADER,

@@ -3,13 +3,14 @@
 A call of the client goes through several of our functions, mostly to another thread and back. Where it raises,
 Python would print a line for each of them, and the user's own line would be lost among those. So every public
 method and function is decorated with `public`, which takes our frames out of an error that passes it.
-`LOCKTENDER_TRACEBACKS=full` keeps them all, as does the command line's `--debug`.
+`LOCKTENDER_TRACEBACKS=full` keeps them all (`short` is the default), as does the command line's `--debug`.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
+import logging
 import os
 from pathlib import Path
 from types import TracebackType
@@ -17,6 +18,7 @@ from typing import Any, Final, TypeVar
 
 from locktender.base.errors import LocktenderError
 
+log: logging.Logger = logging.getLogger(__name__)
 VARIABLE: Final = "LOCKTENDER_TRACEBACKS"
 T = TypeVar("T")
 _OURS = f"{Path(__file__).parents[1]}{os.sep}"
@@ -63,7 +65,7 @@ def _decorated(fn: Any) -> Any:
 
 def shorten(error: BaseException) -> None:
     """Takes our frames out of `error` and what caused it, unless they are what a reader needs."""
-    if os.environ.get(VARIABLE) == "full" or not _is_the_users(error):
+    if _full(os.environ.get(VARIABLE, "")) or not _is_the_users(error):
         return
     chained: BaseException | None = error
     for _ in range(_MOST_CHAINED):
@@ -71,6 +73,14 @@ def shorten(error: BaseException) -> None:
             return
         chained.__traceback__ = _without_ours(chained.__traceback__)
         chained = chained.__cause__ or chained.__context__
+
+
+@functools.cache
+def _full(value: str) -> bool:
+    word = value.strip().lower()
+    if word not in {"", "short", "full"}:
+        log.warning("%s=%s is neither full nor short: tracebacks are short.", VARIABLE, value)
+    return word == "full"
 
 
 def _is_the_users(error: BaseException) -> bool:

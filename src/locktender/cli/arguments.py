@@ -39,6 +39,21 @@ def read_call(flow: FlowDef, args: str | None, named: Iterable[str]) -> Call:
     return Call(*flow.decode_call(raw))
 
 
+def read_named_call(args: str | None, named: Iterable[str]) -> Call:
+    """Arguments by name, for a flow whose code is elsewhere: its announced parameters are checked later."""
+    given, kwargs = _from_json(args)
+    for key, text in _pairs(named, "arg").items():
+        if key in kwargs:
+            raise InvalidInput(
+                f"argument {key!r} is given twice.", field=key, hint="Keep --args or --arg for it."
+            )
+        try:
+            kwargs[key] = msgspec.json.decode(text)
+        except (msgspec.DecodeError, UnicodeEncodeError):
+            kwargs[key] = text
+    return Call(given, kwargs)
+
+
 def _from_json(text: str | None) -> tuple[list[Any], dict[str, Any]]:
     if text is None:
         return [], {}

@@ -1,8 +1,8 @@
-"""`audit`: the whole history against every promise, and how close to its limit each thing came."""
+"""`audit`: the history against every promise, and how close to its limit each thing came."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from locktender.base.model import HeldUp
     from locktender.observe.checker import Peak
     from locktender.observe.checkpoint import HistoryMarks
+    from locktender.observe.history_reading import AuditBegin
 
 MOST_SHOWN = 20
 LAG_SHOWN_US = 1_000_000
@@ -24,19 +25,28 @@ def register(app: typer.Typer) -> None:
     command(app, "audit", panel="Beside a live engine, or without one")(audit)
 
 
-def audit(shell: Context) -> int:
-    """Check the whole history against every promise; exit 1 if one was broken."""
+def audit(
+    shell: Context,
+    full: Annotated[
+        bool,
+        typer.Option(
+            "--full", help="Read everything, not only what is new since the last audit.", metavar=""
+        ),
+    ] = False,
+) -> int:
+    """Check the history against every promise; exit 1 if one was broken."""
     from locktender.observe.checker import promises
     from locktender.observe.checkpoint import audit
 
     with shell.read() as reading:
-        done = reading.call(audit(reading.store))
+        done = reading.call(audit(reading.store, full=full))
         held_up = reading.call(reading.store.held_up())
     violations, highest, marks = done.violations, done.peaks, done.marks
     if shell.json:
         shell.data(
             {
                 "events": done.events,
+                "began": done.began,
                 "promises": sorted(promises()),
                 "peaks": highest,
                 "violations": violations,
@@ -53,6 +63,8 @@ def audit(shell: Context) -> int:
     if highest:
         shell.out.print(peaks_table(highest))
     shell.say(f"{done.events:,} events, {len(promises())} promises: {_verdict(len(violations))}")
+    if done.began.seq:
+        shell.say(f"[dim]{_began(done.began)}[/]")
     if marks.runs:
         shell.say(pruned(marks))
     if held_up.lag_us > LAG_SHOWN_US:
@@ -62,6 +74,16 @@ def audit(shell: Context) -> int:
     if len(violations) > MOST_SHOWN:
         shell.say(f"  and {len(violations) - MOST_SHOWN} more; --json has all")
     return 1 if violations else 0
+
+
+def _began(began: AuditBegin) -> str:
+    from locktender.client.views import instant
+
+    at = instant(began.at).strftime("%Y-%m-%d %H:%M:%S")
+    return (
+        f"From the audit of {at} on (seq {began.seq}): {began.events:,} of them are new."
+        " --full reads everything."
+    )
 
 
 def lag(held_up: HeldUp) -> str:

@@ -20,7 +20,7 @@ import typer
 from rich.console import Console
 from typer.core import TyperCommand
 
-from locktender.cli.tables import PlainConsole
+from locktender.cli.tables import PlainConsole, width_of
 
 if TYPE_CHECKING:
     from locktender.base.config import Settings
@@ -39,12 +39,12 @@ class Context:
     @cached_property
     def out(self) -> Console:
         """What was asked for."""
-        return PlainConsole(highlight=False)
+        return PlainConsole(highlight=False, width=width_of(sys.stdout))
 
     @cached_property
     def notes(self) -> Console:
         """Notes on stderr, never part of the answer."""
-        return PlainConsole(stderr=True, highlight=False)
+        return PlainConsole(stderr=True, highlight=False, width=width_of(sys.stderr))
 
     def settings(self, **overrides: Any) -> Settings:
         from locktender.store.open import settings_for

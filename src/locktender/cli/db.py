@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
 
 from locktender.cli.context import Context, command, group
+from locktender.cli.db_copies import backup, copy
 
 if TYPE_CHECKING:
     from locktender.store.maintenance import Status
-
-NAMES = {"event": "events", "task": "tasks", "run": "runs", "graph": "graphs", "blob": "blobs"}
 
 
 def register(app: typer.Typer) -> None:
@@ -86,7 +84,7 @@ def _facts(found: Status) -> dict[str, Any]:
 
 def _lines(found: Status) -> list[tuple[str, str]]:
     from locktender.cli.audit import pruned
-    from locktender.cli.tables import STATE_COLOURS, state
+    from locktender.cli.tables import STATE_COLOURS, size, state
     from locktender.observe.checkpoint import add_up
 
     lines = [("store", escape(found.where)), ("schema", _schema(found))]
@@ -96,14 +94,17 @@ def _lines(found: Status) -> list[tuple[str, str]]:
     several = sorted(found.runs, key=list(STATE_COLOURS).index)
     runs = ", ".join(f"{found.runs[each]:,} {state(each)}" for each in several)
     about = "about " if found.estimated else ""
-    rows = [f"{about}{found.rows[name]:,} {name}" for name in ("tasks", "events")]
+    rows = [
+        f"{about}{found.rows['tasks']:,} tasks",
+        f"{about}{found.rows['history']:,} rows of history",
+    ]
     rows += [f"{found.rows[name]:,} {name}" for name in ("graphs", "blobs")]
     lines += [
         ("runs", runs or "none yet"),
         ("rows", ", ".join(rows)),
         ("oldest run", _ago(found, found.oldest)),
         ("newest run", _ago(found, found.newest)),
-        ("on disk", _size(found.bytes)),
+        ("on disk", size(found.bytes)),
         ("leader", _leader(found)),
         ("workers", ", ".join(escape(worker.id) for worker in found.workers) or "none"),
         ("counters", "agree" if found.counters_agree else "[bold red]disagree with the rows[/]"),
@@ -170,15 +171,6 @@ def _server(found: Status) -> str:
     return text
 
 
-def _size(number: int) -> str:
-    size = float(number)
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if size < 1_000 or unit == "GB":
-            return f"{size:,.0f} {unit}" if unit == "bytes" else f"{size:,.1f} {unit}"
-        size /= 1_000
-    raise AssertionError("unreachable")
-
-
 # -- migrate
 
 
@@ -243,7 +235,7 @@ def prune(
     from locktender.base.durations import microseconds
     from locktender.base.errors import InvalidInput
     from locktender.cli.arguments import duration, whole
-    from locktender.observe.checkpoint import Forget, Forgotten, forget
+    from locktender.observe.forgetting import Forget, Forgotten, forget
 
     settings = shell.settings()
     age = settings.retention_us
@@ -271,7 +263,7 @@ def prune(
     if not done.runs:
         shell.say("[dim]No run is that old.[/]")
         return
-    rows = f"{done.tasks:,} tasks and {done.events:,} rows of history"
+    rows = f"{done.tasks:,} tasks and {done.history:,} rows of history"
     if dry_run:
         shell.say(f"{done.runs:,} runs would be removed, with {rows}.")
         return
@@ -284,7 +276,8 @@ def prune(
 
 
 def _counts(done: Any) -> dict[str, int]:
-    return {name: getattr(done, name) for name in ("runs", "tasks", "events", "graphs", "blobs")}
+    rows = {name: getattr(done, name) for name in ("runs", "tasks", "graphs", "blobs")}
+    return {**rows, "history": done.history}
 
 
 def _found(checkpoint: Any) -> str:
@@ -295,132 +288,26 @@ def _found(checkpoint: Any) -> str:
     return f"checked {checkpoint.events:,} events up to seq {checkpoint.seq}: {verdict}"
 
 
-def checkpoint(shell: Context) -> None:
+def checkpoint(
+    shell: Context,
+    before: Annotated[
+        str, typer.Option("--before", metavar="INSTANT", help="Also remove rows of no run.")
+    ] = "0",
+) -> None:
     """Check the history and store the result, as retention does before it prunes."""
-    from locktender.observe.checkpoint import take
+    from locktender.base import names
+    from locktender.cli.arguments import whole
+    from locktender.observe.checkpoint import Checkpoint, take
+    from locktender.observe.forgetting import thin_out
 
+    until = names.count(whole(before, "before"), "before", minimum=0, maximum=2**62)
     with shell.read() as reading:
-        found = reading.call(take(reading.store, reading.core.who))
+
+        async def work() -> Checkpoint:
+            found = await take(reading.store, reading.core.who)
+            while until and await thin_out(reading.store, until, found.seq, reading.core.who):
+                pass
+            return found
+
+        found = reading.call(work())
     shell.done(_found(found), found)
-
-
-# -- copy
-
-
-def copy(
-    shell: Context,
-    source: Annotated[str, typer.Argument(metavar="FROM", help="A SQLite file or postgresql://…")],
-    target: Annotated[str, typer.Argument(metavar="TO", help="An empty one.")],
-    force: Annotated[
-        bool,
-        typer.Option("--force", help="Also while FROM is in use.", metavar=""),
-    ] = False,
-) -> int:
-    """Copy a whole store into an empty one, then check the copy. An interrupted copy starts over."""
-    import asyncio
-
-    from locktender.base.errors import InvalidInput
-    from locktender.cli.context import check_exists
-    from locktender.store.copying import Copied, check_source
-    from locktender.store.copying import copy as copy_store
-    from locktender.store.open import place_for
-
-    if _same(source, target):
-        raise InvalidInput(
-            "FROM and TO are the same store.",
-            field="to",
-            hint="A copy goes into a new file, or into a schema of its own: ?schema=NAME in the url.",
-        )
-    check_exists(source)
-    reported: dict[str, int] = {}
-
-    def progress(table: str, done: int) -> None:
-        if done - reported.get(table, 0) >= 100_000:
-            reported[table] = done
-            shell.note(f"[dim]{done:,} {NAMES.get(table, table)}[/]")
-
-    async def work() -> Copied:
-        origin = place_for(source)
-        await check_source(origin, force=force)
-        return await copy_store(origin, place_for(target), progress)
-
-    copied = asyncio.run(work())
-    violations = _check_copy(shell, target)
-    if shell.json:
-        shell.data(
-            {
-                "rows": copied.rows,
-                "renumbered": copied.renumbered,
-                "violations": len(violations),
-            }
-        )
-        return 1 if violations else 0
-    rows = ", ".join(f"{copied.rows[table]:,} {name}" for table, name in NAMES.items())
-    shell.say(f"copied {rows}")
-    if copied.renumbered:
-        shell.say("[dim]events have numbers of their own in the copy, in the same order[/]")
-    _say_checked(shell, violations)
-    return 1 if violations else 0
-
-
-def _say_checked(shell: Context, violations: list[Any]) -> None:
-    verdict = f"[bold red]{len(violations)} broken[/]" if violations else "[bold green]all kept[/]"
-    shell.say(f"checked the copy: {verdict}")
-    for violation in violations[:5]:
-        shell.say(f"  [red]{escape(str(violation))}[/]")
-
-
-# -- back-up
-
-
-def backup(
-    shell: Context,
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A file that does not exist yet.")],
-) -> int:
-    """Copy a SQLite store into a new file beside live engines, then check the copy."""
-    from dataclasses import asdict
-    from shlex import quote
-
-    from locktender.base.errors import InvalidInput
-    from locktender.store.sqlite.backup import back_up
-
-    url = shell.settings().url
-    if "://" in url:
-        from locktender.store.postgres.options import parse
-
-        options = parse(url)
-        raise InvalidInput(
-            "db backup copies a SQLite file; this store is in PostgreSQL.",
-            field="url",
-            got=options.shown,
-            hint=f"pg_dump --format=custom --schema={options.schema} --file={quote(file)}"
-            f" {quote(options.dump_url)}",
-        )
-    done = back_up(url, file)
-    violations = _check_copy(shell, done.file)
-    if shell.json:
-        shell.data({**asdict(done), "violations": len(violations)})
-        return 1 if violations else 0
-    shell.say(
-        f"wrote {escape(done.file)}: {_size(done.bytes)}, {done.runs:,} runs, {done.events:,} events"
-    )
-    if done.blobs:
-        shell.say(f"wrote {escape(done.blobs_folder)}: {done.blobs:,} large values; keep it beside")
-    _say_checked(shell, violations)
-    return 1 if violations else 0
-
-
-def _same(source: str, target: str) -> bool:
-    """Whether two urls name one store, by their text; of files, by the file system."""
-    if "://" in source or "://" in target:
-        return source == target
-    return Path(source).resolve() == Path(target).resolve()
-
-
-def _check_copy(shell: Context, target: str) -> list[Any]:
-    from dataclasses import replace
-
-    from locktender.observe.checkpoint import audit
-
-    with replace(shell, url=target).read() as reading:
-        return reading.call(audit(reading.store)).violations

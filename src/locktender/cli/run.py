@@ -188,18 +188,33 @@ def submit(
 ) -> None:
     """Hand a run to an engine that runs elsewhere, and return at once.
 
-    It waits in the store until an engine that knows its steps is there.
+    It waits in the store until an engine that knows its steps is there. Without the code here, give the name of
+    a flow that a worker has announced: a worker that knows it traces it.
     """
+    from locktender.base.errors import NotFound
     from locktender.cli import load_flow
 
-    chosen = load_flow.load(flow)
+    chosen: Any = flow
+    missing: NotFound | None = None
+    try:
+        chosen = load_flow.load(flow)
+    except NotFound as error:
+        if load_flow.parse(flow).where.endswith(".py"):
+            raise
+        missing = error
     submission = read_submission(
-        chosen, args, arg, tag, priority, key, on_duplicate, deadline, queue_timeout,
-        dispatch_deadline, delay, start_at, keep=keep, max_queued=max_queued,
+        None if missing else chosen, args, arg, tag, priority, key, on_duplicate, deadline,
+        queue_timeout, dispatch_deadline, delay, start_at, keep=keep, max_queued=max_queued,
         debounce=debounce, throttle=throttle,
     )  # fmt: skip
-    with shell.connect(create=True) as client:
-        made = client.submit_many(chosen, [submission])[0]
+    with shell.connect(create=missing is None) as client:
+        try:
+            made = client.submit_many(chosen, [submission])[0]
+        except NotFound as error:
+            # Neither code nor a name: what is said of the name knows what was meant, if anything does.
+            raise (
+                error if missing is None or "Did you mean" in (error.hint or "") else missing
+            ) from None
         info = made.info()
         alive = [worker for worker in client.workers.list() if worker.alive]
     how = made.submitted or "created"
@@ -235,12 +250,16 @@ def read_submission(
     debounce: str | None = None,
     throttle: str | None = None,
 ) -> Any:
-    """The options of `run` and `submit` as one submission."""
-    from locktender.cli.arguments import duration, moment, read_call, tags, whole
+    """The options of `run` and `submit` as one submission. Without a flow its code is elsewhere."""
+    from locktender.cli.arguments import duration, moment, read_call, read_named_call, tags, whole
     from locktender.client.submit import Submission, check_duplicate
 
     check_duplicate(on_duplicate, key)
-    call = read_call(flow.definition, args, named or ())
+    call = (
+        read_named_call(args, named or ())
+        if flow is None
+        else read_call(flow.definition, args, named or ())
+    )
     return Submission(
         call.args,
         call.kwargs,

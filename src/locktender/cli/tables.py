@@ -1,4 +1,4 @@
-"""Tables that fit 80 columns, ages, short ids, and user text without control characters.
+"""Tables that fit the terminal, ages, short ids, and user text without control characters.
 
 Tags, keys, names and messages come from any program that may submit a run, and an
 escape sequence in them can overwrite a terminal or fill its clipboard. So all
@@ -8,9 +8,11 @@ unchanged.
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -41,6 +43,15 @@ class PlainConsole(Console):
         for segment in super().render(renderable, options):
             text, style, control = segment
             yield segment if control else Segment(without_controls(text), style)
+
+
+UNCUT = 10_000
+"""Columns of what is read by another program: nothing is cut or wrapped for it."""
+
+
+def width_of(stream: TextIO) -> int | None:
+    """None: the terminal's own, or what COLUMNS says."""
+    return None if stream.isatty() or os.environ.get("COLUMNS") else UNCUT
 
 
 SHORTEST = 12
@@ -101,6 +112,16 @@ def stop_note(stubborn: StubbornInfo, since: datetime) -> str:
     return f"asked to stop {ago(stubborn.since, since)}: {stubborn.reason}"
 
 
+def size(number: int) -> str:
+    """Bytes, as people read them."""
+    size = float(number)
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if size < 1_000 or unit == "GB":
+            return f"{size:,.0f} {unit}" if unit == "bytes" else f"{size:,.1f} {unit}"
+        size /= 1_000
+    raise AssertionError("unreachable")
+
+
 def shorten(ids: Iterable[str]) -> dict[str, str]:
     """Id → as much of it as no other id begins with."""
     several = list(ids)
@@ -145,7 +166,7 @@ def _fit(columns: Sequence[str], widths: Sequence[int]) -> list[int]:
     fitted = list(widths)
     yielding = [at for at, column in enumerate(columns) if column.endswith(("…", "~"))]
     fixed = sum(width for at, width in enumerate(widths) if at not in yielding)
-    left = Console().width - fixed - GAP * (len(columns) - 1) - 1
+    left = Console(width=width_of(sys.stdout)).width - fixed - GAP * (len(columns) - 1) - 1
     for done, at in enumerate(sorted(yielding, key=lambda at: widths[at])):
         share = left // (len(yielding) - done)
         fitted[at] = max(len(_title(columns[at])), min(widths[at], share))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,12 +30,25 @@ def why(
     shell: Context,
     subject: Annotated[
         str,
-        typer.Argument(metavar="RUN_OR_TASK", help="A run's id (or its start), a task's number."),
+        typer.Argument(
+            metavar="RUN_OR_TASK",
+            help="A run's id (or its start), a task's number, a schedule's name.",
+        ),
     ],
 ) -> None:
-    """What a run or a task waits for now, who holds it, and for how long."""
+    """What a run or a task waits for now, who holds it, and for how long; of a schedule its next tick."""
+    from locktender.base.errors import NotFound
+
     with shell.connect() as client:
-        show_why(shell, client.why(_subject(client, subject)))
+        try:
+            found = _subject(client, subject)
+        except NotFound:
+            info = next((each for each in client.schedules.list() if each.name == subject), None)
+            if info is None:
+                raise
+            shell.done(f"schedule {escape(subject)}: {escape(info.why)}", info)
+            return
+        show_why(shell, client.why(found))
 
 
 def _subject(client: Any, text: str) -> str | int:
@@ -202,5 +216,7 @@ def _line(
 
 
 def _short(value: Any) -> str:
+    from locktender.cli.tables import width_of
+
     text = str(value)
-    return text if len(text) <= TERSE else f"{text[:TERSE]}…"
+    return text if len(text) <= TERSE or width_of(sys.stdout) else f"{text[:TERSE]}…"

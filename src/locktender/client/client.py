@@ -7,18 +7,20 @@ import logging
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar, overload
+from typing import Any, Literal, Self, TypeVar, cast, overload
 
 from locktender.base.config import Settings
 from locktender.base.durations import Duration, microseconds
 from locktender.base.tracebacks import public
 from locktender.client.bridge import Bridge
+from locktender.client.by_name import is_elsewhere
 from locktender.client.client_async import INTERRUPTED_GRACE_US, AsyncClient, Refusal
 from locktender.client.core import Core
 from locktender.client.more_workers import MoreWorkers
 from locktender.client.namespaces import SyncLimits, SyncPools, SyncQueue, SyncRuns, SyncWorkers
 from locktender.client.pauses import SyncFlows
 from locktender.client.run import AsyncRun, Run
+from locktender.client.schedules import SyncSchedules
 from locktender.client.slots import Slots
 from locktender.client.submit import Preparing, Submission, checked_calls, prepare
 from locktender.client.submit_signatures import SyncSubmitting
@@ -37,6 +39,7 @@ class Client(SyncSubmitting):
     runs, queue, workers   namespaces to list and change runs, queued runs and workers
     pools, limits          namespaces to list and change pools and every other limit
     flows                  namespace to pause and resume flows
+    schedules              namespace to set and see schedules: runs of a flow at set times
     """
 
     def __init__(
@@ -56,6 +59,7 @@ class Client(SyncSubmitting):
         self.runs: SyncRuns = SyncRuns(self._bridge, client.runs)
         self.queue: SyncQueue = SyncQueue(self._bridge, client.queue)
         self.pools: SyncPools = SyncPools(self._bridge, client.pools)
+        self.schedules: SyncSchedules = SyncSchedules(self._bridge, client.schedules)
         self.limits: SyncLimits = SyncLimits(self._bridge, client.limits)
         self.flows: SyncFlows = SyncFlows(self._bridge, client.flows)
         self.workers: SyncWorkers = SyncWorkers(self._bridge, client.workers)
@@ -73,6 +77,11 @@ class Client(SyncSubmitting):
 
     def _submit(self, flow: object, submission: Submission) -> Run[Any]:
         self._core.guard.check()
+        if is_elsewhere(flow):
+            made = self._bridge.call(
+                self._client.submit_named(str(flow), [submission], partial=False)
+            )
+            return Run(self._bridge, cast("AsyncRun[Any]", made[0]))
         # Here, in the caller's thread: tracing runs the user's own code.
         prepared = prepare(flow, submission, self._core.settings, self._core.clock)
         return Run(self._bridge, self._bridge.call(self._client.submit_prepared(prepared)))
@@ -104,6 +113,11 @@ class Client(SyncSubmitting):
             runs = client.submit_many(build, [["a"], ["b"], Submission((["c"],), key="c")])
         """
         self._core.guard.check()
+        if is_elsewhere(flow):
+            several = self._client.submit_named(
+                str(flow), list(checked_calls(calls)), partial=partial
+            )
+            return [self._bridged(each) for each in self._bridge.call(several)]
         preparing = Preparing(flow, self._core.settings, self._core.clock)
         prepared = [
             preparing.prepare(call, index) for index, call in enumerate(checked_calls(calls))

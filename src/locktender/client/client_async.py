@@ -12,12 +12,14 @@ from locktender.base.config import Settings
 from locktender.base.durations import Duration, microseconds
 from locktender.base.errors import AdmissionRejected, DuplicateKey
 from locktender.base.tracebacks import public
+from locktender.client.by_name import is_elsewhere, prepare_named
 from locktender.client.core import Core
 from locktender.client.limits_async import AsyncLimits
 from locktender.client.pauses import AsyncFlows
 from locktender.client.pools_async import AsyncPools
 from locktender.client.run import AsyncRun
 from locktender.client.runs_async import AsyncQueue, AsyncRuns, AsyncWorkers
+from locktender.client.schedules import AsyncSchedules
 from locktender.client.slots import AsyncSlots
 from locktender.client.submit import (
     Prepared,
@@ -46,6 +48,7 @@ class AsyncClient(AsyncSubmitting):
     runs, queue, workers   namespaces to list and change runs, queued runs and workers
     pools, limits          namespaces to list and change pools and every other limit
     flows                  namespace to pause and resume flows
+    schedules              namespace to set and see schedules: runs of a flow at set times
     """
 
     def __init__(self, core: Core) -> None:
@@ -53,6 +56,7 @@ class AsyncClient(AsyncSubmitting):
         self.runs: AsyncRuns = AsyncRuns(core)
         self.queue: AsyncQueue = AsyncQueue(core)
         self.pools: AsyncPools = AsyncPools(core)
+        self.schedules: AsyncSchedules = AsyncSchedules(core)
         self.limits: AsyncLimits = AsyncLimits(core)
         self.flows: AsyncFlows = AsyncFlows(core)
         self.workers: AsyncWorkers = AsyncWorkers(core)
@@ -69,6 +73,9 @@ class AsyncClient(AsyncSubmitting):
 
     async def _submit(self, flow: object, submission: Submission) -> AsyncRun[Any]:
         self._core.guard.check()
+        if is_elsewhere(flow):
+            made = await self.submit_named(str(flow), [submission], partial=False)
+            return cast("AsyncRun[Any]", made[0])
         return await self.submit_prepared(
             prepare(flow, submission, self._core.settings, self._core.clock)
         )
@@ -94,12 +101,22 @@ class AsyncClient(AsyncSubmitting):
             runs = client.submit_many(build, [["a"], ["b"], Submission((["c"],), key="c")])
         """
         self._core.guard.check()
+        if is_elsewhere(flow):
+            return await self.submit_named(str(flow), checked_calls(calls), partial=partial)
         preparing = Preparing(flow, self._core.settings, self._core.clock)
         prepared: list[Prepared] = []
         for index, call in enumerate(checked_calls(calls)):
             if index % TRACED_AT_A_TIME == 0:
                 await asyncio.sleep(0)  # others have their turn on this loop
             prepared.append(preparing.prepare(call, index))
+        return await self.submit_all_prepared(prepared, partial=partial)
+
+    async def submit_named(
+        self, flow: str, calls: Iterable[object], *, partial: bool
+    ) -> list[AsyncRun[Any] | Refusal]:
+        """Submits runs of a flow whose code is not here: a worker that knows it traces each."""
+        self._core.guard.check()
+        prepared = await prepare_named(self._core, flow, calls)
         return await self.submit_all_prepared(prepared, partial=partial)
 
     async def submit_prepared(self, prepared: Prepared) -> AsyncRun[Any]:

@@ -127,7 +127,7 @@ def embedded(
     age_boost            0      a run gains one priority per this much waiting; 0 is off
     max_bypass           16     tasks that may pass a large one before slots are kept for it
     max_starts_per_cycle 1000   tasks the leader starts in one commit
-    claim_batch          50     offers a worker takes at once
+    claim_batch          50     a batch of offers; two may be on their way to a worker
     memory_high          0.8    share of memory above which a worker takes less
     latency_threshold    none   99th percentile above which a worker takes less
     loop_lag             100ms  a step that blocks the loop for longer is named in the log

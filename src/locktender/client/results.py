@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -11,6 +11,7 @@ from locktender.base.codec import StepError
 from locktender.base.errors import InvalidFlow, NotFound, RunCancelled, RunFailed, RunTimedOut
 from locktender.base.graph import AnyTemplate, Graph, Output, read_graph
 from locktender.base.model import Failure, RunRow
+from locktender.base.secrets import MARK, SECRET_KEY, secret
 from locktender.base.states import RunState
 from locktender.client.core import Core
 from locktender.flows.function import Function
@@ -66,7 +67,21 @@ async def value_of(core: Core, row: RunRow) -> Any:
     if row.output is None:
         return None
     output = await open_blobs(core, row.output)
+    if MARK in output:
+        # A flow that returns an argument: the reference is all that a run knows of it.
+        return _with_secrets(codec.decode(output))
     return codec.decode(output, await returned_type(core, row), "result")
+
+
+def _with_secrets(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_with_secrets(each) for each in cast("list[Any]", value)]
+    if isinstance(value, dict):
+        found = cast("dict[str, Any]", value)
+        if found.keys() == {SECRET_KEY}:
+            return secret(found[SECRET_KEY])
+        return {key: _with_secrets(each) for key, each in found.items()}
+    return value
 
 
 async def open_blobs(core: Core, value: bytes) -> bytes:

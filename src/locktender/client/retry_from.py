@@ -16,6 +16,7 @@ from locktender.base.graph import read_graph
 from locktender.base.model import RunRow
 from locktender.base.names import did_you_mean
 from locktender.base.states import TERMINAL_RUNS, RunState
+from locktender.client.by_name import is_elsewhere, prepare_named
 from locktender.client.core import Core
 from locktender.client.submit import Prepared, Submission, prepare, refusal, store_runs
 from locktender.kernel.rebuild import nodes_from
@@ -67,6 +68,9 @@ async def with_args(
     submission = Submission(
         kwargs={**known, **args}, tags=row.tags, priority=row.priority, key=row.key
     )
+    if is_elsewhere(row.flow):
+        [named] = await prepare_named(core, row.flow, [submission])
+        return named
     return prepare(row.flow, submission, core.settings, core.clock)
 
 

@@ -13,13 +13,14 @@ import shlex
 import typing
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, NamedTuple, cast
 
 import msgspec
 
 from locktender.base import codec, graph_check, names
+from locktender.base.announced import AnnouncedFlow
 from locktender.base.clock import SECOND, Clock
 from locktender.base.config import Settings
 from locktender.base.durations import Duration, microseconds, spoken
@@ -95,7 +96,6 @@ class Prepared(msgspec.Struct, frozen=True, gc=False):
     graph: Graph
     body: bytes
     """The graph as it is stored."""
-    flow: FlowDef
 
 
 def definition_of(flow: object) -> FlowDef:
@@ -214,7 +214,7 @@ MAX_IDS_AT_ONCE = 256
 _PLAIN = Submission()
 
 
-class _Options(NamedTuple):
+class SubmitOptions(NamedTuple):
     """The options of a run: the flow's own where the call gives none."""
 
     tags: dict[str, str]
@@ -244,23 +244,26 @@ class Preparing:
     def __init__(self, flow: object, settings: Settings, clock: Clock) -> None:
         refuse_while_importing("submits a run")
         self._flow = definition_of(flow)
+        self._by_name = isinstance(flow, str)
         self._settings = settings
         self._clock = clock
-        self._ids = _ids(clock)
+        self._ids = made_ids(clock)
         self._trace = tracing.traceparent()
-        self._plain = _options(self._flow, _PLAIN)
+        self._plain = options_of(self._flow, _PLAIN)
         self._keyed: dict[str, list[tuple[str, PoolNeed, Tag]]] = {}
 
     def prepare(self, call: object, index: int | None = None) -> Prepared:
         """A `Submission`, or arguments as `submit_many` takes them, traced and with every option checked."""
         flow = self._flow
+        if self._by_name:
+            call = _by_name(flow, Submission.of(call))
         if isinstance(call, Submission):
             traced = trace(flow, call.args, call.kwargs)
-            self._check_size(traced, index)
-            options = _options(flow, call)
+            check_size(self._settings, flow.short, traced.params, traced.consts, index)
+            options = options_of(flow, call)
         else:
             traced = trace(flow, *call_of(call))
-            self._check_size(traced, index)
+            check_size(self._settings, flow.short, traced.params, traced.consts, index)
             options = self._plain
         run = NewRun(
             next(self._ids),
@@ -278,23 +281,7 @@ class Preparing:
             run = bounded(run, call.keep, call.max_queued)
         if isinstance(call, Submission) and (call.debounce, call.throttle) != (None, None):
             run = timed(run, call.debounce, call.throttle)
-        return Prepared(run, traced.graph, traced.body, flow)
-
-    def _check_size(self, traced: Traced, index: int | None) -> None:
-        most = self._settings.max_value_bytes
-        if len(traced.params) <= most and len(traced.consts) <= most:
-            return
-        what, size = "arguments of", len(traced.params)
-        if size <= most:
-            what, size = "values in", len(traced.consts)
-        shown = "" if index is None else f"[{index}]."
-        raise InvalidInput(
-            f"{shown}the {what} {self._flow.short!r} are {size:,} bytes as JSON; at most {most:,} are"
-            " allowed (max_value).",
-            field="args",
-            got=size,
-            hint="Hand over a path or a URL in place of the data, and read it in a step.",
-        )
+        return Prepared(run, traced.graph, traced.body)
 
     def _check_tags(self, traced: Traced, tags: Mapping[str, str]) -> None:
         """A pool keyed by a tag that the run does not have would fail its step, later."""
@@ -312,12 +299,42 @@ class Preparing:
                 )
 
 
+def _by_name(flow: FlowDef, call: Submission) -> Submission:
+    """Of a flow given by name, one object whose keys are its parameters has the arguments."""
+    if len(call.args) != 1 or call.kwargs or not isinstance(call.args[0], Mapping):
+        return call
+    given = cast("Mapping[str, Any]", call.args[0])
+    if not given or not given.keys() <= flow.parameters.parameters.keys():
+        return call
+    return replace(call, args=(), kwargs=given)
+
+
+def check_size(
+    settings: Settings, flow: str, params: bytes, consts: bytes, index: int | None
+) -> None:
+    """Refuses arguments and values that are too large to be stored. `index`: of a call of `submit_many`."""
+    most = settings.max_value_bytes
+    if len(params) <= most and len(consts) <= most:
+        return
+    what, size = "arguments of", len(params)
+    if size <= most:
+        what, size = "values in", len(consts)
+    shown = "" if index is None else f"[{index}]."
+    raise InvalidInput(
+        f"{shown}the {what} {flow!r} are {size:,} bytes as JSON; at most {most:,} are"
+        " allowed (max_value).",
+        field="args",
+        got=size,
+        hint="Hand over a path or a URL in place of the data, and read it in a step.",
+    )
+
+
 def prepare(flow: object, submission: Submission, settings: Settings, clock: Clock) -> Prepared:
     """One call alone."""
     return Preparing(flow, settings, clock).prepare(submission)
 
 
-def _ids(clock: Clock) -> Generator[RunId]:
+def made_ids(clock: Clock) -> Generator[RunId]:
     """Ids, made in growing batches: the first call makes one."""
     count = 1
     while True:
@@ -325,8 +342,9 @@ def _ids(clock: Clock) -> Generator[RunId]:
         count = min(2 * count, MAX_IDS_AT_ONCE)
 
 
-def _options(flow: FlowDef, given: Submission) -> _Options:
-    return _Options(
+def options_of(flow: FlowDef | AnnouncedFlow, given: Submission) -> SubmitOptions:
+    """The options of a run: the call's own, else the flow's."""
+    return SubmitOptions(
         tags=dict(flow.tags)
         if given.tags is None
         else names.tags({**flow.tags, **names.tags(given.tags)}),

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import inspect
-import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, cast
 
 from locktender.base import codec, names
 from locktender.base.durations import microseconds
 from locktender.base.errors import InvalidFlow, InvalidInput, InvalidResult, Unserialisable
 from locktender.base.graph import Executor, RunIf
 from locktender.base.jsonable import StepError, spoken
+from locktender.base.schedule_options import make_spec
+from locktender.base.schedules import ScheduleSpec
+from locktender.base.secrets import MARK
 from locktender.flows import options
-from locktender.flows.function import Function
+from locktender.flows.function import Function, takes_errors
 from locktender.flows.ways import Ways
 
 MOST_SHOWN = 100
@@ -24,6 +26,17 @@ class StepDef(Function):
     """A step: what a worker needs to run it."""
 
     kind = "step"
+    opens_secrets: ClassVar[bool] = True
+    """Its body gets the values of secrets, not the references."""
+    elsewhere: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(
+            ("after", "when", "run_if", "on_failure", "pool", "pools", "retries", "retry_delay",
+             "timeout", "queue_timeout", "dispatch_deadline", "executor", "needs", "affinity"),
+            ", given as step.with_options(...)(...)",
+        ),
+        **dict.fromkeys(("window", "on_error", "take_errors"), ", given to step.map(...)"),
+        **dict.fromkeys(("priority", "tags", "deadline"), ", given to submit(...)"),
+    }  # fmt: skip
 
     def __init__(self, fn: Callable[..., Any], given: Mapping[str, Any]) -> None:
         super().__init__(
@@ -65,6 +78,12 @@ class StepDef(Function):
                 got=error.got,
                 hint=error.hint,
             ) from error
+        if MARK in raw:
+            raise Unserialisable(
+                f"unserialisable_result: step {self.short!r} returned a secret, which is known to workers only.",
+                field="result",
+                hint="Give the secret to each step that needs it, as an argument of the flow or in its body.",
+            )
         if self._result_decoder is not None:
             try:
                 self._result_decoder(raw, "result")
@@ -124,8 +143,8 @@ def cleanup(value: Any) -> StepCall | None:
         )
     step = call.step
     step.bind(("failure",) if takes_failure(step) else (), {})
-    wanted = _first_annotation(step) if takes_failure(step) else StepError
-    if wanted not in (Any, object, StepError) and StepError not in typing.get_args(wanted):
+    wanted = first_annotation(step) if takes_failure(step) else StepError
+    if not takes_errors(wanted):
         raise InvalidFlow(
             f"on_failure calls step {step.short!r} with the failure, but its first parameter is {spoken(wanted)}.",
             field="on_failure",
@@ -145,9 +164,41 @@ def takes_failure(step: StepDef) -> bool:
     )
 
 
-def _first_annotation(step: StepDef) -> Any:
+def check_takes_errors(step: StepDef) -> None:
+    """Refuses `take_errors=True` for a step whose body cannot be called with an error."""
+    wanted = first_annotation(step)
+    if not takes_errors(wanted):
+        raise InvalidFlow(
+            f"take_errors=True calls step {step.short!r} with errors,"
+            f" but its first parameter is {spoken(wanted)}.",
+            field="take_errors",
+            got=step.spoken,
+            hint=f"Annotate it with {spoken(wanted)} | StepError, or leave take_errors out:"
+            " errors are passed on then.",
+        )
+
+
+def check_takes_error(step: StepDef, name: str, source: str) -> None:
+    """Refuses one item of a map that collects errors where a step cannot take one."""
+    wanted = _annotation(step, name)
+    if not takes_errors(wanted):
+        raise InvalidFlow(
+            f"step {step.short!r} takes {spoken(wanted)} as {name!r}, but an item of {source!r} may be an error:"
+            " the map collects them.",
+            field=name,
+            got=step.spoken,
+            hint=f"Annotate {name!r} with {spoken(wanted)} | StepError, or map over the items:"
+            " errors are passed on then.",
+        )
+
+
+def first_annotation(step: StepDef) -> Any:
+    return _annotation(step, next(iter(step.parameters.parameters)))
+
+
+def _annotation(step: StepDef, name: str) -> Any:
     try:
-        return step.hints.get(next(iter(step.parameters.parameters)), Any)
+        return step.hints.get(name, Any)
     except InvalidFlow:  # a name that is defined further down
         return Any
 
@@ -156,6 +207,18 @@ class FlowDef(Function):
     """A flow: its function and what holds for a run of it."""
 
     kind = "flow"
+    elsewhere: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        (
+            "tags",
+            "priority",
+            "key",
+            "on_duplicate",
+            "deadline",
+            "queue_timeout",
+            "dispatch_deadline",
+        ),
+        ", an option of submit",
+    )
     max_parallel: int | None
     max_parallel_by: dict[str, int]
 
@@ -179,10 +242,21 @@ class FlowDef(Function):
         self.dispatch_deadline_us: int | None = _span(given, "dispatch_deadline")
         self.deadline_us: int | None = _span(given, "deadline")
         self.on_failure: StepCall | None = cleanup(given.get("on_failure"))
+        self.schedule: ScheduleSpec | None = _schedule(self.name, given.get("schedule"))
+        """What workers declare; an operator's own setting wins."""
         self.ways: Ways = Ways()
 
     def __repr__(self) -> str:
         return f"<flow {self.name}>"
+
+
+def _schedule(flow: str, value: object) -> ScheduleSpec | None:
+    if value is None:
+        return None
+    given: dict[str, Any] = {"cron": value} if isinstance(value, str) else dict(cast("Any", value))
+    known = inspect.signature(make_spec).parameters.keys() - {"flow"}
+    options.refuse_unknown(given, tuple(sorted(known)), "schedule")
+    return make_spec(flow, **given)
 
 
 def _shown(value: object) -> str:

@@ -107,6 +107,7 @@ def flow(
     dispatch_deadline: Duration | None = None,
     on_failure: Step[..., Any] | None = None,
     version: str | int | None = None,
+    schedule: str | Mapping[str, Any] | None = None,
 ) -> FlowDecorator: ...
 @public
 def flow(fn: Any = None, /, **given: Any) -> Any:
@@ -127,6 +128,8 @@ def flow(fn: Any = None, /, **given: Any) -> Any:
     on_failure         a step that runs if any step failed for good; if its first parameter has no
                        default, it gets the first failure as a `StepError`
     version            change it when the steps changed so that old runs must not go on with them
+    schedule           runs at set times: a cron expression, or the options of `schedules.set`
+                       (`{"every": "15m", "args": {...}}`); the schedule has the flow's name
 
     Durations are "500ms", "90s", "1h30m", seconds, or a timedelta.
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import inspect
+import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -12,7 +14,7 @@ from typing import Any
 
 from locktender.base import codec, names
 from locktender.base.errors import ArgumentMismatch, InvalidFlow, InvalidInput
-from locktender.base.jsonable import spoken
+from locktender.base.jsonable import StepError, spoken
 from locktender.base.secrets import MARK
 from locktender.flows.annotations import canonical, model_in, wrong_field
 
@@ -39,6 +41,8 @@ class Function:
     """Shared by steps and flows. Annotations are resolved late: they may name what is defined further down."""
 
     kind: typing.ClassVar[str] = "function"
+    elsewhere: typing.ClassVar[Mapping[str, str]] = {}
+    """Options that are given to something else than a call, each with where."""
 
     def __init__(
         self, fn: Callable[..., Any], name: object, version: object, *, importable: bool = False
@@ -130,8 +134,17 @@ class Function:
                 f"{self.kind} {self.short!r} cannot be called like this: {error}.",
                 field=self.short,
                 got=_call_text(self.short, args, kwargs),
-                hint=f"Its signature is {self.spoken}.",
+                hint=f"{self._meant(kwargs)}Its signature is {self.spoken}.",
             ) from error
+
+    def _meant(self, kwargs: Mapping[str, Any]) -> str:
+        """The option or parameter that a keyword nobody takes was likely to be, with where it belongs."""
+        parameters = self.parameters.parameters
+        known = {**self.elsewhere, **dict.fromkeys(parameters, "")}
+        for key in kwargs.keys() - parameters.keys():
+            for near in difflib.get_close_matches(key, known, n=1, cutoff=0.75):
+                return f"Did you mean {near!r}{known[near]}? "
+        return ""
 
     def _bind_plainly(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """What `Signature.bind` binds, ten times as fast, in the common case; else None."""
@@ -302,6 +315,20 @@ class Function:
             return found
         spread = self._spread.get(inspect.Parameter.VAR_KEYWORD)
         return spread[1] if spread else codec.decoder(Any)
+
+
+def takes_errors(wanted: Any) -> bool:
+    """Whether an annotation lets a collected error in."""
+    if typing.get_origin(wanted) is typing.Annotated:
+        wanted = typing.get_args(wanted)[0]
+    if wanted in (Any, object, StepError) or isinstance(wanted, typing.TypeVar):
+        return True
+    return any(takes_errors(each) for each in _members(wanted))
+
+
+def _members(wanted: Any) -> tuple[Any, ...]:
+    is_union = typing.get_origin(wanted) in (typing.Union, types.UnionType)
+    return typing.get_args(wanted) if is_union else ()
 
 
 def _checker(function: Function, name: str) -> Decode | None:

@@ -5,6 +5,7 @@ Pools are written `"db"`, `"api[acme]"` or `"api[{tenant}]"`.
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
 import math
@@ -112,6 +113,8 @@ RETRIES_MOST = 1_000_000
 _MEANT = {"retry": "retries", "attempts": "retries", "concurrency": "max_parallel"}
 """Options of other engines → ours; spelling alone would suggest another one."""
 
+_OF_A_RUN = ("priority", "tags", "key", "deadline", "on_duplicate")
+_OF_A_MAP = ("window", "on_error", "take_errors")
 _NO_RETRIES = RetryPolicy()
 
 
@@ -198,8 +201,19 @@ def refuse_unknown(given: Mapping[str, Any], accepted: Collection[str], what: st
                 got=given[key],
                 hint=f"Did you mean {meant!r}?"
                 if meant in accepted
-                else names.did_you_mean(key, accepted),
+                else _elsewhere(key, accepted) or names.did_you_mean(key, accepted),
             )
+
+
+def _elsewhere(key: str, accepted: Collection[str]) -> str:
+    """Where an option belongs that is not one of these."""
+    known = (*accepted, *_OF_A_RUN, *_OF_A_MAP)
+    near = next(iter(difflib.get_close_matches(key, known, n=1, cutoff=0.75)), "")
+    if near in accepted or not near:
+        return ""
+    if near in _OF_A_MAP:
+        return f"Did you mean {near!r}? It is given to a map: step.map(items, {near}=...)."
+    return f"Did you mean {near!r}? It is given to a run: submit(flow, ..., {near}=...)."
 
 
 def merged(

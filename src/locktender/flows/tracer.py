@@ -27,7 +27,14 @@ from locktender.base.graph import (
     Tag,
 )
 from locktender.base.graph_check import MAX_NODES
-from locktender.flows.definitions import FlowDef, StepCall, StepDef, takes_failure
+from locktender.flows.definitions import (
+    FlowDef,
+    StepCall,
+    StepDef,
+    check_takes_error,
+    check_takes_errors,
+    takes_failure,
+)
 from locktender.flows.handles import Handle, condition_of, output_of
 from locktender.flows.options import Placeholder
 from locktender.flows.registry import registry
@@ -99,6 +106,9 @@ class Tracer:
         templates = tuple(
             [template(value, step.place_of(index)) for index, value in enumerate(args)]
         )
+        for index, each in enumerate(templates):
+            if type(each) is Output and each.path:
+                self._check_picked(step, step.argument_name(index), each)
         return self._record(call, templates, self._named(step, kwargs), None)
 
     def map(
@@ -112,6 +122,8 @@ class Tracer:
     ) -> Handle[Any]:
         step = call.step
         step.fits((Item(),), shared)
+        if take_errors:
+            check_takes_errors(step)
         over = Over(
             items=self.values.items(items, step.place_of(0)),
             window=None if window is None else names.count(window, "window"),
@@ -146,10 +158,20 @@ class Tracer:
             self._add_cleanup(scope.flow.on_failure, set(range(scope.first, len(self.nodes))))
 
     def _named(self, step: StepDef, kwargs: Mapping[str, Any]) -> Kwargs:
-        return {
+        named = {
             name: self.values.template(value, f"{step.short}.{name}")
             for name, value in kwargs.items()
         }
+        for name, each in named.items():
+            if type(each) is Output and each.path:
+                self._check_picked(step, name, each)
+        return named
+
+    def _check_picked(self, step: StepDef, name: str, picked: Output) -> None:
+        """One item of a map that collects errors may be one."""
+        source = self.nodes[picked.node]
+        if source.on_error == "collect" and len(picked.path) == 1:
+            check_takes_error(step, name, source.name)
 
     def _check_inner(self, flow: FlowDef) -> None:
         if len(self._scopes) > MAX_INNER_FLOWS:

@@ -4,7 +4,8 @@ Two numbers come out. The *size* is what the worker would take at this moment.
 The *standing* claim is what it tells the leader, which may use it until
 the next beat and counts permits itself, task by task: permits in use are left
 out of it. Otherwise a worker that was full for an instant, at the beat, would
-be given nothing until the next.
+be given nothing until the next. Without pressure it is two batches: the next one
+is on its way while this one is accepted.
 
 A claim is one number for a worker with permits of several kinds. A kind of 100
 permits or more that is nearly full adds nothing to it, and is named so that
@@ -32,6 +33,8 @@ ROOM_AGAIN = 5
 """Ended: at least one in five free."""
 RELEASE = 0.9
 """Memory and latency let go at 90 % of their threshold."""
+BATCHES_OFFERED = 2
+"""Batches of offers that a worker without pressure may leave unanswered."""
 TOTAL = "total"
 """The name under which the worker as a whole is nearly full."""
 
@@ -127,7 +130,7 @@ def claim_size(load: Load, policy: ClaimPolicy, before: PressureSignals, now: in
         if permits < 0:
             _refuse_below_unlimited(f"{kind}_permits", permits)
             free += policy.batch
-            room += policy.batch
+            room += policy.batch * BATCHES_OFFERED
         elif not full.holds_back(kind, permits, used):
             free += max(0, permits - used)
             room += permits
@@ -145,16 +148,17 @@ def claim_size(load: Load, policy: ClaimPolicy, before: PressureSignals, now: in
         full.idle_since,
         frozenset(full.filling),
     )
-    return Claim(_pressed(free, policy, felt), _pressed(room, policy, felt), _share(felt), felt)
+    share = _share(felt)
+    offered = policy.batch * (BATCHES_OFFERED if share == 100 else 1)
+    return Claim(_pressed(free, policy.batch, share), _pressed(room, offered, share), share, felt)
 
 
-def _pressed(free: int, policy: ClaimPolicy, felt: PressureSignals) -> int:
+def _pressed(free: int, most: int, percent: int) -> int:
     if free <= 0:
         return 0
     # In hundredths: 0.7 has no exact binary form, and 90 × 0.7 must be 63.
-    percent = _share(felt)
     # Under pressure a free worker still takes one: otherwise two slow tasks could stop it for good.
-    return max(1, min(free, policy.batch) * percent // 100)
+    return max(1, min(free, most) * percent // 100)
 
 
 def _share(felt: PressureSignals) -> int:

@@ -12,7 +12,8 @@ import msgspec
 
 from locktender.base.changes import Commit, RunEnd, RunEvents, TaskEnd, TaskRow, TaskSave
 from locktender.base.events import Change
-from locktender.base.states import HOLDING, TaskState
+from locktender.base.ids import task_id
+from locktender.base.states import HOLDING, NEW, TaskState
 from locktender.kernel.entries import TaskEntry
 
 _dump = msgspec.json.Encoder().encode
@@ -83,6 +84,14 @@ class CommitBuilder:
     def add(self, entry: TaskEntry, value: bytes) -> None:
         """A new task: its row is inserted as it is at the end of the cycle."""
         self._new[entry.id] = (entry, value)
+
+    def reserve(self, run: int, node: int, idx: int, ordinal: int, now: int) -> TaskRow:
+        """The last item of a map whose items come in slices: its row says how many there are."""
+        row = TaskRow(task_id(run, ordinal), node, idx, TaskState.PENDING, requested_at=now)
+        self.commit.tasks_new.append(row)
+        data = {"node": node, "index": idx}
+        self.record(run, Change("task", row.id, NEW, TaskState.PENDING, 0, data))
+        return row
 
     @property
     def new_tasks(self) -> int:

@@ -19,10 +19,10 @@ import msgspec
 from locktender.base import codec
 from locktender.base.errors import LocktenderError
 from locktender.base.graph import Graph
-from locktender.base.ids import MAX_TASKS_PER_RUN
 from locktender.base.model import Failure
 from locktender.base.states import TaskState
 from locktender.kernel import render
+from locktender.kernel.expansion import Backlog, ItemBudget, Ordinals
 from locktender.kernel.node_state import (
     NOTHING,
     PLAIN,
@@ -37,6 +37,8 @@ from locktender.kernel.node_state import (
     check_size,
     cleans_up,
     count_readers,
+    drop_output,
+    element_of,
     failure_before,
     has_ended,
     has_started,
@@ -61,8 +63,10 @@ class RunGraph:
         params: Mapping[str, bytes],
         consts: Sequence[bytes],
         tags: Mapping[str, str],
+        budget: ItemBudget | None = None,
     ) -> None:
         self.graph = graph
+        self.backlog: Backlog = Backlog(budget)
         self.scope: RenderScope = RenderScope(params, consts, tags, self._output)
         self.steps: list[NodeState] = [
             NodeState(index, node) for index, node in enumerate(graph.nodes)
@@ -72,7 +76,7 @@ class RunGraph:
         self.failing: bool = False
         self.forced: bool = False
         self._open = len(self.steps)
-        self._ordinals = 0
+        self._ordinals = Ordinals(self.steps)
         self._existing: dict[tuple[int, int], Existing] = {}
         self._work: list[int] = []
         """A heap: of what becomes ready together, what the flow calls first is requested first."""
@@ -105,7 +109,7 @@ class RunGraph:
             if not number % SLICE:
                 yield
             self._existing[row.node, row.idx] = row
-            self._ordinals = max(self._ordinals, row.ordinal + 1)
+            self._ordinals.next = max(self._ordinals.next, row.ordinal + 1)
             step = self.steps[row.node]
             if row.again:
                 step.again.append(row)
@@ -115,10 +119,7 @@ class RunGraph:
                 step.had_rows = True
             step.base = row.ordinal - max(row.idx, 0)
             step.total = max(step.total, row.idx + 1)
-        for step in self.steps:
-            if step.base >= 0 and step.source is not None:
-                # It may have rows for a few items only: the rest of its block stays its own.
-                self._ordinals = max(self._ordinals, step.base + self._root(step).total)
+        self._ordinals.keep_blocks()
         for step in self.steps:
             if step.waits == 0:
                 heappush(self._work, step.index)
@@ -126,11 +127,6 @@ class RunGraph:
             self._start_next()
             yield
         return self._settle()
-
-    def _root(self, step: NodeState) -> NodeState:
-        while step.source is not None:
-            step = self.steps[step.source]
-        return step
 
     def completed(self, node: int, idx: int, output: bytes | None) -> Advance:
         self._item_ended(self.steps[node], idx, NULL if output is None else output)
@@ -144,6 +140,14 @@ class RunGraph:
     def dropped(self, node: int, idx: int) -> Advance:
         """A task ended without having had its chance: cancelled, or skipped while it waited."""
         self._item_dropped(self.steps[node], idx)
+        return self._settle()
+
+    def go_on(self) -> Advance:
+        """Ask for further items of maps that are expanded in slices."""
+        for step, idx in self.backlog.items():
+            self._take(step, idx)
+            if not step.behind and step.source is not None:
+                drop_output(self.steps[step.source], self.steps)
         return self._settle()
 
     def stop(self, *, force: bool = False, failing: bool = False) -> Advance:
@@ -167,11 +171,8 @@ class RunGraph:
 
     def verdict(self) -> tuple[bool, bytes | None, Failure | None]:
         """(succeeded, result, failure) of a finished run."""
-        failure = self.failure
-        if failure is None:
-            failure = next(
-                (step.failure for step in self.steps if step.phase is Phase.FAILED), None
-            )
+        failed = (step.failure for step in self.steps if step.phase is Phase.FAILED)
+        failure = self.failure or next(failed, None)
         if failure is not None:
             return False, None, failure
         if self.graph.result is None:
@@ -221,7 +222,7 @@ class RunGraph:
                 self._expand(step)
             else:
                 step.total = 1
-                self._claim(step, 1)
+                self._ordinals.claim(step, 1)
                 failure = failure_before(step, self.steps)
                 self._ask(step, PLAIN, render.call(step.node, self.scope, failure), None)
             has_started(step, self.steps)
@@ -233,37 +234,47 @@ class RunGraph:
         return not self.forced and cleans_up(step.node, failed=self.failing)
 
     def _expand(self, step: NodeState) -> None:
-        node = step.node
-        if step.source is not None:
-            self._expand_follower(step, self.steps[step.source])
-            return
-        assert node.over is not None  # noqa: S101
-        elements = codec.split_list(render.render(node.over, self.scope))
-        check_size(node, len(elements))
-        self._open_items(step, len(elements))
+        if step.source is None:
+            assert step.node.over is not None  # noqa: S101
+            elements = codec.split_list(render.render(step.node.over, self.scope))
+            check_size(step.node, len(elements))
+            self._open_items(step, len(elements))
+            step.elements, indexes = elements, range(len(elements))
+        else:
+            self._open_items(step, self.steps[step.source].total)
+            if self.stopping and not self._may_clean_up(step):
+                self._close(step)
+            indexes, step.early = step.early, list[int]()
         for follower in step.followers:
             self._ready(follower)
-        if not elements:
-            self._end(step)
-        for idx, element in enumerate(elements):
-            self._take_item(step, idx, element)
-
-    def _expand_follower(self, step: NodeState, source: NodeState) -> None:
-        self._open_items(step, source.total)
-        if self.stopping and not self._may_clean_up(step):
-            self._close(step)
-        for follower in step.followers:
-            self._ready(follower)
-        early, step.early = step.early, []
-        for idx in early:
-            self._follow(step, idx)
+        self._take_first(step, indexes)
         if step.total == 0:
             self._end(step)
+
+    def _take_first(self, step: NodeState, indexes: Sequence[int]) -> None:
+        """Items of a map that is opened: those that have rows, and as many others as this cycle may ask for."""
+        rows = self._existing
+        if rows:
+            known = [i for i in indexes if (row := rows.get((step.index, i))) and not row.again]
+            # All of them: one that failed closes the map, and then no other may be asked for.
+            for idx in known:
+                self._take(step, idx)
+            indexes = sorted(set(indexes).difference(known))
+        count = self.backlog.budget.grant(len(indexes))
+        if count < len(indexes):
+            self.backlog.put(step, indexes[count:])
+            last = step.total - 1
+            if step.source is None and indexes[-1] == last and (step.index, last) not in rows:
+                self._out.reserved.append((step.index, last, step.base + last))
+        for idx in indexes[:count]:
+            self._take(step, idx)
+        if not step.behind:
+            step.elements = ()
 
     def _open_items(self, step: NodeState, count: int) -> None:
         # What can fail comes first: a broken map counts as never expanded, so nobody waits for its items.
         self._share(step)
-        self._claim(step, count)
+        self._ordinals.claim(step, count)
         step.total = count
         step.items = list[bytes | None]([None]) * count
         step.expanded = True
@@ -272,19 +283,6 @@ class RunGraph:
         common = render.shared(step.node, self.scope)
         if common is not None and not step.had_rows:
             self._out.shared.append((step.index, common))
-
-    def _claim(self, step: NodeState, count: int) -> None:
-        """Give the node its block of ordinals; one that has rows keeps the block it had."""
-        if step.again and step.base >= 0 and count > self._root(step).total:
-            raise ValueError(
-                f"it had {self._root(step).total:,} items when the run was first tried and has {count:,} now;"
-                " a retry keeps the place of each item: submit the run anew"
-            )
-        if step.base < 0:
-            if self._ordinals + count > MAX_TASKS_PER_RUN:
-                raise ValueError(f"a run has at most {MAX_TASKS_PER_RUN:,} tasks")
-            step.base = self._ordinals
-            self._ordinals += count
 
     def _ask(self, step: NodeState, idx: int, value: bytes, item: bytes | None) -> None:
         row = self._existing.pop((step.index, idx), None) if self._existing else None
@@ -350,15 +348,23 @@ class RunGraph:
         """Item `idx` of its source has ended: its own may be asked for."""
         if step.phase is Phase.WAITING or not step.expanded:
             step.early.append(idx)
-            return
-        if step.phase is not Phase.ACTIVE or step.source is None:
-            return
-        source = self.steps[step.source]
-        value = None if source.items is None else source.items[idx]
+        elif step.behind:
+            step.behind.append(idx)
+        elif step.phase is Phase.ACTIVE:
+            self._take(step, idx)
+
+    def _take(self, step: NodeState, idx: int) -> None:
+        """Ask for an item, or skip it."""
+        closed, reason = step.closed, "what it follows did not succeed"
+        if step.source is None:
+            reason = "another item failed"
+            if self.stopping and not self._may_clean_up(step):
+                closed, reason = True, "the run is ending"
+        value = element_of(step, idx, self.steps)
         if value is None and step.node.run_if != "success" and not self.forced:
             value = NULL
-        if value is None or (step.closed and not passes_on(step.node, value)):
-            self._skip_item(step, idx)
+        if value is None or (closed and not passes_on(step.node, value)):
+            self._skip_item(step, idx, reason)
         else:
             self._take_item(step, idx, value)
 
@@ -371,15 +377,13 @@ class RunGraph:
             self._out.skips.append(passed_on(step, idx, item))
         self._item_ended(step, idx, item)
 
-    def _skip_item(self, step: NodeState, idx: int) -> None:
+    def _skip_item(self, step: NodeState, idx: int, reason: str) -> None:
         row = self._existing.pop((step.index, idx), None) if self._existing else None
         if row is not None and not row.again:
             if row.final:
                 self._replay(step, row)
             return
-        ordinal = step.base + max(idx, 0)
-        reason = "what it follows did not succeed"
-        self._out.skips.append(Skipped(step.index, idx, ordinal, reason, tainted=True))
+        self._out.skips.append(Skipped(step.index, idx, step.base + idx, reason, tainted=True))
         self._item_dropped(step, idx)
 
     def _end(self, step: NodeState) -> None:
@@ -410,7 +414,7 @@ class RunGraph:
                 Skipped(step.index, each.idx, each.ordinal, reason, tainted) for each in step.again
             ]
         elif row is None:
-            self._claim(step, 1)
+            self._ordinals.claim(step, 1)
             ordinal = step.base
             self._out.skips.append(Skipped(step.index, PLAIN, ordinal, reason, tainted))
         for follower in step.followers:
@@ -440,8 +444,7 @@ class RunGraph:
 
     def _output(self, node: int) -> bytes:
         """A node's output as a value; nothing (null) where it has none."""
-        value = output_of(self.steps[node], self.steps)
-        return NULL if value is None else value
+        return output_of(self.steps[node], self.steps) or NULL
 
 
 _failure = msgspec.json.Decoder(Failure).decode

@@ -5,7 +5,8 @@ Provisioners get only these: a task behind another gate would not run on a new w
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from heapq import nsmallest
 from typing import NamedTuple
 
 import msgspec
@@ -55,8 +56,8 @@ class Demand(msgspec.Struct, frozen=True):
     """All that are present, whatever they can do."""
 
 
-def eligible(queue: AdmissionQueue[TaskEntry]) -> Iterator[TaskEntry]:
-    """Waiting tasks that pass every gate but the worker's, all at once: the demand for workers."""
+def lacking(queue: AdmissionQueue[TaskEntry]) -> Iterator[tuple[Lane[TaskEntry], int]]:
+    """Lanes that wait for a worker, and how many of each pass every other gate, all at once."""
     extra: dict[Gate, int] = {}
     waiting = [lane for lane in queue.lanes.values() if lane.parked_at is lane.worker_gate]
     ordered: list[tuple[Key, Lane[TaskEntry]]] = []
@@ -77,10 +78,29 @@ def eligible(queue: AdmissionQueue[TaskEntry]) -> Iterator[TaskEntry]:
             extra[gate] = extra.get(gate, 0) + room
         for pool, slots in lane.slots:
             extra[pool] = extra.get(pool, 0) + room * slots
-        members = list(lane.live.values())
-        if room < len(members):
-            members = sorted(members, key=lambda task: (task.rank, task.id))[:room]
-        yield from members
+        yield lane, room
+
+
+def first_of(lane: Lane[TaskEntry], count: int) -> Sequence[TaskEntry]:
+    """The first of a lane, in order where that is not all of them."""
+    members = list(lane.live.values())
+    if count >= len(members):
+        return members
+    return nsmallest(count, members, key=lambda task: (task.rank, task.id))
+
+
+def clock_of(task: TaskEntry) -> int:
+    """Since when a waiting task has lacked only a worker, where its rows say so; 0: they do not.
+
+    With no gate but the worker's that is since it was requested: nothing has to be stored for it.
+    """
+    lane = task.lane
+    if task.eligible_at or lane is None or lane.gates or lane.needs:
+        return task.eligible_at
+    # An item of a sequential map stood aside until the one before it had ended.
+    if task.run.graph.sequential and task.spec.over is not None:
+        return 0
+    return max(task.requested_at, task.not_before)
 
 
 def demand_of(worker_set: WorkerSet, waiting: Mapping[Requirement, WaitingTasks]) -> Demand:

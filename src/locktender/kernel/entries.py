@@ -51,7 +51,6 @@ class RunEntry:
     def __init__(self, row: RunRow, graph: Graph) -> None:
         self.row: RunRow = row
         self.seq: int = row.seq
-        self.graph: Graph = graph
         self.fair: str | None = None
         self.gates: tuple[Gate, ...] = ()
         self.placed: bool = True
@@ -62,6 +61,18 @@ class RunEntry:
         """Tasks that are scheduled or running."""
         self.returning: QueuedRun | None = None
         """How it stands at `gates` again."""
+        self.tasks: dict[int, TaskEntry] = {}
+        """Tasks that are not terminal."""
+        self.pending: dict[int, TaskRow] = {}
+        """Of a retried run: rows of earlier tries that were neither requested nor skipped again yet."""
+        self.files: dict[int, list[int]] = {}
+        """Of a sequential flow: items of each map that are not terminal, by node, as a heap of their ids."""
+        self.lanes: dict[tuple[int, tuple[tuple[str, int], ...]], Lane[TaskEntry]] = {}
+        self.take_graph(graph)
+
+    def take_graph(self, graph: Graph) -> None:
+        """The graph it goes through, and the gates that it brings."""
+        self.graph: Graph = graph
         self.parallel: Gate | None = (
             None if graph.max_parallel is None else CountGate("run", "parallel", graph.max_parallel)
         )
@@ -74,13 +85,6 @@ class RunEntry:
             for index, node in enumerate(graph.nodes)
             if node.window is not None
         }
-        self.tasks: dict[int, TaskEntry] = {}
-        """Tasks that are not terminal."""
-        self.pending: dict[int, TaskRow] = {}
-        """Of a retried run: rows of earlier tries that were neither requested nor skipped again yet."""
-        self.files: dict[int, list[int]] = {}
-        """Of a sequential flow: items of each map that are not terminal, by node, as a heap of their ids."""
-        self.lanes: dict[tuple[int, tuple[tuple[str, int], ...]], Lane[TaskEntry]] = {}
 
     @property
     def own_gates(self) -> bool:

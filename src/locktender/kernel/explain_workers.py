@@ -10,7 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from locktender.base.clock import SECOND
 from locktender.base.durations import spoken
+from locktender.base.graph import TRACE
 from locktender.base.model import Stubborn
+from locktender.base.names import nearest
 from locktender.kernel.claim import RELEASE
 from locktender.kernel.gate_names import counted
 from locktender.kernel.gates.worker import Requirement
@@ -19,6 +21,8 @@ from locktender.kernel.placement import NoRoom, Worker
 
 def no_fitting_worker(workers: Sequence[Worker], requirement: Requirement) -> str:
     """What the workers lack, the nearest first: the version, then a label, then permits, then the step itself."""
+    if requirement.step == TRACE:
+        return _no_tracing_worker(workers, requirement.signature)
     wanted = ", ".join(f"{label}={value}" for label, value in requirement.needs)
     only = len(workers) == 1
     text = "the only worker cannot" if only else f"none of {len(workers):,} workers can"
@@ -52,6 +56,19 @@ def no_fitting_worker(workers: Sequence[Worker], requirement: Requirement) -> st
             f" Start one that has it: locktender worker … {asked}"
         )
     return f"{text}: {_know(labelled, only=only)} it without {requirement.executor} permits"
+
+
+def _no_tracing_worker(workers: Sequence[Worker], flow: str) -> str:
+    """Of a run submitted by name: nobody can trace its flow."""
+    knowing = [worker for worker in workers if flow in worker.row.flows]
+    if knowing:
+        some = (
+            "the worker that knows" if len(knowing) == 1 else f"{len(knowing):,} workers that know"
+        )
+        return f"{some} flow {flow} cannot trace it without thread permits"
+    hint = nearest(flow, {name for worker in workers for name in worker.row.flows})
+    start = "Start a worker with its code: locktender worker FILE.py"
+    return f"no worker knows flow {flow}. {hint or start}"
 
 
 def _version(worker: Worker, requirement: Requirement) -> str:

@@ -9,6 +9,7 @@ from locktender.base.changes import Linger, Order, Reservation
 from locktender.base.events import Change
 from locktender.base.states import TaskState
 from locktender.kernel import render
+from locktender.kernel.demand import clock_of
 from locktender.kernel.entries import TaskEntry
 from locktender.kernel.gates.protocol import SlotGate
 from locktender.kernel.lifecycle import Lifecycle
@@ -57,7 +58,7 @@ class GrantWriter:
             entry.state = TaskState.SCHEDULED
             builder.commit.orders.append(Order(worker.id, entry.id, token, "offer"))
             # Every gate but the worker's is passed: the clock of its dispatch deadline runs from the first offer.
-            entry.eligible_at = entry.eligible_at or now
+            entry.eligible_at = clock_of(entry) or now
             self._lifecycle.watch_offer(entry, now)
         builder.save(entry)
         self._lifecycle.waits_recorded.pop(entry.id, None)

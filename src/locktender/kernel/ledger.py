@@ -7,10 +7,10 @@ run and per open task, and a few heads of each queue lane, never the backlog.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from heapq import heappush
 
-from locktender.base.changes import Bucket, Linger
+from locktender.base.changes import Bucket, Linger, Order
 from locktender.base.limits import Limits, PoolRule
 from locktender.base.model import WorkerRow
 from locktender.base.states import TaskState
@@ -32,6 +32,8 @@ class Ledger(RunLedger):
         self.task_queue: AdmissionQueue[TaskEntry] = AdmissionQueue()
         self.slot_gates: dict[str, tuple[SlotGate, ...]] = {}
         """Pool → its gates: the pool's own, and those that its rule asks for beside it."""
+        self.offers: dict[int, TaskEntry] = {}
+        """Tasks that are offered, by id, the oldest first."""
         self.look_at: dict[int, RunEntry] = {}
         """Runs that may have to give their place back: something of theirs changed."""
         self.lingering: dict[tuple[int, int, str], tuple[int, int, str]] = {}
@@ -238,6 +240,8 @@ class Ledger(RunLedger):
                 worker, self._requirement(task.lane)
             )
             self.workers.take(worker, task.spec.executor, offered=offered)
+            if offered:
+                self.offers[task.id] = task
             task.run.in_flight += 1
             if worker.unanswered:
                 worker.trial = task.id
@@ -264,6 +268,8 @@ class Ledger(RunLedger):
             gate.used += 1
         for gate, slots in task.lane.slots:
             gate.used += slots
+        if task.state == TaskState.SCHEDULED:
+            self.offers[task.id] = task
         worker = self.workers.by_id.get(task.worker or "")
         if worker is not None:
             self.workers.take(worker, task.spec.executor, offered=task.state == TaskState.SCHEDULED)
@@ -273,8 +279,22 @@ class Ledger(RunLedger):
                 self.workers.prefer(task.spec.affinity, worker.id)
 
     def accepted(self, task: TaskEntry) -> None:
+        self.offers.pop(task.id, None)
         for gate in self.workers.answered(task.worker or ""):
             self.task_queue.opened(gate)
+
+    def awaits_answer(self, workers: Iterable[str]) -> bool:
+        """Whether more could be offered if it were known that these accepted what they were offered."""
+        known = self.workers.by_id
+        return any(worker not in known or known[worker].awaits_answer for worker in workers)
+
+    def unanswered_offers(self, before: int) -> list[Order]:
+        """Offers made before that instant that have no known answer."""
+        return [
+            Order(task.worker, task.id, task.token, "offer")
+            for task in self.offers.values()
+            if task.worker is not None and task.scheduled_at <= before
+        ]
 
     def release(self, task: TaskEntry) -> None:
         """`task` is no longer in flight: everything it held is free, exactly once."""
@@ -311,6 +331,8 @@ class Ledger(RunLedger):
             self.look_at[task.run.seq] = task.run
         if task.worker is not None:
             offered = task.state == TaskState.SCHEDULED
+            if offered:
+                self.offers.pop(task.id, None)
             for gate in self.workers.give_back(task.worker, task.spec.executor, offered=offered):
                 self.task_queue.opened(gate)
 

@@ -1,13 +1,11 @@
 """The life of runs and tasks under one leader, written to the commit: request, retry, skip, stop, close.
 
-The ledger decides which task may start and when.
+`admission.py` decides which task may start and when.
 """
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -15,13 +13,13 @@ from locktender.base import codec, ids
 from locktender.base.changes import NodeInput, Order, RunEnd, RunMark, TaskRow
 from locktender.base.errors import LocktenderError
 from locktender.base.events import Change
-from locktender.base.graph import RetryPolicy
 from locktender.base.model import Failure
 from locktender.base.states import NEW, RunState, TaskState
 from locktender.kernel import render
 from locktender.kernel.commit_builder import CommitBuilder
 from locktender.kernel.dag import RunGraph
 from locktender.kernel.entries import RunEntry, TaskEntry
+from locktender.kernel.expansion import ItemBudget
 from locktender.kernel.ledger import Ledger
 from locktender.kernel.node_state import (
     NOTHING,
@@ -32,35 +30,11 @@ from locktender.kernel.node_state import (
     TaskRequest,
     cleans_up,
 )
-from locktender.kernel.timers import Timers
-
-
-def delay(policy: RetryPolicy, tries: int, task: int, seed: int = 0) -> int:
-    """Microseconds to wait before the try after `tries` failed ones. Jitter comes from a hash, not from chance.
-
-    Full delay grows by `backoff` per try up to the maximum; jitter takes off up to half of it, so
-    that tasks that failed together do not come back together.
-    """
-    exponent = min(tries - 1, 64)
-    full = min(policy.max_delay_us, int(policy.delay_us * policy.backoff**exponent))
-    if not policy.jitter:
-        return full
-    draw = zlib.crc32(f"{seed}:{task}:{tries}".encode()) / 0xFFFFFFFF
-    return full - int(full * 0.5 * draw)
-
+from locktender.kernel.timers import Defaults, Timers, delay
+from locktender.kernel.unfolding import AFTER_TRACE, go_on_traced
 
 _dump = msgspec.json.Encoder().encode
 _read_failure = msgspec.json.Decoder(Failure).decode
-DISPATCH_DEADLINE_US = 4 * 3_600_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class Defaults:
-    """What applies where neither step, flow nor run says otherwise."""
-
-    queue_timeout_us: int | None = None
-    dispatch_deadline_us: int = DISPATCH_DEADLINE_US
-    offer_ttl_us: int = 2_000_000
 
 
 def failure_of(error: bytes | None) -> Failure:
@@ -93,6 +67,9 @@ class Lifecycle:
         self.progress: dict[int, RunGraph] = {}
         self.tasks: dict[int, TaskEntry] = {}
         """Tasks that are not terminal, by id."""
+        self.budget: ItemBudget = ItemBudget(defaults.items_per_cycle)
+        self.expanding: dict[int, RunEntry] = {}
+        """Runs with maps of which not all items were asked for, in the order of their turns."""
         self.waits_recorded: dict[int, str] = {}
         self.at_run: int = 0
         """The run that is being worked on: if that raises, it is the one to hold. 0: none in particular."""
@@ -103,18 +80,24 @@ class Lifecycle:
         row = run.row
         params = render.split_object(row.params)
         consts = codec.split_list(row.consts)
-        progress = self.progress[run.seq] = RunGraph(run.graph, params, consts, row.tags)
+        progress = RunGraph(run.graph, params, consts, row.tags, self.budget)
+        self.progress[run.seq] = progress
         if row.deadline_at is not None:
             self.timers.set(row.deadline_at, "run_deadline", row.seq)
         return progress
 
     def apply(self, run: RunEntry, advance: Advance, now: int) -> None:
         """Carry out what follows in `run`: request, skip, close, and end it when nothing is left."""
+        if (progress := self.progress.get(run.seq)) is not None and progress.backlog.maps:
+            self.expanding[run.seq] = run
         if advance is NOTHING:
             self.close_if_finished(run, now)
             return
         for node, common in advance.shared:
             self.commit_builder.commit.node_inputs.append(NodeInput(run.seq, node, common))
+        for node, idx, ordinal in advance.reserved:
+            row = self.commit_builder.reserve(run.seq, node, idx, ordinal, now)
+            run.pending[row.id] = row
         for skipped in advance.skips:
             self._skip_new(run, skipped, now)
         for asked in advance.requests:
@@ -125,6 +108,17 @@ class Lifecycle:
             failure = self.progress[run.seq].verdict()[2] or Failure("failed", "a task failed")
             self.stop(run, "failed", failure, now)
         self.close_if_finished(run, now)
+
+    def go_on(self, now: int) -> None:
+        """Ask for further items of large maps. A run that has more after that comes behind the others."""
+        for run in list(self.expanding.values()):
+            if self.budget.left <= 0:
+                break
+            del self.expanding[run.seq]
+            if (progress := self.progress.get(run.seq)) is not None:
+                self.at_run = run.seq
+                self.apply(run, progress.go_on(), now)
+        self.at_run = 0
 
     def _request(self, run: RunEntry, asked: TaskRequest, now: int) -> None:
         task = ids.task_id(run.seq, asked.ordinal)
@@ -186,14 +180,10 @@ class Lifecycle:
         return self.defaults.queue_timeout_us if value is None else value
 
     def dispatch_deadline_of(self, entry: TaskEntry) -> int:
-        run = entry.run
-        for value in (
-            entry.spec.dispatch_deadline_us,
-            run.row.dispatch_deadline_us,
-            run.graph.dispatch_deadline_us,
-        ):
-            if value is not None:
-                return value
+        row, graph = entry.run.row, entry.run.graph
+        for each in (entry.spec, row, graph):
+            if each.dispatch_deadline_us is not None:
+                return each.dispatch_deadline_us
         return self.defaults.dispatch_deadline_us
 
     def _skip_new(
@@ -431,6 +421,12 @@ class Lifecycle:
             self._skip_unneeded(run, now)
         del self.progress[run.seq]
         succeeded, output, failure = progress.verdict()
+        if run.graph.unfolds and succeeded and row.verdict is None:
+            failure = go_on_traced(run, output, self.ledger.limits, self.commit_builder)
+            if failure is None:
+                self.apply(run, self.enter(run).begin(AFTER_TRACE), now)
+                return
+            succeeded = False
         state = RunState.SUCCEEDED if succeeded else RunState.FAILED
         if row.verdict is not None:
             state = RunState(row.verdict)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -77,6 +78,10 @@ class NodeState:
     items: list[bytes | None] | None = None
     early: list[int] = field(default_factory=list[int])
     """Items of its source that ended before it was itself ready."""
+    behind: deque[int] | None = None
+    """Of a map that is expanded in slices: items that may be asked for and were not yet."""
+    elements: Sequence[bytes] = ()
+    """What it maps over, until all its items were asked for."""
     failure: Failure | None = None
     readers: int = 0
     """Nodes that may still read its output, and the run's result: without any it is not kept in memory."""
@@ -135,6 +140,8 @@ class Advance:
     """What follows from the last change."""
 
     requests: list[TaskRequest] = field(default_factory=list[TaskRequest])
+    reserved: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
+    """(node, index, ordinal) of the last item of each map whose items come in slices from here on."""
     shared: list[tuple[int, bytes]] = field(default_factory=list[tuple[int, bytes]])
     skips: list[Skipped] = field(default_factory=list[Skipped])
     closing: list[int] = field(default_factory=list[int])
@@ -144,7 +151,9 @@ class Advance:
 
     @property
     def nothing(self) -> bool:
-        return not (self.requests or self.skips or self.shared or self.closing or self.stop)
+        if self.requests or self.skips or self.reserved:
+            return False
+        return not (self.shared or self.closing or self.stop)
 
 
 NOTHING: Advance = Advance()
@@ -212,9 +221,10 @@ def keep_output(step: NodeState, idx: int, output: bytes, steps: Sequence[NodeSt
 
 
 def _followed_later(step: NodeState, steps: Sequence[NodeState]) -> bool:
-    """Whether a map that follows this one has not begun: it reads the items that ended before that."""
+    """Whether a map that follows this one has not begun, or has not come to the items that ended before that."""
     return any(
-        not steps[index].expanded and steps[index].phase in (Phase.WAITING, Phase.ACTIVE)
+        (not steps[index].expanded or steps[index].behind)
+        and steps[index].phase in (Phase.WAITING, Phase.ACTIVE)
         for index in step.followers
     )
 
@@ -230,6 +240,14 @@ def output_of(step: NodeState, steps: Sequence[NodeState]) -> bytes | None:
         if not _followed_later(step, steps):
             step.items = []
     return step.output
+
+
+def element_of(step: NodeState, idx: int, steps: Sequence[NodeState]) -> bytes | None:
+    """What an item of a map is called with; None: what it follows gave nothing."""
+    if step.source is None:
+        return step.elements[idx]
+    items = steps[step.source].items
+    return None if items is None else items[idx]
 
 
 def run_through(parts: Generator[None, None, T]) -> T:

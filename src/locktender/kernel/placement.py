@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 from locktender.base.changes import Silence
+from locktender.base.graph import TRACE
 from locktender.base.limits import Placement
 from locktender.base.model import WorkerRow
 from locktender.kernel.claim import TOTAL
@@ -23,7 +24,7 @@ from locktender.kernel.gates.worker import Requirement, WorkerGate
 
 HOLD = "hold"
 """The kind of permit of a process that only holds slots for code of its own."""
-MAX_OWN_OFFERS = 50
+MAX_OWN_OFFERS = 100
 """Offers that the leader's own worker may leave unanswered: as many as others claim by default."""
 MAX_AFFINITIES = 10_000
 """Texts of `affinity` whose worker is remembered."""
@@ -36,6 +37,19 @@ NoRoom = Literal[
     "", "stalled", "draining", "silent", "permits", "total", "full", "pressed", "offers", "claim"
 ]
 """What keeps a worker from getting one more task; empty where nothing does."""
+
+
+def _abilities(row: WorkerRow) -> tuple[object, ...]:
+    return row.labels, row.steps, row.flows, row.permits
+
+
+def knows(row: WorkerRow, requirement: Requirement) -> bool:
+    """Whether the worker has the code: of a step in its version, of a flow that is to be traced in any."""
+    if row.steps is None:
+        return True
+    if requirement.step == TRACE:
+        return requirement.signature in row.flows
+    return row.steps.get(requirement.step) == requirement.signature
 
 
 class Worker:
@@ -90,7 +104,7 @@ class Worker:
 
     def describe(self, row: WorkerRow) -> None:
         known = self.row
-        if (row.labels, row.steps, row.permits) != (known.labels, known.steps, known.permits):
+        if _abilities(row) != _abilities(known):
             self._fits.clear()
         self.row = row
 
@@ -98,7 +112,7 @@ class Worker:
     def fitness(self) -> tuple[object, ...]:
         """Whatever decides which tasks it can take at all."""
         row = self.row
-        return row.draining, row.labels, row.steps, row.permits
+        return row.draining, *_abilities(row)
 
     def fits(self, requirement: Requirement) -> bool:
         known = self._fits.get(requirement)
@@ -107,7 +121,7 @@ class Worker:
             known = self._fits[requirement] = (
                 row.permits.get(requirement.executor, 0) != 0
                 and all(row.labels.get(label) == value for label, value in requirement.needs)
-                and (row.steps is None or row.steps.get(requirement.step) == requirement.signature)
+                and knows(row, requirement)
             )
         return known
 
@@ -148,6 +162,13 @@ class Worker:
         if room <= 0:
             return 0, "offers" if self.offered else "claim"
         return room, ""
+
+    @property
+    def awaits_answer(self) -> bool:
+        """It has permits to spare and gets no more offers before those it has are answered."""
+        row = self.row
+        bounded = bool(self.unanswered) or 0 <= row.claim <= self.offered + self.given
+        return bounded and any(self.vacant(executor) > 0 for executor in row.permits)
 
     def vacant(self, executor: str) -> int:
         """Permits not in use, whatever it claims at the moment: how busy it is."""

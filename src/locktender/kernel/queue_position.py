@@ -40,6 +40,8 @@ class QueuePosition:
 
     known   the clocks of `turns` are those that decide
     cut     there are waiters that `groups` leaves out; it has all those of the waiter's own lane
+    before  how many stand before it by rank and age, where that is known although `groups` is cut
+    more    `before` is a bound: there may be more
     """
 
     def __init__(
@@ -51,6 +53,8 @@ class QueuePosition:
         *,
         known: bool = True,
         cut: bool = False,
+        before: int | None = None,
+        more: bool = False,
     ) -> None:
         self._turns = turns
         self._value = value
@@ -58,6 +62,8 @@ class QueuePosition:
         self._groups = [group for group in groups if group.rank <= rank]
         self._known = known
         self._cut = cut
+        self._before = before
+        self._more = more
 
     @property
     def fair(self) -> Fair | None:
@@ -91,6 +97,8 @@ class QueuePosition:
     def ahead(self) -> int:
         """How many go first."""
         if self.fair is None:
+            if self._before is not None:
+                return self._before
             return self.higher + sum(group.older for group in self._level)
         # Of an incomplete count only what is certain.
         return self.higher + self.own + (0 if self._cut else sum(self._served.values()))
@@ -98,12 +106,15 @@ class QueuePosition:
     @property
     def precision(self) -> Precision:
         if self._cut:
-            return "at least"
+            # Whom a tag's limit holds up is not known of all of them.
+            return "at least" if self._before is None or self._more else "about"
         return "about" if self.shared and not self._known else "exact"
 
     def ahead_with(self, counter: str) -> tuple[int, Precision]:
         """How many of them one of the tags' counters concerns, and how that number is meant."""
         found = sum(first for group, first in self._first if counter in group.counters)
+        if self._cut:
+            return found, "at least"
         precision = self.precision
         if precision == "exact" and any(
             len({counter in group.counters for group in self._level if group.value == value}) > 1

@@ -122,8 +122,9 @@ def start_again(lifecycle: Lifecycle, run: RunEntry, rows: Sequence[TaskRow], no
                 Existing(row.node, row.idx, ordinal, row.state, row.output, row.error, final=True)
             )
             continue
-        change = Change("task", row.id, row.state, TaskState.PENDING, 0, {})
-        lifecycle.commit_builder.record(run.seq, change)
+        if row.state != TaskState.PENDING:
+            change = Change("task", row.id, row.state, TaskState.PENDING, 0, {})
+            lifecycle.commit_builder.record(run.seq, change)
         pending = TaskRow(row.id, row.node, row.idx, TaskState.PENDING, row.attempt)
         lifecycle.commit_builder.add_again(pending)
         run.pending[row.id] = pending

@@ -125,13 +125,29 @@ def holds(condition: AnyCondition, scope: RenderScope) -> bool:
         case Truthy(value):
             return bool(_load(render(value, scope)))
         case Compare(op, left, right):
-            return _compare(op, _load(render(left, scope)), _load(render(right, scope)))
+            return _checked_compare(op, _load(render(left, scope)), _load(render(right, scope)))
         case Not(inner):
             return not holds(inner, scope)
         case AllOf(several):
             return all(holds(each, scope) for each in several)
         case AnyOf(several):
             return any(holds(each, scope) for each in several)
+
+
+def _checked_compare(op: str, left: Any, right: Any) -> bool:
+    try:
+        return _compare(op, left, right)
+    except TypeError as problem:
+        for side in (left, right):
+            if isinstance(side, dict) and codec.is_error(_dump(side)):
+                error = codec.decode(_dump(side), codec.StepError)
+                of = "" if error.node is None else f" of {error.node!r}"
+                raise InvalidInput(
+                    f"a collected error{of} ({error}) cannot be compared with {op}.",
+                    field="when",
+                    hint="Test it in a step that takes StepError.",
+                ) from problem
+        raise
 
 
 def _compare(op: str, left: Any, right: Any) -> bool:
@@ -185,7 +201,7 @@ def _keyed(
 
 def looked_into(graph: Graph) -> frozenset[int]:
     """Nodes whose output is read here (mapped over, tested, keyed by): their blobs must be fetched first."""
-    found: set[int] = set()
+    found: set[int] = {0} if graph.unfolds else set()
     for node in graph.nodes:
         for template in templates(node):
             for ref in outputs(template):

@@ -375,6 +375,7 @@ class Scheduler:
             self.end_queued(row, RunState.TIMED_OUT, still_queued(row, now), now)
         self.held.pass_time(now)
         self._places.follow_workers()
+        self.lifecycle.go_on(now)
         self.commit_builder.begin_grants()
         budget = self.ledger.limits.max_starts_per_cycle
         for head in self.ledger.decide_runs(now, budget):
@@ -426,16 +427,18 @@ class Scheduler:
         builder.commit.buckets = list({bucket.pool: bucket for bucket in buckets}.values())
         self._ended_queued.clear()
         self._reprioritised.clear()
+        self.lifecycle.budget.renew()
         stops, withdrawals, ended = builder.stops, builder.withdrawals, builder.ended_runs
         wakes = [queue.next_wake(), self.ledger.run_queue.next_wake()]
         wakes += [self.lifecycle.timers.next(), self.held.timers.next()]
+        more = queue.unfinished or self.ledger.run_queue.unfinished or self.lifecycle.expanding
         return Cycle(
             builder.close(now),
             starts,
             stops,
             withdrawals,
             ended,
-            unfinished=queue.unfinished or self.ledger.run_queue.unfinished,
+            unfinished=bool(more),
             next_wake=min((at for at in wakes if at is not None), default=None),
             found_waiting=found,
         )

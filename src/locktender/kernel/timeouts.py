@@ -10,17 +10,28 @@ from locktender.base.durations import spoken
 from locktender.base.ids import run_of
 from locktender.base.model import Failure, RunRow, WorkerRow
 from locktender.base.states import RunState, TaskState
-from locktender.kernel.demand import Demand, WaitingTasks, demand_of, eligible
-from locktender.kernel.entries import TaskEntry
+from locktender.kernel.demand import (
+    Demand,
+    WaitingTasks,
+    clock_of,
+    demand_of,
+    first_of,
+    lacking,
+)
+from locktender.kernel.entries import RunEntry, TaskEntry
 from locktender.kernel.gate_names import counted
 from locktender.kernel.gates.protocol import Lane
 from locktender.kernel.gates.worker import Requirement, WorkerGate
-from locktender.kernel.lifecycle import DISPATCH_DEADLINE_US, Lifecycle
+from locktender.kernel.lifecycle import Lifecycle
 from locktender.kernel.pauses import Pauses
 from locktender.kernel.placement import HOLD, MAX_PAUSE_US
-from locktender.kernel.timers import Kind
+from locktender.kernel.timers import DISPATCH_DEADLINE_US, Kind
 
 DISPATCH_RECHECK_US = 1_000_000
+LOOKS = 8
+"""How often within the shortest dispatch deadline of a run its tasks are looked through."""
+SOON_US = LOOKS * 1_000_000
+"""A deadline that is no longer gets its timer at the next sweep."""
 QUEUED: Kind = "queued_deadline"
 """The timer of a queued run that has a deadline."""
 _OF_RUNS = ("run_deadline", QUEUED)
@@ -42,6 +53,8 @@ class Timeouts:
         self._parked_since: dict[Lane[TaskEntry], int] = {}
         """Lanes that came to wait for a worker since the last sweep, and when."""
         self._swept_at = 0
+        self._looks: dict[int, int] = {}
+        """Runs → when they are looked through for tasks whose deadline is near."""
 
     def pass_time(self, now: int) -> list[RunRow]:
         """Returns queued runs whose own deadline has passed: they must not start any more."""
@@ -130,6 +143,7 @@ class Timeouts:
         """The clock was set by so much: since when lanes wait for a worker moves with it."""
         self._parked_since = {lane: since + by for lane, since in self._parked_since.items()}
         self._swept_at += by if self._swept_at else 0
+        self._looks.clear()
 
     def left_unanswered(self, entry: TaskEntry, now: int) -> None:
         """Where the worker had the whole time of an offer and did not answer, it is passed over for a while."""
@@ -195,23 +209,73 @@ class Timeouts:
     def sweep(self, now: int) -> Demand:
         """Once a second: start the dispatch clock of what lacks only a worker. Returns the demand."""
         waiting: dict[Requirement, WaitingTasks] = {}
-        for entry in eligible(self._ledger.task_queue):
-            lane = entry.lane
-            if lane is None or not isinstance(lane.worker_gate, WorkerGate):
+        for lane, count in lacking(self._ledger.task_queue):
+            gate, head = lane.worker_gate, lane.head()
+            if head is None or not isinstance(gate, WorkerGate):
                 continue
-            if entry.eligible_at == 0 and entry.requested_at < now:
-                parked = self._parked_since.get(lane, self._swept_at or now)
-                entry.eligible_at = max(parked, entry.requested_at, entry.not_before)
-                self._commit_builder.save(entry)
-                at = entry.eligible_at + self._lifecycle.dispatch_deadline_of(entry)
-                self._timers.set(at, "dispatch_deadline", entry.id, entry.eligible_at)
-            _count(waiting, lane.worker_gate.requirement, entry.eligible_at or now)
+            if not lane.gates and not lane.needs:
+                # A map of 100,000 items is one lane: the clock of each is in its row already.
+                _count(waiting, gate.requirement, clock_of(head) or now, count)
+                continue
+            for entry in first_of(lane, count):
+                if entry.eligible_at == 0 and entry.requested_at < now:
+                    self._start_clock(entry, lane, now)
+                _count(waiting, gate.requirement, entry.eligible_at or now)
         for entry in self._on_trial():
             if entry.lane is not None and isinstance(entry.lane.worker_gate, WorkerGate):
                 _count(waiting, entry.lane.worker_gate.requirement, entry.eligible_at or now)
+        self._watch_clocks(now)
         self._parked_since.clear()
         self._swept_at = now
         return demand_of(self._ledger.workers, waiting)
+
+    def _start_clock(self, entry: TaskEntry, lane: Lane[TaskEntry], now: int) -> None:
+        parked = self._parked_since.get(lane, self._swept_at or now)
+        self._set_clock(entry, max(parked, entry.requested_at, entry.not_before))
+
+    def _set_clock(self, entry: TaskEntry, since: int) -> None:
+        entry.eligible_at = since
+        self._commit_builder.save(entry)
+        at = since + self._lifecycle.dispatch_deadline_of(entry)
+        self._timers.set(at, "dispatch_deadline", entry.id, since)
+
+    def _watch_clocks(self, now: int) -> None:
+        """Clocks that tasks without another gate have by their rows: each gets its timer in good time.
+
+        A run is looked through a few times within its shortest deadline, and no more often.
+        """
+        looks: dict[int, int] = {}
+        for seq, run in self._ledger.runs.items():
+            for node in run.files:
+                first = run.first_in_file(node)
+                if first is not None and first.in_line and not first.eligible_at:
+                    lane = first.lane
+                    if lane is not None and lane.parked_at is lane.worker_gate:
+                        self._start_clock(first, lane, now)
+            at = self._looks.get(seq)
+            if at is None:
+                at = run.row.started_at + self._shortest_deadline(run) // LOOKS
+            if at <= now:
+                self._look_through(run, now)
+                at = now + self._shortest_deadline(run) // LOOKS
+            looks[seq] = at
+        self._looks = looks
+
+    def _look_through(self, run: RunEntry, now: int) -> None:
+        for entry in run.tasks.values():
+            if entry.eligible_at or entry.state != TaskState.REQUESTED or not entry.in_line:
+                continue
+            since, deadline = clock_of(entry), self._lifecycle.dispatch_deadline_of(entry)
+            if since and (deadline <= SOON_US or 2 * (now - since) >= deadline):
+                self._set_clock(entry, since)
+
+    def _shortest_deadline(self, run: RunEntry) -> int:
+        of_run = (run.row.dispatch_deadline_us, run.graph.dispatch_deadline_us)
+        whole = next((each for each in of_run if each is not None), None)
+        if whole is None:
+            whole = self._lifecycle.defaults.dispatch_deadline_us
+        own = [node.dispatch_deadline_us for node in run.graph.nodes]
+        return min([whole, *(each for each in own if each is not None)])
 
     def _on_trial(self) -> Iterator[TaskEntry]:
         """Tasks offered to workers that left earlier offers unanswered: they may well lack a worker still."""
@@ -225,9 +289,11 @@ class Timeouts:
                 yield entry
 
 
-def _count(waiting: dict[Requirement, WaitingTasks], requirement: Requirement, since: int) -> None:
+def _count(
+    waiting: dict[Requirement, WaitingTasks], requirement: Requirement, since: int, count: int = 1
+) -> None:
     tasks, first = waiting.get(requirement, (0, since))
-    waiting[requirement] = WaitingTasks(tasks + 1, min(first, since))
+    waiting[requirement] = WaitingTasks(tasks + count, min(first, since))
 
 
 UNKNOWN_US = 0
@@ -265,10 +331,10 @@ def patience(lifecycle: Lifecycle, entry: TaskEntry) -> list[Until]:
     timeout, deadline = lifecycle.queue_timeout_of(entry), lifecycle.dispatch_deadline_of(entry)
     if timeout is not None:
         found.append(Until("queue_timeout", entry.requested_at + timeout))
-    if entry.eligible_at and deadline != UNKNOWN_US:
-        found.append(Until("capacity", entry.eligible_at + deadline))
-    elif entry.eligible_at:
+    since = clock_of(entry)
+    if since and deadline != UNKNOWN_US:
+        found.append(Until("capacity", since + deadline))
+    elif since:
         # Another process leads: its own default counts, and is not stored.
-        at = entry.eligible_at + DISPATCH_DEADLINE_US
-        found.append(Until("default_capacity", at))
+        found.append(Until("default_capacity", since + DISPATCH_DEADLINE_US))
     return found

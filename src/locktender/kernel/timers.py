@@ -1,10 +1,17 @@
-"""A heap of instants. Entries are not removed: the receiver checks whether a due timer still matters."""
+"""A heap of instants, and how long a failed task waits.
+
+Entries are not removed: the receiver checks whether a due timer still matters.
+"""
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import Final, Literal
+
+from locktender.base.graph import RetryPolicy
 
 Kind = Literal[
     "back_off",
@@ -20,6 +27,33 @@ Kind = Literal[
 
 _BY_INSTANT: Final = frozenset({"back_off", "queue_timeout", "dispatch_deadline"})
 """Their detail is the instant from which the task waits."""
+
+
+DISPATCH_DEADLINE_US = 4 * 3_600_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What applies where neither step, flow nor run says otherwise."""
+
+    queue_timeout_us: int | None = None
+    dispatch_deadline_us: int = DISPATCH_DEADLINE_US
+    offer_ttl_us: int = 2_000_000
+    items_per_cycle: int | None = None
+
+
+def delay(policy: RetryPolicy, tries: int, task: int, seed: int = 0) -> int:
+    """Microseconds to wait before the try after `tries` failed ones. Jitter comes from a hash, not from chance.
+
+    Full delay grows by `backoff` per try up to the maximum; jitter takes off up to half of it, so
+    that tasks that failed together do not come back together.
+    """
+    exponent = min(tries - 1, 64)
+    full = min(policy.max_delay_us, int(policy.delay_us * policy.backoff**exponent))
+    if not policy.jitter:
+        return full
+    draw = zlib.crc32(f"{seed}:{task}:{tries}".encode()) / 0xFFFFFFFF
+    return full - int(full * 0.5 * draw)
 
 
 class Timers:

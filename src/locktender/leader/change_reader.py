@@ -67,6 +67,8 @@ class ChangeReader:
         """`lost`: workers without a row that did not leave."""
         self._queue.put_rows(gathered.queued)
         await self._apply_events(scheduler, gathered, now)
+        if not self.more:
+            self._queue.history_read()
         if gathered.workers is not None:
             self._apply_workers(scheduler, gathered, lost)
         await self.requests(scheduler, gathered.requests, now)

@@ -50,7 +50,6 @@ class CommitPipeline:
         changed: Callable[[], None],
         metrics: Metrics,
     ) -> None:
-        self.written: int = 0
         self.answered: int = -1
         """The last cycle whose commit the store has answered."""
         self._store = store
@@ -112,7 +111,6 @@ class CommitPipeline:
         try:
             if not cycle.commit.empty:
                 await self._commit(cycle.commit)
-                self.written += 1
                 self._metrics.cycle(cycle, asyncio.get_running_loop().time() - began)
             ends.clear()
             await self._act(cycle)

@@ -26,7 +26,7 @@ from locktender.leader.own_worker import OwnWorker
 from locktender.observe.metrics import Metrics
 from locktender.provision.controller import ProvisionController
 from locktender.store.lease_thread import Lease, LeaseThread
-from locktender.store.protocol import Elect, Store
+from locktender.store.protocol import ChangeNotice, Elect, Store
 from locktender.store.readable import is_fault, reason_of
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -108,7 +108,6 @@ class Election:
         self._metrics = metrics
         self._leases = leases
         self._overflow = overflow
-        self._mark = -1
         self._clock = SystemClock()
         self._seen = 0, self._clock.monotonic()
         """When the leader's lease ends, as it was last found, and since when (boot-time clock)."""
@@ -152,12 +151,13 @@ class Election:
         await repeat_forever(self._watch, "wait for commits", self._settings.poll_us / SECOND)
 
     async def _watch(self) -> None:
+        told = ChangeNotice(look=True)
         try:
-            self._mark = await self._store.wait(self._settings.poll_us, self._mark)
+            told = await self._store.wait_for_changes(self._settings.poll_us)
         finally:
             # Also if the wait failed: then the leader polls.
             if self.leader is not None:
-                self.leader.wake()
+                self.leader.notice(told)
 
     async def _elected(self, owner: str) -> int:
         lease_us = self._settings.leader_lease_us

@@ -183,6 +183,8 @@ def parts_by_run(commit: Commit) -> dict[int, Commit]:
         part(start.run).runs_started.append(start)
     for mark in commit.runs_marked:
         part(mark.run).runs_marked.append(mark)
+    for unfolded in commit.runs_unfolded:
+        part(unfolded.run).runs_unfolded.append(unfolded)
     for end in commit.runs_ended:
         part(end.run).runs_ended.append(end)
     for row in commit.tasks_new:

@@ -38,7 +38,15 @@ from locktender.leader.waiting_runs import WaitingRuns
 from locktender.observe.metrics import Metrics
 from locktender.provision.controller import ProvisionController, placed
 from locktender.store.decode import encode
-from locktender.store.protocol import Gathered, Lost, ReassignLanes, Snapshot, Store, Withdraw
+from locktender.store.protocol import (
+    ChangeNotice,
+    Gathered,
+    Lost,
+    ReassignLanes,
+    Snapshot,
+    Store,
+    Withdraw,
+)
 from locktender.store.readable import is_fault, readable, reason_of
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -84,7 +92,7 @@ class Leader:
         self._clock_watch = clock_jump.ClockWatch()
         self._loop_seen_us = self._clock.monotonic()
         self.sweep: Sweep = Sweep(
-            store, settings, owner, self._queue, metrics, self._background, overflow
+            store, settings, owner, own, self._queue, metrics, self._background, overflow, self.wake
         )
 
     # -- from the same process ---------------------------------------------------------------------
@@ -94,14 +102,20 @@ class Leader:
         self._ends.append(end)
         self._awake.set()
 
-    @property
-    def cycles(self) -> int:
-        return self._pipeline.written
-
     def wake(self) -> None:
         """Another process, or a client in this one, committed something: read it."""
         self._foreign = True
         self._awake.set()
+
+    def notice(self, told: ChangeNotice) -> None:
+        """Other processes committed something."""
+        # An acceptance alone changes nothing, unless the worker could get more offers by it.
+        ledger = self._scheduler and self._scheduler.ledger
+        if told.look or ledger is None or ledger.awaits_answer(told.accepted_by):
+            self.wake()
+        elif told.queued:
+            self._queue.told(told.queued)
+            self._awake.set()
 
     def worker_changed(self) -> None:
         """The worker in this process has changed (new steps, draining)."""
@@ -121,10 +135,7 @@ class Leader:
         return self._pipeline.answered
 
     def blocked_longer_than(self, us: int) -> bool:
-        """Whether its loop has not run for so long, though no rebuild keeps it. Called from any thread.
-
-        Such a leader decides nothing: another process should lead.
-        """
+        """Its loop has not run for so long, and no rebuild keeps it: it cannot decide. Called from any thread."""
         allowed_us = us + round(SWEEP_EVERY_SECONDS * SECOND)
         blocked_us = self._clock.monotonic() - self._loop_seen_us
         return self._scheduler is not None and blocked_us > allowed_us

@@ -58,6 +58,10 @@ class QueueReader:
         self._stale: set[int] = set()
         self._read_below = READ_BELOW
         self._new: list[int] = []
+        self._named: list[int] = []
+        """Runs that were submitted, as a notification says."""
+        self._told: set[int] = set()
+        """Those of them that were read, and whose events were not yet."""
         self._rows: dict[int, RunRow] = {}
         """Rows that came with the events of their arrival."""
         self.faults: list[tuple[RunRow, str]] = []
@@ -69,29 +73,44 @@ class QueueReader:
             self._lanes.setdefault(lane, LaneCursor(set()))
             self._stale.add(lane)
 
+    def told(self, runs: Iterable[int]) -> None:
+        """These runs were just submitted: their rows are read before the history tells of them."""
+        self._named += runs
+
+    def history_read(self) -> None:
+        """Everything was read of the history that was there when the last rows were."""
+        self._told.clear()
+
     def arrived(self, event: Event) -> None:
         """A run was queued. It is read unless it stands behind the heads that its lane holds."""
         number, rank = event.data.get("lane"), event.data.get("rank")
         if not isinstance(number, int) or not isinstance(rank, list):
+            return
+        if event.run in self._told and not event.data.get("generation"):
             return
         first, second = cast("list[int]", rank)
         self.put(event.run, number, (first, second))
 
     def put(self, run: int, number: int, rank: Rank) -> None:
         """A run was queued in this lane."""
+        if self._holds(run, number, rank):
+            self._new.append(run)
+
+    def _holds(self, run: int, number: int, place: Rank) -> bool:
+        """Whether a run that has come is a head of its lane: from here on it is held as one."""
         lane = self._lanes.get(number)
         if lane is None:
             lane = self._lanes[number] = LaneCursor(set(), more=False)
-        elif lane.more and (number in self._stale or rank > lane.last):
-            return
+        elif lane.more and (number in self._stale or place > lane.last):
+            return False
         elif len(lane.held) >= MAX_HEADS_PER_LANE:
             # Enough is held: the lane is cut here, and read on when these have gone.
             lane.more = True
-            return
-        lane.last = max(lane.last, rank) if lane.held else rank
+            return False
+        lane.last = max(lane.last, place) if lane.held else place
         lane.held.add(run)
         self._lane_of[run] = number
-        self._new.append(run)
+        return True
 
     def put_rows(self, rows: Iterable[RunRow]) -> None:
         """Rows of runs that are queued now: those need not be read when they arrive."""
@@ -111,7 +130,7 @@ class QueueReader:
 
     @property
     def needs_reading(self) -> bool:
-        return bool(self._stale or self._new)
+        return bool(self._stale or self._new or self._named)
 
     @property
     def behind(self) -> int:
@@ -128,8 +147,20 @@ class QueueReader:
                 rows += await self._store.arrivals(unread)
             for row in rows:
                 await self._put(scheduler, row)
+        if self._named:
+            named, self._named = self._named, []
+            for row in await self._store.arrivals(named):
+                await self._put_named(scheduler, row)
         if self._stale:
             await self._read_on(scheduler)
+
+    async def _put_named(self, scheduler: Scheduler, row: RunRow) -> None:
+        if row.seq in self._lane_of or row.generation:
+            return  # the history was read before the notification came, or tells of more
+        self._told.add(row.seq)
+        place = rank(scheduler.ledger.limits, row.priority, row.queued_at)
+        if self._holds(row.seq, row.lane, place):
+            await self._put(scheduler, row)
 
     async def _read_on(self, scheduler: Scheduler) -> None:
         heads = scheduler.ledger.heads

@@ -1,9 +1,14 @@
-"""Retention: the leader deletes runs that ended long ago, a few batches a minute, beside its cycles.
+"""Retention: the leader deletes runs that ended long ago, in short slices beside its cycles.
 
-The history is checked before any of it goes. That reads all of it, so it is
-not done in the leader's process: a child does it (`locktender db checkpoint`),
-at most once an hour, and only while something waits to be pruned. Runs that
-ended since the last checkpoint wait for the next one. Where the history breaks
+Once a minute it looks for such runs, and goes on as long as there are more.
+Between two slices it pauses, so that pruning takes a quarter of the time in
+which commits can be written, half of it when it falls behind.
+
+The history is checked before any of it goes. That takes long, so it is not
+done in the leader's process: a child does it (`locktender db checkpoint`), at
+most once an hour, and only while something waits to be pruned. It also removes
+events of no run that nothing needs any more. Runs that ended since the last
+checkpoint wait for the next one. Where the history breaks
 a promise nothing is pruned until an operator has run `locktender audit`, then
 `locktender db prune --force`.
 """
@@ -21,21 +26,40 @@ import msgspec
 from locktender.base.clock import SECOND, Clock, SystemClock
 from locktender.base.config import Settings
 from locktender.base.errors import LocktenderError
+from locktender.base.events import NOBODY
 from locktender.observe.checkpoint import marks
-from locktender.store.protocol import Store
+from locktender.store.protocol import EventFilter, Store
 from locktender.store.pruning import Prune, sweep
 
 log: logging.Logger = logging.getLogger(__name__)
 PRUNE_EVERY_US = 60 * SECOND
 CHECK_EVERY_US = 3_600 * SECOND
-RUNS_PER_BATCH = 100
-MAX_BATCHES = 20
-"""Per minute."""
+MIN_RUNS_PER_SLICE, MAX_RUNS_PER_SLICE = 10, 1_000
+SHORT_SLICE_US, LONG_SLICE_US = 10_000, 50_000
+"""A slice that took less grows, one that took more shrinks: nobody else can write meanwhile on SQLite."""
+MAX_SLICES_LOOKED_AT = 20
+MANY_ROWS = 1_000
+"""Of no run: so many old ones are worth a check."""
 CHECK_TIMEOUT_SECONDS = 1_800.0
 UNCHECKED = 2**62
 
-Check = Callable[[], Awaitable[bool]]
-"""Checks the history and writes a checkpoint; whether it was all kept."""
+Check = Callable[[int], Awaitable[bool]]
+"""Checks the history, writes a checkpoint, and removes rows of no run from before an instant; whether all was
+kept."""
+
+
+class PruneSlices:
+    """How many runs the next slice looks at, and the pause before it."""
+
+    def __init__(self) -> None:
+        self.runs: int = 100
+
+    def pause_us(self, took_us: int, *, behind: bool) -> int:
+        if took_us > LONG_SLICE_US:
+            self.runs = max(MIN_RUNS_PER_SLICE, self.runs // 2)
+        elif took_us < SHORT_SLICE_US:
+            self.runs = min(MAX_RUNS_PER_SLICE, self.runs * 2)
+        return took_us if behind else 3 * took_us
 
 
 class Retention:
@@ -59,22 +83,28 @@ class Retention:
         self._next_check = self._clock.monotonic()
         self._checked: int | None = None
         """The seq of a checkpoint that found all kept; None: not known yet."""
+        self._slices = PruneSlices()
         self._after = 0
         self._left_behind = False
+        self._working = False
 
     def due(self) -> bool:
-        return self._retention_us is not None and self._clock.monotonic() >= self._next
+        due = self._retention_us is not None and self._clock.monotonic() >= self._next
+        return due and not self._working
 
     async def work(self) -> int:
-        """Prunes a few batches; how many runs went. Never raises what the store or the child runs into."""
-        if self._retention_us is None:
+        """Prunes what may go now; how many runs went. Never raises what the store or the child runs into."""
+        if self._retention_us is None or self._working:
             return 0
         self._next = self._clock.monotonic() + PRUNE_EVERY_US
+        self._working = True
         try:
             return await self._work(await self._store.now() - self._retention_us)
         except LocktenderError as error:
             log.warning("failed to prune: %s", error)
             return 0
+        finally:
+            self._working = False
 
     async def _work(self, before: int) -> int:
         gone = await self._prune(before)
@@ -88,7 +118,7 @@ class Retention:
             await sweep(self._store, await self._store.now())
         if await self._waiting(before):
             self._next_check = self._clock.monotonic() + CHECK_EVERY_US
-            if not await self._check():
+            if not await self._check(before):
                 self._checked = 0
                 log.warning(
                     "nothing is pruned: the history breaks a promise."
@@ -107,42 +137,49 @@ class Retention:
             self._checked = last.seq if last is not None and fine else 0
         if not self._checked:
             return 0
-        gone = 0
-        for _ in range(MAX_BATCHES):
-            prune = Prune(before, self._checked, self._who, self._after, batch=RUNS_PER_BATCH)
+        gone, began = 0, self._clock.monotonic()
+        while True:
+            start = self._clock.monotonic()
+            runs = self._slices.runs
+            prune = Prune(before, self._checked, self._who, self._after, batch=runs)
             done = await self._store.prune(prune)
             gone += done.runs
             self._after = done.after
             if not self._after:
                 break
+            now = self._clock.monotonic()
+            pause_us = self._slices.pause_us(now - start, behind=now - began > PRUNE_EVERY_US)
+            await asyncio.sleep(pause_us / SECOND)
         if gone:
             log.info("pruned %s runs", gone)
         return gone
 
     async def _waiting(self, before: int) -> bool:
-        """Whether anything is old enough. Looks at a few batches: the rest comes with its time."""
+        """Whether anything is old enough. Looks at a few slices: the rest comes with its time."""
         after = 0
-        for _ in range(MAX_BATCHES):
+        for _ in range(MAX_SLICES_LOOKED_AT):
             done = await self._store.prune(
-                Prune(before, UNCHECKED, self._who, after, batch=RUNS_PER_BATCH, dry_run=True)
+                Prune(before, UNCHECKED, self._who, after, batch=100, dry_run=True)
             )
             if done.runs:
                 return True
             after = done.after
             if not after:
                 break
-        return False
+        rows = await self._store.events(EventFilter(run=NOBODY, limit=MANY_ROWS))
+        return len(rows) == MANY_ROWS and rows[-1].at < before
 
 
 class _InAChild:
-    """The checker in a process of its own: it reads the whole history, and the leader has work to do."""
+    """The checker in a process of its own: it takes time, and the leader has work to do."""
 
     def __init__(self, url: str) -> None:
         self._url = url
 
-    async def check(self) -> bool:
+    async def check(self, before: int) -> bool:
         child = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "locktender.cli.main", "db", "checkpoint", "--json"),
+            *("--before", str(before)),
             # Not as an argument: a url may hold a password, and arguments are seen by all.
             env={**os.environ, "LOCKTENDER_URL": self._url},
             stdin=asyncio.subprocess.DEVNULL,

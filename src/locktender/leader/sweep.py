@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+from collections.abc import Callable
 
 from locktender.base.background import BackgroundTasks
 from locktender.base.clock import SECOND, Clock, SystemClock
@@ -17,8 +18,10 @@ from locktender.kernel.ledger import Ledger
 from locktender.kernel.liveness import LeaseWatch, set_stalled
 from locktender.kernel.scheduler import Scheduler
 from locktender.kernel.timeouts import still_queued
+from locktender.leader.own_worker import OwnWorker
 from locktender.leader.queue_reader import QueueReader
 from locktender.leader.retention import Retention
+from locktender.leader.schedules import ScheduleKeeper
 from locktender.observe.metrics import Metrics
 from locktender.provision.controller import ProvisionController
 from locktender.store.limit_rows import pause_seq
@@ -27,6 +30,7 @@ from locktender.store.protocol import Expire, Lost, RemoveUnused, SetLimit, Stor
 log: logging.Logger = logging.getLogger(__name__)
 REMOVE_UNUSED_EVERY_US = 60 * SECOND
 RESUME_ENDED_EVERY_US = 5 * SECOND
+OFFER_AGAIN_US = SECOND
 MAX_OVERDUE_RUNS = 1_000
 """Per sweep."""
 
@@ -89,15 +93,20 @@ class Sweep:
         store: Store,
         settings: Settings,
         owner: str,
+        own: OwnWorker | None,
         queue: QueueReader,
         metrics: Metrics,
         background: BackgroundTasks,
         overflow: ProvisionController | None,
+        on_submitted: Callable[[], None],
     ) -> None:
+        """`on_submitted`: a schedule has made a run."""
         self.demand: Demand = Demand()
         self.demand_at: int = 0
         """When it was found, in the store's time; 0: not yet in this term."""
         self._store = store
+        self._own = own
+        self._offered_again = False
         self._queue = queue
         self._metrics = metrics
         self._background = background
@@ -110,6 +119,7 @@ class Sweep:
         self._retention_us = settings.retention_us
         self._remove_unused_at = 0
         self._resume_ended_at = 0
+        self._schedules = ScheduleKeeper(store, on_submitted)
 
     async def expire(self, scheduler: Scheduler) -> list[Lost]:
         """Declares dead workers lost, and finds those that are stalled."""
@@ -148,6 +158,8 @@ class Sweep:
                 continue
             scheduler.end_queued(row, RunState.TIMED_OUT, still_queued(row, now), now)
             self._queue.left(row.seq)
+        await self._offer_again(scheduler, now)
+        await self._schedules.run(scheduler.term, now)
         self.demand, self.demand_at = scheduler.sweep(now), now
         self._metrics.wanted(self.demand)
         self._defaults.look(scheduler.ledger, self.demand)
@@ -164,6 +176,18 @@ class Sweep:
         if self._overflow is not None:
             workers = [worker.row for worker in scheduler.ledger.workers.by_id.values()]
             self._overflow.observe(self.demand, workers, self._store, scheduler.term)
+
+    async def _offer_again(self, scheduler: Scheduler, now: int) -> None:
+        """Offers without an answer: a notification may be lost, and the last leader's may not have been sent."""
+        offers = scheduler.ledger.unanswered_offers(
+            now - OFFER_AGAIN_US if self._offered_again else now
+        )
+        self._offered_again = True
+        own = None if self._own is None else self._own.id
+        if self._own is not None and (given := [each for each in offers if each.worker == own]):
+            self._own.receive(given)
+        if sent := [each for each in offers if each.worker != own]:
+            await self._store.offer_again(sent)
 
     async def _remove_unused(self, term: int, now: int) -> None:
         after = 0

@@ -5,6 +5,8 @@ What is known about the history is written into it, as events of the run
 
     checked   up to a seq, how many events, what was found, the peak of every limit, who asked
     pruned    how many whole runs went, and the checkpoint they went by
+    thinned   up to a seq, how many rows of no run went
+    summed    what the marks before it came to, but for the last checkpoint
 
 So the newest marks say all that a later audit needs: how far the history was
 checked while it was whole, what was found, and how much was removed.
@@ -15,28 +17,23 @@ found anew by the next checkpoint.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from locktender.base.clock import SECOND
-from locktender.base.errors import LocktenderError, NotFound
+from locktender.base.errors import LocktenderError
 from locktender.base.events import HISTORY, Change, Event, EventRow, unpack
-from locktender.base.graph import Graph, read_graph
-from locktender.observe.checker import RULES, History, Peak, Violation
-from locktender.observe.checker.audit import Recall, Replay
-from locktender.store.protocol import EventFilter, RunFilter, Store
-from locktender.store.pruning import TERMINAL, Prune, sweep
+from locktender.observe.checker import Peak, Violation
+from locktender.observe.history_reading import ROWS_PER_PAGE, AuditBegin, HistoryReading, pages
+from locktender.store.protocol import EventFilter, Store
 
 SLACK_US = 2 * SECOND
 """How long before its commit a leader may have read the clock on a busy machine."""
 MAX_PEAKS_KEPT = 100
 """Of more limits than these, a checkpoint keeps the peaks that came nearest to their limit."""
-ROWS_PER_PAGE = 1_000
-"""Of the history, in memory at one time."""
-MAX_GRAPHS_KEPT = 200
 _TRIES = 10
 
 
@@ -63,6 +60,7 @@ class HistoryMarks:
     runs: int = 0
     """Runs that were pruned, in all."""
     batches: int = 0
+    """How often something was removed."""
     until: int = 0
     """When the last of them ended."""
     checked: int = 0
@@ -73,9 +71,24 @@ class HistoryMarks:
     """How many those were."""
     peaks: tuple[Peak, ...] = ()
     """Of the last checkpoint before something was pruned."""
+    thinned: int = 0
+    """Up to this seq, events of no run are there only if they still count."""
 
 
 NO_MARKS = HistoryMarks()
+
+
+class HistorySums(msgspec.Struct, frozen=True):
+    """What a mark *summed* says: see `HistoryMarks`."""
+
+    runs: int
+    batches: int
+    until: int
+    checked: int
+    passed_over: int
+    forced: int
+    thinned: int
+    peaks: tuple[Peak, ...]
 
 
 class HistoryBroken(LocktenderError):
@@ -87,22 +100,16 @@ class HistoryBroken(LocktenderError):
 async def marks(store: Store) -> HistoryMarks:
     """All marks, added up."""
     found = HistoryMarks()
-    async for rows in _pages(store, EventFilter(run=HISTORY, limit=ROWS_PER_PAGE)):
+    async for rows in pages(store, EventFilter(run=HISTORY, limit=ROWS_PER_PAGE)):
         found = add_up(rows, found)
     return found
-
-
-async def _pages(store: Store, where: EventFilter) -> AsyncIterator[list[EventRow]]:
-    while rows := await store.events(where):
-        yield rows
-        where = replace(where, after=rows[-1].seq)
 
 
 def add_up(rows: Iterable[EventRow], before: HistoryMarks = NO_MARKS) -> HistoryMarks:
     """What the events of the run `HISTORY` come to, with those before."""
     last, kept = before.last, before.peaks
     runs, batches, until, checked = before.runs, before.batches, before.until, before.checked
-    passed_over, forced = before.passed_over, before.forced
+    passed_over, forced, thinned = before.passed_over, before.forced, before.thinned
     for event in (event for row in rows for event in unpack(row)):
         data = event.data
         if event.after == "checked":
@@ -115,14 +122,24 @@ def add_up(rows: Iterable[EventRow], before: HistoryMarks = NO_MARKS) -> History
             until = max(until, data["until"])
             checked = max(checked, data["checked"])
             kept = () if last is None else last.peaks
-    return HistoryMarks(last, runs, batches, until, checked, passed_over, forced, kept)
+        elif event.after == "thinned":
+            batches += 1
+            thinned = max(thinned, data["thinned"])
+        elif event.after == "summed":
+            sums = msgspec.convert(data, HistorySums)
+            runs, batches = runs + sums.runs, batches + sums.batches
+            until, checked = max(until, sums.until), max(checked, sums.checked)
+            passed_over, forced = max(passed_over, sums.passed_over), forced + sums.forced
+            thinned, kept = max(thinned, sums.thinned), sums.peaks
+    return HistoryMarks(last, runs, batches, until, checked, passed_over, forced, kept, thinned)
 
 
 @dataclass(frozen=True, slots=True)
 class Audited:
-    """What was found in everything that is left of the history."""
+    """What was found in everything that is left of the history, and in what was there before."""
 
     events: int
+    """Also those that earlier audits have read for this one."""
     seq: int
     """Of the last one."""
     violations: list[Violation]
@@ -131,24 +148,29 @@ class Audited:
     most_active: int
     """Runs that were queued or executing at one time."""
     marks: HistoryMarks
+    began: AuditBegin
 
 
-async def audit(store: Store, slack_us: int = SLACK_US) -> Audited:
-    """Checks the history against every promise. It is read page by page: memory is needed for what is open."""
+async def audit(store: Store, slack_us: int = SLACK_US, *, full: bool = False) -> Audited:
+    """Checks the history against every promise, from where the last audit ended; all of it with `full`."""
     for _ in range(_TRIES):
         known = await marks(store)
-        replaying = await _replay(store, known.checked, slack_us)
+        reading = HistoryReading(store, known.batches, known.checked, known.thinned, slack_us)
+        if not full:
+            await reading.resume()
         # A run that was pruned while its pages were read would look half done.
-        if replaying is not None and (await marks(store)).batches == known.batches:
+        if await reading.read() and await _batches_pruned(store) == known.batches:
             break
     else:
         raise LocktenderError("the history is being pruned while it is read.", hint="Try again.")
+    if reading.began.events:
+        await reading.keep()
     # Without a leader no commit can be on its way while this reads.
     counts = await store.counts()
     idle = not counts.queued and not counts.executing and await store.leader() is None
     # An open transaction of another program hides the end of the history: it is not complete then.
     idle = idle and not (await store.held_up()).lag_us
-    done = replaying.finish(complete=idle)
+    done = reading.replaying.finish(complete=idle)
     return Audited(
         done.world.events,
         done.world.last_seq,
@@ -156,52 +178,12 @@ async def audit(store: Store, slack_us: int = SLACK_US) -> Audited:
         merged(known.peaks, done.peaks()),
         done.world.most_active,
         known,
+        reading.began,
     )
 
 
-async def _replay(store: Store, checked: int, slack_us: int) -> Replay | None:
-    """None: a graph was removed already, with the runs that name it."""
-    graphs: dict[str, Graph] = {}
-    replaying = Replay(History((), graphs, slack_us=slack_us, checked=checked), RULES)
-    try:
-        async for rows in _pages(store, EventFilter(limit=ROWS_PER_PAGE, settled=True)):
-            if len(graphs) > MAX_GRAPHS_KEPT:
-                graphs.clear()
-                replaying.world.forget_plans()
-            for run in replaying.forgotten(row.run for row in rows):
-                await _recall(store, graphs, replaying, run, rows[0].seq)
-            await _add_graphs(store, graphs, rows)
-            for row in rows:
-                replaying.feed(unpack(row))
-            replaying.world.forget()
-    except NotFound:
-        return None
-    return replaying
-
-
-async def _recall(
-    store: Store, graphs: dict[str, Graph], replaying: Replay, run: int, before: int
-) -> None:
-    """Reads the events of a forgotten run up to a seq again."""
-    recalled = Recall(replaying.world, run)
-    async for rows in _pages(store, EventFilter(run=run, limit=ROWS_PER_PAGE)):
-        earlier = [row for row in rows if row.seq < before]
-        await _add_graphs(store, graphs, earlier)
-        for row in earlier:
-            recalled.feed(unpack(row))
-        if len(earlier) < len(rows):
-            break
-    recalled.finish()
-
-
-async def _add_graphs(store: Store, graphs: dict[str, Graph], rows: Iterable[EventRow]) -> None:
-    for row in rows:
-        if b'"graph"' not in row.body:
-            continue
-        for event in unpack(row):
-            digest: str = event.data.get("graph") or ""
-            if digest and digest not in graphs:
-                graphs[digest] = read_graph(await store.graph(digest))
+async def _batches_pruned(store: Store) -> int:
+    return (await marks(store)).batches
 
 
 async def take(store: Store, who: str, *, force: bool = False) -> Checkpoint:
@@ -281,81 +263,3 @@ def _broken(found: Sequence[Violation]) -> HistoryBroken:
         got=len(found),
         hint="locktender audit shows all. Nothing was pruned; --force prunes all the same.",
     )
-
-
-UNCHECKED = 2**62
-_RUNS_PER_PAGE = 1_000
-
-
-@dataclass(frozen=True, slots=True)
-class Forget:
-    before: int
-    """Runs that ended before this instant go."""
-    who: str
-    keep: int = 0
-    """The newest so many ended runs stay, however old."""
-    batch: int = 500
-    dry_run: bool = False
-    force: bool = False
-    """Also where the history breaks promises."""
-
-
-@dataclass(frozen=True, slots=True)
-class Forgotten:
-    runs: int = 0
-    tasks: int = 0
-    events: int = 0
-    graphs: int = 0
-    blobs: int = 0
-    checkpoint: Checkpoint | None = None
-    """None where nothing was to be pruned, or nothing was to be done about it."""
-
-
-async def forget(
-    store: Store, forget: Forget, progress: Callable[[int], None] = lambda _runs: None
-) -> Forgotten:
-    """Removes what is to be forgotten; `HistoryBroken` where that would hide a broken promise."""
-    below = await _below(store, forget.keep)
-    would = await _batches(store, forget, UNCHECKED, below, lambda _: None, dry_run=True)
-    if forget.dry_run or not would.runs:
-        return would
-    checkpoint = await take(store, forget.who, force=forget.force)
-    done = await _batches(store, forget, checkpoint.seq, below, progress)
-    swept = await sweep(store, await store.now())
-    return Forgotten(done.runs, done.tasks, done.events, swept.graphs, swept.blobs, checkpoint)
-
-
-async def _batches(
-    store: Store,
-    forget: Forget,
-    checked: int,
-    below: int,
-    progress: Callable[[int], None],
-    *,
-    dry_run: bool = False,
-) -> Forgotten:
-    after = runs = tasks = events = 0
-    while True:
-        prune = Prune(
-            forget.before, checked, forget.who, after, below, forget.batch, dry_run=dry_run
-        )
-        done = await store.prune(prune)
-        runs, tasks, events = runs + done.runs, tasks + done.tasks, events + done.events
-        after = done.after
-        progress(runs)
-        if not after:
-            return Forgotten(runs, tasks, events)
-
-
-async def _below(store: Store, keep: int) -> int:
-    """The number from which on the newest `keep` ended runs are."""
-    below = UNCHECKED
-    while keep > 0:
-        wanted = min(keep, _RUNS_PER_PAGE)
-        page = await store.runs(RunFilter(states=TERMINAL, limit=wanted, before=below))
-        if not page:
-            return below
-        below, keep = page[-1].seq, keep - len(page)
-        if len(page) < wanted:
-            return 0
-    return below

@@ -18,6 +18,7 @@ from locktender.base.changes import TaskRow
 from locktender.base.clock import SECOND
 from locktender.base.durations import spoken
 from locktender.base.events import NOBODY, Event, EventRow, unpack
+from locktender.base.graph import Graph
 from locktender.base.ids import run_of
 from locktender.base.limits import Fair, Limits
 from locktender.base.model import RunRow
@@ -31,7 +32,15 @@ from locktender.kernel.liveness import set_stalled, stalled_by_rows
 from locktender.kernel.queue_position import QueueGroup, QueuePosition
 from locktender.kernel.scheduler import Scheduler
 from locktender.kernel.timeouts import UNKNOWN_US
-from locktender.store.protocol import EventFilter, Heads, QueueEntry, QueueLine, Snapshot, Store
+from locktender.store.protocol import (
+    EventFilter,
+    Heads,
+    QueueEntry,
+    QueueLine,
+    QueueView,
+    Snapshot,
+    Store,
+)
 from locktender.store.readable import readable
 
 
@@ -93,17 +102,13 @@ def _failed_term(event: Event, now: int) -> str:
     return f"{event.data.get('reason')}; the next try comes in {spoken(max(0, again_at - now))}"
 
 
-def typical(snapshot: Snapshot, scheduler: Scheduler, recent: list[RunRow]) -> Typical:
+def typical(snapshot: Snapshot, scheduler: Scheduler) -> Typical:
     """Usual durations, from what has ended lately."""
     by_step: dict[str, list[int]] = {}
     for row in snapshot.tasks:
         if row.state == TaskState.COMPLETED and row.started_at:
             by_step.setdefault(_step(scheduler, row), []).append(row.ended_at - row.started_at)
-    runs = [row.ended_at - row.started_at for row in recent if row.started_at and row.ended_at]
-    return Typical(
-        {step: _median(times) for step, times in by_step.items() if step},
-        _median(runs) if runs else None,
-    )
+    return Typical({step: median(times) for step, times in by_step.items() if step})
 
 
 def _step(scheduler: Scheduler, row: TaskRow) -> str:
@@ -111,7 +116,7 @@ def _step(scheduler: Scheduler, row: TaskRow) -> str:
     return "" if run is None else run.graph.nodes[row.node].step
 
 
-def _median(values: list[int]) -> int:
+def median(values: list[int]) -> int:
     return sorted(values)[len(values) // 2]
 
 
@@ -138,23 +143,47 @@ async def provisioner_note(store: Store, waiting: Iterable[Sequence[Reason]]) ->
     return f"Provisioner: {words}."
 
 
-MAX_RUNS_COUNTED = 100_000
-"""Queued runs that are counted: about 20 ms."""
+MAX_RUNS_COUNTED = 10_000
+"""Queued runs that are counted in each direction: some milliseconds, however many are queued."""
 TAILS = (500, 5_000)
 """Rows of the history that are read to learn the turns: first a few, then more, then what is known must do."""
 
 
-async def line_of(store: Store, row: RunRow, limits: Limits) -> QueuePosition | None:
-    """The runs before a queued run; None if it is not queued any more."""
-    found = await store.line(row.seq, MAX_RUNS_COUNTED)
-    if found is None:
-        return None
+async def line_of(store: Store, row: RunRow, view: QueueView) -> QueuePosition:
+    """The runs before a queued run."""
+    found, fair = view.line, view.limits.fair
     groups = groups_of(found)
-    own = row.tags.get(limits.fair.key, "") if limits.fair is not None else ""
+    if fair is None:
+        if found.ahead is None or not found.cut:
+            return QueuePosition(Turns(), "", found.rank, groups)
+        if not view.limits.tags and not found.more:
+            # No lane is held up alone: it does not matter of which they are.
+            groups = [QueueGroup("", found.rank, found.ahead + 1, found.ahead)]
+            return QueuePosition(Turns(), "", found.rank, groups)
+        before, more = found.ahead, found.more
+        return QueuePosition(Turns(), "", found.rank, groups, cut=True, before=before, more=more)
+    own = row.tags.get(fair.key, "")
     turns, known = Turns(), True
-    if limits.fair is not None and len({group.value for group in groups} | {own}) > 1:
-        turns, known = await turns_taken(store, limits.fair)
+    if len({group.value for group in groups} | {own}) > 1:
+        if found.cut:
+            turns.set(fair)  # of an incomplete count nobody's turns are told
+        else:
+            turns, known = await turns_taken(store, fair)
     return QueuePosition(turns, own, found.rank, groups, known=known, cut=found.cut)
+
+
+def places(view: QueueView) -> Scheduler:
+    """Who holds which places at the run gates, as the rows have it now. It decides nothing and writes nothing."""
+    scheduler = Scheduler(view.limits, 0, "why", Defaults(dispatch_deadline_us=UNKNOWN_US))
+    known = {row.kind for row in view.limit_rows if row.effective is not None}
+    scheduler.ledger.default_runs = "runs" not in known
+    unplaced = frozenset(view.unplaced)
+    for row in view.executing:
+        # What an executing run's row does not say right is a fault: the leader holds it.
+        if row.state == RunState.HELD or not row.unreadable:
+            graph = Graph(row.flow, ())
+            scheduler.ledger.add_run(row, graph, charged=False, placed=row.seq not in unplaced)
+    return scheduler
 
 
 def groups_of(line: QueueLine) -> list[QueueGroup]:
@@ -202,7 +231,7 @@ def replayed(events: Iterable[Event], fair: Fair, *, whole: bool) -> tuple[Turns
         term = term or event.term
         if event.term and (event.term < term or event.cycle < first_cycle):
             return turns, True
-        if event.subject == "audit" and event.after == "pruned":
+        if event.subject == "audit" and event.after in {"pruned", "summed"}:
             return turns, False
         if event.subject == "limit" and event.data.get("kind") == "fair":
             first_cycle = event.cycle  # what this very cycle started came after it

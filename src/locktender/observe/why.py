@@ -1,7 +1,7 @@
 """`why`: what a run or a task waits for now, and for how long.
 
-It works with or without a live engine: the ledger is rebuilt from rows in this
-process and explained by the rules the leader decides with.
+It works with or without a live engine: the ledger (of a queued run: who holds places and who waits
+beside it) is rebuilt from rows in this process and explained by the rules the leader decides with.
 """
 
 from __future__ import annotations
@@ -28,9 +28,12 @@ from locktender.kernel.held_runs import reason_of
 from locktender.kernel.queue_position import Precision
 from locktender.kernel.scheduler import Scheduler
 from locktender.kernel.timeouts import Until, patience
+from locktender.observe import rebuilt
 from locktender.observe.rebuilt import (
     WORKER_GATE,
     line_of,
+    median,
+    places,
     provisioner_note,
     rebuild,
     troubles,
@@ -40,7 +43,6 @@ from locktender.observe.waits import OfferedStep, StubbornStep, WaitingStep, wai
 from locktender.store.protocol import RunFilter, Store
 from locktender.store.readable import readable
 
-SAMPLE = 50
 MAX_GROUPS_SHOWN = 50
 
 
@@ -203,7 +205,7 @@ async def explain_task(store: Store, task: int, labels: Declared | None = None) 
     if entry is None:
         node, note = f"node {row.node}", f"It is {row.state} and waits for nothing."
         return Why("task", str(task), node, row.state, row.requested_at, snapshot.now, note=note)
-    usual = typical(snapshot, scheduler, [])
+    usual = typical(snapshot, scheduler)
     reasons = _reasons(scheduler, entry, usual, snapshot.now, labels)
     note = ""
     waits = entry.state == TaskState.REQUESTED
@@ -275,28 +277,28 @@ def _reasons(
 
 
 async def _queued(store: Store, row: RunRow) -> Why:
-    scheduler, snapshot = await rebuild(store)
-    # Times of other flows are no estimate for this one.
-    alike = RunFilter(states=["succeeded", "failed"], flow=row.flow, limit=SAMPLE)
-    recent = await store.runs(alike)
+    view = await store.beside(row.seq, rebuilt.MAX_RUNS_COUNTED)
+    if view is None:
+        now = await store.now()
+        return _why(row, now, row.queued_at, note="It has left the queue this moment.")
+    scheduler = places(view)
     scheduler.graphs.setdefault(row.graph, Graph(row.flow, ()))
     scheduler.ledger.put_head(row)
     head = scheduler.ledger.heads.get(row.seq)
     if head is None:
-        head = QueuedRun(row, lanes.rank(snapshot.limits, row.priority, row.queued_at))
-    line = await line_of(store, row, snapshot.limits)
-    if line is None:
-        return _why(row, snapshot.now, row.queued_at, note="It has left the queue this moment.")
+        head = QueuedRun(row, lanes.rank(view.limits, row.priority, row.queued_at))
+    line = await line_of(store, row, view)
     reasons = explain_queued(
         scheduler,
         head,
-        typical(snapshot, scheduler, recent),
+        # Times of other flows are no estimate for this one.
+        Typical(run_us=median(view.lasted) if view.lasted else None),
         line,
-        snapshot.now,
+        view.now,
         replaced=await _replaced(store, row),
     )
     note = await (_nobody_leads(store) if reasons else _turn_note(store))
-    why = _why(row, snapshot.now, row.queued_at, tuple(reasons), note=note)
+    why = _why(row, view.now, row.queued_at, tuple(reasons), note=note)
     precision = place_precision(scheduler.ledger, head, line)
     return msgspec.structs.replace(why, position=line.ahead + 1, position_is=precision)
 
@@ -317,7 +319,7 @@ async def _executing(store: Store, row: RunRow, labels: Declared | None) -> Why:
         fault = (await readable(store, snapshot)).faults.get(row.seq)
         note = "It is ending." if fault is None else f"Its stored data cannot be read: {fault}"
         return _why(row, snapshot.now, row.queued_at, note=note)
-    usual = typical(snapshot, scheduler, [])
+    usual = typical(snapshot, scheduler)
     groups: dict[tuple[str, tuple[str, ...]], WaitingStep] = {}
     running: dict[str, int] = {}
     offered: dict[str, OfferedStep] = {}

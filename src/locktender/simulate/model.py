@@ -13,7 +13,7 @@ from locktender.base import ids
 from locktender.base.changes import Bucket, Commit, Linger, Order, RunEvents, Silence, TaskRow
 from locktender.base.clock import MILLISECOND
 from locktender.base.events import NOBODY, Change, Event
-from locktender.base.graph import Graph, Node
+from locktender.base.graph import Graph, Node, read_graph
 from locktender.base.ids import RunId
 from locktender.base.limits import Limits
 from locktender.base.model import DeadWorker, Failure, LimitRow, Proof, RunRow, WorkerRow
@@ -66,7 +66,7 @@ class SimWorker:
             version="sim",
             permits=self.permits,
             total=self.total,
-            claim=-1 if self.local else 50,
+            claim=-1 if self.local else 100,
             labels=labels,
             since=now,
             lease_until=now + lease,
@@ -188,7 +188,13 @@ class Model:
             if run.kind == "flow" and run.seq not in self.waiting
         )
 
-    def submit(self, row: RunRow, now: int, delay: int = 0) -> RunRow | None:
+    def submit(
+        self,
+        row: RunRow,
+        now: int,
+        delay: int = 0,
+        scheduled: tuple[str, int] | None = None,
+    ) -> RunRow | None:
         """None: the ceiling is reached. An active run with the same key is returned instead of a new one."""
         held = self.keys.get(row.key) if row.key is not None else None
         if held is not None:
@@ -212,6 +218,8 @@ class Model:
         if delay:
             self.waiting[row.seq] = data["wake_at"] = now + delay
             row = self.runs[row.seq] = msgspec.structs.replace(row, state=RunState.WAITING)
+        if scheduled is not None:
+            data["schedule"], data["tick"] = scheduled
         change = Change("run", 0, "new", row.state, 0, data)
         self.log(now, "client", [RunEvents(row.seq, [change])])
         return row
@@ -258,6 +266,9 @@ class Model:
             self._run(start.run, state=RunState.RUNNING, started_at=start.started_at)
         for mark in commit.runs_marked:
             self._run(mark.run, state=mark.state, verdict=mark.verdict, error=mark.error)
+        for each in commit.runs_unfolded:
+            self.graphs[each.graph] = read_graph(each.body)
+            self._run(each.run, graph=each.graph, consts=each.consts)
         for row in commit.tasks_new:
             self.tasks.setdefault(row.id, row)
         for row in commit.tasks_again:

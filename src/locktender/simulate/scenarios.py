@@ -131,7 +131,10 @@ def random_world(seed: int, *, clock_jumps: bool = True) -> SimWorld:
         latency=draw.choice([100, 1 * MILLISECOND, 20 * MILLISECOND]),
         output=_output,
     )
-    defaults = Defaults(dispatch_deadline_us=draw.choice([3_600, 60]) * SECOND)
+    # By a chance of its own: every other choice of a seed stays what it was.
+    slices = random.Random(seed + 2_000_003).choice([None, 1, 3])  # noqa: S311
+    deadline = draw.choice([3_600, 60]) * SECOND
+    defaults = Defaults(dispatch_deadline_us=deadline, items_per_cycle=slices)
     world = SimWorld(seed, behaviour, defaults)
     random_rules(draw, world)
     local = draw.random() < 0.5
@@ -227,7 +230,7 @@ def _kill_worker(world: SimWorld, draw: random.Random) -> None:
     alive = [worker for worker in world.workers.values() if worker.alive]
     if alive:
         name = draw.choice(alive).id
-        # By a chance of its own: every other choice of a seed stays what it was.
+        # By a chance of its own, as in `random_world`.
         drained = random.Random(world.seed).random() < 0.5  # noqa: S311
         (world.drain_worker if drained else world.kill_worker)(name)
 

@@ -119,6 +119,7 @@ class SimWorld:
         queue_timeout: int | None = None,
         dispatch_deadline: int | None = None,
         delay: int = 0,
+        scheduled: tuple[str, int] | None = None,
     ) -> RunRow | None:
         self.model.graphs[graph.flow] = graph
         row = queued_run(
@@ -133,7 +134,7 @@ class SimWorld:
             queue_timeout_us=queue_timeout,
             dispatch_deadline_us=dispatch_deadline,
         )
-        stored = self.model.submit(row, self.now, delay)
+        stored = self.model.submit(row, self.now, delay, scheduled)
         if stored is None:
             active, limit = self.model.active(), self.model.limits.max_active
             self.rejections.append((active, limit, self.model.seq))

@@ -199,7 +199,7 @@ class _Numbers:
         changes: list[Change] = []
         for change in read_changes(body):
             data = dict(change.data or {})
-            for key in ("seq", "checked"):
+            for key in ("seq", "checked", "passed_over", "thinned"):
                 if key in data:
                     data[key] = bisect_right(self._old, data[key])
             changes.append(change._replace(data=data))

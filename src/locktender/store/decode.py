@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from locktender.base import names
+from locktender.base.announced import AnnouncedFlow, read_flow
 from locktender.base.changes import Bucket, Linger, TaskRow
 from locktender.base.ids import MAX_TASKS_PER_RUN
 from locktender.base.model import (
@@ -46,6 +47,17 @@ def decode_tags(tags: bytes | str) -> dict[str, str]:
         return read_tags(tags)
     except _FAULTS:
         return {}
+
+
+def announced_flows(rows: Iterable[Row]) -> list[AnnouncedFlow]:
+    """Flows from (name, body); one that cannot be read is left out, and announced again by the next worker."""
+    found: list[AnnouncedFlow] = []
+    for name, body in rows:
+        try:
+            found.append(read_flow(body))
+        except _FAULTS as error:
+            log.warning("the announcement of flow %r cannot be read: %s", name, error)
+    return found
 
 
 def slots_held(rows: Iterable[Row]) -> dict[str, int]:
@@ -122,6 +134,8 @@ def run(row: Row) -> RunRow:
         if out_of_range or type(value) not in types:
             values[index] = harmless
             fault = fault or _fault(name, value)
+    if not values[0]:
+        fault = fault or _fault("seq", 0)
     if not -names.MAX_PRIORITY <= values[_PRIORITY] <= names.MAX_PRIORITY:
         fault = fault or _fault("priority", values[_PRIORITY])
         values[_PRIORITY] = 0
@@ -137,6 +151,17 @@ def run(row: Row) -> RunRow:
         fault = fault or _fault("tags", values[_TAGS])
         values[_TAGS] = {}
     return RunRow(*values, unreadable=fault)
+
+
+def numbered(rows: Iterable[RunRow]) -> list[RunRow]:
+    """Without runs whose number cannot be read: nothing of them can be written, not even that they are held."""
+    found: list[RunRow] = []
+    for row in rows:
+        if row.seq:
+            found.append(row)
+        else:
+            log.error("run %s is left out: %s", row.id, row.unreadable)
+    return found
 
 
 def _fault(column: str, value: object) -> str:
@@ -211,6 +236,9 @@ def buckets(rows: Iterable[Row]) -> list[Bucket]:
     """One that cannot be read counts as empty: its rate grants nothing before its burst has been made up for."""
     found: list[Bucket] = []
     for pool, tat in rows:
+        if type(pool) is not str:
+            log.warning("failed to read a rate: no pool is called %r", pool)
+            continue
         if wrong(tat):
             log.warning("failed to read the rate of pool %s: %r; it counts as used up", pool, tat)
         found.append(Bucket(pool, MAX_NUMBER if wrong(tat) else tat))
@@ -222,12 +250,14 @@ def lanes(rows: Iterable[Row]) -> list[int]:
     return [lane for (lane,) in rows if not wrong(lane)]
 
 
+OLDEST: Final = 10_000
+"""Of so many queued runs a new leader asks whether the queue has them: one that it lacks grows old."""
+
+
 def misplaced(rows: Iterable[Row]) -> list[RunRow]:
-    """Queued runs whose lane in the queue cannot be read."""
-    return [
-        msgspec.structs.replace(run(row), unreadable="its place in the queue cannot be read")
-        for row in rows
-    ]
+    """Queued runs whose lane in the queue cannot be read, or that the queue does not have."""
+    why = "its place in the queue cannot be read"
+    return [msgspec.structs.replace(each, unreadable=each.unreadable or why) for each in runs(rows)]
 
 
 def workers(rows: Iterable[Row]) -> list[WorkerRow]:

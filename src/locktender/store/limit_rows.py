@@ -117,7 +117,8 @@ def readable(rows: Iterable[Sequence[Any]]) -> list[LimitRow]:
     A pool, a tag or a flow stays shut: its limit is not known. Any other is left out, as if nobody had set it.
     """
     found: list[LimitRow] = []
-    for kind, name, declared, live in rows:
+    for *key, declared, live in rows:
+        kind, name = (each if type(each) is str else repr(each) for each in key)
         both = {"declared": declared, "live": live}
         faults = {
             which: fault for which, rule in both.items() if (fault := _fault(kind, name, rule))
@@ -126,6 +127,8 @@ def readable(rows: Iterable[Sequence[Any]]) -> list[LimitRow]:
             found.append(LimitRow(kind, name, declared, live))
             continue
         shut = _shut(kind, name)
+        if _fault(kind, name, shut):  # nothing can have such a name
+            shut = None
         both |= dict.fromkeys(faults, shut)
         which, fault = next(iter(faults.items()))
         rule = f"the {which} rule of {kind} {name}".strip()

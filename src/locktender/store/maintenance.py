@@ -51,9 +51,9 @@ class Status:
     runs: dict[str, int] = field(default_factory=dict[str, int])
     """By state."""
     rows: dict[str, int] = field(default_factory=dict[str, int])
-    """By table: tasks, events, graphs, blobs, queued, requests."""
+    """By table: tasks, history, graphs, blobs, queued, requests."""
     estimated: bool = False
-    """Tasks and events are the server's estimate: counting them would take long."""
+    """Tasks and rows of history are the server's estimate: counting them would take long."""
     oldest: int | None = None
     """When the oldest run was queued."""
     newest: int | None = None

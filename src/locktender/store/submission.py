@@ -428,6 +428,8 @@ def queued_event(
         data["again"] = list(again)
     if run.throttle is not None:
         data["throttle"] = run.throttle
+    if run.scheduled is not None:
+        data["schedule"], data["tick"] = run.scheduled
     return Change("run", 0, before, RunState.QUEUED, 0, data)
 
 

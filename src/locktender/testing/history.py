@@ -50,6 +50,7 @@ class Read(NamedTuple):
     counts: Counts
     checked: int = 0
     """See `History.checked`."""
+    thinned: int = 0
 
     @property
     def idle(self) -> bool:
@@ -96,6 +97,7 @@ def _history(read: Read, slack_us: int, rejections: Sequence[Rejection]) -> Hist
         complete=read.idle,
         slack_us=slack_us,
         checked=read.checked,
+        thinned=read.thinned,
     )
 
 
@@ -131,7 +133,8 @@ async def _read_store(store: Store) -> Read:
     events = [event for row in found for event in unpack(row)]
     digests = {event.data["graph"] for event in events if "graph" in event.data}
     graphs = {digest: read_graph(await store.graph(digest)) for digest in sorted(digests)}
-    return Read(events, graphs, states, counts, (await marks(store)).checked)
+    known = await marks(store)
+    return Read(events, graphs, states, counts, known.checked, known.thinned)
 
 
 async def _states(store: Store) -> dict[int, str]:

@@ -129,6 +129,8 @@ class OfferHandler:
         # Orders stay until the worker is gone: an old one must not undo what this process was told since.
         told = [each for each in orders if each.task < self._drain_order]
         newest = min(told, key=lambda order: order.task, default=None)
+        if newest is not None:
+            log.info("worker %s is ordered to %s", worker.id, newest.kind)
         if newest is not None and newest.kind == "undrain":
             await self._host.undrain()
         if offers := [(order.task, order.token) for order in orders if order.kind == "offer"]:

@@ -26,7 +26,7 @@ import psutil
 from locktender.base.clock import SECOND
 from locktender.base.config import Settings
 from locktender.base.quantiles import MinuteSketch
-from locktender.kernel.claim import ClaimPolicy, Load, PressureSignals, claim_size
+from locktender.kernel.claim import BATCHES_OFFERED, ClaimPolicy, Load, PressureSignals, claim_size
 from locktender.kernel.explain_workers import pressures
 
 READ_EVERY_US = 250_000
@@ -158,8 +158,8 @@ class Pressure:
         self._logged_at: int | None = None
         self.felt: PressureSignals = PressureSignals()
         self.size: int = 0
-        self.standing: int = settings.claim_batch
-        """What the row should say; the whole batch until it was asked for the first time."""
+        self.standing: int = settings.claim_batch * BATCHES_OFFERED
+        """What the row should say; all of it until it was asked for the first time."""
         self.share: int = 100
         self.pressed: dict[str, float] = {}
         """What makes the share less than all, and the threshold it is above (`WorkerRow.pressed`)."""

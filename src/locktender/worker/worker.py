@@ -26,6 +26,7 @@ from locktender.base.errors import LocktenderError
 from locktender.base.graph import Node
 from locktender.base.model import WorkerRow
 from locktender.base.states import TaskState
+from locktender.flows.by_name import named_code, step_for
 from locktender.flows.registry import Registry
 from locktender.observe.metrics import Metrics
 from locktender.store.blob_values import BlobValues, has_blob
@@ -97,6 +98,7 @@ class LocalWorker:
         self._stubborn = StubbornReports()
         self._loop_lag: LoopLag | None = None
         self._where: dict[int, Executor] = {}
+        self._listens = store.listens
         self._blobs = BlobValues(store, self._must_not_run)
         self._fetching: dict[int, StopReason | None] = {}
         """Token → why it was stopped, while its arguments are fetched."""
@@ -131,6 +133,7 @@ class LocalWorker:
             permits=self._permits,
             total=self._settings.total_permits,
             claim=min(claim, self._lifetime.offerable),
+            listens=self._listens,
             full=self._full(claim),
             share=self.pressure.share,
             pressed=self.pressure.pressed,
@@ -247,11 +250,11 @@ class LocalWorker:
         if token in self._begun:
             # Its acceptance was repeated: an answer was lost, or it was offered in two ways at once.
             return
-        step = self._registry.steps.get(node.step)
+        step = step_for(self._registry, node)
         if step is None:
             self._remember(token)
             self._lifetime.began()
-            self.refuse(task, token, f"this worker does not know step {node.step}")
+            self.refuse(task, token, f"this worker does not know {named_code(node)}")
             return
         attempt = Attempt(
             task,

@@ -1,8 +1,6 @@
 """Gates: one module per kind. A gate bounds something that runs or tasks need before they start.
 
-To add a kind: write its module here, list it in `KINDS`, and register what else belongs to it:
-its text in `kernel/explain.py` or `kernel/explain_runs.py`, its rule in `observe/checker/audit.py`
-and its scenario in `simulate/scenarios.py`. `tools/check_gates.py` names what is missing.
+To add a kind: CONTRIBUTING.md, *Add a gate*. `tools/check_gates.py` names what is missing.
 """
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ a limit that comes into force then and explains it had been asked for already.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from typing import ClassVar, NamedTuple
 
 from locktender.base.clock import SECOND
@@ -31,11 +30,18 @@ MAX_WAITING = "max_waiting"
 class Doubt(NamedTuple):
     names: tuple[str, ...]
     """Ceilings that could explain it."""
-    explains: Callable[[int], bool]
+    at_least: int
+    """Such a limit explains it; 0: only one that is equal to `equal`."""
+    equal: int
     seq: int
     run: int
     message: str
-    until: int
+    until: int = 0
+
+    def explained(self, limit: int) -> bool:
+        if self.at_least:
+            return limit == UNLIMITED or limit >= self.at_least
+        return limit == self.equal
 
 
 class CeilingDoubts(Rule):
@@ -67,24 +73,16 @@ class CeilingDoubts(Rule):
             limit = UNLIMITED if rule is None else rule.get("max_active", UNLIMITED)
             self._asked[event.data.get("name", "")] = limit
 
-    def doubt(
-        self,
-        names: tuple[str, ...],
-        explains: Callable[[int], bool],
-        message: str,
-        *,
-        seq: int,
-        run: int = 0,
-    ) -> None:
+    def doubt(self, doubt: Doubt) -> None:
         """Keeps the doubt unless a limit in force, or one a client asked for by then, explains it."""
+        names, seq = doubt.names, doubt.seq
         candidates = [self._limit(name) for name in names]
         candidates += [self._asked.get(name) for name in names]
         asked = [c for c in self.world.history.max_active if c.name in names and c.since <= seq]
         latest = max((ceiling.since for ceiling in asked), default=0)
         candidates += [ceiling.limit for ceiling in asked if ceiling.since == latest]
-        if not any(limit is not None and explains(limit) for limit in candidates):
-            until = self._closed + self.patience
-            self._doubts.append(Doubt(names, explains, seq, run, message, until))
+        if not any(limit is not None and doubt.explained(limit) for limit in candidates):
+            self._doubts.append(doubt._replace(until=self._closed + self.patience))
 
     def _limit(self, name: str) -> int | None:
         if name == MAX_ACTIVE:
@@ -100,7 +98,7 @@ class CeilingDoubts(Rule):
         name = MAX_ACTIVE if event.data.get("kind") == "active" else event.data.get("name", "")
         limit = self._limit(name)
         value = UNLIMITED if limit is None else limit
-        self._doubts = [d for d in self._doubts if name not in d.names or not d.explains(value)]
+        self._doubts = [d for d in self._doubts if name not in d.names or not d.explained(value)]
 
     def close(self) -> None:
         self._closed += 1
@@ -118,6 +116,7 @@ class ActiveCeiling(CeilingDoubts):
     """Queued and executing runs never exceed `max_active`, in total and per tag."""
 
     id = "ceilings"
+    facts = True
 
     def watch(self, on: Watch) -> None:
         super().watch(on)
@@ -138,14 +137,11 @@ class ActiveCeiling(CeilingDoubts):
                 self._doubt(event, rule.name, active, rule.max_active)
 
     def _doubt(self, event: Event, name: str, active: int, limit: int) -> None:
-        self.doubt(
-            (name,),
-            lambda other: other == UNLIMITED or active <= other,
+        message = (
             f"run {event.run} is admitted as active run {active} under {name!r}, "
-            f"whose ceiling is {limit}.",
-            seq=event.seq,
-            run=event.run,
+            f"whose ceiling is {limit}."
         )
+        self.doubt(Doubt((name,), active, 0, event.seq, event.run, message))
 
 
 class HonestRejections(CeilingDoubts):
@@ -189,13 +185,11 @@ class HonestRejections(CeilingDoubts):
                 f"a submission of {asked} was rejected at {ceiling!r} with {rejection.active} "
                 f"active runs of {limit}; there were {active}.",
             )
-        self.doubt(
-            names,
-            lambda other: other == limit,
+        message = (
             f"a submission was rejected at {ceiling!r} with a limit of {limit}, "
-            "which was neither in force nor asked for.",
-            seq=rejection.as_of,
+            "which was neither in force nor asked for."
         )
+        self.doubt(Doubt(names, 0, limit, rejection.as_of, 0, message))
 
 
 class ThrottledStarts(Rule):

@@ -148,6 +148,7 @@ class MaxStarts(Rule):
     """One cycle starts at most `max_starts_per_cycle` tasks."""
 
     id = "max_starts"
+    facts = True
 
     def __init__(self, world: HistoryState, found: list[Violation]) -> None:
         super().__init__(world, found)
@@ -227,6 +228,7 @@ class SingleLeader(Rule):
     and only a leader brings limits into force."""
 
     id = "leadership"
+    facts = True
 
     def __init__(self, world: HistoryState, found: list[Violation]) -> None:
         super().__init__(world, found)

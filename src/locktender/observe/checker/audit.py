@@ -38,8 +38,16 @@ from locktender.observe.checker.limits import (
 )
 from locktender.observe.checker.places import PausedStarts, PlaceRule, Waits
 from locktender.observe.checker.rule import Rule, Watch
+from locktender.observe.checker.saved import SavedState, StateUnreadable, decode, encode
 from locktender.observe.checker.state import HistoryCommit, commit_of
-from locktender.observe.checker.state_changes import Keys, LegalEdge, NoLoss, Terminal
+from locktender.observe.checker.state_changes import (
+    Keys,
+    LegalEdge,
+    NoLoss,
+    Terminal,
+    TickRule,
+    TraceRule,
+)
 from locktender.observe.checker.waiting import Bypass, TrueReason
 from locktender.observe.checker.world import HistoryState
 
@@ -61,7 +69,10 @@ class Replayed:
 
 
 class Recall:
-    """One forgotten run on its way back: its own events, and the changes of the clock, in a state apart."""
+    """One forgotten run on its way back: its own events, and the changes of the clock, in a state apart.
+
+    Rules that note something on the run itself see the events too; what they report was reported before.
+    """
 
     def __init__(self, world: HistoryState, number: int) -> None:
         self._world = world
@@ -69,20 +80,17 @@ class Recall:
         self._alone = HistoryState(world.history)
         self._alone.commit = HistoryCommit(actor="leader:")
         self._moves: deque[Event] = deque(world.clock_events)
+        self._watch = Watch()
+        for rule in NOTING:
+            rule(self._alone, []).watch(self._watch)
 
     def feed(self, events: Iterable[Event]) -> None:
         alone, moves = self._alone, self._moves
         for event in events:
             while moves and moves[0].seq <= event.seq:
                 alone.apply_clock(moves.popleft())
-            if event.subject == "run":
-                alone.apply_run(event, alone.run(self._number))
-            elif event.subject == "place":
-                alone.apply_place(event, alone.run(self._number))
-            elif event.subject == "pause":
-                alone.run(self._number).lifted = event.after == "lifted"
-            elif event.subject == "task":
-                alone.apply_task(event, alone.task(event))
+            if event.subject in {"run", "trace", "place", "pause", "task"}:
+                _feed(alone, self._watch, event)
             alone.close()
 
     def finish(self) -> None:
@@ -124,6 +132,37 @@ class Replay:
             world.last_seq = event.seq
             _feed(world, watch, event)
 
+    @property
+    def rules(self) -> Sequence[Rule]:
+        return self._rules
+
+    @property
+    def violations(self) -> Sequence[Violation]:
+        """Found so far."""
+        return self._found
+
+    def save(self) -> bytes:
+        """The state between two rows of events, for `resume`."""
+        return encode(
+            {
+                "world": self.world.kept(),
+                "rules": [(type(rule).__name__, rule.kept()) for rule in self._rules],
+                "found": self._found,
+                "commit": self._commit,
+            }
+        )
+
+    def resume(self, saved: SavedState) -> None:
+        """Goes on where another one was saved. `StateUnreadable`: it is of no use any more."""
+        parts = decode(saved, self.world.plan)
+        if [name for name, _ in parts["rules"]] != [type(rule).__name__ for rule in self._rules]:
+            raise StateUnreadable("the rules are others")
+        self.world.keep(parts["world"])
+        for rule, (_, kept) in zip(self._rules, parts["rules"], strict=True):
+            rule.keep(kept)
+        self._found.extend(parts["found"])
+        self._commit = parts["commit"]
+
     def finish(self, *, complete: bool) -> Replayed:
         self.world.complete = complete
         if self._commit is not None:
@@ -163,6 +202,11 @@ def _feed(world: HistoryState, watch: Watch, event: Event) -> None:
             for see_run in watch.run_topic.of(event.after):
                 see_run(event, run)
             world.apply_run(event, run)
+        case "trace":
+            run = world.run(event.run)
+            for see_trace in watch.trace_handlers:
+                see_trace(event, run)
+            world.apply_trace(event, run)
         case "place":
             run = world.run(event.run)
             for see_place in watch.place_handlers:
@@ -224,6 +268,9 @@ GATE_RULES: Final[dict[str, type[Rule]]] = {
 }
 """The rule that checks a gate's bound, by the gate's kind."""
 
+NOTING: Final[tuple[type[Rule], ...]] = (Dependencies, Sequential)
+"""Rules that note on runs and tasks what follows from an event: which failures were taken for final."""
+
 RULES: Final[tuple[type[Rule], ...]] = (
     LegalEdge,
     *_CEILINGS,
@@ -239,6 +286,8 @@ RULES: Final[tuple[type[Rule], ...]] = (
     Fencing,
     SingleLeader,
     Terminal,
+    TraceRule,
+    TickRule,
     Dependencies,
     Sequential,
     Keys,

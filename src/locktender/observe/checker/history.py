@@ -54,6 +54,8 @@ class History:
     system rates, back-off and deadlines are decided a little before the instant the event carries."""
     checked: int = 0
     """Up to this seq the history was checked when it was whole; since then whole runs were pruned from it."""
+    thinned: int = 0
+    """Up to this seq, events of no run were removed that do not count any more behind it."""
 
 
 @dataclass(frozen=True, slots=True)

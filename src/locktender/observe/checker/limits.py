@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
+from locktender.base.clock import SECOND
 from locktender.base.events import Event
 from locktender.base.limits import Rate
 from locktender.base.names import UNLIMITED
@@ -18,6 +19,10 @@ from locktender.observe.checker.state import (
     CheckedWorker,
 )
 from locktender.observe.checker.world import HistoryState
+
+MAX_PEAKS_SAVED: Final = 10_000
+"""Of more limits (one per value of a tag) a later audit knows the peaks that came nearest to their limit."""
+_STALE_US: Final = 60 * SECOND
 
 
 class CeilingRule(Rule):
@@ -38,6 +43,8 @@ class CeilingRule(Rule):
 
     def measure(self, name: str, limit: int, used: int, event: Event, what: str) -> None:
         """`used` of `limit` after a grant by `event`; `what` names the limit and its unit."""
+        if self.facts and event.seq <= self.world.history.thinned:
+            return  # what the limit was then is not known any more
         self.remember(name, limit, used)
         if limit != UNLIMITED and used > limit:
             self._exceeded.add(name)
@@ -48,6 +55,18 @@ class CeilingRule(Rule):
         if known is None or used > known[1]:
             self._peaks[name] = limit, used
 
+    def kept(self) -> dict[str, Any]:
+        kept = super().kept()
+        if len(self._peaks) > MAX_PEAKS_SAVED:
+            names = sorted(self._peaks, key=self._share, reverse=True)[:MAX_PEAKS_SAVED]
+            kept["_peaks"] = {name: self._peaks[name] for name in names}
+            kept["_exceeded"] = self._exceeded.intersection(names)
+        return kept
+
+    def _share(self, name: str) -> tuple[bool, float, int]:
+        limit, peak = self._peaks[name]
+        return name in self._exceeded, peak / limit if limit > 0 else 0.0, peak
+
     def peaks(self) -> list[Peak]:
         return [
             Peak(name, limit, peak, name not in self._exceeded)
@@ -57,6 +76,8 @@ class CeilingRule(Rule):
 
 class PoolCeiling(CeilingRule):
     """Slots of a pool held by scheduled and running tasks never exceed its limit; a paused pool grants none."""
+
+    facts = True
 
     def watch(self, on: Watch) -> None:
         super().watch(on)
@@ -90,6 +111,8 @@ class PoolCeiling(CeilingRule):
 
 class RunCeiling(CeilingRule):
     """Executing runs never exceed the run gate nor any tag's limit; what is paused starts nothing."""
+
+    facts = True
 
     def close(self) -> None:
         world = self.world
@@ -162,6 +185,8 @@ class Permits(CeilingRule):
     A worker's own events race the leader's commit: a change or a loss since the
     leader's last commit is held against the next one, not against this.
     """
+
+    facts = True
 
     def close(self) -> None:
         if not self.world.any_worker:
@@ -251,6 +276,19 @@ class Rates(Rule):
                         f"pool {pool!r} granted {slots} slots {early} µs too early for its rate "
                         f"of {rate.count} per {rate.per_us} µs with a burst of {rate.burst}.",
                     )
+
+    def kept(self) -> dict[str, Any]:
+        """Without pools whose rate has long been free: they are as if they had never granted anything."""
+        free = self.world.commit.at - self.world.clock_moved_us - _STALE_US
+        limits = self.world.in_force.limits
+        buckets = {
+            pool: bucket
+            for pool, bucket in self._buckets.items()
+            if (rule := limits.pool(pool)) is not None
+            and rule.rate is not None
+            and bucket[1] > free * rule.rate.count
+        }
+        return {**super().kept(), "_buckets": buckets}
 
     def _grant(self, rate: Rate, arrival: int, at: int, slots: int) -> tuple[int, int]:
         """The next theoretical arrival, and by how much (× count) it lies beyond what is allowed."""

@@ -7,7 +7,7 @@ from typing import Final
 from locktender.base.clock import SECOND
 from locktender.base.events import Event
 from locktender.base.names import UNLIMITED
-from locktender.observe.checker.admission import MAX_WAITING, CeilingDoubts
+from locktender.observe.checker.admission import MAX_WAITING, CeilingDoubts, Doubt
 from locktender.observe.checker.rule import Rule, Watch
 from locktender.observe.checker.state import EXECUTING, WAITING, CheckedRun, CheckedTask
 
@@ -29,6 +29,7 @@ class PlaceRule(Rule):
     """
 
     id = "places"
+    facts = True
 
     def watch(self, on: Watch) -> None:
         on.places(self.change)
@@ -134,13 +135,8 @@ class Waits(CeilingDoubts):
             return  # only who submits is refused
         waiting, limit = self.world.waiting + 1, self.world.in_force.limits.max_waiting
         if UNLIMITED != limit < waiting:
-            self.doubt(
-                (MAX_WAITING,),
-                lambda other: other == UNLIMITED or waiting <= other,
-                f"run {run.id} is admitted as waiting run {waiting} of {limit}.",
-                seq=event.seq,
-                run=run.id,
-            )
+            message = f"run {run.id} is admitted as waiting run {waiting} of {limit}."
+            self.doubt(Doubt((MAX_WAITING,), waiting, 0, event.seq, run.id, message))
 
     def wake(self, event: Event, run: CheckedRun) -> None:
         if run.state == WAITING and event.at < run.wake_at:

@@ -7,6 +7,10 @@ that is left. A rule that compares runs (*there was no room*, *too soon after
 that grant*) could be wrong on the pruned part: it sets `across = True`, still
 reads every event, and reports only violations after that seq.
 
+Of the events of no run a pruned history has those that still count: up to
+`History.thinned` it is not known which limits, workers and leaders there were.
+A rule that needs them sets `facts = True` and is silent up to there.
+
 To add one: subclass `Rule`, give it an id and a docstring that says what it
 promises, register its handlers in `watch`, and list it in `audit.py`.
 """
@@ -14,7 +18,7 @@ promises, register its handlers in `watch`, and list it in `audit.py`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from locktender.base.events import Event
 from locktender.observe.checker.history import Violation
@@ -53,6 +57,7 @@ class Watch:
         self.task_topic: Topic[TaskHandler] = Topic[TaskHandler]()
         self.run_topic: Topic[RunHandler] = Topic[RunHandler]()
         self.place_handlers: list[RunHandler] = []
+        self.trace_handlers: list[RunHandler] = []
         self.wait_handlers: list[TaskHandler] = []
         self.limit_handlers: list[EventHandler] = []
         self.asked_handlers: list[EventHandler] = []
@@ -69,6 +74,9 @@ class Watch:
 
     def places(self, handler: RunHandler) -> None:
         self.place_handlers.append(handler)
+
+    def traces(self, handler: RunHandler) -> None:
+        self.trace_handlers.append(handler)
 
     def waits(self, handler: TaskHandler) -> None:
         self.wait_handlers.append(handler)
@@ -102,6 +110,8 @@ class Rule:
     id: ClassVar[str]
     across: ClassVar[bool] = False
     """Its verdict on a run may hang on others that were pruned."""
+    facts: ClassVar[bool] = False
+    """Its verdict hangs on limits, workers or leaders."""
 
     def __init__(self, world: HistoryState, found: list[Violation]) -> None:
         self.world = world
@@ -110,10 +120,20 @@ class Rule:
     def watch(self, on: Watch) -> None:
         raise NotImplementedError
 
+    def kept(self) -> dict[str, Any]:
+        """What it has to know of the events so far."""
+        return {
+            name: value for name, value in vars(self).items() if name not in {"world", "_found"}
+        }
+
+    def keep(self, kept: dict[str, Any]) -> None:
+        vars(self).update(kept)
+
     def report(self, event: Event, message: str) -> None:
         self.report_at(event.seq, message, run=event.run, task=event.task)
 
     def report_at(self, seq: int, message: str, *, run: int = 0, task: int = 0) -> None:
-        if self.across and seq <= self.world.history.checked:
+        history = self.world.history
+        if (self.across and seq <= history.checked) or (self.facts and seq <= history.thinned):
             return
         self._found.append(Violation(self.id, seq, run, task, message))

@@ -189,13 +189,15 @@ ACTIVE: Final = EXECUTING | {RunState.QUEUED.value, RunState.HELD.value}
 class UseCount:
     """The tasks of one node of one run, counted by standing."""
 
-    __slots__ = ("acted_on", "counts", "in_flight", "pending", "unexpanded")
+    __slots__ = ("acted_on", "counts", "in_flight", "last", "pending", "unexpanded")
 
     def __init__(self) -> None:
         self.counts: list[int] = [0, 0, 0, 0, 0]
         self.in_flight: int = 0
+        self.last: int = -1
+        """Of a map: the highest index."""
         self.pending: int = 0
-        """Of those that are open: rows of earlier tries that were not decided about yet."""
+        """Of those that are open: rows that were not decided about yet."""
         self.unexpanded: bool = False
         """A map that was skipped before it had items."""
         self.acted_on: int = -1
@@ -347,20 +349,27 @@ class CheckedTask:
 
 
 class SeenRuns:
-    """Numbers of runs, one bit each: runs are numbered without large gaps."""
+    """Numbers of runs, one bit each: runs are numbered from 1 without large gaps."""
 
     _BITS: Final = 1_024
+    _ALL: Final = (1 << _BITS) - 1
 
     def __init__(self) -> None:
         self._pages: dict[int, int] = {}
+        self._whole: int = 0
+        """All runs of the pages before this one were seen."""
 
     def add(self, run: int) -> None:
-        page, bit = divmod(run, self._BITS)
-        self._pages[page] = self._pages.get(page, 0) | 1 << bit
+        page, bit = divmod(run - 1, self._BITS)
+        bits = self._pages[page] = self._pages.get(page, 0) | 1 << bit
+        while bits == self._ALL and page == self._whole:
+            del self._pages[page]
+            page = self._whole = page + 1
+            bits = self._pages.get(page, 0)
 
     def __contains__(self, run: int) -> bool:
-        page, bit = divmod(run, self._BITS)
-        return bool(self._pages.get(page, 0) >> bit & 1)
+        page, bit = divmod(run - 1, self._BITS)
+        return 0 <= page < self._whole or bool(self._pages.get(page, 0) >> bit & 1)
 
 
 class CheckedWorker:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from locktender.base.events import Event
 from locktender.base.states import NEW, RUN_CHANGES, TASK_CHANGES, Owner, TaskState
+from locktender.observe.checker.history import Violation
 from locktender.observe.checker.rule import Rule, Watch
 from locktender.observe.checker.state import (
     ACTIVE,
     CANCELLED,
     COMPLETED,
+    EXECUTING,
     FAILED,
     OPEN,
     RUN_ENDS,
@@ -18,6 +20,7 @@ from locktender.observe.checker.state import (
     CheckedRun,
     CheckedTask,
 )
+from locktender.observe.checker.world import HistoryState
 
 _OWNERS = {"leader": Owner.LEADER, "worker": Owner.WORKER, "client": Owner.SUBMITTER}
 _RUN_CHANGES = {(str(a), str(b)): owner for (a, b), owner in RUN_CHANGES.items()}
@@ -55,7 +58,9 @@ class LegalEdge(Rule):
         if (event.before, event.after) != (TaskState.RUNNING, TaskState.HANDED_BACK):
             return False
         worker = self.world.workers.get(task.worker)
-        return worker is not None and (worker.leaving or worker.gone)
+        if worker is None:
+            return event.seq <= self.world.history.thinned
+        return worker.leaving or worker.gone
 
     def _change(
         self,
@@ -205,6 +210,13 @@ class Terminal(Rule):
                         f"run {run.id} succeeds with {items} items of {plan.node.name!r} "
                         f"of {expected}.",
                     )
+            elif (here := run.nodes.get(plan.index)) is not None and here.total <= here.last:
+                # A map that is expanded in slices has its last item from the first slice on.
+                self.report(
+                    event,
+                    f"run {run.id} succeeds with {here.total} items of {plan.node.name!r} "
+                    f"of {here.last + 1}.",
+                )
 
     def fail(self, event: Event, run: CheckedRun) -> None:
         if not run.failed and not event.data.get("error"):
@@ -299,3 +311,54 @@ def _is_collected(task: CheckedTask) -> bool:
         and plan.collects
         and plan.node.run_if == "success"
     )
+
+
+class TraceRule(Rule):
+    """A run submitted by name goes on with the graph that a worker traced: once, after its tracing task has
+    completed, and it does not succeed without."""
+
+    id = "trace"
+
+    def watch(self, on: Watch) -> None:
+        on.traces(self.trace)
+        on.runs(self.succeed, "succeeded")
+
+    def trace(self, event: Event, run: CheckedRun) -> None:
+        if run.state not in EXECUTING:
+            self.report(event, f"run {run.id} is {run.state} and gets a traced graph.")
+        if run.plan is None or not run.plan.graph.unfolds:
+            self.report(event, f"run {run.id} gets a traced graph, but it has its graph already.")
+        task = run.places.get((0, -1))
+        if task is None or task.state != TaskState.COMPLETED:
+            self.report(event, f"run {run.id} gets a graph before its tracing task has completed.")
+        if self.world.plan(event.after) is None:
+            self.report(event, f"run {run.id} names graph {event.after!r}, which was not given.")
+
+    def succeed(self, event: Event, run: CheckedRun) -> None:
+        if run.plan is not None and run.plan.graph.unfolds:
+            self.report(event, f"run {run.id} succeeded, and its flow was never traced.")
+
+
+class TickRule(Rule):
+    """A tick of a schedule becomes one run at most: each run is of a later tick than the one before."""
+
+    id = "one_run_per_tick"
+
+    def __init__(self, world: HistoryState, found: list[Violation]) -> None:
+        super().__init__(world, found)
+        self._last: dict[str, tuple[int, int]] = {}
+
+    def watch(self, on: Watch) -> None:
+        on.runs(self.queue, "queued")
+
+    def queue(self, event: Event, run: CheckedRun) -> None:
+        schedule, tick = event.data.get("schedule"), event.data.get("tick")
+        if event.before != NEW or schedule is None or tick is None:
+            return
+        last, other = self._last.get(schedule, (-1, 0))
+        if tick <= last:
+            self.report(
+                event,
+                f"run {run.id} is of tick {tick} of schedule {schedule!r}; run {other} was of tick {last}.",
+            )
+        self._last[schedule] = tick, run.id

@@ -15,7 +15,7 @@ reported once and not again with every event that follows.
 from __future__ import annotations
 
 from collections import deque
-from typing import Final
+from typing import Any, Final
 
 from locktender.base.events import Event
 from locktender.base.states import NEW, RunState, TaskState
@@ -102,6 +102,15 @@ class HistoryState:
         self._moved: list[CheckedWorker] = []
         self.workers_changed_at: int = 0
         """When one last came, left, stalled or went on."""
+
+    def kept(self) -> dict[str, Any]:
+        """What the events so far have come to."""
+        return {
+            name: value for name, value in vars(self).items() if name not in {"history", "_plans"}
+        }
+
+    def keep(self, kept: dict[str, Any]) -> None:
+        vars(self).update(kept)
 
     # finding
 
@@ -206,6 +215,10 @@ class HistoryState:
         run.wake_at = data.get("wake_at", 0)
         run.again = frozenset(data.get("again", ()))
 
+    def apply_trace(self, event: Event, run: CheckedRun) -> None:
+        run.plan = self.plan(event.after)
+        run.data = {**run.data, "graph": event.after}
+
     def apply_place(self, event: Event, run: CheckedRun) -> None:
         placed = event.after == "held"
         if placed == run.placed or run.state not in EXECUTING:
@@ -256,6 +269,7 @@ class HistoryState:
         if before == NEW:
             run.tasks[task.id] = task
             run.places.setdefault((task.node, task.index), task)
+            tally.last = max(tally.last, task.index)
         if after in HOLDING_TASKS:
             if not task.holds:
                 self._take(event, task, tally)

@@ -21,6 +21,7 @@ from locktender.base.errors import DataRefused
 from locktender.base.events import NOBODY, pack
 from locktender.base.ids import MAX_RUNS
 from locktender.base.limits import Limits
+from locktender.base.model import Request
 from locktender.kernel.lanes import rank
 from locktender.store.admission import (
     WINDOW_SECONDS,
@@ -36,6 +37,8 @@ from locktender.store.key_lines import bounded_keys, lines_of, starts_of, thrott
 from locktender.store.lanes import lane_name
 from locktender.store.limit_rows import check, judge_limit
 from locktender.store.postgres.composed_sql import Parts, columns
+from locktender.store.postgres.quick_submit import remember_lanes, submit_quickly
+from locktender.store.postgres.server_clock import ServerClock
 from locktender.store.postgres.session import SUBMITTERS, PostgresSession, Row, limit_rows, pairs
 from locktender.store.protocol import SetLimit, Submit, Submitted
 from locktender.store.retry_runs import AGAIN, candidates, judge_retry
@@ -65,14 +68,20 @@ _QUEUE = ("lane", "rank1", "rank2", "run")
 _EVENT = ("seq", "at", "term", "cycle", "actor", "run", "body")
 
 
-async def submit_all(tx: PostgresSession, submits: Sequence[Submit]) -> list[Answer]:
+async def submit_all(
+    tx: PostgresSession, submits: Sequence[Submit], clock: ServerClock
+) -> list[Answer]:
     """The answer to each of `submits`; an invalid one does not affect the others."""
+    quick = await submit_quickly(tx, submits, clock)
+    if quick is not None:
+        return [*quick]
     # A large batch needs the lock anyway: deciding on it before that would be wasted.
     large = sum(len(each.runs) for each in submits) > COPY_OVER
     # What waits with a key, or has started under a throttle, is counted behind the lock, too.
     bounded = any(run.keep or run.throttle for each in submits for run in each.runs)
     for _ in range(0 if large or bounded else TRIES):
         admission, answers, lanes = await _look(tx, submits)
+        clock.sync(admission.now)
         if not admission.new:
             return answers
         if not _simple(admission, lanes):
@@ -84,6 +93,17 @@ async def submit_all(tx: PostgresSession, submits: Sequence[Submit]) -> list[Ans
         if admission.new:
             await _write(tx, admission, submits, lanes)
     return answers
+
+
+async def submit_within(tx: PostgresSession, submits: Sequence[Submit]) -> list[list[Submitted]]:
+    """As `submit_all`, in a transaction that was begun alone."""
+    admission, answers, lanes = await _look(tx, submits)
+    for answer in answers:
+        if isinstance(answer, Exception):
+            raise answer
+    if admission.new:
+        await _write(tx, admission, submits, lanes)
+    return [answer for answer in answers if not isinstance(answer, Exception)]
 
 
 async def _look(
@@ -165,7 +185,9 @@ async def _read(
         queued=lines_of(bounded, queued),
         throttles=dict.fromkeys(throttled, ()) | starts_of(starts),
     )
-    return Admission(facts), pairs(lanes), {row[0] for row in graphs}
+    found_lanes: dict[str, int] = pairs(lanes)
+    remember_lanes(tx, found_lanes)
+    return Admission(facts), found_lanes, {row[0] for row in graphs}
 
 
 def ceilings(limits: Limits, counted: Iterable[Row], drained: Row) -> Ceilings:
@@ -259,6 +281,7 @@ async def lanes_for(
         # Sorted, so that two submitters that create the same lanes cannot deadlock.
         await tx.run("lane_add", missing)
         found |= pairs(await tx.all("lanes_by_signature", missing))
+        remember_lanes(tx, found)
     return found
 
 
@@ -328,6 +351,15 @@ async def retry(tx: PostgresSession, run_ids: list[str], nodes: Sequence[int]) -
         parts.add("wake", *tx.hint("retry"))
         await tx.compose(parts)
     return answers
+
+
+async def ask(tx: PostgresSession, requests: list[Request]) -> None:
+    parts = Parts()
+    parts.add("now", alias="clock")
+    parts.add("open_fence", alias="fence")
+    parts.add("request_add", [encode(request) for request in requests])
+    parts.add("wake", *tx.hint("ask"))
+    await tx.compose(parts)
 
 
 async def set_limits(tx: PostgresSession, changes: list[SetLimit]) -> None:

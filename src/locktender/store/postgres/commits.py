@@ -25,9 +25,10 @@ the submitters' lock:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from locktender.base.changes import Commit, Order, RunEnd
+from locktender.base.changes import Commit, Order, RunEnd, TaskSave
 from locktender.base.errors import NotLeader, OutOfOrder, StoreBusy
 from locktender.base.events import pack
 from locktender.base.limits import Limits
@@ -35,9 +36,9 @@ from locktender.kernel.lanes import rank
 from locktender.store.admission import WINDOW_SECONDS, capped, closing
 from locktender.store.decode import decode_tags
 from locktender.store.lanes import key_successors, let_go
-from locktender.store.postgres.composed_sql import Parts, columns
+from locktender.store.postgres.composed_sql import Parts, columns, without_zeros
 from locktender.store.postgres.folding import TASK, Folded, fold
-from locktender.store.postgres.listener import notice_of
+from locktender.store.postgres.listener import is_sent, notices
 from locktender.store.postgres.session import PostgresSession, Row
 from locktender.store.protocol import Committed
 
@@ -59,15 +60,18 @@ def not_leader(term: int, row: Row) -> NotLeader:
 
 
 async def commit(tx: PostgresSession, commit: Commit) -> Committed:
+    told = notices((end.run for end in commit.runs_ended), commit.orders, tx.known.listening)
+    stored = [each for each in commit.orders if not is_sent(each, tx.known.listening)]
+    commit = replace(commit, orders=stored)
     folded = fold(commit)
     long_way = folded.tangled or len(folded.new) > COPY_OVER or bool(commit.reprioritised)
     long_way = long_way or bool(commit.ended_waiting)
     for _ in range(_TRIES):
         version, limits = tx.known.limits
         if long_way or (commit.runs_ended and capped(limits)):
-            answer = await _step_by_step(tx, commit, folded, version, limits)
+            answer = await _step_by_step(tx, commit, folded, version, limits, told)
         else:
-            answer = await _at_once(tx, commit, folded, version)
+            answer = await _at_once(tx, commit, folded, version, told)
         if answer is not None:
             return Committed(answer[0], answer[1])
         row = await tx.row("leader")
@@ -117,8 +121,10 @@ def _fence(parts: Parts, commit: Commit, version: int, *, keys: bool) -> None:
     )
 
 
-def _answer(parts: Parts, tx: PostgresSession, commit: Commit) -> None:
-    parts.add("commit_answer", *tx.hint(notice_of(commit)))
+async def offer_again(tx: PostgresSession, offers: list[Order]) -> None:
+    sent = [each for each in offers if is_sent(each, tx.known.listening)]
+    if sent:
+        await tx.row("notify", *tx.hints(notices((), sent, tx.known.listening)))
 
 
 def _tell(parts: Parts, commit: Commit) -> None:
@@ -136,13 +142,21 @@ def _last(rows: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
     return _by_run(list({row[0]: row for row in rows}.values()))
 
 
-async def _at_once(tx: PostgresSession, commit: Commit, folded: Folded, version: int) -> Row | None:
+def _columns_of(rows: Sequence[Sequence[Any]], width: int) -> list[list[Any]]:
+    """Of tasks; the first column, their ids, says how many rows there are."""
+    ids, *others = columns(rows, width)
+    return [ids, *map(without_zeros, others)]
+
+
+async def _at_once(
+    tx: PostgresSession, commit: Commit, folded: Folded, version: int, told: list[str]
+) -> Row | None:
     parts = Parts()
     _fence(parts, commit, version, keys=False)
     if folded.new:
-        parts.add("task_new", *columns(folded.new, len(TASK)), folded.replaced)
+        parts.add("task_new", *_columns_of(folded.new, len(TASK)), folded.replaced)
     if folded.saved:
-        parts.add("task_save", *columns(folded.saved, 16))
+        parts.add("task_save", *_columns_of(folded.saved, len(TaskSave._fields)))
     if folded.ended:
         parts.add("task_end", *columns(folded.ended, 4))
     if folded.idle:
@@ -164,10 +178,8 @@ async def _at_once(tx: PostgresSession, commit: Commit, folded: Folded, version:
         parts.add(name, *params)
     if commit.events:
         _tell(parts, commit)
-    if commit.preparing:
-        parts.add("commit_answer_unflushed", *tx.hint(notice_of(commit)))
-    else:
-        _answer(parts, tx, commit)
+    answer = "commit_answer_unflushed" if commit.preparing else "commit_answer"
+    parts.add(answer, *tx.hints(told))
     rows = await tx.compose(parts)
     return rows[0] if rows else None
 
@@ -182,6 +194,11 @@ def _others(commit: Commit) -> list[tuple[str, list[Any]]]:
     if commit.orders:
         orders = {(order.task, order.kind): order for order in commit.orders}
         found.append(("order_add", columns(sorted(orders.values(), key=_task), 5)))
+    if commit.runs_unfolded:
+        bodies = {each.graph: each.body for each in commit.runs_unfolded}
+        found.append(("graph_add", columns(sorted(bodies.items()), 2)))
+        unfolded = [(run, graph, consts) for run, graph, _, consts in commit.runs_unfolded]
+        found.append(("run_unfold", columns(_by_run(unfolded), 3)))
     if commit.node_inputs:
         found.append(("node_input_add", columns(sorted(commit.node_inputs), 3)))
     if commit.buckets:
@@ -225,12 +242,17 @@ async def step(tx: PostgresSession, name: str, *params: Any, idle: list[int] | N
 
 
 async def _step_by_step(
-    tx: PostgresSession, commit: Commit, folded: Folded, version: int, limits: Limits
+    tx: PostgresSession,
+    commit: Commit,
+    folded: Folded,
+    version: int,
+    limits: Limits,
+    told: list[str],
 ) -> Row | None:
     async with tx.transaction("begin_alone"):
         parts = Parts()
         _fence(parts, commit, version, keys=True)
-        _answer(parts, tx, commit)
+        parts.add("commit_answer", *tx.hints(told))
         rows = await tx.compose(parts)
         if not rows:
             return None
@@ -247,11 +269,11 @@ async def _step_by_step(
         for name, params in _others(commit):
             await step(tx, name, *params)
         if commit.events:
-            told = Parts()
-            told.add("now", alias="clock")
-            told.add("open_fence", alias="fence")
-            _tell(told, commit)
-            await tx.compose(told)
+            history = Parts()
+            history.add("now", alias="clock")
+            history.add("open_fence", alias="fence")
+            _tell(history, commit)
+            await tx.compose(history)
     return rows[0]
 
 
@@ -262,9 +284,9 @@ async def _tasks(tx: PostgresSession, folded: Folded) -> None:
         if len(ids) > COPY_OVER and not await tx.all("tasks_known", ids):
             await tx.copy("task", TASK, folded.new)
         else:
-            await step(tx, "task_new", *columns(folded.new, len(TASK)), folded.replaced)
+            await step(tx, "task_new", *_columns_of(folded.new, len(TASK)), folded.replaced)
     if folded.saved:
-        await step(tx, "task_save", *columns(folded.saved, 16))
+        await step(tx, "task_save", *_columns_of(folded.saved, len(TaskSave._fields)))
     if folded.idle:
         await step(tx, "order_remove", idle=folded.idle)
     if folded.ended:

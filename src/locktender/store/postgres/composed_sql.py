@@ -97,3 +97,11 @@ def columns(rows: Sequence[Sequence[Any]], width: int) -> list[list[Any]]:
 def sparse(column: list[Any]) -> list[Any]:
     """An array of nothing but NULLs as an empty one: beside longer ones, `unnest` fills it up again."""
     return column if any(each is not None for each in column) else []
+
+
+def without_zeros(column: list[Any]) -> list[Any]:
+    """An array of nothing but zeros or NULLs as an empty one. The statement says `coalesce(…, 0)`.
+
+    A value costs 0.4 µs to send, and half of the columns of a new task hold nothing yet.
+    """
+    return column if any(column) else []

@@ -78,6 +78,13 @@ def translate(error: BaseException, where: str) -> StoreError:
                 f"{where}: {said}.",
                 hint="Give this role the right to create and use the schema.",
             )
+        case "42704" if "configuration parameter" in said:
+            return StoreError(
+                f"{where} refused an option of the url ({said}).",
+                field="url",
+                got=where,
+                hint="An option that is neither ours nor the driver's is a setting of the server: check its name.",
+            )
         case "57014":
             return StoreBusy(f"a statement in {where} timed out ({said}).", hint=_AGAIN)
         case "55P03" | "40P01" | "40001":
@@ -106,6 +113,8 @@ def translate(error: BaseException, where: str) -> StoreError:
         )
     if isinstance(error, TimeoutError):
         return StoreBusy(f"{where} did not answer in time.", hint=_AGAIN)
+    if isinstance(error, asyncpg.ClientConfigurationError):
+        return StoreError(f"the url of {where} cannot be used: {said}.", field="url", got=where)
     if isinstance(error, CONNECTION):
         wrong = isinstance(error, _WRONG)
         return (StoreError if wrong else StoreUnreachable)(

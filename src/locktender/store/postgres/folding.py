@@ -75,7 +75,7 @@ def _with(row: TaskRow, save: TaskSave) -> TaskRow:
 
 
 def _runs_twice(commit: Commit) -> bool:
-    groups = (commit.runs_started, commit.runs_marked, commit.runs_ended)
+    groups = (commit.runs_started, commit.runs_marked, commit.runs_unfolded, commit.runs_ended)
     ids = {row[0] for rows in groups for row in rows}
     return len(ids) < sum(len(rows) for rows in groups)
 

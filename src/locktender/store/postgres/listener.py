@@ -5,71 +5,90 @@ anyway, so a lost notification costs one poll. A dead listener is detected by th
 end of its connection or by a ping that times out, and is replaced; then all
 waiters are woken, because notifications sent meanwhile are lost.
 
-A leader's commit names the runs that end with it and the workers it concerns, with a
-few offers each:
+A leader's commit names the runs that end with it and the workers it concerns, with
+their offers, in as many notifications as it takes:
 
     ORIGIN commit !RUN,RUN WORKER=TASK.TOKEN,TASK.TOKEN WORKER …
 
-A worker named with offers accepts them without reading its orders; one named
-without reads its orders. `*` means all workers read, and `!*` that everybody who waits
-for the end of a run looks: there were too many to name.
+Offers to a worker that listens are stored nowhere else but in the tasks' rows: the
+leader sends them again until they are answered (`offer_again`). A worker that is named
+without offers reads its orders. `*` means all workers read, and `!*` that everybody who
+waits for the end of a run looks: there were too many to name.
+
+An acceptance names its worker (`ORIGIN accept WORKER`): the leader mostly reads it later,
+with the ends that follow. A submission of a few runs names the first and the last
+(`ORIGIN submit RUN RUN`): the leader reads those rows, and the history later.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from contextlib import suppress
 from typing import Any
 
 import asyncpg
 
-from locktender.base.changes import Commit, Order
+from locktender.base.changes import Order
 from locktender.base.errors import StoreError
 from locktender.store.postgres import faults
 from locktender.store.postgres.connection import connect
 from locktender.store.postgres.options import Options
 from locktender.store.postgres.session import SQL
-from locktender.store.protocol import OfferNotice, RunsEnded
+from locktender.store.protocol import ChangeNotice, OfferNotice, RunsEnded
 
 MAX_NOTICE_CHARACTERS = 7_000
 """Characters: a notification carries less than 8,000 bytes."""
-MAX_OFFERS_PER_WORKER = 50
-"""Carried for one worker: so many are a batch, and reading a batch costs little per task."""
+MAX_OFFERS_PER_WORD = 50
+"""Offers behind one name of a worker: such a word is much shorter than a notification."""
+MAX_READERS = 50
+"""Workers that are named as having stored orders; of more, all read."""
 MAX_ENDED_RUNS = 200
+MAX_QUEUED_RUNS = 200
+"""That a leader is told of by number; of more it reads the history."""
 COMMIT = "commit"
+OFFER = "offer"
+ACCEPT = "accept"
+SUBMIT = "submit"
 EVERYBODY = "*"
 ENDED = "!"
 
 
-def notice_of(commit: Commit) -> str:
-    """The notification of a leader's commit."""
-    words = [COMMIT]
-    ended = [str(end.run) for end in commit.runs_ended]
-    if ended:
-        words.append(ENDED + (EVERYBODY if len(ended) > MAX_ENDED_RUNS else ",".join(ended)))
-    return " ".join((*words, *_workers(commit.orders, MAX_NOTICE_CHARACTERS - len(words[-1]))))
+def notices(ended: Iterable[int], orders: Iterable[Order], listening: Set[str]) -> list[str]:
+    """The notifications of a leader's commit: who has ended, and who has orders.
 
-
-def _workers(orders: Iterable[Order], characters: int) -> list[str]:
-    """Who has orders, and the offers among them, as far as they fit."""
-    concerned: dict[str, list[str] | None] = {}
+    `listening`: workers that are sent their offers; others read theirs.
+    """
+    offers: dict[str, list[str]] = {}
+    readers: set[str] = set()
     for order in orders:
-        offers = concerned.setdefault(order.worker, [])
-        if order.kind != "offer" or offers is None or len(offers) >= MAX_OFFERS_PER_WORKER:
-            concerned[order.worker] = None
+        if is_sent(order, listening):
+            offers.setdefault(order.worker, []).append(f"{order.task}.{order.token}")
         else:
-            offers.append(f"{order.task}.{order.token}")
-    words = [
-        worker if offers is None else f"{worker}={','.join(offers)}"
-        for worker, offers in sorted(concerned.items())
-    ]
-    if sum(map(len, words)) + len(words) > characters:
-        words = sorted(concerned)
-    if sum(map(len, words)) + len(words) > characters:
-        words = [EVERYBODY]
-    return words
+            readers.add(order.worker)
+    words = _ended_words(list(ended))
+    words += sorted(readers) if len(readers) <= MAX_READERS else [EVERYBODY]
+    for worker, sent in sorted(offers.items()):
+        for first in range(0, len(sent), MAX_OFFERS_PER_WORD):
+            words.append(f"{worker}={','.join(sent[first : first + MAX_OFFERS_PER_WORD])}")
+    found = [COMMIT]
+    for word in words:
+        if len(found[-1]) + len(word) >= MAX_NOTICE_CHARACTERS:
+            found.append(COMMIT)
+        found[-1] += f" {word}"
+    return found
+
+
+def is_sent(order: Order, listening: Set[str]) -> bool:
+    """Whether a notification is all that tells the worker of it."""
+    return order.kind == OFFER and order.worker in listening
+
+
+def _ended_words(ended: list[int]) -> list[str]:
+    if not ended:
+        return []
+    return [ENDED + (EVERYBODY if len(ended) > MAX_ENDED_RUNS else ",".join(map(str, ended)))]
 
 
 def _ended_runs(words: list[str]) -> list[int] | None:
@@ -82,20 +101,22 @@ def _ended_runs(words: list[str]) -> list[int] | None:
         return None
 
 
-def _concerned_workers(words: list[str]) -> dict[str, list[tuple[int, int]]] | None:
-    """The workers it concerns, with their offers; {}: no orders changed. None: all workers read their orders."""
-    if EVERYBODY in words:
-        return None
-    concerned: dict[str, list[tuple[int, int]]] = {}
+def notice_to(worker: str, words: list[str]) -> OfferNotice:
+    """What the words say to this worker."""
+    offers: list[tuple[int, int]] = []
+    look = False
+    start = f"{worker}="
     for word in words:
-        worker, _, offers = word.partition("=")
-        pairs = (each.partition(".") for each in offers.split(",") if each)
-        try:
-            concerned[worker] = [(int(task), int(token)) for task, _, token in pairs]
-        except ValueError:
-            # Any program that can connect can notify.
-            return None
-    return concerned
+        if word in (worker, EVERYBODY):
+            look = True
+        elif word.startswith(start):
+            pairs = (each.partition(".") for each in word.removeprefix(start).split(","))
+            try:
+                offers += [(int(task), int(token)) for task, _, token in pairs]
+            except ValueError:
+                # Any program that can connect can notify.
+                look = True
+    return OfferNotice(offers, look)
 
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -113,10 +134,11 @@ class _Inbox:
         self.look: bool = True
         self.filled: asyncio.Event = asyncio.Event()
 
-    def put(self, offers: list[tuple[int, int]]) -> None:
-        self.offers += offers
-        self.look = self.look or not offers
-        self.filled.set()
+    def put(self, told: OfferNotice) -> None:
+        self.offers += told.offers
+        self.look = self.look or told.look
+        if told.offers or told.look:
+            self.filled.set()
 
     def take(self) -> OfferNotice:
         heard = OfferNotice(self.offers, self.look)
@@ -156,6 +178,50 @@ class _EndedRuns:
         return found
 
 
+class _Changes:
+    """Commits of other processes that the leader of this one has not been told of yet."""
+
+    def __init__(self) -> None:
+        self._look = True
+        self._accepted_by: set[str] = set()
+        self._queued: list[int] = []
+        self._filled = asyncio.Event()
+        self._filled.set()  # the first time there may be some already
+
+    def look(self) -> None:
+        self._look = True
+        self._filled.set()
+
+    def accepted(self, worker: str) -> None:
+        self._accepted_by.add(worker)
+        self._filled.set()
+
+    def queued(self, words: list[str]) -> None:
+        try:
+            first, last = map(int, words)
+        except ValueError:
+            self.look()
+            return
+        if len(self._queued) + last - first < MAX_QUEUED_RUNS:
+            self._queued += range(first, last + 1)
+            self._filled.set()
+        else:
+            self.look()
+
+    async def take(self, timeout_seconds: float) -> ChangeNotice:
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await self._filled.wait()
+        except TimeoutError:
+            self._look = True
+        found = ChangeNotice(self._look, frozenset(self._accepted_by), tuple(self._queued))
+        self._look = False
+        self._accepted_by.clear()
+        self._queued.clear()
+        self._filled.clear()
+        return found
+
+
 class Listener:
     def __init__(self, options: Options, origin: str) -> None:
         self.mark: int = 0
@@ -167,6 +233,7 @@ class Listener:
         self._waiting: set[asyncio.Future[None]] = set()
         self._inboxes: dict[str, _Inbox] = {}
         self._ended = _EndedRuns()
+        self._changes = _Changes()
         self._task: asyncio.Task[None] | None = None
         self._ready = asyncio.Event()
 
@@ -199,8 +266,9 @@ class Listener:
     def notice(self) -> None:
         """Another process may have committed something: wakes all waiters."""
         for inbox in self._inboxes.values():
-            inbox.put([])
+            inbox.put(OfferNotice([], look=True))
         self._ended.put(None)
+        self._changes.look()
         self._rise()
 
     def _rise(self) -> None:
@@ -226,6 +294,10 @@ class Listener:
     async def ended_runs(self, timeout_seconds: float) -> RunsEnded:
         """Waits for runs that other processes' commits end; after the timeout one looks anyway."""
         return await self._ended.take(timeout_seconds)
+
+    async def changes(self, timeout_seconds: float) -> ChangeNotice:
+        """Waits for other processes' commits; after the timeout one looks anyway."""
+        return await self._changes.take(timeout_seconds)
 
     async def wait(self, seen: int, timeout_seconds: float) -> int:
         """The mark, as soon as it is beyond `seen` or the time is over."""
@@ -285,18 +357,20 @@ class Listener:
         payload: object,
     ) -> None:
         origin, _, said = str(payload).partition(" ")
+        verb, *words = said.split(" ")
+        if verb == COMMIT:
+            # Also of this process's own leader: a worker beside it may be another engine's.
+            for worker, inbox in self._inboxes.items():
+                inbox.put(notice_to(worker, words))
         if origin == self._origin:
             return
-        verb, *words = said.split(" ")
-        if verb != COMMIT:
-            words = []
-        ended = _ended_runs(words)
+        if verb == ACCEPT and len(words) == 1:
+            self._changes.accepted(words[0])
+        elif verb == SUBMIT:
+            self._changes.queued(words)
+        else:
+            self._changes.look()
+        ended = _ended_runs(words) if verb == COMMIT else []
         if ended is None or ended:
             self._ended.put(ended)
-        concerned = _concerned_workers(words)
-        for worker, inbox in self._inboxes.items():
-            if concerned is None:
-                inbox.put([])
-            elif worker in concerned:
-                inbox.put(concerned[worker])
         self._rise()

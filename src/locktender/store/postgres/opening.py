@@ -20,6 +20,7 @@ from locktender.store.migrate import Migrated, Migration, pending, read_migratio
 from locktender.store.postgres import faults
 from locktender.store.postgres.connection import Connection
 from locktender.store.postgres.listener import Listener
+from locktender.store.postgres.server_clock import ServerClock
 from locktender.store.postgres.session import PostgresSession, pairs
 from locktender.store.postgres.submit_batcher import SubmitBatcher
 
@@ -39,12 +40,14 @@ _LONGEST_SECONDS = 3_600.0
 class PostgresConnections:
     """What an open store has: each connection connects when it is first used."""
 
-    def __init__(self, make: Callable[[], Connection], listener: Listener) -> None:
+    def __init__(
+        self, make: Callable[[], Connection], listener: Listener, clock: ServerClock
+    ) -> None:
         self.lead: Connection = make()
         self.write: Connection = make()
         self.work: Connection = make()
         self.look: Connection = make()
-        self.batcher: SubmitBatcher = SubmitBatcher(self.write)
+        self.batcher: SubmitBatcher = SubmitBatcher(self.write, clock)
         self.listener: Listener = listener
         self.pid: int = os.getpid()
 

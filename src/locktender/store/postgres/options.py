@@ -18,6 +18,23 @@ _PORT = re.compile(r":([^:\]]+)$")
 _LOCK_SPACE = 0x6864_6774
 _YES, _NO = {"1", "true", "on", "yes"}, {"0", "false", "off", "no"}
 _OURS = ("schema", "pooled", "listen")
+_DRIVERS = (
+    *(
+        "host",
+        "port",
+        "user",
+        "password",
+        "passfile",
+        "database",
+        "dbname",
+        "service",
+        "servicefile",
+    ),
+    *("sslmode", "sslcert", "sslkey", "sslrootcert", "sslcrl", "sslpassword", "sslnegotiation"),
+    *("ssl_min_protocol_version", "ssl_max_protocol_version", "target_session_attrs"),
+    *("gsslib", "krbsrvname", "application_name", "search_path", "options", "connect_timeout"),
+)
+"""Others are settings of the session, which only the server knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +105,13 @@ def parse(url: str, schema: str | None = None) -> Options:
     for key, value in parse_qsl(parts.query, keep_blank_values=True):
         if key in _OURS:
             ours[key] = value
-        elif near := difflib.get_close_matches(key.lower(), _OURS, n=1, cutoff=0.75):
+        elif key not in _DRIVERS and (near := _near(key)):
             # The server would be asked for a parameter of that name.
             raise InvalidInput(
                 f"{key} is no option of a url.",
                 field="url",
                 got=key,
-                hint=f"Did you mean {near[0]!r}?",
+                hint=f"Did you mean {near!r}?",
             )
         else:
             rest.append((key, value))
@@ -111,6 +128,11 @@ def parse(url: str, schema: str | None = None) -> Options:
         pooled=_flag("pooled", ours.get("pooled", "false")),
         listen="off" if listen.lower() in _NO else listen,
     )
+
+
+def _near(key: str) -> str:
+    found = difflib.get_close_matches(key.lower(), (*_OURS, *_DRIVERS), n=1, cutoff=0.75)
+    return found[0] if found else ""
 
 
 def _check_authority(parts: SplitResult) -> None:

@@ -108,7 +108,7 @@ async def _status(tx: PostgresSession) -> Status:
         estimated = rows[0] + rows[1] > COUNTED
         if not estimated:
             rows = await tx.row("status_rows")
-        tasks, events, graphs, queued, requests = rows
+        tasks, history, graphs, queued, requests = rows
         [blobs] = await tx.row("status_blobs")
         [unsettled] = await tx.row("unsettled_since")
         oldest, newest = await tx.row("status_ends")
@@ -121,7 +121,7 @@ async def _status(tx: PostgresSession) -> Status:
             pairs(await tx.all("status_runs")),
             {
                 "tasks": tasks,
-                "events": events,
+                "history": history,
                 "graphs": graphs,
                 "blobs": blobs,
                 "queued": queued,

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from dataclasses import astuple
+from typing import TypeVar
+
 from locktender.base.events import HISTORY, Change, pack
 from locktender.store.history import CLIENT
 from locktender.store.postgres.composed_sql import Parts
 from locktender.store.postgres.session import PostgresSession
-from locktender.store.protocol import Discard, Discarded, Prune, Pruned, References, StoredContent
+from locktender.store.protocol import (
+    AuditState,
+    Discard,
+    Discarded,
+    Prune,
+    Pruned,
+    References,
+    StoredContent,
+    Thin,
+)
 from locktender.store.pruning import (
     MARKER,
     PARTS,
@@ -17,8 +30,10 @@ from locktender.store.pruning import (
     stored_names,
 )
 
+T = TypeVar("T")
 
-async def prune(tx: PostgresSession, prune: Prune) -> Pruned:
+
+async def _prune(tx: PostgresSession, prune: Prune) -> Pruned:
     if prune.dry_run:
         return (await _look(tx, prune))[0]
     # A retry or a replacement looks at an ended run under the same lock: after us, or before.
@@ -27,7 +42,7 @@ async def prune(tx: PostgresSession, prune: Prune) -> Pruned:
         if chosen.runs:
             for name in PARTS:
                 await tx.run(f"prune_{name}", chosen.runs)
-            await remark(tx, pruned_change(prune, chosen, done.tasks, done.events))
+            await _remark(tx, pruned_change(prune, chosen, done.tasks, done.events))
     return done
 
 
@@ -42,7 +57,18 @@ async def _look(tx: PostgresSession, prune: Prune) -> tuple[Pruned, Chosen]:
     return Pruned(len(chosen.runs), tasks, events, chosen.after), chosen
 
 
-async def remark(tx: PostgresSession, change: Change) -> int:
+async def _thin(tx: PostgresSession, thin: Thin) -> bool:
+    async with tx.transaction("begin_alone"):
+        # Of two processes that found the same rows the first one removes them.
+        [found] = await tx.row("thin_count", thin.run, thin.seqs)
+        if found != len(thin.seqs):
+            return False
+        await tx.run("thin_events", thin.run, thin.seqs)
+        await _remark(tx, thin.remark)
+    return True
+
+
+async def _remark(tx: PostgresSession, change: Change) -> int:
     parts = Parts()
     parts.add("now", alias="clock")
     parts.add("open_fence", alias="fence")
@@ -52,7 +78,12 @@ async def remark(tx: PostgresSession, change: Change) -> int:
     return (await tx.compose(parts))[0][0]
 
 
-async def references(tx: PostgresSession, after: int, limit: int) -> References:
+async def _audit_state(tx: PostgresSession) -> AuditState | None:
+    row = await tx.one("audit_state")
+    return None if row is None else AuditState(*row)
+
+
+async def _references(tx: PostgresSession, after: int, limit: int) -> References:
     runs = await tx.all("references", after, limit, MARKER)
     if not runs:
         return References(set(), set(), 0, after)
@@ -65,7 +96,7 @@ async def references(tx: PostgresSession, after: int, limit: int) -> References:
     return References({row[1] for row in runs}, blobs, more, last)
 
 
-async def stored_content(
+async def _stored_content(
     tx: PostgresSession, put_before: int, after: str, limit: int
 ) -> StoredContent:
     graphs, blobs = await tx.several(
@@ -74,8 +105,42 @@ async def stored_content(
     return stored_names([row[0] for row in graphs], [row[0] for row in blobs], limit)
 
 
-async def discard(tx: PostgresSession, discard: Discard) -> Discarded:
+async def _discard(tx: PostgresSession, discard: Discard) -> Discarded:
     async with tx.transaction("begin_alone"):
         graphs = await tx.all("graphs_remove", discard.graphs, discard.last_run)
         blobs = await tx.all("blobs_remove", discard.blobs, discard.put_before)
     return Discarded(len(graphs), len(blobs))
+
+
+class PostgresUpkeep:
+    """The verbs of `Upkeep` that need no term."""
+
+    async def _write(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> T:
+        raise NotImplementedError
+
+    async def _look(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> T:
+        raise NotImplementedError
+
+    async def prune(self, prune: Prune) -> Pruned:
+        return await self._write(lambda tx: _prune(tx, prune))
+
+    async def thin(self, thin: Thin) -> bool:
+        return await self._write(lambda tx: _thin(tx, thin))
+
+    async def remark(self, change: Change) -> int:
+        return await self._write(lambda tx: _remark(tx, change))
+
+    async def audit_state(self) -> AuditState | None:
+        return await self._look(_audit_state)
+
+    async def keep_audit_state(self, state: AuditState) -> None:
+        await self._write(lambda tx: tx.run("audit_state_put", *astuple(state)))
+
+    async def references(self, after: int, limit: int) -> References:
+        return await self._look(lambda tx: _references(tx, after, limit))
+
+    async def stored_content(self, put_before: int, after: str, limit: int) -> StoredContent:
+        return await self._look(lambda tx: _stored_content(tx, put_before, after, limit))
+
+    async def discard(self, discard: Discard) -> Discarded:
+        return await self._write(lambda tx: _discard(tx, discard))

@@ -22,6 +22,7 @@ from locktender.base.model import (
     RunRow,
     WorkerRow,
 )
+from locktender.kernel.lanes import HOLD, MAX_RANK
 from locktender.store import decode
 from locktender.store.admission import tally
 from locktender.store.history import news
@@ -30,18 +31,22 @@ from locktender.store.postgres.event_order import Position, params_of
 from locktender.store.postgres.session import PostgresSession, limit_rows, pairs
 from locktender.store.protocol import (
     Counts,
+    EndedTask,
     EventFilter,
     Gather,
     Gathered,
     Heads,
-    LineGroup,
     QueueEntry,
     QueueLine,
+    QueueView,
     RunFilter,
     Snapshot,
 )
+from locktender.store.queue_line import MAX_GROUPS, QueueCounts, in_line, taking_turns
 
 MAX_REQUESTS = 10_000
+ENDED_LATELY = 500
+"""Runs of each end among which those of one flow are looked for."""
 FEW_QUEUED = 8
 LONG_LOCK_US = SECOND
 LONG_HISTORY_US = 2 * SECOND
@@ -59,7 +64,7 @@ async def load(tx: PostgresSession) -> Snapshot:
             cursor=Position().next(server, snapshot, [], 1),
             limits=limits,
             limit_rows=rows,
-            runs=decode.runs(await tx.all("runs_executing")),
+            runs=decode.numbered(decode.runs(await tx.all("runs_executing"))),
             graphs=pairs(await tx.all("graphs_executing")),
             tasks=[TaskRow._make(row) for row in await tx.all("tasks_executing")],
             workers=await workers(tx),
@@ -70,8 +75,10 @@ async def load(tx: PostgresSession) -> Snapshot:
             lanes=decode.lanes(await tx.all("lanes_queued")),
             requests=decode.requests(await tx.all("request_list", MAX_REQUESTS)),
             stops=[Order(*row) for row in await tx.all("stop_list")],
-            held=decode.runs(await tx.all("runs_held") + await tx.all("runs_unknown"))
-            + decode.misplaced(await tx.all("runs_misplaced")),
+            held=decode.numbered(
+                decode.runs(await tx.all("runs_held") + await tx.all("runs_unknown"))
+                + decode.misplaced(await tx.all("runs_misplaced", decode.OLDEST))
+            ),
             held_tasks=[TaskRow._make(row) for row in await tx.all("tasks_held")],
         )
 
@@ -102,7 +109,7 @@ async def gather_changes(
             now=now,
             cursor=cursor,
             events=events,
-            tasks=await tasks_by_id(tx, ended) if ended else [],
+            tasks=await _ended_tasks(tx, ended) if ended else [],
             requests=decode.requests(requests),
             workers=None if version == workers_seen else await workers(tx),
             limits_changed=limits_changed,
@@ -112,8 +119,8 @@ async def gather_changes(
     )
 
 
-async def tasks_by_id(tx: PostgresSession, ids: list[int]) -> list[TaskRow]:
-    return [TaskRow._make(row) for row in await tx.all("tasks_by_id", ids)]
+async def _ended_tasks(tx: PostgresSession, ids: list[int]) -> list[EndedTask]:
+    return [EndedTask._make(row) for row in await tx.all("ended_tasks", ids)]
 
 
 async def heads(tx: PostgresSession, heads: Heads) -> list[RunRow]:
@@ -204,17 +211,49 @@ async def queue(tx: PostgresSession, limit: int) -> list[QueueEntry]:
     return [QueueEntry(run, place) for place, run in enumerate(rows, 1)]
 
 
-async def line(tx: PostgresSession, run: int, most: int) -> QueueLine | None:
-    place = await tx.one("queue_place", run)
-    if place is None:
-        return None
-    groups = [LineGroup(*row) for row in await tx.all("queue_line", *place, run, most)]
-    counted = sum(group.waiting for group in groups)
-    return QueueLine(place[1], groups, cut=counted >= most)
+async def beside(tx: PostgresSession, run: int, most: int) -> QueueView | None:
+    async with tx.transaction("begin_read"):
+        places, rules, [[now]], executing, unplaced, lasted = await tx.several(
+            ("queue_place", (run,)),
+            ("limit_list", ()),
+            ("now", ()),
+            ("runs_placed", ()),
+            ("unplaced_list", ()),
+            ("runs_lasted", (run, ENDED_LATELY, MAX_RANK)),
+        )
+        if not places:
+            return None
+        [place] = places
+        rows = limit_rows(rules)
+        limits = compose(rows)
+        return QueueView(
+            now=now,
+            limits=limits,
+            limit_rows=rows,
+            executing=decode.runs(executing),
+            unplaced=[seq for (seq,) in unplaced],
+            lasted=[each for (each,) in lasted],
+            line=await _line(tx, (*place, run), most, turns=limits.fair is not None),
+        )
+
+
+async def _line(
+    tx: PostgresSession, place: tuple[int, int, int, int], most: int, *, turns: bool
+) -> QueueLine:
+    rank = place[1]
+    if turns:
+        rows = await tx.all("queue_line", *place, most, MAX_GROUPS + 1)
+        return taking_turns(rank, most, rows)
+    counts = QueueCounts(*await tx.row("queue_counts", *place, most + 1, HOLD))
+    few = counts.before <= most
+    rows = await tx.all("queue_before", *place[1:], most + 1, MAX_GROUPS + 1) if few else []
+    return in_line(rank, counts, most, rows)
 
 
 async def workers(tx: PostgresSession) -> list[WorkerRow]:
-    return decode.workers(await tx.all("workers_list"))
+    rows = decode.workers(await tx.all("workers_list"))
+    tx.known.listening = {row.id for row in rows if row.listens}
+    return rows
 
 
 async def leader(tx: PostgresSession) -> str | None:

@@ -36,6 +36,10 @@ class KnownStatements:
     origin: str
     """Whose notifications are our own."""
     limits: tuple[int, Limits] = (-1, Limits())
+    listening: set[str] = field(default_factory=set[str])
+    """Workers that offers reach by notification, as their rows said when they were read last."""
+    lanes: dict[str, int] = field(default_factory=dict[str, int])
+    """Signature → number, of lanes that were read. They may be gone."""
     highest_term: int = 0
     """That was seen. A server that takes over may not know of it."""
     proofs: dict[str, asyncpg.Connection[Any]] = field(
@@ -147,6 +151,10 @@ class PostgresSession:
             [found], rows = await self.several(("limits_version", ()), ("limit_list", ()))
             self.known.limits = found[0], compose(limit_rows(rows))
         return self.known.limits[1]
+
+    def hints(self, said: list[str]) -> tuple[str, list[str]]:
+        """Several notifications of one commit."""
+        return self.options.channel, [f"{self.known.origin} {each}" for each in said]
 
     def hint(self, said: str) -> tuple[str, str]:
         """A notification: who, and what. It only says *look*; rows are the truth."""

@@ -23,7 +23,7 @@ from typing import TypeVar
 from locktender.base.changes import Commit, Order, TaskRow
 from locktender.base.clock import SECOND, Clock, SystemClock
 from locktender.base.errors import StoreBusy, StoreError
-from locktender.base.events import Change, EventRow
+from locktender.base.events import EventRow
 from locktender.base.limits import Limits
 from locktender.base.model import (
     HeldUp,
@@ -36,7 +36,6 @@ from locktender.base.model import (
     WorkerLife,
     WorkerRow,
 )
-from locktender.store.decode import encode
 from locktender.store.forking import check_process
 from locktender.store.postgres import (
     client_verbs,
@@ -44,25 +43,26 @@ from locktender.store.postgres import (
     event_order,
     leader_verbs,
     opening,
-    pruning,
     reads,
     recovery,
     stuck,
     worker_verbs,
 )
-from locktender.store.postgres.composed_sql import Dialect, Parts, columns
+from locktender.store.postgres.composed_sql import Dialect, columns
 from locktender.store.postgres.connection import Connection
 from locktender.store.postgres.listener import Listener
+from locktender.store.postgres.named_flows import PostgresNaming
 from locktender.store.postgres.opening import CONNECTIONS, TWIN_CONNECTIONS, PostgresConnections
 from locktender.store.postgres.options import Options, parse
+from locktender.store.postgres.pruning import PostgresUpkeep
+from locktender.store.postgres.server_clock import ServerClock
 from locktender.store.postgres.session import SQL, KnownStatements, PostgresSession
 from locktender.store.postgres.wake import PostgresWaiting
 from locktender.store.protocol import (
     Accept,
+    ChangeNotice,
     Committed,
     Counts,
-    Discard,
-    Discarded,
     Elect,
     EventFilter,
     Expire,
@@ -79,12 +79,9 @@ from locktender.store.protocol import (
     OfferNotice,
     Provision,
     ProvisionState,
-    Prune,
-    Pruned,
     QueueEntry,
-    QueueLine,
+    QueueView,
     ReassignLanes,
-    References,
     RemoveUnused,
     Renewed,
     RunFilter,
@@ -93,7 +90,6 @@ from locktender.store.protocol import (
     Snapshot,
     Started,
     Store,
-    StoredContent,
     Submit,
     Submitted,
     Withdraw,
@@ -104,11 +100,9 @@ T = TypeVar("T")
 CLEAR_EVERY_US = SECOND
 """How often a leader looks for connections that are stuck."""
 REMOVE_UNUSED_TRIES, REMOVE_UNUSED_PAUSE_SECONDS = 40, 0.05
-SYNC_EVERY_US = SECOND
-"""How long the store's time is reckoned from the last answer before it is asked for again."""
 
 
-class PostgresStore(PostgresWaiting, Store):
+class PostgresStore(PostgresWaiting, PostgresNaming, PostgresUpkeep, Store):
     """Implements `locktender.store.protocol.Store`; its docstrings are there."""
 
     def __init__(self, url: str, clock: Clock | None = None, *, schema: str | None = None) -> None:
@@ -123,7 +117,7 @@ class PostgresStore(PostgresWaiting, Store):
         self._frozen_at: int | None = None
         """What the schema's clock was last set to; None while there may be no schema."""
         self._boot = SystemClock()
-        self._synced = 0, -SYNC_EVERY_US
+        self._time = ServerClock(clock)
         self._sql = Dialect(SQL, self.options.quoted_schema)
         self._state: PostgresConnections | None = None
         self._stale = 0
@@ -148,7 +142,7 @@ class PostgresStore(PostgresWaiting, Store):
         known = KnownStatements(f"{os.getpid()}-{os.urandom(6).hex()}")
         before = None if self._clock is None else self._freeze
         make = partial(Connection, self.options, self._sql, known, before)
-        state = PostgresConnections(make, Listener(self.options, known.origin))
+        state = PostgresConnections(make, Listener(self.options, known.origin), self._time)
         self._frozen_at = None
         try:
             await state.work.call(lambda tx: opening.check_server(tx, self._most), read=True)
@@ -170,21 +164,13 @@ class PostgresStore(PostgresWaiting, Store):
             await state.stop()
 
     async def now(self) -> int:
-        """Reckoned from the last answer by the boot-time clock: never ahead of the server's."""
-        if self._clock is not None:
-            return self._clock.now()
-        told, at = self._synced
-        since = self._boot.monotonic() - at
-        if since >= SYNC_EVERY_US:
-            return self._sync((await self._read(lambda tx: tx.row("now")))[0])
-        return told + since
+        async def ask() -> int:
+            return (await self._read(lambda tx: tx.row("now")))[0]
+
+        return await self._time.now(ask)
 
     def steady(self) -> int:
-        return (self._clock or self._boot).monotonic()
-
-    def _sync(self, now: int) -> int:
-        self._synced = now, self._boot.monotonic()
-        return now
+        return self._time.steady()
 
     async def _freeze(self, tx: PostgresSession) -> None:
         clock = self._clock
@@ -222,15 +208,7 @@ class PostgresStore(PostgresWaiting, Store):
         return await self._write(lambda tx: client_verbs.retry(tx, run_ids, again))
 
     async def ask(self, requests: list[Request]) -> None:
-        async def verb(tx: PostgresSession) -> None:
-            parts = Parts()
-            parts.add("now", alias="clock")
-            parts.add("open_fence", alias="fence")
-            parts.add("request_add", [encode(request) for request in requests])
-            parts.add("wake", *tx.hint("ask"))
-            await tx.compose(parts)
-
-        await self._write(verb)
+        await self._write(lambda tx: client_verbs.ask(tx, requests))
 
     async def set_limit(self, changes: list[SetLimit]) -> None:
         await self._write(lambda tx: client_verbs.set_limits(tx, changes))
@@ -264,7 +242,7 @@ class PostgresStore(PostgresWaiting, Store):
         seen = version if actor == gather.actor else -1
         gathered, version = await self._read(lambda tx: reads.gather_changes(tx, gather, seen))
         self._workers_seen = gather.actor, version
-        self._sync(gathered.now)
+        self._time.sync(gathered.now)
         return gathered
 
     async def heads(self, heads: Heads) -> list[RunRow]:
@@ -279,7 +257,7 @@ class PostgresStore(PostgresWaiting, Store):
     async def commit(self, commit: Commit, *, dry_run: bool = False) -> Committed:
         verb = commits.dry_run if dry_run else commits.commit
         committed = await self._lead(lambda tx: verb(tx, commit))
-        self._sync(committed.now)
+        self._time.sync(committed.now)
         return committed
 
     async def hold_runs(self, hold: HoldRuns) -> None:
@@ -377,8 +355,8 @@ class PostgresStore(PostgresWaiting, Store):
     async def queue(self, limit: int) -> list[QueueEntry]:
         return await self._look(lambda tx: reads.queue(tx, limit))
 
-    async def line(self, run: int, most: int) -> QueueLine | None:
-        return await self._look(lambda tx: reads.line(tx, run, most))
+    async def beside(self, run: int, most: int) -> QueueView | None:
+        return await self._look(lambda tx: reads.beside(tx, run, most))
 
     async def workers(self) -> list[WorkerRow]:
         return await self._read(reads.workers)
@@ -414,23 +392,6 @@ class PostgresStore(PostgresWaiting, Store):
     async def provisioned(self) -> ProvisionState:
         return await self._look(leader_verbs.provisioned)
 
-    # -- upkeep
-
-    async def prune(self, prune: Prune) -> Pruned:
-        return await self._write(lambda tx: pruning.prune(tx, prune))
-
-    async def remark(self, change: Change) -> int:
-        return await self._write(lambda tx: pruning.remark(tx, change))
-
-    async def references(self, after: int, limit: int) -> References:
-        return await self._look(lambda tx: pruning.references(tx, after, limit))
-
-    async def stored_content(self, put_before: int, after: str, limit: int) -> StoredContent:
-        return await self._look(lambda tx: pruning.stored_content(tx, put_before, after, limit))
-
-    async def discard(self, discard: Discard) -> Discarded:
-        return await self._write(lambda tx: pruning.discard(tx, discard))
-
     # -- waking
 
     async def wait_for_offers(self, worker: str, timeout_us: int) -> OfferNotice:
@@ -438,6 +399,16 @@ class PostgresStore(PostgresWaiting, Store):
 
     async def wait_for_ends(self, timeout_us: int) -> RunsEnded:
         return await self._opened.listener.ended_runs(timeout_us / SECOND)
+
+    @property
+    def listens(self) -> bool:
+        return self.options.listens
+
+    async def offer_again(self, offers: list[Order]) -> None:
+        await self._lead(lambda tx: commits.offer_again(tx, offers))
+
+    async def wait_for_changes(self, timeout_us: int) -> ChangeNotice:
+        return await self._opened.listener.changes(timeout_us / SECOND)
 
     async def wait(self, timeout_us: int, since: int = -1) -> int:
         listener = self._opened.listener

@@ -6,6 +6,7 @@ import asyncio
 
 from locktender.store.postgres.client_verbs import Answer, submit_all
 from locktender.store.postgres.connection import Connection
+from locktender.store.postgres.server_clock import ServerClock
 from locktender.store.postgres.session import PostgresSession
 from locktender.store.protocol import Submit, Submitted
 
@@ -17,8 +18,9 @@ MOST_WAITING = 10_000
 class SubmitBatcher:
     """Accepts submissions one by one and writes them in groups."""
 
-    def __init__(self, line: Connection) -> None:
+    def __init__(self, line: Connection, clock: ServerClock) -> None:
         self._line = line
+        self._clock = clock
         self._waiting: list[tuple[Submit, asyncio.Future[list[Submitted]]]] = []
         self._room = asyncio.Semaphore(MOST_WAITING)
         self._busy = False
@@ -55,7 +57,7 @@ class SubmitBatcher:
         submits = [each for each, _ in group]
 
         async def verb(tx: PostgresSession) -> list[Answer]:
-            return await submit_all(tx, submits)
+            return await submit_all(tx, submits, self._clock)
 
         try:
             answers = await self._line.call(verb)

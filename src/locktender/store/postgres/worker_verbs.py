@@ -17,6 +17,7 @@ from locktender.base.events import NOBODY, Change, pack
 from locktender.base.states import TaskState
 from locktender.store.decode import encode, known_worker
 from locktender.store.postgres.composed_sql import Parts, columns, sparse
+from locktender.store.postgres.listener import ACCEPT
 from locktender.store.postgres.session import PostgresSession, Row
 from locktender.store.protocol import Accept, Finish, Heartbeat, Renewed, Started
 from locktender.store.worker_changes import changed, end_of, is_news, joined, left
@@ -130,7 +131,7 @@ async def _accept(tx: PostgresSession, worker: str, tokens: dict[int, int]) -> l
     parts.add("offer_remove")
     parts.add("events_moved", alias="told")
     parts.add("event_add", None, 0, 0, f"worker:{worker}")
-    parts.add("wake_if_moved", *tx.hint("accept"), alias="woken")
+    parts.add("wake_if_moved", *tx.hint(f"{ACCEPT} {worker}"), alias="woken")
     parts.add("accept_answer", ANSWERED_BYTES // max(1, len(tokens)))
     answered = await tx.compose(parts)
     rows = [row for row in answered if row[_SMALL]]

@@ -3,6 +3,7 @@
     Submitting  clients submit runs, retry them, send requests and change limits
     Leading     a leader is elected, reads what changed and commits its decisions
     Working     a worker renews its lease, accepts offers and reports how attempts ended
+    Naming      workers announce flows, clients ask for them by name
     Reading     anyone looks at runs, tasks, events, workers and limits
     Waiting     runs that wait for their time are found and woken
     Upkeep      old runs, graphs and blobs are removed
@@ -21,8 +22,10 @@ from typing import Protocol
 
 from locktender.store.protocol.base import StoreBase
 from locktender.store.protocol.leading import (
+    ChangeNotice,
     Committed,
     Elect,
+    EndedTask,
     Expire,
     Gather,
     Gathered,
@@ -37,6 +40,7 @@ from locktender.store.protocol.leading import (
     Snapshot,
     Withdraw,
 )
+from locktender.store.protocol.naming import Naming, SetSchedule, TickMove
 from locktender.store.protocol.reading import (
     BEGINNING,
     Counts,
@@ -47,12 +51,14 @@ from locktender.store.protocol.reading import (
     LineGroup,
     QueueEntry,
     QueueLine,
+    QueueView,
     Reading,
     RunFilter,
     RunsEnded,
 )
 from locktender.store.protocol.submitting import SetLimit, Submit, Submitted, Submitting
 from locktender.store.protocol.upkeep import (
+    AuditState,
     Discard,
     Discarded,
     Prune,
@@ -60,6 +66,7 @@ from locktender.store.protocol.upkeep import (
     References,
     RemoveUnused,
     StoredContent,
+    Thin,
     Upkeep,
 )
 from locktender.store.protocol.waiting import Waiting, Wake, Woken, WokenRun
@@ -76,12 +83,15 @@ from locktender.store.protocol.working import (
 __all__ = [
     "BEGINNING",
     "Accept",
+    "AuditState",
+    "ChangeNotice",
     "Committed",
     "Counts",
     "Cursor",
     "Discard",
     "Discarded",
     "Elect",
+    "EndedTask",
     "EventFilter",
     "Expire",
     "Finish",
@@ -96,6 +106,7 @@ __all__ = [
     "Leading",
     "LineGroup",
     "Lost",
+    "Naming",
     "OfferNotice",
     "Provision",
     "ProvisionState",
@@ -103,6 +114,7 @@ __all__ = [
     "Pruned",
     "QueueEntry",
     "QueueLine",
+    "QueueView",
     "Reading",
     "ReassignLanes",
     "References",
@@ -111,6 +123,7 @@ __all__ = [
     "RunFilter",
     "RunsEnded",
     "SetLimit",
+    "SetSchedule",
     "Snapshot",
     "Started",
     "Store",
@@ -119,6 +132,8 @@ __all__ = [
     "Submit",
     "Submitted",
     "Submitting",
+    "Thin",
+    "TickMove",
     "Upkeep",
     "Waiting",
     "Wake",
@@ -129,5 +144,5 @@ __all__ = [
 ]
 
 
-class Store(Submitting, Leading, Working, Reading, Upkeep, Waiting, Protocol):
+class Store(Submitting, Leading, Working, Naming, Reading, Upkeep, Waiting, Protocol):
     """One durable place for runs. Both back ends pass `locktender.testing.conformance`."""

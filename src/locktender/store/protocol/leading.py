@@ -11,7 +11,7 @@ is right for any process: `forget_asked` needs no fence.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from locktender.base.changes import Bucket, Commit, Linger, Order, Reservation, TaskRow
 from locktender.base.events import EventRow
@@ -95,12 +95,22 @@ class Gather:
     limit: int = 5_000
 
 
+class EndedTask(NamedTuple):
+    """Of a task's row, what the leader does not know of its end."""
+
+    id: int
+    token: int
+    state: str
+    output: bytes | None
+    error: bytes | None
+
+
 @dataclass(frozen=True, slots=True)
 class Gathered:
     now: int
     cursor: Cursor
     events: list[EventRow]
-    tasks: list[TaskRow]
+    tasks: list[EndedTask]
     """Rows, as they are now, of every task those events end (completed, failed, handed back …)."""
     requests: list[StoredRequest]
     workers: list[WorkerRow] | None
@@ -108,6 +118,18 @@ class Gathered:
     limits_changed: bool
     queued: list[RunRow] = field(default_factory=list[RunRow])
     """Rows of the first few runs those events queue, where reading them costs no extra query."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeNotice:
+    """What a leader is told of other processes' commits."""
+
+    look: bool
+    """Something was committed that `gather` must read."""
+    accepted_by: frozenset[str] = frozenset()
+    """Workers that accepted offers. It can be read later, unless somebody waits for their answer."""
+    queued: tuple[int, ...] = ()
+    """Runs that were submitted: their rows can be read without the history."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +236,17 @@ class Leading(StoreBase, Protocol):
     async def elect(self, elect: Elect) -> Leadership: ...
     async def resign(self, owner: str, term: int) -> None: ...
     async def load(self) -> Snapshot: ...
+    async def wait_for_changes(self, timeout_us: int) -> ChangeNotice:
+        """Waits for commits of other processes; after the timeout the leader looks anyway.
+
+        One waiter per store. The first time it looks at once.
+        """
+        ...
+
+    async def offer_again(self, offers: list[Order]) -> None:
+        """Notifies workers that listen of offers again: the first notification may be lost."""
+        ...
+
     async def gather(self, gather: Gather) -> Gathered:
         """As `follow`, with what a leader needs beside the events. Raises `HistoryReplaced`."""
         ...

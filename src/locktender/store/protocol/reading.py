@@ -59,8 +59,29 @@ class QueueLine:
 
     rank: int
     groups: list[LineGroup]
+    """With a fair key all who take turns with it; else only those that stand before it by rank and age."""
     cut: bool = False
     """There are more than were asked for: some are not counted here. Its own lane is counted first."""
+    ahead: int | None = None
+    """How many stand before it by rank and age; None: with a fair key, where that is not the order."""
+    more: bool = False
+    """`ahead` is a bound: there are more than were asked for before it, and behind it."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueView:
+    """What decides when a queued run starts, of one instant: who executes, and who waits beside it."""
+
+    now: int
+    limits: Limits
+    limit_rows: list[LimitRow]
+    executing: list[RunRow]
+    """Runs with a place, by seq: they execute, or are held with something in flight. Without their values."""
+    unplaced: list[int]
+    """Those of `executing` that gave their place back."""
+    lasted: list[int]
+    """How long runs of its flow lasted, of those that ended lately."""
+    line: QueueLine
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,10 +181,11 @@ class Reading(StoreBase, Protocol):
         """Queued runs in their global order (priority, then age)."""
         ...
 
-    async def line(self, run: int, most: int) -> QueueLine | None:
-        """The runs that wait beside this one, by lane and priority; None if it is not queued.
+    async def beside(self, run: int, most: int) -> QueueView | None:
+        """Who executes and who waits beside this run; None if it is not queued.
 
-        At most `most` of its own lane are counted, and as many of all others.
+        At most `most` queued runs are counted of its own lane, before it, behind it, and of all that take
+        turns with it: the cost does not grow with the queue.
         """
         ...
 

@@ -40,6 +40,29 @@ class Pruned:
 
 
 @dataclass(frozen=True, slots=True)
+class Thin:
+    """Remove rows of the history that belong to no run, all of them or none, and say so in the history."""
+
+    run: int
+    """`NOBODY` or `HISTORY`."""
+    seqs: list[int]
+    remark: Change
+
+
+@dataclass(frozen=True, slots=True)
+class AuditState:
+    """What an audit knew when it had read the history up to a seq. Only the checker can read the body."""
+
+    seq: int
+    at: int
+    version: str
+    """Of the checker that wrote it."""
+    batches: int
+    """How many batches of runs had been pruned by then."""
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class References:
     """The graphs and blobs that some runs refer to."""
 
@@ -97,8 +120,17 @@ class RemoveUnused:
 
 class Upkeep(StoreBase, Protocol):
     async def prune(self, prune: Prune) -> Pruned: ...
+    async def thin(self, thin: Thin) -> bool:
+        """False: some of them are gone already, and nothing was changed."""
+        ...
+
     async def remark(self, change: Change) -> int:
         """Adds a remark about the history to the history (a checkpoint); returns its seq."""
+        ...
+
+    async def audit_state(self) -> AuditState | None: ...
+    async def keep_audit_state(self, state: AuditState) -> None:
+        """It replaces the last one: of two audits at a time either may be kept."""
         ...
 
     async def references(self, after: int, limit: int) -> References: ...

@@ -38,7 +38,8 @@ class BackedUp:
     file: str
     bytes: int
     runs: int
-    events: int
+    history: int
+    """Rows of it; one may hold several events."""
     blobs: int
     blobs_folder: str
     """Empty: the store has no blobs."""
@@ -61,7 +62,7 @@ def back_up(source: str | Path, target: str | Path, clock: Clock | None = None) 
         copied = _copy_blobs(Blobs(path, clock), Blobs(draft, clock), set())
         _copy_database(path, draft, clock)
         copied = _copy_blobs(Blobs(path, clock), Blobs(draft, clock), copied)
-        runs, events = _check(draft, copied, clock)
+        runs, history = _check(draft, copied, clock)
         _give_name(draft, file)
     except (sqlite3.Error, OSError) as error:
         raise faults.translate(error, path) from error
@@ -70,7 +71,7 @@ def back_up(source: str | Path, target: str | Path, clock: Clock | None = None) 
             beside(draft, end).unlink(missing_ok=True)
         shutil.rmtree(beside(draft, "-blobs"), ignore_errors=True)
     folder = str(beside(file, "-blobs")) if copied else ""
-    return BackedUp(str(file), file.stat().st_size, runs, events, len(copied), folder)
+    return BackedUp(str(file), file.stat().st_size, runs, history, len(copied), folder)
 
 
 def _give_name(draft: Path, file: Path) -> None:
@@ -136,7 +137,7 @@ def _copy_blobs(source: Blobs, target: Blobs, copied: set[str]) -> set[str]:
 
 
 def _check(draft: Path, blobs: set[str], clock: Clock) -> tuple[int, int]:
-    """The pages, and that every blob a row refers to is there; how many runs and events it has."""
+    """The pages, and that every blob a row refers to is there; how many runs and rows of history it has."""
     copy = connect(draft, clock, BUSY_TIMEOUT_US, write=False)
     try:
         faults_found = [row[0] for row in copy.all("integrity") if row[0] != "ok"]

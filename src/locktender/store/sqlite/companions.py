@@ -11,12 +11,23 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from locktender.store.sqlite import faults
+
 _PRIVATE_FILE, _PRIVATE_FOLDER = 0o600, 0o700
 
 
-def create_database(path: Path) -> None:
-    """An empty, private file and its folder, where there are none."""
-    path.parent.mkdir(mode=_PRIVATE_FOLDER, parents=True, exist_ok=True)
+OUR_FOLDER = ".locktender"
+
+
+def create_database(path: Path, *, folders: bool = True) -> None:
+    """An empty, private file, where there is none.
+
+    `folders`: those that are missing are made; else only one that is named as ours.
+    """
+    if folders or (path.parent.name == OUR_FOLDER and path.parent.parent.is_dir()):
+        path.parent.mkdir(mode=_PRIVATE_FOLDER, parents=folders, exist_ok=True)
+    elif not path.parent.is_dir():
+        raise faults.no_folder(path)
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _PRIVATE_FILE))
 

@@ -87,6 +87,15 @@ def no_file(path: str) -> InvalidInput:
     return InvalidInput("the store is a file.", field="path", got=path, hint="Name a file.")
 
 
+def no_folder(path: Path) -> StoreError:
+    return StoreError(
+        f"the folder {path.parent} does not exist.",
+        field="path",
+        got=str(path),
+        hint="Name another file, or make the folder. An engine makes missing folders; a client does not.",
+    )
+
+
 def directory(path: Path) -> StoreError:
     return StoreError(
         f"{path} is a directory.",

@@ -179,6 +179,11 @@ def _write_runs(tx: SqliteSession, commit: Commit, now: int) -> None:
         tx.run("queue_remove", listed(start.run for start in commit.runs_started))
     if commit.runs_marked:
         tx.each("run_mark", commit.runs_marked)
+    if commit.runs_unfolded:
+        tx.each("graph_add", [(each.graph, each.body) for each in commit.runs_unfolded])
+        tx.each(
+            "run_unfold", [(run, graph, consts) for run, graph, _, consts in commit.runs_unfolded]
+        )
     if commit.runs_ended:
         _end(tx, commit.runs_ended, now)
 

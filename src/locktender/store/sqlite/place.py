@@ -95,7 +95,7 @@ class SqlitePlace:
         live = Liveness(self.path)
         term, owner, expires_at, _, _, now = tx.row("leader")
         leads = bool(term) and expires_at > now and not live.dead(owner)
-        tasks, events, graphs, queued, requests = tx.row("status_rows")
+        tasks, history, graphs, queued, requests = tx.row("status_rows")
         blobs = sum(1 for _ in self._blobs().names())
         oldest, newest = tx.row("status_ends")
         return Status(
@@ -107,7 +107,7 @@ class SqlitePlace:
             dict(tx.all("status_runs")),  # pyright: ignore[reportArgumentType]
             {
                 "tasks": tasks,
-                "events": events,
+                "history": history,
                 "graphs": graphs,
                 "blobs": blobs,
                 "queued": queued,

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import astuple
 from heapq import nsmallest
 
 from locktender.base.events import HISTORY, Change
 from locktender.store.history import CLIENT
-from locktender.store.protocol import Discard, Prune, Pruned, References, StoredContent
+from locktender.store.protocol import (
+    AuditState,
+    Discard,
+    Prune,
+    Pruned,
+    References,
+    StoredContent,
+    Thin,
+)
 from locktender.store.pruning import (
     MARKER,
     PARTS,
@@ -35,8 +44,26 @@ def prune(tx: SqliteSession, prune: Prune) -> Pruned:
     return Pruned(len(chosen.runs), tasks, events, chosen.after)
 
 
+def thin(tx: SqliteSession, thin: Thin) -> bool:
+    # Of two processes that found the same rows the first one removes them.
+    if tx.row("thin_count", thin.run, listed(thin.seqs))[0] != len(thin.seqs):
+        return False
+    tx.run("thin_events", thin.run, listed(thin.seqs))
+    remark(tx, thin.remark)
+    return True
+
+
 def remark(tx: SqliteSession, change: Change) -> int:
     return record(tx, tx.now(), CLIENT, [(HISTORY, [change])])
+
+
+def audit_state(tx: SqliteSession) -> AuditState | None:
+    row = tx.one("audit_state")
+    return None if row is None else AuditState(*row)
+
+
+def keep_audit_state(tx: SqliteSession, state: AuditState) -> None:
+    tx.run("audit_state_put", *astuple(state))
 
 
 def references(tx: SqliteSession, after: int, limit: int) -> References:

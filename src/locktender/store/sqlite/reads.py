@@ -9,6 +9,7 @@ from locktender.base.errors import HistoryReplaced, NotFound
 from locktender.base.events import EventRow
 from locktender.base.limits import Limits
 from locktender.base.model import LimitChange, LimitRow, LogFilter, LogRow, RunRow, WorkerRow
+from locktender.kernel.lanes import HOLD
 from locktender.store import decode
 from locktender.store.admission import tally
 from locktender.store.history import news
@@ -16,21 +17,25 @@ from locktender.store.limit_rows import compose
 from locktender.store.protocol import (
     Counts,
     Cursor,
+    EndedTask,
     EventFilter,
     Follow,
     Followed,
     Gather,
     Gathered,
     Heads,
-    LineGroup,
     QueueEntry,
     QueueLine,
+    QueueView,
     RunFilter,
     Snapshot,
 )
+from locktender.store.queue_line import MAX_GROUPS, QueueCounts, in_line, taking_turns
 from locktender.store.sqlite.session import SqliteSession, listed
 
 MAX_REQUESTS = 10_000
+ENDED_LATELY = 500
+"""Runs of each end among which those of one flow are looked for."""
 
 
 def load(tx: SqliteSession) -> Snapshot:
@@ -40,7 +45,7 @@ def load(tx: SqliteSession) -> Snapshot:
         cursor=Cursor(str(tx.row("history_position")[0])),
         limits=limits,
         limit_rows=rows,
-        runs=decode.runs(tx.all("runs_executing")),
+        runs=decode.numbered(decode.runs(tx.all("runs_executing"))),
         graphs=dict(tx.all("graphs_executing")),  # pyright: ignore[reportArgumentType]
         tasks=[TaskRow._make(row) for row in tx.all("tasks_executing")],
         workers=workers(tx),
@@ -51,8 +56,10 @@ def load(tx: SqliteSession) -> Snapshot:
         lanes=decode.lanes(tx.all("lanes_queued")),
         requests=decode.requests(tx.all("request_list", MAX_REQUESTS)),
         stops=[Order(*row) for row in tx.all("stop_list")],
-        held=decode.runs(tx.all("runs_held") + tx.all("runs_unknown"))
-        + decode.misplaced(tx.all("runs_misplaced")),
+        held=decode.numbered(
+            decode.runs(tx.all("runs_held") + tx.all("runs_unknown"))
+            + decode.misplaced(tx.all("runs_misplaced", decode.OLDEST))
+        ),
         held_tasks=[TaskRow._make(row) for row in tx.all("tasks_held")],
     )
 
@@ -66,7 +73,7 @@ def gather(tx: SqliteSession, gather: Gather, workers_seen: int) -> tuple[Gather
         now=tx.now(),
         cursor=cursor,
         events=events,
-        tasks=tasks_by_id(tx, ended) if ended else [],
+        tasks=ended_tasks(tx, ended) if ended else [],
         requests=decode.requests(tx.all("request_list", MAX_REQUESTS)),
         workers=None if version == workers_seen else workers(tx),
         limits_changed=limits_changed,
@@ -94,8 +101,8 @@ def _follow(
     return Cursor(str(events[-1].seq if len(events) == limit else last)), events
 
 
-def tasks_by_id(tx: SqliteSession, ids: list[int]) -> list[TaskRow]:
-    return [TaskRow._make(row) for row in tx.all("tasks_by_id", listed(ids))]
+def ended_tasks(tx: SqliteSession, ids: list[int]) -> list[EndedTask]:
+    return [EndedTask._make(row) for row in tx.all("ended_tasks", listed(ids))]
 
 
 def heads(tx: SqliteSession, heads: Heads) -> list[RunRow]:
@@ -161,13 +168,33 @@ def queue(tx: SqliteSession, limit: int) -> list[QueueEntry]:
     return [QueueEntry(run, place) for place, run in enumerate(rows, 1)]
 
 
-def line(tx: SqliteSession, run: int, most: int) -> QueueLine | None:
+def beside(tx: SqliteSession, run: int, most: int) -> QueueView | None:
     place = tx.one("queue_place", run)
     if place is None:
         return None
-    groups = [LineGroup(*row) for row in tx.all("queue_line", *place, run, most)]
-    counted = sum(group.waiting for group in groups)
-    return QueueLine(place[1], groups, cut=counted >= most)
+    limits, rows = limits_in_force(tx)
+    return QueueView(
+        now=tx.now(),
+        limits=limits,
+        limit_rows=rows,
+        executing=decode.runs(tx.all("runs_placed")),
+        unplaced=[run for (run,) in tx.all("unplaced_list")],
+        lasted=[lasted for (lasted,) in tx.all("runs_lasted", run, ENDED_LATELY)],
+        line=_line(tx, (*place, run), most, turns=limits.fair is not None),
+    )
+
+
+def _line(
+    tx: SqliteSession, place: tuple[int, int, int, int], most: int, *, turns: bool
+) -> QueueLine:
+    rank = place[1]
+    if turns:
+        rows = tx.all("queue_line", *place, most, MAX_GROUPS + 1)
+        return taking_turns(rank, most, rows)
+    counts = QueueCounts(*tx.row("queue_counts", *place, most + 1, HOLD))
+    few = counts.before <= most
+    rows = tx.all("queue_before", *place[1:], most + 1, MAX_GROUPS + 1) if few else []
+    return in_line(rank, counts, most, rows)
 
 
 def workers(tx: SqliteSession) -> list[WorkerRow]:

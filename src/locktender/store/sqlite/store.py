@@ -35,6 +35,8 @@ from locktender.base.model import (
 from locktender.store.forking import check_process
 from locktender.store.protocol import (
     Accept,
+    AuditState,
+    ChangeNotice,
     Committed,
     Counts,
     Discard,
@@ -58,7 +60,7 @@ from locktender.store.protocol import (
     Prune,
     Pruned,
     QueueEntry,
-    QueueLine,
+    QueueView,
     ReassignLanes,
     References,
     RemoveUnused,
@@ -72,6 +74,7 @@ from locktender.store.protocol import (
     StoredContent,
     Submit,
     Submitted,
+    Thin,
     Withdraw,
 )
 from locktender.store.sqlite import (
@@ -85,6 +88,7 @@ from locktender.store.sqlite import (
 )
 from locktender.store.sqlite.blobs import Blobs
 from locktender.store.sqlite.companions import create_database
+from locktender.store.sqlite.named_flows import SqliteNaming
 from locktender.store.sqlite.opening import OpenFile
 from locktender.store.sqlite.session import SqliteSession, resolved
 from locktender.store.sqlite.wake import SqliteWaiting
@@ -96,7 +100,7 @@ BUSY_TIMEOUT_US = 5 * SECOND
 POLL_SECONDS = 0.05
 
 
-class SqliteStore(SqliteWaiting, Store):
+class SqliteStore(SqliteWaiting, SqliteNaming, Store):
     """Implements `locktender.store.protocol.Store`; its docstrings are there."""
 
     def __init__(
@@ -119,6 +123,7 @@ class SqliteStore(SqliteWaiting, Store):
         self._looked_at = 0
         self._waited_to: dict[str, int] = {}
         self._ends_seen: int | None = None
+        self._changes_seen: int | None = None
 
     # -- opening
 
@@ -131,7 +136,8 @@ class SqliteStore(SqliteWaiting, Store):
             # Before SQLite sees it: it would leave read-only companions that outlast the fix.
             if self.path.exists() and not os.access(self.path, os.W_OK):
                 raise faults.read_only(self.path)
-            create_database(self.path)
+            # A client that only connects must not leave folders where a path was mistyped.
+            create_database(self.path, folders=migrates)
             state = OpenFile(self.path, self._clock, self._busy_timeout_us, migrates)
         except OSError as error:
             raise faults.translate(error, self.path) from error
@@ -325,8 +331,8 @@ class SqliteStore(SqliteWaiting, Store):
     async def queue(self, limit: int) -> list[QueueEntry]:
         return await self._look(lambda tx: reads.queue(tx, limit))
 
-    async def line(self, run: int, most: int) -> QueueLine | None:
-        return await self._look(lambda tx: reads.line(tx, run, most))
+    async def beside(self, run: int, most: int) -> QueueView | None:
+        return await self._look(lambda tx: reads.beside(tx, run, most))
 
     async def workers(self) -> list[WorkerRow]:
         return await self._read(reads.workers)
@@ -363,8 +369,17 @@ class SqliteStore(SqliteWaiting, Store):
     async def prune(self, prune: Prune) -> Pruned:
         return await self._write(lambda tx: pruning.prune(tx, prune))
 
+    async def thin(self, thin: Thin) -> bool:
+        return await self._write(lambda tx: pruning.thin(tx, thin))
+
     async def remark(self, change: Change) -> int:
         return await self._write(lambda tx: pruning.remark(tx, change))
+
+    async def audit_state(self) -> AuditState | None:
+        return await self._look(pruning.audit_state)
+
+    async def keep_audit_state(self, state: AuditState) -> None:
+        await self._write(lambda tx: pruning.keep_audit_state(tx, state))
 
     async def references(self, after: int, limit: int) -> References:
         return await self._look(lambda tx: pruning.references(tx, after, limit))
@@ -392,6 +407,18 @@ class SqliteStore(SqliteWaiting, Store):
         seen = self._ends_seen
         self._ends_seen = await self.wait(0 if seen is None else timeout_us, seen or 0)
         return RunsEnded([], look=True)
+
+    @property
+    def listens(self) -> bool:
+        return False
+
+    async def offer_again(self, offers: list[Order]) -> None:
+        """All offers are stored."""
+
+    async def wait_for_changes(self, timeout_us: int) -> ChangeNotice:
+        seen = self._changes_seen
+        self._changes_seen = await self.wait(0 if seen is None else timeout_us, seen or 0)
+        return ChangeNotice(look=True)
 
     async def wait(self, timeout_us: int, since: int = -1) -> int:
         state = self._opened

@@ -119,7 +119,7 @@ class TestCommitting:
         run = await submitted(store)
         await leader.end(run.seq, "cancelled", "queued")
         assert await store.queue(10) == []
-        assert await store.line(run.seq, 10) is None
+        assert await store.beside(run.seq, 10) is None
 
     async def test_a_task_made_started_and_completed_in_one_commit(self, world: StoreScene) -> None:
         store = await world.open()

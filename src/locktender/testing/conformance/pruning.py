@@ -13,9 +13,19 @@ import pytest
 from locktender.base.changes import Linger, NodeInput, Order, RunEvents, TaskRow
 from locktender.base.clock import SECOND
 from locktender.base.codec import blob_ref
-from locktender.base.events import HISTORY, Change
+from locktender.base.events import HISTORY, NOBODY, Change
 from locktender.base.ids import task_id
-from locktender.store.protocol import Discard, Discarded, Gather, Prune, Pruned, Store, Submit
+from locktender.store.protocol import (
+    AuditState,
+    Discard,
+    Discarded,
+    Gather,
+    Prune,
+    Pruned,
+    Store,
+    Submit,
+    Thin,
+)
 from locktender.store.pruning import BLOB_GRACE_US, sweep
 from locktender.testing.conformance.admission import ended
 from locktender.testing.conformance.world import (
@@ -231,6 +241,28 @@ class TestPruning:
         run = await ended(store, leader)
         await prune(store, world)
         assert (await submitted(store)).seq > run.seq
+
+    async def test_rows_of_no_run_go_together_or_not_at_all(self, world: StoreScene) -> None:
+        store = await world.open()
+        said = [Change("audit", 0, "", "pruned", 0, {"n": n}) for n in range(4)]
+        seqs = [await store.remark(change) for change in said]
+        summed = Change("audit", 0, "", "summed", 0, {"n": 9})
+        assert not await store.thin(Thin(HISTORY, [*seqs[:2], ALL], summed))
+        assert not await store.thin(Thin(NOBODY, seqs[:2], summed)), "they are of another kind"
+        assert [event.data["n"] for event in await history(store)] == [0, 1, 2, 3]
+        done = await asyncio.gather(
+            *(store.thin(Thin(HISTORY, seqs[:3], summed)) for _ in range(3))
+        )
+        assert sorted(done) == [False, False, True]
+        assert [event.data["n"] for event in await history(store)] == [3, 9]
+
+    async def test_the_last_state_that_was_kept_is_read(self, world: StoreScene) -> None:
+        store = await world.open()
+        assert await store.audit_state() is None
+        for state in (AuditState(7, 1, "1", 0, b"\0" * 300_000), AuditState(5, 2, "2", 1, b"")):
+            await store.keep_audit_state(state)
+            await store.keep_audit_state(state)
+            assert await (await world.open()).audit_state() == state
 
 
 class TestSweeping:

@@ -5,10 +5,19 @@ from __future__ import annotations
 
 import pytest
 
-from locktender.base.changes import Bucket, Order
+from locktender.base.changes import Bucket, Order, RunEnd
 from locktender.base.errors import NotLeader
-from locktender.base.limits import PoolRule, TagRule
-from locktender.store.protocol import EventFilter, Heads, ReassignLanes, RemoveUnused, Store
+from locktender.base.limits import Fair, PoolRule, TagRule
+from locktender.store.protocol import (
+    Accept,
+    EventFilter,
+    Heads,
+    HoldRuns,
+    QueueLine,
+    ReassignLanes,
+    RemoveUnused,
+    Store,
+)
 from locktender.testing.conformance.world import (
     SceneLeader,
     StoreScene,
@@ -25,6 +34,12 @@ async def order(store: Store) -> list[str]:
     return [str(entry.run.id) for entry in await store.queue(1_000)]
 
 
+async def _line(store: Store, run: int, most: int) -> QueueLine:
+    view = await store.beside(run, most)
+    assert view is not None
+    return view.line
+
+
 class TestQueueing:
     async def test_priority_then_age(self, world: StoreScene) -> None:
         store = await world.open()
@@ -36,45 +51,98 @@ class TestQueueing:
         assert [entry.position for entry in await store.queue(3)] == [1, 2, 3]
         assert len(await store.queue(3)) == 3
 
+    @pytest.mark.parametrize("fair", [True, False])
     async def test_a_line_counts_who_waits_beside_a_run_by_lane_and_priority(
-        self, world: StoreScene
+        self, world: StoreScene, fair: bool
     ) -> None:
         store = await world.open()
         await set_tag(store, TagRule("team", per_value=True, limit=1))
+        if fair:
+            await set_rule(store, "fair", "team", Fair("team"))
         urgent = [new_run(tags={"team": "0"}, priority=9) for _ in range(2)]
         runs = await submit(store, *(new_run(tags={"team": str(n % 3)}) for n in range(9)), *urgent)
+        turn = "f:{}\x1f" if fair else ""
+        lanes = [f"{turn.format(n)}t:team=*{n}" for n in range(3)]
         for number, run in enumerate(runs[:9]):
-            line = await store.line(run.seq, 100)
-            assert line is not None
+            line = await _line(store, run.seq, 100)
             assert (line.rank, line.cut) == (0, False)
+            assert (line.ahead, line.more) == (None if fair else number + 2, False)
             level = {each.lane: each for each in line.groups if each.rank == 0}
-            assert {lane: each.waiting for lane, each in level.items()} == {
-                "t:team=*0": 3,
-                "t:team=*1": 3,
-                "t:team=*2": 3,
-            }
+            # Whoever takes turns with it counts, also behind it.
+            waiting = {lane: each.waiting for lane, each in level.items()}
+            assert not fair or waiting == dict.fromkeys(lanes, 3)
+            assert level.keys() <= set(lanes)
             assert sum(each.older for each in level.values()) == number
             [higher] = [each for each in line.groups if each.rank < 0]
-            assert (higher.lane, higher.rank, higher.waiting) == ("t:team=*0", -9, 2)
+            assert (higher.lane, higher.rank, higher.waiting) == (lanes[0], -9, 2)
         # Of lower priority nobody is counted.
-        line = await store.line(runs[-1].seq, 100)
-        assert line is not None
-        assert [(each.waiting, each.older) for each in line.groups] == [(2, 1)]
-        assert await store.line(10**9, 100) is None
+        line = await _line(store, runs[-1].seq, 100)
+        assert [each.older for each in line.groups] == [1]
+        assert await store.beside(10**9, 100) is None
 
-    async def test_a_line_is_cut_where_too_many_wait_and_its_own_lane_comes_first(
+    async def test_a_line_is_cut_where_too_many_take_turns_and_its_own_lane_comes_first(
         self, world: StoreScene
     ) -> None:
         store = await world.open()
-        await set_tag(store, TagRule("team", per_value=True, limit=1))
+        await set_rule(store, "fair", "team", Fair("team"))
         runs = await submit(
             store, *(new_run(tags={"team": "a" if n < 20 else "b"}) for n in range(25))
         )
-        line = await store.line(runs[-1].seq, 10)
-        assert line is not None
+        line = await _line(store, runs[-1].seq, 10)
         assert line.cut
         counted = {each.lane: each.waiting for each in line.groups}
-        assert counted == {"t:team=*a": 10, "t:team=*b": 5}
+        assert counted == {"f:a": 10, "f:b": 5}
+
+    async def test_a_place_is_counted_from_the_nearer_end_of_the_queue(
+        self, world: StoreScene
+    ) -> None:
+        # Given one run that executes, one that has ended, holds at both ends, and forty that wait
+        store = await world.open()
+        await set_tag(store, TagRule("team", per_value=True, limit=1))
+        leader = await SceneLeader.stand(store)
+        gone = await submit(store, new_run(), new_run())
+        await leader.start(gone[0].seq, gone[1].seq)
+        await leader.commit(runs_ended=[RunEnd(gone[0].seq, "succeeded", b"1", None, 1)])
+        hold = new_run(kind="hold")
+        _, *runs = await submit(
+            store, hold, *(new_run(tags={"team": "ab"[n % 2]}) for n in range(40))
+        )
+        await submit(store, new_run(kind="hold"))
+        # Then both ends know their places, the middle a bound
+        for number, run in enumerate(runs):
+            line = await _line(store, run.seq, 10)
+            near = number < 10 or number > 29
+            assert (line.ahead, line.more) == (number if near else min(number, 11), not near)
+            assert line.cut == (number > 9)
+            if line.cut:
+                own = f"t:team=*{'ab'[number % 2]}"
+                assert [(each.lane, each.older) for each in line.groups] == [
+                    (own, min(10, number // 2))
+                ]
+
+    async def test_beside_a_run_are_those_that_hold_places(self, world: StoreScene) -> None:
+        store = await world.open()
+        leader = await SceneLeader.stand(store)
+        await join(store, "w1")
+        runs = await submit(store, *(new_run(params={"a": 1}) for _ in range(8)))
+        await submit(store, new_run(flow="other"))
+        await leader.start(*(run.seq for run in runs[:6]))
+        # One ended, one is held with an attempt in flight, one is held without, one gave its place back
+        ended, busy, idle, away, plain, late = (run.seq for run in runs[:6])
+        world.clock.advance(1_000)
+        await leader.commit(runs_ended=[RunEnd(ended, "succeeded", b"1", None, world.clock.now())])
+        pairs = await leader.offer(busy, "w1", 1)
+        await store.accept(Accept("w1", pairs))
+        held = {busy: "broken", idle: "broken too"}
+        await store.hold_runs(HoldRuns(leader.term, 7, leader.actor, held))
+        await leader.commit(unplaced=[away])
+        view = await store.beside(runs[6].seq, 10)
+        assert view is not None
+        assert [row.seq for row in view.executing] == [busy, away, plain, late]
+        assert {row.params for row in view.executing} == {b"{}"}
+        assert view.unplaced == [away]
+        assert len(view.lasted) == 1
+        assert view.now == world.clock.now()
 
     async def test_the_end_of_the_history_in_its_order(self, world: StoreScene) -> None:
         store = await world.open()

@@ -12,6 +12,7 @@ import pytest
 from locktender.base.changes import End, Order
 from locktender.base.clock import MILLISECOND, SECOND
 from locktender.base.model import DeadWorker, Failure, LogFilter, LogRow, Progress
+from locktender.base.states import TaskState
 from locktender.store.protocol import Accept, Expire, Finish, Heads, Heartbeat, Store
 from locktender.testing.conformance.world import (
     LEASE,
@@ -366,3 +367,20 @@ class TestWaking:
         store = await world.open()
         await store.wait_for_ends(0)
         assert (await store.wait_for_ends(MILLISECOND)).look
+
+    async def test_a_leader_hears_of_acceptances_and_of_ends(self, world: StoreScene) -> None:
+        """An acceptance may be named instead of looked at; everything else is looked at."""
+        store, other = await world.open(), await world.open()
+        _, _, pairs = await offered(store)
+        async with asyncio.timeout(GIVE_UP_SECONDS):
+            assert (await store.wait_for_changes(LONG_WAIT_US)).look  # the first time
+            await other.accept(Accept("w1", pairs))
+            heard = await store.wait_for_changes(LONG_WAIT_US)
+            while not (heard.look or heard.accepted_by):
+                heard = await store.wait_for_changes(LONG_WAIT_US)
+            assert heard.accepted_by <= {"w1"}
+            await other.finish(Finish("w1", [End(*pairs[0], TaskState.COMPLETED, b"1")]))
+            while not (await store.wait_for_changes(LONG_WAIT_US)).look:
+                pass
+        await store.wait_for_changes(0)
+        assert (await store.wait_for_changes(MILLISECOND)).look

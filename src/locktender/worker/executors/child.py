@@ -98,8 +98,9 @@ def _end_by_sigterm() -> None:
 
 def die_with(parent: int) -> None:
     """Ask the kernel to kill us when the parent's thread that started us ends."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    libc = ctypes.CDLL(None, use_errno=True)
+    if hasattr(libc, "prctl"):  # Linux
+        libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     # It may have died before we asked: then no signal comes.
     if os.getppid() != parent:
         end_group()

@@ -23,19 +23,21 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 _PR_SET_CHILD_SUBREAPER = 36
+_LISTS_CHILDREN = sys.platform == "linux" and Path("/proc/self/task").exists()
 _MAX_ROUNDS = 1_000
 """What is killed may leave children of its own, which we adopt: they are killed in the next round."""
 
 
 def adopt_orphans() -> None:
     """Become the parent of every descendant whose own parent ends."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    libc = ctypes.CDLL(None, use_errno=True)
+    if hasattr(libc, "prctl"):  # Linux
+        libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def running() -> AbstractSet[int]:
     """The processes this one is the parent of, zombies included."""
-    if sys.platform != "linux":
+    if not _LISTS_CHILDREN:
         return frozenset()
     try:
         # Without any child this fails at once: the usual case costs one system call.

@@ -289,6 +289,47 @@ CREATE TABLE locktender.request (
     body bytea NOT NULL
 );
 
+-- What workers announced of their flows, for submissions by name. It stays when they are gone.
+CREATE TABLE locktender.flow (
+    name text PRIMARY KEY,
+    announced_at bigint NOT NULL,
+    body bytea NOT NULL
+);
+
+-- Schedules: what code declared, what an operator set (it wins), how far the leader has come.
+CREATE TABLE locktender.schedule (
+    name text PRIMARY KEY,
+    version bigint NOT NULL,
+    next_at bigint,  -- when the leader looks at it next
+    declared bytea,
+    live bytea,
+    state bytea NOT NULL
+);
+
+CREATE INDEX schedule_next ON locktender.schedule (next_at) WHERE next_at IS NOT NULL;
+
+-- What became of the last ticks of each schedule.
+CREATE TABLE locktender.schedule_tick (
+    name text NOT NULL,
+    tick bigint NOT NULL,
+    outcome text NOT NULL,
+    run text,
+    reason text NOT NULL,
+    at bigint NOT NULL,
+    PRIMARY KEY (name, tick)
+);
+
+CREATE TABLE locktender.schedule_history (
+    seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at bigint NOT NULL,
+    name text NOT NULL,
+    who text NOT NULL,
+    what text NOT NULL,
+    before bytea,
+    after bytea,
+    reason text NOT NULL
+);
+
 CREATE TABLE locktender.limit_rule (
     kind text NOT NULL,
     name text NOT NULL,
@@ -319,6 +360,16 @@ CREATE TABLE locktender.event (
 );
 
 CREATE INDEX event_run ON locktender.event (run, seq);
+
+-- One row: what the last audit has to know of the history up to a seq. Nothing depends on it but time.
+CREATE TABLE locktender.audit_state (
+    one integer PRIMARY KEY CHECK (one = 1),
+    seq bigint NOT NULL,
+    at bigint NOT NULL,
+    version text NOT NULL,
+    batches bigint NOT NULL,
+    body bytea NOT NULL
+);
 
 -- Which server has the history, and in which file. A server that takes over was started at another time; a
 -- database or a table that was restored is another file.

@@ -20,6 +20,12 @@ UPDATE locktender.run r SET state = v.state, verdict = v.verdict, error = v.erro
 FROM unnest($1::bigint[], $2::text[], $3::text[], $4::bytea[]) v (run, state, verdict, error)
 WHERE r.seq = v.run AND EXISTS (SELECT 1 FROM fence)
 
+-- name: run_unfold
+-- Runs submitted by name, whose flow was traced, go on with their graph.
+UPDATE locktender.run r SET graph = v.graph, consts = v.consts
+FROM unnest($1::bigint[], $2::text[], $3::bytea[]) v (run, graph, consts)
+WHERE r.seq = v.run AND EXISTS (SELECT 1 FROM fence)
+
 -- name: runs_open
 -- Of these runs, those that have not ended: what closing them changes.
 SELECT r.seq, r.state, r.kind, r.tags, r.key, r.waits_for
@@ -54,14 +60,22 @@ UPDATE locktender.run SET waits_for = $1 WHERE waits_for = $2
 
 -- name: task_new
 -- New tasks. One that exists is left alone, so that advancing a run may be repeated, unless the same
--- commit also saves it or writes it over what an earlier try of its run left.
+-- commit also saves it or writes it over what an earlier try of its run left. A column without values is zero.
 INSERT INTO locktender.task (
     id, node, idx, state, attempt, tries, abandons, offers, token, worker, held, input, output,
     error, requested_at, scheduled_at, started_at, ended_at, not_before, eligible_at
-) SELECT * FROM unnest(
+) SELECT
+    id, coalesce(node, 0), coalesce(idx, 0), state, coalesce(attempt, 0), coalesce(tries, 0),
+    coalesce(abandons, 0), coalesce(offers, 0), coalesce(token, 0), worker, held, input, output,
+    error, coalesce(requested_at, 0), coalesce(scheduled_at, 0), coalesce(started_at, 0),
+    coalesce(ended_at, 0), coalesce(not_before, 0), coalesce(eligible_at, 0)
+FROM unnest(
     $1::bigint[], $2::bigint[], $3::bigint[], $4::text[], $5::bigint[], $6::bigint[], $7::bigint[],
     $8::bigint[], $9::bigint[], $10::text[], $11::bytea[], $12::bytea[], $13::bytea[], $14::bytea[],
     $15::bigint[], $16::bigint[], $17::bigint[], $18::bigint[], $19::bigint[], $20::bigint[]
+) v (
+    id, node, idx, state, attempt, tries, abandons, offers, token, worker, held, input, output,
+    error, requested_at, scheduled_at, started_at, ended_at, not_before, eligible_at
 ) WHERE EXISTS (SELECT 1 FROM fence)
 ON CONFLICT (id) DO UPDATE SET
     state = excluded.state, attempt = excluded.attempt, tries = excluded.tries,
@@ -74,12 +88,14 @@ ON CONFLICT (id) DO UPDATE SET
 WHERE task.id = ANY($21::bigint[])
 
 -- name: task_save
--- Tasks the leader owns, as they are now.
+-- Tasks the leader owns, as they are now. A column without values is zero.
 UPDATE locktender.task t SET
-    state = v.state, attempt = v.attempt, tries = v.tries, abandons = v.abandons,
-    offers = v.offers, token = v.token, worker = v.worker, held = v.held, error = v.error,
-    requested_at = v.requested_at, scheduled_at = v.scheduled_at, started_at = v.started_at,
-    ended_at = v.ended_at, not_before = v.not_before, eligible_at = v.eligible_at
+    state = v.state, attempt = coalesce(v.attempt, 0), tries = coalesce(v.tries, 0),
+    abandons = coalesce(v.abandons, 0), offers = coalesce(v.offers, 0), token = coalesce(v.token, 0),
+    worker = v.worker, held = v.held, error = v.error, requested_at = coalesce(v.requested_at, 0),
+    scheduled_at = coalesce(v.scheduled_at, 0), started_at = coalesce(v.started_at, 0),
+    ended_at = coalesce(v.ended_at, 0), not_before = coalesce(v.not_before, 0),
+    eligible_at = coalesce(v.eligible_at, 0)
 FROM unnest(
     $1::bigint[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[],
     $8::text[], $9::bytea[], $10::bytea[], $11::bigint[], $12::bigint[], $13::bigint[], $14::bigint[],
@@ -112,13 +128,17 @@ ON CONFLICT (task, kind) DO UPDATE SET
     worker = excluded.worker, token = excluded.token, reason = excluded.reason
 
 -- name: order_remove
--- Remove void orders: their tasks must neither start nor stop any more.
+-- Remove void orders: their tasks must neither start nor stop any more. Mostly there are none at all: that is
+-- asked once, and not for each task.
 DELETE FROM locktender.orders o USING idle
 WHERE o.task = idle.task AND EXISTS (SELECT 1 FROM fence)
+    AND (SELECT task FROM locktender.orders ORDER BY task LIMIT 1) IS NOT NULL
 
 -- name: offer_remove
--- Offers that were accepted.
-DELETE FROM locktender.orders o USING effect e WHERE o.task = e.id AND o.kind = 'offer'
+-- Stored offers that were accepted.
+DELETE FROM locktender.orders o USING effect e
+WHERE o.task = e.id AND o.kind = 'offer'
+    AND (SELECT task FROM locktender.orders ORDER BY task LIMIT 1) IS NOT NULL
 
 -- name: bucket_save
 -- The state of rates.

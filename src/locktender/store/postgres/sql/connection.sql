@@ -130,13 +130,18 @@ WHERE one AND term = $1 AND history = locktender.history_place() FOR KEY SHARE
 SELECT w.id FROM locktender.worker w WHERE w.id = $1 AND w.lease_until > 0 FOR KEY SHARE OF w
 
 -- name: commit_answer
--- What a leader's commit comes to; no row: the fence was shut. One notification per commit.
-SELECT fence.seq, clock.now, pg_notify($1, $2) FROM fence, clock
+-- What a leader's commit comes to; no row: the fence was shut, and nobody is notified.
+SELECT fence.seq, clock.now, (SELECT count(pg_notify($1, n)) FROM unnest($2::text[]) n) FROM fence, clock
 
 -- name: commit_answer_unflushed
 -- As `commit_answer`, without waiting for the disk: the next commit that does brings it along.
-SELECT fence.seq, clock.now, pg_notify($1, $2), set_config('synchronous_commit', 'off', true)
+SELECT fence.seq, clock.now, (SELECT count(pg_notify($1, n)) FROM unnest($2::text[]) n),
+    set_config('synchronous_commit', 'off', true)
 FROM fence, clock
+
+-- name: notify
+-- Notifications without a change.
+SELECT count(pg_notify($1, n)) FROM unnest($2::text[]) n
 
 -- name: wake
 -- One notification per commit, where something was written.
@@ -522,3 +527,71 @@ TRUNCATE locktender.{table}
 -- name: copy_wipe_counter
 -- Empty both tables of counters.
 TRUNCATE locktender.counter, locktender.closed
+
+-- name: quick_marks
+-- The last run and the admissions, if these runs may be admitted as they are: one row, or none.
+SELECT l.value AS last, a.value AS admissions
+FROM clock, locktender.meta l, locktender.meta a, locktender.counter c, locktender.closed d
+WHERE l.name = 'last_run' AND l.value BETWEEN 0 AND $8::bigint AND a.name = 'admissions'
+    AND clock.now - $9::bigint BETWEEN 0 AND 1000000
+    AND (SELECT limits_version FROM locktender.leader WHERE one) = $1::bigint
+    AND NOT EXISTS (SELECT 1 FROM locktender.run WHERE id = ANY($2::text[]))
+    AND c.name = '' AND d.name = ''
+    AND c.admitted BETWEEN 0 AND 144115188075855872 AND d.closed BETWEEN 0 AND 144115188075855872
+    AND ($3::bigint < 0 OR c.admitted - d.closed + $4::bigint <= $3)
+    AND NOT EXISTS (
+        SELECT 1 FROM unnest($5::bigint[], $6::text[]) v (lane, signature)
+        WHERE NOT EXISTS (
+            SELECT 1 FROM locktender.lane n WHERE n.id = v.lane AND n.signature = v.signature
+        )
+    )
+    AND NOT EXISTS (
+        SELECT 1 FROM unnest($7::text[]) v (hash)
+        WHERE NOT EXISTS (SELECT 1 FROM locktender.graph g WHERE g.hash = v.hash)
+    )
+
+-- name: quick_claim
+-- As `submit_claim`: two rows, or nothing is written.
+UPDATE locktender.meta m SET value = CASE m.name WHEN 'last_run' THEN m.value + $1::bigint ELSE m.value END
+FROM marks
+WHERE ((m.name = 'last_run' AND m.value = marks.last) OR (m.name = 'admissions' AND m.value = marks.admissions))
+    AND pg_try_advisory_xact_lock($2::int, $3::int)
+RETURNING m.name
+
+-- name: quick_fence
+-- Both rows were as in the statement's snapshot. Runs are numbered behind `last`.
+SELECT marks.last FROM marks WHERE (SELECT count(*) FROM claimed) = 2
+
+-- name: quick_run
+-- Store queued runs.
+INSERT INTO locktender.run (
+    seq, id, kind, flow, graph, tags, priority, key, lane, rank1, rank2, waits_for, queued_at,
+    deadline_us, deadline_at, queue_timeout_us, dispatch_deadline_us, params, consts, trace
+) SELECT
+    fence.last + v.n, v.id, v.kind, v.flow, v.graph, v.tags, v.priority, v.key, v.lane, v.rank1, v.rank2,
+    v.waits_for, v.queued_at, v.deadline_us, v.deadline_at, v.queue_timeout_us, v.dispatch_deadline_us,
+    v.params, v.consts, v.trace
+FROM fence, unnest(
+    $1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::text[],
+    $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[], $14::bigint[],
+    $15::bigint[], $16::bigint[], $17::bigint[], $18::bytea[], $19::bytea[], $20::text[]
+) v (
+    n, id, kind, flow, graph, tags, priority, key, lane, rank1, rank2, waits_for, queued_at,
+    deadline_us, deadline_at, queue_timeout_us, dispatch_deadline_us, params, consts, trace
+)
+
+-- name: quick_queue
+-- Put them into their lanes.
+INSERT INTO locktender.queue (lane, rank1, rank2, run)
+SELECT v.lane, v.rank1, v.rank2, fence.last + v.n
+FROM fence, unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[]) v (lane, rank1, rank2, n)
+
+-- name: quick_told
+-- Their events.
+SELECT fence.last + v.n AS run, v.body, v.n
+FROM fence, unnest($1::bigint[], $2::bytea[]) v (n, body)
+
+-- name: quick_answer
+-- Behind which number they were counted, and the time. The notification names them.
+SELECT fence.last, clock.now, pg_notify($1, concat_ws(' ', $2::text, fence.last + 1, fence.last + $3::bigint))
+FROM fence, clock

@@ -53,6 +53,14 @@ WHERE o.task >= v.run << 20 AND o.task < (v.run + 1) << 20
 -- Their history.
 DELETE FROM locktender.event WHERE run = ANY($1::bigint[])
 
+-- name: thin_count
+-- How many of these rows there are.
+SELECT count(*) FROM locktender.event WHERE run = $1 AND seq = ANY($2::bigint[])
+
+-- name: thin_events
+-- Rows of no run, or about the history ($1), by number.
+DELETE FROM locktender.event WHERE run = $1 AND seq = ANY($2::bigint[])
+
 -- name: prune_runs
 -- The runs themselves.
 DELETE FROM locktender.run WHERE seq = ANY($1::bigint[])
@@ -91,3 +99,14 @@ SELECT hash FROM locktender.graph WHERE hash > $1 ORDER BY hash LIMIT $2
 DELETE FROM locktender.graph WHERE hash = ANY($1::text[])
     AND NOT EXISTS (SELECT 1 FROM locktender.run r WHERE r.seq > $2 AND r.graph = graph.hash)
 RETURNING hash
+
+-- name: audit_state
+-- Where the last audit ended.
+SELECT seq, at, version, batches, body FROM locktender.audit_state
+
+-- name: audit_state_put
+-- Where the next audit may begin.
+INSERT INTO locktender.audit_state (one, seq, at, version, batches, body) VALUES (1, $1, $2, $3, $4, $5)
+ON CONFLICT (one) DO UPDATE SET
+    seq = excluded.seq, at = excluded.at, version = excluded.version, batches = excluded.batches,
+    body = excluded.body

@@ -51,7 +51,7 @@ WHERE seq IN (
 ORDER BY seq
 
 -- name: runs_misplaced
--- Queued runs in a lane that there cannot be.
+-- Queued runs in a lane that there cannot be, and those of the oldest that the queue does not have.
 SELECT
     r.seq, r.id, r.flow, r.graph, r.params, r.consts, r.tags, r.priority, r.key, r.kind,
     r.generation, r.state, r.verdict, r.lane, r.waits_for, r.queued_at, r.started_at, r.ended_at,
@@ -60,6 +60,17 @@ FROM (
     (SELECT run FROM locktender.queue WHERE lane < 1 ORDER BY lane)
     UNION ALL
     (SELECT run FROM locktender.queue WHERE lane > 144115188075855872 ORDER BY lane)
+    UNION
+    SELECT o.seq FROM (
+        SELECT seq, lane, rank1, rank2 FROM locktender.run
+        WHERE state = 'queued' ORDER BY seq LIMIT $1
+    ) o
+    LEFT JOIN LATERAL (
+        SELECT queue.run FROM locktender.queue
+        WHERE queue.lane = o.lane AND queue.rank1 = o.rank1 AND queue.rank2 = o.rank2 AND queue.run = o.seq
+        OFFSET 0
+    ) there ON true
+    WHERE there.run IS NULL
 ) q
 CROSS JOIN LATERAL (SELECT * FROM locktender.run WHERE run.seq = q.run OFFSET 0) r
 WHERE (r.state = 'queued') IS TRUE
@@ -132,17 +143,18 @@ WHERE seq < $1 AND (kind <> 'hold' OR $2::text IS NOT NULL) AND ($2::text IS NUL
 ORDER BY seq DESC LIMIT $4
 
 -- name: runs_filtered_by_state
--- The same where states are named: the newest of each, by the index on them.
+-- The same where states are named: the newest of each, by the index on them. As a row, so that no other
+-- index serves it: where nearly all runs are queued, the newest failed one is far behind them.
 SELECT
     r.seq, r.id, r.flow, r.graph, r.params, r.consts, r.tags, r.priority, r.key, r.kind,
     r.generation, r.state, r.verdict, r.lane, r.waits_for, r.queued_at, r.started_at, r.ended_at,
     r.deadline_at, r.queue_timeout_us, r.dispatch_deadline_us, r.output, r.error, r.trace
 FROM unnest($5::text[]) s (state) CROSS JOIN LATERAL (
     SELECT * FROM locktender.run
-    WHERE run.state = s.state AND seq < $1
+    WHERE (run.state, run.seq) >= (s.state, 0) AND (run.state, run.seq) < (s.state, $1::bigint)
         AND (kind <> 'hold' OR $2::text IS NOT NULL) AND ($2::text IS NULL OR flow = $2)
         AND ($3::text = '{}' OR tags::jsonb @> $3::jsonb)
-    ORDER BY seq DESC LIMIT $4
+    ORDER BY run.state DESC, run.seq DESC LIMIT $4
 ) r
 ORDER BY r.seq DESC LIMIT $4
 
@@ -173,13 +185,10 @@ SELECT
     t.not_before, t.eligible_at
 FROM locktender.task t WHERE t.id >= $1::bigint << 20 AND t.id < ($1 + 1) << 20 ORDER BY t.id
 
--- name: tasks_by_id
--- These tasks, in this order.
-SELECT
-    t.id, t.node, t.idx, t.state, t.attempt, t.tries, t.abandons, t.offers, t.token, t.worker,
-    t.held, t.input, t.output, t.error, t.requested_at, t.scheduled_at, t.started_at, t.ended_at,
-    t.not_before, t.eligible_at
-FROM unnest($1::bigint[]) WITH ORDINALITY v (id, n) JOIN locktender.task t ON t.id = v.id ORDER BY v.n
+-- name: ended_tasks
+-- How these tasks have ended.
+SELECT t.id, t.token, t.state, t.output, t.error
+FROM unnest($1::bigint[]) v (id) JOIN locktender.task t ON t.id = v.id
 
 -- name: logs_list
 -- What attempts of a run logged, by task and token.
@@ -196,7 +205,7 @@ ORDER BY w.since, w.id COLLATE "C"
 
 -- name: workers_version
 -- Changes when a worker joins, leaves or describes itself anew.
-SELECT value FROM locktender.meta WHERE name = 'workers_version'
+SELECT coalesce((SELECT value FROM locktender.meta WHERE name = 'workers_version'), 0)
 
 -- name: bucket_list
 -- The state of rates.
@@ -268,7 +277,8 @@ SELECT seq, at, term, cycle, actor, run, body FROM locktender.event
 WHERE run = $1 AND seq > $2 ORDER BY seq LIMIT $3
 
 -- name: heads
--- The first runs of each lane: the work is what is returned, not what is queued.
+-- The first runs of each lane: the work is what is returned, not what is queued. A place of no run counts as none:
+-- a lane that answers with fewer runs than it was asked for has no more.
 SELECT
     r.seq, r.id, r.flow, r.graph, r.params, r.consts, r.tags, r.priority, r.key, r.kind,
     r.generation, r.state, r.verdict, r.lane, r.waits_for, r.queued_at, r.started_at, r.ended_at,
@@ -277,8 +287,12 @@ FROM (
     SELECT q.run, q.place FROM unnest($1::bigint[]) v (lane) CROSS JOIN LATERAL (
         SELECT f.rank1, f.rank2, f.run, row_number() OVER (ORDER BY f.rank1, f.rank2, f.run) AS place
         FROM (
+            -- As a range, so that only the index by lane gives the order: where one lane has nearly all, a
+            -- short one would be looked for in all of the queue.
             SELECT rank1, rank2, run FROM locktender.queue
-            WHERE queue.lane = v.lane ORDER BY rank1, rank2, run LIMIT $2
+            WHERE queue.lane >= v.lane AND queue.lane <= v.lane
+                AND (SELECT true FROM locktender.run WHERE run.seq = queue.run)
+            ORDER BY lane, rank1, rank2, run LIMIT $2
         ) f
     ) q
     ORDER BY q.place, q.rank1, q.rank2, q.run LIMIT $3
@@ -299,6 +313,56 @@ ORDER BY q.rank1, q.rank2, q.run
 -- Where a queued run stands in its lane.
 SELECT lane, rank1, rank2 FROM locktender.run WHERE seq = $1 AND state = 'queued'
 
+-- name: queue_counts
+-- A run's lane; how many are read before and behind it, and how many of them are no holds; how many stand before
+-- it in its lane; how many are queued in all.
+SELECT
+    (SELECT signature FROM locktender.lane WHERE id = $1),
+    a.counted, a.flows, b.counted, b.flows,
+    -- As a row, so that only the index by lane can serve it.
+    (SELECT count(*) FROM (
+        SELECT 1 FROM locktender.queue
+        WHERE lane >= $1 AND (lane, rank1, rank2, run) < ($1, $2::bigint, $3::bigint, $4::bigint)
+        ORDER BY lane DESC, rank1 DESC, rank2 DESC, run DESC LIMIT $5
+    ) q),
+    (SELECT admitted FROM locktender.counter WHERE name = '')
+    - (SELECT closed FROM locktender.closed WHERE name = '')
+    - (SELECT count(*) FROM locktender.run
+        WHERE state IN ('running', 'cancelling', 'held') AND kind <> 'hold')
+FROM (
+    SELECT coalesce(
+        (SELECT id FROM locktender.lane WHERE digest = sha256(convert_to($6, 'UTF8'))), 0
+    ) AS hold
+) l
+CROSS JOIN LATERAL (
+    SELECT count(*) AS counted, count(*) FILTER (WHERE q.lane <> l.hold) AS flows FROM (
+        SELECT lane FROM locktender.queue
+        WHERE (rank1, rank2, run) < ($2::bigint, $3::bigint, $4::bigint)
+        ORDER BY rank1 DESC, rank2 DESC, run DESC LIMIT $5
+    ) q
+) a
+CROSS JOIN LATERAL (
+    SELECT count(*) AS counted, count(*) FILTER (WHERE q.lane <> l.hold) AS flows FROM (
+        SELECT lane FROM locktender.queue
+        WHERE (rank1, rank2, run) > ($2::bigint, $3::bigint, $4::bigint)
+        ORDER BY rank1, rank2, run LIMIT $5
+    ) q
+) b
+
+-- name: queue_before
+-- Queued runs before a place, by lane and rank.
+SELECT l.signature, g.rank1, g.waiting, g.waiting AS older
+FROM (
+    SELECT q.lane, q.rank1, count(*) AS waiting
+    FROM (
+        SELECT lane, rank1 FROM locktender.queue
+        WHERE (rank1, rank2, run) < ($1::bigint, $2::bigint, $3::bigint)
+        ORDER BY rank1 DESC, rank2 DESC, run DESC LIMIT $4
+    ) q
+    GROUP BY q.lane, q.rank1 LIMIT $5
+) g
+CROSS JOIN LATERAL (SELECT signature FROM locktender.lane WHERE lane.id = g.lane OFFSET 0) l
+
 -- name: queue_line
 -- Queued runs but those of lower priority than one of them, by lane: how many, and how many before its place.
 SELECT l.signature, g.rank1, g.waiting, g.older
@@ -307,13 +371,50 @@ FROM (
         count(*) FILTER (WHERE (q.rank1, q.rank2, q.run) < ($2::bigint, $3::bigint, $4::bigint)) AS older
     FROM (
         (SELECT lane, rank1, rank2, run FROM locktender.queue
-        WHERE lane = $1::bigint AND rank1 <= $2::bigint LIMIT $5)
+        WHERE lane = $1::bigint AND rank1 <= $2::bigint ORDER BY lane, rank1, rank2, run LIMIT $5)
         UNION ALL
         (SELECT lane, rank1, rank2, run FROM locktender.queue
-        WHERE lane <> $1::bigint AND rank1 <= $2::bigint LIMIT $5)
+        WHERE lane < $1::bigint AND rank1 <= $2::bigint ORDER BY lane, rank1, rank2, run LIMIT $5)
+        UNION ALL
+        (SELECT lane, rank1, rank2, run FROM locktender.queue
+        WHERE lane > $1::bigint AND rank1 <= $2::bigint ORDER BY lane, rank1, rank2, run LIMIT $5)
     ) q
     GROUP BY q.lane, q.rank1
-) g JOIN locktender.lane l ON l.id = g.lane
+    ORDER BY q.lane <> $1::bigint LIMIT $6
+) g
+CROSS JOIN LATERAL (SELECT signature FROM locktender.lane WHERE lane.id = g.lane OFFSET 0) l
+
+-- name: runs_placed
+-- Runs that execute, or are held and have something in flight, by seq; without their values.
+SELECT
+    r.seq, r.id, r.flow, r.graph, '{}'::bytea AS params, '[]'::bytea AS consts, r.tags, r.priority,
+    r.key, r.kind, r.generation, r.state, r.verdict, r.lane, r.waits_for, r.queued_at, r.started_at,
+    r.ended_at, r.deadline_at, r.queue_timeout_us, r.dispatch_deadline_us, NULL::bytea AS output,
+    NULL::bytea AS error, NULL::text AS trace
+FROM locktender.run r
+WHERE r.state IN ('running', 'cancelling', 'held') AND r.kind = 'flow'
+    AND (r.state <> 'held' OR EXISTS (
+        SELECT 1 FROM locktender.task t WHERE t.id >= r.seq << 20 AND t.id < (r.seq + 1) << 20
+            AND (
+                t.state IN ('scheduled', 'running')
+                OR (t.held IS NOT NULL AND t.state NOT IN (
+                    'pending', 'requested', 'completed', 'failed', 'cancelled', 'timed_out',
+                    'abandoned', 'handed_back', 'skipped'
+                ))
+            )
+    ))
+ORDER BY r.seq
+
+-- name: runs_lasted
+-- How long runs of a run's flow lasted, among the newest that ended.
+SELECT e.ended_at - e.started_at
+FROM unnest(ARRAY['succeeded', 'failed']) s (state)
+CROSS JOIN LATERAL (
+    SELECT flow, started_at, ended_at FROM locktender.run
+    WHERE (run.state, run.seq) >= (s.state, 0) AND (run.state, run.seq) < (s.state, $3::bigint)
+    ORDER BY run.state DESC, run.seq DESC LIMIT $2
+) e
+WHERE e.flow = (SELECT flow FROM locktender.run WHERE seq = $1) AND e.started_at > 0 AND e.ended_at > 0
 
 -- name: counter_list
 -- All counters.

@@ -27,8 +27,9 @@ UPDATE locktender.worker SET lease_until = 0 WHERE id = $1
 
 -- name: workers_changed
 -- Tell the leader to look at the workers again.
-UPDATE locktender.meta SET value = value % 4611686018427387904 + 1
-WHERE name = 'workers_version' AND EXISTS (SELECT 1 FROM fence)
+INSERT INTO locktender.meta (name, value)
+SELECT 'workers_version', 1 WHERE EXISTS (SELECT 1 FROM fence)
+ON CONFLICT (name) DO UPDATE SET value = meta.value % 4611686018427387904 + 1
 
 -- name: lost_add
 -- This id may not come back.

@@ -85,6 +85,8 @@ CREATE TABLE queue (
     PRIMARY KEY (lane, rank1, rank2, run)
 ) WITHOUT ROWID;
 
+CREATE INDEX queue_order ON queue (rank1, rank2, run);
+
 CREATE TABLE active_key (
     key TEXT PRIMARY KEY,
     run INTEGER NOT NULL
@@ -219,6 +221,47 @@ CREATE TABLE request (
     body BLOB NOT NULL
 );
 
+-- What workers announced of their flows, for submissions by name. It stays when they are gone.
+CREATE TABLE flow (
+    name TEXT PRIMARY KEY,
+    announced_at INTEGER NOT NULL,
+    body BLOB NOT NULL
+) WITHOUT ROWID;
+
+-- Schedules: what code declared, what an operator set (it wins), how far the leader has come.
+CREATE TABLE schedule (
+    name TEXT PRIMARY KEY,
+    version INTEGER NOT NULL,
+    next_at INTEGER,  -- when the leader looks at it next
+    declared BLOB,
+    live BLOB,
+    state BLOB NOT NULL
+) WITHOUT ROWID;
+
+CREATE INDEX schedule_next ON schedule (next_at) WHERE next_at IS NOT NULL;
+
+-- What became of the last ticks of each schedule.
+CREATE TABLE schedule_tick (
+    name TEXT NOT NULL,
+    tick INTEGER NOT NULL,
+    outcome TEXT NOT NULL,
+    run TEXT,
+    reason TEXT NOT NULL,
+    at INTEGER NOT NULL,
+    PRIMARY KEY (name, tick)
+) WITHOUT ROWID;
+
+CREATE TABLE schedule_history (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT,
+    at INTEGER NOT NULL,
+    name TEXT NOT NULL,
+    who TEXT NOT NULL,
+    what TEXT NOT NULL,
+    before BLOB,
+    after BLOB,
+    reason TEXT NOT NULL
+);
+
 CREATE TABLE limit_rule (
     kind TEXT NOT NULL,
     name TEXT NOT NULL,
@@ -249,6 +292,16 @@ CREATE TABLE event (
 );
 
 CREATE INDEX event_run ON event (run, seq);
+
+-- One row: what the last audit has to know of the history up to a seq. Nothing depends on it but time.
+CREATE TABLE audit_state (
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    seq INTEGER NOT NULL,
+    at INTEGER NOT NULL,
+    version TEXT NOT NULL,
+    batches INTEGER NOT NULL,
+    body BLOB NOT NULL
+);
 
 -- What bodies logged: one row per attempt that logged anything, written by its worker before its end.
 CREATE TABLE log (

@@ -15,6 +15,11 @@ DELETE FROM queue WHERE (lane, rank1, rank2, run) IN (
 WITH v (run, state, verdict, error) AS (VALUES /*rows*/ (?, ?, ?, ?))
 UPDATE run SET state = v.state, verdict = v.verdict, error = v.error FROM v WHERE run.seq = v.run
 
+-- name: run_unfold
+-- Runs submitted by name, whose flow was traced, go on with their graph.
+WITH v (run, graph, consts) AS (VALUES /*rows*/ (?, ?, ?))
+UPDATE run SET graph = v.graph, consts = v.consts FROM v WHERE run.seq = v.run
+
 -- name: runs_open
 -- Of these runs, those that have not ended: what closing them changes.
 SELECT r.seq, r.state, r.kind, r.tags, r.key, r.waits_for

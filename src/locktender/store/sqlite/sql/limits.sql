@@ -1,10 +1,11 @@
 -- name: limits_version
 -- Changes with every rule.
-SELECT value FROM meta WHERE name = 'limits_version'
+SELECT coalesce((SELECT value FROM meta WHERE name = 'limits_version'), 0)
 
 -- name: limits_changed
 -- Raise the version, so that every process reads the rules again.
-UPDATE meta SET value = value % 4611686018427387904 + 1 WHERE name = 'limits_version'
+INSERT INTO meta (name, value) VALUES ('limits_version', 1)
+ON CONFLICT (name) DO UPDATE SET value = value % 4611686018427387904 + 1
 
 -- name: limit_list
 -- All rules.

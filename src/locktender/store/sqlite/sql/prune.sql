@@ -57,6 +57,14 @@ DELETE FROM orders WHERE task IN (
 -- Their history.
 DELETE FROM event WHERE run IN (SELECT value FROM json_each(?))
 
+-- name: thin_count
+-- How many of these rows there are.
+SELECT count(*) FROM event WHERE run = ?1 AND seq IN (SELECT value FROM json_each(?2))
+
+-- name: thin_events
+-- Rows of no run, or about the history (?1), by number.
+DELETE FROM event WHERE run = ?1 AND seq IN (SELECT value FROM json_each(?2))
+
 -- name: prune_runs
 -- The runs themselves.
 DELETE FROM run WHERE seq IN (SELECT value FROM json_each(?))
@@ -89,3 +97,14 @@ SELECT hash FROM graph WHERE hash > ? ORDER BY hash LIMIT ?
 -- Graphs that no run names; those behind ?2 came after the others were looked at.
 DELETE FROM graph WHERE hash IN (SELECT value FROM json_each(?1))
     AND hash NOT IN (SELECT graph FROM run WHERE seq > ?2)
+
+-- name: audit_state
+-- Where the last audit ended.
+SELECT seq, at, version, batches, body FROM audit_state
+
+-- name: audit_state_put
+-- Where the next audit may begin.
+INSERT INTO audit_state (one, seq, at, version, batches, body) VALUES (1, ?1, ?2, ?3, ?4, ?5)
+ON CONFLICT (one) DO UPDATE SET
+    seq = excluded.seq, at = excluded.at, version = excluded.version, batches = excluded.batches,
+    body = excluded.body

@@ -49,13 +49,24 @@ WHERE seq IN (
 ORDER BY seq
 
 -- name: runs_misplaced
--- Queued runs in a lane that there cannot be: a text stands behind all numbers.
+-- Queued runs in a lane that there cannot be (a text stands behind all numbers), and those of the oldest that
+-- the queue does not have.
 SELECT
     r.seq, r.id, r.flow, r.graph, r.params, r.consts, r.tags, r.priority, r.key, r.kind,
     r.generation, r.state, r.verdict, r.lane, r.waits_for, r.queued_at, r.started_at, r.ended_at,
     r.deadline_at, r.queue_timeout_us, r.dispatch_deadline_us, r.output, r.error, r.trace
-FROM queue q CROSS JOIN run r ON r.seq = q.run
-WHERE (q.lane < 1 OR q.lane > 144115188075855872) AND r.state = 'queued'
+FROM (
+    SELECT run FROM queue WHERE lane < 1 OR lane > 144115188075855872
+    UNION
+    SELECT o.seq FROM (
+        SELECT seq, lane, rank1, rank2 FROM run WHERE state = 'queued' ORDER BY seq LIMIT ?
+    ) o
+    WHERE NOT EXISTS (
+        SELECT 1 FROM queue q
+        WHERE q.lane = o.lane AND q.rank1 = o.rank1 AND q.rank2 = o.rank2 AND q.run = o.seq
+    )
+) q CROSS JOIN run r ON r.seq = q.run
+WHERE r.state = 'queued'
 ORDER BY r.seq
 
 -- name: tasks_held
@@ -179,12 +190,9 @@ SELECT
     error, requested_at, scheduled_at, started_at, ended_at, not_before, eligible_at
 FROM task WHERE id >= ?1 << 20 AND id < (?1 + 1) << 20 ORDER BY id
 
--- name: tasks_by_id
--- These tasks, by id.
-SELECT
-    t.id, t.node, t.idx, t.state, t.attempt, t.tries, t.abandons, t.offers, t.token, t.worker,
-    t.held, t.input, t.output, t.error, t.requested_at, t.scheduled_at, t.started_at, t.ended_at,
-    t.not_before, t.eligible_at
+-- name: ended_tasks
+-- How these tasks have ended.
+SELECT t.id, t.token, t.state, t.output, t.error
 FROM json_each(?) v CROSS JOIN task t ON t.id = v.value
 
 -- name: logs_list
@@ -201,7 +209,7 @@ FROM worker w LEFT JOIN silence s ON s.worker = w.id ORDER BY w.since, w.id
 
 -- name: workers_version
 -- Changes when a worker joins, leaves or describes itself anew.
-SELECT value FROM meta WHERE name = 'workers_version'
+SELECT coalesce((SELECT value FROM meta WHERE name = 'workers_version'), 0)
 
 -- name: bucket_list
 -- The state of rates.
@@ -256,7 +264,8 @@ SELECT seq, at, term, cycle, actor, run, body FROM event
 WHERE run = ? AND seq > ? ORDER BY seq LIMIT ?
 
 -- name: heads
--- The first runs of each lane: the work is what is returned, not what is queued.
+-- The first runs of each lane: the work is what is returned, not what is queued. A place of no run counts as none:
+-- a lane that answers with fewer runs than it was asked for has no more.
 SELECT
     r.seq, r.id, r.flow, r.graph, r.params, r.consts, r.tags, r.priority, r.key, r.kind,
     r.generation, r.state, r.verdict, r.lane, r.waits_for, r.queued_at, r.started_at, r.ended_at,
@@ -266,7 +275,9 @@ FROM (
         row_number() OVER (PARTITION BY r.lane ORDER BY r.rank1, r.rank2, r.seq) AS place
     FROM json_each(?1) v CROSS JOIN run r
     WHERE r.seq IN (
-        SELECT run FROM queue WHERE lane = v.value ORDER BY rank1, rank2, run LIMIT ?2
+        SELECT run FROM queue
+        WHERE lane = v.value AND EXISTS (SELECT 1 FROM run WHERE run.seq = queue.run)
+        ORDER BY rank1, rank2, run LIMIT ?2
     )
     ORDER BY place, rank1, rank2, seq LIMIT ?3
 ) h CROSS JOIN run r ON r.seq = h.seq
@@ -286,6 +297,43 @@ ORDER BY q.rank1, q.rank2, q.run
 -- Where a queued run stands in its lane.
 SELECT lane, rank1, rank2 FROM run WHERE seq = ? AND state = 'queued'
 
+-- name: queue_counts
+-- A run's lane; how many are read before and behind it, and how many of them are no holds; how many stand before
+-- it in its lane; how many are queued in all.
+SELECT
+    (SELECT signature FROM lane WHERE id = ?1),
+    a.counted, coalesce(a.flows, 0), b.counted, coalesce(b.flows, 0),
+    (SELECT count(*) FROM (
+        SELECT 1 FROM queue WHERE lane = ?1 AND (rank1, rank2, run) < (?2, ?3, ?4) LIMIT ?5
+    )),
+    (SELECT admitted - closed FROM counter WHERE name = '')
+    - (SELECT count(*) FROM run WHERE state IN ('running', 'cancelling', 'held') AND kind <> 'hold')
+FROM (
+    SELECT count(*) AS counted, sum(lane IS NOT (SELECT id FROM lane WHERE signature = ?6)) AS flows
+    FROM (
+        SELECT lane FROM queue WHERE (rank1, rank2, run) < (?2, ?3, ?4)
+        ORDER BY rank1 DESC, rank2 DESC, run DESC LIMIT ?5
+    )
+) a CROSS JOIN (
+    SELECT count(*) AS counted, sum(lane IS NOT (SELECT id FROM lane WHERE signature = ?6)) AS flows
+    FROM (
+        SELECT lane FROM queue WHERE (rank1, rank2, run) > (?2, ?3, ?4)
+        ORDER BY rank1, rank2, run LIMIT ?5
+    )
+) b
+
+-- name: queue_before
+-- Queued runs before a place, by lane and rank.
+SELECT l.signature, g.rank1, g.waiting, g.waiting
+FROM (
+    SELECT q.lane, q.rank1, count(*) AS waiting
+    FROM (
+        SELECT lane, rank1 FROM queue WHERE (rank1, rank2, run) < (?1, ?2, ?3)
+        ORDER BY rank1 DESC, rank2 DESC, run DESC LIMIT ?4
+    ) q
+    GROUP BY q.lane, q.rank1 LIMIT ?5
+) g JOIN lane l ON l.id = g.lane
+
 -- name: queue_line
 -- Queued runs but those of lower priority than one of them, by lane: how many, and how many before its place.
 SELECT l.signature, g.rank1, g.waiting, g.older
@@ -302,7 +350,42 @@ FROM (
         )
     ) q
     GROUP BY q.lane, q.rank1
+    ORDER BY q.lane <> ?1 LIMIT ?6
 ) g JOIN lane l ON l.id = g.lane
+
+-- name: runs_placed
+-- Runs that execute, or are held and have something in flight, by seq; without their values.
+SELECT
+    r.seq, r.id, r.flow, r.graph, CAST('{}' AS BLOB), CAST('[]' AS BLOB), r.tags, r.priority, r.key,
+    r.kind, r.generation, r.state, r.verdict, r.lane, r.waits_for, r.queued_at, r.started_at, r.ended_at,
+    r.deadline_at, r.queue_timeout_us, r.dispatch_deadline_us, NULL, NULL, NULL
+FROM run r
+WHERE r.state IN ('running', 'cancelling', 'held') AND r.kind = 'flow'
+    AND (r.state <> 'held' OR EXISTS (
+        SELECT 1 FROM task t WHERE t.id >= r.seq << 20 AND t.id < (r.seq + 1) << 20
+            AND (
+                t.state IN ('scheduled', 'running')
+                OR (t.held IS NOT NULL AND t.state NOT IN (
+                    'pending', 'requested', 'completed', 'failed', 'cancelled', 'timed_out',
+                    'abandoned', 'handed_back', 'skipped'
+                ))
+            )
+    ))
+ORDER BY r.seq
+
+-- name: runs_lasted
+-- How long runs of a run's flow lasted, among the newest that ended.
+SELECT e.ended_at - e.started_at
+FROM (
+    SELECT * FROM (
+        SELECT flow, started_at, ended_at FROM run WHERE state = 'succeeded' ORDER BY seq DESC LIMIT ?2
+    )
+    UNION ALL
+    SELECT * FROM (
+        SELECT flow, started_at, ended_at FROM run WHERE state = 'failed' ORDER BY seq DESC LIMIT ?2
+    )
+) e
+WHERE e.flow = (SELECT flow FROM run WHERE seq = ?1) AND e.started_at > 0 AND e.ended_at > 0
 
 -- name: counter_list
 -- All counters.

@@ -77,11 +77,12 @@ SELECT hash FROM graph WHERE hash IN (SELECT value FROM json_each(?))
 
 -- name: lanes_by_signature
 -- Lanes that exist.
-SELECT signature, id FROM lane WHERE signature IN (SELECT value FROM json_each(?))
+SELECT signature, id FROM lane
+WHERE signature IN (SELECT value FROM json_each(?)) AND id BETWEEN 1 AND 144115188075855872
 
 -- name: lane_add
--- New lanes.
-INSERT OR IGNORE INTO lane (signature) VALUES /*rows*/ (?)
+-- New lanes. One whose number there cannot be gets another.
+INSERT OR REPLACE INTO lane (signature) VALUES /*rows*/ (?)
 
 -- name: lanes_after
 -- Lanes by id, and whether a queued run stands in them.

@@ -22,7 +22,8 @@ UPDATE worker SET lease_until = 0 WHERE id = ?
 
 -- name: workers_changed
 -- Tell the leader to look at the workers again.
-UPDATE meta SET value = value % 4611686018427387904 + 1 WHERE name = 'workers_version'
+INSERT INTO meta (name, value) VALUES ('workers_version', 1)
+ON CONFLICT (name) DO UPDATE SET value = value % 4611686018427387904 + 1
 
 -- name: lost_add
 -- This id may not come back.

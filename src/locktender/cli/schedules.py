@@ -1,0 +1,171 @@
+"""`schedules`: runs of a flow at set times, their next ticks, and what became of the last ones."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from locktender.cli.context import Context, command, group
+from locktender.cli.tables import table
+
+if TYPE_CHECKING:
+    from locktender.client.schedules import ScheduleInfo
+
+Name = Annotated[str, typer.Argument(metavar="NAME")]
+NONE = "[dim]No schedules yet.[/] Set one: locktender schedules set nightly FLOW --cron '0 3 * * *'"
+
+
+def register(app: typer.Typer) -> None:
+    noun = group(app, "schedules", "Runs of a flow at set times.")
+    command(noun, "list")(list_)
+    command(noun, "show")(show)
+    command(noun, "set")(set_)
+    command(noun, "pause")(pause)
+    command(noun, "resume")(resume)
+    command(noun, "reset")(reset)
+    command(noun, "run-now")(run_now)
+    command(noun, "delete")(delete)
+    command(noun, "history")(history)
+
+
+def list_(shell: Context) -> None:
+    """All schedules, each with its next tick and what became of the last one."""
+    with shell.connect() as client:
+        found = client.schedules.list()
+    if shell.json:
+        shell.data(found)
+    elif not found:
+        shell.say(NONE)
+    else:
+        rows = [
+            [escape(each.name), escape(each.flow), escape(_when(each)), *_ticks(each)]
+            for each in found
+        ]
+        shell.out.print(table("schedule…", "flow…", "when", "next", "last…", rows=rows))
+
+
+def _when(info: ScheduleInfo) -> str:
+    from locktender.base.clock import SECOND
+    from locktender.base.durations import spoken
+
+    if info.cron is not None:
+        return f"{info.cron} {info.tz}"
+    if info.every is not None:
+        return f"every {spoken(round(info.every * SECOND))}"
+    return f"at {info.at:%Y-%m-%d %H:%M}" if info.at is not None else ""
+
+
+def _ticks(info: ScheduleInfo) -> list[str]:
+    coming = "paused" if info.paused else f"{info.next[0]:%Y-%m-%d %H:%M:%S}" if info.next else "-"
+    last = "-"
+    if info.last:
+        tick = info.last[0]
+        last = f"{tick.outcome}: {tick.run or tick.reason}"
+    return [coming, escape(last)]
+
+
+def show(shell: Context, name: Name) -> None:
+    """One schedule: its next five ticks, its last runs, and missed ticks with the reason."""
+    with shell.connect() as client:
+        info = client.schedules.get(name)
+    if shell.json:
+        shell.data(info)
+        return
+    shell.say(f"[bold]{escape(info.name)}[/] · flow {escape(info.flow)} · {escape(_when(info))}")
+    shell.say(escape(info.why))
+    shell.say(
+        f"overlap {info.overlap} · catch_up {info.catch_up} · max_active {info.max_active or '-'}"
+        f" · set by {info.source}"
+    )
+    for tick in info.next:
+        shell.say(f"  next  {tick:%Y-%m-%d %H:%M:%S %Z}")
+    for each in info.last:
+        shell.say(
+            f"  {each.outcome:6}{each.tick:%Y-%m-%d %H:%M:%S %Z}  {escape(each.run or each.reason)}"
+        )
+
+
+def set_(
+    shell: Context,
+    name: Name,
+    flow: Annotated[
+        str, typer.Argument(metavar="FLOW", help="An announced name, or FILE.py:flow.")
+    ],
+    args: Annotated[str | None, typer.Option("--args", help="Arguments by name, as JSON.")] = None,
+    cron: Annotated[str | None, typer.Option("--cron", help="'0 3 * * 1-5', in --tz.")] = None,
+    every: Annotated[str | None, typer.Option("--every", help="15m")] = None,
+    at: Annotated[str | None, typer.Option("--at", help="2027-01-31T09:00, once.")] = None,
+    tz: Annotated[str, typer.Option("--tz", help="Europe/Berlin")] = "UTC",
+    jitter: Annotated[str | None, typer.Option("--jitter", help="30s")] = None,
+    overlap: Annotated[
+        str, typer.Option("--overlap", help="skip, queue, replace or allow.")
+    ] = "skip",
+    catch_up: Annotated[str, typer.Option("--catch-up", help="none, last or all.")] = "none",
+    max_active: Annotated[
+        str | None, typer.Option("--max-active", help="Active runs of it.")
+    ] = None,
+    paused: Annotated[bool, typer.Option("--paused", help="Set it without starting it.")] = False,
+) -> None:
+    """Set a schedule, or replace it."""
+    from locktender.cli.arguments import read_named_call, whole
+
+    chosen: Any = flow
+    if ".py" in flow:
+        from locktender.cli import load_flow
+
+        chosen = load_flow.load(flow)
+    call = read_named_call(args, ())
+    given: Any = call.args[0] if call.args else call.kwargs
+    with shell.connect(create=True) as client:
+        info = client.schedules.set(
+            name, chosen, given, cron=cron, every=every, at=at, tz=tz, jitter=jitter,
+            overlap=overlap, catch_up=catch_up,  # pyright: ignore[reportArgumentType]
+            max_active=whole(max_active, "max-active"), paused=paused,
+        )  # fmt: skip
+    shell.done(f"schedule {escape(name)}: {escape(info.why)}", info)
+
+
+def pause(shell: Context, name: Name) -> None:
+    """Make no runs of it until it is resumed."""
+    _change(shell, name, "pause")
+
+
+def resume(shell: Context, name: Name) -> None:
+    """Go on from now; ticks that passed are not caught up with."""
+    _change(shell, name, "resume")
+
+
+def reset(shell: Context, name: Name) -> None:
+    """Take your own setting away: what the code declares is in force."""
+    _change(shell, name, "reset")
+
+
+def delete(shell: Context, name: Name) -> None:
+    """Remove a schedule; its runs go on."""
+    _change(shell, name, "delete")
+
+
+def _change(shell: Context, name: str, verb: str) -> None:
+    with shell.connect() as client:
+        getattr(client.schedules, verb)(name)
+    shell.done(f"schedule {escape(name)}: {verb} done", {"schedule": name, "done": verb})
+
+
+def run_now(shell: Context, name: Name) -> None:
+    """Submit a run of it now, beside its ticks."""
+    with shell.connect() as client:
+        run = client.schedules.run_now(name)
+    shell.done(f"submitted {run.id}", {"id": run.id})
+
+
+def history(shell: Context, name: Name) -> None:
+    """Who changed it, the latest first."""
+    with shell.connect() as client:
+        found = client.schedules.history(name)
+    if shell.json:
+        shell.data(found)
+        return
+    for each in found:
+        shell.say(f"{each.at:%Y-%m-%d %H:%M:%S}  {escape(each.who)}  {each.what}")

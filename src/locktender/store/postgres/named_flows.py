@@ -1,0 +1,135 @@
+"""The verbs of runs submitted by name: what workers announce of their flows, and schedules of them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from locktender.base.announced import AnnouncedFlow
+from locktender.base.schedules import ScheduleChange, ScheduleRow, TickRow
+from locktender.store.decode import announced_flows, encode
+from locktender.store.postgres.client_verbs import submit_within
+from locktender.store.postgres.composed_sql import columns
+from locktender.store.postgres.recovery import fence
+from locktender.store.postgres.session import PostgresSession
+from locktender.store.protocol import SetSchedule, Submit, TickMove
+from locktender.store.schedule_rows import KEPT_TICKS, changed, schedule_row, settled
+
+T = TypeVar("T")
+
+
+class PostgresNaming:
+    """The part of a store that knows flows by name."""
+
+    async def announce(self, flows: Sequence[AnnouncedFlow]) -> None:
+        await self._write(lambda tx: _announce(tx, flows))
+
+    async def flows(self, names: Sequence[str] | None = None) -> list[AnnouncedFlow]:
+        return await self._look(lambda tx: _flows(tx, names))
+
+    async def forget_flow(self, name: str) -> bool:
+        return await self._write(lambda tx: _forget(tx, name))
+
+    async def set_schedule(self, change: SetSchedule) -> ScheduleRow | None:
+        return await self._write(lambda tx: _set(tx, change))
+
+    async def schedules(self, names: Sequence[str] | None = None) -> list[ScheduleRow]:
+        return await self._look(lambda tx: _schedules(tx, names))
+
+    async def schedules_due(self, limit: int) -> list[ScheduleRow]:
+        rows = await self._look(lambda tx: tx.all("schedule_due", limit))
+        return [schedule_row(row) for row in rows]
+
+    async def tick(self, term: int, moves: Sequence[TickMove]) -> None:
+        await self._lead(lambda tx: _tick(tx, term, moves))
+
+    async def ticks(self, schedule: str, limit: int) -> list[TickRow]:
+        rows = await self._look(lambda tx: tx.all("schedule_ticks", schedule, limit))
+        return [TickRow(*row) for row in rows]
+
+    async def schedule_history(self, schedule: str, limit: int) -> list[ScheduleChange]:
+        rows = await self._look(lambda tx: tx.all("schedule_changes", schedule, limit))
+        return [ScheduleChange(*row) for row in rows]
+
+    async def _write(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> T:
+        raise NotImplementedError
+
+    async def _lead(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> T:
+        raise NotImplementedError
+
+    async def _look(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> T:
+        raise NotImplementedError
+
+
+async def _announce(tx: PostgresSession, flows: Sequence[AnnouncedFlow]) -> None:
+    if flows:
+        rows = sorted((flow.name, encode(flow)) for flow in flows)
+        await tx.run("flow_announce", *columns(rows, 2))
+
+
+async def _flows(tx: PostgresSession, names: Sequence[str] | None) -> list[AnnouncedFlow]:
+    rows = await (tx.all("flow_list") if names is None else tx.all("flow_get", list(names)))
+    return announced_flows(rows)
+
+
+async def _forget(tx: PostgresSession, name: str) -> bool:
+    return bool(await tx.all("flow_forget", name))
+
+
+async def _schedules(tx: PostgresSession, names: Sequence[str] | None) -> list[ScheduleRow]:
+    rows = await (tx.all("schedule_list") if names is None else tx.all("schedule_get", list(names)))
+    return [schedule_row(row) for row in rows]
+
+
+async def _set(tx: PostgresSession, change: SetSchedule) -> ScheduleRow | None:
+    async with tx.transaction():
+        # Two that set one schedule, and the leader's tick of it, come one after the other.
+        await tx.row("schedule_turn", change.name)
+        [now] = await tx.row("now")
+        [row] = await _schedules(tx, [change.name]) or [None]
+        made = changed(row, change, now)
+        before, after = (None if each is None else each.spec for each in (row, made))
+        if made is None:
+            await tx.run("schedule_remove", change.name)
+            await tx.run("schedule_ticks_remove", change.name)
+        elif (
+            row is None
+            or (made.declared, made.live) != (row.declared, row.live)
+            or row.state.stopped
+        ):
+            specs = (None if each is None else encode(each) for each in (made.declared, made.live))
+            await tx.run(
+                "schedule_put", made.name, made.version, made.next_at, *specs, encode(made.state)
+            )
+        else:
+            return row
+        if row is not None or made is not None:
+            told = (None if each is None else encode(each) for each in (before, after))
+            values = change.name, change.who, change.what
+            await tx.run("schedule_change_add", now, *values, *told, change.reason)
+    return made
+
+
+async def _tick(tx: PostgresSession, term: int, moves: Sequence[TickMove]) -> None:
+    async with tx.transaction("begin_alone"):
+        await fence(tx, term)
+        for name in sorted(move.name for move in moves):
+            await tx.row("schedule_turn", name)
+        [now] = await tx.row("now")
+        found = {
+            row[0]: row[1] for row in await tx.all("schedule_versions", [m.name for m in moves])
+        }
+        standing = [move for move in moves if found.get(move.name) == move.version]
+        submits = [
+            Submit([run for _, run in move.runs], move.graphs, partial=True)
+            for move in standing
+            if move.runs
+        ]
+        answers = iter(await submit_within(tx, submits) if submits else ())
+        for move in standing:
+            state, rows = settled(move, next(answers) if move.runs else [], now)
+            await tx.run("schedule_move", move.next_at, encode(state), move.name)
+            if rows:
+                several = [(move.name, *row) for row in rows]
+                await tx.run("schedule_tick_add", *columns(several, 6))
+                await tx.run("schedule_tick_trim", move.name, KEPT_TICKS)

@@ -1,0 +1,79 @@
+"""What workers announce and clients without their code ask for: flows by name, and schedules of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from locktender.base.announced import AnnouncedFlow
+from locktender.base.model import NewRun
+from locktender.base.schedules import (
+    ScheduleChange,
+    ScheduleRow,
+    ScheduleSpec,
+    ScheduleState,
+    TickRow,
+)
+from locktender.store.protocol.base import StoreBase
+
+
+@dataclass(frozen=True, slots=True)
+class SetSchedule:
+    """A change of a schedule by an operator or by code."""
+
+    name: str
+    what: Literal["set", "declared", "paused", "resumed", "reset", "deleted"]
+    who: str
+    spec: ScheduleSpec | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TickMove:
+    """What the leader decided on one schedule."""
+
+    name: str
+    version: int
+    """As it was read: nothing is written if it has changed since."""
+    state: ScheduleState
+    next_at: int | None
+    runs: list[tuple[int, NewRun]] = field(default_factory=list[tuple[int, NewRun]])
+    """Tick and the run it becomes."""
+    graphs: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    missed: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
+
+
+class Naming(StoreBase, Protocol):
+    async def announce(self, flows: Sequence[AnnouncedFlow]) -> None:
+        """Stores what workers say of their flows. It stays when they are gone; the last word counts."""
+        ...
+
+    async def flows(self, names: Sequence[str] | None = None) -> list[AnnouncedFlow]:
+        """The announced flows of these names, or all of them, by name. What cannot be read is left out."""
+        ...
+
+    async def forget_flow(self, name: str) -> bool:
+        """Removes what was announced of a flow; whether there was anything."""
+        ...
+
+    async def set_schedule(self, change: SetSchedule) -> ScheduleRow | None:
+        """The schedule as it is now; None: there is none any more."""
+        ...
+
+    async def schedules(self, names: Sequence[str] | None = None) -> list[ScheduleRow]: ...
+    async def schedules_due(self, limit: int) -> list[ScheduleRow]: ...
+    async def tick(self, term: int, moves: Sequence[TickMove]) -> None:
+        """One commit of the leader: runs of ticks are submitted, and their schedules move on.
+
+        A schedule that has another version by now is left alone, so a repetition changes nothing.
+        """
+        ...
+
+    async def ticks(self, schedule: str, limit: int) -> list[TickRow]:
+        """What became of the last ticks, the latest first."""
+        ...
+
+    async def schedule_history(self, schedule: str, limit: int) -> list[ScheduleChange]:
+        """Who changed it, the latest first."""
+        ...

@@ -1,0 +1,200 @@
+# ruff: noqa: S101
+"""Runs submitted by name and by schedules: announced flows, traced graphs, ticks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from locktender.base.announced import AnnouncedFlow
+from locktender.base.changes import RunEnd, RunUnfolded
+from locktender.base.clock import SECOND
+from locktender.base.errors import NotLeader
+from locktender.base.model import NewRun
+from locktender.base.schedules import ScheduleRow, ScheduleSpec, ScheduleState
+from locktender.store.protocol import SetSchedule, Store, TickMove
+from locktender.testing.conformance.world import (
+    SceneLeader,
+    StoreScene,
+    history,
+    new_run,
+    set_ceiling,
+    submitted,
+)
+
+BODY = b'{"flow":"f","nodes":[],"version":1}'
+
+
+class TestNaming:
+    async def test_what_was_announced_last_counts(self, world: StoreScene) -> None:
+        store = await world.open()
+        old, new = AnnouncedFlow("b", "1"), AnnouncedFlow("b", "2", parameters={"type": "object"})
+        await store.announce([AnnouncedFlow("a", "1", tags={"t": "x"}), old])
+        await store.announce([new])
+        await store.announce([new])
+        await store.announce([])
+        assert await store.flows() == [AnnouncedFlow("a", "1", tags={"t": "x"}), new]
+        other = await world.open()
+        assert await other.flows(["b", "c"]) == [new]
+        assert await other.forget_flow("b") is True
+        assert await other.forget_flow("b") is False
+        assert [flow.name for flow in await store.flows()] == ["a"]
+
+    async def test_a_traced_run_has_its_graph_with_one_commit(self, world: StoreScene) -> None:
+        store = await world.open()
+        first, second = await submitted(store), await submitted(store)
+        leader = await SceneLeader.stand(store)
+        await leader.start(first.seq, second.seq)
+        traced = RunUnfolded(first.seq, "digest", BODY, b"[1]")
+        # One whose graph is empty ends with the same commit; both share a graph.
+        await leader.commit(
+            runs_unfolded=[RunUnfolded(second.seq, "digest", BODY, b"[]"), traced],
+            runs_ended=[RunEnd(second.seq, "succeeded", b"null", None, 1)],
+        )
+        row = await store.run(first.id)
+        assert row is not None
+        assert (row.graph, row.consts, row.state) == ("digest", b"[1]", "running")
+        assert await store.graph("digest") == BODY
+        ended = await store.run(second.id)
+        assert ended is not None
+        assert (ended.graph, ended.consts, ended.state) == ("digest", b"[]", "succeeded")
+
+    async def test_a_leader_whose_term_is_over_gives_no_graph(self, world: StoreScene) -> None:
+        store = await world.open()
+        run = await submitted(store)
+        leader = await SceneLeader.stand(store)
+        await leader.start(run.seq)
+        await SceneLeader.stand(store, "l1")
+        with pytest.raises(NotLeader):
+            await leader.commit(runs_unfolded=[RunUnfolded(run.seq, "digest", BODY, b"[1]")])
+        row = await store.run(run.id)
+        assert row is not None
+        assert row.graph != "digest"
+
+
+def _spec(**options: Any) -> ScheduleSpec:
+    return ScheduleSpec("f", **{"every_us": SECOND, **options})
+
+
+async def _set(store: Store, name: str = "s", what: Any = "set", **options: Any) -> ScheduleRow:
+    spec = None if what in ("paused", "resumed", "reset") else _spec(**options)
+    made = await store.set_schedule(SetSchedule(name, what, "me", spec))
+    assert made is not None
+    return made
+
+
+def _move(row: ScheduleRow, run: NewRun | None, tick: int = 7, **changes: Any) -> TickMove:
+    state = ScheduleState(anchor=row.state.anchor, last=tick)
+    given: dict[str, Any] = {"runs": [] if run is None else [(tick, run)], "graphs": {"g": BODY}}
+    return TickMove(row.name, row.version, state, 99, **{**given, **changes})
+
+
+def _of_tick(key: str) -> NewRun:
+    return msgspec.structs.replace(new_run(key=key), graph="g", scheduled=("s", 7))
+
+
+class TestScheduling:
+    async def test_an_operators_setting_stands_above_the_declared_one(
+        self, world: StoreScene
+    ) -> None:
+        store = await world.open()
+        declared = await _set(store, what="declared")
+        assert declared.next_at == world.clock.now() + SECOND
+        live = await _set(store, every_us=5 * SECOND)
+        assert (live.spec, live.declared) == (_spec(every_us=5 * SECOND), _spec())
+        paused = await _set(store, what="paused")
+        assert (paused.next_at, paused.paused) == (None, True)
+        world.clock.advance(60 * SECOND)
+        resumed = await _set(store, what="resumed")
+        # What passed meanwhile is not caught up with.
+        assert resumed.next_at == world.clock.now() + 5 * SECOND
+        back = await _set(store, what="reset")
+        assert (back.spec, back.live) == (_spec(), None)
+        assert await store.set_schedule(SetSchedule("s", "deleted", "me")) is None
+        assert await store.schedules() == []
+        history = await store.schedule_history("s", 10)
+        assert [each.what for each in history] == [
+            *("deleted", "reset", "resumed", "paused", "set", "declared"),
+        ]
+        assert {each.who for each in history} == {"me"}
+
+    async def test_the_same_declaration_again_changes_nothing(self, world: StoreScene) -> None:
+        store = await world.open()
+        first = await _set(store, what="declared")
+        world.clock.advance(SECOND)
+        assert await _set(store, what="declared") == first
+        assert len(await store.schedule_history("s", 10)) == 1
+
+    async def test_due_are_those_whose_time_has_come(self, world: StoreScene) -> None:
+        store = await world.open()
+        await _set(store, "soon")
+        await _set(store, "later", every_us=10 * SECOND)
+        await _set(store, "never", paused=True)
+        assert await store.schedules_due(10) == []
+        world.clock.advance(SECOND)
+        assert [row.name for row in await store.schedules_due(10)] == ["soon"]
+        world.clock.advance(10 * SECOND)
+        assert [row.name for row in await store.schedules_due(10)] == ["soon", "later"]
+        assert [row.name for row in await store.schedules_due(1)] == ["soon"]
+
+    async def test_a_tick_makes_its_run_and_moves_on_once(self, world: StoreScene) -> None:
+        store = await world.open()
+        row = await _set(store)
+        leader = await SceneLeader.stand(store)
+        run = _of_tick("schedule:s:7")
+        move = _move(row, run, missed=[(6, "late")])
+        await store.tick(leader.term, [move])
+        # Repeated after a lost answer, or by a leader that has read the same row.
+        await store.tick(leader.term, [move])
+        other = _of_tick("schedule:s:7")
+        await store.tick(leader.term, [_move(row, other)])
+        stored = await store.run(run.id)
+        assert stored is not None
+        assert stored.state == "queued"
+        assert await store.run(other.id) is None
+        [after] = await store.schedules(["s"])
+        assert (after.next_at, after.state.last) == (99, 7)
+        assert [(each.id, each.tick) for each in after.state.runs] == [(run.id, 7)]
+        ticks = await store.ticks("s", 10)
+        assert [(each.tick, each.outcome, each.run, each.reason) for each in ticks] == [
+            (7, "ran", run.id, ""),
+            (6, "missed", None, "late"),
+        ]
+        [event] = await history(store, stored.seq)
+        assert (event.data["schedule"], event.data["tick"]) == ("s", 7)
+
+    async def test_a_tick_at_the_ceiling_is_missed_with_its_reason(self, world: StoreScene) -> None:
+        store = await world.open()
+        await submitted(store)
+        await set_ceiling(store, 1)
+        row = await _set(store)
+        leader = await SceneLeader.stand(store)
+        run = _of_tick("k")
+        await store.tick(leader.term, [_move(row, run)])
+        assert await store.run(run.id) is None
+        [tick] = await store.ticks("s", 10)
+        assert (tick.outcome, tick.run) == ("missed", None)
+        assert tick.reason == "refused at the ceiling max_active: 1 of 1 runs were active"
+        [after] = await store.schedules(["s"])
+        assert after.state.last == 7
+
+    async def test_a_tick_of_an_old_term_changes_nothing(self, world: StoreScene) -> None:
+        store = await world.open()
+        row = await _set(store)
+        leader = await SceneLeader.stand(store)
+        await SceneLeader.stand(store, "l1")
+        run = _of_tick("k")
+        with pytest.raises(NotLeader):
+            await store.tick(leader.term, [_move(row, run)])
+        assert await store.run(run.id) is None
+        assert await store.schedules(["s"]) == [row]
+
+    async def test_the_last_ticks_are_kept(self, world: StoreScene) -> None:
+        store = await world.open()
+        leader = await SceneLeader.stand(store)
+        row = await _set(store)
+        many = [(tick, "why") for tick in range(250)]
+        await store.tick(leader.term, [_move(row, None, missed=many)])
+        assert [each.tick for each in await store.ticks("s", 200)] == list(range(249, 149, -1))

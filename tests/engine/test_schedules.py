@@ -1,0 +1,224 @@
+"""G3 in one process, on a clock that the test moves: ticks become runs once, as overlap and catch-up say."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from locktender import Client, InvalidFlow, InvalidInput, NotFound, flow, step
+from locktender.client.schedules import ScheduleInfo
+from locktender.store.open import store_for
+from locktender.testing import VirtualClock, eventually
+from locktender.testing.postgres_server import run as run_async
+
+pytest_plugins = ["locktender.testing.plugin"]
+
+_go_on = threading.Event()
+
+
+@step
+def note(n: int) -> int:
+    return n
+
+
+@step
+def hold() -> int:
+    _go_on.wait(60)
+    return 1
+
+
+@flow(name="sched plain")
+def plain(n: int = 1) -> int:
+    return note(n)
+
+
+@flow(name="sched held")
+def held() -> int:
+    return hold()
+
+
+@flow(name="sched declared", schedule={"every": "1h", "args": {"n": 4}})
+def declared(n: int) -> int:
+    return note(n)
+
+
+@pytest.fixture(autouse=True)
+def _released() -> Iterator[None]:
+    _go_on.clear()
+    yield
+    _go_on.set()
+
+
+@pytest.fixture
+def ticking(engine_clock: VirtualClock, engine: Client) -> Callable[..., ScheduleInfo]:
+    """Moves the time on until the schedule has decided on so many ticks."""
+
+    def move(name: str, ticks: int, by: str = "1h") -> ScheduleInfo:
+        engine_clock.move(by)
+
+        def decided() -> ScheduleInfo | None:
+            engine_clock.move("1ms")
+            info = engine.schedules.get(name)
+            return info if len(info.last) >= ticks else None
+
+        found = eventually(decided, timeout="60s")
+        assert found is not None
+        return found
+
+    return move
+
+
+def outcomes(info: ScheduleInfo) -> list[str]:
+    return [tick.outcome for tick in reversed(info.last)]
+
+
+def test_g3_each_tick_is_one_run(ticking: Callable[..., ScheduleInfo], engine: Client):
+    engine.schedules.set("s", plain, {"n": 7}, every="1h", jitter="1s")
+    info = ticking("s", 1, "3602s")
+    info = ticking("s", 2)
+    assert outcomes(info) == ["ran", "ran"]
+    runs = engine.runs.list(tags={"schedule": "s"})
+    assert {run.id for run in runs} == {tick.run for tick in info.last}
+    for run in runs:
+        assert engine.runs.get(run.id).result("60s") == 7
+        assert (run.key or "").startswith("schedule:s:")
+    assert info.why.startswith("scheduled: next tick ")
+    assert len(info.next) == 5
+
+
+def test_g3_overlap_skips_queues_and_replaces(ticking: Callable[..., ScheduleInfo], engine: Client):
+    for overlap in ("skip", "queue", "replace", "allow"):
+        engine.schedules.set(overlap, held, every="1h", overlap=overlap)  # pyright: ignore[reportArgumentType]
+    for name in ("skip", "replace", "allow"):
+        ticking(name, 1, "3602s" if name == "skip" else "1ms")
+    first = engine.schedules.get("skip").last[0].run
+    skipped = ticking("skip", 2)
+    assert skipped.last[0].reason == f"run {first} still ran"
+    assert skipped.why.endswith(f"; the last was skipped because run {first} still ran")
+    replaced = ticking("replace", 2, "1ms")
+    assert outcomes(replaced) == ["ran", "ran"]
+    assert outcomes(ticking("allow", 2, "1ms")) == ["ran", "ran"]
+    assert "waits for the run before it" in engine.schedules.get("queue").why
+    queued = ticking("queue", 2)
+    assert queued.last[0].reason == "another tick waits already for the run before it"
+    _go_on.set()
+    assert outcomes(ticking("queue", 3, "1ms")) == ["ran", "ran", "missed"]
+    old = engine.runs.get(str(replaced.last[1].run))
+    eventually(lambda: old.status() == "cancelled")
+
+
+def test_g3_a_tick_at_the_ceiling_is_missed_with_its_reason(
+    ticking: Callable[..., ScheduleInfo], engine: Client
+):
+    engine.limits.set_max_active(1)
+    blocker = engine.submit(held)
+    engine.schedules.set("s", plain, every="1h")
+    info = ticking("s", 1, "3602s")
+    assert info.last[0].reason == "refused at the ceiling max_active: 1 of 1 runs were active"
+    _go_on.set()
+    assert blocker.result("60s") == 1
+    assert outcomes(ticking("s", 2)) == ["missed", "ran"]
+
+
+def test_a_schedule_whose_flow_is_gone_is_paused_and_not_lost(
+    ticking: Callable[..., ScheduleInfo], engine: Client
+):
+    engine.schedules.set("s", plain, every="1h", overlap="allow", catch_up="all")
+    store = store_for(engine.settings)
+
+    async def forget() -> None:
+        await store.open()
+        assert await store.forget_flow("sched plain")
+        await store.close()
+
+    run_async(forget())
+    info = ticking("s", 5, "18002s")
+    assert set(outcomes(info)) == {"missed"}
+    assert info.last[0].reason == "no worker has announced flow sched plain"
+    assert info.paused
+    assert info.why.startswith("paused by the engine: 5 ticks in a row were missed")
+    engine.schedules.set("other", plain, every="1h")  # announces it again
+    engine.schedules.resume("s")
+    assert outcomes(ticking("s", 6, "3602s"))[-1] == "ran"
+
+
+def test_a_schedule_that_cannot_be_read_stops_no_other(
+    ticking: Callable[..., ScheduleInfo], engine: Client, caplog: pytest.LogCaptureFixture
+):
+    for name in ("args", "spec", "state", "well"):
+        engine.schedules.set(name, plain, every="1h")
+    with closing(sqlite3.connect(str(engine.settings.url), isolation_level=None)) as db:
+        spoilt = b'{"flow":"sched plain","every_us":3600000000,"args":[1]}'
+        db.execute("UPDATE schedule SET live = ? WHERE name = 'args'", [spoilt])
+        db.execute("UPDATE schedule SET live = ? WHERE name = 'spec'", [b"{"])
+        db.execute("UPDATE schedule SET state = ? WHERE name = 'state'", [b"[]"])
+    assert outcomes(ticking("well", 1, "3602s")) == ["ran"]
+    for name in ("args", "spec", "state"):
+        assert f"schedule {name} cannot be decided on" in caplog.text
+
+
+def test_code_declares_a_schedule_and_an_operator_overrides_it(engine: Client):
+    name = "sched declared"
+    info = eventually(lambda: next((s for s in engine.schedules.list() if s.name == name), None))
+    assert info is not None
+    assert (info.every, info.args, info.source) == (3600.0, {"n": 4}, "declared")
+    engine.schedules.set(name, declared, {"n": 5}, cron="0 3 * * 1-5", tz="Europe/Berlin")
+    assert engine.schedules.get(name).source == "live"
+    engine.schedules.pause(name)
+    assert engine.schedules.get(name).paused
+    engine.schedules.reset(name)
+    back = engine.schedules.get(name)
+    assert (back.args, back.source, back.paused) == ({"n": 4}, "declared", False)
+    assert engine.schedules.run_now(name).result("60s") == 4
+    history = engine.schedules.history(name)
+    assert [each.what for each in history] == ["reset", "paused", "set", "declared"]
+    assert history[-1].who == "code"
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"cron": "0 0 30 2 *"}, "cron"),
+        ({"cron": "0 0 31 4,6 *"}, "cron"),
+        ({"cron": "61 * * * *"}, "cron"),
+        ({"cron": "0 3 * * *", "tz": "Europe/Berlim"}, "tz"),
+        ({"at": "2020-01-01T00:00"}, "at"),
+        ({"at": datetime(2020, 1, 1, tzinfo=UTC)}, "at"),
+        ({"at": "noon"}, "at"),
+        ({"every": "10ms"}, "every"),
+        ({"every": "1h", "cron": "0 3 * * *"}, "cron"),
+        ({}, "cron"),
+        ({"every": "1h", "overlap": "stack"}, "overlap"),
+        ({"every": "1h", "catch_up": "some"}, "catch_up"),
+        ({"every": "1h", "max_active": 0}, "max_active"),
+        ({"every": "1h", "args": {"m": 1}}, "m"),
+        ({"every": "1h", "args": {"n": "x"}}, "n"),
+    ],
+)
+def test_a_schedule_that_cannot_be_is_refused(engine: Client, given: dict[str, Any], field: str):
+    with pytest.raises(InvalidInput) as refused:
+        engine.schedules.set("s", plain, **given)
+    assert refused.value.field == field
+    with pytest.raises(NotFound):
+        engine.schedules.get("s")
+
+
+def test_a_name_that_nobody_announced_is_refused(engine: Client):
+    eventually(lambda: engine.schedules.set("other", "sched plain", every="1h"))
+    with pytest.raises(NotFound, match="Did you mean 'sched plain'"):
+        engine.schedules.set("s", "sched plan", every="1h")
+    with pytest.raises(NotFound, match="Did you mean 'other'"):
+        engine.schedules.pause("othr")
+
+
+def test_a_declared_schedule_that_cannot_be_is_refused_where_it_is_written():
+    with pytest.raises(InvalidInput, match="time zone"):
+        flow(name="x", schedule={"cron": "0 3 * * *", "tz": "Mars"})(lambda: None)
+    with pytest.raises((InvalidFlow, InvalidInput), match="schedule"):
+        flow(name="x", schedule={"croon": "0 3 * * *"})(lambda: None)

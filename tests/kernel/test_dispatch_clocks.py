@@ -1,0 +1,100 @@
+"""The clock of the dispatch deadline. Tasks with no other gate have it in their rows: it costs nothing to keep."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.worlds import graph, items, numbers, run_row, step, world
+
+from locktender.base.changes import TaskRow
+from locktender.base.clock import SECOND
+from locktender.base.graph import Graph
+from locktender.base.ids import run_of
+from locktender.base.limits import Limits
+from locktender.base.model import WorkerRow
+from locktender.base.states import TaskState
+from locktender.kernel.lifecycle import Defaults
+from locktender.kernel.scheduler import Scheduler
+from locktender.simulate.world import SimWorld
+
+NOW = 10**15
+ON_GPU = {"gpu": "a100"}
+
+
+def waiting(flow: Graph, count: int) -> Scheduler:
+    """A leader with a map of `count` items for which there is no worker."""
+    scheduler = Scheduler(Limits(), term=1, owner="test")
+    scheduler.graphs[flow.flow] = flow
+    scheduler.put_head(run_row(1, consts=numbers(count)))
+    while scheduler.cycle(NOW).unfinished:
+        pass
+    return scheduler
+
+
+def submitted(sim: SimWorld, flow: Graph, count: int) -> int:
+    row = sim.submit(flow, consts=numbers(count))
+    assert row is not None
+    return row.seq
+
+
+def rows_of(sim: SimWorld, run: int) -> list[TaskRow]:
+    return [row for task, row in sim.model.tasks.items() if run_of(task) == run]
+
+
+def test_a_waiting_map_writes_nothing_and_sets_no_timers():
+    # Given 500 items that lack only a worker
+    scheduler = waiting(graph(items()), 500)
+    timers = len(scheduler.lifecycle.timers)
+    # When a minute passes
+    for second in range(60):
+        now = NOW + second * SECOND
+        demand = scheduler.sweep(now)
+        commit = scheduler.cycle(now).commit
+        # Then all of them are demand, and nothing was written for it
+        assert (demand.total, demand.wants[0].since) == (500, NOW)
+        assert commit.tasks_saved == []
+    assert len(scheduler.lifecycle.timers) == timers
+
+
+@pytest.mark.parametrize("deadline", [2 * SECOND, 30 * SECOND, 300 * SECOND])
+@pytest.mark.parametrize("leaders", [1, 3])
+@pytest.mark.parametrize("flow", [graph(items(needs=ON_GPU)), graph(step(needs=ON_GPU))])
+def test_b7_the_clock_runs_from_the_request_also_over_leaders(
+    deadline: int, leaders: int, flow: Graph
+):
+    sim = world(defaults=Defaults(dispatch_deadline_us=deadline))
+    run = submitted(sim, flow, 20)
+    sim.run(until=sim.now + SECOND // 10)
+    rows = rows_of(sim, run)
+    for _ in range(1, leaders):
+        sim.run(until=sim.now + deadline // 4)
+        sim.lead()
+    asked = rows[0].requested_at
+    sim.run(until=asked + deadline - SECOND // 10)
+    assert {row.state for row in rows_of(sim, run)} == {TaskState.REQUESTED}
+    sim.run(until=asked + deadline + 2 * SECOND)
+    found = rows_of(sim, run)
+    assert {row.state for row in found if b"capacity" in (row.error or b"")} == {TaskState.FAILED}
+    assert sim.model.runs[run].state == "failed"
+
+
+def test_b7_an_item_that_stands_aside_lacks_no_worker_yet():
+    # Given a sequential map whose first item runs for longer than the deadline
+    flow = graph(items(), sequential=True, dispatch_deadline_us=30 * SECOND)
+    scheduler = Scheduler(Limits(), term=1, owner="test")
+    scheduler.graphs[flow.flow] = flow
+    scheduler.put_worker(WorkerRow("w", "host", 1, "0", {"async": 1}, 1, -1), local=True)
+    scheduler.put_head(run_row(1, consts=numbers(2)))
+    [first] = scheduler.cycle(NOW).starts
+    now = NOW + 60 * SECOND
+    # When it ends, and no worker is left for the second
+    scheduler.ended(first.id, first.token, "completed", now, b"1", local=True)
+    scheduler.worker_left("w", "done")
+    [second] = scheduler.lifecycle.tasks.values()
+    for later in (0, 1, 29):
+        scheduler.sweep(now + later * SECOND)
+        scheduler.cycle(now + later * SECOND)
+        assert second.state == TaskState.REQUESTED
+    assert now <= second.eligible_at <= now + SECOND
+    # Then it fails a deadline after its own turn came
+    scheduler.cycle(second.eligible_at + 30 * SECOND)
+    assert second.state == TaskState.FAILED
