@@ -266,7 +266,7 @@ def test_e7_a_replacing_run_lists_every_other_gate():
     run = stage.submit(key="k", waits_for=77, tags={"tenant": "acme", "team": "x"})
     found = stage.why_queued(run, replaced="run-77")
     assert set(found) == {"key", "runs:max_concurrent_runs", "tag:tenant=*acme", "paused:team"}
-    assert "run run-77, which it replaces" in found["key"].text
+    assert "run run-77, which goes before it" in found["key"].text
     assert [each.run for each in found["key"].holders] == ["run-77"]
     # Where nobody knows its id, no id is made up.
     found = stage.why_queued(run)

@@ -143,7 +143,7 @@ def test_a_replacement_waits_at_the_key_and_says_so(
 
     server.close()  # nobody leads: the cancel is not carried out yet
     new = client.submit(engine.hold_in_thread, str(latch), 3, key="k", on_duplicate="replace")
-    assert f"key 'k': run {old.id}, which it replaces, has not ended" in str(new.why())
+    assert f"key 'k': run {old.id}, which goes before it, has not ended" in str(new.why())
     # at the ceiling of two attaching works still, to the one that has the key now
     assert client.submit(engine.hold_in_thread, str(latch), 3, key="k").id == new.id
     assert new.status() == RunState.QUEUED

@@ -28,6 +28,7 @@ OWNERS: dict[str, Owner] = {
     "linger": "run",
     "unplaced": "run",
     "waiting": "run",
+    "throttle": "nobody",  # read by submitters only
     "blob": "run",
     "log": "run",
     "request": "request",

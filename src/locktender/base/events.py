@@ -16,6 +16,7 @@ Subject = Literal[
     "run",
     "trace",
     "place",
+    "pause",
     "task",
     "limit",
     "worker",
@@ -28,6 +29,7 @@ Subject = Literal[
 ]
 """What changed. `wait` is no change of state: a task was found blocked, with the reason (StepSlotWaiting).
 `place` is an executing run's place at the run gate and the tags' limits, given back or held again.
+`pause` is a run that starts nothing: paused, resumed, or lifted because the run is to end.
 `trace` is a run submitted by name whose flow a worker has traced.
 `audit` is about the history itself: it was checked, or a part of it was pruned."""
 
@@ -56,6 +58,7 @@ class Change(NamedTuple):
               ends: error, verdict
     trace     before, after: content hashes; graph: the graph that the run goes on with
     place     given_back: reason; held: priority
+    pause     paused, resumed: by, reason, flow?; lifted: reason
     task      requested: node, index, attempt, not_before?, reason?
               scheduled: worker, pools {name: slots}, executor
               failed, timed_out: error {type, message}, retryable

@@ -18,9 +18,10 @@ from locktender.base.names import UNLIMITED, count, limit, name, tag_key, tag_va
 
 Placement = Literal["spread", "pack"]
 
-LimitKind = Literal["runs", "active", "tag", "pool", "fair", "engine"]
+LimitKind = Literal["runs", "active", "tag", "pool", "fair", "engine", "flow", "run"]
 """What a stored rule bounds. Names: `runs` and `active` have '', `tag` has `key`, `key=value` or `key=*`,
-`pool` a pool or `api[*]`, `fair` a tag key, `engine` one of the knobs below."""
+`pool` a pool or `api[*]`, `fair` a tag key, `engine` one of the knobs below; `flow` a flow and `run` the id of
+a run that are paused."""
 
 
 class Rate(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -75,6 +76,16 @@ class Fair(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.weights.get(value, 1)
 
 
+class PauseRule(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A flow or a run that starts nothing as long as this rule stands."""
+
+    by: str = ""
+    since: int = 0
+    reason: str = ""
+    run: int = 0
+    """The number of the run that it is about; 0: it is about a flow."""
+
+
 class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
     """Everything that bounds anything."""
 
@@ -90,6 +101,13 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
     max_starts_per_cycle: int = 1_000
     placement: Placement = "spread"
     strict_pools: bool = False
+    paused_flows: dict[str, PauseRule] = {}
+    paused_runs: dict[int, PauseRule] = {}
+    """By the run's number."""
+
+    def is_paused(self, flow: str, run: int = 0) -> bool:
+        """Whether a run of `flow` starts nothing. `run`: its number, if it has one yet."""
+        return flow in self.paused_flows or run in self.paused_runs
 
     def pool(self, pool: str) -> PoolRule | None:
         """The rule for `pool`; a keyed one (`api[acme]`) falls back to `api[*]`. None: never set."""

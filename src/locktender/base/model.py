@@ -19,6 +19,8 @@ from locktender.base.ids import RunId
 
 RunKind = Literal["flow", "hold"]
 OnDuplicate = Literal["attach", "reject", "replace", "skip_if_finished"]
+Keep = Literal["newest", "oldest"]
+"""Which runs of a key stay where more are submitted than may wait."""
 Outcome = Literal["created", "attached", "finished", "duplicate", "rejected", "in_flight"]
 
 
@@ -33,6 +35,18 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     retry_after_us: int | None = None
     """Set by `Retry(after=…)`: overrides the back-off."""
     node: str | None = None
+
+
+RUN_AGAIN: Final = Failure("again", "a retry runs it again", retryable=False)
+"""The error of an ended task that the next start of its run takes as not done."""
+
+
+class ThrottleLine(msgspec.Struct, frozen=True, gc=False):
+    """At most `count` runs under one name start in any span of `per_us`."""
+
+    name: str
+    count: int
+    per_us: int
 
 
 class NewRun(msgspec.Struct, frozen=True, gc=False):
@@ -63,6 +77,10 @@ class NewRun(msgspec.Struct, frozen=True, gc=False):
     """It waits so long before it is queued."""
     start_at: int | None = None
     """The instant at which it is queued; one that has passed is now."""
+    keep: Keep | None = None
+    """Runs of its key wait for each other, at most `max_queued` of them: which stay."""
+    max_queued: int = 1
+    throttle: ThrottleLine | None = None
     scheduled: tuple[str, int] | None = None
     """The schedule and the tick that it is the run of."""
 
@@ -201,7 +219,8 @@ class DeadWorker(NamedTuple):
     reason: str
 
 
-RequestKind = Literal["cancel", "reprioritise", "drain", "undrain"]
+RequestKind = Literal["cancel", "drop", "reprioritise", "drain", "undrain"]
+"""`drop`: cancel it, if it has not started."""
 
 
 class Request(msgspec.Struct, frozen=True):

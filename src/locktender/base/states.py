@@ -98,6 +98,8 @@ RUN_CHANGES: Final[dict[tuple[str, str], Owner]] = {
     (RunState.HELD, RunState.QUEUED): Owner.SUBMITTER,
     # A retried run is queued again, past the ceiling like any submission.
     (RunState.FAILED, RunState.QUEUED): Owner.SUBMITTER,
+    # From one of its steps on.
+    (RunState.SUCCEEDED, RunState.QUEUED): Owner.SUBMITTER,
     (RunState.CANCELLED, RunState.QUEUED): Owner.SUBMITTER,
     (RunState.TIMED_OUT, RunState.QUEUED): Owner.SUBMITTER,
 }
@@ -131,7 +133,8 @@ TASK_CHANGES: Final[dict[tuple[str, str], Owner]] = {
     (TaskState.ABANDONED, TaskState.CANCELLED): Owner.LEADER,
     (TaskState.HANDED_BACK, TaskState.REQUESTED): Owner.LEADER,
     (TaskState.HANDED_BACK, TaskState.CANCELLED): Owner.LEADER,
-    # Only when a run is retried. A completed task runs again only where a clean-up undid its work.
+    # Only when a run is retried. A completed task runs again where a clean-up undid its work, or the
+    # retry begins at its step or before.
     (TaskState.COMPLETED, TaskState.PENDING): Owner.LEADER,
     (TaskState.FAILED, TaskState.PENDING): Owner.LEADER,
     (TaskState.TIMED_OUT, TaskState.PENDING): Owner.LEADER,

@@ -88,6 +88,23 @@ Quiet = Annotated[
         "--quiet", "-q", help="Only the result, and errors.", show_default=False, metavar=""
     ),
 ]
+Keep = Annotated[
+    str | None,
+    typer.Option("--keep", metavar="WHICH", help="Of a key's waiting runs: newest or oldest."),
+]
+MaxQueued = Annotated[
+    str | None, typer.Option("--max-queued", metavar="N", help="With --keep: how many may wait.")
+]
+Debounce = Annotated[
+    str | None,
+    typer.Option(
+        "--debounce", metavar="TIME", help="Wait so long; a later run of the key takes over."
+    ),
+]
+Throttle = Annotated[
+    str | None,
+    typer.Option("--throttle", metavar="RATE", help="So many of the key start in a time: 10/min."),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -106,6 +123,10 @@ def run(
     priority: Priority = None,
     key: Key = None,
     on_duplicate: OnDuplicate = None,
+    keep: Keep = None,
+    max_queued: MaxQueued = None,
+    debounce: Debounce = None,
+    throttle: Throttle = None,
     deadline: Deadline = None,
     queue_timeout: QueueTimeout = None,
     dispatch_deadline: DispatchDeadline = None,
@@ -125,7 +146,8 @@ def run(
     chosen = load_flow.load(flow)
     submission = read_submission(
         chosen, args, arg, tag, priority, key, on_duplicate, deadline, queue_timeout,
-        dispatch_deadline,
+        dispatch_deadline, keep=keep, max_queued=max_queued,
+        debounce=debounce, throttle=throttle,
     )  # fmt: skip
     overrides: dict[str, Any] = arguments.settings(set_ or ())
     if pool:
@@ -141,7 +163,7 @@ def run(
 _SUBMITTED = {
     "created": "submitted {id} ({flow})",
     "attached": "attached to {id} ({flow}): this active run has the same key; nothing was submitted",
-    "skipped": "skipped: {id} ({flow}) with the same key has succeeded; nothing was submitted",
+    "skipped": "skipped: {id} ({flow}) has the same key; nothing was submitted",
 }
 
 
@@ -154,6 +176,10 @@ def submit(
     priority: Priority = None,
     key: Key = None,
     on_duplicate: OnDuplicate = None,
+    keep: Keep = None,
+    max_queued: MaxQueued = None,
+    debounce: Debounce = None,
+    throttle: Throttle = None,
     deadline: Deadline = None,
     queue_timeout: QueueTimeout = None,
     dispatch_deadline: DispatchDeadline = None,
@@ -178,7 +204,8 @@ def submit(
         missing = error
     submission = read_submission(
         None if missing else chosen, args, arg, tag, priority, key, on_duplicate, deadline,
-        queue_timeout, dispatch_deadline, delay, start_at,
+        queue_timeout, dispatch_deadline, delay, start_at, keep=keep, max_queued=max_queued,
+        debounce=debounce, throttle=throttle,
     )  # fmt: skip
     with shell.connect(create=missing is None) as client:
         try:
@@ -217,6 +244,11 @@ def read_submission(
     dispatch_deadline: str | None,
     delay: str | None = None,
     start_at: str | None = None,
+    *,
+    keep: Any = None,
+    max_queued: str | None = None,
+    debounce: str | None = None,
+    throttle: str | None = None,
 ) -> Any:
     """The options of `run` and `submit` as one submission. Without a flow its code is elsewhere."""
     from locktender.cli.arguments import duration, moment, read_call, read_named_call, tags, whole
@@ -240,6 +272,10 @@ def read_submission(
         dispatch_deadline=duration(dispatch_deadline),
         delay=duration(delay),
         start_at=moment(start_at, "start_at"),
+        keep=keep,
+        max_queued=whole(max_queued, "max_queued"),
+        debounce=duration(debounce),
+        throttle=throttle,
     )
 
 

@@ -33,12 +33,14 @@ Limit = Annotated[str, typer.Option("--limit", "-n", metavar="N", help="How many
 
 
 def register(app: typer.Typer) -> None:
-    noun = group(app, "runs", "Runs: list, show, logs, cancel, retry.")
+    noun = group(app, "runs", "Runs: list, show, logs, cancel, retry, pause, resume.")
     command(noun, "list")(list_)
     command(noun, "show")(show)
     command(noun, "logs")(logs)
     command(noun, "cancel")(cancel)
     command(noun, "retry")(retry)
+    command(noun, "pause")(pause)
+    command(noun, "resume")(resume)
 
 
 def list_(
@@ -56,6 +58,7 @@ def list_(
         found = client.runs.list(
             status or None, arguments.tags(tag or ()), flow, arguments.whole(limit, "limit") or 0
         )
+        paused = {each.name for each in client.limits.list() if each.kind in ("flow", "run")}
     if shell.json:
         shell.data(found)
         return
@@ -72,7 +75,7 @@ def list_(
         [
             short[run.id],
             shown(run.flow),
-            state(run.state),
+            state(run.state) + (" (paused)" if _paused(run, paused) else ""),
             ago(run.queued_at, since),
             lasted(run.started_at, run.ended_at, since),
             tags(run.tags),
@@ -80,6 +83,13 @@ def list_(
         for run in found
     ]
     shell.out.print(table("run", "flow…", "state", "submitted", "took", "tags…", rows=rows))
+
+
+def _paused(run: RunInfo, paused: set[str]) -> bool:
+    from locktender.base.states import TERMINAL_RUNS
+
+    named = {f"flow {run.flow}", f"run {run.id}"}
+    return run.state not in TERMINAL_RUNS and not named.isdisjoint(paused)
 
 
 def show(
@@ -249,17 +259,80 @@ def retry(
     status: Status = None,
     tag: Tag = None,
     flow: FlowName = None,
+    from_step: Annotated[
+        str | None,
+        typer.Option("--from", metavar="STEP", help="Run this step and all behind it again, too."),
+    ] = None,
+    with_args: Annotated[
+        str | None,
+        typer.Option("--with-args", metavar="JSON", help="A new run with these arguments changed."),
+    ] = None,
 ) -> None:
     """Queue ended runs again; steps that finished are not run again."""
     from locktender.cli import arguments
 
     with shell.connect() as client:
-        again = client.runs.retry(
-            typed(client, run), status=status or None, tags=arguments.tags(tag or ()), flow=flow
-        )
+        if from_step is None and with_args is None:
+            again = client.runs.retry(
+                typed(client, run), status=status or None, tags=arguments.tags(tag or ()), flow=flow
+            )
+        else:
+            again = _retry_changed(client, run, from_step, with_args)
         alive = any(worker.alive for worker in client.workers.list())
     ids = [each.id for each in again]
     count = f"{len(ids)} run{'s' if len(ids) != 1 else ''}"
     shell.done(f"queued again: {count}" if ids else "nothing to retry", {"ids": ids})
     if ids and not alive:
         shell.note("No engine runs on this store now: locktender dev FILE.py")
+
+
+def _retry_changed(
+    client: Client, run: list[str] | None, from_step: str | None, with_args: str | None
+) -> list[Run[Any]]:
+    import msgspec
+
+    from locktender.base.errors import InvalidInput
+
+    if not run:
+        raise InvalidInput(
+            "say which run.", field="run", hint="--from and --with-args take ids of runs."
+        )
+    args: dict[str, Any] | None = None
+    if with_args is not None:
+        try:
+            args = msgspec.json.decode(with_args, type=dict[str, Any])
+        except msgspec.MsgspecError as error:
+            raise InvalidInput(
+                f"--with-args is not a JSON object: {error}.",
+                field="with_args",
+                got=with_args,
+                hint="""e.g. --with-args '{"day": "2026-11-01"}'""",
+            ) from error
+    return [client.runs.find(each).retry(from_step=from_step, args=args) for each in run]
+
+
+Several = Annotated[list[str], typer.Argument(metavar="RUN...", help="Ids of runs.")]
+
+
+def pause(
+    shell: Context,
+    run: Several,
+    reason: Annotated[
+        str, typer.Option("--reason", metavar="TEXT", help="Kept in the history, shown by why.")
+    ] = "",
+) -> None:
+    """Start nothing more of these runs; what runs goes on. They hold no place meanwhile."""
+    with shell.connect() as client:
+        found = typed(client, run) or []
+        client.runs.pause(found, reason)
+    ids = [each.id for each in found]
+    shell.done(f"paused: {', '.join(ids)}", {"paused": ids})
+
+
+def resume(shell: Context, run: Several) -> None:
+    """Let paused runs go on."""
+    with shell.connect() as client:
+        found = typed(client, run) or []
+        client.runs.resume(found)
+    ids = [each.id for each in found]
+    shell.done(f"resumed: {', '.join(ids)}", {"resumed": ids})

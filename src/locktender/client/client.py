@@ -18,6 +18,7 @@ from locktender.client.client_async import INTERRUPTED_GRACE_US, AsyncClient, Re
 from locktender.client.core import Core
 from locktender.client.more_workers import MoreWorkers
 from locktender.client.namespaces import SyncLimits, SyncPools, SyncQueue, SyncRuns, SyncWorkers
+from locktender.client.pauses import SyncFlows
 from locktender.client.run import AsyncRun, Run
 from locktender.client.schedules import SyncSchedules
 from locktender.client.slots import Slots
@@ -37,6 +38,7 @@ class Client(SyncSubmitting):
 
     runs, queue, workers   namespaces to list and change runs, queued runs and workers
     pools, limits          namespaces to list and change pools and every other limit
+    flows                  namespace to pause and resume flows
     schedules              namespace to set and see schedules: runs of a flow at set times
     """
 
@@ -59,6 +61,7 @@ class Client(SyncSubmitting):
         self.pools: SyncPools = SyncPools(self._bridge, client.pools)
         self.schedules: SyncSchedules = SyncSchedules(self._bridge, client.schedules)
         self.limits: SyncLimits = SyncLimits(self._bridge, client.limits)
+        self.flows: SyncFlows = SyncFlows(self._bridge, client.flows)
         self.workers: SyncWorkers = SyncWorkers(self._bridge, client.workers)
         atexit.register(self._at_exit)
 

@@ -15,6 +15,7 @@ from locktender.base.tracebacks import public
 from locktender.client.by_name import is_elsewhere, prepare_named
 from locktender.client.core import Core
 from locktender.client.limits_async import AsyncLimits
+from locktender.client.pauses import AsyncFlows
 from locktender.client.pools_async import AsyncPools
 from locktender.client.run import AsyncRun
 from locktender.client.runs_async import AsyncQueue, AsyncRuns, AsyncWorkers
@@ -46,6 +47,7 @@ class AsyncClient(AsyncSubmitting):
 
     runs, queue, workers   namespaces to list and change runs, queued runs and workers
     pools, limits          namespaces to list and change pools and every other limit
+    flows                  namespace to pause and resume flows
     schedules              namespace to set and see schedules: runs of a flow at set times
     """
 
@@ -56,6 +58,7 @@ class AsyncClient(AsyncSubmitting):
         self.pools: AsyncPools = AsyncPools(core)
         self.schedules: AsyncSchedules = AsyncSchedules(core)
         self.limits: AsyncLimits = AsyncLimits(core)
+        self.flows: AsyncFlows = AsyncFlows(core)
         self.workers: AsyncWorkers = AsyncWorkers(core)
 
     @property

@@ -10,7 +10,15 @@ import msgspec
 from locktender.base import names
 from locktender.base.durations import Duration, microseconds, spoken
 from locktender.base.errors import InvalidInput, NotFound
-from locktender.base.limits import Fair, Limits, PoolRule, TagRule, fair_rule, tag_rule
+from locktender.base.limits import (
+    Fair,
+    Limits,
+    PauseRule,
+    PoolRule,
+    TagRule,
+    fair_rule,
+    tag_rule,
+)
 from locktender.base.model import LimitRow
 from locktender.base.names import UNLIMITED
 from locktender.base.tracebacks import public
@@ -38,6 +46,8 @@ def limit_name(kind: str, stored: str) -> str:
         return _KINDS[kind]
     if kind == "fair":
         return f"fair {stored}"
+    if kind in ("flow", "run"):
+        return f"{kind} {stored}"
     return _ENGINE_NAMES.get(stored, stored) if kind == "engine" else stored
 
 
@@ -71,6 +81,9 @@ def rule_text(kind: str, rule: bytes | None, stored: str = "") -> str | None:
             weights = msgspec.convert(body, Fair).weights
             shown = ", ".join(f"{value}={weight}" for value, weight in sorted(weights.items()))
             return f"weights {shown}" if shown else "equal turns"
+        case "flow" | "run":
+            rule_ = msgspec.convert(body, PauseRule)
+            return "paused" + (f" by {rule_.by}" if rule_.by else "")
         case _ if stored == "age_boost_us":
             return spoken(body["value"]) if body["value"] else "off"
         case _ if stored == "max_waiting":
@@ -90,7 +103,7 @@ def limit_infos(rows: Sequence[LimitRow]) -> list[LimitInfo]:
             text = _default(defaults, each)
             kind, _ = stored_as(each)
             found.append(LimitInfo(kind, each, text, None, None, paused=False))
-    order = {"runs": 0, "active": 1, "tag": 2, "fair": 3, "engine": 4}
+    order = {"runs": 0, "active": 1, "tag": 2, "flow": 3, "run": 4, "fair": 5, "engine": 6}
     return sorted(found, key=lambda info: (order[info.kind], info.name))
 
 
@@ -102,7 +115,8 @@ def _info(row: LimitRow) -> LimitInfo:
         value=_shown(row, row.effective) or "",
         live=_shown(row, row.live),
         declared=_shown(row, row.declared),
-        paused=bool(cast("dict[str, Any]", msgspec.json.decode(rule)).get("paused", False)),
+        paused=row.kind in ("flow", "run")
+        or bool(cast("dict[str, Any]", msgspec.json.decode(rule)).get("paused", False)),
     )
 
 

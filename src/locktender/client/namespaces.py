@@ -87,6 +87,18 @@ class SyncRuns:
             )
         )
 
+    def pause(self, run: Ids, reason: str = "") -> None:
+        """Starts nothing more of runs that have not ended; tasks that run go on.
+
+        run     a whole id, a run, or several
+        reason  kept in the history and shown by `why`; default none
+        """
+        self._bridge.call(self._runs.pause(_ids(run) or [], reason))
+
+    def resume(self, run: Ids) -> None:
+        """Lets paused runs go on; `run`: a whole id, a run, or several."""
+        self._bridge.call(self._runs.resume(_ids(run) or []))
+
     def retry(
         self,
         run: Ids | None = None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Generic, Literal, TypeVar, cast
+from typing import Any, Generic, Literal, TypeVar, cast
 
 from locktender.base.durations import Duration, microseconds
 from locktender.base.errors import AdmissionRejected, DuplicateKey, InvalidInput, LocktenderError
@@ -13,6 +13,8 @@ from locktender.base.tracebacks import public
 from locktender.client import results, run_details
 from locktender.client.bridge import Bridge
 from locktender.client.core import Core
+from locktender.client.pauses import pause_runs, resume_runs
+from locktender.client.retry_from import steps_from, stored, with_args
 from locktender.client.submit import wait_at, way_in
 from locktender.client.views import EventInfo, LogInfo, Requested, RunInfo, TaskInfo
 from locktender.observe.why import Why, explain_run, with_sessions
@@ -47,7 +49,8 @@ class AsyncRun(Generic[T_co]):
     @property
     def submitted(self) -> SubmitOutcome | None:
         """What `submit` did: "created" this run, "attached" to the active run of the same key, or
-        "skipped" because a run of the key has succeeded. None if this run was not just submitted."""
+        "skipped" because a run of the key has succeeded, or waits (`keep="oldest"`). None if this run was
+        not just submitted."""
         return _SUBMITTED.get(self._outcome)
 
     def __repr__(self) -> str:
@@ -107,13 +110,39 @@ class AsyncRun(Generic[T_co]):
         core.changed()
         return Requested((self._id,), leader)
 
-    async def retry(self) -> AsyncRun[T_co]:
+    async def pause(self, reason: str = "") -> None:
+        """Starts nothing more of the run; tasks that run go on. It waits until `resume`, and holds no place.
+
+        reason  kept in the history and shown by `why`; default none
+
+        A cancel and the run's deadline still end it. Raises `InvalidInput` if it has ended.
+        """
+        self._core.guard.check()
+        await pause_runs(self._core, [self._id], reason)
+
+    async def resume(self) -> None:
+        """Lets a paused run go on. If its flow is paused, too, it waits until that is resumed."""
+        self._core.guard.check()
+        await resume_runs(self._core, [self._id])
+
+    async def retry(
+        self, *, from_step: str | None = None, args: Mapping[str, Any] | None = None
+    ) -> AsyncRun[T_co]:
         """Queues an ended run again; steps that succeeded are not run again.
+
+        from_step  also run this step and all that follow it again, even of a run that succeeded; the
+                   name as `tasks()` shows it; default None
+        args       arguments by name that take the place of the run's own: that is a new run of the same
+                   flow, with the same tags, priority and key, and it is returned; default None
 
         Raises `AdmissionRejected` at a ceiling, as `submit` does.
         """
         self._core.guard.check()
-        await retry_runs(self._core, [self._id])
+        if args is not None:
+            prepared = await with_args(self._core, self._id, args, from_step)
+            return AsyncRun(self._core, await stored(self._core, prepared), "created")
+        again = () if from_step is None else await steps_from(self._core, self._id, from_step)
+        await retry_runs(self._core, [self._id], again)
         return self
 
     async def tasks(self) -> list[TaskInfo]:
@@ -156,7 +185,8 @@ class Run(Generic[T_co]):
     @property
     def submitted(self) -> SubmitOutcome | None:
         """What `submit` did: "created" this run, "attached" to the active run of the same key, or
-        "skipped" because a run of the key has succeeded. None if this run was not just submitted."""
+        "skipped" because a run of the key has succeeded, or waits (`keep="oldest"`). None if this run was
+        not just submitted."""
         return self._run.submitted
 
     def __repr__(self) -> str:
@@ -197,13 +227,33 @@ class Run(Generic[T_co]):
         """
         return self._bridge.call(self._run.cancel(reason, force=force))
 
-    def retry(self) -> Run[T_co]:
+    def pause(self, reason: str = "") -> None:
+        """Starts nothing more of the run; tasks that run go on. It waits until `resume`, and holds no place.
+
+        reason  kept in the history and shown by `why`; default none
+
+        A cancel and the run's deadline still end it. Raises `InvalidInput` if it has ended.
+        """
+        self._bridge.call(self._run.pause(reason))
+
+    def resume(self) -> None:
+        """Lets a paused run go on. If its flow is paused, too, it waits until that is resumed."""
+        self._bridge.call(self._run.resume())
+
+    def retry(
+        self, *, from_step: str | None = None, args: Mapping[str, Any] | None = None
+    ) -> Run[T_co]:
         """Queues an ended run again; steps that succeeded are not run again.
+
+        from_step  also run this step and all that follow it again, even of a run that succeeded; the
+                   name as `tasks()` shows it; default None
+        args       arguments by name that take the place of the run's own: that is a new run of the same
+                   flow, with the same tags, priority and key, and it is returned; default None
 
         Raises `AdmissionRejected` at a ceiling, as `submit` does.
         """
-        self._bridge.call(self._run.retry())
-        return self
+        again = self._bridge.call(self._run.retry(from_step=from_step, args=args))
+        return self if again is self._run else Run(self._bridge, again)
 
     def tasks(self) -> list[TaskInfo]:
         """Its tasks now: one per plain step and one per item of a map."""
@@ -227,28 +277,31 @@ PAGE = 500
 MOST_SHOWN = 5
 
 
-async def retry_runs(core: Core, ids: Sequence[str]) -> None:
+async def retry_runs(core: Core, ids: Sequence[str], again: Sequence[int] = ()) -> None:
     """Queues all of `ids` that may be; raises the first refusal, which names all of them.
 
-    A run that succeeded is refused before any of the others is queued.
+    A run that succeeded is refused before any of the others is queued, unless nodes of it run `again`.
     """
     before: dict[str, int] = {}
     for each in ids:
         row = await core.row(each)
-        if row.state == RunState.SUCCEEDED:
+        if row.state == RunState.SUCCEEDED and not again:
             raise _finished(each)
         before[each] = row.generation
     refused: dict[str, LocktenderError] = {}
     several = list(before)
+    await resume_runs(core, several)  # the pause of an ended run stands for a few seconds
     for start in range(0, len(several), PAGE):
         page = {each: before[each] for each in several[start : start + PAGE]}
-        refused |= await _retry_page(core, page)
+        refused |= await _retry_page(core, page, again)
     core.changed()
     if refused:
         raise _told(several, refused)
 
 
-async def _retry_page(core: Core, before: Mapping[str, int]) -> dict[str, LocktenderError]:
+async def _retry_page(
+    core: Core, before: Mapping[str, int], again: Sequence[int]
+) -> dict[str, LocktenderError]:
     """Those of one transaction that were refused, and why."""
     tried = False
 
@@ -256,7 +309,7 @@ async def _retry_page(core: Core, before: Mapping[str, int]) -> dict[str, Lockte
         nonlocal tried
         left = await _untouched(core, before) if tried else list(before)
         tried = True
-        answers = await core.store.retry(left) if left else []
+        answers = await core.store.retry(left, again) if left else []
         return dict(zip(left, answers, strict=True))
 
     answers = await repeated(queue, "a retry of runs", core.clock, core.guard.check)
@@ -289,7 +342,7 @@ def _finished(run_id: str) -> InvalidInput:
         f"run {run_id} succeeded: there is nothing to try again.",
         field="run",
         got=run_id,
-        hint="Submit the flow again for another run.",
+        hint="Begin at one of its steps (from_step=…, --from), or submit the flow again.",
     )
 
 

@@ -13,6 +13,7 @@ from locktender.base.names import did_you_mean
 from locktender.base.states import TERMINAL_RUNS, RunState
 from locktender.base.tracebacks import public
 from locktender.client.core import Core
+from locktender.client.pauses import pause_runs, resume_runs
 from locktender.client.run import AsyncRun, retry_runs
 from locktender.client.submit import TagValues
 from locktender.client.views import QueueInfo, Requested, RunInfo, WorkerInfo
@@ -98,6 +99,20 @@ class AsyncRuns:
         else:
             rows = [await core.row(each) for each in await _resolved(core, run)]
         return await ask(core, "cancel", rows, TERMINAL_RUNS, reason=reason, force=force)
+
+    async def pause(self, run: Ids, reason: str = "") -> None:
+        """Starts nothing more of runs that have not ended; tasks that run go on.
+
+        run     a whole id, a run, or several
+        reason  kept in the history and shown by `why`; default none
+        """
+        self._core.guard.check()
+        await pause_runs(self._core, await _resolved(self._core, run), reason)
+
+    async def resume(self, run: Ids) -> None:
+        """Lets paused runs go on; `run`: a whole id, a run, or several."""
+        self._core.guard.check()
+        await resume_runs(self._core, await _resolved(self._core, run))
 
     async def retry(
         self,

@@ -29,8 +29,9 @@ from locktender.base.graph import Graph, PoolNeed, Tag
 from locktender.base.ids import ENTROPY, RunId, run_ids
 from locktender.base.jsonable import BLOB_KEY
 from locktender.base.limits import Limits
-from locktender.base.model import NewRun, OnDuplicate
+from locktender.base.model import Keep, NewRun, OnDuplicate
 from locktender.base.names import check_labels
+from locktender.client.bounded import bounded, timed
 from locktender.client.core import Core
 from locktender.client.delays import delayed
 from locktender.flows.definitions import FlowDef
@@ -65,6 +66,10 @@ class Submission:
     dispatch_deadline: Duration | None = None
     delay: Duration | None = None
     start_at: datetime | None = None
+    keep: Keep | None = None
+    max_queued: int | None = None
+    debounce: Duration | None = None
+    throttle: str | None = None
 
     @classmethod
     def of(cls, item: object) -> Submission:
@@ -272,6 +277,10 @@ class Preparing:
         if isinstance(call, Submission) and (call.delay is not None or call.start_at is not None):
             run = delayed(run, call.delay, call.start_at, self._clock.now())
         self._check_tags(traced, options.tags)
+        if isinstance(call, Submission) and (call.keep, call.max_queued) != (None, None):
+            run = bounded(run, call.keep, call.max_queued)
+        if isinstance(call, Submission) and (call.debounce, call.throttle) != (None, None):
+            run = timed(run, call.debounce, call.throttle)
         return Prepared(run, traced.graph, traced.body)
 
     def _check_tags(self, traced: Traced, tags: Mapping[str, str]) -> None:

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, Concatenate, TypeVar, overload
 
 from locktender.base.durations import Duration
-from locktender.base.model import OnDuplicate
+from locktender.base.model import Keep, OnDuplicate
 from locktender.base.tracebacks import public
 from locktender.client.run import AsyncRun, Run
 from locktender.client.submit import Submission, TagValues
@@ -37,6 +37,10 @@ class SyncSubmitting:
         priority: int | None = None,
         key: str | None = None,
         on_duplicate: OnDuplicate = "attach",
+        keep: Keep | None = None,
+        max_queued: int | None = None,
+        debounce: Duration | None = None,
+        throttle: str | None = None,
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
@@ -56,6 +60,10 @@ class SyncSubmitting:
         priority: int | None = None,
         key: str | None = None,
         on_duplicate: OnDuplicate = "attach",
+        keep: Keep | None = None,
+        max_queued: int | None = None,
+        debounce: Duration | None = None,
+        throttle: str | None = None,
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
@@ -74,6 +82,10 @@ class SyncSubmitting:
         priority: int | None = None,
         key: str | None = None,
         on_duplicate: OnDuplicate = "attach",
+        keep: Keep | None = None,
+        max_queued: int | None = None,
+        debounce: Duration | None = None,
+        throttle: str | None = None,
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
@@ -91,6 +103,10 @@ class SyncSubmitting:
         priority: int | None = None,
         key: str | None = None,
         on_duplicate: OnDuplicate = "attach",
+        keep: Keep | None = None,
+        max_queued: int | None = None,
+        debounce: Duration | None = None,
+        throttle: str | None = None,
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
@@ -108,6 +124,10 @@ class SyncSubmitting:
         priority: int | None = None,
         key: str | None = None,
         on_duplicate: OnDuplicate = "attach",
+        keep: Keep | None = None,
+        max_queued: int | None = None,
+        debounce: Duration | None = None,
+        throttle: str | None = None,
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
@@ -124,6 +144,10 @@ class SyncSubmitting:
         priority: int | None = None,
         key: str | None = None,
         on_duplicate: OnDuplicate = "attach",
+        keep: Keep | None = None,
+        max_queued: int | None = None,
+        debounce: Duration | None = None,
+        throttle: str | None = None,
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
@@ -139,6 +163,13 @@ class SyncSubmitting:
         on_duplicate       where an active run has the key: "attach" (default) returns that run, which must
                            have the same arguments; "reject"; "replace" cancels it; "skip_if_finished"
                            returns also a run that has succeeded
+        keep               runs of the key wait for each other, and one executes: "newest" drops the
+                           oldest one that waits, "oldest" skips this submission; default none
+        max_queued         with `keep`: how many runs of the key may wait; default 1
+        debounce           the run waits so long; another of the key drops it, and waits anew, so that the
+                           last one runs; default none
+        throttle           "10/min": so many runs of the key (else of the flow) start in any such time, the
+                           others wait; runs of a key may then execute side by side; default none
         deadline           the run ends *timed_out* this long after now; default the flow's (none)
         queue_timeout      how long each task may wait at its limits; default the flow's (none)
         dispatch_deadline  how long each may wait for a worker once every limit has room; default "4h"
@@ -152,7 +183,8 @@ class SyncSubmitting:
         """
         submission = Submission(
             args, kwargs, tags, priority, key, on_duplicate, deadline, queue_timeout, dispatch_deadline,
-            delay, start_at,
+            delay, start_at, keep=keep, max_queued=max_queued, debounce=debounce,
+            throttle=throttle,
         )  # fmt: skip
         return self._submit(flow, submission)
 
@@ -175,6 +207,10 @@ class AsyncSubmitting:
         priority: int | None = None,
         key: str | None = None,
         on_duplicate: OnDuplicate = "attach",
+        keep: Keep | None = None,
+        max_queued: int | None = None,
+        debounce: Duration | None = None,
+        throttle: str | None = None,
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
@@ -194,6 +230,10 @@ class AsyncSubmitting:
         priority: int | None = None,
         key: str | None = None,
         on_duplicate: OnDuplicate = "attach",
+        keep: Keep | None = None,
+        max_queued: int | None = None,
+        debounce: Duration | None = None,
+        throttle: str | None = None,
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
@@ -212,6 +252,10 @@ class AsyncSubmitting:
         priority: int | None = None,
         key: str | None = None,
         on_duplicate: OnDuplicate = "attach",
+        keep: Keep | None = None,
+        max_queued: int | None = None,
+        debounce: Duration | None = None,
+        throttle: str | None = None,
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
@@ -229,6 +273,10 @@ class AsyncSubmitting:
         priority: int | None = None,
         key: str | None = None,
         on_duplicate: OnDuplicate = "attach",
+        keep: Keep | None = None,
+        max_queued: int | None = None,
+        debounce: Duration | None = None,
+        throttle: str | None = None,
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
@@ -246,6 +294,10 @@ class AsyncSubmitting:
         priority: int | None = None,
         key: str | None = None,
         on_duplicate: OnDuplicate = "attach",
+        keep: Keep | None = None,
+        max_queued: int | None = None,
+        debounce: Duration | None = None,
+        throttle: str | None = None,
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
@@ -262,6 +314,10 @@ class AsyncSubmitting:
         priority: int | None = None,
         key: str | None = None,
         on_duplicate: OnDuplicate = "attach",
+        keep: Keep | None = None,
+        max_queued: int | None = None,
+        debounce: Duration | None = None,
+        throttle: str | None = None,
         deadline: Duration | None = None,
         queue_timeout: Duration | None = None,
         dispatch_deadline: Duration | None = None,
@@ -277,6 +333,13 @@ class AsyncSubmitting:
         on_duplicate       where an active run has the key: "attach" (default) returns that run, which must
                            have the same arguments; "reject"; "replace" cancels it; "skip_if_finished"
                            returns also a run that has succeeded
+        keep               runs of the key wait for each other, and one executes: "newest" drops the
+                           oldest one that waits, "oldest" skips this submission; default none
+        max_queued         with `keep`: how many runs of the key may wait; default 1
+        debounce           the run waits so long; another of the key drops it, and waits anew, so that the
+                           last one runs; default none
+        throttle           "10/min": so many runs of the key (else of the flow) start in any such time, the
+                           others wait; runs of a key may then execute side by side; default none
         deadline           the run ends *timed_out* this long after now; default the flow's (none)
         queue_timeout      how long each task may wait at its limits; default the flow's (none)
         dispatch_deadline  how long each may wait for a worker once every limit has room; default "4h"
@@ -290,7 +353,8 @@ class AsyncSubmitting:
         """
         submission = Submission(
             args, kwargs, tags, priority, key, on_duplicate, deadline, queue_timeout, dispatch_deadline,
-            delay, start_at,
+            delay, start_at, keep=keep, max_queued=max_queued, debounce=debounce,
+            throttle=throttle,
         )  # fmt: skip
         return await self._submit(flow, submission)
 

@@ -38,6 +38,7 @@ class RunEntry:
         "in_flight",
         "lanes",
         "parallel",
+        "paused",
         "pending",
         "placed",
         "returning",
@@ -54,6 +55,8 @@ class RunEntry:
         self.gates: tuple[Gate, ...] = ()
         self.placed: bool = True
         """It is charged at `gates`; else no worker that lives can go on with it (`kernel/places.py`)."""
+        self.paused: bool = False
+        """Nothing of it starts (`kernel/pauses.py`)."""
         self.in_flight: int = 0
         """Tasks that are scheduled or running."""
         self.returning: QueuedRun | None = None

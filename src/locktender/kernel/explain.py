@@ -34,6 +34,7 @@ from locktender.kernel.gates.protocol import Block, Gate, Lane
 from locktender.kernel.gates.rate import RateGate
 from locktender.kernel.gates.worker import WorkerGate
 from locktender.kernel.node_state import Phase
+from locktender.kernel.pauses import pause_texts
 from locktender.kernel.placement import HOLD, Worker
 from locktender.kernel.queue_position import Precision, QueueGroup, QueuePosition
 from locktender.kernel.scheduler import Scheduler
@@ -94,10 +95,11 @@ def explain_task(
     """Every gate that blocks a requested task; empty when it starts with the next cycle."""
     if entry.state != TaskState.REQUESTED:
         return []
-    reasons: list[Reason] = []
+    texts = pause_texts(scheduler.ledger.limits, entry.run.row, now) if entry.run.paused else ()
+    reasons = [Reason("pause", text) for text in texts]
     if entry.spec.wait is not None:
         left = max(0, entry.not_before - now)
-        return [Reason("time", f"sleeps, {spoken(left)} left", estimate_us=left)]
+        return [*reasons, Reason("time", f"sleeps, {spoken(left)} left", estimate_us=left)]
     if entry.not_before > now:
         wait = entry.not_before - now
         text = f"back-off after attempt {entry.attempt}: {_seconds(wait)} left"

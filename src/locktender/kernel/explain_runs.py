@@ -19,6 +19,7 @@ from locktender.kernel.explain import (
 )
 from locktender.kernel.gates.protocol import UNBOUNDED, Block, Gate, Lane
 from locktender.kernel.ledger import Ledger
+from locktender.kernel.pauses import pause_texts
 from locktender.kernel.queue_position import Precision, QueuePosition
 from locktender.kernel.scheduler import Scheduler
 
@@ -46,10 +47,13 @@ def explain_queued(
         run = ledger.runs.get(row.waits_for)
         known = replaced if run is None else run.row.id
         other = known or f"number {row.waits_for}"
-        text = f"key {row.key!r}: run {other}, which it replaces, has not ended"
+        text = f"key {row.key!r}: run {other}, which goes before it, has not ended"
         holders = (Holder(known),) if known else ()
         reasons.append(Reason("key", text, 1, 1, holders=holders))
     lane: Lane[QueuedRun] = head.lane or Lane(None, ledger.run_gates(row))
+    if ledger.is_paused(row):
+        reasons += [Reason("pause", text) for text in pause_texts(ledger.limits, row, now)]
+        lane = Lane(None, ledger.run_gates(row))
     for block in ledger.run_queue.blocks(lane, head, now):
         if block.reason == "paused":
             text = f"{RUN_TEXTS[block.gate.kind](block.gate)} is paused"
@@ -162,5 +166,6 @@ def _turns(ledger: Ledger, gates: tuple[Gate, ...], line: QueuePosition) -> int:
 RUN_TEXTS: Final[dict[str, Callable[[Gate], str]]] = {
     "runs": lambda _gate: "the run queue",
     "tag": lambda gate: f"tag {gate.name.replace('=*', '=')}",
+    "pause": lambda _gate: "the run or its flow",
 }
 """What `why` calls a gate of the run queue, by its kind."""

@@ -14,6 +14,8 @@ MAX_RANK = 2**62
 SEPARATOR = "\x1f"
 HOLD: str = f"{SEPARATOR}hold"
 """How the name of a lane of holds begins: no signature begins so."""
+PAUSED: str = f"{SEPARATOR}paused"
+"""The lane of all queued runs that are paused, or whose flow is: none of them starts."""
 
 
 def signature(limits: Limits, tags: Mapping[str, str], key: str | None = None) -> str:
@@ -27,6 +29,16 @@ def signature(limits: Limits, tags: Mapping[str, str], key: str | None = None) -
     if key is not None:
         parts.append(f"k:{key}")
     return SEPARATOR.join(sorted(parts))
+
+
+def rules(limits: Limits) -> tuple[object, ...]:
+    """The limits that lanes and ranks depend on, except pauses of single runs."""
+    return (
+        limits.tags,
+        limits.fair,
+        limits.age_boost_us,
+        limits.paused_flows.keys(),
+    )
 
 
 def holds(signature: str) -> bool:

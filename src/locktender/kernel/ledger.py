@@ -57,7 +57,8 @@ class Ledger(RunLedger):
         tags_changed = limits.tags != before.tags
         if tags_changed:
             self._recount_tags()
-        if tags_changed or limits.fair != before.fair or limits.age_boost_us != before.age_boost_us:
+        paused = limits.paused_runs.keys() ^ before.paused_runs.keys()
+        if lanes.rules(limits) != lanes.rules(before) or paused:
             self._requeue_heads()
         self.run_queue.opened(self.run_gate)
         return buckets
@@ -173,9 +174,9 @@ class Ledger(RunLedger):
         task.rank = lanes.rank(self.limits, task.run.row.priority, task.requested_at)
         run = task.run
         task.lane = self.lane_of(run, task.node, task.pools)
-        if self.workers.some_unfit:
+        if self.workers.some_unfit or run.paused:
             self.look_at[run.seq] = run
-        if not run.placed and self._waits_for_place(run, task.lane):
+        if run.paused or (not run.placed and self._waits_for_place(run, task.lane)):
             return
         self.task_queue.add(task, task.lane)
 
@@ -326,7 +327,7 @@ class Ledger(RunLedger):
     ) -> None:
         self.task_queue.release(lane.gates, slots)
         task.run.in_flight -= 1
-        if self.workers.some_unfit:
+        if self.workers.some_unfit or task.run.paused:
             self.look_at[task.run.seq] = task.run
         if task.worker is not None:
             offered = task.state == TaskState.SCHEDULED

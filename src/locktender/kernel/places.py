@@ -4,6 +4,8 @@ A run gives its place back when nothing of it is in flight and no live worker fi
 tasks then wait for a worker, and other runs use the place. When a worker comes that fits, the run passes those
 gates again, with its first age and priority, before anything of it starts. Until then its tasks stand in no line.
 
+A paused run gives its place back as soon as nothing of it is in flight, and passes its gates again when resumed.
+
 While no worker lives at all, nobody could use the place: runs keep theirs, and the others stay queued, which costs
 neither rows nor memory.
 
@@ -26,6 +28,7 @@ MAX_UNPLACED: Final = 10_000
 MAX_OPEN_TASKS: Final = 200_000
 """Runs without a place are kept in memory: beyond so many of them, or so many open tasks in all, they keep it."""
 NO_WORKER: Final = "no worker that lives can go on with it"
+PAUSED: Final = "paused"
 
 
 class Places:
@@ -51,8 +54,10 @@ class Places:
                     ledger.look_at[task.run.seq] = task.run
         fit = {id(gate) for gate in changed if not gate.unfit}
         for run in list(ledger.unplaced.values()) if fit else ():
-            if run.returning is None and any(
-                id(lane.worker_gate) in fit for lane in _lanes(run.tasks.values())
+            if (
+                run.returning is None
+                and not run.paused
+                and any(id(lane.worker_gate) in fit for lane in _lanes(run.tasks.values()))
             ):
                 ledger.return_run(run)
 
@@ -72,25 +77,29 @@ class Places:
         if not ledger.look_at:
             return
         runs, ledger.look_at = ledger.look_at, {}
-        if not self._anybody or len(self._lifecycle.tasks) > MAX_OPEN_TASKS:
-            return
+        few = self._anybody and len(self._lifecycle.tasks) <= MAX_OPEN_TASKS
         for run in runs.values():
-            if len(ledger.unplaced) < MAX_UNPLACED and self._stranded(run):
+            if len(ledger.unplaced) >= MAX_UNPLACED:
+                return
+            if self._idles(run) and (run.paused or (few and self._stranded(run))):
                 ledger.leave_place(run)
                 self._commit_builder.commit.unplaced.append(run.seq)
-                data: dict[str, object] = {"reason": NO_WORKER}
+                data: dict[str, object] = {"reason": PAUSED if run.paused else NO_WORKER}
                 change = Change("place", 0, "held", "given_back", 0, data)
                 self._commit_builder.record(run.seq, change)
 
-    def _stranded(self, run: RunEntry) -> bool:
+    def _idles(self, run: RunEntry) -> bool:
+        """Whether it has a place and uses it for nothing at the moment."""
         return (
             run.placed
             and not run.in_flight
             and run.row.kind == "flow"
             and bool(run.tasks)
             and self._ledger.runs.get(run.seq) is run
-            and all(self._lacks(task) for task in run.tasks.values())
         )
+
+    def _stranded(self, run: RunEntry) -> bool:
+        return all(self._lacks(task) for task in run.tasks.values())
 
     def _lacks(self, task: TaskEntry) -> bool:
         if task.state != TaskState.REQUESTED:

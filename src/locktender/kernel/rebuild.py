@@ -10,17 +10,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
+import msgspec
+
 from locktender.base import ids
 from locktender.base.changes import TaskRow
 from locktender.base.events import Change
 from locktender.base.graph import Graph, needs_of, outputs, templates
-from locktender.base.model import RunRow
+from locktender.base.model import RUN_AGAIN, RunRow
 from locktender.base.states import RunState, TaskState
 from locktender.kernel import render
 from locktender.kernel.entries import RunEntry, TaskEntry
 from locktender.kernel.lifecycle import Lifecycle, failure_of
 from locktender.kernel.node_state import PLAIN, SLICE, Existing
 
+_AGAIN = msgspec.json.encode(RUN_AGAIN)
 LEADER_CHANGED = "its leader changed"
 
 
@@ -109,6 +112,7 @@ def start_again(lifecycle: Lifecycle, run: RunEntry, rows: Sequence[TaskRow], no
     progress = lifecycle.enter(run)
     completed = {row.node for row in rows if row.state == TaskState.COMPLETED}
     undone = _undone_by_clean_up(run.graph, completed)
+    undone |= {row.node for row in rows if row.error == _AGAIN}
     existing: list[Existing] = []
     for row in rows:
         if row.node not in undone and (
@@ -204,3 +208,14 @@ def _undone_by_clean_up(graph: Graph, completed: AbstractSet[int]) -> frozenset[
         if not undone.isdisjoint(needs_of(node)):
             undone.add(index)
     return frozenset(undone)
+
+
+def nodes_from(graph: Graph, first: int) -> frozenset[int]:
+    """A node and all that follow it, with its result or only in order."""
+    if graph.sequential:
+        return frozenset(range(first, len(graph.nodes)))
+    found = {first}
+    for index, node in enumerate(graph.nodes):
+        if not found.isdisjoint(needs_of(node)):
+            found.add(index)
+    return frozenset(found)

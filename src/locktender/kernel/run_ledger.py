@@ -9,11 +9,15 @@ import msgspec
 from locktender.base.graph import Graph
 from locktender.base.limits import Limits, TagRule
 from locktender.base.model import RunRow
+from locktender.base.names import UNLIMITED
+from locktender.base.states import RunState
 from locktender.kernel import lanes
 from locktender.kernel.admission import AdmissionQueue
 from locktender.kernel.entries import QueuedRun, RunEntry
 from locktender.kernel.gates.count import CountGate
 from locktender.kernel.gates.protocol import Gate, Lane
+
+_ENDS = (RunState.CANCELLED, RunState.TIMED_OUT)
 
 
 class RunLedger:
@@ -28,6 +32,9 @@ class RunLedger:
         self.heads: dict[int, QueuedRun] = {}
         self.unplaced: dict[int, RunEntry] = {}
         """Executing runs that gave their place back."""
+        self.pause_gate: Gate = CountGate("pause", "pause", UNLIMITED)
+        """Holds all queued runs that are paused, or whose flow is."""
+        self.pause_gate.set(UNLIMITED, paused=True)
         self.held_back: dict[int, list[QueuedRun]] = {}
         """Runs that wait for the run they replace to end, by that run."""
 
@@ -58,16 +65,29 @@ class RunLedger:
 
     def line_up_run(self, head: QueuedRun) -> None:
         row = head.row
-        key = ("hold",) if row.kind == "hold" else lanes.signature(self.limits, row.tags)
+        paused = self.is_paused(row)
+        key: object = lanes.PAUSED
+        if not paused:
+            key = ("hold",) if row.kind == "hold" else lanes.signature(self.limits, row.tags)
         lane = self.run_queue.lanes.get(key)
         if lane is None:
             # A hold passes the queue at once: it is nobody's turn there.
-            fair = None if row.kind == "hold" else self.fair_value(row)
-            gates = self.run_gates(row)
+            fair = None if row.kind == "hold" or paused else self.fair_value(row)
+            gates = (self.pause_gate,) if paused else self.run_gates(row)
             made: Lane[QueuedRun] = Lane(key, gates, fair=fair)
             lane = made
         head.lane = lane
         self.run_queue.add(head, lane)
+
+    def is_paused(self, row: RunRow) -> bool:
+        """Whether nothing of it starts. The end of a run, asked for or by its deadline, goes before a pause."""
+        limits = self.limits
+        return (
+            bool(limits.paused_flows or limits.paused_runs)
+            and row.kind == "flow"
+            and row.verdict not in _ENDS
+            and limits.is_paused(row.flow, row.seq)
+        )
 
     def run_gates(self, row: RunRow) -> tuple[Gate, ...]:
         """Every gate a queued run passes before it starts; holds of slots pass none."""
@@ -104,6 +124,7 @@ class RunLedger:
         run.fair = self.fair_value(row)
         if row.kind == "flow":
             run.gates = self.run_gates(row)
+            run.paused = self.is_paused(row)
             if not placed:
                 run.placed = False
                 self.unplaced[run.seq] = run
@@ -117,6 +138,12 @@ class RunLedger:
         run.placed = False
         self.unplaced[run.seq] = run
         self.run_queue.release(run.gates, ())
+
+    def stop_returning(self, run: RunEntry) -> None:
+        """It does not want a place now: it leaves the line at its gates."""
+        if run.returning is not None and run.returning.lane is not None:
+            self.run_queue.remove(run.returning, run.returning.lane)
+        run.returning = None
 
     def place(self, run: RunEntry) -> None:
         """It has passed its gates, and is charged."""
@@ -133,8 +160,8 @@ class RunLedger:
         if run is not None:
             if run.placed:
                 self.run_queue.release(run.gates, ())
-            elif run.returning is not None and run.returning.lane is not None:
-                self.run_queue.remove(run.returning, run.returning.lane)
+            else:
+                self.stop_returning(run)
             self.unplaced.pop(seq, None)
             if len(self.tag_gates) > 2 * (len(self.runs) + len(self.run_queue.lanes)) + 1_000:
                 self._forget_tag_gates()

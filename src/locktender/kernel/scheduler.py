@@ -30,6 +30,7 @@ from locktender.kernel.grants import Calls, GrantWriter, record_waits, write_set
 from locktender.kernel.held_runs import HeldRuns
 from locktender.kernel.ledger import Ledger
 from locktender.kernel.lifecycle import Defaults, Lifecycle, failure_of, short
+from locktender.kernel.pauses import Pauses
 from locktender.kernel.places import Places
 from locktender.kernel.rebuild import start_again
 from locktender.kernel.timeouts import QUEUED, Timeouts, still_queued
@@ -57,6 +58,7 @@ class Scheduler:
         self.stale_facts: int = 0
         self._grants = GrantWriter(term, self.lifecycle)
         self._places, self._waits = Places(self.lifecycle), WaitsOfRuns(self.lifecycle)
+        self._pauses = Pauses(self.ledger, self.commit_builder)
         self.calls: Calls = Calls(self.lifecycle)
         self._swept = False
         self._rules: dict[tuple[str, str], bytes] = {}
@@ -109,8 +111,10 @@ class Scheduler:
                 self.commit_builder.record(NOBODY, Change("limit", 0, "", "in_force", 0, data))
         self._rules = rules
         self.ledger.default_runs = ("runs", "") not in rules
-        if limits != self.ledger.limits:
+        before = self.ledger.limits
+        if limits != before:
             self.commit_builder.commit.buckets += self.ledger.set_limits(limits, now)
+            self._pauses.follow(before, now)
 
     def put_worker(self, row: WorkerRow, *, local: bool = False) -> None:
         known = self.ledger.workers.by_id.get(row.id)
@@ -261,6 +265,7 @@ class Scheduler:
         self.lifecycle.at_run = seq
         if run.row.state != RunState.CANCELLING:
             self.lifecycle.stop(run, RunState.CANCELLED, failure, now)
+            self._pauses.lift(run, "cancelled", now)
         if force and seq in self.lifecycle.progress:
             self.lifecycle.wind_down(run, now, force=True)
         self.lifecycle.close_if_finished(run, now)

@@ -23,6 +23,7 @@ from locktender.kernel.gate_names import counted
 from locktender.kernel.gates.protocol import Lane
 from locktender.kernel.gates.worker import Requirement, WorkerGate
 from locktender.kernel.lifecycle import Lifecycle
+from locktender.kernel.pauses import Pauses
 from locktender.kernel.placement import HOLD, MAX_PAUSE_US
 from locktender.kernel.timers import DISPATCH_DEADLINE_US, Kind
 from locktender.kernel.waiting_runs import end_sleep
@@ -103,11 +104,14 @@ class Timeouts:
             )
             failure = Failure("deadline", text, retryable=False)
             self._lifecycle.stop(run, RunState.TIMED_OUT, failure, now)
+            Pauses(self._ledger, self._commit_builder).lift(run, "deadline", now)
             self._lifecycle.close_if_finished(run, now)
 
     def _queue_timeout(self, entry: TaskEntry, now: int) -> None:
         limit = self._lifecycle.queue_timeout_of(entry) or 0
         gate = "sequential" if entry.aside else "back-off"
+        if entry.run.paused:
+            gate = "paused"
         if entry.lane is not None and entry.in_line:
             gate = self._in_the_way(entry, entry.lane, now)
         waited = spoken(now - entry.requested_at)

@@ -159,8 +159,13 @@ class ChangeReader:
         elif request.kind == "cancel" and row.started_at and row.state in _NOT_EXECUTING:
             await self._queue.take_up(scheduler, row, now)
             scheduler.cancel_run(row.seq, now, request.reason, force=request.force)
-        elif request.kind == "cancel" and row.state in _NOT_EXECUTING:
-            failure = Failure("cancelled", request.reason or "cancelled on request")
+        elif (
+            request.kind in ("cancel", "drop")
+            and row.state in _NOT_EXECUTING
+            and not row.started_at
+        ):
+            kind = "cancelled" if request.kind == "cancel" else "dropped"
+            failure = Failure(kind, request.reason or f"{kind} on request")
             scheduler.end_queued(row, RunState.CANCELLED, failure, now)
             self._queue.left(row.seq)
         elif request.kind == "reprioritise" and row.state == RunState.QUEUED:

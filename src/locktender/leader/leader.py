@@ -23,7 +23,7 @@ from locktender.base.ids import run_of
 from locktender.base.limits import Limits
 from locktender.base.model import Failure, LimitRow
 from locktender.base.states import TaskState
-from locktender.kernel import clock_jump
+from locktender.kernel import clock_jump, lanes
 from locktender.kernel.commit_builder import Cycle
 from locktender.kernel.entries import TaskEntry
 from locktender.kernel.lifecycle import Defaults
@@ -424,11 +424,8 @@ class Leader:
         limits = self._placed(limits, rows)
         log_unreadable(rows)
         scheduler.set_limits(limits, rows, now)
-        if (limits.tags, limits.fair, limits.age_boost_us) != (
-            before.tags,
-            before.fair,
-            before.age_boost_us,
-        ):
+        paused = before.paused_runs.keys() ^ limits.paused_runs.keys()
+        if lanes.rules(limits) != lanes.rules(before) or paused - scheduler.ledger.runs.keys():
             self._background.start(self._reassign_lanes(scheduler.term), "reassign queue lanes")
 
     def _placed(self, limits: Limits, rows: list[LimitRow]) -> Limits:

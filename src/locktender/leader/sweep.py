@@ -11,7 +11,7 @@ from locktender.base.clock import SECOND, Clock, SystemClock
 from locktender.base.config import Settings
 from locktender.base.durations import spoken
 from locktender.base.errors import LocktenderError
-from locktender.base.states import RunState
+from locktender.base.states import TERMINAL_RUNS, RunState
 from locktender.kernel.demand import Demand
 from locktender.kernel.explain_runs import DEFAULT_RUNS
 from locktender.kernel.ledger import Ledger
@@ -24,10 +24,12 @@ from locktender.leader.retention import Retention
 from locktender.leader.schedules import ScheduleKeeper
 from locktender.observe.metrics import Metrics
 from locktender.provision.controller import ProvisionController
-from locktender.store.protocol import Expire, Lost, RemoveUnused, Store
+from locktender.store.limit_rows import pause_seq
+from locktender.store.protocol import Expire, Lost, RemoveUnused, SetLimit, Store
 
 log: logging.Logger = logging.getLogger(__name__)
 REMOVE_UNUSED_EVERY_US = 60 * SECOND
+RESUME_ENDED_EVERY_US = 5 * SECOND
 OFFER_AGAIN_US = SECOND
 MAX_OVERDUE_RUNS = 1_000
 """Per sweep."""
@@ -116,6 +118,7 @@ class Sweep:
         self._retention = Retention(store, settings, owner)
         self._retention_us = settings.retention_us
         self._remove_unused_at = 0
+        self._resume_ended_at = 0
         self._schedules = ScheduleKeeper(store, on_submitted)
 
     async def expire(self, scheduler: Scheduler) -> list[Lost]:
@@ -170,6 +173,9 @@ class Sweep:
             self._background.start(
                 self._remove_unused(scheduler.term, now), "remove empty queue lanes"
             )
+        if scheduler.ledger.limits.paused_runs and self._clock.monotonic() >= self._resume_ended_at:
+            self._resume_ended_at = self._clock.monotonic() + RESUME_ENDED_EVERY_US
+            self._background.start(self._resume_ended(scheduler.ledger), "forget pauses")
         if self._overflow is not None:
             workers = [worker.row for worker in scheduler.ledger.workers.by_id.values()]
             self._overflow.observe(self.demand, workers, self._store, scheduler.term)
@@ -196,3 +202,26 @@ class Sweep:
                 pass
         except LocktenderError as error:
             log.warning("failed to remove empty queue lanes: %s", error)
+
+    async def _resume_ended(self, ledger: Ledger) -> None:
+        """Pauses of runs that have ended, or are gone, are removed."""
+        try:
+            _, rows = await self._store.limits()
+            pauses = {
+                seq: row.name
+                for row in rows
+                if row.kind == "run" and (seq := pause_seq(row)) not in ledger.runs
+            }
+            states = await self._store.run_states(list(pauses))
+            ended = [
+                name
+                for seq, name in pauses.items()
+                if states.get(seq, RunState.CANCELLED) in TERMINAL_RUNS
+            ]
+            if ended:
+                why = "the run has ended"
+                await self._store.set_limit(
+                    [SetLimit("run", name, None, "leader", reason=why) for name in ended]
+                )
+        except LocktenderError as error:
+            log.warning("failed to remove the pauses of ended runs: %s", error)

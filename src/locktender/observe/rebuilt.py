@@ -191,7 +191,7 @@ def groups_of(line: QueueLine) -> list[QueueGroup]:
     groups: list[QueueGroup] = []
     for group in line.groups:
         counters, value = lanes.read(group.lane)
-        if not lanes.holds(group.lane):
+        if not lanes.holds(group.lane) and group.lane != lanes.PAUSED:
             groups.append(QueueGroup(value, group.rank, group.waiting, group.older, counters))
     return groups
 

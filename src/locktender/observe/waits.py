@@ -7,11 +7,12 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 
 from locktender.base.durations import spoken
+from locktender.base.events import unpack
 from locktender.base.model import RunRow
 from locktender.kernel.explain import Reason
 from locktender.kernel.gate_names import offered_to, stop_text
 from locktender.kernel.timeouts import Until
-from locktender.store.protocol import Store
+from locktender.store.protocol import EventFilter, Store
 
 TIME = "time"
 """The gate that waits for an instant. It holds nothing."""
@@ -35,7 +36,14 @@ def sleeps_until(at: int, now: int) -> Reason:
 async def waiting_reasons(store: Store, row: RunRow, now: int) -> tuple[Reason, ...]:
     """Why a waiting run does not go on."""
     times = await store.wake_times([row.seq])
-    return (sleeps_until(times.get(row.seq, now), now),)
+    sleeps = sleeps_until(times.get(row.seq, now), now)
+    for event in await store.events(EventFilter(run=row.seq, limit=1)):
+        for change in unpack(event):
+            if (throttle := change.data.get("throttle")) is not None:
+                rate = f"{throttle['count']} start in {spoken(throttle['per_us'])}"
+                text = f"throttled, of {throttle['name']} {rate}: {sleeps.text}"
+                sleeps = msgspec.structs.replace(sleeps, text=text)
+    return (sleeps,)
 
 
 class WaitingStep(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -186,6 +186,7 @@ def random_world(seed: int, *, clock_jumps: bool = True, waits: bool = True) -> 
         world.plan(draw.randrange(4 * SECOND), lambda: _change_leader(world, draw))
     world.plan(5 * SECOND, lambda: _calm(world))
     _disturb(world, clock_jumps=clock_jumps)
+    _pause(world)
     return world
 
 
@@ -201,6 +202,20 @@ def _disturb(world: SimWorld, *, clock_jumps: bool) -> None:
     if clock_jumps and draw.random() < 0.3:
         by = draw.choice([-30, -5, 30]) * SECOND
         world.plan(draw.randrange(4 * SECOND), lambda: world.jump_clock(by))
+
+
+def _pause(world: SimWorld) -> None:
+    """Flows and runs are paused and resumed: by a chance of its own, too."""
+    draw = random.Random(world.seed + 2_000_003)  # noqa: S311
+    for _ in range(draw.choice([0, 0, 1, 3])):
+        at, lasts = draw.randrange(2 * SECOND), draw.randrange(3 * SECOND)
+        flow, run = f"flow{draw.randrange(3)}", draw.randint(1, 6)
+        if draw.random() < 0.5:
+            world.plan(at, lambda flow=flow: world.set_rule("flow", flow, {"by": "sim"}))
+            world.plan(at + lasts, lambda flow=flow: world.set_rule("flow", flow, None))
+        else:
+            world.plan(at, lambda run=run: world.set_rule("run", f"run-{run}", {"run": run}))
+            world.plan(at + lasts, lambda run=run: world.set_rule("run", f"run-{run}", None))
 
 
 def _output(_row: TaskRow, _node: Node) -> bytes:
@@ -284,6 +299,8 @@ class GateScenario(NamedTuple):
     runs: int = 1
     max_parallel: int | None = None
     permits: int = 100
+    lifted: tuple[str, str] | None = None
+    """A rule that is removed after a while."""
 
     def world(self, seed: int = 0) -> SimWorld:
         behaviour = Behaviour(duration=lambda _rng, _node: 10 * MILLISECOND)
@@ -293,6 +310,8 @@ class GateScenario(NamedTuple):
         made.add_worker("w0", {"async": self.permits})
         made.lead()
         flow = Graph("flow", (self.node,), max_parallel=self.max_parallel)
+        if (lifted := self.lifted) is not None:
+            made.plan(200 * MILLISECOND, lambda: made.set_rule(*lifted, None))
         for _ in range(self.runs):
             made.submit(flow, consts=b"[[1,2,3,4,5]]", tags={"tenant": "acme"})
         return made
@@ -315,5 +334,6 @@ GATE_SCENARIOS: Final[dict[str, GateScenario]] = {
     "pool": GateScenario(_five(pools=_ONE_SLOT), {("pool", "db"): {"limit": 2}}),
     "rate": GateScenario(_five(pools=_ONE_SLOT), {("pool", "db"): {"limit": 9, "rate": _SLOW}}),
     "worker": GateScenario(_five(), permits=2),
+    "pause": GateScenario(_five(), {("flow", "flow"): {}}, lifted=("flow", "flow")),
 }
 """By the gate's kind."""

@@ -54,6 +54,7 @@ TABLES: dict[str, CopyTable] = {
     "linger": _table("task token pool slots until worker", 3),
     "unplaced": _table("run"),
     "waiting": _table("run wake_at"),
+    "throttle": _table("name until starts"),
     "silence": _table("worker unanswered until"),
     "flow": _table("name announced_at body"),
     "schedule": _table("name version next_at declared live state"),

@@ -15,15 +15,20 @@ def lane_name(
     tags: Mapping[str, str],
     key: str | None,
     waits_for: int | None = None,
+    flow: str = "",
+    run: int = 0,
 ) -> str:
     """Runs of one lane wait for the same things, so that only its head is looked at.
 
     One that waits for the run it replaces waits alone. A hold passes the run
     gate and the tags' limits: behind a blocked flow it would wait for nothing.
+    Paused runs wait together, apart from all others. `run`: its number, if it has one.
     """
     waiting_key = None if waits_for is None else key
     if kind == "hold":
         return lanes.HOLD + lanes.signature(Limits(), {}, waiting_key)
+    if limits.is_paused(flow, run):
+        return lanes.PAUSED
     return lanes.signature(limits, tags, waiting_key)
 
 

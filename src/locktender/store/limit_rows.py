@@ -15,6 +15,7 @@ from locktender.base.limits import (
     Fair,
     LimitKind,
     Limits,
+    PauseRule,
     Placement,
     PoolRule,
     Rate,
@@ -58,6 +59,8 @@ _RULES: dict[str, type[msgspec.Struct]] = {
     "pool": PoolRule,
     "fair": Fair,
     "engine": Knob,
+    "flow": PauseRule,
+    "run": PauseRule,
 }
 
 _KNOBS: dict[str, type] = {
@@ -75,6 +78,8 @@ def compose(rows: Iterable[LimitRow]) -> Limits:
     values: dict[str, Any] = {}
     tags: list[TagRule] = []
     pools: dict[str, PoolRule] = {}
+    flows: dict[str, PauseRule] = {}
+    runs: dict[int, PauseRule] = {}
     for row in sorted(rows, key=lambda row: (row.kind, row.name)):
         rule = row.effective
         if rule is None:
@@ -93,13 +98,23 @@ def compose(rows: Iterable[LimitRow]) -> Limits:
                 values.setdefault("fair", fair)
             case Knob(value=value):
                 values[row.name] = value
-    return Limits(tags=tuple(tags), pools=pools, **values)
+            case PauseRule(run=0) as pause:
+                flows[row.name] = pause
+            case PauseRule() as pause:
+                runs[pause.run] = pause
+    return Limits(tags=tuple(tags), pools=pools, paused_flows=flows, paused_runs=runs, **values)
+
+
+def pause_seq(row: LimitRow) -> int:
+    """The number of the run that a rule of kind `run` pauses; 0 where that cannot be read."""
+    rule = row.effective
+    return 0 if rule is None else cast("PauseRule", parse(row.kind, row.name, rule)).run
 
 
 def readable(rows: Iterable[Sequence[Any]]) -> list[LimitRow]:
     """Stored rules. Never fails: where one cannot be read, something safe is in force in its place.
 
-    A pool or a tag stays shut: its limit is not known. Any other rule is left out, as if it had not been set.
+    A pool, a tag or a flow stays shut: its limit is not known. Any other is left out, as if nobody had set it.
     """
     found: list[LimitRow] = []
     for *key, declared, live in rows:
@@ -151,12 +166,14 @@ def _shut(kind: str, name: str) -> bytes | None:
         key, equals, value = name.partition("=")
         rule = TagRule(key, value if equals and value != "*" else None, value == "*", 1)
         return msgspec.json.encode(msgspec.structs.replace(rule, paused=True))
+    if kind == "flow":
+        return msgspec.json.encode(PauseRule())
     return None
 
 
 def parse(
     kind: str, name: str, rule: bytes
-) -> RunsRule | ActiveRule | TagRule | PoolRule | Fair | Knob:
+) -> RunsRule | ActiveRule | TagRule | PoolRule | Fair | Knob | PauseRule:
     """The rule as a checked value; `InvalidInput` says which and why."""
     match kind:
         case "runs":
@@ -181,6 +198,8 @@ def parse(
             return fair
         case "engine":
             return _knob(name, _decode(rule, Knob, name))
+        case "flow" | "run":
+            return _pause(kind, name, _decode(rule, PauseRule, f"{kind} {name}"))
         case _:
             raise _no_kind(kind)
 
@@ -283,6 +302,16 @@ def _pool(name: str, rule: PoolRule) -> PoolRule:
         count(rule.rate.count, f"pool {name}.rate")
         count(rule.rate.per_us, f"pool {name}.rate", maximum=MAX_MICROSECONDS)
         count(rule.rate.burst, f"pool {name}.burst")
+    return rule
+
+
+def _pause(kind: str, name: str, rule: PauseRule) -> PauseRule:
+    if not name or (kind == "run") != (rule.run > 0):
+        raise InvalidInput(
+            f"a pause of a {kind} names it, and only that of a run has its number.",
+            field="name",
+            got=name,
+        )
     return rule
 
 

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence, Set
+from typing import Final, NamedTuple
 
 import msgspec
 
 from locktender.base.errors import InvalidInput, NotFound
 from locktender.base.ids import RunId
-from locktender.base.model import NewRun
+from locktender.base.model import RUN_AGAIN, NewRun
 from locktender.base.states import RunState
 from locktender.store.admission import Ceilings, rejected
-from locktender.store.decode import Row, read_tags
+from locktender.store.decode import Row, encode, read_tags
 from locktender.store.protocol import Submitted
 
 _RETRYABLE = frozenset({RunState.FAILED, RunState.CANCELLED, RunState.TIMED_OUT, RunState.HELD})
+
+
+AGAIN: Final = encode(RUN_AGAIN)
 
 
 class Again(NamedTuple):
@@ -46,8 +49,10 @@ def judge_retry(
     ceilings: Ceilings,
     now: int,
     as_of: int,
+    nodes: Sequence[int] = (),
 ) -> tuple[list[Submitted], list[Again]]:
-    """The answers, and the runs to queue."""
+    """The answers, and the runs to queue. `nodes`: those that run again in any case."""
+    retryable = _RETRYABLE | {RunState.SUCCEEDED} if nodes else _RETRYABLE
     held = dict(holders)
     queue: list[Again] = []
     done: dict[str, Submitted] = {}
@@ -55,8 +60,8 @@ def judge_retry(
         if run_id in done:
             continue
         again = found[run_id]
-        answer = done[run_id] = _answer(again, held, ceilings, now, as_of)
-        if answer.outcome == "created" and again.before in _RETRYABLE:
+        answer = done[run_id] = _answer(again, held, ceilings, now, as_of, retryable)
+        if answer.outcome == "created" and again.before in retryable:
             queue.append(again)
             if again.run.key is not None:
                 held[again.run.key] = again.seq, again.run.id
@@ -69,6 +74,7 @@ def _answer(
     ceilings: Ceilings,
     now: int,
     as_of: int,
+    retryable: Set[str],
 ) -> Submitted:
     seq, run, state, *_ = again
     if again.in_flight:
@@ -76,9 +82,9 @@ def _answer(
     if state == RunState.HELD:
         # It is active all the time: it has its key, and is counted.
         return Submitted(run.id, seq, "created")
-    if state == RunState.SUCCEEDED:
+    if state == RunState.SUCCEEDED and state not in retryable:
         return Submitted(run.id, seq, "finished")
-    if state not in _RETRYABLE:
+    if state not in retryable:
         # Active already: a repetition of a call whose answer was lost.
         return Submitted(run.id, seq, "created")
     if run.key is not None and (holder := held.get(run.key)) is not None:

@@ -22,6 +22,7 @@ from locktender.kernel.lanes import rank
 from locktender.store.admission import Ceilings, Full, rejected
 from locktender.store.decode import encode_tags
 from locktender.store.history import CLIENT
+from locktender.store.key_lines import Throttles
 from locktender.store.lanes import lane_name
 from locktender.store.protocol import Submit, Submitted
 
@@ -54,6 +55,12 @@ class Facts:
     holders: Mapping[str, KeyHolder]
     finished: Mapping[str, tuple[int, str]]
     """Key → the last succeeded run, where a submission skips then."""
+    queued: Mapping[str, Sequence[tuple[int, str]]] = field(
+        default_factory=dict[str, Sequence[tuple[int, str]]]
+    )
+    """Key → its runs that have not started, by age, for submissions that bound them."""
+    throttles: Mapping[str, Sequence[int]] = field(default_factory=dict[str, Sequence[int]])
+    """Throttle → its last starts."""
     admissions: int = 0
     """How often a process held the submitters' lock: for a back end that reads before it acquires the lock."""
 
@@ -104,6 +111,16 @@ class Admission:
         self._refused_keys: dict[str, Full] = {}
         self._wakes: dict[int, int] = {}
         """Of admitted runs that wait for their time: when that is."""
+        self._lines: dict[str, list[tuple[int, str]]] = {}
+        """Key → its runs that have not started, where a submission bounds them."""
+        self.throttles: Throttles = Throttles(facts.throttles)
+        self._line_up()
+
+    def _line_up(self) -> None:
+        self._lines = {key: list(runs) for key, runs in self._facts.queued.items()}
+        for seq, run, _ in self.new if self._lines else ():
+            if run.key in self._lines:
+                self._lines[run.key].append((seq, run.id))
 
     @property
     def as_read(self) -> tuple[int, int]:
@@ -154,6 +171,11 @@ class Admission:
         self._next, new, replaced, self.ceilings.added, self._known, self._holders = mark
         del self.new[new:], self.replaced[replaced:]
         self._wakes = {seq: at for seq, at in self._wakes.items() if seq <= self._next}
+        self._line_up()
+        self.throttles = Throttles(self._facts.throttles)
+        for seq, run, _ in self.new if self._facts.throttles else ():
+            if run.throttle is not None:
+                self.throttles.take(run.throttle, self._wakes.get(seq, self.now))
 
     def _one(self, run: NewRun) -> Submitted:
         known = self._known.get(run.id)
@@ -167,11 +189,17 @@ class Admission:
                 return Submitted(run_id, seq, "finished")
             holder = self._holders.get(run.key)
             if holder is not None:
-                if run.on_duplicate != "replace":
+                line = self._lines.get(run.key, [])
+                if run.keep == "oldest" and len(line) >= run.max_queued:
+                    seq, run_id = line[-1]
+                    return Submitted(run_id, seq, "finished")
+                if run.on_duplicate != "replace" and run.keep is None:
                     return _meet(run, holder)
                 waits_for = holder.seq
         delayed = run.delay_us is not None or run.start_at is not None
         wake_at = _wake_at(run, facts.now) if delayed else 0
+        if run.throttle is not None:
+            wake_at = self.throttles.next_start(run.throttle, facts.now)
         if run.kind != "hold":
             # A key that was refused a moment ago would have been attached to: it asks for no place more.
             full = self._refused_keys.get(run.key or "")
@@ -180,11 +208,13 @@ class Admission:
             elif full is None:
                 full = self.ceilings.admit(run.tags, facts.now)
             if full is not None:
-                if run.key is not None and run.on_duplicate != "replace":
+                if run.key is not None and run.on_duplicate != "replace" and run.keep is None:
                     self._refused_keys[run.key] = full
                 return self._refusal(run.id, full)
         if wake_at:
             self._wakes[self._next + 1] = wake_at
+        if run.throttle is not None:
+            self.throttles.take(run.throttle, wake_at or facts.now)
         return self._admit(run, waits_for)
 
     def _refusal(self, run_id: str, full: Full | None) -> Submitted:
@@ -198,7 +228,9 @@ class Admission:
         seq = self._known[run.id] = self._next
         self.new.append(Admitted(seq, run, waits_for))
         if run.key is not None:
-            if waits_for is not None:
+            if run.keep is not None:
+                self._bound_line(run, self._lines.setdefault(run.key, []))
+            elif waits_for is not None:
                 self.replaced.append(
                     Request(
                         kind="cancel",
@@ -207,8 +239,18 @@ class Admission:
                         reason=f"replaced by {run.id}",
                     )
                 )
+            if run.key in self._lines:
+                self._lines[run.key].append((seq, run.id))
             self._holders[run.key] = KeyHolder(seq, run.id, run.flow, run.params)
         return Submitted(run.id, seq, "created")
+
+    def _bound_line(self, run: NewRun, line: Sequence[tuple[int, str]]) -> None:
+        """The one that is too many now is dropped; those before it were, by the submissions since."""
+        if len(line) >= run.max_queued:
+            _, dropped = line[-run.max_queued]
+            kept = "the newest run" if run.max_queued == 1 else f"the newest {run.max_queued} runs"
+            reason = f"dropped: {kept} of key {run.key!r} may wait, and {run.id} came after it"
+            self.replaced.append(Request(kind="drop", subject=dropped, who=CLIENT, reason=reason))
 
     def signatures(self) -> list[str]:
         """The lane of every admitted run that is queued, by name."""
@@ -217,7 +259,14 @@ class Admission:
         return [
             _lane_of(limits, run, known)
             if waits_for is None
-            else lane_name(limits, kind=run.kind, tags=run.tags, key=run.key, waits_for=waits_for)
+            else lane_name(
+                limits,
+                kind=run.kind,
+                tags=run.tags,
+                key=run.key,
+                waits_for=waits_for,
+                flow=run.flow,
+            )
             for seq, run, waits_for in self.new
             if seq not in self._wakes
         ]
@@ -231,14 +280,15 @@ class Admission:
                 self._delay(plan, seq, run, waits_for, self._wakes[seq])
                 continue
             lane = lanes[next(named)]
-            if run.key is None:
+            if run.key is None and run.throttle is None:
                 kind = (lane, run.kind, run.flow, run.graph, run.priority, *run.tags.items())
                 alike = known.get(kind)
                 if alike is None:
                     alike = known[kind] = self._alike(run, lane, None)
             else:
                 alike = self._alike(run, lane, waits_for)
-                plan.keys[run.key] = seq
+                if run.key is not None:
+                    plan.keys[run.key] = seq
             plan.runs.append(self._row(seq, run, lane, alike, waits_for))
             plan.queued.append((lane, *alike.place, seq))
             plan.events.append((seq, alike.event))
@@ -289,7 +339,10 @@ class Admission:
 
 
 def any_delayed(runs: Iterable[NewRun]) -> bool:
-    return any(run.delay_us is not None or run.start_at is not None for run in runs)
+    return any(
+        run.delay_us is not None or run.start_at is not None or run.throttle is not None
+        for run in runs
+    )
 
 
 def _wake_at(run: NewRun, now: int) -> int:
@@ -308,10 +361,11 @@ def likely_lanes(limits: Limits, runs: Iterable[NewRun]) -> set[str]:
 
 def _lane_of(limits: Limits, run: NewRun, known: dict[object, str]) -> str:
     """The lane of a run that waits for no other: by its kind and tags alone, so once for all that share them."""
-    kind = (run.kind, *run.tags.items())
+    flow = run.flow if limits.paused_flows else ""
+    kind = (run.kind, flow, *run.tags.items())
     found = known.get(kind)
     if found is None:
-        found = known[kind] = lane_name(limits, kind=run.kind, tags=run.tags, key=None)
+        found = known[kind] = lane_name(limits, kind=run.kind, tags=run.tags, key=None, flow=flow)
     return found
 
 
@@ -353,7 +407,9 @@ def queued_event(
     *,
     before: str = NEW,
     generation: int = 0,
+    again: Sequence[int] = (),
 ) -> Change:
+    """`again`: nodes that run again though they have finished."""
     data: dict[str, Any] = {
         "flow": run.flow,
         "graph": run.graph,
@@ -368,6 +424,10 @@ def queued_event(
         data["key"] = run.key
     if waits_for is not None:
         data["waits_for"] = waits_for
+    if again:
+        data["again"] = list(again)
+    if run.throttle is not None:
+        data["throttle"] = run.throttle
     if run.scheduled is not None:
         data["schedule"], data["tick"] = run.scheduled
     return Change("run", 0, before, RunState.QUEUED, 0, data)

@@ -39,6 +39,7 @@ class DueRun(NamedTuple):
     generation: int
     verdict: str | None
     id: str
+    flow: str
 
 
 @dataclass(slots=True)
@@ -77,7 +78,15 @@ def judge_due(limits: Limits, rows: Iterable[Row]) -> WakePlan:
             continue
         plan.due.append(due)
         plan.signatures.append(
-            lane_name(limits, kind=due.kind, tags=tags, key=due.key, waits_for=due.waits_for)
+            lane_name(
+                limits,
+                kind=due.kind,
+                tags=tags,
+                key=due.key,
+                waits_for=due.waits_for,
+                flow=due.flow,
+                run=due.run,
+            )
         )
     return plan
 

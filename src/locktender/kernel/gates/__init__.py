@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from locktender.base.changes import Bucket
 from locktender.base.graph import Graph, Node
-from locktender.base.limits import PoolRule, Rate, TagRule
+from locktender.base.limits import PauseRule, PoolRule, Rate, TagRule
 from locktender.base.model import LimitRow, WorkerRow
 from locktender.kernel.gates.count import CountGate
 from locktender.kernel.gates.pool import PoolGate
@@ -36,6 +36,7 @@ KINDS: Final[dict[str, GateKind]] = {
     "pool": GateKind(PoolGate, PoolRule),
     "rate": GateKind(RateGate, Rate, Bucket),
     "worker": GateKind(WorkerGate, WorkerRow),
+    "pause": GateKind(CountGate, PauseRule),
 }
 
 SLOT_GATES: Final[tuple[type[SlotGate], ...]] = (PoolGate, RateGate)

@@ -13,6 +13,6 @@ class CountGate(Gate):
     __slots__ = ()
 
     def __init__(
-        self, kind: Literal["runs", "tag", "run", "window"], name: str, limit: int
+        self, kind: Literal["runs", "tag", "run", "window", "pause"], name: str, limit: int
     ) -> None:
         super().__init__(kind, name, limit)

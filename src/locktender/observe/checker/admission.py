@@ -8,17 +8,22 @@ a limit that comes into force then and explains it had been asked for already.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import ClassVar, NamedTuple
 
+from locktender.base.clock import SECOND
 from locktender.base.events import Event
 from locktender.base.limits import Limits
 from locktender.base.names import UNLIMITED
+from locktender.base.states import NEW
 from locktender.observe.checker.history import Rejection, Violation
 from locktender.observe.checker.rule import Rule, Watch
 from locktender.observe.checker.state import WAITING, CheckedRun
 from locktender.observe.checker.world import HistoryState
 
 MAX_ACTIVE = "max_active"
+MAX_STARTS = 1_000
+"""The most that a throttle may allow in its time."""
 MAX_WAITING = "max_waiting"
 
 
@@ -185,3 +190,32 @@ class HonestRejections(CeilingDoubts):
             "which was neither in force nor asked for."
         )
         self.doubt(Doubt(names, 0, limit, rejection.as_of, 0, message))
+
+
+class ThrottledStarts(Rule):
+    """Under a throttle, no more runs are let go in any span of its time than it allows."""
+
+    id = "throttles"
+    across = True
+
+    def __init__(self, world: HistoryState, found: list[Violation]) -> None:
+        super().__init__(world, found)
+        self._starts: dict[str, deque[int]] = {}
+
+    def watch(self, on: Watch) -> None:
+        on.runs(self.submit, "queued", "waiting")
+
+    def submit(self, event: Event, run: CheckedRun) -> None:
+        throttle = event.data.get("throttle")
+        if throttle is None or event.before != NEW:
+            return
+        name, count, per_us = throttle["name"], throttle["count"], throttle["per_us"]
+        at = event.data.get("wake_at") or event.at
+        starts = self._starts.setdefault(name, deque(maxlen=MAX_STARTS))
+        if len(starts) >= count and at - starts[-count] < per_us:
+            self.report(
+                event,
+                f"run {run.id} is let go {(at - starts[-count]) / SECOND:.3f} s after the start {count} places"
+                f" before it under throttle {name!r}, which allows {count} in {per_us / SECOND:g} s.",
+            )
+        starts.append(at)

@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Final, assert_never
 
 from locktender.base.events import Event
-from locktender.observe.checker.admission import ActiveCeiling, HonestRejections
+from locktender.observe.checker.admission import ActiveCeiling, HonestRejections, ThrottledStarts
 from locktender.observe.checker.attempts import (
     Attempts,
     DeadlineRule,
@@ -36,7 +36,7 @@ from locktender.observe.checker.limits import (
     RunParallelism,
     Window,
 )
-from locktender.observe.checker.places import PlaceRule, Waits
+from locktender.observe.checker.places import PausedStarts, PlaceRule, Waits
 from locktender.observe.checker.rule import Rule, Watch
 from locktender.observe.checker.saved import SavedState, StateUnreadable, decode, encode
 from locktender.observe.checker.state import HistoryCommit, commit_of
@@ -89,7 +89,7 @@ class Recall:
         for event in events:
             while moves and moves[0].seq <= event.seq:
                 alone.apply_clock(moves.popleft())
-            if event.subject in {"run", "trace", "place", "task"}:
+            if event.subject in {"run", "trace", "place", "pause", "task"}:
                 _feed(alone, self._watch, event)
             alone.close()
 
@@ -212,6 +212,8 @@ def _feed(world: HistoryState, watch: Watch, event: Event) -> None:
             for see_place in watch.place_handlers:
                 see_place(event, run)
             world.apply_place(event, run)
+        case "pause":
+            world.run(event.run).lifted = event.after == "lifted"
         case "wait":
             task = world.task(event)
             for see_wait in watch.wait_handlers:
@@ -262,6 +264,7 @@ GATE_RULES: Final[dict[str, type[Rule]]] = {
     "pool": PoolCeiling,
     "rate": Rates,
     "worker": Permits,
+    "pause": PausedStarts,
 }
 """The rule that checks a gate's bound, by the gate's kind."""
 
@@ -273,8 +276,10 @@ RULES: Final[tuple[type[Rule], ...]] = (
     *_CEILINGS,
     Permits,
     PlaceRule,
+    PausedStarts,
     Waits,
     ActiveCeiling,
+    ThrottledStarts,
     Rates,
     AllOrNone,
     Conservation,

@@ -71,7 +71,8 @@ _SAME_ATTEMPT = frozenset({"scheduled", "running", "abandoned", "handed_back"})
 class Dependencies(Rule):
     """A task is requested in an executing run, once per (node, index), when everything it needs has
     ended in the right way; a completed task is never requested again, unless its run was retried
-    after a clean-up undid its work, and a failure that a successor took for final is not retried."""
+    from its step on or after a clean-up undid its work, and a failure that a successor took for final
+    is not retried."""
 
     id = "dependencies"
 
@@ -84,7 +85,7 @@ class Dependencies(Rule):
 
     def begin(self, _: Event, run: CheckedRun) -> None:
         if run.generation and run.plan is not None:
-            run.undone = _undone(run, run.plan)
+            run.undone = _undone(run, run.plan) | run.again
 
     def reset(self, event: Event, task: CheckedTask) -> None:
         if task.ended_in == task.run.generation:
@@ -94,7 +95,8 @@ class Dependencies(Rule):
         if task.state == "completed" and task.node not in task.run.undone:
             self.report(
                 event,
-                f"task {task.id} ({task.name}) completed and is to run again, although no clean-up undid it.",
+                f"task {task.id} ({task.name}) completed and is to run again, although no clean-up undid it"
+                " and the retry began behind it.",
             )
 
     def create(self, event: Event, task: CheckedTask) -> None:

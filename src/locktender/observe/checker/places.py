@@ -1,4 +1,4 @@
-"""Rules: who takes up a place at the run gate and in the tags' limits, and who waits and holds nothing."""
+"""Rules: who takes up a place at the run gate and in the tags' limits, who waits, and what is paused."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 from locktender.base.clock import SECOND
 from locktender.base.events import Event
 from locktender.base.names import UNLIMITED
-from locktender.observe.checker.admission import MAX_WAITING, CeilingDoubts
+from locktender.observe.checker.admission import MAX_WAITING, CeilingDoubts, Doubt
 from locktender.observe.checker.rule import Rule, Watch
 from locktender.observe.checker.state import EXECUTING, OPEN, WAITING, CheckedRun, CheckedTask
 
@@ -79,6 +79,41 @@ class PlaceRule(Rule):
         )
 
 
+class PausedStarts(Rule):
+    """While a run or its flow is paused, neither the run nor anything of it starts, and it takes no place again.
+
+    A run that is to end, because it was cancelled or its deadline has passed, is paused no more.
+    """
+
+    id = "pauses"
+
+    def watch(self, on: Watch) -> None:
+        on.runs(self.start, "running")
+        on.places(self.place)
+        on.tasks(self.grant, "scheduled")
+
+    def start(self, event: Event, run: CheckedRun) -> None:
+        if run.state == "queued" and self._paused(run):
+            self.report(event, f"run {run.id} starts while {self._paused(run)} is paused.")
+
+    def place(self, event: Event, run: CheckedRun) -> None:
+        if event.after == "held" and self._paused(run):
+            self.report(event, f"run {run.id} takes a place while {self._paused(run)} is paused.")
+
+    def grant(self, event: Event, task: CheckedTask) -> None:
+        if paused := self._paused(task.run):
+            self.report(event, f"task {task.id} starts while {paused} is paused.")
+
+    def _paused(self, run: CheckedRun) -> str:
+        """What is paused that holds `run`; empty: nothing."""
+        in_force = self.world.in_force
+        if run.lifted or run.kind == "hold" or run.state == "cancelling":
+            return ""
+        if run.flow in in_force.flows:
+            return f"flow {run.flow}"
+        return "it" if in_force.runs and run.id in in_force.runs.values() else ""
+
+
 class Waits(CeilingDoubts):
     """A waiting run holds nothing, nothing of it happens before it has been woken and has passed its gates,
     it is woken when its time has come and not before, and never more than `max_waiting` wait. A sleep is over
@@ -121,13 +156,8 @@ class Waits(CeilingDoubts):
             return  # only who submits is refused
         waiting, limit = self.world.waiting + 1, self.world.in_force.limits.max_waiting
         if UNLIMITED != limit < waiting:
-            self.doubt(
-                (MAX_WAITING,),
-                lambda other: other == UNLIMITED or waiting <= other,
-                f"run {run.id} is admitted as waiting run {waiting} of {limit}.",
-                seq=event.seq,
-                run=run.id,
-            )
+            message = f"run {run.id} is admitted as waiting run {waiting} of {limit}."
+            self.doubt(Doubt((MAX_WAITING,), waiting, 0, event.seq, run.id, message))
 
     def wake(self, event: Event, run: CheckedRun) -> None:
         if run.state == WAITING and event.at < run.wake_at:

@@ -72,6 +72,10 @@ class InForce:
     def __init__(self) -> None:
         self.pools: dict[str, PoolRule] = {}
         self.tags: dict[str, TagRule] = {}
+        self.flows: set[str] = set()
+        """Paused."""
+        self.runs: dict[str, int] = {}
+        """Paused: id → number."""
         self.regimes: dict[str, int] = {}
         """Per pool rule: how often its rate was changed. A rate is promised within one regime."""
         self._rates: dict[str, Rate | None] = {}
@@ -81,6 +85,8 @@ class InForce:
         """A new leader restates every rule: one that it does not name is not in force any more."""
         self.pools.clear()
         self.tags.clear()
+        self.flows.clear()
+        self.runs.clear()
         self._by_slot: dict[TagSlot, list[TagRule]] | None = None
         # The struct is frozen, its mapping of pools is ours: pool rules change without a copy.
         self.limits: Limits = msgspec.structs.replace(_DEFAULTS, pools=self.pools)
@@ -111,6 +117,12 @@ class InForce:
                 self._replace(fair=None if rule is None else msgspec.convert(rule, Fair))
             case "engine" if name in _KNOBS:
                 self._replace(**{name: getattr(_DEFAULTS, name) if rule is None else rule["value"]})
+            case "flow":
+                (self.flows.discard if rule is None else self.flows.add)(name)
+            case "run":
+                self.runs.pop(name, None)
+                if rule is not None:
+                    self.runs[name] = rule["run"]
             case _:
                 raise ValueError(f"unknown limit {kind}:{name}")
 
@@ -200,6 +212,7 @@ class CheckedRun:
     """A run; it begins in the state *new*, which a legal history leaves with its first event."""
 
     __slots__ = (
+        "again",
         "by_executor",
         "data",
         "failed",
@@ -209,6 +222,7 @@ class CheckedRun:
         "in_flight",
         "key",
         "kind",
+        "lifted",
         "nodes",
         "open",
         "pending",
@@ -242,6 +256,8 @@ class CheckedRun:
         self.tasks: dict[int, CheckedTask] = {}
         self.placed: bool = True
         """Of an executing run: it has not given its place back."""
+        self.lifted: bool = False
+        """It is to end, so no pause holds it any more."""
         self.places: dict[tuple[int, int], CheckedTask] = {}
         self.nodes: dict[int, UseCount] = {}
         self.open: int = 0
@@ -249,16 +265,14 @@ class CheckedRun:
         self.failed: int = 0
         self.in_flight: int = 0
         self.by_executor: dict[str, int] = {}
+        self.again: frozenset[int] = frozenset()
+        """Of a retried run: nodes that it was told to run again."""
         self.undone: frozenset[int] = frozenset()
         """Of a retried run: nodes that a clean-up of an earlier try undid."""
         self.wake_at: int = 0
         """Of a waiting run: it is woken then and not before."""
         self.was_held: bool = False
         """It is held, or ended while it was."""
-
-    def forget_tasks(self) -> None:
-        """A succeeded run is never retried: that it ended is all that is needed of it."""
-        self.tasks, self.places, self.nodes = {}, {}, {}
 
 
 class CheckedTask:

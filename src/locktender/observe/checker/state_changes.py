@@ -50,9 +50,6 @@ class LegalEdge(Rule):
         run = task.run
         if run.state == NEW:
             self.report(event, f"task {task.id} belongs to run {run.id}, which was never queued.")
-        if task.state == NEW and run.state in RUN_ENDS:
-            # Tasks of a succeeded run are forgotten; that it had ended is reported by `terminal`.
-            return
         deputy = Owner.LEADER if self._hands_back_for_the_lost(event, task) else None
         self._change(event, f"task {task.id}", task.state, _TASK_CHANGES, deputy)
 

@@ -181,6 +181,7 @@ class HistoryState:
             self._count_waiting(run, -1)
         if after in (RunState.QUEUED, WAITING) and not was_executing:
             self._queue(event, run)
+            run.lifted = False
         run.was_held = after == RunState.HELD or (run.was_held and after in RUN_ENDS)
         run.priority = event.data.get("priority", run.priority)
         if is_active and not was_active:
@@ -194,8 +195,6 @@ class HistoryState:
         run.state = after
         if after in RUN_ENDS:
             self._ended.add(run.id)
-        if after == RunState.SUCCEEDED and not run.in_flight:
-            run.forget_tasks()
 
     def _queue(self, event: Event, run: CheckedRun) -> None:
         data = event.data
@@ -212,6 +211,7 @@ class HistoryState:
             run.generation = data.get("generation", run.generation + 1)
         run.waits_for = data.get("waits_for")
         run.queued_at = run.queued_at if run.state == WAITING else event.at
+        run.again = frozenset(data.get("again", ()))
 
     def apply_trace(self, event: Event, run: CheckedRun) -> None:
         run.plan = self.plan(event.after)

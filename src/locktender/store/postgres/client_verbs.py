@@ -33,6 +33,7 @@ from locktender.store.admission import (
 )
 from locktender.store.decode import decode_tags, encode
 from locktender.store.history import CLIENT, RunChanges, event_rows
+from locktender.store.key_lines import bounded_keys, lines_of, starts_of, throttled_names
 from locktender.store.lanes import lane_name
 from locktender.store.limit_rows import check, judge_limit
 from locktender.store.postgres.composed_sql import Parts, columns
@@ -40,7 +41,7 @@ from locktender.store.postgres.quick_submit import remember_lanes, submit_quickl
 from locktender.store.postgres.server_clock import ServerClock
 from locktender.store.postgres.session import SUBMITTERS, PostgresSession, Row, limit_rows, pairs
 from locktender.store.protocol import SetLimit, Submit, Submitted
-from locktender.store.retry_runs import candidates, judge_retry
+from locktender.store.retry_runs import AGAIN, candidates, judge_retry
 from locktender.store.submission import (
     Admission,
     AdmissionPlan,
@@ -76,7 +77,9 @@ async def submit_all(
         return [*quick]
     # A large batch needs the lock anyway: deciding on it before that would be wasted.
     large = sum(len(each.runs) for each in submits) > COPY_OVER
-    for _ in range(0 if large else TRIES):
+    # What waits with a key, or has started under a throttle, is counted behind the lock, too.
+    bounded = any(run.keep or run.throttle for each in submits for run in each.runs)
+    for _ in range(0 if large or bounded else TRIES):
         admission, answers, lanes = await _look(tx, submits)
         clock.sync(admission.now)
         if not admission.new:
@@ -164,6 +167,10 @@ async def _read(
             got=last,
             hint="Set meta.value of last_run to the highest run.seq.",
         )
+    bounded = bounded_keys(runs)
+    queued = await tx.all("queued_by_key", sorted(bounded)) if bounded else ()
+    throttled = throttled_names(runs)
+    starts = await tx.all("throttles_by_name", sorted(throttled)) if throttled else ()
     facts = Facts(
         last=last,
         admissions=admissions,
@@ -175,6 +182,8 @@ async def _read(
         ceilings=ceilings(limits, counted, drained),
         holders={key: KeyHolder(*rest) for key, *rest in held},
         finished={key: (seq, run_id) for key, seq, run_id in finished},
+        queued=lines_of(bounded, queued),
+        throttles=dict.fromkeys(throttled, ()) | starts_of(starts),
     )
     found_lanes: dict[str, int] = pairs(lanes)
     remember_lanes(tx, found_lanes)
@@ -242,6 +251,8 @@ def _rows(
         parts.add("waiting_add", *columns(plan.waits, 2))
     if plan.keys:
         parts.add("key_take", *columns(sorted(plan.keys.items()), 2))
+    if throttles := admission.throttles.rows():
+        parts.add("throttle_save", *columns(sorted(throttles), 3))
     if admission.replaced:
         parts.add("request_add", [encode(request) for request in admission.replaced])
 
@@ -274,7 +285,7 @@ async def lanes_for(
     return found
 
 
-async def retry(tx: PostgresSession, run_ids: list[str]) -> list[Submitted]:
+async def retry(tx: PostgresSession, run_ids: list[str], nodes: Sequence[int]) -> list[Submitted]:
     async with tx.transaction("begin_alone"):
         rows, [[version]] = await tx.several(
             ("retry_candidates", (run_ids,)), ("limits_version", ())
@@ -293,12 +304,19 @@ async def retry(tx: PostgresSession, run_ids: list[str]) -> list[Submitted]:
         as_of = 0 if held_back else seen
         counters = ceilings(limits, counted, drained)
         holders = {key: (seq, run_id) for key, seq, run_id, *_ in held}
-        answers, queue = judge_retry(run_ids, found, holders, counters, now, as_of)
+        answers, queue = judge_retry(run_ids, found, holders, counters, now, as_of, nodes)
         if not queue:
             return answers
         queue.sort(key=lambda again: again.seq)
         signatures = [
-            lane_name(limits, kind=again.run.kind, tags=again.run.tags, key=again.run.key)
+            lane_name(
+                limits,
+                kind=again.run.kind,
+                tags=again.run.tags,
+                key=again.run.key,
+                flow=again.run.flow,
+                run=again.seq,
+            )
             for again in queue
         ]
         lanes = await lanes_for(tx, signatures)
@@ -310,8 +328,10 @@ async def retry(tx: PostgresSession, run_ids: list[str]) -> list[Submitted]:
             generation = again.generation + 1
             await tx.run("retry_run", generation, lane, *place, now, deadline_at, again.seq)
             queued.append((lane, *place, again.seq))
+            if nodes:
+                await tx.run("tasks_run_again", AGAIN, again.seq, list(nodes))
             change = queued_event(
-                again.run, lane, place, before=again.before, generation=generation
+                again.run, lane, place, before=again.before, generation=generation, again=nodes
             )
             events.append((again.seq, [change]))
         parts = Parts()

@@ -166,13 +166,21 @@ async def reassign_lanes(tx: PostgresSession, reassign: ReassignLanes) -> int:
         limits = await tx.limits((await tx.row("limits_version"))[0])
         rows = await tx.all("queued_after", reassign.after, reassign.batch)
         signatures = [
-            lane_name(limits, kind=kind, tags=decode_tags(tags), key=key, waits_for=waits_for)
-            for _, kind, tags, _, key, waits_for, *_ in rows
+            lane_name(
+                limits,
+                kind=kind,
+                tags=decode_tags(tags),
+                key=key,
+                waits_for=waits_for,
+                flow=flow,
+                run=seq,
+            )
+            for seq, kind, flow, tags, _, key, waits_for, *_ in rows
         ]
         lanes = await lanes_for(tx, signatures)
         moves: list[tuple[int, int, int, int, int]] = []
         for row, sign in zip(rows, signatures, strict=True):
-            seq, _, _, priority, _, _, *old, queued_at = row
+            seq, _, _, _, priority, _, _, *old, queued_at = row
             new = (lanes[sign], *rank(limits, priority, queued_at))
             if new != tuple(old):
                 moves.append((seq, priority, *new))
@@ -201,5 +209,6 @@ async def remove_unused(tx: PostgresSession, remove: RemoveUnused) -> int | None
         await tx.run("buckets_remove")
         if not remove.after:
             await tx.run("drain_orders_remove")
+            await tx.run("throttles_remove")
             await tx.run("limit_history_remove", remove.before)
     return rows[-1][0] if len(rows) == remove.batch else 0

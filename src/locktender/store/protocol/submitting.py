@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -65,8 +66,12 @@ class SetLimit:
 
 class Submitting(StoreBase, Protocol):
     async def submit(self, submit: Submit) -> list[Submitted]: ...
-    async def retry(self, run_ids: list[str]) -> list[Submitted]:
-        """Queues ended runs again, under the same ceilings as a submission; finished tasks keep their outputs."""
+    async def retry(self, run_ids: list[str], again: Sequence[int] = ()) -> list[Submitted]:
+        """Queues ended runs again, under the same ceilings as a submission; finished tasks keep their outputs.
+
+        `again`: nodes of their graph that run again though they finished; with it, runs that succeeded are
+        queued, too.
+        """
         ...
 
     async def ask(self, requests: list[Request]) -> None:

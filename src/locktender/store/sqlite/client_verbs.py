@@ -19,10 +19,11 @@ from locktender.store.admission import (
 )
 from locktender.store.decode import decode_tags, encode
 from locktender.store.history import CLIENT, RunChanges, packed_rows
+from locktender.store.key_lines import bounded_keys, lines_of, starts_of, throttled_names
 from locktender.store.lanes import lane_name
 from locktender.store.limit_rows import check, judge_limit
 from locktender.store.protocol import SetLimit, Submit, Submitted
-from locktender.store.retry_runs import Again, candidates, judge_retry
+from locktender.store.retry_runs import AGAIN, Again, candidates, judge_retry
 from locktender.store.sqlite.session import SqliteSession, listed, record
 from locktender.store.submission import (
     Admission,
@@ -58,6 +59,10 @@ def _facts(tx: SqliteSession, submit: Submit) -> Facts:
     if skipping:
         for key, seq, run_id in tx.all("runs_finished_by_key", listed(skipping)):
             finished[key] = seq, run_id
+    bounded = bounded_keys(submit.runs)
+    queued = tx.all("queued_by_key", listed(bounded)) if bounded else ()
+    throttled = throttled_names(submit.runs)
+    starts = tx.all("throttles_by_name", listed(throttled)) if throttled else ()
     return Facts(
         last=last,
         as_of=as_of,
@@ -69,6 +74,8 @@ def _facts(tx: SqliteSession, submit: Submit) -> Facts:
         ),
         holders=holders,
         finished=finished,
+        queued=lines_of(bounded, queued),
+        throttles=dict.fromkeys(throttled, ()) | starts_of(starts),
     )
 
 
@@ -110,6 +117,8 @@ def _write(tx: SqliteSession, admission: Admission, graphs: Mapping[str, bytes])
         tx.each("key_take", list(plan.keys.items()))
     if admission.replaced:
         ask(tx, admission.replaced)
+    if throttles := admission.throttles.rows():
+        tx.each("throttle_save", throttles)
     tx.each("event_add", packed_rows(admission.now, CLIENT, plan.events))
 
 
@@ -129,7 +138,7 @@ def ask(tx: SqliteSession, requests: Sequence[Request]) -> None:
     tx.each("request_add", [(now, encode(request)) for request in requests])
 
 
-def retry(tx: SqliteSession, run_ids: list[str]) -> list[Submitted]:
+def retry(tx: SqliteSession, run_ids: list[str], nodes: Sequence[int]) -> list[Submitted]:
     found = candidates(run_ids, tx.all("retry_candidates", listed(run_ids)))
     _, as_of, now = tx.row("submit_marks")
     limits = tx.limits()
@@ -138,16 +147,20 @@ def retry(tx: SqliteSession, run_ids: list[str]) -> list[Submitted]:
     holders: dict[str, tuple[int, str]] = {
         key: (seq, run_id) for key, seq, run_id, *_ in tx.all("runs_by_key", listed(keys))
     }
-    answers, queue = judge_retry(run_ids, found, holders, counted, now, as_of)
-    events = [_queue(tx, again, limits, now) for again in queue]
+    answers, queue = judge_retry(run_ids, found, holders, counted, now, as_of, nodes)
+    events = [_queue(tx, again, limits, now, nodes) for again in queue]
     count_admitted(tx, counted)
     record(tx, now, CLIENT, events)
     return answers
 
 
-def _queue(tx: SqliteSession, again: Again, limits: Limits, now: int) -> RunChanges:
+def _queue(
+    tx: SqliteSession, again: Again, limits: Limits, now: int, nodes: Sequence[int]
+) -> RunChanges:
     run = again.run
-    sign = lane_name(limits, kind=run.kind, tags=run.tags, key=run.key)
+    sign = lane_name(
+        limits, kind=run.kind, tags=run.tags, key=run.key, flow=run.flow, run=again.seq
+    )
     lane = lanes_for(tx, [sign])[sign]
     place = rank(limits, run.priority, now)
     deadline_at = None if again.deadline_us is None else now + again.deadline_us
@@ -156,7 +169,10 @@ def _queue(tx: SqliteSession, again: Again, limits: Limits, now: int) -> RunChan
     tx.each("queue_add", [(lane, *place, again.seq)])
     if run.key is not None:
         tx.each("key_take", [(run.key, again.seq)])
-    return again.seq, [queued_event(run, lane, place, before=again.before, generation=generation)]
+    if nodes:
+        tx.run("tasks_run_again", AGAIN, again.seq, again.seq, listed(nodes))
+    change = queued_event(run, lane, place, before=again.before, generation=generation, again=nodes)
+    return again.seq, [change]
 
 
 def set_limits(tx: SqliteSession, changes: list[SetLimit]) -> None:

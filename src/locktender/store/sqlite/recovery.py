@@ -104,13 +104,21 @@ def reassign_lanes(tx: SqliteSession, reassign: ReassignLanes) -> int:
     limits = tx.limits()
     rows = tx.all("queued_after", reassign.after, reassign.batch)
     signatures = [
-        lane_name(limits, kind=kind, tags=decode_tags(tags), key=key, waits_for=waits_for)
-        for _, kind, tags, _, key, waits_for, *_ in rows
+        lane_name(
+            limits,
+            kind=kind,
+            tags=decode_tags(tags),
+            key=key,
+            waits_for=waits_for,
+            flow=flow,
+            run=seq,
+        )
+        for seq, kind, flow, tags, _, key, waits_for, *_ in rows
     ]
     lanes = lanes_for(tx, signatures)
     moves: list[tuple[int, int, int, int, int]] = []
     for row, sign in zip(rows, signatures, strict=True):
-        seq, _, _, priority, _, _, *old, queued_at = row
+        seq, _, _, _, priority, _, _, *old, queued_at = row
         new = (lanes[sign], *rank(limits, priority, queued_at))
         if new != tuple(old):
             moves.append((seq, priority, *new))
@@ -127,6 +135,7 @@ def remove_unused(tx: SqliteSession, remove: RemoveUnused) -> tuple[int, set[str
     tx.run("buckets_remove")
     if not remove.after:
         tx.run("drain_orders_remove")
+        tx.run("throttles_remove")
         unused = tx.all("counters_unused", remove.batch)
         tx.run("counter_remove", listed(name for (name,) in unused))
         tx.run("limit_history_remove", remove.before)

@@ -189,8 +189,8 @@ class SqliteStore(SqliteNaming, SqliteWaiting, Store):
     async def submit(self, submit: Submit) -> list[Submitted]:
         return await self._write(lambda tx: client_verbs.submit(tx, submit))
 
-    async def retry(self, run_ids: list[str]) -> list[Submitted]:
-        return await self._write(lambda tx: client_verbs.retry(tx, run_ids))
+    async def retry(self, run_ids: list[str], again: Sequence[int] = ()) -> list[Submitted]:
+        return await self._write(lambda tx: client_verbs.retry(tx, run_ids, again))
 
     async def ask(self, requests: list[Request]) -> None:
         await self._write(lambda tx: client_verbs.ask(tx, requests))

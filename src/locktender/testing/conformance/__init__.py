@@ -17,6 +17,7 @@ as the protocol can tell. Time moves only by `world.clock`.
 
 from locktender.testing.conformance.admission import TestCeilings, TestKeys, TestRetrying
 from locktender.testing.conformance.committing import TestCommitting
+from locktender.testing.conformance.key_lines import TestBoundedKeys, TestThrottles
 from locktender.testing.conformance.leading import TestHolding, TestLeading, TestProvisioning
 from locktender.testing.conformance.limiting import TestLimiting
 from locktender.testing.conformance.naming import TestNaming, TestScheduling
@@ -32,6 +33,7 @@ from locktender.testing.conformance.world import SceneLeader, StoreScene, new_ru
 __all__ = [
     "SceneLeader",
     "StoreScene",
+    "TestBoundedKeys",
     "TestCeilings",
     "TestCommitting",
     "TestGathering",
@@ -50,6 +52,7 @@ __all__ = [
     "TestScheduling",
     "TestSubmitting",
     "TestSweeping",
+    "TestThrottles",
     "TestWaiting",
     "TestWaking",
     "TestWorking",

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from locktender.base.changes import RunEnd, TaskRow
@@ -243,6 +244,28 @@ class TestRetrying:
         [result] = await store.retry([run.id])
         assert result.outcome == "finished"
         assert await store.queue(5) == []
+
+    async def test_nodes_that_are_named_run_again(self, world: StoreScene) -> None:
+        store = await world.open()
+        leader = await SceneLeader.stand(store)
+        run, other = await submitted(store), await submitted(store)
+        kept, again = (
+            TaskRow(task_id(run.seq, node), node, -1, "completed", output=b"7") for node in (0, 1)
+        )
+        beside = TaskRow(task_id(other.seq, 1), 1, -1, "completed", output=b"7")
+        for each in (run, other):
+            await leader.start(each.seq)
+        await leader.commit(tasks_new=[kept, again, beside])
+        for each in (run, other):
+            await leader.end(each.seq, "succeeded")
+        for _ in range(2):  # repeated after a lost answer
+            [result] = await store.retry([run.id], [1])
+            assert result.outcome == "created"
+        found = [msgspec.json.decode(row.error or b"null") for row in await store.tasks(run.seq)]
+        assert [None if each is None else each["type"] for each in found] == [None, "again"]
+        assert await store.tasks(other.seq) == [beside]
+        event = (await history(store, run.seq))[-1]
+        assert (event.before, event.after, event.data["again"]) == ("succeeded", "queued", [1])
 
     async def test_a_retry_passes_the_ceiling(self, world: StoreScene) -> None:
         store = await world.open()

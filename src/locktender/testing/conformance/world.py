@@ -14,7 +14,15 @@ from locktender.base.clock import SECOND, ManualClock
 from locktender.base.events import Change, Event, unpack
 from locktender.base.ids import RunId, run_id, task_id, token
 from locktender.base.limits import TagRule
-from locktender.base.model import DeadWorker, NewRun, OnDuplicate, RunKind, WorkerRow
+from locktender.base.model import (
+    DeadWorker,
+    Keep,
+    NewRun,
+    OnDuplicate,
+    RunKind,
+    ThrottleLine,
+    WorkerRow,
+)
 from locktender.store.protocol import (
     Committed,
     Elect,
@@ -70,6 +78,9 @@ def new_run(
     deadline_us: int | None = None,
     delay_us: int | None = None,
     start_at: int | None = None,
+    keep: Keep | None = None,
+    max_queued: int = 1,
+    throttle: ThrottleLine | None = None,
 ) -> NewRun:
     return NewRun(
         id=new_id() if run is None else run,
@@ -85,6 +96,9 @@ def new_run(
         deadline_us=deadline_us,
         delay_us=delay_us,
         start_at=start_at,
+        keep=keep,
+        max_queued=max_queued,
+        throttle=throttle,
     )
 
 

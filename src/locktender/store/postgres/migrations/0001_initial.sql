@@ -267,6 +267,13 @@ CREATE TABLE locktender.waiting (
 
 CREATE INDEX waiting_order ON locktender.waiting (wake_at, run);
 
+-- The last starts under each throttle of submissions, as a JSON array of instants, until they bound nobody.
+CREATE TABLE locktender.throttle (
+    name text PRIMARY KEY,
+    until bigint NOT NULL,
+    starts bytea NOT NULL
+);
+
 -- Workers whose lease is kept and that left offers unanswered.
 CREATE TABLE locktender.silence (
     worker text PRIMARY KEY,

@@ -216,5 +216,5 @@ WHERE r.seq = v.run AND (r.state = 'queued') IS TRUE
 
 -- name: queued_after
 -- Queued runs by age, to be given the lane that the limits ask for.
-SELECT seq, kind, tags, priority, key, waits_for, lane, rank1, rank2, queued_at
+SELECT seq, kind, flow, tags, priority, key, waits_for, lane, rank1, rank2, queued_at
 FROM locktender.run WHERE state = 'queued' AND seq > $1 ORDER BY seq LIMIT $2

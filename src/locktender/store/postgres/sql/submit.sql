@@ -22,6 +22,25 @@ FROM locktender.active_key a JOIN locktender.run r ON r.seq = a.run WHERE a.key 
 SELECT DISTINCT ON (key) key, seq, id FROM locktender.run
 WHERE key = ANY($1::text[]) AND state = 'succeeded' ORDER BY key, seq DESC
 
+-- name: queued_by_key
+-- Runs of these keys that have not started, by age.
+SELECT key, seq, id FROM locktender.run
+WHERE key = ANY($1::text[]) AND state IN ('queued', 'waiting') ORDER BY seq
+
+-- name: throttles_by_name
+-- The last starts of these throttles.
+SELECT name, starts FROM locktender.throttle WHERE name = ANY($1::text[])
+
+-- name: throttle_save
+-- Starts that were given out.
+INSERT INTO locktender.throttle (name, until, starts)
+SELECT * FROM unnest($1::text[], $2::bigint[], $3::bytea[]) WHERE EXISTS (SELECT 1 FROM fence)
+ON CONFLICT (name) DO UPDATE SET until = excluded.until, starts = excluded.starts
+
+-- name: throttles_remove
+-- Throttles whose starts bound nobody any more.
+DELETE FROM locktender.throttle WHERE until < locktender.locktender_now()
+
 -- name: counters_by_name
 -- How many runs were admitted and closed under these names.
 SELECT c.name, c.admitted, coalesce(d.closed, 0)
@@ -169,3 +188,8 @@ UPDATE locktender.run SET
     output = NULL, error = NULL
 WHERE seq = $7
 
+-- name: tasks_run_again
+-- Ended tasks of a retried run that are to run again although they have a result.
+UPDATE locktender.task SET error = $1::bytea
+WHERE id >= $2::bigint << 20 AND id < ($2::bigint + 1) << 20 AND node = ANY($3::bigint[])
+    AND state IN ('completed', 'failed', 'timed_out')

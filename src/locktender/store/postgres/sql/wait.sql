@@ -28,7 +28,7 @@ SELECT
 -- Waiting runs whose time has come, and those whose time cannot be read.
 SELECT
     w.run, w.wake_at, r.state, r.kind, r.tags, r.priority, r.key, r.waits_for, r.queued_at,
-    r.started_at, r.generation, r.verdict, r.id
+    r.started_at, r.generation, r.verdict, r.id, r.flow
 FROM (
     (SELECT run, wake_at FROM locktender.waiting WHERE wake_at <= $1::bigint ORDER BY wake_at LIMIT $2)
     UNION ALL

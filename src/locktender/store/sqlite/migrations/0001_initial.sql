@@ -199,6 +199,13 @@ CREATE TABLE waiting (
 
 CREATE INDEX waiting_order ON waiting (wake_at, run);
 
+-- The last starts under each throttle of submissions, as a JSON array of instants, until they bound nobody.
+CREATE TABLE throttle (
+    name TEXT PRIMARY KEY,
+    until INTEGER NOT NULL,
+    starts BLOB NOT NULL
+) WITHOUT ROWID;
+
 -- Workers whose lease is kept and that left offers unanswered.
 CREATE TABLE silence (
     worker TEXT PRIMARY KEY,

@@ -148,5 +148,5 @@ WHERE run.seq = v.run AND run.state = 'queued'
 
 -- name: queued_after
 -- Queued runs by age, to be given the lane that the limits ask for.
-SELECT seq, kind, tags, priority, key, waits_for, lane, rank1, rank2, queued_at
+SELECT seq, kind, flow, tags, priority, key, waits_for, lane, rank1, rank2, queued_at
 FROM run WHERE state = 'queued' AND seq > ? ORDER BY seq LIMIT ?

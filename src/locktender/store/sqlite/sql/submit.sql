@@ -21,6 +21,24 @@ SELECT key, max(seq), id FROM run
 WHERE key IN (SELECT value FROM json_each(?)) AND state = 'succeeded'
 GROUP BY key
 
+-- name: queued_by_key
+-- Runs of these keys that have not started, by age.
+SELECT key, seq, id FROM run
+WHERE key IN (SELECT value FROM json_each(?)) AND state IN ('queued', 'waiting') ORDER BY seq
+
+-- name: throttles_by_name
+-- The last starts of these throttles.
+SELECT name, starts FROM throttle WHERE name IN (SELECT value FROM json_each(?))
+
+-- name: throttle_save
+-- Starts that were given out.
+INSERT INTO throttle (name, until, starts) VALUES /*rows*/ (?, ?, ?)
+ON CONFLICT (name) DO UPDATE SET until = excluded.until, starts = excluded.starts
+
+-- name: throttles_remove
+-- Throttles whose starts bound nobody any more.
+DELETE FROM throttle WHERE until < locktender_now()
+
 -- name: counters_by_name
 -- How many runs were admitted and closed under these names.
 SELECT name, admitted, closed FROM counter WHERE name IN (SELECT value FROM json_each(?))
@@ -140,3 +158,9 @@ UPDATE run SET
     waits_for = NULL, queued_at = ?, started_at = 0, ended_at = 0, deadline_at = ?,
     output = NULL, error = NULL
 WHERE seq = ?
+
+-- name: tasks_run_again
+-- Ended tasks of a retried run that are to run again although they have a result.
+UPDATE task SET error = ?
+WHERE id >= ? << 20 AND id < (? + 1) << 20 AND node IN (SELECT value FROM json_each(?))
+    AND state IN ('completed', 'failed', 'timed_out')
