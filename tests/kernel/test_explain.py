@@ -21,8 +21,8 @@ from locktender.base.graph import Graph, RetryPolicy
 from locktender.base.limits import Fair, Limits, PoolRule, Rate, TagRule
 from locktender.base.model import Failure
 from locktender.kernel.entries import TaskEntry
-from locktender.kernel.explain import Reason, Typical, explain_task, waiting_nodes
-from locktender.kernel.explain_runs import explain_queued
+from locktender.kernel.explain import Reason, Typical, explain_task
+from locktender.kernel.explain_runs import explain_queued, waiting_nodes
 from locktender.kernel.scheduler import Scheduler
 from locktender.kernel.timeouts import Until, patience
 

@@ -17,6 +17,7 @@ from locktender.client.core import Core
 from locktender.client.limits_async import AsyncLimits
 from locktender.client.pauses import AsyncFlows
 from locktender.client.pools_async import AsyncPools
+from locktender.client.refusals import refusal
 from locktender.client.run import AsyncRun
 from locktender.client.runs_async import AsyncQueue, AsyncRuns, AsyncWorkers
 from locktender.client.schedules import AsyncSchedules
@@ -27,7 +28,6 @@ from locktender.client.submit import (
     Submission,
     checked_calls,
     prepare,
-    refusal,
     store_runs,
 )
 from locktender.client.submit_signatures import AsyncSubmitting

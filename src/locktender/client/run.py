@@ -14,8 +14,8 @@ from locktender.client import results, run_details
 from locktender.client.bridge import Bridge
 from locktender.client.core import Core
 from locktender.client.pauses import pause_runs, resume_runs
+from locktender.client.refusals import wait_at, way_in
 from locktender.client.retry_from import steps_from, stored, with_args
-from locktender.client.submit import wait_at, way_in
 from locktender.client.views import EventInfo, LogInfo, Requested, RunInfo, TaskInfo
 from locktender.observe.why import Why, explain_run, with_sessions
 from locktender.store.protocol import Submitted

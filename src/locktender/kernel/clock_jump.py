@@ -92,6 +92,26 @@ def _record_jump(scheduler: Scheduler, data: dict[str, object]) -> None:
     scheduler.commit_builder.record(NOBODY, Change("clock", 0, "", "jumped", 0, data))
 
 
+def _restore_gates(
+    scheduler: Scheduler,
+    workers: Iterable[WorkerRow],
+    buckets: Iterable[Bucket],
+    now: int,
+    local: str | None,
+    lingers: Iterable[Linger],
+) -> None:
+    for row in workers:
+        scheduler.put_worker(row, local=row.id == local)
+        if row.unanswered:
+            scheduler.deadlines.restore_silence(row, now)
+    for bucket in buckets:
+        for gate in scheduler.ledger.gates_of(bucket.pool):
+            gate.restore(bucket)
+    for linger in lingers:
+        scheduler.ledger.linger(linger)
+        scheduler.lifecycle.timers.set(linger.until, "linger", linger.task)
+
+
 def restore(
     scheduler: Scheduler,
     runs: Iterable[RunRow],
@@ -123,7 +143,7 @@ def restore(
             moved_task = moved_task._replace(not_before=task.not_before)
         tasks_in_time.append(moved_task)
         behind = max(behind, late)
-    scheduler.restore_gates(workers, buckets, now, local, lingers)
+    _restore_gates(scheduler, workers, buckets, now, local, lingers)
     yield from restore_runs(
         scheduler.lifecycle, scheduler.graphs, runs_in_time, tasks_in_time, now, unplaced
     )

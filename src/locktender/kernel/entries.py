@@ -10,6 +10,7 @@ from locktender.base.model import RunRow
 from locktender.base.states import TaskState
 from locktender.kernel.gates.count import CountGate
 from locktender.kernel.gates.protocol import Gate, Lane
+from locktender.kernel.timers import Defaults
 
 
 class QueuedRun:
@@ -158,6 +159,21 @@ class TaskEntry:
         self.cancelling: bool = False
         self.stored: bool = False
         """Its row exists in the store (else it is inserted with this cycle's commit)."""
+
+    def queue_timeout(self, defaults: Defaults) -> int | None:
+        # Asked for every task: without a loop.
+        if (value := self.spec.queue_timeout_us) is not None:
+            return value
+        if (value := self.run.row.queue_timeout_us) is not None:
+            return value
+        value = self.run.graph.queue_timeout_us
+        return defaults.queue_timeout_us if value is None else value
+
+    def dispatch_deadline(self, defaults: Defaults) -> int:
+        for each in (self.spec, self.run.row, self.run.graph):
+            if each.dispatch_deadline_us is not None:
+                return each.dispatch_deadline_us
+        return defaults.dispatch_deadline_us
 
     @property
     def in_line(self) -> bool:

@@ -9,7 +9,7 @@ opens one gate wants to know of the next. Each kind of gate has its own text
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from math import ceil
 from typing import Final
 
@@ -19,7 +19,6 @@ from locktender.base.durations import spoken
 from locktender.base.ids import run_of
 from locktender.base.model import Stubborn
 from locktender.base.states import HOLDING, TaskState
-from locktender.kernel.dag import RunGraph
 from locktender.kernel.entries import QueuedRun, TaskEntry
 from locktender.kernel.explain_workers import (
     bound_by_total,
@@ -33,7 +32,6 @@ from locktender.kernel.gates.pool import PoolGate
 from locktender.kernel.gates.protocol import Block, Gate, Lane
 from locktender.kernel.gates.rate import RateGate
 from locktender.kernel.gates.worker import WorkerGate
-from locktender.kernel.node_state import Phase
 from locktender.kernel.pauses import pause_texts
 from locktender.kernel.placement import HOLD, Worker
 from locktender.kernel.queue_position import Precision, QueueGroup, QueuePosition
@@ -433,20 +431,3 @@ def wait_for(
 
 def _seconds(microseconds: int) -> str:
     return f"{microseconds / 1_000_000:.3g}s" if microseconds < 60_000_000 else spoken(microseconds)
-
-
-# -- nodes that wait for others --------------------------------------------------------------------
-
-
-def waiting_nodes(progress: RunGraph) -> Iterable[tuple[str, list[str]]]:
-    """Nodes not yet asked for, and the nodes they wait for."""
-    for step in progress.steps:
-        if step.phase is not Phase.WAITING:
-            continue
-        names = [
-            other.node.name
-            for other in progress.steps
-            if other.phase <= Phase.ACTIVE
-            and (step.index in other.dependents or step.index in other.followers)
-        ]
-        yield step.node.name, names

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Final
 
 import msgspec
 
 from locktender.base.limits import Limits
+from locktender.kernel.dag import RunGraph
 from locktender.kernel.entries import QueuedRun
 from locktender.kernel.explain import (
     MAX_HOLDERS_SHOWN,
@@ -19,6 +20,7 @@ from locktender.kernel.explain import (
 )
 from locktender.kernel.gates.protocol import UNBOUNDED, Block, Gate, Lane
 from locktender.kernel.ledger import Ledger
+from locktender.kernel.node_state import Phase
 from locktender.kernel.pauses import pause_texts
 from locktender.kernel.queue_position import Precision, QueuePosition
 from locktender.kernel.scheduler import Scheduler
@@ -169,3 +171,20 @@ RUN_TEXTS: Final[dict[str, Callable[[Gate], str]]] = {
     "pause": lambda _gate: "the run or its flow",
 }
 """What `why` calls a gate of the run queue, by its kind."""
+
+
+# -- nodes that wait for others --------------------------------------------------------------------
+
+
+def waiting_nodes(progress: RunGraph) -> Iterable[tuple[str, list[str]]]:
+    """Nodes not yet asked for, and the nodes they wait for."""
+    for step in progress.steps:
+        if step.phase is not Phase.WAITING:
+            continue
+        names = [
+            other.node.name
+            for other in progress.steps
+            if other.phase <= Phase.ACTIVE
+            and (step.index in other.dependents or step.index in other.followers)
+        ]
+        yield step.node.name, names

@@ -164,40 +164,23 @@ class Lifecycle:
             self.timers.set(entry.not_before, "back_off", entry.id, entry.not_before)
         else:
             self.ledger.request(entry)
-        limit = self.queue_timeout_of(entry)
+        limit = entry.queue_timeout(self.defaults)
         if limit is not None:
             self.timers.set(
                 entry.requested_at + limit, "queue_timeout", entry.id, entry.requested_at
             )
         if entry.eligible_at:
-            at = entry.eligible_at + self.dispatch_deadline_of(entry)
+            at = entry.eligible_at + entry.dispatch_deadline(self.defaults)
             self.timers.set(at, "dispatch_deadline", entry.id, entry.eligible_at)
 
     def watch_offer(self, entry: TaskEntry, now: int) -> None:
         """An offer is out: it is taken back unanswered after `offer_ttl`, or at the task's dispatch deadline."""
         at = now + self.defaults.offer_ttl_us
         if entry.eligible_at:
-            deadline = entry.eligible_at + self.dispatch_deadline_of(entry)
+            deadline = entry.eligible_at + entry.dispatch_deadline(self.defaults)
             if now < deadline < at:
                 at = deadline
         self.timers.set(at, "offer", entry.id, entry.token)
-
-    def queue_timeout_of(self, entry: TaskEntry) -> int | None:
-        # Asked for every task: without a loop.
-        if (value := entry.spec.queue_timeout_us) is not None:
-            return value
-        run = entry.run
-        if (value := run.row.queue_timeout_us) is not None:
-            return value
-        value = run.graph.queue_timeout_us
-        return self.defaults.queue_timeout_us if value is None else value
-
-    def dispatch_deadline_of(self, entry: TaskEntry) -> int:
-        row, graph = entry.run.row, entry.run.graph
-        for each in (entry.spec, row, graph):
-            if each.dispatch_deadline_us is not None:
-                return each.dispatch_deadline_us
-        return self.defaults.dispatch_deadline_us
 
     def _skip_new(
         self, run: RunEntry, skipped: Skipped, now: int, *, unneeded: bool = False

@@ -11,8 +11,6 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from locktender.base.changes import (
-    Bucket,
-    Linger,
     Order,
     RunEnd,
     RunStart,
@@ -74,26 +72,6 @@ class Scheduler:
         """First words of a term: every limit in force. (Who leads, the election has told.)"""
         self.ledger.task_queue.reservations_changed = True
         self.set_limits(self.ledger.limits, rows)
-
-    def restore_gates(
-        self,
-        workers: Iterable[WorkerRow],
-        buckets: Iterable[Bucket],
-        now: int,
-        local: str | None = None,
-        lingers: Iterable[Linger] = (),
-    ) -> None:
-        """The first part of `clock_jump.restore`; `restore_runs` follows."""
-        for row in workers:
-            self.put_worker(row, local=row.id == local)
-            if row.unanswered:
-                self.deadlines.restore_silence(row, now)
-        for bucket in buckets:
-            for gate in self.ledger.gates_of(bucket.pool):
-                gate.restore(bucket)
-        for linger in lingers:
-            self.ledger.linger(linger)
-            self.lifecycle.timers.set(linger.until, "linger", linger.task)
 
     # -- facts: limits and workers -----------------------------------------------------------------
 

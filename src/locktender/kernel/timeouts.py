@@ -108,7 +108,7 @@ class Timeouts:
             self._lifecycle.close_if_finished(run, now)
 
     def _queue_timeout(self, entry: TaskEntry, now: int) -> None:
-        limit = self._lifecycle.queue_timeout_of(entry) or 0
+        limit = entry.queue_timeout(self._lifecycle.defaults) or 0
         gate = "sequential" if entry.aside else "back-off"
         if entry.run.paused:
             gate = "paused"
@@ -126,7 +126,7 @@ class Timeouts:
 
     def _dispatch_deadline(self, entry: TaskEntry, now: int) -> None:
         lane = entry.lane
-        if self._lifecycle.dispatch_deadline_of(entry) == UNKNOWN_US:
+        if entry.dispatch_deadline(self._lifecycle.defaults) == UNKNOWN_US:
             return
         if lane is not None and entry.in_line and self._lacks_worker(lane, entry, now):
             self._fail_undispatched(entry, lane, now)
@@ -173,7 +173,7 @@ class Timeouts:
         if (
             lane is None
             or not entry.eligible_at
-            or now < entry.eligible_at + self._lifecycle.dispatch_deadline_of(entry)
+            or now < entry.eligible_at + entry.dispatch_deadline(self._lifecycle.defaults)
         ):
             return False
         self._fail_undispatched(entry, lane, now)
@@ -197,7 +197,7 @@ class Timeouts:
             f"{f', {silent} not answering' if silent else ''},"
             f" {counted(entry.offers, 'offer')} not accepted)"
         )
-        if self._lifecycle.dispatch_deadline_of(entry) == DISPATCH_DEADLINE_US:
+        if entry.dispatch_deadline(self._lifecycle.defaults) == DISPATCH_DEADLINE_US:
             text += "; 4h is the default of dispatch_deadline: a step, flow, submission or server can set it"
         failure = Failure("capacity", text, retryable=False)
         self._lifecycle.end_waiting(entry, entry.state, TaskState.FAILED, failure, now)
@@ -240,7 +240,7 @@ class Timeouts:
     def _set_clock(self, entry: TaskEntry, since: int) -> None:
         entry.eligible_at = since
         self._commit_builder.save(entry)
-        at = since + self._lifecycle.dispatch_deadline_of(entry)
+        at = since + entry.dispatch_deadline(self._lifecycle.defaults)
         self._timers.set(at, "dispatch_deadline", entry.id, since)
 
     def _watch_clocks(self, now: int) -> None:
@@ -269,7 +269,7 @@ class Timeouts:
         for entry in run.tasks.values():
             if entry.eligible_at or entry.state != TaskState.REQUESTED or not entry.in_line:
                 continue
-            since, deadline = clock_of(entry), self._lifecycle.dispatch_deadline_of(entry)
+            since, deadline = clock_of(entry), entry.dispatch_deadline(self._lifecycle.defaults)
             if since and (deadline <= SOON_US or 2 * (now - since) >= deadline):
                 self._set_clock(entry, since)
 
@@ -332,7 +332,10 @@ class Until(msgspec.Struct, frozen=True):
 def patience(lifecycle: Lifecycle, entry: TaskEntry) -> list[Until]:
     """What ends the wait of a requested task. The clock for a worker runs once all other gates were passed."""
     found: list[Until] = []
-    timeout, deadline = lifecycle.queue_timeout_of(entry), lifecycle.dispatch_deadline_of(entry)
+    timeout, deadline = (
+        entry.queue_timeout(lifecycle.defaults),
+        entry.dispatch_deadline(lifecycle.defaults),
+    )
     if timeout is not None:
         found.append(Until("queue_timeout", entry.requested_at + timeout))
     since = clock_of(entry)

@@ -29,7 +29,7 @@ from locktender.kernel.entries import TaskEntry
 from locktender.kernel.lifecycle import Defaults
 from locktender.kernel.scheduler import Scheduler
 from locktender.leader.change_reader import ChangeReader
-from locktender.leader.commit_pipeline import CommitPipeline, CommitRefused
+from locktender.leader.commit_pipeline import CommitPipeline, CommitRefused, CycleSummary
 from locktender.leader.isolation import Isolation, RequestFault, RunFault, log_unreadable
 from locktender.leader.own_worker import OwnWorker
 from locktender.leader.queue_reader import QueueReader
@@ -51,7 +51,6 @@ from locktender.store.readable import is_fault, readable, reason_of
 
 log: logging.Logger = logging.getLogger(__name__)
 SWEEP_EVERY_SECONDS = 1.0
-SUMMARY_EVERY_SECONDS = 1.0
 SETTLE_POLL_SECONDS = 0.005
 
 
@@ -86,7 +85,7 @@ class Leader:
         self._foreign = True
         self._sweep_due = True
         self._closing = False
-        self._summary_at = 0.0
+        self._summary = CycleSummary()
         self._background = BackgroundTasks()
         self._clock = SystemClock()
         self._clock_watch = clock_jump.ClockWatch()
@@ -357,7 +356,7 @@ class Leader:
                         raise
                     raise RunFault(scheduler.lifecycle.at_run, error) from error
                 self._awake.set()
-        self._summary(cycle)
+        self._summary.log(cycle, self.sweep.demand.total)
 
     def _start(self, scheduler: Scheduler, own: OwnWorker, entry: TaskEntry) -> None:
         row = entry.run.row
@@ -373,23 +372,6 @@ class Leader:
             return
         own.start(
             *(entry.id, entry.token, entry.attempt, row.id, entry.spec, call, row.flow, row.trace)
-        )
-
-    def _summary(self, cycle: Cycle) -> None:
-        """One line per busy cycle, at most one a second."""
-        now = asyncio.get_running_loop().time()
-        commit = cycle.commit
-        if now - self._summary_at < SUMMARY_EVERY_SECONDS or commit.empty:
-            return
-        self._summary_at = now
-        log.info(
-            "cycle %s: %s runs and %s tasks started, %s runs ended, blocked %s, demand %s",
-            commit.cycle,
-            len(commit.runs_started),
-            len(cycle.starts) + sum(order.kind == "offer" for order in commit.orders),
-            len(commit.runs_ended),
-            cycle.found_waiting or "none",
-            self.sweep.demand.total,
         )
 
     async def _rest(self, next_wake: int | None) -> None:

@@ -20,8 +20,8 @@ from locktender.base.names import never as never_by_label
 from locktender.base.states import EXECUTING_RUNS, TERMINAL_RUNS, RunState, TaskState
 from locktender.kernel import explain, lanes
 from locktender.kernel.entries import QueuedRun, TaskEntry
-from locktender.kernel.explain import Reason, Typical, waiting_nodes
-from locktender.kernel.explain_runs import explain_queued, place_precision
+from locktender.kernel.explain import Reason, Typical
+from locktender.kernel.explain_runs import explain_queued, place_precision, waiting_nodes
 from locktender.kernel.explain_workers import stubborn_by_token
 from locktender.kernel.gate_names import offered_to, stop_text
 from locktender.kernel.held_runs import reason_of

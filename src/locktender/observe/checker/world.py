@@ -39,8 +39,11 @@ from locktender.observe.checker.state import (
     SeenRuns,
     TagSlot,
     UseCount,
+    add_to,
+    enrol,
 )
 
+_PENDING: Final = TaskState.PENDING.value
 DECIDED_AHEAD: Final = 5
 """Cycles a leader may decide while others are on their way to the store, until it has read what workers did."""
 MAX_GONE_WORKERS: Final = 10_000
@@ -230,13 +233,13 @@ class HistoryState:
     def _count_waiting(self, run: CheckedRun, step: int) -> None:
         self.waiting += step
         if run.key is not None:
-            _enrol(self.active_keys, run.key, run.id, step)
+            enrol(self.active_keys, run.key, run.id, step)
 
     def _count_executing(self, run: CheckedRun, step: int, *, placed: bool = True) -> None:
         if not placed:
             run.placed, self.unplaced = False, self.unplaced + 1
         if run.key is not None:
-            _enrol(self.executing_keys, run.key, run.id, step)
+            enrol(self.executing_keys, run.key, run.id, step)
         if run.placed:
             self._count_place(run, step)
 
@@ -245,19 +248,19 @@ class HistoryState:
             return
         self.executing += step
         for key, value in run.tags.items():
-            _count(self.executing_tags, (key, None), step)
-            _count(self.executing_tags, (key, value), step)
+            add_to(self.executing_tags, (key, None), step)
+            add_to(self.executing_tags, (key, value), step)
 
     def _count_active(self, run: CheckedRun, step: int) -> None:
         if run.key is not None:
-            _enrol(self.active_keys, run.key, run.id, step)
+            enrol(self.active_keys, run.key, run.id, step)
         self.active += step
         self.most_active = max(self.most_active, self.active)
         if run.kind == "hold":
             self.active_holds += step
         for key, value in run.tags.items():
-            _count(self.active_tags, (key, None), step)
-            _count(self.active_tags, (key, value), step)
+            add_to(self.active_tags, (key, None), step)
+            add_to(self.active_tags, (key, value), step)
 
     # tasks
 
@@ -410,9 +413,6 @@ class HistoryState:
         self._moved.clear()
 
 
-_PENDING = TaskState.PENDING.value
-
-
 def _request(event: Event, task: CheckedTask) -> None:
     if event.before != TaskState.SCHEDULED:
         # An offer that was taken back does not cost the task its age.
@@ -447,18 +447,3 @@ def _stand(
         tally.counts[old] -= 1
     if new >= 0:
         tally.counts[new] += 1
-
-
-def _count(counts: dict[TagSlot, int], slot: TagSlot, step: int) -> None:
-    counts[slot] = counts.get(slot, 0) + step
-    if not counts[slot]:
-        del counts[slot]
-
-
-def _enrol(keys: dict[str, set[int]], key: str, run: int, step: int) -> None:
-    if step > 0:
-        keys.setdefault(key, set()).add(run)
-    elif key in keys:
-        keys[key].discard(run)
-        if not keys[key]:
-            del keys[key]
