@@ -16,7 +16,7 @@ import msgspec
 from tests.support.worlds import graph, items, needs, numbers, step, world
 
 from locktender.base.clock import MILLISECOND, SECOND
-from locktender.base.graph import TRACE, Output
+from locktender.base.graph import TRACE, Const, Output, RetryPolicy
 from locktender.base.schedules import ScheduledRun, ScheduleSpec, ScheduleState
 from locktender.base.states import TERMINAL_RUNS
 from locktender.base.unfolding import tracing_graph
@@ -152,6 +152,24 @@ def sliced(seed: int) -> SimWorld:
     return made
 
 
+def asleep(seed: int) -> SimWorld:
+    """Runs that sleep beside a step that fails and is retried; leaders change meanwhile."""
+    draw = random.Random(seed)
+    made = world(
+        seed=seed,
+        took=lambda rng, _node: rng.randint(5, 60) * MILLISECOND,
+        failure=0.5,
+        rules={("runs", ""): {"limit": 2}},
+    )
+    nap = step("nap", step="locktender:sleep", wait="sleep", args=(Const(1), Const(0)))
+    flaky = step("flaky", retry=RetryPolicy(retries=3, delay_us=400 * MILLISECOND))
+    flow = graph(nap, flaky, step("last", args=(Output(0), Output(1))), flow="asleep")
+    for _ in range(5):
+        made.plan(draw.randrange(SECOND), lambda: made.submit(flow, consts=b'[{"us":2000000},1]'))
+    made.plan(draw.randrange(3 * SECOND), made.lead)
+    return made
+
+
 def broken_rules(made: SimWorld) -> set[str]:
     try:
         made.run(steps=25_000)
@@ -163,9 +181,12 @@ def broken_rules(made: SimWorld) -> set[str]:
     return {each.rule for each in violations(made)}
 
 
+WORLDS = {0: crowded, 2: named, 3: sliced, 5: stranded, 7: ticking, 4: asleep}
+
+
 def first_broken(seeds: int, wanted: set[str]) -> dict[str, object]:
     for seed in range(seeds):
-        make = {0: crowded, 2: named, 3: sliced, 5: stranded, 7: ticking}.get(seed % 10, eventful)
+        make = WORLDS.get(seed % 10, eventful)
         rules = broken_rules(make(seed))
         if rules and (not wanted or rules & wanted):
             return {"seed": seed, "world": make.__name__, "rules": sorted(rules)}
