@@ -44,6 +44,7 @@ INSIDE = (
     " AND l.relation = 'locktender.leader'::regclass AND l.mode = 'RowExclusiveLock'"
     " WHERE a.datname = current_database() AND a.state = 'idle in transaction'"
 )
+OFFERED = "SELECT 1 FROM locktender.task WHERE state = 'scheduled'"
 ACCEPTING = (
     "SELECT 1 FROM pg_stat_activity WHERE datname = current_database()"
     " AND wait_event_type = 'Lock' AND query LIKE '%attempt = t.attempt + 1%'"
@@ -125,7 +126,7 @@ def test_a_worker_stopped_while_it_accepts_blocks_nobody(cluster: Cluster, recor
     texts = ["x" * 200_000 + str(n) for n in range(8)]
     stopped.pause()
     large = client.submit(fat.fat, texts)
-    eventually(lambda: ask(cluster.url, "SELECT 1 FROM locktender.orders"))
+    eventually(lambda: ask(cluster.url, OFFERED))
     run(_stop_while_it_accepts(stopped, cluster.url))
     watch = Watch()
     cluster.worker(FAT_FILE, STEPS_FILE, **KEPT).ready()
@@ -138,7 +139,7 @@ def test_a_worker_stopped_while_it_accepts_blocks_nobody(cluster: Cluster, recor
 
 async def _stop_while_it_accepts(worker: ClusterNode, url: str) -> None:
     async with connected(url) as conn, connected(url) as other, conn.transaction():
-        await conn.fetch("SELECT 1 FROM locktender.orders FOR UPDATE")
+        await conn.fetch(f"{OFFERED} FOR UPDATE")
         worker.resume()
         end = time.monotonic() + TRIES_SECONDS
         while not await other.fetch(ACCEPTING):

@@ -247,6 +247,8 @@ class WorkerInfo:
     """What presses it, and above what: `memory` (a share, 0 to 1), `latency` (seconds)."""
     claim: int
     """How many offers it takes under the pressure it feels, beside its permits; −1: no such bound."""
+    listens: bool
+    """Offers reach it by notification; else it reads them from the store."""
     full: Sequence[str]
     """Executors that are nearly full: it takes none of theirs until there is room again."""
     memory: float
@@ -295,6 +297,7 @@ class WorkerInfo:
             share=row.share,
             pressed=row.pressed,
             claim=row.claim,
+            listens=row.listens,
             full=row.full,
             memory=row.memory,
             p99=row.p99_us / SECOND,
