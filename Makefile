@@ -1,8 +1,6 @@
 # Every target works on a fresh machine with Python 3.11+, pip and make alone.
 PYTHON ?= python3
 BIN := .venv/bin
-# Where it is set every process would compile all modules anew: a test run takes twice as long.
-export PYTHONDONTWRITEBYTECODE :=
 STAMP := .venv/.locktender-installed
 
 .PHONY: setup test test-fast test-portable test-long check demo picture bench bench-record bench-peers clean
