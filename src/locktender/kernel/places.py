@@ -68,7 +68,12 @@ class Places:
         data: dict[str, object] = {"priority": head.row.priority}
         self._commit_builder.record(run.seq, Change("place", 0, "given_back", "held", 0, data))
         for task in list(run.tasks.values()):
-            if task.state == TaskState.REQUESTED and task.not_before <= now and not task.in_line:
+            if (
+                task.spec.wait is None
+                and task.state == TaskState.REQUESTED
+                and task.not_before <= now
+                and not task.in_line
+            ):
                 self._ledger.request(task)
 
     def give_back(self) -> None:
