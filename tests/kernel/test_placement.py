@@ -165,15 +165,18 @@ def test_claim_bounds_offers_that_are_not_answered():
 
 
 def test_an_acceptance_is_awaited_where_it_lets_more_be_offered():
-    on = worker_set("pack", ("a", small(5) | {"claim": 2}))
-    worker = on.by_id["a"]
-    assert not worker.awaits_answer
+    on = worker_set("pack", ("a", {"permits": {"async": 5, "thread": 8}, "claim": 2}))
+    gate = on.gate(ASYNC)
     fill(on, 2)
-    assert worker.awaits_answer  # permits are free, and its claim is used up
+    assert not on.awaits_answer("a")  # nobody waits for it
+    gate.parked[1] = []
+    assert on.awaits_answer("a")  # permits are free, and its claim is used up
     on.answered("a")
-    assert not worker.awaits_answer
-    on.put(worker_row("a", permits={"async": 2}, claim=1))
-    assert not worker.awaits_answer  # no permit is free, whatever it answers
+    assert not on.awaits_answer("a")
+    on.put(worker_row("a", permits={"async": 2, "thread": 8}, claim=1))
+    fill(on, 9)
+    assert not on.awaits_answer("a")  # no permit that is waited for is free, whatever it answers
+    assert on.awaits_answer("unknown")
 
 
 def test_a_worker_in_this_process_has_no_open_offers():

@@ -7,7 +7,7 @@ run and per open task, and a few heads of each queue lane, never the backlog.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from heapq import heappush
 
 from locktender.base.changes import Bucket, Linger, Order
@@ -282,11 +282,6 @@ class Ledger(RunLedger):
         self.offers.pop(task.id, None)
         for gate in self.workers.answered(task.worker or ""):
             self.task_queue.opened(gate)
-
-    def awaits_answer(self, workers: Iterable[str]) -> bool:
-        """Whether more could be offered if it were known that these accepted what they were offered."""
-        known = self.workers.by_id
-        return any(worker not in known or known[worker].awaits_answer for worker in workers)
 
     def unanswered_offers(self, before: int) -> list[Order]:
         """Offers made before that instant that have no known answer."""

@@ -164,11 +164,9 @@ class Worker:
         return room, ""
 
     @property
-    def awaits_answer(self) -> bool:
-        """It has permits to spare and gets no more offers before those it has are answered."""
-        row = self.row
-        bounded = bool(self.unanswered) or 0 <= row.claim <= self.offered + self.given
-        return bounded and any(self.vacant(executor) > 0 for executor in row.permits)
+    def bounded_by_answers(self) -> bool:
+        """It gets no more offers before those that it has are answered."""
+        return bool(self.unanswered) or 0 <= self.row.claim <= self.offered + self.given
 
     def vacant(self, executor: str) -> int:
         """Permits not in use, whatever it claims at the moment: how busy it is."""
@@ -366,6 +364,17 @@ class WorkerSet:
             and (executor is None or worker.row.total >= 0 or gate.requirement.executor == executor)
             and worker.fits(gate.requirement)
         ]
+
+    def awaits_answer(self, worker_id: str) -> bool:
+        """Whether more that waits could be offered to it, if it were known that it has accepted its offers."""
+        worker = self.by_id.get(worker_id)
+        return worker is None or (
+            worker.bounded_by_answers
+            and any(
+                worker.vacant(gate.requirement.executor) > 0
+                for gate in self.waiting_for(worker, None)
+            )
+        )
 
     def matching(self, requirement: Requirement) -> Iterable[Worker]:
         return (worker for worker in self._ordered if worker.fits(requirement))

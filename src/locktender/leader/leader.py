@@ -109,8 +109,8 @@ class Leader:
     def notice(self, told: ChangeNotice) -> None:
         """Other processes committed something."""
         # An acceptance alone changes nothing, unless the worker could get more offers by it.
-        ledger = self._scheduler and self._scheduler.ledger
-        if told.look or ledger is None or ledger.awaits_answer(told.accepted_by):
+        workers = self._scheduler and self._scheduler.ledger.workers
+        if told.look or workers is None or any(map(workers.awaits_answer, told.accepted_by)):
             self.wake()
         elif told.queued:
             self._queue.told(told.queued)

@@ -147,8 +147,15 @@ class Bypass(Rule):
         on.tasks(self.request, "requested")
         on.tasks(self.leave, "scheduled", "failed", "cancelled", "skipped", "pending")
         on.runs(self.end, *RUN_ENDS)
+        on.places(self.place)
         on.leaders(self.elected)
         on.closed(self.close)
+
+    def place(self, event: Event, run: CheckedRun) -> None:
+        """Without a place its tasks stand in no line; later they stand there anew."""
+        if event.after == "given_back":
+            for task in run.tasks:
+                self._counts.pop(task, None)
 
     def request(self, _event: Event, task: CheckedTask) -> None:
         if task.plan is not None and task.plan.slots > 1:
@@ -234,7 +241,9 @@ class Bypass(Rule):
     def _has_room(self, group: WaitingGroup, unseen: dict[int, int]) -> bool:
         """The run, its parallelism and the window would let a waiter of the group go."""
         run, node = group.run, group.plan.node
-        if run.state != "running" or run.plan is None or run.plan.graph.sequential:
+        if run.state != "running" or not run.placed:
+            return False
+        if run.plan is None or run.plan.graph.sequential:
             return False
         graph, hidden = run.plan.graph, unseen.get(run.id, 0)
         tally = run.nodes.get(group.plan.index)
