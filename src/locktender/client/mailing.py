@@ -141,9 +141,10 @@ async def send_to_topic(
     label, raw = names.name(topic, "topic"), checked_payload(payload)
     given = codec.encode(dict(match or {}), "match")
     for key, value in msgspec.json.decode(given).items():
-        if isinstance(value, dict | list):
+        if not isinstance(value, str | int | float | None):
+            shown = codec.encode(value, "match").decode()
             raise InvalidInput(
-                f"match.{key} must be a plain value.", field=f"match.{key}", got=value
+                f"match.{key} must be a plain value.", field=f"match.{key}", got=shown
             )
     sent = SendEvent(None, label, _id(given_id), raw, given.decode())
     answer = await repeated(
