@@ -7,7 +7,17 @@ from typing import Any
 
 import pytest
 
-from locktender import Client, InvalidInput, NotFound, RunFailed, embedded_async, flow, secret, step
+from locktender import (
+    Client,
+    InvalidInput,
+    NotFound,
+    RunFailed,
+    RunState,
+    embedded_async,
+    flow,
+    secret,
+    step,
+)
 from locktender.base.announced import AnnouncedFlow, check_arguments
 from locktender.client import by_name
 from locktender.flows.by_name import announcement
@@ -167,3 +177,14 @@ def test_an_argument_that_does_not_fit_is_named(schema: Any, value: Any, field: 
 )
 def test_an_argument_that_may_fit_is_accepted(schema: Any, value: Any):
     check_arguments(AnnouncedFlow("f", "s", parameters={"properties": {"x": schema}}), {"x": value})
+
+
+@pytest.mark.usefixtures("elsewhere")
+@pytest.mark.parametrize("options", [{"delay": "1h"}, {"key": "k", "debounce": "1h"}])
+def test_options_of_time_hold_by_name(engine: Client, options: dict[str, Any]):
+    eventually(known(engine, "here text"))
+    run = engine.submit("here text", {"text": "a"}, **options)
+    assert run.status() is RunState.WAITING
+    run.cancel()
+    with pytest.raises(InvalidInput):
+        engine.submit("here text", {"text": "a"}, throttle="nonsense")

@@ -81,6 +81,10 @@ def outcomes(info: ScheduleInfo) -> list[str]:
 def test_g3_each_tick_is_one_run(ticking: Callable[..., ScheduleInfo], engine: Client):
     engine.schedules.set("s", plain, {"n": 7}, every="1h", jitter="1s")
     info = ticking("s", 1, "3602s")
+    assert info.last[0].run is not None
+    assert (
+        engine.runs.get(info.last[0].run).result("60s") == 7
+    )  # else the next tick finds it active
     info = ticking("s", 2)
     assert outcomes(info) == ["ran", "ran"]
     runs = engine.runs.list(tags={"schedule": "s"})

@@ -130,3 +130,11 @@ async def test_a_worker_that_does_not_listen_reads_its_offers(
 
         assert await run.result(SECONDS) == list(range(60))
     assert not any("=" in each for notice in lost for each in notice)
+
+
+async def test_a_worker_whose_listener_cannot_connect_polls(postgres_url: str, tmp_path: Path):
+    unreachable = with_options(postgres_url, listen="127.0.0.1:9")
+    async with fleet(postgres_url, tmp_path, unreachable) as (client, *_):
+        run = await client.submit(echoes, 3)
+
+        assert await run.result(SECONDS) == [0, 1, 2]

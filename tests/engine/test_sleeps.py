@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -22,6 +23,8 @@ from locktender import (
     sleep_until,
     step,
 )
+from locktender.observe.checkpoint import audit
+from locktender.store.open import settings_for, store_for
 from locktender.testing import check_history, eventually
 
 pytest_plugins = ["locktender.testing.postgres"]
@@ -233,3 +236,32 @@ def test_a_moment_that_cannot_be_is_refused(engine: Client, moment: Any):
 def test_a_sleep_outside_a_flow_is_refused():
     with pytest.raises(InvalidFlow, match="outside a flow"):
         sleep("1s")
+
+
+@flow
+def map_beside_sleep(n: int) -> list[Any]:
+    return pair(total(double.map(list(range(n)))), sleep("1h", n))
+
+
+def test_a_map_beside_a_sleep_goes_on(place: str):
+    """Also where its items are asked for in a later cycle than the sleep is."""
+    with embedded(place) as client:
+        runs = client.submit_many(map_beside_sleep, [600, 600])
+        for run in runs:
+            eventually(lambda run=run: sum(each.state == "completed" for each in run.tasks()) > 600)
+            run.cancel("enough")
+
+
+async def test_a_stopped_store_with_waiting_runs_has_lost_none(place: str):
+    await asyncio.to_thread(leave_waiting, place)
+    store = store_for(settings_for(place, {}))
+    await store.open()
+    assert (await audit(store)).violations == []
+    await store.close()
+
+
+def leave_waiting(place: str) -> None:
+    with embedded(place) as client:
+        runs = [client.submit(map_beside_sleep, 1), client.submit(map_beside_sleep, 1, delay="1h")]
+        for run in runs:
+            eventually(lambda run=run: run.status() is RunState.WAITING)

@@ -11,8 +11,8 @@ from tests.support.worlds import graph, items, needs, numbers, run_row, step, wo
 
 from locktender.base.changes import Commit
 from locktender.base.events import Change
-from locktender.base.graph import Graph, Output, RetryPolicy
-from locktender.base.limits import Limits, PoolRule
+from locktender.base.graph import Const, Graph, Output, RetryPolicy
+from locktender.base.limits import Limits, PauseRule, PoolRule
 from locktender.base.model import Failure, LimitRow
 from locktender.base.states import RunState, TaskState
 from locktender.kernel.commit_builder import Cycle
@@ -562,3 +562,15 @@ def test_an_idle_cycle_writes_nothing():
     stage = Stage(graph(step()))
     stage.submit()
     assert stage.cycle().commit.empty
+
+
+def test_a_sleep_that_is_over_at_the_resume_is_offered_to_nobody():
+    nap = step("nap", wait="sleep", args=(Const(0), Const(1)))
+    stage = Stage(graph(nap, step("b"), step("c", after=(0, 1))))
+    stage.submit(consts=b'[1, "1s"]')
+    paused = Limits(paused_flows={"flow": PauseRule("me", NOW)})
+    stage.lead.set_limits(paused, [], stage.now)
+    stage.cycle()
+    stage.now += 1_000_001
+    stage.lead.set_limits(Limits(), [], stage.now)
+    assert stage.cycle().starts == []

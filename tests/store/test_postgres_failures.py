@@ -26,6 +26,7 @@ from locktender.store.protocol import (
     Accept,
     Finish,
     Gather,
+    OfferNotice,
     RunFilter,
     RunsEnded,
     Submit,
@@ -297,7 +298,8 @@ def test_as_many_notifications_as_the_offers_take() -> None:
     assert heard.look
     assert heard.offers == [(each.task, each.token) for each in offers if each.worker == "w1"]
     assert notice_to("w4", words).look  # too many to name: all read
-    assert notice_to("w1", ["w1=5.x"]).look
+    for forged in ("w1=5.x", "w1=9999999999999999999999.1", "w1=0.1", "w1=5.-1"):
+        assert notice_to("w1", [forged]) == OfferNotice([], look=True)
     assert not notice_to("w1", ["w11=5.6", "w2"]).look
 
 

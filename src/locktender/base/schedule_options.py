@@ -37,6 +37,13 @@ def make_spec(
     paused: bool = False,
 ) -> ScheduleSpec:
     """Raises `InvalidInput` naming the option; whether `at` is past is checked where the time is known."""
+    if overlap == "replace" and max_active not in (None, 1):
+        raise InvalidInput(
+            'overlap="replace" keeps one run: it cannot have another max_active.',
+            field="max_active",
+            got=max_active,
+            hint='Leave out max_active, or say overlap="queue" or "skip".',
+        )
     given = {"cron": cron, "every": every, "at": at}
     if sum(each is not None for each in given.values()) != 1:
         text = "say when: one of cron, every and at."

@@ -103,7 +103,9 @@ Debounce = Annotated[
 ]
 Throttle = Annotated[
     str | None,
-    typer.Option("--throttle", metavar="RATE", help="So many of the key start in a time: 10/min."),
+    typer.Option(
+        "--throttle", metavar="RATE", help="So many of the key are let go in a time: 10/min."
+    ),
 ]
 
 

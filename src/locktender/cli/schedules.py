@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 from rich.markup import escape
 
+from locktender.base.errors import InvalidInput
 from locktender.cli.context import Context, command, group
 from locktender.cli.tables import table
 
@@ -118,9 +119,17 @@ def set_(
         chosen = load_flow.load(flow)
     call = read_named_call(args, ())
     given: Any = call.args[0] if call.args else call.kwargs
+    if not isinstance(given, dict):  # a list, say
+        raise InvalidInput(
+            "the arguments of a schedule are named: --args takes a JSON object.",
+            field="args",
+            got=args,
+            hint="""For example: --args '{"n": 1}'""",
+        )
+    named = cast("dict[str, Any]", given)
     with shell.connect(create=True) as client:
         info = client.schedules.set(
-            name, chosen, given, cron=cron, every=every, at=at, tz=tz, jitter=jitter,
+            name, chosen, named, cron=cron, every=every, at=at, tz=tz, jitter=jitter,
             overlap=overlap, catch_up=catch_up,  # pyright: ignore[reportArgumentType]
             max_active=whole(max_active, "max-active"), paused=paused,
         )  # fmt: skip

@@ -99,6 +99,8 @@ def throttled(run: NewRun, throttle: object) -> NewRun:
             hint='Give a shorter time, e.g. "20/s" for "1200/min".',
         )
     name = f"flow {run.flow}" if run.key is None else f"key {run.key}"
+    # By its rate, too: submissions with different ones are counted apart.
+    name = f"{name}, {rate.count}/{spoken(rate.per_us)}"
     line = ThrottleLine(name, rate.count, rate.per_us)
     # Here a key only names what is throttled: its runs may execute side by side.
     return msgspec.structs.replace(run, key=None, throttle=line)

@@ -19,7 +19,14 @@ from locktender.base.model import NewRun
 from locktender.base.names import did_you_mean
 from locktender.base.unfolding import tracing_graph
 from locktender.client.core import Core
-from locktender.client.submit import Prepared, Submission, check_size, made_ids, options_of
+from locktender.client.submit import (
+    Prepared,
+    Submission,
+    check_size,
+    made_ids,
+    options_of,
+    shaped,
+)
 from locktender.flows.registry import refuse_while_importing, registry
 from locktender.observe import tracing
 
@@ -66,6 +73,7 @@ async def prepare_named(core: Core, name: str, calls: Iterable[object]) -> list[
         graph, digest, body = graphs[names]
         options = options_of(flow, submission)
         run = NewRun(next(ids), name, digest, raw, b"[]", *options, trace=trace)
+        run = shaped(run, submission, core.clock)
         prepared.append(Prepared(run, graph, body))
     return prepared
 

@@ -159,6 +159,17 @@ def checked_calls(calls: object) -> Iterable[Any]:
     return cast("Iterable[Any]", calls)
 
 
+def shaped(run: NewRun, call: Submission, clock: Clock) -> NewRun:
+    """`run` with what its submission says of when it starts, and which runs of its key stay."""
+    if call.delay is not None or call.start_at is not None:
+        run = delayed(run, call.delay, call.start_at, clock.now())
+    if (call.keep, call.max_queued) != (None, None):
+        run = bounded(run, call.keep, call.max_queued)
+    if (call.debounce, call.throttle) != (None, None):
+        run = timed(run, call.debounce, call.throttle)
+    return run
+
+
 class Preparing:
     """Calls of one flow, submitted together or one alone."""
 
@@ -195,13 +206,9 @@ class Preparing:
             *options,
             trace=self._trace,
         )
-        if isinstance(call, Submission) and (call.delay is not None or call.start_at is not None):
-            run = delayed(run, call.delay, call.start_at, self._clock.now())
         self._check_tags(traced, options.tags)
-        if isinstance(call, Submission) and (call.keep, call.max_queued) != (None, None):
-            run = bounded(run, call.keep, call.max_queued)
-        if isinstance(call, Submission) and (call.debounce, call.throttle) != (None, None):
-            run = timed(run, call.debounce, call.throttle)
+        if isinstance(call, Submission):
+            run = shaped(run, call, self._clock)
         return Prepared(run, traced.graph, traced.body)
 
     def _check_tags(self, traced: Traced, tags: Mapping[str, str]) -> None:

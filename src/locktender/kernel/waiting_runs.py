@@ -96,6 +96,8 @@ class WaitsOfRuns:
         """When the first of its sleeps is over, or its deadline has come; 0: it does something else, too."""
         if run.in_flight or not run.tasks or run.row.verdict is not None:
             return 0
+        if self._lifecycle.progress[run.seq].backlog.maps:
+            return 0
         instants = [run.row.deadline_at] if run.row.deadline_at is not None else []
         for task in run.tasks.values():
             if task.spec.wait is None or task.state != TaskState.REQUESTED:

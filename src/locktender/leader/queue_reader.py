@@ -145,6 +145,8 @@ class QueueReader:
             rows = [known[run] for run in arrived if run in known]
             if unread := [run for run in arrived if run not in known]:
                 rows += await self._store.arrivals(unread)
+                for gone in set(unread).difference(row.seq for row in rows):
+                    self.left(gone)
             for row in rows:
                 await self._put(scheduler, row)
         if self._named:

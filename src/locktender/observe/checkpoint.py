@@ -167,7 +167,9 @@ async def audit(store: Store, slack_us: int = SLACK_US, *, full: bool = False) -
         await reading.keep()
     # Without a leader no commit can be on its way while this reads.
     counts = await store.counts()
-    idle = not counts.queued and not counts.executing and await store.leader() is None
+    idle = (
+        not (counts.queued or counts.executing or counts.waiting) and await store.leader() is None
+    )
     # An open transaction of another program hides the end of the history: it is not complete then.
     idle = idle and not (await store.held_up()).lag_us
     done = reading.replaying.finish(complete=idle)

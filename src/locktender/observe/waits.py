@@ -35,9 +35,11 @@ async def waiting_reasons(store: Store, row: RunRow, now: int) -> tuple[Reason, 
     sleeps = sleeps_until(wake_at, now)
     for event in await store.events(EventFilter(run=row.seq, limit=1)):
         for change in unpack(event):
-            if (throttle := change.data.get("throttle")) is not None:
+            throttle = None if row.started_at else change.data.get("throttle")
+            if throttle is not None:
                 rate = f"{throttle['count']} start in {spoken(throttle['per_us'])}"
-                text = f"throttled, of {throttle['name']} {rate}: {sleeps.text}"
+                whose = throttle["name"].rpartition(", ")[0]  # without its rate
+                text = f"throttled, of {whose} {rate}: {sleeps.text}"
                 sleeps = msgspec.structs.replace(sleeps, text=text)
     return (*events, sleeps)
 

@@ -17,7 +17,10 @@ LEFT_BEHIND: Final[bytes] = encode(
 )
 """The error of a row that the leader handed back for a lost worker: its body ran until the process ended,
 and its slots stay taken for as long as the pool's lease says."""
-_REPORTED = ("full", "share", "permits", "total", "claim", "labels", "steps", "draining")
+_REPORTED = (
+    *("full", "share", "permits", "total", "claim"),
+    *("labels", "steps", "draining", "listens"),
+)
 """The fields by which the leader decides; changes of others do not wake it."""
 
 

@@ -98,7 +98,7 @@ class LocalWorker:
         self._stubborn = StubbornReports()
         self._loop_lag: LoopLag | None = None
         self._where: dict[int, Executor] = {}
-        self._listens = store.listens
+        self._store = store
         self._blobs = BlobValues(store, self._must_not_run)
         self._fetching: dict[int, StopReason | None] = {}
         """Token → why it was stopped, while its arguments are fetched."""
@@ -133,7 +133,7 @@ class LocalWorker:
             permits=self._permits,
             total=self._settings.total_permits,
             claim=min(claim, self._lifetime.offerable),
-            listens=self._listens,
+            listens=self._store.listens,
             full=self._full(claim),
             share=self.pressure.share,
             pressed=self.pressure.pressed,

@@ -101,6 +101,13 @@ def _ended_runs(words: list[str]) -> list[int] | None:
         return None
 
 
+def _number(text: str) -> int:
+    found = int(text)
+    if not 0 < found < 2**63:
+        raise ValueError(text)
+    return found
+
+
 def notice_to(worker: str, words: list[str]) -> OfferNotice:
     """What the words say to this worker."""
     offers: list[tuple[int, int]] = []
@@ -112,7 +119,7 @@ def notice_to(worker: str, words: list[str]) -> OfferNotice:
         elif word.startswith(start):
             pairs = (each.partition(".") for each in word.removeprefix(start).split(","))
             try:
-                offers += [(int(task), int(token)) for task, _, token in pairs]
+                offers += [(_number(task), _number(token)) for task, _, token in pairs]
             except ValueError:
                 # Any program that can connect can notify.
                 look = True
@@ -198,7 +205,7 @@ class _Changes:
 
     def queued(self, words: list[str]) -> None:
         try:
-            first, last = map(int, words)
+            first, last = map(_number, words)
         except ValueError:
             self.look()
             return
@@ -236,6 +243,8 @@ class Listener:
         self._changes = _Changes()
         self._task: asyncio.Task[None] | None = None
         self._ready = asyncio.Event()
+        self.connected: bool = False
+        """Notifications reach this process now."""
 
     async def start(self) -> None:
         """Begins to listen; returns when it does, or when it cannot yet."""
@@ -337,6 +346,7 @@ class Listener:
                 self.replaced += 1
                 # Notifications sent meanwhile are lost: wake all waiters.
                 self.notice()
+            self.connected = True
             self._ready.set()
             while not lost.is_set():
                 with suppress(TimeoutError):
@@ -347,6 +357,7 @@ class Listener:
         except faults.WORLD as error:
             log.warning("the listener lost its connection: %s", type(error).__name__)
         finally:
+            self.connected = False
             conn.terminate()
 
     def _hear(

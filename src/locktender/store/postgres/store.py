@@ -403,7 +403,7 @@ class PostgresStore(PostgresNaming, PostgresUpkeep, PostgresWaiting, PostgresMai
 
     @property
     def listens(self) -> bool:
-        return self.options.listens
+        return self._state is not None and self._state.listener.connected
 
     async def offer_again(self, offers: list[Order]) -> None:
         await self._lead(lambda tx: commits.offer_again(tx, offers))

@@ -25,7 +25,7 @@ WHERE key = ANY($1::text[]) AND state = 'succeeded' ORDER BY key, seq DESC
 -- name: queued_by_key
 -- Runs of these keys that have not started, by age.
 SELECT key, seq, id FROM locktender.run
-WHERE key = ANY($1::text[]) AND state IN ('queued', 'waiting') ORDER BY seq
+WHERE key = ANY($1::text[]) AND state IN ('queued', 'waiting') AND started_at = 0 ORDER BY seq
 
 -- name: throttles_by_name
 -- The last starts of these throttles.

@@ -24,7 +24,7 @@ GROUP BY key
 -- name: queued_by_key
 -- Runs of these keys that have not started, by age.
 SELECT key, seq, id FROM run
-WHERE key IN (SELECT value FROM json_each(?)) AND state IN ('queued', 'waiting') ORDER BY seq
+WHERE key IN (SELECT value FROM json_each(?)) AND state IN ('queued', 'waiting') AND started_at = 0 ORDER BY seq
 
 -- name: throttles_by_name
 -- The last starts of these throttles.
