@@ -284,7 +284,7 @@ async def test_a_copy_of_a_killed_engines_file(tmp_path: Path) -> None:
     here, gate = tmp_path / "here", tmp_path / "gate"
     arguments = ("--arg", f"here={here}", "--arg", f"gate={gate}", "--url", "a.db")
     with started("run", "flows.py:one", *arguments, cwd=tmp_path):
-        until(here.exists, "the body")
+        until(lambda: here.exists() and here.read_text() == "x", "the body")
     [run] = locktender("runs", "list", "--json", "--url", "a.db", cwd=tmp_path).data
     assert run["state"] == "running"
     said = locktender("db", "copy", "a.db", "b.db", cwd=tmp_path)
