@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from locktender.client.client import Client
     from locktender.client.client_async import AsyncClient
     from locktender.client.core import ClientClosed
+    from locktender.client.mailing import EventWaitInfo
     from locktender.client.open import connect, connect_async, embedded, embedded_async
     from locktender.client.run import AsyncRun, Run
     from locktender.client.schedules import ScheduleChangeInfo, ScheduleInfo, TickInfo
@@ -58,7 +59,7 @@ if TYPE_CHECKING:
     from locktender.flows.flows import Flow, flow
     from locktender.flows.handles import as_handle, not_
     from locktender.flows.steps import AsyncStep, Fatal, Retry, Step, step
-    from locktender.flows.waits import sleep, sleep_until
+    from locktender.flows.waits import sleep, sleep_until, wait_event
     from locktender.observe.why import Why
     from locktender.provision.protocol import Capacity, Provisioned, Provisioner
     from locktender.worker.executors.current import Current, current
@@ -108,10 +109,11 @@ _HOMES = {
         "TaskInfo",
         "WorkerInfo",
     ),
+    "client.mailing": ("EventWaitInfo",),
     "client.schedules": ("ScheduleChangeInfo", "ScheduleInfo", "TickInfo"),
     "flows.flows": ("Flow", "flow"),
     "flows.handles": ("as_handle", "not_"),
-    "flows.waits": ("sleep", "sleep_until"),
+    "flows.waits": ("sleep", "sleep_until", "wait_event"),
     "flows.steps": ("AsyncStep", "Fatal", "Retry", "Step", "step"),
     "observe.why": ("Why",),
     "provision.protocol": ("Capacity", "Provisioned", "Provisioner"),
@@ -131,6 +133,7 @@ __all__ = [
     "DuplicateKey",
     "Duration",
     "EventInfo",
+    "EventWaitInfo",
     "Fatal",
     "Flow",
     "HeldSlots",
@@ -185,6 +188,7 @@ __all__ = [
     "sleep",
     "sleep_until",
     "step",
+    "wait_event",
 ]
 
 

@@ -7,7 +7,7 @@ import pytest
 from locktender.base.clock import MILLISECOND, SECOND
 from locktender.base.graph import Graph, Node
 from locktender.simulate.model import Behaviour
-from locktender.simulate.scenarios import violations
+from locktender.simulate.scenarios import random_world, violations
 from locktender.simulate.world import SimWorld
 
 QUICK = Behaviour(lambda _draw, _node: 5 * MILLISECOND)
@@ -87,4 +87,13 @@ def test_a_waiting_run_and_its_deadline():
     assert run is not None
     world.run()
     assert world.model.runs[run.seq].state == "succeeded"
+    assert violations(world) == []
+
+
+@pytest.mark.parametrize("seed", [5_086, 5_113])
+def test_waits_beside_pauses_and_cancels(seed: int):
+    """A sleep whose time has come stood in line when its run was resumed; a place was taken again in the cycle
+    that took the run up, and the row still said that it had none."""
+    world = random_world(seed)
+    world.run()
     assert violations(world) == []

@@ -16,7 +16,7 @@ import msgspec
 from tests.support.worlds import graph, items, needs, numbers, step, world
 
 from locktender.base.clock import MILLISECOND, SECOND
-from locktender.base.graph import TRACE, Const, Output, RetryPolicy
+from locktender.base.graph import TRACE, AwaitedEvent, Const, Output, RetryPolicy
 from locktender.base.schedules import ScheduledRun, ScheduleSpec, ScheduleState
 from locktender.base.states import TERMINAL_RUNS
 from locktender.base.unfolding import tracing_graph
@@ -170,6 +170,27 @@ def asleep(seed: int) -> SimWorld:
     return made
 
 
+def approving(seed: int) -> SimWorld:
+    """Runs that wait for two events, one after the other; some come before, some never; leaders change."""
+    draw = random.Random(seed)
+    made = world(
+        seed=seed,
+        took=lambda rng, _node: rng.randint(5, 60) * MILLISECOND,
+        rules={("runs", ""): {"limit": 2}},
+    )
+    args = (Const(0), Const(1), Const(2))
+    go = AwaitedEvent("go", default=seed % 20 < 10)
+    first = step("first", step="locktender:event", wait="event", event=go, args=args)
+    second = step("second", step="locktender:event", wait="event", event=go, args=args, after=(0,))
+    flow = graph(first, second, step("last", args=(Output(0), Output(1))), flow="approving")
+    for n in range(1, 6):
+        made.plan(n, lambda: made.submit(flow, consts=b'[1,{"us":2000000},null]'))
+        for _ in range(draw.choice([0, 1, 2, 3])):
+            made.plan(SECOND // 10 + draw.randrange(SECOND), lambda n=n: made.send(n, "go", n))
+    made.plan(draw.randrange(3 * SECOND), made.lead)
+    return made
+
+
 def broken_rules(made: SimWorld) -> set[str]:
     try:
         made.run(steps=25_000)
@@ -181,7 +202,7 @@ def broken_rules(made: SimWorld) -> set[str]:
     return {each.rule for each in violations(made)}
 
 
-WORLDS = {0: crowded, 2: named, 3: sliced, 5: stranded, 7: ticking, 4: asleep}
+WORLDS = {0: crowded, 2: named, 3: sliced, 5: stranded, 7: ticking, 4: asleep, 6: approving}
 
 
 def first_broken(seeds: int, wanted: set[str]) -> dict[str, object]:

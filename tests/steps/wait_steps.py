@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from locktender import flow, sleep, step
+from typing import Any
+
+from locktender import flow, sleep, step, wait_event
 from locktender.testing import recording
 
 
@@ -42,3 +44,21 @@ def long_sleep(n: int) -> int:
     slept = sleep("1h", first)
     cleaned.with_options(run_if="always", after=slept)(n)
     return joined(slept, 1)
+
+
+@step
+async def answered(value: Any) -> Any:
+    with recording("answered", label=str(value)):
+        return value
+
+
+@flow
+def approval(n: int) -> Any:
+    """It takes two answers, one after the other."""
+    first = answered.with_options(name="first")(wait_event("go", name="a", after=noted(n)))
+    return answered(wait_event("go", name="b", after=first))
+
+
+@flow
+def told(n: int) -> Any:
+    return answered(wait_event("news", match={"n": n}))

@@ -28,6 +28,10 @@ OWNERS: dict[str, Owner] = {
     "linger": "run",
     "unplaced": "run",
     "waiting": "run",
+    "mail": "nobody",
+    "mail_taken": "nobody",
+    "event_wait": "nobody",
+    "event_key": "nobody",
     "throttle": "nobody",  # read by submitters only
     "blob": "run",
     "log": "run",

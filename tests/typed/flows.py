@@ -6,7 +6,7 @@ A line marked as wrong must be refused: an ignore that nothing needs is an error
 
 from __future__ import annotations
 
-from locktender import StepError, flow, step
+from locktender import StepError, flow, step, wait_event
 
 
 @step
@@ -32,6 +32,13 @@ def collected(counts: list[int | StepError]) -> int:
 @flow
 def build(names: list[str]) -> int:
     return total(count.map(download.map(names, window=3, mirror="us")))
+
+
+@flow
+def asked(mirror: str) -> bytes:
+    return download(
+        wait_event("name", schema=str, timeout="2d"), wait_event("mirror", default="eu")
+    )
 
 
 @flow

@@ -62,11 +62,21 @@ def check_arguments(flow: AnnouncedFlow, given: Mapping[str, Any]) -> None:
                 field=name,
                 hint=f"It is {flow.spoken}." if flow.spoken else None,
             )
-    check = _Check(flow, schema.get("$defs", {}))
+    hint = f"It is {flow.spoken}." if flow.spoken else None
+    check = _Check("argument", f"flow {flow.name!r}", hint, schema.get("$defs", {}))
     others = schema.get("additionalProperties")
     for name, value in given.items():
         wanted = known.get(name, others if isinstance(others, Mapping) else {})
         check.value(value, cast("Schema", wanted), name)
+
+
+def value_fault(schema: Schema, value: Any, of: str) -> InvalidInput | None:
+    """What of a payload does not fit its schema, with the field; None: nothing. `of`: what it belongs to."""
+    try:
+        _Check("field", of, None, schema.get("$defs", {})).value(value, schema, "payload")
+    except InvalidInput as error:
+        return error
+    return None
 
 
 _TYPES: Final[dict[str, tuple[type, ...]]] = {
@@ -91,8 +101,10 @@ _SIZES: Final[dict[str, tuple[Callable[[int, int], bool], str]]] = {
 
 
 class _Check:
-    def __init__(self, flow: AnnouncedFlow, defs: Mapping[str, Any]) -> None:
-        self._flow = flow
+    def __init__(self, noun: str, of: str, hint: str | None, defs: Mapping[str, Any]) -> None:
+        self._noun = noun
+        self._of = of
+        self._hint = hint
         self._defs = defs
 
     def value(self, value: Any, schema: Schema, field: str, depth: int = 0) -> None:
@@ -118,10 +130,10 @@ class _Check:
 
     def _refuse(self, field: str, got: object, wanted: str) -> InvalidInput:
         return InvalidInput(
-            f"argument {field!r} of flow {self._flow.name!r} must be {wanted}.",
+            f"{self._noun} {field!r} of {self._of} must be {wanted}.",
             field=field,
             got=got,
-            hint=f"It is {self._flow.spoken}." if self._flow.spoken else None,
+            hint=self._hint,
         )
 
     def _one_of(self, value: Any, several: Sequence[Schema], field: str, depth: int) -> None:
@@ -178,10 +190,10 @@ class _Check:
         for name in schema.get("required", ()):
             if name not in value:
                 raise InvalidInput(
-                    f"argument {field!r} of flow {self._flow.name!r} needs the field {name!r}.",
+                    f"{self._noun} {field!r} of {self._of} needs the field {name!r}.",
                     field=f"{field}.{name}",
                     got=value,
-                    hint=f"It is {self._flow.spoken}." if self._flow.spoken else None,
+                    hint=self._hint,
                 )
         known: Mapping[str, Any] = schema.get("properties", {})
         others: Any = schema.get("additionalProperties", {})

@@ -109,6 +109,27 @@ class RunWait(NamedTuple):
     wake_at: int
 
 
+class EventWait(NamedTuple):
+    """A task that waits for an event, from its request until it ends."""
+
+    task: int
+    run: int
+    name: str
+    match: str
+    """JSON object: what an event of a topic has to agree with."""
+    since: int
+    until: int
+    """Then it times out."""
+
+
+class MailTaken(NamedTuple):
+    """An event that was delivered to a task, or refused at its delivery (task 0). Once for each run."""
+
+    run: int
+    n: int
+    task: int
+
+
 class RunMark(NamedTuple):
     """A run that is being brought to an end: `verdict` is how it will end once nothing of it is in flight."""
 
@@ -234,6 +255,10 @@ class Commit:
     """Those of `runs_started` that were waiting: they are to be ended."""
     ended_waiting: list[int] = field(default_factory=list[int])
     """Those of `runs_ended` that were waiting: they count under another ceiling."""
+    waits_opened: list[EventWait] = field(default_factory=list[EventWait])
+    waits_over: list[int] = field(default_factory=list[int])
+    """Tasks that wait for no event any more."""
+    mail_taken: list[MailTaken] = field(default_factory=list[MailTaken])
     requests_done: list[int] = field(default_factory=list[int])
     reprioritised: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     """(queued run, new priority)"""
@@ -252,6 +277,7 @@ class Commit:
             or self.runs_marked
             or self.runs_ended
             or self.runs_waiting
+            or self.mail_taken
             or self.tasks_again
             or self.tasks_ended
             or self.lingers is not None

@@ -86,3 +86,11 @@ def instant_text(value: object, field: str) -> int:
             hint="A result that is slept until is a datetime, or a text such as 2031-05-01T09:00+02:00.",
         )
     return (moment - _EPOCH) // timedelta(microseconds=1)
+
+
+def clock_text(at: int) -> str:
+    """An instant as people read it: `2031-05-01 09:00:00 UTC`."""
+    try:
+        return f"{_EPOCH + timedelta(microseconds=at):%Y-%m-%d %H:%M:%S} UTC"
+    except OverflowError:
+        return "a moment that no calendar has"

@@ -22,6 +22,7 @@ Subject = Literal[
     "worker",
     "leader",
     "wait",
+    "mail",
     "clock",
     "audit",
     "request",
@@ -31,6 +32,7 @@ Subject = Literal[
 `place` is an executing run's place at the run gate and the tags' limits, given back or held again.
 `pause` is a run that starts nothing: paused, resumed, or lifted because the run is to end.
 `trace` is a run submitted by name whose flow a worker has traced.
+`mail` is an event that was sent to a run, or to a topic (of no run), and what became of it.
 `audit` is about the history itself: it was checked, or a part of it was pruned."""
 
 NOBODY = 0
@@ -65,6 +67,7 @@ class Change(NamedTuple):
               cancelled, handed_back, abandoned: reason
               skipped: reason, passed? (its item is an error, which is its result, too)
     wait      gate, used, limit, need, behind (how many tasks wait behind this one in its lane)
+    mail      sent: n (its number), name, id?; delivered (task: to which): n, name; refused: n, name, reason
     limit     kind, name, rule (None: unset) — by the leader, when it comes into force
     worker    permits {executor: n}, labels, lost: reason
     leader    after = owner; a new term has begun

@@ -8,7 +8,7 @@ the item of a map. So two runs of one flow share one graph.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -17,9 +17,10 @@ Executor = Literal["async", "thread", "process", "hold"]
 OnError = Literal["fail", "collect"]
 RunIf = Literal["success", "always", "failure"]
 
-Wait = Literal["sleep", "until"]
-"""A node without a body: it is over after a time, or at a moment. Its arguments are a value, which is its result,
-and how long or until when."""
+Wait = Literal["sleep", "until", "event"]
+"""A node without a body: it is over after a time, at a moment, or when an event has come. Its arguments are a
+value, which is its result, and how long or until when. Of an event: the value where none comes, how long it is
+waited for, and what an event of a topic has to match."""
 
 GRAPH_VERSION = 2
 """The newest that is known here. 2: nodes may wait."""
@@ -120,6 +121,16 @@ class RetryPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
     max_delay_us: int = 3_600_000_000
 
 
+class AwaitedEvent(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a node waits for: its result is the payload."""
+
+    name: str
+    schema: dict[str, Any] = {}
+    """JSON schema of the payload; empty: any."""
+    default: bool = False
+    """Where none comes in time its result is the first argument; else it fails."""
+
+
 class Node(msgspec.Struct, frozen=True, omit_defaults=True):
     """One step of the graph; with `over`, one task per element."""
 
@@ -146,6 +157,7 @@ class Node(msgspec.Struct, frozen=True, omit_defaults=True):
     dispatch_deadline_us: int | None = None
     max_abandons: int = 3
     wait: Wait | None = None
+    event: AwaitedEvent | None = None
 
 
 class Graph(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -173,7 +185,9 @@ def wait_fault(node: Node) -> str:
         return ""
     if node.over is not None:
         return "a wait cannot be mapped"
-    if len(node.args) != 2 or node.kwargs:
+    if (node.wait == "event") != (node.event is not None):
+        return "a wait for an event names it, and no other does"
+    if len(node.args) != (2 if node.event is None else 3) or node.kwargs:
         return "a wait takes a value and a time"
     busy = node.pools or node.needs or node.retry.retries or node.timeout_us is not None
     return "a wait has no body: no pools, labels, retries or timeout" if busy else ""

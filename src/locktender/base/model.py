@@ -118,6 +118,17 @@ class RunRow(msgspec.Struct, frozen=True, gc=False):
     """What of the stored row cannot be read; a harmless value stands in its place."""
 
 
+class Mail(NamedTuple):
+    """An event that can be delivered to a task that waits for it."""
+
+    run: int
+    task: int
+    n: int
+    """Events are delivered in the order of their numbers."""
+    name: str
+    payload: bytes
+
+
 class Progress(msgspec.Struct, frozen=True, array_like=True):
     """How far a running attempt is, as its body reported."""
 

@@ -78,6 +78,19 @@ def _from_json(text: str | None) -> tuple[list[Any], dict[str, Any]]:
     )
 
 
+def json_value(text: str, field: str) -> Any:
+    """A value that is given as JSON."""
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+        raise InvalidInput(
+            f"{field} is not JSON: {error}.",
+            field=field,
+            got=text,
+            hint="""Write a text as '"yes"', an object as '{"name": "value"}'.""",
+        ) from error
+
+
 def _value(flow: FlowDef, key: str, text: str) -> Any:
     """Text where the parameter is text, else JSON, else text: `--arg n=3 --arg name=acme`."""
     parameter = flow.parameters.parameters.get(key)

@@ -16,6 +16,7 @@ from locktender.client.bridge import Bridge
 from locktender.client.by_name import is_elsewhere
 from locktender.client.client_async import INTERRUPTED_GRACE_US, AsyncClient, Refusal
 from locktender.client.core import Core
+from locktender.client.events import SyncEvents
 from locktender.client.more_workers import MoreWorkers
 from locktender.client.namespaces import SyncLimits, SyncPools, SyncQueue, SyncRuns, SyncWorkers
 from locktender.client.pauses import SyncFlows
@@ -40,6 +41,7 @@ class Client(SyncSubmitting):
     pools, limits          namespaces to list and change pools and every other limit
     flows                  namespace to pause and resume flows
     schedules              namespace to set and see schedules: runs of a flow at set times
+    events                 namespace to send events, and to see who waits for which
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class Client(SyncSubmitting):
         self.schedules: SyncSchedules = SyncSchedules(self._bridge, client.schedules)
         self.limits: SyncLimits = SyncLimits(self._bridge, client.limits)
         self.flows: SyncFlows = SyncFlows(self._bridge, client.flows)
+        self.events: SyncEvents = SyncEvents(self._bridge, client.events)
         self.workers: SyncWorkers = SyncWorkers(self._bridge, client.workers)
         atexit.register(self._at_exit)
 

@@ -14,6 +14,7 @@ from locktender.base.errors import AdmissionRejected, DuplicateKey
 from locktender.base.tracebacks import public
 from locktender.client.by_name import is_elsewhere, prepare_named
 from locktender.client.core import Core
+from locktender.client.events import AsyncEvents
 from locktender.client.limits_async import AsyncLimits
 from locktender.client.pauses import AsyncFlows
 from locktender.client.pools_async import AsyncPools
@@ -49,6 +50,7 @@ class AsyncClient(AsyncSubmitting):
     pools, limits          namespaces to list and change pools and every other limit
     flows                  namespace to pause and resume flows
     schedules              namespace to set and see schedules: runs of a flow at set times
+    events                 namespace to send events, and to see who waits for which
     """
 
     def __init__(self, core: Core) -> None:
@@ -59,6 +61,7 @@ class AsyncClient(AsyncSubmitting):
         self.schedules: AsyncSchedules = AsyncSchedules(core)
         self.limits: AsyncLimits = AsyncLimits(core)
         self.flows: AsyncFlows = AsyncFlows(core)
+        self.events: AsyncEvents = AsyncEvents(core)
         self.workers: AsyncWorkers = AsyncWorkers(core)
 
     @property

@@ -13,6 +13,7 @@ from locktender.base.tracebacks import public
 from locktender.client import results, run_details
 from locktender.client.bridge import Bridge
 from locktender.client.core import Core
+from locktender.client.mailing import EventWaitInfo, send_to_run, tokens_of
 from locktender.client.pauses import pause_runs, resume_runs
 from locktender.client.refusals import wait_at, way_in
 from locktender.client.retry_from import steps_from, stored, with_args
@@ -145,6 +146,25 @@ class AsyncRun(Generic[T_co]):
         await retry_runs(self._core, [self._id], again)
         return self
 
+    async def send(self, event: str, payload: Any = None, *, id: str | None = None) -> bool:  # noqa: A002
+        """Sends an event to the run: the payload is the result of its `wait_event`.
+
+        event    the name that the flow waits for
+        payload  any JSON value up to 256 kB; default None
+        id       a second event of the same name and id changes nothing; default one of its own
+
+        It may come before the wait: it stays in the run's mailbox until the run ends, 1,000 at most.
+        Returns whether it is new. Raises `InvalidInput` if the run has ended, if it cannot wait for the
+        event, or if the payload does not fit its schema.
+        """
+        self._core.guard.check()
+        return await send_to_run(self._core, self._id, event, payload, id)
+
+    async def waits(self) -> list[EventWaitInfo]:
+        """The events that it waits for now, each with a token for `client.events.answer`."""
+        self._core.guard.check()
+        return await tokens_of(self._core, self._id)
+
     async def tasks(self) -> list[TaskInfo]:
         """Its tasks now: one per plain step and one per item of a map."""
         self._core.guard.check()
@@ -254,6 +274,23 @@ class Run(Generic[T_co]):
         """
         again = self._bridge.call(self._run.retry(from_step=from_step, args=args))
         return self if again is self._run else Run(self._bridge, again)
+
+    def send(self, event: str, payload: Any = None, *, id: str | None = None) -> bool:  # noqa: A002
+        """Sends an event to the run: the payload is the result of its `wait_event`.
+
+        event    the name that the flow waits for
+        payload  any JSON value up to 256 kB; default None
+        id       a second event of the same name and id changes nothing; default one of its own
+
+        It may come before the wait: it stays in the run's mailbox until the run ends, 1,000 at most.
+        Returns whether it is new. Raises `InvalidInput` if the run has ended, if it cannot wait for the
+        event, or if the payload does not fit its schema.
+        """
+        return self._bridge.call(self._run.send(event, payload, id=id))
+
+    def waits(self) -> list[EventWaitInfo]:
+        """The events that it waits for now, each with a token for `client.events.answer`."""
+        return self._bridge.call(self._run.waits())
 
     def tasks(self) -> list[TaskInfo]:
         """Its tasks now: one per plain step and one per item of a map."""

@@ -161,3 +161,21 @@ _MODEL_MARKS = (
     "__required_keys__",  # TypedDict
     "_fields",  # NamedTuple
 )
+
+
+def schema_of(hint: Any) -> dict[str, Any]:
+    """JSON schema of one annotation; empty where there is none that could be checked."""
+    defs: dict[str, Any] = {}
+
+    def model(kind: type) -> dict[str, Any]:
+        make: Any = getattr(kind, "model_json_schema", None)
+        found = cast("dict[str, Any]", {} if make is None else make())
+        defs.update(found.pop("$defs", {}))
+        return found
+
+    try:
+        schema = msgspec.json.schema(hint, schema_hook=model)
+    except Exception:  # noqa: BLE001 — of a user's own type anything may be wrong
+        return {}
+    inner = {**schema.pop("$defs", {}), **defs}
+    return {**schema, "$defs": inner} if inner else schema

@@ -19,6 +19,7 @@ from locktender.base.announced import MAX_SCHEMA_BYTES, AnnouncedFlow
 from locktender.base.errors import LocktenderError
 from locktender.base.graph import TRACE, Node
 from locktender.base.secrets import MARK, SECRET_KEY, Secret
+from locktender.flows.annotations import schema_of
 from locktender.flows.definitions import FlowDef, StepDef
 from locktender.flows.registry import Registry
 from locktender.flows.trace import trace
@@ -35,7 +36,7 @@ def announcement(flow: FlowDef) -> AnnouncedFlow:
 
 
 def _announcement(flow: FlowDef) -> AnnouncedFlow:
-    parameters, result = _parameters(flow), _schema(_hint(flow, "return"))
+    parameters, result = _parameters(flow), schema_of(_hint(flow, "return"))
     if len(msgspec.json.encode([parameters, result])) > MAX_SCHEMA_BYTES:
         parameters, result = {key: parameters[key] for key in ("type", "required")}, {}
     return AnnouncedFlow(
@@ -59,7 +60,7 @@ def _parameters(flow: FlowDef) -> dict[str, Any]:
     defs: dict[str, Any] = {}
     others: Any = False
     for name, parameter in flow.parameters.parameters.items():
-        schema = _schema(_hint(flow, name))
+        schema = schema_of(_hint(flow, name))
         defs |= schema.pop("$defs", {})
         if parameter.kind is parameter.VAR_KEYWORD:
             others = schema or True
@@ -92,24 +93,6 @@ def _hint(flow: FlowDef, name: str) -> Any:
         return flow.hints.get(name, Any)
     except LocktenderError:  # an annotation that cannot be resolved
         return Any
-
-
-def _schema(hint: Any) -> dict[str, Any]:
-    """JSON schema of one annotation; empty where there is none that could be checked."""
-    defs: dict[str, Any] = {}
-
-    def model(kind: type) -> dict[str, Any]:
-        make: Any = getattr(kind, "model_json_schema", None)
-        found = cast("dict[str, Any]", {} if make is None else make())
-        defs.update(found.pop("$defs", {}))
-        return found
-
-    try:
-        schema = msgspec.json.schema(hint, schema_hook=model)
-    except Exception:  # noqa: BLE001 — of a user's own type anything may be wrong
-        return {}
-    inner = {**schema.pop("$defs", {}), **defs}
-    return {**schema, "$defs": inner} if inner else schema
 
 
 class TracingStep(StepDef):

@@ -15,6 +15,7 @@ from locktender.base import names
 from locktender.base.errors import InvalidFlow
 from locktender.base.graph import (
     AnyTemplate,
+    AwaitedEvent,
     DictOf,
     FailureOf,
     Item,
@@ -143,10 +144,18 @@ class Tracer:
         when: object,
         *,
         named: bool,
+        event: AwaitedEvent | None = None,
+        match: object = None,
+        returns: Any = None,
     ) -> Handle[Any]:
-        """A node without a body: `value` is its result when the time that `given` says has come."""
+        """A node without a body: `value` is its result when the time that `given` says has come.
+
+        `event`: what it waits for until then; `returns` is the type of its payload.
+        """
         template = self.values.template
         args = (template(value, f"{name}.value"), template(given, f"{name}.time"))
+        if event is not None:
+            args = (*args, template(match, f"{name}.match"))
         follows = self._order(after)
         for scope in self._sequential:
             follows.update(scope.chain)
@@ -160,9 +169,11 @@ class Tracer:
             after=tuple(sorted(follows)),
             when=None if when is None else condition_of(self.values, when),
             wait=kind,
+            event=event,
         )
         index = self._append(node, "success")
-        return Handle(self.values, Output(index), node.name, annotation_of(value))
+        kind_of = annotation_of(value) if event is None else returns
+        return Handle(self.values, Output(index), node.name, kind_of)
 
     def inline(self, flow: FlowDef, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Calls the body of a flow inside another: its steps join this graph."""

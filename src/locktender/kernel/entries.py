@@ -180,6 +180,11 @@ class TaskEntry:
         """It stands at its gates (and is not in flight, nor waiting for its back-off to end)."""
         return self.lane is not None and self.lane.live.get(self.id) is self
 
+    def is_due(self, now: int) -> bool:
+        """It is to stand at its gates, and does not. A wait stands at none, even if its time has come."""
+        waits = self.state != TaskState.REQUESTED or self.spec.wait is not None
+        return not waits and self.not_before <= now and not self.in_line
+
     @property
     def aside(self) -> bool:
         """It was asked for and has never been at its gates: an earlier item of its sequential map goes first."""

@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from locktender.base.durations import spoken
+from locktender.base.durations import MAX_MICROSECONDS, clock_text, spoken
 from locktender.base.ids import run_of
 from locktender.base.model import Stubborn
 from locktender.base.states import HOLDING, TaskState
@@ -84,6 +84,14 @@ class Typical(msgspec.Struct, frozen=True):
     run_us: int | None = None
 
 
+def event_reason(name: str, since: int, until: int, now: int) -> Reason:
+    """A wait for an event. It holds nothing, and nobody knows how long it lasts."""
+    text = f"waits for event `{name}` since {spoken(max(0, now - since))}"
+    if until - since < MAX_MICROSECONDS:
+        text += f", times out {clock_text(until)} ({spoken(max(0, until - now))} left)"
+    return Reason("event", text)
+
+
 # -- tasks -----------------------------------------------------------------------------------------
 
 
@@ -96,6 +104,9 @@ def explain_task(
     texts = pause_texts(scheduler.ledger.limits, entry.run.row, now) if entry.run.paused else ()
     reasons = [Reason("pause", text) for text in texts]
     if entry.spec.wait is not None:
+        if entry.spec.event is not None:
+            name, since = entry.spec.event.name, entry.requested_at
+            return [*reasons, event_reason(name, since, entry.not_before, now)]
         left = max(0, entry.not_before - now)
         return [*reasons, Reason("time", f"sleeps, {spoken(left)} left", estimate_us=left)]
     if entry.not_before > now:

@@ -21,6 +21,7 @@ from locktender.kernel.dag import RunGraph
 from locktender.kernel.entries import RunEntry, TaskEntry
 from locktender.kernel.expansion import ItemBudget
 from locktender.kernel.ledger import Ledger
+from locktender.kernel.mailboxes import Mailboxes
 from locktender.kernel.node_state import (
     NOTHING,
     PASSED,
@@ -32,7 +33,6 @@ from locktender.kernel.node_state import (
 )
 from locktender.kernel.timers import Defaults, Timers, delay
 from locktender.kernel.unfolding import AFTER_TRACE, go_on_traced
-from locktender.kernel.waits import wake_instant
 
 _dump = msgspec.json.Encoder().encode
 _read_failure = msgspec.json.Decoder(Failure).decode
@@ -74,6 +74,7 @@ class Lifecycle:
         self.waits_recorded: dict[int, str] = {}
         self.asleep: dict[int, RunEntry] = {}
         """Runs with a sleep that is not over."""
+        self.mail: Mailboxes = Mailboxes()
         self.maybe_waiting: dict[int, RunEntry] = {}
         """Those of them of which something has changed: perhaps nothing is left but sleeps."""
         self.at_run: int = 0
@@ -143,7 +144,7 @@ class Lifecycle:
         self.ledger.enter(entry)
         try:
             if entry.spec.wait is not None:
-                instant = wake_instant(entry.spec.wait, asked.input, now)
+                instant = self.mail.begin(entry, asked.input, now, self.commit_builder.commit)
                 entry.not_before = data["not_before"] = instant
             scope = self.progress[run.seq].scope
             entry.pools = render.pool_needs(entry.spec, scope, asked.item)
@@ -159,6 +160,7 @@ class Lifecycle:
             # Not over in this cycle: its row may be new with it.
             self.timers.set(max(entry.not_before, now + 1), "sleep", entry.id, entry.not_before)
             self.asleep[entry.run.seq] = self.maybe_waiting[entry.run.seq] = entry.run
+            self.mail.want(entry)
             return
         if entry.not_before > now:
             self.timers.set(entry.not_before, "back_off", entry.id, entry.not_before)
@@ -348,6 +350,7 @@ class Lifecycle:
         self.waits_recorded.pop(entry.id, None)
         if self.asleep and entry.run.seq in self.asleep:
             self.maybe_waiting[entry.run.seq] = entry.run
+            self.mail.end(entry, self.commit_builder.commit)
 
     def record_end(
         self, entry: TaskEntry, before: str, state: str, error: bytes | None, reason: str

@@ -87,12 +87,7 @@ class Pauses:
             self._ledger.return_run(run)
             return
         for task in list(run.tasks.values()):
-            if (
-                task.spec.wait is None
-                and task.state == TaskState.REQUESTED
-                and task.not_before <= now
-                and not task.in_line
-            ):
+            if task.is_due(now):
                 self._ledger.request(task)
 
     def lift(self, run: RunEntry, why: str, now: int) -> None:

@@ -64,16 +64,14 @@ class Places:
     def take_again(self, head: QueuedRun, run: RunEntry, now: int) -> None:
         """A run has passed its gates again: its tasks go to theirs."""
         self._ledger.place(run)
-        self._commit_builder.commit.placed.append(run.seq)
+        commit = self._commit_builder.commit
+        commit.placed.append(run.seq)
+        if run.seq in commit.unplaced:  # it was taken up in this cycle, without a place
+            commit.unplaced.remove(run.seq)
         data: dict[str, object] = {"priority": head.row.priority}
         self._commit_builder.record(run.seq, Change("place", 0, "given_back", "held", 0, data))
         for task in list(run.tasks.values()):
-            if (
-                task.spec.wait is None
-                and task.state == TaskState.REQUESTED
-                and task.not_before <= now
-                and not task.in_line
-            ):
+            if task.is_due(now):
                 self._ledger.request(task)
 
     def give_back(self) -> None:

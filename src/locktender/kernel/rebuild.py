@@ -126,6 +126,9 @@ def start_again(lifecycle: Lifecycle, run: RunEntry, rows: Sequence[TaskRow], no
         if row.state != TaskState.PENDING:
             change = Change("task", row.id, row.state, TaskState.PENDING, 0, {})
             lifecycle.commit_builder.record(run.seq, change)
+        if run.graph.nodes[row.node].event is not None:
+            # Of a run that was held while it stood. It may be opened again in this commit.
+            lifecycle.commit_builder.commit.waits_over.append(row.id)
         pending = TaskRow(row.id, row.node, row.idx, TaskState.PENDING, row.attempt)
         lifecycle.commit_builder.add_again(pending)
         run.pending[row.id] = pending

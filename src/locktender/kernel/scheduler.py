@@ -19,7 +19,7 @@ from locktender.base.changes import (
 from locktender.base.events import NOBODY, Change
 from locktender.base.graph import Graph
 from locktender.base.limits import Limits
-from locktender.base.model import Failure, LimitRow, RunRow, WorkerRow
+from locktender.base.model import Failure, LimitRow, Mail, RunRow, WorkerRow
 from locktender.base.states import HOLDING, RunState, TaskState
 from locktender.kernel.commit_builder import CommitBuilder, Cycle
 from locktender.kernel.demand import Demand
@@ -33,7 +33,7 @@ from locktender.kernel.places import Places
 from locktender.kernel.rebuild import start_again
 from locktender.kernel.timeouts import QUEUED, Timeouts, still_queued
 from locktender.kernel.upkeep import forget_stale_timers, forget_unused_gates
-from locktender.kernel.waiting_runs import WaitsOfRuns
+from locktender.kernel.waiting_runs import WaitsOfRuns, deliver
 
 _dump = msgspec.json.Encoder().encode
 MAX_NEW_TASKS = 10_000
@@ -344,6 +344,18 @@ class Scheduler:
         self.lifecycle.at_run = 0
         return True
 
+    def put_mail(self, wanted: Iterable[int], mails: Iterable[Mail], now: int) -> None:
+        """What was sent to runs that wait for events: to each wait the first event that it can take."""
+        self.lifecycle.mail.wanted.difference_update(wanted)
+        taken: set[tuple[int, int]] = set()
+        for mail in mails:
+            self.lifecycle.at_run = mail.run
+            fits = (mail.run, mail.n) not in taken and deliver(self.lifecycle, mail, now)
+            taken.add((mail.run, mail.n))
+            if not fits and mail.run in self.ledger.runs:
+                self.lifecycle.mail.wanted.add(mail.run)  # it takes the next one
+        self.lifecycle.at_run = 0
+
     # -- the cycle ---------------------------------------------------------------------------------
 
     def sweep(self, now: int) -> Demand:
@@ -384,6 +396,7 @@ class Scheduler:
                 starts.append(entry)
         self._places.give_back()
         self._waits.let_wait(now)
+        self.lifecycle.mail.end_cycle()
         return self._hand_over(starts, now)
 
     def _start_run(self, head: QueuedRun, now: int) -> None:

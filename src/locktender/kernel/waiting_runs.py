@@ -1,8 +1,9 @@
-"""Sleeps, and runs that have nothing left but such waits.
+"""Sleeps, waits for events, and runs that have nothing left but such waits.
 
 A sleep is a node without a body. Its task is requested with the instant at which it is over, stands at no gate,
-holds nothing, and is completed by the leader then; its output is the value that it was given. A run whose open
-tasks are all sleeps gives back its place and leaves the leader's memory: it is *waiting*, and rows are all there
+holds nothing, and is completed by the leader then; its output is the value that it was given. A wait for an event
+is a sleep until its timeout, which an event ends before (`kernel/mailboxes.py`). A run whose open tasks are all
+such waits gives back its place and leaves the leader's memory: it is *waiting*, and rows are all there
 is of it. Woken, it is queued with its first age and priority; when it has passed its gates it goes on from its
 rows.
 
@@ -13,20 +14,49 @@ from __future__ import annotations
 
 import msgspec
 
-from locktender.base.changes import RunStart, RunWait, TaskRow
+from locktender.base.changes import MailTaken, RunStart, RunWait, TaskRow
+from locktender.base.durations import spoken
 from locktender.base.events import Change
 from locktender.base.graph import Graph
-from locktender.base.model import RunRow
+from locktender.base.model import Failure, Mail, RunRow
 from locktender.base.states import RunState, TaskState
 from locktender.kernel.entries import RunEntry, TaskEntry
 from locktender.kernel.lifecycle import Lifecycle
+from locktender.kernel.mailboxes import payload_fault
 from locktender.kernel.rebuild import restore_run
 from locktender.kernel.waits import passed_value
 
 
 def end_sleep(lifecycle: Lifecycle, entry: TaskEntry, now: int) -> None:
-    """It passes on the value that it was given."""
-    output = passed_value(entry.input or b"")
+    """Its time has come. It passes on the value that it was given; a wait for an event may fail."""
+    event = entry.spec.event
+    if event is not None and not event.default:
+        after = spoken(entry.not_before - entry.requested_at)
+        text = f"no event {event.name!r} came within {after}"
+        failure = Failure("event_timeout", text, retryable=False)
+        lifecycle.end_waiting(entry, entry.state, TaskState.FAILED, failure, now)
+        return
+    _complete(lifecycle, entry, passed_value(entry.input or b""), now)
+
+
+def deliver(lifecycle: Lifecycle, mail: Mail, now: int) -> bool:
+    """An event ends the wait for it, unless something else has. False: its payload does not fit, it is refused."""
+    entry = lifecycle.tasks.get(mail.task)
+    if entry is None or entry.state != TaskState.REQUESTED or entry.spec.event is None:
+        return True
+    builder, data = lifecycle.commit_builder, {"n": mail.n, "name": mail.name}
+    fault = payload_fault(entry.spec.event, mail.payload)
+    task = 0 if fault else mail.task
+    builder.commit.mail_taken.append(MailTaken(mail.run, mail.n, task))
+    after = "refused" if fault else "delivered"
+    told = {**data, "reason": fault.message} if fault else data
+    builder.record(mail.run, Change("mail", task, "sent", after, 0, told))
+    if not fault:
+        _complete(lifecycle, entry, mail.payload, now)
+    return not fault
+
+
+def _complete(lifecycle: Lifecycle, entry: TaskEntry, output: bytes, now: int) -> None:
     change = Change("task", entry.id, entry.state, TaskState.COMPLETED, 0, {})
     lifecycle.commit_builder.record(entry.run.seq, change)
     row = TaskRow(entry.id, entry.node, entry.idx, TaskState.COMPLETED, entry.attempt)
@@ -56,6 +86,9 @@ class WaitsOfRuns:
         for run in runs.values():
             if self._ledger.runs.get(run.seq) is not run:
                 lifecycle.asleep.pop(run.seq, None)
+            elif lifecycle.mail.may_get(run.seq):
+                # What was sent to it may end a wait.
+                lifecycle.maybe_waiting[run.seq] = run
             elif (wake_at := self._wake_at(run)) > now:
                 self._leave(run, wake_at)
 

@@ -1,4 +1,4 @@
-"""When a sleep is over, and what it passes on."""
+"""When a wait is over, and what it passes on."""
 
 from __future__ import annotations
 
@@ -18,17 +18,20 @@ class _Microseconds(msgspec.Struct):
     us: int
 
 
+_read_match = msgspec.json.Decoder(dict[str, str | int | float | bool | None] | None).decode
 _read_time = msgspec.json.Decoder(_Microseconds | str | float | int | None).decode
 
 
 def wake_instant(wait: Wait, call: bytes, now: int) -> int:
     """When a sleep that begins now is over. Its call is (value, how long or until when)."""
-    name = "sleep" if wait == "sleep" else "sleep_until"
+    name = {"sleep": "sleep", "event": "timeout"}.get(wait, "sleep_until")
     try:
         given = _read_time(_arguments(call)[1])
     except msgspec.ValidationError as error:
         raise InvalidInput(f"{name} is not a time: {error}.", field=name) from error
-    if wait == "sleep":
+    if wait == "event" and given is None:
+        return now + MAX_MICROSECONDS
+    if wait != "until":
         # A result of a step may be any duration.
         return now + (given.us if isinstance(given, _Microseconds) else microseconds(given, name))
     at = given.us if isinstance(given, _Microseconds) else instant_text(given, name)
@@ -38,10 +41,20 @@ def wake_instant(wait: Wait, call: bytes, now: int) -> int:
 
 
 def passed_value(call: bytes) -> bytes:
-    """What a sleep passes on."""
+    """What a sleep passes on, and a wait for an event that did not come."""
     return _arguments(call)[0]
 
 
-def _arguments(call: bytes) -> tuple[bytes, bytes]:
-    value, given = codec.split_list(bytes(_call(call)["args"]))
-    return value, given
+def matched_by(call: bytes) -> str:
+    """What an event of a topic has to agree with, as JSON: an object of plain values."""
+    try:
+        given = _read_match(_arguments(call)[2])
+    except msgspec.ValidationError as error:
+        raise InvalidInput(
+            f"match must be an object of plain values: {error}.", field="match"
+        ) from error
+    return msgspec.json.encode(given or {}, order="sorted").decode()
+
+
+def _arguments(call: bytes) -> list[bytes]:
+    return codec.split_list(bytes(_call(call)["args"]))

@@ -105,6 +105,8 @@ class ChangeReader:
                     )
                 elif event.subject == "run" and event.after == RunState.WAITING:
                     self._waits.arrived(event)
+                elif event.subject == "mail" and event.after == "sent":
+                    self._waits.sent(event, scheduler)
         scheduler.lifecycle.at_run = 0
 
     def _apply_workers(self, scheduler: Scheduler, gathered: Gathered, lost: Set[str]) -> None:

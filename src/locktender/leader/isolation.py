@@ -197,6 +197,12 @@ def parts_by_run(commit: Commit) -> dict[int, Commit]:
         part(run_of(end.id)).tasks_ended.append(end)
     for shared in commit.node_inputs:
         part(shared.run).node_inputs.append(shared)
+    for wait in commit.waits_opened:
+        part(wait.run).waits_opened.append(wait)
+    for task in commit.waits_over:
+        part(run_of(task)).waits_over.append(task)
+    for taken in commit.mail_taken:
+        part(taken.run).mail_taken.append(taken)
     for order in commit.orders:
         if order.task > 0:
             part(run_of(order.task)).orders.append(order)

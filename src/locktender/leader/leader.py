@@ -258,7 +258,8 @@ class Leader:
         self._pipeline.check()
         began = asyncio.get_running_loop().time()
         wakes = await self._waits.due()
-        if self._foreign or self._sweep_due or self._queue.needs_reading or wakes:
+        mail = self._waits.has_mail(scheduler)
+        if self._foreign or self._sweep_due or self._queue.needs_reading or wakes or mail:
             # What is read from the store must not be older than what was decided here.
             await self._pipeline.drain()
         idle = self._pipeline.idle
@@ -295,6 +296,8 @@ class Leader:
         if idle:
             await self._queue.fill(scheduler)
             await self._isolation.hold_queued(scheduler, now)
+            if self._waits.has_mail(scheduler):
+                await self._waits.deliver(scheduler, now)
         if self._closing:
             return  # its own worker may have lost its lease while this turn read: nothing is decided any more
         self._awake.clear()
@@ -306,7 +309,8 @@ class Leader:
             self._waits.wait_for(wake_at)
         ends, self._taken = self._taken, []
         await self._pipeline.send(cycle, ends, began)
-        if not (cycle.unfinished or self._queue.needs_reading or self._ends or self._foreign):
+        more = cycle.unfinished or self._waits.busy(scheduler)
+        if not (more or self._queue.needs_reading or self._ends or self._foreign):
             await self._rest(self._waits.first(cycle.next_wake))
 
     async def _now(self, scheduler: Scheduler) -> int:

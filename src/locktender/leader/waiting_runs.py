@@ -1,4 +1,4 @@
-"""Wakes runs that wait for their time.
+"""Wakes runs that wait for their time or for an event.
 
 Waiting runs are rows: the leader knows only when the first of them is to be woken. It learns of earlier ones by
 the events of their submission. What is woken is queued, and read like any queued run.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 
-from locktender.base.events import Event
+from locktender.base.events import NOBODY, Event
 from locktender.kernel.scheduler import Scheduler
 from locktender.leader.queue_reader import QueueReader
 from locktender.store.protocol import Store, Wake
@@ -24,16 +24,51 @@ class WaitingRuns:
         self._queue = queue
         self.next_at: int | None = None
         """When the first waiting run is to be woken; None: none waits."""
+        self._mailed: set[int] | None = set()
+        """Runs that an event was sent to while they were not in memory. None: it may be any."""
+        self._topics: list[int] = []
+        """Events of topics that nobody was told of yet."""
 
     async def begin(self) -> None:
         """A new term."""
         self.next_at = await self._store.next_wake()
+        self._mailed, self._topics = None, []
 
     def arrived(self, event: Event) -> None:
         """A run waits from now on."""
         at = event.data.get("wake_at")
         if isinstance(at, int):
             self.wait_for(at)
+
+    def sent(self, event: Event, scheduler: Scheduler) -> None:
+        """A client has sent an event."""
+        if event.run == NOBODY:
+            self._topics.append(int(event.data.get("n") or 0))
+        elif event.run not in scheduler.ledger.runs:
+            if self._mailed is not None:
+                self._mailed.add(event.run)
+        elif event.run in scheduler.lifecycle.asleep:
+            scheduler.lifecycle.mail.wanted.add(event.run)
+
+    async def deliver(self, scheduler: Scheduler, now: int) -> None:
+        """Not while a commit is on its way: what it opens and takes is in the rows then."""
+        if self._topics:
+            topics, self._topics = self._topics, []
+            for run in await self._store.topic_waiters(topics):
+                if run in scheduler.ledger.runs:
+                    scheduler.lifecycle.mail.wanted.add(run)
+                elif self._mailed is not None:
+                    self._mailed.add(run)
+        if wanted := list(scheduler.lifecycle.mail.wanted)[:MAX_WOKEN]:
+            scheduler.put_mail(wanted, await self._store.mail_ready(wanted), now)
+
+    def has_mail(self, scheduler: Scheduler) -> bool:
+        """Whether something is to be read for runs that wait for events."""
+        return bool(self._topics or scheduler.lifecycle.mail.wanted)
+
+    def busy(self, scheduler: Scheduler) -> bool:
+        """Whether events are to be delivered, or runs woken by them."""
+        return self._mailed is None or bool(self._mailed) or self.has_mail(scheduler)
 
     def wait_for(self, at: int) -> None:
         """A run is to be woken then."""
@@ -46,14 +81,18 @@ class WaitingRuns:
 
     async def due(self) -> bool:
         """Whether one is to be woken, by the store's time. Asked before a cycle, so cheap where none waits."""
+        if self._mailed is None or self._mailed:
+            return True
         return self.next_at is not None and await self._store.now() >= self.next_at
 
     async def wake(self, scheduler: Scheduler) -> None:
         """Not while a commit is on its way, nor when something is decided that is not committed yet."""
         builder = scheduler.commit_builder
+        mailed = None if self._mailed is None else sorted(self._mailed)
         woken = await self._store.wake(
-            Wake(scheduler.term, builder.next_cycle(), builder.actor, MAX_WOKEN)
+            Wake(scheduler.term, builder.next_cycle(), builder.actor, MAX_WOKEN, mailed)
         )
+        self._mailed = set()
         self.next_at = woken.next_at
         for run, lane, rank in woken.runs:
             self._queue.put(run, lane, rank)

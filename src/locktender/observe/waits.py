@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-
 import msgspec
 
-from locktender.base.durations import spoken
+from locktender.base.durations import clock_text, spoken
 from locktender.base.events import unpack
 from locktender.base.model import RunRow
-from locktender.kernel.explain import Reason
+from locktender.kernel.explain import Reason, event_reason
 from locktender.kernel.gate_names import offered_to, stop_text
 from locktender.kernel.timeouts import Until
 from locktender.store.protocol import EventFilter, Store
 
 TIME = "time"
 """The gate that waits for an instant. It holds nothing."""
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-def clock_text(at: int) -> str:
-    """An instant as people read it: `2031-05-01 09:00:00 UTC`."""
-    try:
-        return f"{_EPOCH + timedelta(microseconds=at):%Y-%m-%d %H:%M:%S} UTC"
-    except OverflowError:
-        return "a moment that no calendar has"
+MAX_SHOWN = 100
+"""Waits for events of one run."""
 
 
 def sleeps_until(at: int, now: int) -> Reason:
@@ -36,7 +27,12 @@ def sleeps_until(at: int, now: int) -> Reason:
 async def waiting_reasons(store: Store, row: RunRow, now: int) -> tuple[Reason, ...]:
     """Why a waiting run does not go on."""
     times = await store.wake_times([row.seq])
-    sleeps = sleeps_until(times.get(row.seq, now), now)
+    wake_at = times.get(row.seq, now)
+    waits = await store.event_waits(row.id, MAX_SHOWN)
+    events = tuple(event_reason(each.name, each.since, each.until, now) for each in waits)
+    if waits and wake_at >= min(each.until for each in waits):
+        return events
+    sleeps = sleeps_until(wake_at, now)
     for event in await store.events(EventFilter(run=row.seq, limit=1)):
         for change in unpack(event):
             throttle = None if row.started_at else change.data.get("throttle")
@@ -45,7 +41,7 @@ async def waiting_reasons(store: Store, row: RunRow, now: int) -> tuple[Reason, 
                 whose = throttle["name"].rpartition(", ")[0]  # without its rate
                 text = f"throttled, of {whose} {rate}: {sleeps.text}"
                 sleeps = msgspec.structs.replace(sleeps, text=text)
-    return (sleeps,)
+    return (*events, sleeps)
 
 
 class WaitingStep(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -10,7 +10,16 @@ from typing import Any
 import msgspec
 
 from locktender.base import ids
-from locktender.base.changes import Bucket, Commit, Linger, Order, RunEvents, Silence, TaskRow
+from locktender.base.changes import (
+    Bucket,
+    Commit,
+    EventWait,
+    Linger,
+    Order,
+    RunEvents,
+    Silence,
+    TaskRow,
+)
 from locktender.base.clock import MILLISECOND
 from locktender.base.events import NOBODY, Change, Event
 from locktender.base.graph import Graph, Node, read_graph
@@ -129,6 +138,18 @@ def queued_run(run_id: RunId, graph: Graph, **fields: Any) -> RunRow:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class SimMail:
+    """An event that was sent: to a run, or to a topic (run 0)."""
+
+    n: int
+    run: int
+    name: str
+    payload: bytes
+    match: dict[str, Any]
+    at: int
+
+
 @dataclass
 class Model:
     """What is durable. Everything else in a simulation may vanish at any instant."""
@@ -146,6 +167,10 @@ class Model:
     events: list[Event] = field(default_factory=list[Event])
     waiting: dict[int, int] = field(default_factory=dict[int, int])
     """Waiting run → when it is to be woken."""
+    mail: list[SimMail] = field(default_factory=list["SimMail"])
+    mail_taken: set[tuple[int, int]] = field(default_factory=set[tuple[int, int]])
+    """(run, number) of each event that was delivered."""
+    event_waits: dict[int, EventWait] = field(default_factory=dict[int, EventWait])
     term: int = 0
     seq: int = 0
     stale: int = 0
@@ -252,6 +277,11 @@ class Model:
         for wait in commit.runs_waiting:
             self._run(wait.run, state=RunState.WAITING)
             self.waiting[wait.run] = wait.wake_at
+        for task in commit.waits_over:
+            self.event_waits.pop(task, None)
+        self.event_waits |= {each.task: each for each in commit.waits_opened}
+        for taken in commit.mail_taken:
+            self.mail_taken.add((taken.run, taken.n))
         for mark in commit.runs_marked:
             self._run(mark.run, state=mark.state, verdict=mark.verdict, error=mark.error)
         for each in commit.runs_unfolded:

@@ -12,6 +12,7 @@ import msgspec
 from locktender.base.changes import TaskRow
 from locktender.base.clock import MILLISECOND, SECOND
 from locktender.base.graph import (
+    AwaitedEvent,
     Compare,
     Const,
     Executor,
@@ -25,6 +26,7 @@ from locktender.base.graph import (
     Tag,
     Truthy,
 )
+from locktender.base.states import TERMINAL_RUNS
 from locktender.kernel.lifecycle import Defaults
 from locktender.observe.checker import History, Rejection, Violation, check
 from locktender.simulate.model import Behaviour
@@ -33,6 +35,7 @@ from locktender.simulate.world import SimWorld
 POOLS = ("db", "api", "gpu")
 TENANTS = ("acme", "globex", "initech")
 EXECUTORS: tuple[Executor, ...] = ("async", "thread", "process")
+EVENTS = ("go", "stop")
 RUN_IF: tuple[RunIf, ...] = ("success", "success", "success", "success", "always", "failure")
 
 
@@ -85,7 +88,7 @@ def _random_node(draw: random.Random, index: int, before: list[Node]) -> Node:
     )
 
 
-_CONSTS: Final = b'[[1,2,3,4,5,6,7],1,2,{"us":200000},{"us":1500000}]'
+_CONSTS: Final = b'[[1,2,3,4,5,6,7],1,2,{"us":200000},{"us":1500000},{"of":1}]'
 
 
 def _with_sleeps(graph: Graph, seed: int) -> Graph:
@@ -106,6 +109,36 @@ def _with_sleeps(graph: Graph, seed: int) -> Graph:
         for node in graph.nodes
     ]
     return msgspec.structs.replace(graph, nodes=tuple(nodes))
+
+
+def _with_events(graph: Graph, seed: int) -> Graph:
+    """Some of its sleeps wait for an event. By a chance of its own, too."""
+    draw = random.Random(seed * 104_729)  # noqa: S311
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        if node.wait is not None and draw.random() < 0.5:
+            awaited = AwaitedEvent(draw.choice(EVENTS), default=draw.random() < 0.7)
+            args = (*node.args, Const(5))
+            node = msgspec.structs.replace(
+                node, step="locktender:event", wait="event", event=awaited, args=args
+            )
+        nodes.append(node)
+    return msgspec.structs.replace(graph, nodes=tuple(nodes))
+
+
+def _send(world: SimWorld) -> None:
+    """Events to runs and to topics, before and while they are waited for."""
+    draw = random.Random(world.seed + 3_000_017)  # noqa: S311
+    for _ in range(draw.randint(0, 12)):
+        run, name = draw.choice([0, 1, 2, 3, 4, 5]), draw.choice(EVENTS)
+
+        def send(run: int = run, name: str = name) -> None:
+            if not run:
+                world.send(0, name, **draw.choice([{}, {"of": 1}, {"of": 2}]))
+            elif run in world.model.runs and world.model.runs[run].state not in TERMINAL_RUNS:
+                world.send(run, name, draw.randrange(9))
+
+        world.plan(draw.randrange(4 * SECOND), send)
 
 
 def _random_pools(draw: random.Random) -> Iterable[PoolNeed]:
@@ -150,7 +183,7 @@ def _random_pool_rule(draw: random.Random) -> dict[str, object]:
 def random_world(seed: int, *, clock_jumps: bool = True, waits: bool = True) -> SimWorld:
     """A world with arrivals, failures, crashes, lost leases, changed limits and cancels ahead of it.
 
-    `waits`: some runs are delayed, and some steps sleep.
+    `waits`: some runs are delayed, and some steps sleep or wait for events.
     """
     draw = random.Random(seed)  # noqa: S311
     behaviour = Behaviour(
@@ -174,6 +207,7 @@ def random_world(seed: int, *, clock_jumps: bool = True, waits: bool = True) -> 
     graphs = [random_graph(draw, f"flow{index}") for index in range(3)]
     if waits:
         graphs = [_with_sleeps(graph, seed + index) for index, graph in enumerate(graphs)]
+        graphs = [_with_events(graph, seed + index) for index, graph in enumerate(graphs)]
     for _ in range(draw.randint(3, 15)):
         world.plan(draw.randrange(2 * SECOND), lambda: _submit(world, draw, graphs, waits=waits))
     for _ in range(draw.randint(0, 3)):
@@ -187,6 +221,8 @@ def random_world(seed: int, *, clock_jumps: bool = True, waits: bool = True) -> 
     world.plan(5 * SECOND, lambda: _calm(world))
     _disturb(world, clock_jumps=clock_jumps)
     _pause(world)
+    if waits:
+        _send(world)
     return world
 
 

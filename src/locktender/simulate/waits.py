@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable
+
 import msgspec
 
-from locktender.base.changes import RunEvents, TaskRow
-from locktender.base.events import Change
+from locktender.base.changes import EventWait, RunEvents, TaskRow
+from locktender.base.events import Change, Event
 from locktender.base.ids import run_of
-from locktender.base.model import Failure
+from locktender.base.model import Failure, Mail
 from locktender.base.states import RunState
 from locktender.kernel.scheduler import Scheduler
-from locktender.simulate.model import Model
+from locktender.simulate.model import Model, SimMail
 
 MAX_HEADS = 500
 
@@ -47,6 +49,7 @@ def wake(scheduler: Scheduler, model: Model, now: int) -> set[int]:
     """Waiting runs whose time has come are queued, with their first age."""
     builder, cycle = scheduler.commit_builder, 0
     due = {run for run, at in model.waiting.items() if at <= now}
+    due |= {mail.run for mail in mail_ready(model, model.waiting)}
     for run in sorted(due):
         cycle = cycle or builder.next_cycle()
         del model.waiting[run]
@@ -55,6 +58,49 @@ def wake(scheduler: Scheduler, model: Model, now: int) -> set[int]:
         change = Change("run", 0, RunState.WAITING, RunState.QUEUED, 0, data)
         model.log(now, builder.actor, [RunEvents(run, [change])], model.term, cycle)
     return due
+
+
+def send(
+    model: Model, run: int, name: str, now: int, payload: object = None, **match: object
+) -> None:
+    """A client sends an event: to a run, or to a topic (0)."""
+    raw = msgspec.json.encode(payload)
+    mail = SimMail(len(model.mail) + 1, run, name, raw, dict(match), now)
+    model.mail.append(mail)
+    change = Change("mail", 0, "", "sent", 0, {"n": mail.n, "name": name})
+    model.log(now, "client", [RunEvents(run, [change])])
+
+
+def mail_ready(model: Model, runs: Container[int]) -> list[Mail]:
+    """Of each task of these runs that waits for an event: the first that it can take, in their order."""
+    found = [
+        Mail(wait.run, wait.task, mail.n, mail.name, mail.payload)
+        for wait in model.event_waits.values()
+        if wait.run in runs and (mail := _first(model, wait)) is not None
+    ]
+    return sorted(found, key=lambda each: (each.n, each.task))
+
+
+def _first(model: Model, wait: EventWait) -> SimMail | None:
+    own = msgspec.json.decode(wait.match)
+    for mail in model.mail:
+        if mail.name != wait.name or (wait.run, mail.n) in model.mail_taken:
+            continue
+        of_topic = not mail.run and mail.at >= model.runs[wait.run].queued_at
+        if mail.run == wait.run or (of_topic and mail.match.items() <= own.items()):
+            return mail
+    return None
+
+
+def deliver(scheduler: Scheduler, model: Model, fresh: Iterable[Event], now: int) -> None:
+    """What was sent reaches the runs that a leader has in memory."""
+    lifecycle = scheduler.lifecycle
+    for event in fresh:
+        if event.subject == "mail" and event.after == "sent":
+            lifecycle.mail.wanted.update({event.run} if event.run else lifecycle.asleep)
+    lifecycle.mail.wanted &= lifecycle.asleep.keys()
+    if wanted := set(lifecycle.mail.wanted):
+        scheduler.put_mail(wanted, mail_ready(model, wanted), now)
 
 
 def next_wake(model: Model, at: int | None) -> int | None:

@@ -24,7 +24,7 @@ from locktender.kernel.lifecycle import Defaults
 from locktender.kernel.liveness import LeaseWatch, set_stalled
 from locktender.kernel.scheduler import Scheduler
 from locktender.simulate.model import Behaviour, Model, SimBody, SimWorker, peak_use, queued_run
-from locktender.simulate.waits import cancel_asked, next_wake, put_heads, wake
+from locktender.simulate.waits import cancel_asked, deliver, next_wake, put_heads, send, wake
 
 LEASE = 10 * SECOND
 BEAT = 2 * SECOND
@@ -141,6 +141,11 @@ class SimWorld:
             self.rejections.append((active, limit, self.model.seq))
         self.poke()
         return stored
+
+    def send(self, run: int, name: str, payload: object = None, **match: object) -> None:
+        """An event is sent: to a run, or to a topic (0)."""
+        send(self.model, run, name, self.now, payload, **match)
+        self.poke()
 
     def cancel(self, run: int) -> None:
         self.model.cancels.append(run)
@@ -365,7 +370,7 @@ class SimWorld:
         if not self.model.commit(cycle.commit):
             raise AssertionError("a leader wrote after its term")
         self._act(scheduler, cycle)
-        if cycle.unfinished:
+        if cycle.unfinished or scheduler.lifecycle.mail.wanted:
             self.poke()
         if (wake_at := next_wake(self.model, cycle.next_wake)) is not None:
             self._wake_at(max(wake_at, self.now + 1))
@@ -388,6 +393,7 @@ class SimWorld:
                 scheduler.put_worker(worker, local=self.workers[worker.id].local)
         cancel_asked(scheduler, model, self.now)
         put_heads(scheduler, model, self._fed)
+        deliver(scheduler, model, fresh, self.now)
 
     def _learn(self, scheduler: Scheduler, event: Event) -> None:
         if event.after == TaskState.RUNNING:

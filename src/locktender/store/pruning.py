@@ -33,7 +33,9 @@ MAX_NAMES = 50_000
 """Of graphs, and of blobs, in memory at one time. All runs are read once for each so many."""
 MARKER = b'"$locktender.blob"'
 _DIGEST = re.compile(rb'"\$locktender\.blob"\s*:\s*\{\s*"digest"\s*:\s*"([0-9a-f]{64})"')
-PARTS = ("tasks", "logs", "inputs", "orders", "events", "runs")
+PARTS = (
+    *("tasks", "logs", "inputs", "mail", "mail_taken", "event_waits", "orders", "events", "runs"),
+)
 """What a run consists of: each goes by its own statement, `prune_…`."""
 TERMINAL: list[str] = sorted(TERMINAL_RUNS)
 

@@ -36,6 +36,7 @@ from locktender.observe.checker.limits import (
     RunParallelism,
     Window,
 )
+from locktender.observe.checker.mail import MailRule
 from locktender.observe.checker.places import PausedStarts, PlaceRule, Waits
 from locktender.observe.checker.rule import Rule, Watch
 from locktender.observe.checker.saved import SavedState, StateUnreadable, decode, encode
@@ -89,7 +90,7 @@ class Recall:
         for event in events:
             while moves and moves[0].seq <= event.seq:
                 alone.apply_clock(moves.popleft())
-            if event.subject in {"run", "trace", "place", "pause", "task"}:
+            if event.subject in {"run", "trace", "place", "pause", "task", "mail"}:
                 _feed(alone, self._watch, event)
             alone.close()
 
@@ -219,6 +220,9 @@ def _feed(world: HistoryState, watch: Watch, event: Event) -> None:
             for see_wait in watch.wait_handlers:
                 see_wait(event, task)
             world.waits.append((event, task))
+        case "mail":
+            for see_mail in watch.mail_handlers:
+                see_mail(event)
         case "limit" if event.after == "asked":
             # Somebody set it. For submitters it counts from here, for all else from the leader's commit.
             for see_asked in watch.asked_handlers:
@@ -268,7 +272,7 @@ GATE_RULES: Final[dict[str, type[Rule]]] = {
 }
 """The rule that checks a gate's bound, by the gate's kind."""
 
-NOTING: Final[tuple[type[Rule], ...]] = (Dependencies, Sequential)
+NOTING: Final[tuple[type[Rule], ...]] = (Dependencies, Sequential, MailRule)
 """Rules that note on runs and tasks what follows from an event: which failures were taken for final."""
 
 RULES: Final[tuple[type[Rule], ...]] = (
@@ -278,6 +282,7 @@ RULES: Final[tuple[type[Rule], ...]] = (
     PlaceRule,
     PausedStarts,
     Waits,
+    MailRule,
     ActiveCeiling,
     ThrottledStarts,
     Rates,

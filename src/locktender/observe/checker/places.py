@@ -8,6 +8,7 @@ from locktender.base.clock import SECOND
 from locktender.base.events import Event
 from locktender.base.names import UNLIMITED
 from locktender.observe.checker.admission import MAX_WAITING, CeilingDoubts, Doubt
+from locktender.observe.checker.mail import awaits
 from locktender.observe.checker.rule import Rule, Watch
 from locktender.observe.checker.state import EXECUTING, OPEN, WAITING, CheckedRun, CheckedTask
 
@@ -136,7 +137,7 @@ class Waits(CeilingDoubts):
             return
         if not task.sleeps:
             self.report(event, f"task {task.id} ({task.name}) is completed without an attempt.")
-        elif event.at < task.not_before:
+        elif event.at < task.not_before and awaits(task) is None:
             early = (task.not_before - event.at) / SECOND
             self.report(event, f"sleep {task.id} ({task.name}) is over {early:.3f} s early.")
 
@@ -162,7 +163,11 @@ class Waits(CeilingDoubts):
             self.doubt(Doubt((MAX_WAITING,), waiting, 0, event.seq, run.id, message))
 
     def wake(self, event: Event, run: CheckedRun) -> None:
-        if run.state == WAITING and event.at < run.wake_at:
+        if (
+            run.state == WAITING
+            and event.at < run.wake_at
+            and not any(each.state == "requested" and awaits(each) for each in run.tasks.values())
+        ):
             early = (run.wake_at - event.at) / SECOND
             self.report(event, f"run {run.id} is woken {early:.3f} s before its time.")
 

@@ -59,6 +59,7 @@ class Watch:
         self.place_handlers: list[RunHandler] = []
         self.trace_handlers: list[RunHandler] = []
         self.wait_handlers: list[TaskHandler] = []
+        self.mail_handlers: list[EventHandler] = []
         self.limit_handlers: list[EventHandler] = []
         self.asked_handlers: list[EventHandler] = []
         self.leader_handlers: list[EventHandler] = []
@@ -80,6 +81,9 @@ class Watch:
 
     def waits(self, handler: TaskHandler) -> None:
         self.wait_handlers.append(handler)
+
+    def mails(self, handler: EventHandler) -> None:
+        self.mail_handlers.append(handler)
 
     def limits(self, handler: EventHandler) -> None:
         """Called when the limit is in force already."""

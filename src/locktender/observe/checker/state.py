@@ -223,6 +223,7 @@ class CheckedRun:
         "key",
         "kind",
         "lifted",
+        "mail",
         "nodes",
         "open",
         "pending",
@@ -233,6 +234,7 @@ class CheckedRun:
         "queued_at",
         "state",
         "tags",
+        "taken",
         "tasks",
         "undone",
         "waits_for",
@@ -273,6 +275,10 @@ class CheckedRun:
         """Of a waiting run: it is woken then and not before."""
         self.was_held: bool = False
         """It is held, or ended while it was."""
+        self.mail: dict[int, str] = {}
+        """Events in its mailbox, by number: their names."""
+        self.taken: set[int] = set()
+        """Events that were delivered to it, or refused."""
 
 
 class CheckedTask:
@@ -288,6 +294,7 @@ class CheckedTask:
         "holds",
         "id",
         "index",
+        "mailed",
         "moved_us",
         "node",
         "not_before",
@@ -326,6 +333,8 @@ class CheckedTask:
         self.tries: int = 0
         self.abandons: int = 0
         self.retryable: bool = True
+        self.mailed: bool = False
+        """An event was delivered to it."""
         self.passed: bool = False
         """It was skipped because its item is an error, which is its result, too."""
         self.ended_in: int = -1

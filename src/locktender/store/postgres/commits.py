@@ -40,6 +40,7 @@ from locktender.store.lanes import key_successors, let_go
 from locktender.store.postgres.composed_sql import Parts, columns, without_zeros
 from locktender.store.postgres.folding import TASK, Folded, fold
 from locktender.store.postgres.listener import is_sent, notices
+from locktender.store.postgres.mailing import mail_parts
 from locktender.store.postgres.session import PostgresSession, Row
 from locktender.store.protocol import Committed
 
@@ -66,6 +67,8 @@ async def commit(tx: PostgresSession, commit: Commit) -> Committed:
     commit = replace(commit, orders=stored)
     folded = fold(commit)
     long_way = folded.tangled or len(folded.new) > COPY_OVER or bool(commit.reprioritised)
+    opened = {each.task for each in commit.waits_opened}
+    long_way = long_way or not opened.isdisjoint(commit.waits_over)
     long_way = long_way or bool(commit.ended_waiting or commit.runs_waiting or commit.taken_up)
     for _ in range(_TRIES):
         version, limits = tx.known.limits
@@ -223,6 +226,7 @@ def _others(commit: Commit) -> list[tuple[str, list[Any]]]:
         found.append(("silence_clear", rows[:1]))
         if commit.silences:
             found.append(("silence_add", rows))
+    found += mail_parts(commit)
     if commit.requests_done:
         found.append(("request_done", [sorted(commit.requests_done)]))
     return found

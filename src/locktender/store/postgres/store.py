@@ -51,6 +51,7 @@ from locktender.store.postgres import (
 from locktender.store.postgres.composed_sql import Dialect, columns
 from locktender.store.postgres.connection import Connection
 from locktender.store.postgres.listener import Listener
+from locktender.store.postgres.mailing import PostgresMailing
 from locktender.store.postgres.named_flows import PostgresNaming
 from locktender.store.postgres.opening import CONNECTIONS, TWIN_CONNECTIONS, PostgresConnections
 from locktender.store.postgres.options import Options, parse
@@ -102,7 +103,7 @@ CLEAR_EVERY_US = SECOND
 REMOVE_UNUSED_TRIES, REMOVE_UNUSED_PAUSE_SECONDS = 40, 0.05
 
 
-class PostgresStore(PostgresNaming, PostgresUpkeep, PostgresWaiting, Store):
+class PostgresStore(PostgresNaming, PostgresUpkeep, PostgresWaiting, PostgresMailing, Store):
     """Implements `locktender.store.protocol.Store`; its docstrings are there."""
 
     def __init__(self, url: str, clock: Clock | None = None, *, schema: str | None = None) -> None:

@@ -42,6 +42,10 @@ async def wake_due(tx: PostgresSession, wake: Wake) -> Woken:
         await fence(tx, wake.term)
         [[now]], [[version]] = await tx.several(("now", ()), ("limits_version", ()))
         limits = await tx.limits(version)
+        if wake.mailed is None:
+            await tx.run("wake_all_mailed", now)
+        elif wake.mailed:
+            await tx.run("wake_mailed", sorted(wake.mailed), now)
         plan = judge_due(limits, await tx.all("waiting_due", now, wake.limit))
         if not plan.rows:
             return Woken([], await next_wake(tx))

@@ -6,6 +6,7 @@
     Naming      workers announce flows, clients ask for them by name
     Reading     anyone looks at runs, tasks, events, workers and limits
     Waiting     runs that wait for their time are found and woken
+    Mailing     clients send events, the leader reads them for the tasks that wait
     Upkeep      old runs, graphs and blobs are removed
 
 A leader owns its tasks up to the offer, a worker owns a task from acceptance
@@ -39,6 +40,14 @@ from locktender.store.protocol.leading import (
     ReassignLanes,
     Snapshot,
     Withdraw,
+)
+from locktender.store.protocol.mailing import (
+    MAX_MAIL,
+    TOPIC_KEPT_US,
+    EventSent,
+    EventWaiter,
+    Mailing,
+    SendEvent,
 )
 from locktender.store.protocol.naming import Naming, SetSchedule, TickMove
 from locktender.store.protocol.reading import (
@@ -82,6 +91,8 @@ from locktender.store.protocol.working import (
 
 __all__ = [
     "BEGINNING",
+    "MAX_MAIL",
+    "TOPIC_KEPT_US",
     "Accept",
     "AuditState",
     "ChangeNotice",
@@ -93,6 +104,8 @@ __all__ = [
     "Elect",
     "EndedTask",
     "EventFilter",
+    "EventSent",
+    "EventWaiter",
     "Expire",
     "Finish",
     "Follow",
@@ -106,6 +119,7 @@ __all__ = [
     "Leading",
     "LineGroup",
     "Lost",
+    "Mailing",
     "Naming",
     "OfferNotice",
     "Provision",
@@ -122,6 +136,7 @@ __all__ = [
     "Renewed",
     "RunFilter",
     "RunsEnded",
+    "SendEvent",
     "SetLimit",
     "SetSchedule",
     "Snapshot",
@@ -144,5 +159,5 @@ __all__ = [
 ]
 
 
-class Store(Submitting, Leading, Working, Naming, Reading, Upkeep, Waiting, Protocol):
+class Store(Submitting, Leading, Working, Naming, Reading, Upkeep, Waiting, Mailing, Protocol):
     """One durable place for runs. Both back ends pass `locktender.testing.conformance`."""

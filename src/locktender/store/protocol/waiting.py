@@ -30,6 +30,8 @@ class Wake:
     actor: str
     limit: int = 1_000
     """At most so many, the earliest first."""
+    mailed: Sequence[int] | None = ()
+    """Runs that an event was sent to: those that can take it are woken before their time. None: all runs."""
 
 
 class WokenRun(NamedTuple):

@@ -88,6 +88,7 @@ from locktender.store.sqlite import (
 )
 from locktender.store.sqlite.blobs import Blobs
 from locktender.store.sqlite.companions import create_database
+from locktender.store.sqlite.mailing import SqliteMailing
 from locktender.store.sqlite.named_flows import SqliteNaming
 from locktender.store.sqlite.opening import OpenFile
 from locktender.store.sqlite.session import SqliteSession, resolved
@@ -100,7 +101,7 @@ BUSY_TIMEOUT_US = 5 * SECOND
 POLL_SECONDS = 0.05
 
 
-class SqliteStore(SqliteNaming, SqliteWaiting, Store):
+class SqliteStore(SqliteNaming, SqliteWaiting, SqliteMailing, Store):
     """Implements `locktender.store.protocol.Store`; its docstrings are there."""
 
     def __init__(

@@ -37,6 +37,10 @@ class SqliteWaiting(Waiting):
 def wake_due(tx: SqliteSession, wake: Wake) -> Woken:
     _, _, now = fence(tx, wake.term)
     limits = tx.limits()
+    if wake.mailed is None:
+        tx.run("wake_all_mailed", now)
+    elif wake.mailed:
+        tx.run("wake_mailed", listed(wake.mailed), now)
     plan = judge_due(limits, tx.all("waiting_due", now, wake.limit))
     if not plan.rows:
         return Woken([], next_wake(tx))

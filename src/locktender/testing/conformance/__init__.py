@@ -20,6 +20,7 @@ from locktender.testing.conformance.committing import TestCommitting
 from locktender.testing.conformance.key_lines import TestBoundedKeys, TestThrottles
 from locktender.testing.conformance.leading import TestHolding, TestLeading, TestProvisioning
 from locktender.testing.conformance.limiting import TestLimiting
+from locktender.testing.conformance.mailing import TestMailing
 from locktender.testing.conformance.naming import TestNaming, TestScheduling
 from locktender.testing.conformance.pruning import TestPruning, TestSweeping
 from locktender.testing.conformance.queueing import TestQueueing
@@ -42,6 +43,7 @@ __all__ = [
     "TestLeading",
     "TestLimiting",
     "TestLooking",
+    "TestMailing",
     "TestNaming",
     "TestProvisioning",
     "TestPruning",

@@ -488,6 +488,10 @@ SELECT
     setval(
         pg_get_serial_sequence('locktender.schedule_history', 'seq'),
         (SELECT coalesce(max(seq), 0) + 1 FROM locktender.schedule_history), false
+    ),
+    setval(
+        pg_get_serial_sequence('locktender.mail', 'n'),
+        (SELECT coalesce(max(n), 0) + 1 FROM locktender.mail), false
     )
 
 -- name: copy_horizon
@@ -599,3 +603,7 @@ FROM fence, unnest($1::bigint[], $2::bytea[]) v (n, body)
 -- Behind which number they were counted, and the time. The notification names them.
 SELECT fence.last, clock.now, pg_notify($1, concat_ws(' ', $2::text, fence.last + 1, fence.last + $3::bigint))
 FROM fence, clock
+
+-- name: mail_turn
+-- One at a time sends to a run or to a topic: numbers follow the order of commits, and the mailbox is bounded.
+SELECT pg_advisory_xact_lock(hashtext('locktender.mail'), hashtext($1))

@@ -44,6 +44,18 @@ WHERE l.task >= v.run << 20 AND l.task < (v.run + 1) << 20
 -- What the items of their mapped steps shared.
 DELETE FROM locktender.node_input WHERE run = ANY($1::bigint[])
 
+-- name: prune_mail
+-- What was sent to them.
+DELETE FROM locktender.mail WHERE run = ANY($1::bigint[])
+
+-- name: prune_mail_taken
+-- What of it they took, and of topics.
+DELETE FROM locktender.mail_taken WHERE run = ANY($1::bigint[])
+
+-- name: prune_event_waits
+-- Waits of runs that ended while they were held.
+DELETE FROM locktender.event_wait WHERE run = ANY($1::bigint[])
+
 -- name: prune_orders
 -- Orders for their tasks that were never obeyed.
 DELETE FROM locktender.orders o USING unnest($1::bigint[]) v (run)

@@ -199,6 +199,48 @@ CREATE TABLE waiting (
 
 CREATE INDEX waiting_order ON waiting (wake_at, run);
 
+-- Events that were sent: to a run's mailbox, or to a topic (run 0). Rows go with their run, of a topic after a time.
+CREATE TABLE mail (
+    n INTEGER PRIMARY KEY AUTOINCREMENT,
+    run INTEGER NOT NULL,
+    name TEXT NOT NULL,
+    id TEXT,
+    match TEXT NOT NULL,
+    at INTEGER NOT NULL,
+    payload BLOB NOT NULL
+);
+
+CREATE UNIQUE INDEX mail_once ON mail (run, name, id);
+CREATE INDEX mail_order ON mail (run, name, n);
+CREATE INDEX mail_times ON mail (run, name, at);
+
+-- Events that a run has consumed: delivered to one of its tasks, or refused (task 0).
+CREATE TABLE mail_taken (
+    run INTEGER NOT NULL,
+    n INTEGER NOT NULL,
+    task INTEGER NOT NULL,
+    PRIMARY KEY (run, n)
+) WITHOUT ROWID;
+
+-- Exactly the tasks that wait for an event.
+CREATE TABLE event_wait (
+    task INTEGER PRIMARY KEY,
+    run INTEGER NOT NULL,
+    name TEXT NOT NULL,
+    match TEXT NOT NULL,
+    since INTEGER NOT NULL,
+    until INTEGER NOT NULL
+);
+
+CREATE INDEX event_wait_run ON event_wait (run);
+CREATE INDEX event_wait_name ON event_wait (name, run);
+
+-- By which tokens of waits are signed; one row, made when the first is asked for.
+CREATE TABLE event_key (
+    id INTEGER PRIMARY KEY,
+    secret BLOB NOT NULL
+);
+
 -- The last starts under each throttle of submissions, as a JSON array of instants, until they bound nobody.
 CREATE TABLE throttle (
     name TEXT PRIMARY KEY,

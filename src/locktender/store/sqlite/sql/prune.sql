@@ -46,6 +46,18 @@ DELETE FROM log WHERE task IN (
 -- What the items of their mapped steps shared.
 DELETE FROM node_input WHERE run IN (SELECT value FROM json_each(?))
 
+-- name: prune_mail
+-- What was sent to them.
+DELETE FROM mail WHERE run IN (SELECT value FROM json_each(?))
+
+-- name: prune_mail_taken
+-- What of it they took, and of topics.
+DELETE FROM mail_taken WHERE run IN (SELECT value FROM json_each(?))
+
+-- name: prune_event_waits
+-- Waits of runs that ended while they were held.
+DELETE FROM event_wait WHERE run IN (SELECT value FROM json_each(?))
+
 -- name: prune_orders
 -- Orders for their tasks that were never obeyed.
 DELETE FROM orders WHERE task IN (

@@ -1,0 +1,74 @@
+"""Waits for events: which are open, for which runs events have to be read, and what an event may carry.
+
+Events that were sent are rows; the kernel keeps none of them. When a wait is opened or restored, and when
+something was sent to its run, the run is *wanted*: the leader reads the first event that each of its waits can
+take and hands them over (`Scheduler.put_mail`) before the next decision. Until then the run does not leave the
+leader's memory: so an event that was sent before its wait is found, and the history tells of one that is sent
+later.
+
+Delivery, timeout and cancel are decided one after another by one leader, so the first of them ends the wait: the
+commit that completes the task removes the wait and says which event it took.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from locktender.base.announced import value_fault
+from locktender.base.changes import Commit, EventWait
+from locktender.base.errors import InvalidInput, UnreadableRow
+from locktender.base.graph import AwaitedEvent
+from locktender.kernel.entries import TaskEntry
+from locktender.kernel.waits import matched_by, wake_instant
+
+
+class Mailboxes:
+    def __init__(self) -> None:
+        self.wanted: set[int] = set()
+        """Runs with waits that an event may have come for: it has to be read what was sent to them."""
+        self._opened: set[int] = set()
+        """Runs with waits of this cycle. Their rows come with its commit, so what is read before finds nothing."""
+
+    def begin(self, entry: TaskEntry, call: bytes, now: int, commit: Commit) -> int:
+        """A wait begins. Returns when it is over, unless an event comes before."""
+        assert entry.spec.wait is not None  # noqa: S101
+        until = wake_instant(entry.spec.wait, call, now)
+        if (event := entry.spec.event) is not None:
+            match = matched_by(call)
+            opened = EventWait(entry.id, entry.run.seq, event.name, match, now, until)
+            commit.waits_opened.append(opened)
+        return until
+
+    def want(self, entry: TaskEntry) -> None:
+        """A wait stands: events may have come before it."""
+        if entry.spec.event is not None:
+            self._opened.add(entry.run.seq)
+
+    def may_get(self, run: int) -> bool:
+        """Whether an event may have come for it that was not read yet."""
+        return run in self.wanted or run in self._opened
+
+    def end_cycle(self) -> None:
+        """The commit is complete: what is read behind it knows the waits that it opens."""
+        if self._opened:
+            self.wanted |= self._opened
+            self._opened.clear()
+
+    def end(self, entry: TaskEntry, commit: Commit) -> None:
+        """A task of a run that waits has ended."""
+        if entry.spec.event is not None:
+            commit.waits_opened = [each for each in commit.waits_opened if each.task != entry.id]
+            commit.waits_over.append(entry.id)
+
+
+def payload_fault(event: AwaitedEvent, payload: bytes) -> InvalidInput | None:
+    """What of a payload does not fit the schema of the wait; None: it fits."""
+    if not event.schema:
+        return None
+    try:
+        value = msgspec.json.decode(payload)
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise UnreadableRow(
+            f"the payload of event {event.name!r} cannot be read: {error}"
+        ) from error
+    return value_fault(event.schema, value, f"event {event.name!r}")

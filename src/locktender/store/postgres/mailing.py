@@ -1,0 +1,95 @@
+"""Events: sent to runs and topics, and read by the leader for the tasks that wait for them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+from locktender.base.changes import Commit
+from locktender.base.events import NOBODY, pack
+from locktender.base.model import Mail
+from locktender.store.history import CLIENT
+from locktender.store.mailing import judge_send, sent_event
+from locktender.store.postgres.composed_sql import Parts, columns
+from locktender.store.postgres.session import PostgresSession
+from locktender.store.protocol import TOPIC_KEPT_US, EventSent, EventWaiter, SendEvent
+
+T = TypeVar("T")
+
+
+class PostgresMailing:
+    """A part of `PostgresStore`."""
+
+    async def _write(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> T:
+        raise NotImplementedError
+
+    async def _read(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> T:
+        raise NotImplementedError
+
+    async def _look(self, verb: Callable[[PostgresSession], Awaitable[T]]) -> T:
+        raise NotImplementedError
+
+    async def send(self, event: SendEvent) -> EventSent:
+        return await self._write(lambda tx: _send(tx, event))
+
+    async def mail_ready(self, runs: Sequence[int]) -> list[Mail]:
+        rows = await self._read(lambda tx: tx.all("mail_ready", list(runs)))
+        return [Mail(*row) for row in rows]
+
+    async def topic_waiters(self, numbers: Sequence[int]) -> list[int]:
+        rows = await self._read(lambda tx: tx.all("topic_waiters", list(numbers)))
+        return [row[0] for row in rows]
+
+    async def event_secret(self, fresh: bytes) -> bytes:
+        return await self._write(lambda tx: _secret(tx, fresh))
+
+    async def event_waits(
+        self, run_id: str | None = None, limit: int = 10_000
+    ) -> list[EventWaiter]:
+        rows = await self._look(lambda tx: tx.all("event_waits", run_id, limit))
+        return [EventWaiter(*row) for row in rows]
+
+
+async def _send(tx: PostgresSession, event: SendEvent) -> EventSent:
+    async with tx.transaction():
+        # Two that send to one run come one after the other: numbers are in the order of commits.
+        await tx.row("mail_turn", event.run or f"topic {event.name}")
+        [now] = await tx.row("now")
+        if event.run is None:
+            run = NOBODY
+            await tx.run("mail_forget", event.name, now - TOPIC_KEPT_US)
+            [repeated] = await tx.row("mail_sent", event.name, event.id)
+            answer = EventSent("repeated" if repeated else "sent")
+        else:
+            target = await tx.one("mail_target", event.run, event.name, event.id)
+            run, answer = 0 if target is None else target[0], judge_send(target)
+        if answer.outcome == "sent":
+            values = run, event.name, event.id, event.match, now, event.payload
+            [n] = await tx.row("mail_add", *values)
+            parts = Parts()
+            parts.add("now", alias="clock")
+            parts.add("open_fence", alias="fence")
+            parts.add("events_given", [run], [pack([sent_event(event, n)])], alias="told")
+            parts.add("event_add", now, 0, 0, CLIENT)
+            parts.add("wake", *tx.hint("mail"))
+            await tx.compose(parts)
+    return answer
+
+
+async def _secret(tx: PostgresSession, fresh: bytes) -> bytes:
+    # Two statements: the second sees what another process has stored meanwhile.
+    await tx.run("event_key_add", fresh)
+    return bytes((await tx.row("event_key"))[0])
+
+
+def mail_parts(commit: Commit) -> list[tuple[str, list[Any]]]:
+    """Of a leader's commit: waits that begin and end, and the events that ended them."""
+    found: list[tuple[str, list[Any]]] = []
+    # In this order: of a retried run, the wait of an earlier try is over and opened again.
+    if commit.waits_over:
+        found.append(("event_wait_remove", [sorted(commit.waits_over)]))
+    if commit.waits_opened:
+        found.append(("event_wait_add", columns(sorted(commit.waits_opened), 6)))
+    if commit.mail_taken:
+        found.append(("mail_take", columns(sorted(commit.mail_taken), 3)))
+    return found
