@@ -43,6 +43,7 @@ class EventWaitInfo:
 
     @classmethod
     def of(cls, row: EventWaiter) -> EventWaitInfo:
+        """Out of the store's row; the token is not in it."""
         until = row.until if row.until - row.since < MAX_MICROSECONDS else 0
         return cls(
             row.run_id,
