@@ -342,6 +342,17 @@ class CheckedTask:
         self.acted_on: int = -1
         """The generation in which a successor took its failure for final."""
 
+    def request(self, event: Event) -> None:
+        if event.before != TaskState.SCHEDULED:
+            # An offer that was taken back does not cost the task its age.
+            self.requested_at, self.moved_us = event.at, 0
+        self.not_before = event.data.get("not_before") or 0
+        if self.generation != self.run.generation:
+            # A retried run gives each task its attempts anew.
+            self.generation = self.run.generation
+            self.first_requested_at = event.at
+            self.tries = self.abandons = 0
+
     @property
     def standing(self) -> int:
         """Below 0: it has no state yet. An error that was passed on is a result."""
