@@ -8,7 +8,7 @@ whoever sends an event twice sends the same.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from random import Random
 from typing import Any
@@ -128,7 +128,7 @@ def value_of(wait: dict[str, Any], passed: Any) -> Any:
 
 
 @contextmanager
-def answered(client: Client, run: Run[Any], program: Program) -> Iterator[None]:
+def answered(client: Client, run: Run[Any], program: Program) -> Generator[None]:
     """Sends every event that is to come, once before its wait stands and again when it does."""
     awaited = [call for call in waits_of(program) if call["wait"].get("comes")]
     if not awaited:
