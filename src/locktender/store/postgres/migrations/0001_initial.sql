@@ -374,6 +374,8 @@ CREATE TABLE locktender.schedule_history (
     reason text NOT NULL
 );
 
+CREATE INDEX schedule_history_name ON locktender.schedule_history (name, seq);
+
 CREATE TABLE locktender.limit_rule (
     kind text NOT NULL,
     name text NOT NULL,

@@ -306,6 +306,8 @@ CREATE TABLE schedule_history (
     reason TEXT NOT NULL
 );
 
+CREATE INDEX schedule_history_name ON schedule_history (name, seq);
+
 CREATE TABLE limit_rule (
     kind TEXT NOT NULL,
     name TEXT NOT NULL,
