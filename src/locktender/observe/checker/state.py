@@ -220,6 +220,7 @@ class CheckedRun:
         "generation",
         "id",
         "in_flight",
+        "keeps",
         "key",
         "kind",
         "lifted",
@@ -248,6 +249,8 @@ class CheckedRun:
         self.flow: str = ""
         self.plan: GraphPlan | None = None
         self.tags: dict[str, str] = {}
+        self.keeps: tuple[TagSlot, ...] = ()
+        """Limits of tags that count it without a place, as they said when it gave that back: (limit, value)."""
         self.priority: int = 0
         self.key: str | None = None
         self.kind: str = "flow"
