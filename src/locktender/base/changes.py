@@ -153,6 +153,9 @@ class CacheClear(NamedTuple):
     step: str | None
     flow: str | None
 
+    def covers(self, result: CachedResult) -> bool:
+        return self.step in (None, result.step) and self.flow in (None, result.flow)
+
 
 class RunMark(NamedTuple):
     """A run that is being brought to an end: `verdict` is how it will end once nothing of it is in flight."""

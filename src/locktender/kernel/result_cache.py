@@ -95,6 +95,10 @@ class ResultCache:
         """Tasks whose keys are to be read now. None while results are being cleared: they are read after that."""
         return [] if self._cleared else list(islice(self.wanted.values(), MAX_LOOKUPS))
 
+    def unread(self) -> list[TaskEntry]:
+        """All tasks whose keys were not looked up."""
+        return [*self.wanted.values(), *self._opened.values()]
+
     # -- stores and clears -------------------------------------------------------------------------
 
     def keep(self, entry: TaskEntry, output: bytes, now: int) -> None:
