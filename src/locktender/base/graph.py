@@ -228,6 +228,11 @@ def cache_fault(node: Node, size: int, longest_us: int) -> str:
     return ""
 
 
+def is_cached(node: Node, state: str, attempt: int) -> bool:
+    """Whether a task took its result from the cache: it completed, and no body ever ran for it."""
+    return node.cache is not None and state == "completed" and not attempt
+
+
 def templates(node: Node) -> list[AnyTemplate]:
     """Every template of `node` that can name another node."""
     found: list[AnyTemplate] = [*node.args, *node.kwargs.values()]

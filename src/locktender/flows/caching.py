@@ -69,7 +69,7 @@ def _scope(value: object) -> CacheScope:
             f"cache_scope must be one of {', '.join(SCOPES)}.",
             field="cache_scope",
             got=value,
-            hint=names.nearest(value, SCOPES),
+            hint=names.nearest(value, SCOPES) or "flow: runs of the same flow share results.",
         )
     return cast("CacheScope", value)
 
