@@ -32,6 +32,7 @@ OWNERS: dict[str, Owner] = {
     "mail_taken": "nobody",
     "event_wait": "nobody",
     "event_key": "nobody",
+    "cached_result": "nobody",
     "throttle": "nobody",  # read by submitters only
     "blob": "run",
     "log": "run",

@@ -13,6 +13,7 @@ from locktender.base import tracebacks
 from locktender.base.errors import LocktenderError
 from locktender.cli import (
     audit,
+    cache,
     config,
     db,
     flows,
@@ -73,6 +74,7 @@ for _part in (
     schedules,
     pools,
     limits,
+    cache,
     mailing,
     workers,
     why,

@@ -20,6 +20,7 @@ from locktender.client.events import SyncEvents
 from locktender.client.more_workers import MoreWorkers
 from locktender.client.namespaces import SyncLimits, SyncPools, SyncQueue, SyncRuns, SyncWorkers
 from locktender.client.pauses import SyncFlows
+from locktender.client.result_cache import SyncCache
 from locktender.client.run import AsyncRun, Run
 from locktender.client.schedules import SyncSchedules
 from locktender.client.slots import Slots
@@ -42,6 +43,7 @@ class Client(SyncSubmitting):
     flows                  namespace to pause and resume flows
     schedules              namespace to set and see schedules: runs of a flow at set times
     events                 namespace to send events, and to see who waits for which
+    cache                  namespace to see and forget cached results of steps
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class Client(SyncSubmitting):
         self.limits: SyncLimits = SyncLimits(self._bridge, client.limits)
         self.flows: SyncFlows = SyncFlows(self._bridge, client.flows)
         self.events: SyncEvents = SyncEvents(self._bridge, client.events)
+        self.cache: SyncCache = SyncCache(self._bridge, client.cache)
         self.workers: SyncWorkers = SyncWorkers(self._bridge, client.workers)
         atexit.register(self._at_exit)
 

@@ -19,6 +19,7 @@ from locktender.client.limits_async import AsyncLimits
 from locktender.client.pauses import AsyncFlows
 from locktender.client.pools_async import AsyncPools
 from locktender.client.refusals import refusal
+from locktender.client.result_cache import AsyncCache
 from locktender.client.run import AsyncRun
 from locktender.client.runs_async import AsyncQueue, AsyncRuns, AsyncWorkers
 from locktender.client.schedules import AsyncSchedules
@@ -51,6 +52,7 @@ class AsyncClient(AsyncSubmitting):
     flows                  namespace to pause and resume flows
     schedules              namespace to set and see schedules: runs of a flow at set times
     events                 namespace to send events, and to see who waits for which
+    cache                  namespace to see and forget cached results of steps
     """
 
     def __init__(self, core: Core) -> None:
@@ -62,6 +64,7 @@ class AsyncClient(AsyncSubmitting):
         self.limits: AsyncLimits = AsyncLimits(core)
         self.flows: AsyncFlows = AsyncFlows(core)
         self.events: AsyncEvents = AsyncEvents(core)
+        self.cache: AsyncCache = AsyncCache(core)
         self.workers: AsyncWorkers = AsyncWorkers(core)
 
     @property

@@ -74,7 +74,7 @@ class Leader:
         self._spawns_workers = overflow is not None
         self._scheduler: Scheduler | None = None
         self._queue = QueueReader(store)
-        self._waits = WaitingRuns(store, self._queue)
+        self._waits = WaitingRuns(store, self._queue, metrics)
         self._changes = ChangeReader(store, self._queue, self._waits, own, metrics)
         self._isolation = Isolation(store, self._queue, own, metrics)
         self._awake = asyncio.Event()

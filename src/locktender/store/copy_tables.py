@@ -58,6 +58,7 @@ TABLES: dict[str, CopyTable] = {
     "mail_taken": _table("run n task", 2),
     "event_key": _table("id secret"),
     "event_wait": _table("task run name match since until"),
+    "cached_result": _table("key step flow scope task made_at expires_at size output", wide=True),
     "throttle": _table("name until starts"),
     "silence": _table("worker unanswered until"),
     "flow": _table("name announced_at body"),

@@ -10,7 +10,7 @@ import msgspec
 
 from locktender.base import names
 from locktender.base.announced import AnnouncedFlow, read_flow
-from locktender.base.changes import Bucket, KeptPlace, Linger, TaskRow
+from locktender.base.changes import Bucket, CachedResult, KeptPlace, Linger, TaskRow
 from locktender.base.ids import MAX_TASKS_PER_RUN
 from locktender.base.limits import Limits
 from locktender.base.model import (
@@ -231,6 +231,16 @@ def shown_task(row: TaskRow) -> TaskRow:
     if wrong(row.idx):
         shown["idx"] = -1
     return row._replace(**shown)
+
+
+def cached_results(rows: Iterable[Row]) -> list[CachedResult]:
+    """Results that are kept. One that cannot be read is none: its task runs."""
+    found = [CachedResult(*row) for row in rows]
+    return [
+        each
+        for each in found
+        if not any(map(wrong, each[4:8])) and type(each.output) is bytes and type(each.key) is str
+    ]
 
 
 def wrong(value: object) -> bool:

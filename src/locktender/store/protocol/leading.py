@@ -10,11 +10,13 @@ is right for any process: `forget_asked` needs no fence.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from locktender.base.changes import (
     Bucket,
+    CachedResult,
     Commit,
     KeptPlace,
     Linger,
@@ -268,6 +270,10 @@ class Leading(StoreBase, Protocol):
 
     async def overdue(self, limit: int) -> list[RunRow]:
         """Queued runs whose deadline has passed, the longest overdue first."""
+        ...
+
+    async def find_cached(self, keys: Sequence[str]) -> list[CachedResult]:
+        """Results that are kept under these keys, also those whose time has passed."""
         ...
 
     async def commit(self, commit: Commit, *, dry_run: bool = False) -> Committed:

@@ -311,6 +311,22 @@ CREATE TABLE locktender.event_key (
     secret bytea NOT NULL
 );
 
+-- Results of steps that are kept for tasks with the same key. Only the leader writes them.
+CREATE TABLE locktender.cached_result (
+    key text PRIMARY KEY,
+    step text NOT NULL,
+    flow text NOT NULL,
+    scope text NOT NULL,
+    task bigint NOT NULL,
+    made_at bigint NOT NULL,
+    expires_at bigint NOT NULL,
+    size bigint NOT NULL,
+    output bytea NOT NULL
+);
+
+CREATE INDEX cached_result_end ON locktender.cached_result (expires_at);
+CREATE INDEX cached_result_age ON locktender.cached_result (made_at, size);
+
 -- The last starts under each throttle of submissions, as a JSON array of instants, until they bound nobody.
 CREATE TABLE locktender.throttle (
     name text PRIMARY KEY,

@@ -243,6 +243,22 @@ CREATE TABLE event_key (
     secret BLOB NOT NULL
 );
 
+-- Results of steps that are kept for tasks with the same key. Only the leader writes them.
+CREATE TABLE cached_result (
+    key TEXT PRIMARY KEY,
+    step TEXT NOT NULL,
+    flow TEXT NOT NULL,
+    scope TEXT NOT NULL,
+    task INTEGER NOT NULL,
+    made_at INTEGER NOT NULL,
+    expires_at INTEGER NOT NULL,
+    size INTEGER NOT NULL,
+    output BLOB NOT NULL
+);
+
+CREATE INDEX cached_result_end ON cached_result (expires_at);
+CREATE INDEX cached_result_age ON cached_result (made_at, size);
+
 -- The last starts under each throttle of submissions, as a JSON array of instants, until they bound nobody.
 CREATE TABLE throttle (
     name TEXT PRIMARY KEY,
