@@ -70,10 +70,12 @@ class Context:
 
     def data(self, value: object) -> None:
         """`value` as JSON on stdout: indented for eyes, one line for pipes."""
-        import msgspec
+        from locktender.cli.answers import as_json
 
-        raw = msgspec.json.encode(value)
+        raw = as_json(value)
         if sys.stdout.isatty():
+            import msgspec
+
             raw = msgspec.json.format(raw, indent=2)
         sys.stdout.write(raw.decode() + "\n")
 

@@ -140,8 +140,7 @@ def events(
 
 def _follow(shell: Context, run: str | None) -> None:
     """Every event from now on, or of one run from its beginning: one line each, as JSON with `--json`."""
-    import msgspec
-
+    from locktender.cli.answers import as_json
     from locktender.client.views import instant
 
     if run is not None:
@@ -150,7 +149,7 @@ def _follow(shell: Context, run: str | None) -> None:
     with shell.read() as reading:
         for event in _following(reading, run):
             if shell.json:
-                shell.out.print(msgspec.json.encode(event).decode(), soft_wrap=True, markup=False)
+                shell.out.print(as_json(event).decode(), soft_wrap=True, markup=False)
                 continue
             cells = _line(instant(event.at), event.actor, event.subject, _number(event), event.before,
                           event.after, event.data)  # fmt: skip

@@ -13,7 +13,7 @@ from locktender.client.limits_async import RUNS, AsyncLimits
 from locktender.client.pools_async import AsyncPools
 from locktender.client.run import Run
 from locktender.client.runs_async import AsyncQueue, AsyncRuns, AsyncWorkers, Status
-from locktender.client.submit import TagValues
+from locktender.client.submission import TagValues
 from locktender.client.views import (
     UNSET,
     LimitChangeInfo,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Generic, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 
 from locktender.base.durations import Duration, microseconds
 from locktender.base.errors import AdmissionRejected, DuplicateKey, InvalidInput, LocktenderError
@@ -16,11 +16,12 @@ from locktender.client.core import Core
 from locktender.client.mailing import EventWaitInfo, send_to_run, tokens_of
 from locktender.client.pauses import pause_runs, resume_runs
 from locktender.client.refusals import wait_at, way_in
-from locktender.client.retry_from import steps_from, stored, with_args
 from locktender.client.views import EventInfo, LogInfo, Requested, RunInfo, TaskInfo
-from locktender.observe.why import Why, explain_run, with_sessions
 from locktender.store.protocol import Submitted
 from locktender.store.retry import repeated
+
+if TYPE_CHECKING:
+    from locktender.observe.why import Why
 
 T_co = TypeVar("T_co", covariant=True)
 SubmitOutcome = Literal["created", "attached", "skipped"]
@@ -87,6 +88,8 @@ class AsyncRun(Generic[T_co]):
 
     async def why(self) -> Why:
         """Explains what the run waits for now, and for how long; `print` shows it as text."""
+        from locktender.observe.why import explain_run, with_sessions
+
         self._core.guard.check()
         store = self._core.store
         return await with_sessions(
@@ -138,6 +141,8 @@ class AsyncRun(Generic[T_co]):
 
         Raises `AdmissionRejected` at a ceiling, as `submit` does.
         """
+        from locktender.client.retry_from import steps_from, stored, with_args
+
         self._core.guard.check()
         if args is not None:
             prepared = await with_args(self._core, self._id, args, from_step)

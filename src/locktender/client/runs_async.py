@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from locktender.base import names
 from locktender.base.errors import InvalidInput, NotFound
@@ -15,11 +15,12 @@ from locktender.base.tracebacks import public
 from locktender.client.core import Core
 from locktender.client.pauses import pause_runs, resume_runs
 from locktender.client.run import AsyncRun, retry_runs
-from locktender.client.submit import TagValues
+from locktender.client.submission import TagValues
 from locktender.client.views import QueueInfo, Requested, RunInfo, WorkerInfo
-from locktender.engine import Engine
-from locktender.observe.rebuilt import queue_in_order
 from locktender.store.protocol import RunFilter
+
+if TYPE_CHECKING:
+    from locktender.engine import Engine
 
 Ids = str | AsyncRun[Any] | Iterable[str | AsyncRun[Any]]
 Status = str | Iterable[str]
@@ -157,6 +158,8 @@ class AsyncQueue:
 
         `limit`: 1 to 100,000; default 100.
         """
+        from locktender.observe.rebuilt import queue_in_order
+
         self._core.guard.check()
         most = names.count(limit, "limit", maximum=100_000)
         entries = await queue_in_order(self._core.store, most)
