@@ -25,10 +25,11 @@ if TYPE_CHECKING:
     from locktender.client.limits_async import AsyncLimits
     from locktender.client.pauses import AsyncFlows
     from locktender.client.pools_async import AsyncPools
-    from locktender.client.runs_async import AsyncQueue, AsyncRuns, AsyncWorkers
+    from locktender.client.runs_async import AsyncQueue, AsyncRuns
     from locktender.client.schedules import AsyncSchedules
     from locktender.client.slots import AsyncSlots
     from locktender.client.submit import Prepared
+    from locktender.client.workers import AsyncWorkers
     from locktender.flows.flows import Flow
     from locktender.observe.why import Why
 
@@ -105,7 +106,7 @@ class AsyncClient(AsyncSubmitting):
     @cached_property
     def workers(self) -> AsyncWorkers:
         """Namespace `workers`: lists and drains workers."""
-        from locktender.client.runs_async import AsyncWorkers
+        from locktender.client.workers import AsyncWorkers
 
         return AsyncWorkers(self._core)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -37,10 +37,9 @@ class PausedFlow:
 PausedFlows = list[PausedFlow]
 
 
-async def pause_runs(core: Core, ids: Iterable[str], reason: str) -> None:
-    """All of them, or none if one has ended."""
+async def pause_runs(core: Core, rows: Sequence[RunRow], reason: str) -> list[str]:
+    """All of them, or none if one has ended; their ids."""
     reason = _checked(reason)
-    rows = [await core.row(each) for each in ids]
     for row in rows:
         if row.state in TERMINAL_RUNS:
             raise _ended(row)
@@ -60,16 +59,15 @@ async def pause_runs(core: Core, ids: Iterable[str], reason: str) -> None:
             if row.seq not in limits.paused_runs
         ],
     )
+    return [row.id for row in rows]
 
 
-async def resume_runs(core: Core, ids: Iterable[str]) -> None:
-    """Those of them that are paused themselves. A pause of their flow stays."""
-    rows = [await core.row(each) for each in ids]
+async def resume_runs(core: Core, rows: Sequence[RunRow]) -> list[str]:
+    """Those of them that are paused themselves; their ids. A pause of their flow stays."""
     limits, _ = await core.store.limits()
-    await _set(
-        core,
-        [SetLimit("run", row.id, None, core.who) for row in rows if row.seq in limits.paused_runs],
-    )
+    ids: list[str] = [row.id for row in rows if row.seq in limits.paused_runs]
+    await _set(core, [SetLimit("run", each, None, core.who) for each in ids])
+    return ids
 
 
 async def _set(core: Core, changes: list[SetLimit]) -> None:

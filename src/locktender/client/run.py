@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 
 from locktender.base.durations import Duration, microseconds
 from locktender.base.errors import AdmissionRejected, DuplicateKey, InvalidInput, LocktenderError
-from locktender.base.model import Request
+from locktender.base.model import Request, RunRow
 from locktender.base.states import TERMINAL_RUNS, RunState
 from locktender.base.tracebacks import public
 from locktender.client import results, run_details
@@ -122,12 +122,12 @@ class AsyncRun(Generic[T_co]):
         A cancel and the run's deadline still end it. Raises `InvalidInput` if it has ended.
         """
         self._core.guard.check()
-        await pause_runs(self._core, [self._id], reason)
+        await pause_runs(self._core, [await self._core.row(self._id)], reason)
 
     async def resume(self) -> None:
         """Lets a paused run go on. If its flow is paused, too, it waits until that is resumed."""
         self._core.guard.check()
-        await resume_runs(self._core, [self._id])
+        await resume_runs(self._core, [await self._core.row(self._id)])
 
     async def retry(
         self, *, from_step: str | None = None, args: Mapping[str, Any] | None = None
@@ -148,7 +148,7 @@ class AsyncRun(Generic[T_co]):
             prepared = await with_args(self._core, self._id, args, from_step)
             return AsyncRun(self._core, await stored(self._core, prepared), "created")
         again = () if from_step is None else await steps_from(self._core, self._id, from_step)
-        await retry_runs(self._core, [self._id], again)
+        await retry_runs(self._core, [await self._core.row(self._id)], again)
         return self
 
     async def send(self, event: str, payload: Any = None, *, id: str | None = None) -> bool:  # noqa: A002
@@ -319,26 +319,40 @@ PAGE = 500
 MOST_SHOWN = 5
 
 
-async def retry_runs(core: Core, ids: Sequence[str], again: Sequence[int] = ()) -> None:
-    """Queues all of `ids` that may be; raises the first refusal, which names all of them.
+async def retry_runs(core: Core, rows: Sequence[RunRow], again: Sequence[int] = ()) -> None:
+    """Queues all that may be; raises the first refusal, which names all of them.
 
     A run that succeeded is refused before any of the others is queued, unless nodes of it run `again`.
     """
-    before: dict[str, int] = {}
-    for each in ids:
-        row = await core.row(each)
+    for row in rows:
         if row.state == RunState.SUCCEEDED and not again:
-            raise _finished(each)
-        before[each] = row.generation
+            raise _finished(row.id)
     refused: dict[str, LocktenderError] = {}
-    several = list(before)
-    await resume_runs(core, several)  # the pause of an ended run stands for a few seconds
-    for start in range(0, len(several), PAGE):
-        page = {each: before[each] for each in several[start : start + PAGE]}
-        refused |= await _retry_page(core, page, again)
-    core.changed()
+    for start in range(0, len(rows), PAGE):
+        refused |= await _retry_rows(core, rows[start : start + PAGE], again)
+    if refused:
+        raise _told([row.id for row in rows], refused)
+
+
+async def retry_slices(core: Core, slices: AsyncIterator[list[RunRow]]) -> list[str]:
+    """Queues all of each slice before the next is read; their ids. Raises as `retry_runs` does."""
+    several: list[str] = []
+    refused: dict[str, LocktenderError] = {}
+    async for rows in slices:
+        several += [row.id for row in rows]
+        refused |= await _retry_rows(core, rows, ())
     if refused:
         raise _told(several, refused)
+    return several
+
+
+async def _retry_rows(
+    core: Core, rows: Sequence[RunRow], again: Sequence[int]
+) -> dict[str, LocktenderError]:
+    await resume_runs(core, rows)  # the pause of an ended run stands for a few seconds
+    refused = await _retry_page(core, {row.id: row.generation for row in rows}, again)
+    core.changed()
+    return refused
 
 
 async def _retry_page(
