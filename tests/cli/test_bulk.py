@@ -27,9 +27,10 @@ def test_runs_are_counted_first_and_cancelled_by_filter(engine: Client, url: Pat
     prior = command("queue", "reprioritise", "5", "--tag", "tenant=b")
     assert prior.out == "priority 5 requested for 4\n"
     assert command("queue", "reprioritise", runs[1].id, "-3").out == "priority -3 requested for 1\n"
-    assert command("runs", "pause", *chosen).out == "paused: " + ", ".join(
-        run.id for run in (runs[5], runs[3], runs[1])
-    ) + "\n"
+    assert (
+        command("runs", "pause", *chosen).out
+        == "paused: " + ", ".join(run.id for run in (runs[5], runs[3], runs[1])) + "\n"
+    )
     done = command("runs", "cancel", *chosen, "--yes")
     assert done.out == "cancel requested for 3\n"
     eventually(lambda: engine.runs.count("cancelled") == 3)

@@ -30,7 +30,7 @@ DryRun = Annotated[
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before it.", metavar="")]
 
 
-class Chosen(NamedTuple):
+class ChosenRuns(NamedTuple):
     """Runs that were typed, or a filter. As keywords of the client's methods: `filters()`."""
 
     runs: list[Run[Any]] | None
@@ -49,7 +49,7 @@ def choose(
     status: list[str] | None,
     tag: list[str] | None,
     flow: str | None,
-) -> Chosen:
+) -> ChosenRuns:
     """What the command line names. Refuses none at all, and ids beside a filter."""
     from locktender.base.errors import InvalidInput
     from locktender.cli import arguments
@@ -70,13 +70,13 @@ def choose(
             hint="Give ids of runs, or a filter: --state queued --tag tenant=acme --flow NAME",
         )
     found = [client.runs.find(each) for each in run] if run else None
-    return Chosen(found, status or None, tags, flow)
+    return ChosenRuns(found, status or None, tags, flow)
 
 
 def proceeds(
     shell: Context,
     client: Client,
-    chosen: Chosen,
+    chosen: ChosenRuns,
     verb: str,
     states: tuple[str, ...],
     *,
