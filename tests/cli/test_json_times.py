@@ -60,7 +60,7 @@ def test_times_of_every_command_have_one_form(engine: Client, url: Path, tmp_pat
         "schedules set": ["schedules", "set", "daily", flows.beside.name, "--args", '{"x": 1}',
                           "--every", "24h"],
         "schedules delete": ["schedules", "delete", "daily"],
-        "events follow": ["events", ended.id, "--follow"],
+        "events follow": ["events", "--run", ended.id, "--follow"],
         "db prune": ["db", "prune", "--older-than", "1d", "--dry-run"],
         "db copy": ["db", "copy", str(url), str(tmp_path / "copy.db")],
         "db backup": ["db", "backup", str(tmp_path / "backup.db")],

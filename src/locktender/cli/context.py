@@ -234,6 +234,8 @@ def speak_options(error: LocktenderError, options: Mapping[str, str]) -> None:
         if option is None:
             return match[0]
         value = match["value"].strip("\"'")
+        if value == "True":
+            return option
         if value.startswith("{"):  # tags={"tenant": "acme"}
             pairs = re.sub(r"""["'{}]""", "", value).replace(": ", "=")
             return " ".join(f"{option} {pair.strip()}" for pair in pairs.split(","))
