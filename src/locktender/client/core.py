@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from contextvars import Context
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from locktender.base.background import end_tasks
 from locktender.base.clock import SECOND, Clock, SystemClock
@@ -34,13 +34,15 @@ from locktender.base.errors import (
 from locktender.base.limits import Limits
 from locktender.base.model import RunRow
 from locktender.base.states import TERMINAL_RUNS
-from locktender.client.more_workers import MoreWorkers
 from locktender.client.slot_worker import SlotWorkers
-from locktender.engine import Engine
-from locktender.provision.controller import ProvisionController
 from locktender.store.open import store_for
 from locktender.store.protocol import Store
 from locktender.store.retry import repeated, retry_while_away
+
+if TYPE_CHECKING:
+    from locktender.client.more_workers import MoreWorkers
+    from locktender.engine import Engine
+    from locktender.provision.controller import ProvisionController
 
 T = TypeVar("T")
 
@@ -267,6 +269,9 @@ class Core:
         running: Engine | None = None
         try:
             if engine:
+                # Only here: it loads leader, worker and kernel, which a client of a store does without.
+                from locktender.engine import Engine
+
                 running = Engine(
                     store,
                     settings,

@@ -7,14 +7,16 @@ keyword arguments of the flow are checked when it is traced.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Concatenate, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, TypeVar, overload
 
 from locktender.base.durations import Duration
 from locktender.base.model import Keep, OnDuplicate
 from locktender.base.tracebacks import public
 from locktender.client.run import AsyncRun, Run
-from locktender.client.submit import Submission, TagValues
-from locktender.flows.flows import Flow
+from locktender.client.submission import Submission, TagValues
+
+if TYPE_CHECKING:
+    from locktender.flows.flows import Flow
 
 T = TypeVar("T")
 A = TypeVar("A")

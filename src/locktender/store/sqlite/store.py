@@ -43,6 +43,7 @@ from locktender.store.protocol import (
     Discarded,
     Elect,
     EventFilter,
+    EventReader,
     Expire,
     Finish,
     Follow,
@@ -379,6 +380,15 @@ class SqliteStore(SqliteResultCache, SqliteNaming, SqliteWaiting, SqliteMailing,
 
     async def audit_state(self) -> AuditState | None:
         return await self._look(pruning.audit_state)
+
+    async def event_readers(self) -> list[EventReader]:
+        return await self._look(pruning.event_readers)
+
+    async def keep_event_reader(self, reader: EventReader) -> None:
+        await self._write(lambda tx: tx.run("event_reader_put", *reader))
+
+    async def forget_event_reader(self, name: str) -> bool:
+        return await self._write(lambda tx: tx.run("event_reader_remove", name) > 0)
 
     async def keep_audit_state(self, state: AuditState) -> None:
         await self._write(lambda tx: pruning.keep_audit_state(tx, state))

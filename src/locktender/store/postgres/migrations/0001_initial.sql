@@ -433,6 +433,13 @@ CREATE TABLE locktender.audit_state (
     body bytea NOT NULL
 );
 
+-- How far each named reader of the history has come.
+CREATE TABLE locktender.event_reader (
+    name text PRIMARY KEY,
+    cursor text NOT NULL,
+    at bigint NOT NULL
+);
+
 -- Which server has the history, and in which file. A server that takes over was started at another time; a
 -- database or a table that was restored is another file.
 CREATE FUNCTION locktender.history_place() RETURNS text LANGUAGE sql STABLE AS $$

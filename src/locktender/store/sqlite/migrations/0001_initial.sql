@@ -365,6 +365,13 @@ CREATE TABLE audit_state (
     body BLOB NOT NULL
 );
 
+-- How far each named reader of the history has come.
+CREATE TABLE event_reader (
+    name TEXT PRIMARY KEY,
+    cursor TEXT NOT NULL,
+    at INTEGER NOT NULL
+) WITHOUT ROWID;
+
 -- What bodies logged: one row per attempt that logged anything, written by its worker before its end.
 CREATE TABLE log (
     task INTEGER NOT NULL,
