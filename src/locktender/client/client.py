@@ -19,6 +19,7 @@ from locktender.client.core import Core
 from locktender.client.events import SyncEvents
 from locktender.client.more_workers import MoreWorkers
 from locktender.client.namespaces import SyncLimits, SyncPools, SyncQueue, SyncRuns, SyncWorkers
+from locktender.client.outbox import submit_by
 from locktender.client.pauses import SyncFlows
 from locktender.client.run import AsyncRun, Run
 from locktender.client.schedules import SyncSchedules
@@ -88,6 +89,19 @@ class Client(SyncSubmitting):
         # Here, in the caller's thread: tracing runs the user's own code.
         prepared = prepare(flow, submission, self._core.settings, self._core.clock)
         return Run(self._bridge, self._bridge.call(self._client.submit_prepared(prepared)))
+
+    def _submit_by(
+        self, connection: object, flow: object, submission: Submission, *, notify: bool
+    ) -> Run[Any]:
+        core = self._core
+        core.guard.check()
+        if is_elsewhere(flow):
+            prepared = self._bridge.call(self._client.prepared(flow, submission))
+        else:
+            prepared = prepare(flow, submission, core.settings, core.clock)
+        # Here, in the caller's thread: the connection is the caller's.
+        submit_by(core, connection, prepared, notify=notify)
+        return Run(self._bridge, AsyncRun(core, prepared.run.id, "submitted"))
 
     def submit_call(
         self, flow: FlowDef, args: Sequence[Any], kwargs: Mapping[str, Any]

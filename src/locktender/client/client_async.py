@@ -16,6 +16,7 @@ from locktender.client.by_name import is_elsewhere, prepare_named
 from locktender.client.core import Core
 from locktender.client.events import AsyncEvents
 from locktender.client.limits_async import AsyncLimits
+from locktender.client.outbox import submit_by_async
 from locktender.client.pauses import AsyncFlows
 from locktender.client.pools_async import AsyncPools
 from locktender.client.refusals import refusal
@@ -82,6 +83,20 @@ class AsyncClient(AsyncSubmitting):
         return await self.submit_prepared(
             prepare(flow, submission, self._core.settings, self._core.clock)
         )
+
+    async def _submit_by(
+        self, connection: object, flow: object, submission: Submission, *, notify: bool
+    ) -> AsyncRun[Any]:
+        self._core.guard.check()
+        prepared = await self.prepared(flow, submission)
+        await submit_by_async(self._core, connection, prepared, notify=notify)
+        return AsyncRun(self._core, prepared.run.id, "submitted")
+
+    async def prepared(self, flow: object, submission: Submission) -> Prepared:
+        """One call, checked and ready to be stored."""
+        if is_elsewhere(flow):
+            return (await prepare_named(self._core, str(flow), [submission]))[0]
+        return prepare(flow, submission, self._core.settings, self._core.clock)
 
     @overload
     async def submit_many(

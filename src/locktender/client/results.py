@@ -14,6 +14,7 @@ from locktender.base.model import Failure, RunRow
 from locktender.base.secrets import MARK, SECRET_KEY, secret
 from locktender.base.states import RunState
 from locktender.client.core import Core
+from locktender.client.outbox_rows import rejection
 from locktender.flows.function import Function
 from locktender.flows.registry import registry
 from locktender.kernel import render
@@ -62,6 +63,8 @@ _ERRORS: dict[str, type[RunFailed]] = {
 
 async def value_of(core: Core, row: RunRow) -> Any:
     """The value of a run that has ended. Raises what it ended with."""
+    if row.state == RunState.REJECTED:
+        raise await rejection(core.store, row.id)
     if row.state != RunState.SUCCEEDED:
         raise await error_of(core, row)
     if row.output is None:

@@ -91,6 +91,7 @@ from locktender.store.sqlite.companions import create_database
 from locktender.store.sqlite.mailing import SqliteMailing
 from locktender.store.sqlite.named_flows import SqliteNaming
 from locktender.store.sqlite.opening import OpenFile
+from locktender.store.sqlite.outbox import SqliteOutbox
 from locktender.store.sqlite.session import SqliteSession, resolved
 from locktender.store.sqlite.wake import SqliteWaiting
 from locktender.store.sqlite.write_lock import held_up
@@ -101,7 +102,7 @@ BUSY_TIMEOUT_US = 5 * SECOND
 POLL_SECONDS = 0.05
 
 
-class SqliteStore(SqliteNaming, SqliteWaiting, SqliteMailing, Store):
+class SqliteStore(SqliteNaming, SqliteWaiting, SqliteMailing, SqliteOutbox, Store):
     """Implements `locktender.store.protocol.Store`; its docstrings are there."""
 
     def __init__(
