@@ -34,6 +34,8 @@ from locktender import (
 )
 from locktender.leader import outbox
 from locktender.observe.checker import check
+from locktender.store.copying import copy
+from locktender.store.open import place_for
 from locktender.testing import eventually, load_history
 from locktender.testing.postgres_server import connected, with_options
 
@@ -315,3 +317,19 @@ def _by_django(engine: Any, url: str) -> Any:
             return engine.submit(doubled, 5, connection=connections["default"])
     finally:
         connections.close_all()
+
+
+async def test_a_copy_in_a_file_takes_them_up(postgres_url: str, tmp_path: Path):
+    with embedded(postgres_url, work_dir=str(tmp_path)):
+        pass
+    async with connect_async(postgres_url) as client, connected(postgres_url) as raw:
+        good = await client.submit(doubled, 8, connection=raw)
+        refused = "0" * 26
+        await raw.execute("SELECT locktender.submit_run($1, $2)", refused, b"nonsense")
+    file = str(tmp_path / "copy.db")
+    await copy(place_for(postgres_url), place_for(file))
+    async with embedded_async(file) as client:
+        assert await (await client.runs.get(good.id)).result(SECONDS) == 16
+        with pytest.raises(InvalidInput, match="unreadable"):
+            await (await client.runs.get(refused)).result(SECONDS)
+    assert check(await asyncio.to_thread(load_history, file)) == []

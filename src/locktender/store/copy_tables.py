@@ -60,7 +60,7 @@ TABLES: dict[str, CopyTable] = {
     "event_wait": _table("task run name match since until"),
     "throttle": _table("name until starts"),
     "silence": _table("worker unanswered until"),
-    "outbox": _table("n id at body answer answered_at", wide=True),
+    "outbox": _table("id n at body answer answered_at", wide=True),
     "flow": _table("name announced_at body"),
     "schedule": _table("name version next_at declared live state"),
     "schedule_tick": _table("name tick outcome run reason at", 2),

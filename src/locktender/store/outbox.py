@@ -22,13 +22,13 @@ unpack_answer = msgspec.json.Decoder(OutboxAnswer).decode
 
 def answered(
     moves: Sequence[OutboxMove], submitted: Sequence[Submitted]
-) -> tuple[list[int], list[tuple[int, bytes]]]:
+) -> tuple[list[str], list[tuple[str, bytes]]]:
     """The entries that have become runs, and the answers to the others.
 
     `submitted`: the store's answers to those moves that have a run, in order.
     """
-    gone: list[int] = []
-    answers: list[tuple[int, bytes]] = []
+    gone: list[str] = []
+    answers: list[tuple[str, bytes]] = []
     results = iter(submitted)
     for move in moves:
         if move.run is None:
@@ -36,8 +36,8 @@ def answered(
         else:
             result = next(results)
             if result.outcome == MADE:
-                gone.append(move.entry.n)
+                gone.append(move.entry.id)
                 continue
             answer = OutboxAnswer(submitted=result)
-        answers.append((move.entry.n, msgspec.json.encode(answer)))
+        answers.append((move.entry.id, msgspec.json.encode(answer)))
     return gone, answers

@@ -46,8 +46,8 @@ async def _move(tx: PostgresSession, term: int, moves: Sequence[OutboxMove]) -> 
     async with tx.transaction("begin_alone"):
         await fence(tx, term)
         # A leader whose answer was lost moves them again: those that are gone have become runs.
-        known = {row[0] for row in await tx.all("outbox_lock", [move.entry.n for move in moves])}
-        moves = [move for move in moves if move.entry.n in known]
+        known = {row[0] for row in await tx.all("outbox_lock", [move.entry.id for move in moves])}
+        moves = [move for move in moves if move.entry.id in known]
         runs = [(move.run, move.graph) for move in moves if move.run is not None]
         submits = [Submit([run], {run.graph: graph}, partial=True) for run, graph in runs]
         submitted = await submit_within(tx, submits) if submits else []

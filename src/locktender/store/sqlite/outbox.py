@@ -43,8 +43,8 @@ def _entries(tx: SqliteSession, statement: str, given: int | str) -> list[Outbox
 
 def _move(tx: SqliteSession, term: int, moves: Sequence[OutboxMove]) -> int:
     fence(tx, term)
-    known = {row[0] for row in tx.all("outbox_known", listed(move.entry.n for move in moves))}
-    moves = [move for move in moves if move.entry.n in known]
+    known = {row[0] for row in tx.all("outbox_known", listed(move.entry.id for move in moves))}
+    moves = [move for move in moves if move.entry.id in known]
     submitted = [
         submit(tx, Submit([move.run], {move.run.graph: move.graph}, partial=True))[0]
         for move in moves
@@ -53,6 +53,6 @@ def _move(tx: SqliteSession, term: int, moves: Sequence[OutboxMove]) -> int:
     gone, answers = answered(moves, submitted)
     if gone:
         tx.run("outbox_remove", listed(gone))
-    if answers:
-        tx.each("outbox_answer", [(answer, n) for n, answer in answers])
+    for run_id, answer in answers:
+        tx.run("outbox_answer", answer, run_id)
     return len(gone)

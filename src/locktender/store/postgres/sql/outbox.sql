@@ -12,16 +12,16 @@ SELECT 1 FROM locktender.outbox_n_seq WHERE is_called
 
 -- name: outbox_lock
 -- Those of these entries that still have no answer.
-SELECT n FROM locktender.outbox WHERE n = ANY($1::bigint[]) AND answer IS NULL ORDER BY n FOR UPDATE
+SELECT id FROM locktender.outbox WHERE id = ANY($1::text[]) AND answer IS NULL ORDER BY id FOR UPDATE
 
 -- name: outbox_answer
 -- Why there is no run of them.
 UPDATE locktender.outbox o SET answer = v.answer, answered_at = locktender.locktender_now()
-FROM unnest($1::bigint[], $2::bytea[]) v (n, answer) WHERE o.n = v.n
+FROM unnest($1::text[], $2::bytea[]) v (id, answer) WHERE o.id = v.id
 
 -- name: outbox_remove
 -- They have become runs.
-DELETE FROM locktender.outbox WHERE n = ANY($1::bigint[])
+DELETE FROM locktender.outbox WHERE id = ANY($1::text[])
 
 -- name: outbox_prune
 -- Answers that are old.

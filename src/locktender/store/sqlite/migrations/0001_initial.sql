@@ -265,13 +265,13 @@ CREATE TABLE request (
 
 -- Runs that applications submitted inside their own transactions (PostgreSQL), where a store was copied from there.
 CREATE TABLE outbox (
-    n INTEGER PRIMARY KEY,
-    id TEXT NOT NULL UNIQUE,
+    id TEXT PRIMARY KEY,
+    n INTEGER NOT NULL,
     at INTEGER NOT NULL,
     body BLOB NOT NULL,
     answer BLOB,
     answered_at INTEGER
-);
+) WITHOUT ROWID;
 
 CREATE INDEX outbox_open ON outbox (n) WHERE answer IS NULL;
 CREATE INDEX outbox_answered ON outbox (answered_at) WHERE answer IS NOT NULL;

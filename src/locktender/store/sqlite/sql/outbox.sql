@@ -12,15 +12,15 @@ SELECT 1 FROM outbox LIMIT 1
 
 -- name: outbox_known
 -- Those of these entries that still have no answer.
-SELECT n FROM outbox WHERE n IN (SELECT value FROM json_each(?)) AND answer IS NULL
+SELECT id FROM outbox WHERE id IN (SELECT value FROM json_each(?)) AND answer IS NULL
 
 -- name: outbox_answer
 -- Why there is no run of it.
-UPDATE outbox SET answer = ?, answered_at = locktender_now() WHERE n = ?
+UPDATE outbox SET answer = ?, answered_at = locktender_now() WHERE id = ?
 
 -- name: outbox_remove
 -- They have become runs.
-DELETE FROM outbox WHERE n IN (SELECT value FROM json_each(?))
+DELETE FROM outbox WHERE id IN (SELECT value FROM json_each(?))
 
 -- name: outbox_prune
 -- Answers that are old.
