@@ -1,4 +1,8 @@
-"""The outbox of a store that was copied from PostgreSQL: its entries become runs, or get their answer."""
+"""The outbox of a store that was copied from PostgreSQL: its entries become runs, or get their answer.
+
+One transaction moves entries: it deletes those that have become runs and writes the answers to the others,
+under the leader's term. So no entry becomes two runs.
+"""
 
 from __future__ import annotations
 
