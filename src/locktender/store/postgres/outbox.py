@@ -1,7 +1,8 @@
 """The outbox: what applications submitted in their own transactions becomes runs, or gets its answer.
 
 One transaction moves entries: it deletes those that have become runs and writes the answers to the others,
-behind the lock of all submitters and under the leader's term. So no entry becomes two runs, and a ceiling is never exceeded.
+behind the lock of all submitters and under the leader's term. So no entry becomes two runs, and no ceiling is
+exceeded.
 """
 
 from __future__ import annotations
