@@ -151,6 +151,23 @@ class Client(SyncSubmitting):
         prepared = prepare(flow, submission, self._core.settings, self._core.clock)
         return Run(self._bridge, self._bridge.call(self._client.submit_prepared(prepared)))
 
+    def _submit_by(
+        self, connection: object, flow: object, submission: Submission, *, notify: bool
+    ) -> Run[Any]:
+        from locktender.client.by_name import is_elsewhere
+        from locktender.client.outbox import submit_by
+        from locktender.client.submit import prepare
+
+        core = self._core
+        core.guard.check()
+        if is_elsewhere(flow):
+            prepared = self._bridge.call(self._client.prepared(flow, submission))
+        else:
+            prepared = prepare(flow, submission, core.settings, core.clock)
+        # Here, in the caller's thread: the connection is the caller's.
+        submit_by(core, connection, prepared, notify=notify)
+        return Run(self._bridge, AsyncRun(core, prepared.run.id, "submitted"))
+
     def submit_call(
         self, flow: FlowDef, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Run[Any]:

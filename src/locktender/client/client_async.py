@@ -141,6 +141,25 @@ class AsyncClient(AsyncSubmitting):
             prepare(flow, submission, self._core.settings, self._core.clock)
         )
 
+    async def _submit_by(
+        self, connection: object, flow: object, submission: Submission, *, notify: bool
+    ) -> AsyncRun[Any]:
+        from locktender.client.outbox import submit_by_async
+
+        self._core.guard.check()
+        prepared = await self.prepared(flow, submission)
+        await submit_by_async(self._core, connection, prepared, notify=notify)
+        return AsyncRun(self._core, prepared.run.id, "submitted")
+
+    async def prepared(self, flow: object, submission: Submission) -> Prepared:
+        """One call, checked and ready to be stored."""
+        from locktender.client.by_name import is_elsewhere, prepare_named
+        from locktender.client.submit import prepare
+
+        if is_elsewhere(flow):
+            return (await prepare_named(self._core, str(flow), [submission]))[0]
+        return prepare(flow, submission, self._core.settings, self._core.clock)
+
     @overload
     async def submit_many(
         self, flow: Flow[..., T] | str, calls: Iterable[Any], *, partial: Literal[False] = False

@@ -92,6 +92,7 @@ from locktender.store.sqlite.companions import create_database
 from locktender.store.sqlite.mailing import SqliteMailing
 from locktender.store.sqlite.named_flows import SqliteNaming
 from locktender.store.sqlite.opening import OpenFile
+from locktender.store.sqlite.outbox import SqliteOutbox
 from locktender.store.sqlite.result_cache import SqliteResultCache
 from locktender.store.sqlite.session import SqliteSession, resolved
 from locktender.store.sqlite.wake import SqliteWaiting
@@ -103,7 +104,9 @@ BUSY_TIMEOUT_US = 5 * SECOND
 POLL_SECONDS = 0.05
 
 
-class SqliteStore(SqliteResultCache, SqliteNaming, SqliteWaiting, SqliteMailing, Store):
+class SqliteStore(
+    SqliteResultCache, SqliteNaming, SqliteWaiting, SqliteMailing, SqliteOutbox, Store
+):
     """Implements `locktender.store.protocol.Store`; its docstrings are there."""
 
     def __init__(

@@ -281,6 +281,19 @@ CREATE TABLE request (
     body BLOB NOT NULL
 );
 
+-- Runs that applications submitted inside their own transactions (PostgreSQL), where a store was copied from there.
+CREATE TABLE outbox (
+    id TEXT PRIMARY KEY,
+    n INTEGER NOT NULL,
+    at INTEGER NOT NULL,
+    body BLOB NOT NULL,
+    answer BLOB,
+    answered_at INTEGER
+) WITHOUT ROWID;
+
+CREATE INDEX outbox_open ON outbox (n) WHERE answer IS NULL;
+CREATE INDEX outbox_answered ON outbox (answered_at) WHERE answer IS NOT NULL;
+
 -- What workers announced of their flows, for submissions by name. It stays when they are gone.
 CREATE TABLE flow (
     name TEXT PRIMARY KEY,
