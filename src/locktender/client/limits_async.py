@@ -34,6 +34,7 @@ ENGINE = {
     "max_waiting": "max_waiting",
     "placement": "placement",
     "strict_pools": "strict_pools",
+    "topic_retention": "topic_retention_us",
 }
 """Settings of the engine → the name they are stored under."""
 _ENGINE_NAMES = {stored: shown for shown, stored in ENGINE.items()}
@@ -86,6 +87,8 @@ def rule_text(kind: str, rule: bytes | None, stored: str = "") -> str | None:
             return "paused" + (f" by {rule_.by}" if rule_.by else "")
         case _ if stored == "age_boost_us":
             return spoken(body["value"]) if body["value"] else "off"
+        case _ if stored == "topic_retention_us":
+            return spoken(body["value"])
         case _ if stored == "max_waiting":
             return _bound(body["value"])
         case _:
@@ -127,6 +130,8 @@ def _shown(row: LimitRow, rule: bytes | None) -> str | None:
 def _default(defaults: Limits, shown: str) -> str:
     if shown == "age_boost":
         return "off"
+    if shown == "topic_retention":
+        return spoken(defaults.topic_retention_us)
     found: object = getattr(defaults, shown)
     return f"{found:,}" if isinstance(found, int) and not isinstance(found, bool) else str(found)
 
@@ -259,9 +264,9 @@ class AsyncLimits:
         """Sets a limit by its name, as `locktender limits set` does.
 
         name   `max_concurrent_runs`, `max_active`, `fair`, `age_boost`, `max_bypass`,
-               `max_starts_per_cycle`, `max_waiting`, `placement`, `strict_pools`, or the rule of a tag with a `=`:
-               `tenant=acme`, `tenant=*`
-        value  a number, -1 is unlimited; for `fair` a tag, for `age_boost` a duration
+               `max_starts_per_cycle`, `max_waiting`, `placement`, `strict_pools`, `topic_retention`, or the
+               rule of a tag with a `=`: `tenant=acme`, `tenant=*`
+        value  a number, -1 is unlimited; for `fair` a tag, for `age_boost` and `topic_retention` a duration
         """
         self._core.guard.check()
         if name == RUNS:
@@ -273,6 +278,9 @@ class AsyncLimits:
         elif name == "age_boost":
             boost = names.age_boost(microseconds(_duration(value), "age_boost", minimum=0))
             await self._put("engine", "age_boost_us", {"value": boost})
+        elif name == "topic_retention":
+            kept = microseconds(_duration(value), "topic_retention")
+            await self._put("engine", "topic_retention_us", {"value": kept})
         elif name in ENGINE:
             await self._put("engine", ENGINE[name], {"value": value})
         else:

@@ -44,7 +44,6 @@ from locktender.store.protocol.leading import (
 )
 from locktender.store.protocol.mailing import (
     MAX_MAIL,
-    TOPIC_KEPT_US,
     EventSent,
     EventWaiter,
     Mailing,
@@ -101,7 +100,6 @@ from locktender.store.protocol.working import (
 __all__ = [
     "BEGINNING",
     "MAX_MAIL",
-    "TOPIC_KEPT_US",
     "Accept",
     "AuditState",
     "ChangeNotice",
