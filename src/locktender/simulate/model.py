@@ -163,7 +163,8 @@ class Model:
     buckets: dict[str, int] = field(default_factory=dict[str, int])
     orders: dict[tuple[str, int], Order] = field(default_factory=dict[tuple[str, int], Order])
     rules: dict[tuple[str, str], LimitRow] = field(default_factory=dict[tuple[str, str], LimitRow])
-    unplaced: set[int] = field(default_factory=set[int])
+    unplaced: dict[int, tuple[str, ...]] = field(default_factory=dict[int, tuple[str, ...]])
+    """Runs without a place → the limits at which they keep it."""
     lingers: list[Linger] = field(default_factory=list[Linger])
     keys: dict[str, int] = field(default_factory=dict[str, int])
     events: list[Event] = field(default_factory=list[Event])
@@ -175,7 +176,6 @@ class Model:
     event_waits: dict[int, EventWait] = field(default_factory=dict[int, EventWait])
     cached: dict[str, CachedResult] = field(default_factory=dict[str, CachedResult])
     clears: list[CacheClear] = field(default_factory=list[CacheClear])
-    """What clients want to have forgotten."""
     term: int = 0
     seq: int = 0
     stale: int = 0
@@ -311,7 +311,9 @@ class Model:
                 )
         for order in commit.orders:
             self.orders[order.worker, order.task] = order
-        self.unplaced = (self.unplaced - set(commit.placed)) | set(commit.unplaced)
+        for run in commit.placed:
+            self.unplaced.pop(run, None)
+        self.unplaced = dict.fromkeys(commit.unplaced, ()) | self.unplaced | dict(commit.kept)
         if commit.lingers is not None:
             self.lingers = commit.lingers
         if commit.silences is not None:

@@ -18,6 +18,7 @@ from locktender.base.changes import (
     Bucket,
     CachedResult,
     Commit,
+    KeptPlace,
     Linger,
     Order,
     Reservation,
@@ -88,6 +89,8 @@ class Snapshot:
     requests: list[StoredRequest]
     stops: list[Order]
     """Stop orders not yet obeyed."""
+    kept: list[KeptPlace] = field(default_factory=list[KeptPlace])
+    """Runs that have begun, have no place, and keep it at some limits."""
     held: list[RunRow] = field(default_factory=list[RunRow])
     """Runs that are held, by seq; and runs in a state that there is not, which must become so."""
     held_tasks: list[TaskRow] = field(default_factory=list[TaskRow])
