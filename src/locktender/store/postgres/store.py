@@ -62,6 +62,7 @@ from locktender.store.postgres.session import SQL, KnownStatements, PostgresSess
 from locktender.store.postgres.wake import PostgresWaiting
 from locktender.store.protocol import (
     Accept,
+    BoundCache,
     ChangeNotice,
     Committed,
     Counts,
@@ -293,6 +294,9 @@ class PostgresStore(
             "removing empty lanes timed out: submissions hold the lock.",
             hint="The leader tries again later.",
         )
+
+    async def bound_cache(self, bound: BoundCache) -> bool:
+        return await self._lead(lambda tx: recovery.bound_cache(tx, bound))
 
     # -- workers
 

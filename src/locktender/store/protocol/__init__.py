@@ -68,6 +68,7 @@ from locktender.store.protocol.reading import (
 from locktender.store.protocol.submitting import SetLimit, Submit, Submitted, Submitting
 from locktender.store.protocol.upkeep import (
     AuditState,
+    BoundCache,
     Discard,
     Discarded,
     Prune,
@@ -95,6 +96,7 @@ __all__ = [
     "TOPIC_KEPT_US",
     "Accept",
     "AuditState",
+    "BoundCache",
     "ChangeNotice",
     "Committed",
     "Counts",

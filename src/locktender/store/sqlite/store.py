@@ -36,6 +36,7 @@ from locktender.store.forking import check_process
 from locktender.store.protocol import (
     Accept,
     AuditState,
+    BoundCache,
     ChangeNotice,
     Committed,
     Counts,
@@ -263,6 +264,9 @@ class SqliteStore(SqliteResultCache, SqliteNaming, SqliteWaiting, SqliteMailing,
         if not remove.after:
             await asyncio.to_thread(self._opened.live.remove_stale, owners)
         return after
+
+    async def bound_cache(self, bound: BoundCache) -> bool:
+        return await self._write(lambda tx: recovery.bound_cache(tx, bound))
 
     # -- workers
 
