@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from locktender.client.run import AsyncRun, Run
     from locktender.client.schedules import ScheduleChangeInfo, ScheduleInfo, TickInfo
     from locktender.client.slots import HeldSlots
-    from locktender.client.submit import Submission
+    from locktender.client.submission import Submission
     from locktender.client.views import (
         EventInfo,
         LimitChangeInfo,
@@ -95,7 +95,7 @@ _HOMES = {
     "client.core": ("ClientClosed",),
     "client.run": ("AsyncRun", "Run"),
     "client.slots": ("HeldSlots",),
-    "client.submit": ("Submission",),
+    "client.submission": ("Submission",),
     "client.views": (
         "EventInfo",
         "LimitChangeInfo",

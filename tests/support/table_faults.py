@@ -42,6 +42,7 @@ OWNERS: dict[str, Owner] = {
     "silence": "worker",
     "asked_worker": "worker",
     "bucket": "pool",
+    "outbox": "nobody",  # each row is moved alone, or answered with what is wrong with it
     "flow": "nobody",
     "schedule": "nobody",
     "schedule_tick": "nobody",

@@ -92,9 +92,9 @@ class Metrics:
         self.runs_started: int = 0
         self.runs_ended: dict[str, int] = {}
         self.offers: dict[str, int] = {"accepted": 0, "declined": 0, "withdrawn": 0}
+        self.audit: AuditNumbers = AuditNumbers()
         self.lookups: dict[str, int] = {"hit": 0, "miss": 0}
         """Of cached results."""
-        self.audit: AuditNumbers = AuditNumbers()
         # of the worker
         self.claims: Spread = Spread(CLAIMED_TASKS)
         """By how many tasks each accepted."""

@@ -247,8 +247,8 @@ def random_world(seed: int, *, clock_jumps: bool = True, waits: bool = True) -> 
     _pause(world)
     if waits:
         _send(world)
-        _clear_cache(world)
         _set_mutex(world)
+        _clear_cache(world)
     return world
 
 

@@ -61,6 +61,7 @@ TABLES: dict[str, CopyTable] = {
     "cached_result": _table("key step flow scope task made_at expires_at size output", wide=True),
     "throttle": _table("name until starts"),
     "silence": _table("worker unanswered until"),
+    "outbox": _table("id n at body answer answered_at", wide=True),
     "flow": _table("name announced_at body"),
     "schedule": _table("name version next_at declared live state"),
     "schedule_tick": _table("name tick outcome run reason at", 2),

@@ -24,7 +24,7 @@ from locktender.base.model import (
     WorkerLife,
     WorkerRow,
 )
-from locktender.base.states import TERMINAL_RUNS, RunState, TaskState
+from locktender.base.states import ENDED_RUNS, STORED_RUNS, TaskState
 
 log: logging.Logger = logging.getLogger(__name__)
 Row = Sequence[Any]
@@ -137,8 +137,8 @@ _RUN_COLUMNS: tuple[tuple[str, frozenset[type], object], ...] = (
 _PRIORITY = 7
 _WORDS: tuple[tuple[int, frozenset[str | None]], ...] = (
     (9, frozenset({"flow", "hold"})),
-    (11, frozenset(RunState)),
-    (12, frozenset({None, *TERMINAL_RUNS})),
+    (11, STORED_RUNS),
+    (12, frozenset({None, *ENDED_RUNS})),
 )
 _TASK_STATES: frozenset[str] = frozenset(TaskState)
 

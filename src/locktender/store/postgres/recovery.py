@@ -213,6 +213,7 @@ async def remove_unused(tx: PostgresSession, remove: RemoveUnused) -> int | None
             await tx.run("drain_orders_remove")
             await tx.run("throttles_remove")
             await tx.run("limit_history_remove", remove.before)
+            await tx.run("outbox_prune", remove.before)
     return rows[-1][0] if len(rows) == remove.batch else 0
 
 

@@ -55,6 +55,7 @@ from locktender.store.postgres.mailing import PostgresMailing
 from locktender.store.postgres.named_flows import PostgresNaming
 from locktender.store.postgres.opening import CONNECTIONS, TWIN_CONNECTIONS, PostgresConnections
 from locktender.store.postgres.options import Options, parse
+from locktender.store.postgres.outbox import PostgresOutbox
 from locktender.store.postgres.pruning import PostgresUpkeep
 from locktender.store.postgres.result_cache import PostgresResultCache
 from locktender.store.postgres.server_clock import ServerClock
@@ -106,7 +107,13 @@ REMOVE_UNUSED_TRIES, REMOVE_UNUSED_PAUSE_SECONDS = 40, 0.05
 
 
 class PostgresStore(
-    PostgresResultCache, PostgresNaming, PostgresUpkeep, PostgresWaiting, PostgresMailing, Store
+    PostgresResultCache,
+    PostgresNaming,
+    PostgresUpkeep,
+    PostgresWaiting,
+    PostgresMailing,
+    PostgresOutbox,
+    Store,
 ):
     """Implements `locktender.store.protocol.Store`; its docstrings are there."""
 

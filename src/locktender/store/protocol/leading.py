@@ -142,6 +142,8 @@ class ChangeNotice:
     """Workers that accepted offers. It can be read later, unless somebody waits for their answer."""
     queued: tuple[int, ...] = ()
     """Runs that were submitted: their rows can be read without the history."""
+    outbox: bool = False
+    """An application committed a submission: see `Outbox`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,6 +122,8 @@ class Follow:
 class Followed:
     cursor: Cursor
     events: list[EventRow]
+    behind: list[Cursor]
+    """For each of `events` the cursor that goes on behind it."""
 
 
 @dataclass(frozen=True, slots=True)

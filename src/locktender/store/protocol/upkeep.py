@@ -7,7 +7,7 @@ live engines and beside each other. `store.pruning` says why that is safe.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from locktender.base.events import Change
 from locktender.store.protocol.base import StoreBase
@@ -60,6 +60,16 @@ class AuditState:
     batches: int
     """How many batches of runs had been pruned by then."""
     body: bytes
+
+
+class EventReader(NamedTuple):
+    """A named reader of the history, which goes on where it ended."""
+
+    name: str
+    cursor: str
+    """What it means is known to the reader."""
+    at: int
+    """When it came so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +152,18 @@ class Upkeep(StoreBase, Protocol):
     async def audit_state(self) -> AuditState | None: ...
     async def keep_audit_state(self, state: AuditState) -> None:
         """It replaces the last one: of two audits at a time either may be kept."""
+        ...
+
+    async def event_readers(self) -> list[EventReader]:
+        """The named readers of the history, by name."""
+        ...
+
+    async def keep_event_reader(self, reader: EventReader) -> None:
+        """How far it has come. Of two processes of one name either may be kept."""
+        ...
+
+    async def forget_event_reader(self, name: str) -> bool:
+        """Whether there was one."""
         ...
 
     async def references(self, after: int, limit: int) -> References: ...

@@ -10,6 +10,7 @@ from locktender.store.history import CLIENT
 from locktender.store.protocol import (
     AuditState,
     Discard,
+    EventReader,
     Prune,
     Pruned,
     References,
@@ -64,6 +65,10 @@ def audit_state(tx: SqliteSession) -> AuditState | None:
 
 def keep_audit_state(tx: SqliteSession, state: AuditState) -> None:
     tx.run("audit_state_put", *astuple(state))
+
+
+def event_readers(tx: SqliteSession) -> list[EventReader]:
+    return [EventReader._make(row) for row in tx.all("event_readers")]
 
 
 def references(tx: SqliteSession, after: int, limit: int) -> References:

@@ -147,6 +147,7 @@ def remove_unused(tx: SqliteSession, remove: RemoveUnused) -> tuple[int, set[str
         unused = tx.all("counters_unused", remove.batch)
         tx.run("counter_remove", listed(name for (name,) in unused))
         tx.run("limit_history_remove", remove.before)
+        tx.run("outbox_prune", remove.before)
     owners = {row[0] for row in tx.all("worker_leases")} | {tx.row("leader")[1]}
     return rows[-1][0] if len(rows) == remove.batch else 0, owners
 

@@ -281,6 +281,19 @@ CREATE TABLE request (
     body BLOB NOT NULL
 );
 
+-- Runs that applications submitted inside their own transactions (PostgreSQL), where a store was copied from there.
+CREATE TABLE outbox (
+    id TEXT PRIMARY KEY,
+    n INTEGER NOT NULL,
+    at INTEGER NOT NULL,
+    body BLOB NOT NULL,
+    answer BLOB,
+    answered_at INTEGER
+) WITHOUT ROWID;
+
+CREATE INDEX outbox_open ON outbox (n) WHERE answer IS NULL;
+CREATE INDEX outbox_answered ON outbox (answered_at) WHERE answer IS NOT NULL;
+
 -- What workers announced of their flows, for submissions by name. It stays when they are gone.
 CREATE TABLE flow (
     name TEXT PRIMARY KEY,
@@ -364,6 +377,13 @@ CREATE TABLE audit_state (
     batches INTEGER NOT NULL,
     body BLOB NOT NULL
 );
+
+-- How far each named reader of the history has come.
+CREATE TABLE event_reader (
+    name TEXT PRIMARY KEY,
+    cursor TEXT NOT NULL,
+    at INTEGER NOT NULL
+) WITHOUT ROWID;
 
 -- What bodies logged: one row per attempt that logged anything, written by its worker before its end.
 CREATE TABLE log (
