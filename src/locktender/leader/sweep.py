@@ -26,7 +26,7 @@ from locktender.leader.schedules import ScheduleKeeper
 from locktender.observe.metrics import Metrics
 from locktender.provision.controller import ProvisionController
 from locktender.store.limit_rows import pause_seq
-from locktender.store.protocol import Expire, Lost, RemoveUnused, SetLimit, Store
+from locktender.store.protocol import BoundCache, Expire, Lost, RemoveUnused, SetLimit, Store
 
 log: logging.Logger = logging.getLogger(__name__)
 REMOVE_UNUSED_EVERY_US = 60 * SECOND
@@ -204,6 +204,8 @@ class Sweep:
             while after := await self._store.remove_unused(
                 RemoveUnused(term, after, before=before)
             ):
+                pass
+            while await self._store.bound_cache(BoundCache(term)):
                 pass
         except LocktenderError as error:
             log.warning("failed to remove empty queue lanes: %s", error)

@@ -63,6 +63,7 @@ from locktender.store.postgres.session import SQL, KnownStatements, PostgresSess
 from locktender.store.postgres.wake import PostgresWaiting
 from locktender.store.protocol import (
     Accept,
+    BoundCache,
     ChangeNotice,
     Committed,
     Counts,
@@ -300,6 +301,9 @@ class PostgresStore(
             "removing empty lanes timed out: submissions hold the lock.",
             hint="The leader tries again later.",
         )
+
+    async def bound_cache(self, bound: BoundCache) -> bool:
+        return await self._lead(lambda tx: recovery.bound_cache(tx, bound))
 
     # -- workers
 

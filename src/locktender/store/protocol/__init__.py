@@ -75,6 +75,7 @@ from locktender.store.protocol.reading import (
 from locktender.store.protocol.submitting import SetLimit, Submit, Submitted, Submitting
 from locktender.store.protocol.upkeep import (
     AuditState,
+    BoundCache,
     Discard,
     Discarded,
     EventReader,
@@ -102,6 +103,7 @@ __all__ = [
     "MAX_MAIL",
     "Accept",
     "AuditState",
+    "BoundCache",
     "ChangeNotice",
     "Committed",
     "Counts",

@@ -19,7 +19,7 @@ from typing import TypeVar
 from locktender.base.changes import Commit, Order, TaskRow
 from locktender.base.clock import SECOND, Clock, SystemClock
 from locktender.base.errors import StoreError
-from locktender.base.events import Change, EventRow
+from locktender.base.events import EventRow
 from locktender.base.limits import Limits
 from locktender.base.model import (
     HeldUp,
@@ -35,7 +35,6 @@ from locktender.base.model import (
 from locktender.store.forking import check_process
 from locktender.store.protocol import (
     Accept,
-    AuditState,
     ChangeNotice,
     Committed,
     Counts,
@@ -43,7 +42,6 @@ from locktender.store.protocol import (
     Discarded,
     Elect,
     EventFilter,
-    EventReader,
     Expire,
     Finish,
     Follow,
@@ -58,12 +56,9 @@ from locktender.store.protocol import (
     OfferNotice,
     Provision,
     ProvisionState,
-    Prune,
-    Pruned,
     QueueEntry,
     QueueView,
     ReassignLanes,
-    References,
     RemoveUnused,
     Renewed,
     RunFilter,
@@ -75,7 +70,6 @@ from locktender.store.protocol import (
     StoredContent,
     Submit,
     Submitted,
-    Thin,
     Withdraw,
 )
 from locktender.store.sqlite import (
@@ -93,6 +87,7 @@ from locktender.store.sqlite.mailing import SqliteMailing
 from locktender.store.sqlite.named_flows import SqliteNaming
 from locktender.store.sqlite.opening import OpenFile
 from locktender.store.sqlite.outbox import SqliteOutbox
+from locktender.store.sqlite.pruning import SqliteUpkeep
 from locktender.store.sqlite.result_cache import SqliteResultCache
 from locktender.store.sqlite.session import SqliteSession, resolved
 from locktender.store.sqlite.wake import SqliteWaiting
@@ -105,7 +100,7 @@ POLL_SECONDS = 0.05
 
 
 class SqliteStore(
-    SqliteResultCache, SqliteNaming, SqliteWaiting, SqliteMailing, SqliteOutbox, Store
+    SqliteUpkeep, SqliteResultCache, SqliteNaming, SqliteWaiting, SqliteMailing, SqliteOutbox, Store
 ):
     """Implements `locktender.store.protocol.Store`; its docstrings are there."""
 
@@ -371,33 +366,6 @@ class SqliteStore(
         return await self._look(leader_verbs.provisioned)
 
     # -- upkeep
-
-    async def prune(self, prune: Prune) -> Pruned:
-        return await self._write(lambda tx: pruning.prune(tx, prune))
-
-    async def thin(self, thin: Thin) -> bool:
-        return await self._write(lambda tx: pruning.thin(tx, thin))
-
-    async def remark(self, change: Change) -> int:
-        return await self._write(lambda tx: pruning.remark(tx, change))
-
-    async def audit_state(self) -> AuditState | None:
-        return await self._look(pruning.audit_state)
-
-    async def event_readers(self) -> list[EventReader]:
-        return await self._look(pruning.event_readers)
-
-    async def keep_event_reader(self, reader: EventReader) -> None:
-        await self._write(lambda tx: tx.run("event_reader_put", *reader))
-
-    async def forget_event_reader(self, name: str) -> bool:
-        return await self._write(lambda tx: tx.run("event_reader_remove", name) > 0)
-
-    async def keep_audit_state(self, state: AuditState) -> None:
-        await self._write(lambda tx: pruning.keep_audit_state(tx, state))
-
-    async def references(self, after: int, limit: int) -> References:
-        return await self._look(lambda tx: pruning.references(tx, after, limit))
 
     async def stored_content(self, put_before: int, after: str, limit: int) -> StoredContent:
         return await self._look(
