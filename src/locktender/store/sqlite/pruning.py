@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import astuple
 from heapq import nsmallest
+from typing import TypeVar
 
 from locktender.base.events import HISTORY, Change
+from locktender.base.model import LogFilter, LogRow
 from locktender.store.history import CLIENT
 from locktender.store.protocol import (
     AuditState,
@@ -28,8 +31,57 @@ from locktender.store.pruning import (
 from locktender.store.sqlite.blobs import Blobs
 from locktender.store.sqlite.session import SqliteSession, listed, record
 
+T = TypeVar("T")
 
-def prune(tx: SqliteSession, prune: Prune) -> Pruned:
+
+class SqliteUpkeep:
+    """A part of `SqliteStore`: what is kept beside the runs, and removed with them."""
+
+    async def _write(self, verb: Callable[[SqliteSession], T]) -> T:
+        raise NotImplementedError
+
+    async def _look(self, verb: Callable[[SqliteSession], T]) -> T:
+        raise NotImplementedError
+
+    async def prune(self, prune: Prune) -> Pruned:
+        return await self._write(lambda tx: _prune(tx, prune))
+
+    async def thin(self, thin: Thin) -> bool:
+        return await self._write(lambda tx: _thin(tx, thin))
+
+    async def remark(self, change: Change) -> int:
+        return await self._write(lambda tx: _remark(tx, change))
+
+    async def audit_state(self) -> AuditState | None:
+        row = await self._look(lambda tx: tx.one("audit_state"))
+        return None if row is None else AuditState(*row)
+
+    async def keep_audit_state(self, state: AuditState) -> None:
+        await self._write(lambda tx: tx.run("audit_state_put", *astuple(state)))
+
+    async def event_readers(self) -> list[EventReader]:
+        rows = await self._look(lambda tx: tx.all("event_readers"))
+        return [EventReader._make(row) for row in rows]
+
+    async def keep_event_reader(self, reader: EventReader) -> None:
+        await self._write(lambda tx: tx.run("event_reader_put", *reader))
+
+    async def forget_event_reader(self, name: str) -> bool:
+        return await self._write(lambda tx: tx.run("event_reader_remove", name) > 0)
+
+    async def keep_logs(self, rows: list[LogRow]) -> None:
+        await self._write(lambda tx: tx.each("log_add", rows))
+
+    async def logs(self, where: LogFilter) -> list[LogRow]:
+        given = where.run, where.task, *where.after, where.limit
+        return [LogRow(*row) for row in await self._look(lambda tx: tx.all("logs_list", *given))]
+
+    async def log_counts(self, run: int, task: int | None = None) -> dict[tuple[int, int], int]:
+        rows = await self._look(lambda tx: tx.all("log_counts", run, task))
+        return {(task, token): lines for task, token, lines in rows}
+
+
+def _prune(tx: SqliteSession, prune: Prune) -> Pruned:
     found = tx.all(
         "prune_candidates", prune.after, prune.below, prune.before, prune.checked, prune.batch
     )
@@ -41,34 +93,21 @@ def prune(tx: SqliteSession, prune: Prune) -> Pruned:
     if not prune.dry_run:
         for name in PARTS:
             tx.run(f"prune_{name}", runs)
-        remark(tx, pruned_change(prune, chosen, tasks, events))
+        _remark(tx, pruned_change(prune, chosen, tasks, events))
     return Pruned(len(chosen.runs), tasks, events, chosen.after)
 
 
-def thin(tx: SqliteSession, thin: Thin) -> bool:
+def _thin(tx: SqliteSession, thin: Thin) -> bool:
     # Of two processes that found the same rows the first one removes them.
     if tx.row("thin_count", thin.run, listed(thin.seqs))[0] != len(thin.seqs):
         return False
     tx.run("thin_events", thin.run, listed(thin.seqs))
-    remark(tx, thin.remark)
+    _remark(tx, thin.remark)
     return True
 
 
-def remark(tx: SqliteSession, change: Change) -> int:
+def _remark(tx: SqliteSession, change: Change) -> int:
     return record(tx, tx.now(), CLIENT, [(HISTORY, [change])])
-
-
-def audit_state(tx: SqliteSession) -> AuditState | None:
-    row = tx.one("audit_state")
-    return None if row is None else AuditState(*row)
-
-
-def keep_audit_state(tx: SqliteSession, state: AuditState) -> None:
-    tx.run("audit_state_put", *astuple(state))
-
-
-def event_readers(tx: SqliteSession) -> list[EventReader]:
-    return [EventReader._make(row) for row in tx.all("event_readers")]
 
 
 def references(tx: SqliteSession, after: int, limit: int) -> References:
