@@ -17,6 +17,10 @@ def _talk(folder: str, token: str) -> None:
     Path(folder, "logged").touch()
 
 
+def _waits(folder: str) -> bool:
+    return not Path(folder, "gate").exists()
+
+
 def _end(folder: str) -> str:
     log.warning("last line")
     return folder
@@ -25,7 +29,7 @@ def _end(folder: str) -> str:
 @step
 async def on_loop(folder: str, token: str) -> str:
     _talk(folder, token)
-    while not Path(folder, "gate").exists():
+    while _waits(folder):
         await asyncio.sleep(0.02)
     return _end(folder)
 
@@ -33,7 +37,7 @@ async def on_loop(folder: str, token: str) -> str:
 @step
 def in_thread(folder: str, token: str) -> str:
     _talk(folder, token)
-    while not Path(folder, "gate").exists():
+    while _waits(folder):
         time.sleep(0.02)
     return _end(folder)
 
@@ -41,7 +45,7 @@ def in_thread(folder: str, token: str) -> str:
 @step(executor="process")
 def in_child(folder: str, token: str) -> str:
     _talk(folder, token)
-    while not Path(folder, "gate").exists():
+    while _waits(folder):
         time.sleep(0.02)
     return _end(folder)
 

@@ -60,6 +60,7 @@ WORDS = {
     "schedules": ("schedules",),
     "pools": ("pools",),
     "limits": ("limits",),
+    "cache": ("cache",),
     "mailing": ("send", "waiting"),
     "workers": ("workers",),
     "why": ("why",),

@@ -155,7 +155,7 @@ def _show_tasks(shell: Context, tasks: list[TaskInfo]) -> None:
         [
             str(task.id),
             shown(task.name if task.index is None else f"{task.name}[{task.index}]"),
-            state(task.state),
+            state("cached" if task.cached else task.state),
             str(task.attempt),
             lasted(task.started_at, task.ended_at, since),
             shown(_details_of(task, since)),

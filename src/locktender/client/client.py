@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from locktender.client.more_workers import MoreWorkers
     from locktender.client.namespaces import SyncLimits, SyncPools, SyncQueue, SyncRuns, SyncWorkers
     from locktender.client.pauses import SyncFlows
+    from locktender.client.result_cache import SyncCache
     from locktender.client.schedules import SyncSchedules
     from locktender.client.slots import Slots
     from locktender.flows.definitions import FlowDef
@@ -44,6 +45,7 @@ class Client(SyncSubmitting):
     flows                  namespace to pause and resume flows
     schedules              namespace to set and see schedules: runs of a flow at set times
     events                 namespace to send events, and to see who waits for which
+    cache                  namespace to see and forget cached results of steps
     """
 
     def __init__(
@@ -112,6 +114,13 @@ class Client(SyncSubmitting):
         return SyncEvents(self._bridge, self._client.events)
 
     @cached_property
+    def cache(self) -> SyncCache:
+        """Namespace `cache`: results of steps that are used again."""
+        from locktender.client.result_cache import SyncCache
+
+        return SyncCache(self._bridge, self._client.cache)
+
+    @cached_property
     def workers(self) -> SyncWorkers:
         """Namespace `workers`: lists and drains workers."""
         from locktender.client.namespaces import SyncWorkers
@@ -141,6 +150,23 @@ class Client(SyncSubmitting):
         # Here, in the caller's thread: tracing runs the user's own code.
         prepared = prepare(flow, submission, self._core.settings, self._core.clock)
         return Run(self._bridge, self._bridge.call(self._client.submit_prepared(prepared)))
+
+    def _submit_by(
+        self, connection: object, flow: object, submission: Submission, *, notify: bool
+    ) -> Run[Any]:
+        from locktender.client.by_name import is_elsewhere
+        from locktender.client.outbox import submit_by
+        from locktender.client.submit import prepare
+
+        core = self._core
+        core.guard.check()
+        if is_elsewhere(flow):
+            prepared = self._bridge.call(self._client.prepared(flow, submission))
+        else:
+            prepared = prepare(flow, submission, core.settings, core.clock)
+        # Here, in the caller's thread: the connection is the caller's.
+        submit_by(core, connection, prepared, notify=notify)
+        return Run(self._bridge, AsyncRun(core, prepared.run.id, "submitted"))
 
     def submit_call(
         self, flow: FlowDef, args: Sequence[Any], kwargs: Mapping[str, Any]

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from locktender.client.limits_async import AsyncLimits
     from locktender.client.pauses import AsyncFlows
     from locktender.client.pools_async import AsyncPools
+    from locktender.client.result_cache import AsyncCache
     from locktender.client.runs_async import AsyncQueue, AsyncRuns
     from locktender.client.schedules import AsyncSchedules
     from locktender.client.slots import AsyncSlots
@@ -49,6 +50,7 @@ class AsyncClient(AsyncSubmitting):
     flows                  namespace to pause and resume flows
     schedules              namespace to set and see schedules: runs of a flow at set times
     events                 namespace to send events, and to see who waits for which
+    cache                  namespace to see and forget cached results of steps
     """
 
     def __init__(self, core: Core) -> None:
@@ -104,6 +106,13 @@ class AsyncClient(AsyncSubmitting):
         return AsyncEvents(self._core)
 
     @cached_property
+    def cache(self) -> AsyncCache:
+        """Namespace `cache`: results of steps that are used again."""
+        from locktender.client.result_cache import AsyncCache
+
+        return AsyncCache(self._core)
+
+    @cached_property
     def workers(self) -> AsyncWorkers:
         """Namespace `workers`: lists and drains workers."""
         from locktender.client.workers import AsyncWorkers
@@ -131,6 +140,25 @@ class AsyncClient(AsyncSubmitting):
         return await self.submit_prepared(
             prepare(flow, submission, self._core.settings, self._core.clock)
         )
+
+    async def _submit_by(
+        self, connection: object, flow: object, submission: Submission, *, notify: bool
+    ) -> AsyncRun[Any]:
+        from locktender.client.outbox import submit_by_async
+
+        self._core.guard.check()
+        prepared = await self.prepared(flow, submission)
+        await submit_by_async(self._core, connection, prepared, notify=notify)
+        return AsyncRun(self._core, prepared.run.id, "submitted")
+
+    async def prepared(self, flow: object, submission: Submission) -> Prepared:
+        """One call, checked and ready to be stored."""
+        from locktender.client.by_name import is_elsewhere, prepare_named
+        from locktender.client.submit import prepare
+
+        if is_elsewhere(flow):
+            return (await prepare_named(self._core, str(flow), [submission]))[0]
+        return prepare(flow, submission, self._core.settings, self._core.clock)
 
     @overload
     async def submit_many(

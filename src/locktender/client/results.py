@@ -66,6 +66,10 @@ _ERRORS: dict[str, type[RunFailed]] = {
 
 async def value_of(core: Core, row: RunRow) -> Any:
     """The value of a run that has ended. Raises what it ended with."""
+    if row.state == RunState.REJECTED:
+        from locktender.client.outbox_rows import rejection
+
+        raise await rejection(core.store, row.id)
     if row.state != RunState.SUCCEEDED:
         raise await error_of(core, row)
     if row.output is None:

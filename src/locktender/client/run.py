@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 
 from locktender.base.durations import Duration, microseconds
 from locktender.base.model import Request
-from locktender.base.states import TERMINAL_RUNS, RunState
+from locktender.base.states import OUTBOX_RUNS, TERMINAL_RUNS, RunState
 from locktender.base.tracebacks import public
 from locktender.client import results, run_details
 from locktender.client.bridge import Bridge
 from locktender.client.core import Core
 from locktender.client.mailing import EventWaitInfo, send_to_run, tokens_of
+from locktender.client.outbox_rows import unmoved
 from locktender.client.pauses import pause_runs, resume_runs
 from locktender.client.retrying import retry_runs
 from locktender.client.views import EventInfo, LogInfo, Requested, RunInfo, TaskInfo
@@ -21,11 +22,12 @@ if TYPE_CHECKING:
     from locktender.observe.why import Why
 
 T_co = TypeVar("T_co", covariant=True)
-SubmitOutcome = Literal["created", "attached", "skipped"]
+SubmitOutcome = Literal["created", "attached", "skipped", "submitted"]
 _SUBMITTED: dict[str, SubmitOutcome] = {
     "created": "created",
     "attached": "attached",
     "finished": "skipped",
+    "submitted": "submitted",
 }
 """What the store calls it → what users see."""
 
@@ -48,8 +50,8 @@ class AsyncRun(Generic[T_co]):
     @property
     def submitted(self) -> SubmitOutcome | None:
         """What `submit` did: "created" this run, "attached" to the active run of the same key, or
-        "skipped" because a run of the key has succeeded, or waits (`keep="oldest"`). None if this run was
-        not just submitted."""
+        "skipped" because a run of the key has succeeded, or waits (`keep="oldest"`); "submitted" inside a
+        transaction of yours (`connection=`). None if this run was not just submitted."""
         return _SUBMITTED.get(self._outcome)
 
     def __repr__(self) -> str:
@@ -89,9 +91,12 @@ class AsyncRun(Generic[T_co]):
 
         self._core.guard.check()
         store = self._core.store
-        return await with_sessions(
-            store, await explain_run(store, self._id, self._core.settings.labels)
-        )
+        row = await self._core.row(self._id)
+        if row.state in OUTBOX_RUNS:
+            why = unmoved(row, await store.now())
+        else:
+            why = await explain_run(store, row.id, self._core.settings.labels)
+        return await with_sessions(store, why)
 
     async def cancel(self, reason: str = "", *, force: bool = False) -> Requested:
         """Asks for the run to end *cancelled*; `wait()` returns when it has.

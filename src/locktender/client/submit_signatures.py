@@ -48,6 +48,8 @@ class SyncSubmitting:
         dispatch_deadline: Duration | None = None,
         delay: Duration | None = None,
         start_at: datetime | None = None,
+        connection: Any = None,
+        notify: bool = True,
         **kwargs: Any,
     ) -> Run[T]: ...
     @overload
@@ -71,6 +73,8 @@ class SyncSubmitting:
         dispatch_deadline: Duration | None = None,
         delay: Duration | None = None,
         start_at: datetime | None = None,
+        connection: Any = None,
+        notify: bool = True,
         **kwargs: Any,
     ) -> Run[T]: ...
     @overload
@@ -93,6 +97,8 @@ class SyncSubmitting:
         dispatch_deadline: Duration | None = None,
         delay: Duration | None = None,
         start_at: datetime | None = None,
+        connection: Any = None,
+        notify: bool = True,
         **kwargs: Any,
     ) -> Run[T]: ...
     @overload
@@ -114,6 +120,8 @@ class SyncSubmitting:
         dispatch_deadline: Duration | None = None,
         delay: Duration | None = None,
         start_at: datetime | None = None,
+        connection: Any = None,
+        notify: bool = True,
         **kwargs: Any,
     ) -> Run[T]: ...
     @overload
@@ -135,6 +143,8 @@ class SyncSubmitting:
         dispatch_deadline: Duration | None = None,
         delay: Duration | None = None,
         start_at: datetime | None = None,
+        connection: Any = None,
+        notify: bool = True,
         **kwargs: Any,
     ) -> Run[Any]: ...
     def submit(
@@ -155,6 +165,8 @@ class SyncSubmitting:
         dispatch_deadline: Duration | None = None,
         delay: Duration | None = None,
         start_at: datetime | None = None,
+        connection: Any = None,
+        notify: bool = True,
         **kwargs: Any,
     ) -> Run[Any]:
         """Submits a run of `flow` and returns at once. Arguments are the flow's own, and these options:
@@ -177,6 +189,11 @@ class SyncSubmitting:
         dispatch_deadline  how long each may wait for a worker once every limit has room; default "4h"
         delay              the run waits so long before it is queued, and holds nothing meanwhile; default none
         start_at           the same until a moment: a datetime with a time zone; default none
+        connection         an open connection of yours to the same PostgreSQL database: the run exists if and
+                           when its transaction commits, and ceilings and keys are judged after that;
+                           default none
+        notify             with `connection`: False spares busy applications the lock of NOTIFY, and the run
+                           is seen up to 0.1 s later; default True
 
         An option wins over a parameter of the flow of the same name: give that one by position.
         Raises `AdmissionRejected` at a ceiling, `DuplicateKey` where the key is taken.
@@ -188,7 +205,14 @@ class SyncSubmitting:
             delay, start_at, keep=keep, max_queued=max_queued, debounce=debounce,
             throttle=throttle,
         )  # fmt: skip
+        if connection is not None:
+            return self._submit_by(connection, flow, submission, notify=notify)
         return self._submit(flow, submission)
+
+    def _submit_by(
+        self, connection: object, flow: object, submission: Submission, *, notify: bool
+    ) -> Run[Any]:
+        raise NotImplementedError
 
     def _submit(self, flow: object, submission: Submission) -> Run[Any]:
         raise NotImplementedError
@@ -218,6 +242,8 @@ class AsyncSubmitting:
         dispatch_deadline: Duration | None = None,
         delay: Duration | None = None,
         start_at: datetime | None = None,
+        connection: Any = None,
+        notify: bool = True,
         **kwargs: Any,
     ) -> AsyncRun[T]: ...
     @overload
@@ -241,6 +267,8 @@ class AsyncSubmitting:
         dispatch_deadline: Duration | None = None,
         delay: Duration | None = None,
         start_at: datetime | None = None,
+        connection: Any = None,
+        notify: bool = True,
         **kwargs: Any,
     ) -> AsyncRun[T]: ...
     @overload
@@ -263,6 +291,8 @@ class AsyncSubmitting:
         dispatch_deadline: Duration | None = None,
         delay: Duration | None = None,
         start_at: datetime | None = None,
+        connection: Any = None,
+        notify: bool = True,
         **kwargs: Any,
     ) -> AsyncRun[T]: ...
     @overload
@@ -284,6 +314,8 @@ class AsyncSubmitting:
         dispatch_deadline: Duration | None = None,
         delay: Duration | None = None,
         start_at: datetime | None = None,
+        connection: Any = None,
+        notify: bool = True,
         **kwargs: Any,
     ) -> AsyncRun[T]: ...
     @overload
@@ -305,6 +337,8 @@ class AsyncSubmitting:
         dispatch_deadline: Duration | None = None,
         delay: Duration | None = None,
         start_at: datetime | None = None,
+        connection: Any = None,
+        notify: bool = True,
         **kwargs: Any,
     ) -> AsyncRun[Any]: ...
     async def submit(
@@ -325,6 +359,8 @@ class AsyncSubmitting:
         dispatch_deadline: Duration | None = None,
         delay: Duration | None = None,
         start_at: datetime | None = None,
+        connection: Any = None,
+        notify: bool = True,
         **kwargs: Any,
     ) -> AsyncRun[Any]:
         """Submits a run of `flow` and returns at once. Arguments are the flow's own, and these options:
@@ -347,6 +383,11 @@ class AsyncSubmitting:
         dispatch_deadline  how long each may wait for a worker once every limit has room; default "4h"
         delay              the run waits so long before it is queued, and holds nothing meanwhile; default none
         start_at           the same until a moment: a datetime with a time zone; default none
+        connection         an open connection of yours to the same PostgreSQL database: the run exists if and
+                           when its transaction commits, and ceilings and keys are judged after that;
+                           default none
+        notify             with `connection`: False spares busy applications the lock of NOTIFY, and the run
+                           is seen up to 0.1 s later; default True
 
         An option wins over a parameter of the flow of the same name: give that one by position.
         Raises `AdmissionRejected` at a ceiling, `DuplicateKey` where the key is taken.
@@ -358,7 +399,14 @@ class AsyncSubmitting:
             delay, start_at, keep=keep, max_queued=max_queued, debounce=debounce,
             throttle=throttle,
         )  # fmt: skip
+        if connection is not None:
+            return await self._submit_by(connection, flow, submission, notify=notify)
         return await self._submit(flow, submission)
+
+    async def _submit_by(
+        self, connection: object, flow: object, submission: Submission, *, notify: bool
+    ) -> AsyncRun[Any]:
+        raise NotImplementedError
 
     async def _submit(self, flow: object, submission: Submission) -> AsyncRun[Any]:
         raise NotImplementedError

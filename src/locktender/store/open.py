@@ -55,6 +55,11 @@ def place_for(url: str) -> StorePlace:
     return SqlitePlace(url)
 
 
+def schema_of(url: str) -> str | None:
+    """The schema of a store on PostgreSQL; None: a file."""
+    return _postgres().parse(url).schema if _is_postgres(url) else None
+
+
 def _is_postgres(url: str) -> bool:
     """Whether `url` names PostgreSQL; False: the path of a SQLite file. Refuses everything else."""
     scheme = urlsplit(url).scheme if "://" in url else ""

@@ -89,10 +89,13 @@ async def _event_readers(tx: PostgresSession) -> list[EventReader]:
 
 
 async def _references(tx: PostgresSession, after: int, limit: int) -> References:
+    # With the first page: what is cached later is an output of a run, or was cached before.
+    cached = () if after else await tx.all("cached_references", MARKER)
+    blobs = digests(value for (value,) in cached)
     runs = await tx.all("references", after, limit, MARKER)
     if not runs:
-        return References(set(), set(), 0, after)
-    blobs = digests(value for _, _, *values in runs for value in values)
+        return References(set(), blobs, 0, after)
+    blobs |= digests(value for _, _, *values in runs for value in values)
     first, last = runs[0][0], runs[-1][0]
     for name in ("references_of_tasks", "references_of_inputs"):
         rows = await tx.all(name, first, last, MARKER)

@@ -117,7 +117,8 @@ class RemoveUnused:
     """Remove empty lanes and what nothing refers to any more.
 
     That is the state of rates that are free again, orders to drain of workers that are gone, counters of tags
-    without active runs, and changes of limits before an instant, except the last one of each limit.
+    without active runs, and changes of limits before an instant, except the last one of each limit. Cached results
+    go when their time has passed, and the oldest beyond a bound.
     """
 
     term: int
@@ -126,6 +127,9 @@ class RemoveUnused:
     batch: int = 1_000
     before: int = 0
     """Changes of limits before this instant go; 0: all stay."""
+    max_cached: int = 100_000
+    max_cached_bytes: int = 1 << 30
+    """Of cached results."""
 
 
 class Upkeep(StoreBase, Protocol):

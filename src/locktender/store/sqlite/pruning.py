@@ -111,10 +111,13 @@ def _remark(tx: SqliteSession, change: Change) -> int:
 
 
 def references(tx: SqliteSession, after: int, limit: int) -> References:
+    # With the first page: what is cached later is an output of a run, or was cached before.
+    cached = () if after else tx.all("cached_references", MARKER)
+    blobs = digests(value for (value,) in cached)
     runs = tx.all("references", after, limit, MARKER)
     if not runs:
-        return References(set(), set(), 0, after)
-    blobs = digests(value for _, _, *values in runs for value in values)
+        return References(set(), blobs, 0, after)
+    blobs |= digests(value for _, _, *values in runs for value in values)
     first, last = runs[0][0], runs[-1][0]
     for name in ("references_of_tasks", "references_of_inputs"):
         rows = tx.all(name, first, last, MARKER)

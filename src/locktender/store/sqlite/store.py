@@ -85,7 +85,9 @@ from locktender.store.sqlite.companions import create_database
 from locktender.store.sqlite.mailing import SqliteMailing
 from locktender.store.sqlite.named_flows import SqliteNaming
 from locktender.store.sqlite.opening import OpenFile
+from locktender.store.sqlite.outbox import SqliteOutbox
 from locktender.store.sqlite.pruning import SqliteUpkeep
+from locktender.store.sqlite.result_cache import SqliteResultCache
 from locktender.store.sqlite.session import SqliteSession, resolved
 from locktender.store.sqlite.wake import SqliteWaiting
 from locktender.store.sqlite.write_lock import held_up
@@ -96,7 +98,15 @@ BUSY_TIMEOUT_US = 5 * SECOND
 POLL_SECONDS = 0.05
 
 
-class SqliteStore(SqliteNaming, SqliteWaiting, SqliteMailing, SqliteUpkeep, Store):
+class SqliteStore(
+    SqliteResultCache,
+    SqliteNaming,
+    SqliteWaiting,
+    SqliteMailing,
+    SqliteOutbox,
+    SqliteUpkeep,
+    Store,
+):
     """Implements `locktender.store.protocol.Store`; its docstrings are there."""
 
     def __init__(
