@@ -44,7 +44,14 @@ def test_times_of_every_command_have_one_form(engine: Client, url: Path, tmp_pat
     engine.runs.pause([queued], "by hand")
     eventually(lambda: held.tasks()[0].state == "running")
     worker = engine.workers.list()[0].id
-    names = {"run": held.id, "subject": held.id, "worker": worker, "pool": "db", "task": "1"}
+    names = {
+        "run": held.id,
+        "subject": held.id,
+        "worker": worker,
+        "pool": "db",
+        "task": "1",
+        "key": "0",
+    }
     given = {
         "run": ["run", "some_flows.py:quick", "--url", str(tmp_path / "other.db")],
         "submit": ["submit", "some_flows.py:quick"],

@@ -29,7 +29,7 @@ def _end(folder: str) -> str:
 @step
 async def on_loop(folder: str, token: str) -> str:
     _talk(folder, token)
-    while _waits(folder):
+    while _waits(folder):  # noqa: ASYNC110 — another process makes the file
         await asyncio.sleep(0.02)
     return _end(folder)
 

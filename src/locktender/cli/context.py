@@ -172,6 +172,10 @@ Debug = Annotated[
         metavar="",
     ),
 ]
+Expected = Annotated[
+    str | None,
+    typer.Option("--if", metavar="N", help="Only if the limit is N now; else it is refused."),
+]
 _OPTIONS = {"url": (Url, None), "json": (Json, False), "debug": (Debug, False)}
 
 
