@@ -72,7 +72,7 @@ def test_times_of_every_command_have_one_form(engine: Client, url: Path, tmp_pat
         "db copy": ["db", "copy", str(url), str(tmp_path / "copy.db")],
         "db backup": ["db", "backup", str(tmp_path / "backup.db")],
     }  # fmt: skip
-    for path, command in _commands():
+    for path, command in all_commands():
         if path in given or path in SERVE:
             continue
         noun = path.split()[0]
@@ -94,7 +94,7 @@ def test_times_of_every_command_have_one_form(engine: Client, url: Path, tmp_pat
     }
 
 
-def _commands() -> Iterator[tuple[str, Any]]:
+def all_commands() -> Iterator[tuple[str, Any]]:
     register_all()
     nouns: Any = typer.main.get_command(app)
     for noun, command in nouns.commands.items():
