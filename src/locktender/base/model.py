@@ -311,6 +311,8 @@ class LogRow(NamedTuple):
     token: int
     attempt: int
     body: bytes
+    lines: int = 0
+    """How many lines the attempt has logged in all, also those that were dropped."""
 
 
 class LogFilter(NamedTuple):

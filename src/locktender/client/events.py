@@ -95,10 +95,6 @@ class AsyncEvents:
         return await waits_of(self._core, limit)
 
 
-async def _next(events: AsyncGenerator[HistoryEvent]) -> HistoryEvent | None:
-    return await anext(events, None)
-
-
 @public
 class SyncEvents:
     """Namespace `client.events`: sends events to topics, lists who waits for which, follows the history."""
@@ -158,14 +154,9 @@ class SyncEvents:
             for event in client.events.follow(reader="billing"):
                 book(event)
         """
-        events = self._events.follow(
-            run, after=after, reader=reader, wait=wait, skip_pruned=skip_pruned
+        return self._bridge.iterate(
+            self._events.follow(run, after=after, reader=reader, wait=wait, skip_pruned=skip_pruned)
         )
-        try:
-            while (event := self._bridge.call(_next(events))) is not None:
-                yield event
-        finally:
-            self._bridge.call(events.aclose())
 
     def readers(self) -> list[EventReaderInfo]:
         """The named readers of the history, each with the cursor behind which it goes on."""

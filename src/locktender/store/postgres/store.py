@@ -327,7 +327,7 @@ class PostgresStore(
         return stale
 
     async def keep_logs(self, rows: list[LogRow]) -> None:
-        await self._write(lambda tx: tx.run("log_add", *columns(sorted(rows), 4)))
+        await self._write(lambda tx: tx.run("log_add", *columns(sorted(rows), 5)))
 
     # -- values
 
@@ -363,6 +363,10 @@ class PostgresStore(
 
     async def held_up(self) -> HeldUp:
         return await self._look(reads.held_up)
+
+    async def log_counts(self, run: int, task: int | None = None) -> dict[tuple[int, int], int]:
+        rows = await self._look(lambda tx: tx.all("log_counts", run, task))
+        return {(task, token): lines for task, token, lines in rows}
 
     async def logs(self, where: LogFilter) -> list[LogRow]:
         return await self._look(lambda tx: reads.logs(tx, where))

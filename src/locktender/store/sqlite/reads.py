@@ -8,7 +8,7 @@ from locktender.base.changes import Order, Reservation, TaskRow
 from locktender.base.errors import HistoryReplaced, NotFound
 from locktender.base.events import EventRow
 from locktender.base.limits import Limits
-from locktender.base.model import LimitChange, LimitRow, LogFilter, LogRow, RunRow, WorkerRow
+from locktender.base.model import LimitChange, LimitRow, RunRow, WorkerRow
 from locktender.kernel.lanes import HOLD
 from locktender.store import decode
 from locktender.store.admission import tally
@@ -148,11 +148,6 @@ def runs(tx: SqliteSession, where: RunFilter) -> list[RunRow]:
 
 def tasks(tx: SqliteSession, run: int) -> list[TaskRow]:
     return [TaskRow._make(row) for row in tx.all("tasks_of_run", run)]
-
-
-def logs(tx: SqliteSession, where: LogFilter) -> list[LogRow]:
-    rows = tx.all("logs_list", where.run, where.task, *where.after, where.limit)
-    return [LogRow(*row) for row in rows]
 
 
 def events(tx: SqliteSession, where: EventFilter) -> list[EventRow]:

@@ -25,8 +25,6 @@ from locktender.base.model import (
     HeldUp,
     LimitChange,
     LimitRow,
-    LogFilter,
-    LogRow,
     Request,
     RunRow,
     WorkerLife,
@@ -289,9 +287,6 @@ class SqliteStore(
         self._stale += len(stale)
         return stale
 
-    async def keep_logs(self, rows: list[LogRow]) -> None:
-        await self._write(lambda tx: tx.each("log_add", rows))
-
     # -- values
 
     async def put_blob(self, data: bytes) -> str:
@@ -325,9 +320,6 @@ class SqliteStore(
 
     async def held_up(self) -> HeldUp:
         return held_up(self.path)
-
-    async def logs(self, where: LogFilter) -> list[LogRow]:
-        return await self._look(lambda tx: reads.logs(tx, where))
 
     async def queue(self, limit: int) -> list[QueueEntry]:
         return await self._look(lambda tx: reads.queue(tx, limit))

@@ -485,12 +485,14 @@ CREATE FUNCTION locktender.history_place() RETURNS text LANGUAGE sql STABLE AS $
     )
 $$;
 
--- What bodies logged: one row per attempt that logged anything, written by its worker before its end.
+-- What bodies logged: one row per attempt that logged anything, written by its worker while it runs and before
+-- its end. `lines`: how many it has logged in all, also those that were dropped.
 CREATE TABLE locktender.log (
     task bigint NOT NULL,
     token bigint NOT NULL,
     attempt bigint NOT NULL,
     body bytea NOT NULL,
+    lines bigint NOT NULL,
     PRIMARY KEY (task, token)
 );
 

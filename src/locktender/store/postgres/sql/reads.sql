@@ -192,10 +192,15 @@ FROM unnest($1::bigint[]) v (id) JOIN locktender.task t ON t.id = v.id
 
 -- name: logs_list
 -- What attempts of a run logged, by task and token.
-SELECT task, token, attempt, body FROM locktender.log
+SELECT task, token, attempt, body, lines FROM locktender.log
 WHERE task >= $1::bigint << 20 AND task < ($1::bigint + 1) << 20 AND ($2::bigint IS NULL OR task = $2)
     AND (task, token) > ($3::bigint, $4::bigint)
 ORDER BY task, token LIMIT $5::bigint
+
+-- name: log_counts
+-- How many lines each attempt of a run has logged.
+SELECT task, token, lines FROM locktender.log
+WHERE task >= $1::bigint << 20 AND task < ($1::bigint + 1) << 20 AND ($2::bigint IS NULL OR task = $2)
 
 -- name: workers_list
 -- All workers.

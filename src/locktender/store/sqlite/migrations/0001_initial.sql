@@ -386,12 +386,14 @@ CREATE TABLE event_reader (
     at INTEGER NOT NULL
 ) WITHOUT ROWID;
 
--- What bodies logged: one row per attempt that logged anything, written by its worker before its end.
+-- What bodies logged: one row per attempt that logged anything, written by its worker while it runs and before
+-- its end. `lines`: how many it has logged in all, also those that were dropped.
 CREATE TABLE log (
     task INTEGER NOT NULL,
     token INTEGER NOT NULL,
     attempt INTEGER NOT NULL,
     body BLOB NOT NULL,
+    lines INTEGER NOT NULL,
     PRIMARY KEY (task, token)
 );
 

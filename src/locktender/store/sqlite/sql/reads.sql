@@ -197,10 +197,15 @@ FROM json_each(?) v CROSS JOIN task t ON t.id = v.value
 
 -- name: logs_list
 -- What attempts of a run logged, by task and token.
-SELECT task, token, attempt, body FROM log
+SELECT task, token, attempt, body, lines FROM log
 WHERE task >= ?1 << 20 AND task < (?1 + 1) << 20 AND (?2 IS NULL OR task = ?2)
     AND (task, token) > (?3, ?4)
 ORDER BY task, token LIMIT ?5
+
+-- name: log_counts
+-- How many lines each attempt of a run has logged.
+SELECT task, token, lines FROM log
+WHERE task >= ?1 << 20 AND task < (?1 + 1) << 20 AND (?2 IS NULL OR task = ?2)
 
 -- name: workers_list
 -- All workers.
