@@ -78,11 +78,13 @@ from locktender.store.protocol import (
     Leadership,
     Lost,
     OfferNotice,
+    OpenRuns,
     Provision,
     ProvisionState,
     QueueEntry,
     QueueView,
     ReassignLanes,
+    Rejections,
     RemoveUnused,
     Renewed,
     RunFilter,
@@ -122,6 +124,7 @@ class PostgresStore(PostgresNaming, PostgresUpkeep, PostgresWaiting, PostgresMai
         self._sql = Dialect(SQL, self.options.quoted_schema)
         self._state: PostgresConnections | None = None
         self._stale = 0
+        self.rejections: Rejections = Rejections()
         self._workers_seen: tuple[str, int] = "", -1
         self._looked_at = 0
         self._cleared_at = -CLEAR_EVERY_US
@@ -203,7 +206,7 @@ class PostgresStore(PostgresNaming, PostgresUpkeep, PostgresWaiting, PostgresMai
     # -- clients
 
     async def submit(self, submit: Submit) -> list[Submitted]:
-        return await self._opened.batcher.submit(submit)
+        return self.rejections.count(await self._opened.batcher.submit(submit))
 
     async def retry(self, run_ids: list[str], again: Sequence[int] = ()) -> list[Submitted]:
         return await self._write(lambda tx: client_verbs.retry(tx, run_ids, again))
@@ -373,6 +376,9 @@ class PostgresStore(PostgresNaming, PostgresUpkeep, PostgresWaiting, PostgresMai
 
     async def counts(self) -> Counts:
         return await self._look(reads.counts)
+
+    async def open_runs(self) -> OpenRuns:
+        return await self._look(reads.open_runs)
 
     async def stale_writes(self) -> int:
         return self._stale

@@ -55,6 +55,7 @@ from locktender.store.protocol import (
     Leadership,
     Lost,
     OfferNotice,
+    OpenRuns,
     Provision,
     ProvisionState,
     Prune,
@@ -63,6 +64,7 @@ from locktender.store.protocol import (
     QueueView,
     ReassignLanes,
     References,
+    Rejections,
     RemoveUnused,
     Renewed,
     RunFilter,
@@ -120,6 +122,7 @@ class SqliteStore(SqliteNaming, SqliteWaiting, SqliteMailing, Store):
         self._state: OpenFile | None = None
         self._blobs = Blobs(self.path, self._clock)
         self._stale = 0
+        self.rejections: Rejections = Rejections()
         self._workers_seen: tuple[str, int] = "", -1
         self._looked_at = 0
         self._waited_to: dict[str, int] = {}
@@ -188,7 +191,7 @@ class SqliteStore(SqliteNaming, SqliteWaiting, SqliteMailing, Store):
     # -- clients
 
     async def submit(self, submit: Submit) -> list[Submitted]:
-        return await self._write(lambda tx: client_verbs.submit(tx, submit))
+        return self.rejections.count(await self._write(lambda tx: client_verbs.submit(tx, submit)))
 
     async def retry(self, run_ids: list[str], again: Sequence[int] = ()) -> list[Submitted]:
         return await self._write(lambda tx: client_verbs.retry(tx, run_ids, again))
@@ -350,6 +353,9 @@ class SqliteStore(SqliteNaming, SqliteWaiting, SqliteMailing, Store):
 
     async def counts(self) -> Counts:
         return await self._look(reads.counts)
+
+    async def open_runs(self) -> OpenRuns:
+        return await self._look(reads.open_runs)
 
     async def stale_writes(self) -> int:
         return self._stale
