@@ -20,6 +20,7 @@ from typing import Any, Final
 from locktender.base.events import Event
 from locktender.base.states import NEW, RunState, TaskState
 from locktender.observe.checker.history import GraphPlan, History, plan_of
+from locktender.observe.checker.place_counts import PlaceCounts
 from locktender.observe.checker.state import (
     ACTIVE,
     COMPLETED,
@@ -34,7 +35,6 @@ from locktender.observe.checker.state import (
     CheckedTask,
     CheckedWorker,
     HistoryCommit,
-    InForce,
     Released,
     SeenRuns,
     TagSlot,
@@ -50,14 +50,14 @@ MAX_GONE_WORKERS: Final = 10_000
 """Of workers that are gone the last so many are remembered."""
 
 
-class HistoryState:
+class HistoryState(PlaceCounts):
     """Runs, tasks, usage, workers and limits at one prefix."""
 
     def __init__(self, history: History) -> None:
+        super().__init__()
         self.history = history
         self.commit: HistoryCommit = HistoryCommit()
         """The one whose events are being read."""
-        self.in_force: InForce = InForce()
         self.events: int = 0
         """How many were read."""
         self.last_seq: int = 0
@@ -76,19 +76,12 @@ class HistoryState:
         self._gone: deque[CheckedWorker] = deque()
         self.any_worker: bool = False
         self.used: dict[str, int] = {}
-        self.executing: int = 0
-        self.executing_tags: dict[TagSlot, int] = {}
         self.active: int = 0
         self.most_active: int = 0
         self.active_tags: dict[TagSlot, int] = {}
         self.active_holds: int = 0
         self.active_keys: dict[str, set[int]] = {}
-        self.executing_keys: dict[str, set[int]] = {}
         self.grants: list[tuple[Event, CheckedTask]] = []
-        self.starts: list[tuple[Event, CheckedRun]] = []
-        self.returns: list[tuple[Event, CheckedRun]] = []
-        """Runs that took a place again."""
-        self.unplaced: int = 0
         self.waiting: int = 0
         self.waits: list[tuple[Event, CheckedTask]] = []
         self.released: list[Released] = []
@@ -180,9 +173,9 @@ class HistoryState:
         was_executing, is_executing = before in EXECUTING, after in EXECUTING
         was_active, is_active = before in ACTIVE, after in ACTIVE
         if was_executing and not is_executing:
-            self._count_executing(run, -1)
-            self.unplaced -= not run.placed
-            run.placed = True
+            self.stop_executing(run, waits=after == WAITING)
+        if run.keeps and (after in RUN_ENDS or after == RunState.HELD):
+            self.keep_no_more(run)
         if was_active and not is_active:
             self._count_active(run, -1)
         if before == WAITING:
@@ -195,8 +188,7 @@ class HistoryState:
         if is_active and not was_active:
             self._count_active(run, 1)
         if is_executing and not was_executing:
-            self._count_executing(run, 1, placed=event.data.get("placed", True))
-            self.starts.append((event, run))
+            self.start_executing(event, run)
         if after == WAITING:
             run.wake_at = event.data.get("wake_at", 0)
             self._count_waiting(run, 1)
@@ -225,36 +217,10 @@ class HistoryState:
         run.plan = self.plan(event.after)
         run.data = {**run.data, "graph": event.after}
 
-    def apply_place(self, event: Event, run: CheckedRun) -> None:
-        placed = event.after == "held"
-        if placed == run.placed or run.state not in EXECUTING:
-            return
-        self._count_place(run, 1 if placed else -1)
-        run.placed = placed
-        self.unplaced += -1 if placed else 1
-        if placed:
-            self.returns.append((event, run))
-
     def _count_waiting(self, run: CheckedRun, step: int) -> None:
         self.waiting += step
         if run.key is not None:
             enrol(self.active_keys, run.key, run.id, step)
-
-    def _count_executing(self, run: CheckedRun, step: int, *, placed: bool = True) -> None:
-        if not placed:
-            run.placed, self.unplaced = False, self.unplaced + 1
-        if run.key is not None:
-            enrol(self.executing_keys, run.key, run.id, step)
-        if run.placed:
-            self._count_place(run, step)
-
-    def _count_place(self, run: CheckedRun, step: int) -> None:
-        if run.kind == "hold":
-            return
-        self.executing += step
-        for key, value in run.tags.items():
-            add_to(self.executing_tags, (key, None), step)
-            add_to(self.executing_tags, (key, value), step)
 
     def _count_active(self, run: CheckedRun, step: int) -> None:
         if run.key is not None:

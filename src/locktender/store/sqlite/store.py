@@ -19,7 +19,7 @@ from typing import TypeVar
 from locktender.base.changes import Commit, Order, TaskRow
 from locktender.base.clock import SECOND, Clock, SystemClock
 from locktender.base.errors import StoreError
-from locktender.base.events import Change, EventRow
+from locktender.base.events import EventRow
 from locktender.base.limits import Limits
 from locktender.base.model import (
     HeldUp,
@@ -35,12 +35,9 @@ from locktender.base.model import (
 from locktender.store.forking import check_process
 from locktender.store.protocol import (
     Accept,
-    AuditState,
     ChangeNotice,
     Committed,
     Counts,
-    Discard,
-    Discarded,
     Elect,
     EventFilter,
     Expire,
@@ -58,12 +55,9 @@ from locktender.store.protocol import (
     OpenRuns,
     Provision,
     ProvisionState,
-    Prune,
-    Pruned,
     QueueEntry,
     QueueView,
     ReassignLanes,
-    References,
     Rejections,
     RemoveUnused,
     Renewed,
@@ -73,17 +67,14 @@ from locktender.store.protocol import (
     Snapshot,
     Started,
     Store,
-    StoredContent,
     Submit,
     Submitted,
-    Thin,
     Withdraw,
 )
 from locktender.store.sqlite import (
     client_verbs,
     faults,
     leader_verbs,
-    pruning,
     reads,
     recovery,
     worker_verbs,
@@ -93,7 +84,10 @@ from locktender.store.sqlite.companions import create_database
 from locktender.store.sqlite.mailing import SqliteMailing
 from locktender.store.sqlite.named_flows import SqliteNaming
 from locktender.store.sqlite.opening import OpenFile
+from locktender.store.sqlite.outbox import SqliteOutbox
+from locktender.store.sqlite.result_cache import SqliteResultCache
 from locktender.store.sqlite.session import SqliteSession, resolved
+from locktender.store.sqlite.upkeep import SqliteUpkeep
 from locktender.store.sqlite.wake import SqliteWaiting
 from locktender.store.sqlite.write_lock import held_up
 
@@ -103,7 +97,15 @@ BUSY_TIMEOUT_US = 5 * SECOND
 POLL_SECONDS = 0.05
 
 
-class SqliteStore(SqliteNaming, SqliteWaiting, SqliteMailing, Store):
+class SqliteStore(
+    SqliteResultCache,
+    SqliteNaming,
+    SqliteWaiting,
+    SqliteMailing,
+    SqliteOutbox,
+    SqliteUpkeep,
+    Store,
+):
     """Implements `locktender.store.protocol.Store`; its docstrings are there."""
 
     def __init__(
@@ -370,36 +372,6 @@ class SqliteStore(SqliteNaming, SqliteWaiting, SqliteMailing, Store):
 
     async def provisioned(self) -> ProvisionState:
         return await self._look(leader_verbs.provisioned)
-
-    # -- upkeep
-
-    async def prune(self, prune: Prune) -> Pruned:
-        return await self._write(lambda tx: pruning.prune(tx, prune))
-
-    async def thin(self, thin: Thin) -> bool:
-        return await self._write(lambda tx: pruning.thin(tx, thin))
-
-    async def remark(self, change: Change) -> int:
-        return await self._write(lambda tx: pruning.remark(tx, change))
-
-    async def audit_state(self) -> AuditState | None:
-        return await self._look(pruning.audit_state)
-
-    async def keep_audit_state(self, state: AuditState) -> None:
-        await self._write(lambda tx: pruning.keep_audit_state(tx, state))
-
-    async def references(self, after: int, limit: int) -> References:
-        return await self._look(lambda tx: pruning.references(tx, after, limit))
-
-    async def stored_content(self, put_before: int, after: str, limit: int) -> StoredContent:
-        return await self._look(
-            lambda tx: pruning.stored_content(tx, self._blobs, put_before, after, limit)
-        )
-
-    async def discard(self, discard: Discard) -> Discarded:
-        graphs = await self._write(lambda tx: pruning.discard_graphs(tx, discard))
-        blobs = await self._look(lambda _: pruning.discard_blobs(self._blobs, discard))
-        return Discarded(graphs, blobs)
 
     # -- waking
 
