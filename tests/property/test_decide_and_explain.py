@@ -9,7 +9,7 @@ from locktender.base.states import HOLDING, TaskState
 from locktender.kernel.commit_builder import Cycle
 from locktender.kernel.entries import TaskEntry
 from locktender.kernel.explain import Typical, explain_task
-from locktender.kernel.gates.protocol import Block
+from locktender.kernel.gates.protocol import Block, SlotGate
 from locktender.kernel.scheduler import Scheduler
 from locktender.simulate.scenarios import random_world
 
@@ -38,7 +38,10 @@ def compare(lead: Scheduler, now: int) -> int:
         assert gates_explained(lead, entry, now) == [block.name for block in blocks]
         if entry.lane.head() is entry and entry.lane.parked_at is not None:
             parked = lead.ledger.task_queue.blocks(entry.lane, entry, now)
-            assert any(block.gate is entry.lane.parked_at for block in parked)
+            gate = entry.lane.parked_at
+            # Held back for a reservation that has lost its point it stands there until `reconsider`, for a second.
+            reserved = isinstance(gate, SlotGate) and bool(gate.kept)
+            assert reserved or any(block.gate is gate for block in parked)
         compared += 1
     return compared
 

@@ -28,7 +28,8 @@ from locktender.cli.tables import SHORTEST, state
 from locktender.client.bridge import StoreReader
 from locktender.client.run_details import nodes_of
 from locktender.kernel.node_state import PASSED
-from locktender.observe.why import Why, explain_run
+from locktender.observe.answer import Why
+from locktender.observe.why import explain_run
 
 _PASSED = f'"{PASSED}"'.encode()
 
@@ -45,6 +46,8 @@ class StepView:
     passed: int
     """Not called because their item is an error, which is their result, too."""
     running: int
+    offered: int
+    """To a worker that has not accepted them yet."""
     waiting: int
     notes: tuple[str, ...]
     """What the waiting ones wait for."""
@@ -147,8 +150,7 @@ def _total(graph: Graph, totals: list[int | None], index: int, known: int) -> in
 
 def _step(name: str, total: int | None, states: Counter[str], why: Why | None) -> StepView:
     over = sum(states[state] for state in (*ENDS, PASSED))
-    # What is only offered waits still: its worker may not accept it.
-    running = states[TaskState.RUNNING]
+    running, offered = states[TaskState.RUNNING], states[TaskState.SCHEDULED]
     return StepView(
         name=name,
         total=total,
@@ -158,7 +160,8 @@ def _step(name: str, total: int | None, states: Counter[str], why: Why | None) -
         skipped=states[TaskState.SKIPPED],
         passed=states[PASSED],
         running=running,
-        waiting=sum(states.values()) - over - running,
+        offered=offered,
+        waiting=sum(states.values()) - over - running - offered,
         notes=_notes(name, why),
         not_stopped=_not_stopped(name, running, why),
     )
@@ -173,6 +176,8 @@ def _notes(name: str, why: Why | None) -> tuple[str, ...]:
     if why is None:
         return ()
     found: list[str] = []
+    if (offer := why.offered.get(name)) is not None:
+        found.append(offer.text(why.now))
     for group in why.waiting:
         if group.step == name:
             found += [reason.text for reason in group.reasons]
@@ -244,7 +249,7 @@ class Plain:
         if view.notes:
             return
         for step in view.steps:
-            if step.running or step.waiting:
+            if step.running or step.waiting or step.offered:
                 self._tell(view, step.name, f"{step.name} {counts(step)}")
 
     def _tell(self, view: RunView, subject: str, text: str) -> None:
@@ -267,6 +272,7 @@ def counts(step: StepView) -> str:
         (step.skipped, "skipped"),
         (step.passed, "not called for an error"),
         (step.running, "running"),
+        (step.offered, "offered"),
         (step.waiting, "waiting"),
     ):
         if number:
@@ -274,7 +280,9 @@ def counts(step: StepView) -> str:
     text = ", ".join(parts)
     if step.running and step.not_stopped:
         text += f"; {step.not_stopped}"
-    return f"{text} ({'; '.join(step.notes)})" if step.waiting and step.notes else text
+    return (
+        f"{text} ({'; '.join(step.notes)})" if step.waiting + step.offered and step.notes else text
+    )
 
 
 def picture(view: RunView, height: int) -> RenderableType:
@@ -319,7 +327,7 @@ def _add(grid: Table, step: StepView) -> None:
         f"{over}/{'?' if step.total is None else step.total}",
         _moving(step),
     )  # fmt: skip
-    if step.waiting:
+    if step.waiting or step.offered:
         for note in step.notes[:2]:
             grid.add_row("", "", "", f"[dim]└ {escape(note)}[/]")
 
@@ -337,9 +345,11 @@ def _moving(step: StepView) -> str:
     if step.running:
         note = f"; [red]{escape(step.not_stopped)}[/]" if step.not_stopped else ""
         parts.append(f"[cyan]{step.running} running[/]{note}")
+    if step.offered:
+        parts.append(f"[yellow]{step.offered} offered[/]")
     if step.waiting:
         parts.append(f"[yellow]{step.waiting} waiting[/]")
-    elif step.notes and not step.running and not step.over:
+    elif step.notes and not step.running and not step.offered and not step.over:
         parts.append(f"[dim]{escape(step.notes[0])}[/]")
     return ", ".join(parts)
 
@@ -367,12 +377,16 @@ def _most_lively(steps: tuple[StepView, ...], most: int) -> list[StepView]:
         return list(steps)
     ranked = sorted(
         range(len(steps)),
-        key=lambda at: (not steps[at].running, not steps[at].waiting, steps[at].over),
+        key=lambda at: (
+            not steps[at].running,
+            not steps[at].waiting + steps[at].offered,
+            steps[at].over,
+        ),
     )
     kept: set[int] = set()
     lines = 0
     for at in ranked:
-        lines += 1 + (min(2, len(steps[at].notes)) if steps[at].waiting else 0)
+        lines += 1 + (min(2, len(steps[at].notes)) if steps[at].waiting + steps[at].offered else 0)
         if lines > most:
             break
         kept.add(at)

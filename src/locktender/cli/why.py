@@ -14,7 +14,7 @@ from locktender.cli.context import Context, command
 
 if TYPE_CHECKING:
     from locktender.client.bridge import StoreReader
-    from locktender.observe.why import Why
+    from locktender.observe.answer import Why
 
 PANEL = "Beside a live engine, or without one"
 LONGEST_TASK_NUMBER = 19

@@ -27,7 +27,7 @@ from locktender.client.submit import Preparing, Submission, checked_calls, prepa
 from locktender.client.submit_signatures import SyncSubmitting
 from locktender.flows.definitions import FlowDef
 from locktender.flows.flows import Flow
-from locktender.observe.why import Why
+from locktender.observe.answer import Why
 
 log: logging.Logger = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -33,7 +33,8 @@ from locktender.client.submit import (
 )
 from locktender.client.submit_signatures import AsyncSubmitting
 from locktender.flows.flows import Flow
-from locktender.observe.why import Why, explain_task, with_sessions
+from locktender.observe.answer import Why
+from locktender.observe.why import explain_task, with_sessions
 
 T = TypeVar("T")
 Refusal = AdmissionRejected | DuplicateKey

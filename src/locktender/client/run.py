@@ -18,7 +18,8 @@ from locktender.client.pauses import pause_runs, resume_runs
 from locktender.client.refusals import wait_at, way_in
 from locktender.client.retry_from import steps_from, stored, with_args
 from locktender.client.views import EventInfo, LogInfo, Requested, RunInfo, TaskInfo
-from locktender.observe.why import Why, explain_run, with_sessions
+from locktender.observe.answer import Why
+from locktender.observe.why import explain_run, with_sessions
 from locktender.store.protocol import Submitted
 from locktender.store.retry import repeated
 

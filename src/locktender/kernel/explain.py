@@ -9,17 +9,15 @@ opens one gate wants to know of the next. Each kind of gate has its own text
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from math import ceil
+from collections.abc import Callable, Iterator
 from typing import Final
 
-import msgspec
-
-from locktender.base.durations import MAX_MICROSECONDS, clock_text, spoken
+from locktender.base.durations import spoken
 from locktender.base.ids import run_of
 from locktender.base.model import Stubborn
 from locktender.base.states import HOLDING, TaskState
 from locktender.kernel.entries import QueuedRun, TaskEntry
+from locktender.kernel.estimates import wait_for
 from locktender.kernel.explain_workers import (
     bound_by_total,
     no_fitting_worker,
@@ -34,63 +32,9 @@ from locktender.kernel.gates.rate import RateGate
 from locktender.kernel.gates.worker import WorkerGate
 from locktender.kernel.pauses import pause_texts
 from locktender.kernel.placement import HOLD, Worker
-from locktender.kernel.queue_position import Precision, QueueGroup, QueuePosition
+from locktender.kernel.queue_position import QueueGroup, QueuePosition
+from locktender.kernel.reasons import MAX_HOLDERS_SHOWN, Holder, Reason, Typical, event_reason
 from locktender.kernel.scheduler import Scheduler
-
-MAX_HOLDERS_SHOWN = 20
-
-
-class Holder(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Who has what is waited for."""
-
-    run: str
-    task: int = 0
-    node: str = ""
-    slots: int = 1
-    since: int = 0
-    worker: str = ""
-    dead: bool = False
-    """Its worker is gone; the slots are kept until the pool's own lease has passed."""
-    stop_reason: str = ""
-    """Why it was asked to stop, where it was and still runs: `timeout`, `cancel` …"""
-    stop_asked_at: int = 0
-    stalled: bool = False
-    """The lease of its worker has passed, and the process lives: the slots stay taken."""
-
-
-class Reason(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One gate that blocks, with its numbers."""
-
-    gate: str
-    text: str
-    used: int = 0
-    limit: int = -1
-    need: int = 1
-    ahead: int = 0
-    """How many waiters go first at the same gate if nobody else comes."""
-    ahead_is: Precision = "exact"
-    """How `ahead` is meant: fair turns may not be known for certain, a long line not counted to its end."""
-    holders: tuple[Holder, ...] = ()
-    more_holders: int = 0
-    estimate_us: int | None = None
-    never: bool = False
-    """As limits are now, this can never be passed."""
-
-
-class Typical(msgspec.Struct, frozen=True):
-    """How long things usually take, for estimates; empty where nothing has been seen yet."""
-
-    step_us: dict[str, int] = {}
-    run_us: int | None = None
-
-
-def event_reason(name: str, since: int, until: int, now: int) -> Reason:
-    """A wait for an event. It holds nothing, and nobody knows how long it lasts."""
-    text = f"waits for event `{name}` since {spoken(max(0, now - since))}"
-    if until - since < MAX_MICROSECONDS:
-        text += f", times out {clock_text(until)} ({spoken(max(0, until - now))} left)"
-    return Reason("event", text)
-
 
 # -- tasks -----------------------------------------------------------------------------------------
 
@@ -99,54 +43,72 @@ def explain_task(
     scheduler: Scheduler, entry: TaskEntry, typical: Typical, now: int
 ) -> list[Reason]:
     """Every gate that blocks a requested task; empty when it starts with the next cycle."""
-    if entry.state != TaskState.REQUESTED:
-        return []
-    texts = pause_texts(scheduler.ledger.limits, entry.run.row, now) if entry.run.paused else ()
-    reasons = [Reason("pause", text) for text in texts]
-    if entry.spec.wait is not None:
-        if entry.spec.event is not None:
-            name, since = entry.spec.event.name, entry.requested_at
-            return [*reasons, event_reason(name, since, entry.not_before, now)]
-        left = max(0, entry.not_before - now)
-        return [*reasons, Reason("time", f"sleeps, {spoken(left)} left", estimate_us=left)]
-    if entry.not_before > now:
-        wait = entry.not_before - now
-        text = f"back-off after attempt {entry.attempt}: {_seconds(wait)} left"
-        reasons.append(Reason("back_off", text, estimate_us=wait))
-    ledger = scheduler.ledger
-    if (first := ledger.turn_of(entry)) is not entry:
-        text = f"its flow is sequential: item {first.idx} has not ended"
-        holder = Holder(first.run.row.id, first.id, first.spec.name, since=first.started_at)
-        reasons.append(Reason("sequential", text, 1, 1, holders=(holder,)))
-    if entry.run.returning is not None:
-        return reasons + _returning(scheduler, entry.run.returning, now)
-    lane = entry.lane if entry.in_line else ledger.lane_of(entry.run, entry.node, entry.pools)
-    if lane is None:
-        return reasons
     usual = typical.step_us.get(entry.spec.step)
-    reasons += [
-        TASK_TEXTS[block.gate.kind](scheduler, entry, block, usual, now)
-        for block in ledger.task_queue.blocks(lane, entry, now)
+    reasons = [
+        each
+        if isinstance(each, Reason)
+        else TASK_TEXTS[each.gate.kind](scheduler, entry, each, usual, now)
+        for each in _blocking(scheduler, entry, now)
     ]
-    if reasons:
+    lane = lane_of(scheduler, entry)
+    if reasons and lane is not None and entry.spec.wait is None and entry.run.returning is None:
         reasons += turn_reason(_sharing(scheduler, entry, lane))
     return reasons
 
 
-def _returning(scheduler: Scheduler, run: QueuedRun, now: int) -> list[Reason]:
-    """Its run had no fitting worker, gave its place back, and stands at its gates again."""
-    if run.lane is None:
-        return []
-    return [
-        Reason(
-            block.name,
-            f"its run gave its place back while no worker fitted, and waits for one again:"
-            f" {block.used} of {block.limit} runs execute",
-            block.used,
-            block.limit,
+def in_the_way(scheduler: Scheduler, entry: TaskEntry, now: int) -> str:
+    """The same in short: the names of the gates, without numbers. It does not grow with what waits."""
+    return ", ".join(
+        each.text if isinstance(each, Reason) else each.name
+        for each in _blocking(scheduler, entry, now)
+    )
+
+
+def lane_of(scheduler: Scheduler, entry: TaskEntry) -> Lane[TaskEntry] | None:
+    """Where a task stands in line, or will."""
+    if entry.in_line:
+        return entry.lane
+    return scheduler.ledger.lane_of(entry.run, entry.node, entry.pools)
+
+
+def _blocking(scheduler: Scheduler, entry: TaskEntry, now: int) -> Iterator[Reason | Block]:
+    """What a requested task waits for, in the order of decision."""
+    if entry.state != TaskState.REQUESTED:
+        return
+    ledger = scheduler.ledger
+    if entry.run.paused:
+        yield from (
+            Reason("pause", each) for each in pause_texts(ledger.limits, entry.run.row, now)
         )
-        for block in scheduler.ledger.run_queue.blocks(run.lane, run, now)
-    ]
+    if entry.spec.wait is not None:
+        if entry.spec.event is not None:
+            yield event_reason(entry.spec.event.name, entry.requested_at, entry.not_before, now)
+        else:
+            left = max(0, entry.not_before - now)
+            yield Reason("time", f"sleeps, {spoken(left)} left", estimate_us=left)
+        return
+    if entry.not_before > now:
+        wait = entry.not_before - now
+        text = f"back-off after attempt {entry.attempt}: {_seconds(wait)} left"
+        yield Reason("back_off", text, estimate_us=wait)
+    if (first := ledger.turn_of(entry)) is not entry:
+        text = f"its flow is sequential: item {first.idx} has not ended"
+        holder = Holder(first.run.row.id, first.id, first.spec.name, since=first.started_at)
+        yield Reason("sequential", text, 1, 1, holders=(holder,))
+    if entry.run.returning is not None:
+        yield from _returning(scheduler, entry.run.returning, now)
+    elif (lane := lane_of(scheduler, entry)) is not None:
+        yield from ledger.task_queue.blocks(lane, entry, now)
+
+
+def _returning(scheduler: Scheduler, run: QueuedRun, now: int) -> Iterator[Reason]:
+    """Its run had no fitting worker, gave its place back, and stands at its gates again."""
+    for block in scheduler.ledger.run_queue.blocks(run.lane, run, now) if run.lane else ():
+        text = (
+            "its run gave its place back while no worker fitted, and waits for one again:"
+            f" {block.used} of {block.limit} runs execute"
+        )
+        yield Reason(block.name, text, block.used, block.limit)
 
 
 def turn_reason(line: QueuePosition) -> list[Reason]:
@@ -418,26 +380,6 @@ def _line_for_worker(
         return head is not None and not any(queue.blocks(lane, head, now, worker=False))
 
     return _line(scheduler, entry, beside)
-
-
-def wait_for(
-    elapsed: list[int], usual: int | None, ahead: int, gate: tuple[int, int], need: int = 1
-) -> int | None:
-    """About how long until `need` are free for one with `ahead` before it.
-
-    `gate` is how many are used, and the limit. Whoever holds is as old as `elapsed` says and lasts as
-    long as `usual`; each place that comes free is taken by the next in line for as long again.
-    """
-    if usual is None or not elapsed:
-        return None
-    left = sorted(max(usual - each, usual // 10) for each in elapsed)
-    used, limit = gate
-    # Above a lowered limit the first places that come free are for nobody.
-    places = left[max(0, len(left) - limit) :] if limit > 0 else left
-    slots = (ahead + 1) * need - max(0, limit - used)
-    each = max(1, used // len(elapsed))
-    turns, place = divmod(max(1, ceil(slots / each)) - 1, len(places))
-    return places[place] + turns * usual
 
 
 def _seconds(microseconds: int) -> str:

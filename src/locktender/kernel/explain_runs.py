@@ -10,19 +10,14 @@ import msgspec
 from locktender.base.limits import Limits
 from locktender.kernel.dag import RunGraph
 from locktender.kernel.entries import QueuedRun
-from locktender.kernel.explain import (
-    MAX_HOLDERS_SHOWN,
-    Holder,
-    Reason,
-    Typical,
-    turn_reason,
-    wait_for,
-)
+from locktender.kernel.estimates import wait_for
+from locktender.kernel.explain import turn_reason
 from locktender.kernel.gates.protocol import UNBOUNDED, Block, Gate, Lane
 from locktender.kernel.ledger import Ledger
 from locktender.kernel.node_state import Phase
 from locktender.kernel.pauses import pause_texts
 from locktender.kernel.queue_position import Precision, QueuePosition
+from locktender.kernel.reasons import MAX_HOLDERS_SHOWN, Holder, Reason, Typical
 from locktender.kernel.scheduler import Scheduler
 
 DEFAULT_RUNS: Final = "a default; change it: locktender limits set max_concurrent_runs N"
