@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.steps import client_flows as flows
-from tests.support.cli_harness import locktender
+from tests.support.cli_harness import locktender, output_of, started
 from tests.support.worlds import graph, run_row, step, worker_row
 
 from locktender import Client, StepError, connect, embedded, flow, sleep
@@ -22,7 +22,7 @@ from locktender.cli.run_view import view_of
 from locktender.kernel.scheduler import Scheduler
 from locktender.observe.rebuilt import queue_in_order
 from locktender.observe.waits import OfferedStep
-from locktender.observe.why import Why, note_of
+from locktender.observe.why import Why, explain_run, note_of
 from locktender.observe.why_queued import queued_whys
 from locktender.store.sqlite.store import SqliteStore
 from locktender.testing import eventually
@@ -194,3 +194,39 @@ async def test_a_list_of_the_queue_reads_who_executes_once(tmp_path: Path):
     whys, total = await queued_whys(store, await queue_in_order(store, 200))
     await store.close()
     assert (len(whys), total, reads[0]) == (200, 300, 1)
+
+
+class Led(SqliteStore):
+    """A leader has the lease, and decides nothing."""
+
+    async def leader(self) -> str | None:
+        return "frozen"
+
+
+async def test_what_no_gate_blocks_names_the_engine(tmp_path: Path):
+    url = tmp_path / "locktender.db"
+    with connect(url) as client:
+        run = client.submit(flows.waits, 1)
+        why = str(run.why())
+    assert "no process leads" in why
+    assert "Nothing blocks it" not in why
+    store = Led(url)
+    await store.open()
+    why = str(await explain_run(store, run.id))
+    await store.close()
+    assert "The engine is in the way: leader frozen has written no decision" in why
+    assert "next cycle" not in why
+
+
+def test_why_is_watched_until_it_has_ended(engine: Client, url: Path, tmp_path: Path):
+    engine.limits.set_max_concurrent_runs(1)
+    first, second = (engine.submit(flows.waits, number) for number in range(2))
+    eventually(lambda: first.status() == "running")
+    shell = ("why", second.id, "--watch", "--url", str(url))
+    with started(*shell, cwd=tmp_path) as watching:
+        eventually(lambda: "1 of 1 runs execute" in output_of(watching))
+        flows.GATE.set()
+        assert watching.wait(60) == 0
+        said = output_of(watching)
+    assert "max_concurrent_runs 1 → 2, or run" in said
+    assert "It waits for nothing." in said.splitlines()[-1]

@@ -15,7 +15,7 @@ from typing import Final
 from locktender.base.durations import spoken
 from locktender.base.ids import run_of
 from locktender.base.model import Stubborn
-from locktender.base.states import HOLDING, TaskState
+from locktender.base.states import TaskState
 from locktender.kernel.entries import QueuedRun, TaskEntry
 from locktender.kernel.estimates import wait_for
 from locktender.kernel.explain_workers import (
@@ -30,10 +30,18 @@ from locktender.kernel.gates.pool import PoolGate
 from locktender.kernel.gates.protocol import Block, Gate, Lane
 from locktender.kernel.gates.rate import RateGate
 from locktender.kernel.gates.worker import WorkerGate
+from locktender.kernel.openings import holders_of, openings, uses
 from locktender.kernel.pauses import pause_texts
 from locktender.kernel.placement import HOLD, Worker
 from locktender.kernel.queue_position import QueueGroup, QueuePosition
-from locktender.kernel.reasons import MAX_HOLDERS_SHOWN, Holder, Reason, Typical, event_reason
+from locktender.kernel.reasons import (
+    MAX_HOLDERS_SHOWN,
+    Holder,
+    Opening,
+    Reason,
+    Typical,
+    event_reason,
+)
 from locktender.kernel.scheduler import Scheduler
 
 # -- tasks -----------------------------------------------------------------------------------------
@@ -54,6 +62,37 @@ def explain_task(
     if reasons and lane is not None and entry.spec.wait is None and entry.run.returning is None:
         reasons += turn_reason(_sharing(scheduler, entry, lane))
     return reasons
+
+
+def what_opens(scheduler: Scheduler, entry: TaskEntry, now: int) -> tuple[Opening, ...]:
+    """What has to happen for a requested task to start, all of it; it starts with the next cycle then."""
+    found: list[Opening] = []
+    for each in _blocking(scheduler, entry, now):
+        if not isinstance(each, Reason):
+            lane = lane_of(scheduler, entry)
+            return (*found, *(openings(scheduler.ledger, entry, lane, now) if lane else ()))
+        at = entry.not_before if each.gate in ("time", "back_off") else None
+        tasks = tuple(holder.task for holder in each.holders)
+        found.append(
+            Opening(
+                each.gate,
+                _OPENS.get(each.gate, "a place for its run").format(*tasks),
+                tasks=tasks,
+                ends=len(tasks),
+                resume=each.gate == "pause",
+                at=at,
+            )
+        )
+    return tuple(found)
+
+
+_OPENS: Final = {
+    "pause": "the run or its flow resumed",
+    "time": "its time to come",
+    "back_off": "its back-off to end",
+    "event": "its event to be sent",
+    "sequential": "task {} to end, and those before it",
+}
 
 
 def in_the_way(scheduler: Scheduler, entry: TaskEntry, now: int) -> str:
@@ -214,13 +253,7 @@ def _full(
     scheduler: Scheduler, entry: TaskEntry, block: Block, usual: int | None, now: int
 ) -> Reason:
     gate, need = block.gate, block.need
-    tasks = [
-        task
-        for run in scheduler.ledger.runs.values()
-        for task in run.tasks.values()
-        if task.state in HOLDING and _uses(task, gate)
-    ]
-    tasks.sort(key=lambda task: task.started_at or task.scheduled_at)
+    tasks = holders_of(scheduler.ledger, gate)
     stubborn = stubborn_by_token(scheduler.ledger.workers.by_id.values())
     stalled = {each.id for each in scheduler.ledger.workers.by_id.values() if each.stalled_since}
     holders = [
@@ -228,7 +261,7 @@ def _full(
         for task in tasks
     ]
     dead = [
-        Holder(_run_id(scheduler, run_of(task)), task, "", slots, until, worker, dead=True)
+        Holder(_run_id(scheduler, run_of(task)), task, "", slots, 0, worker, dead=True, until=until)
         for (task, _, pool), (slots, until, worker) in scheduler.ledger.lingering.items()
         if isinstance(gate, PoolGate) and pool == gate.name
     ]
@@ -255,7 +288,7 @@ def _holder(task: TaskEntry, gate: Gate, stubborn: Stubborn | None, *, stalled: 
         task.run.row.id,
         task.id,
         task.spec.name,
-        _uses(task, gate),
+        uses(task, gate),
         task.started_at or task.scheduled_at,
         task.worker or "",
         stop_reason="" if stubborn is None else stubborn.reason,
@@ -275,15 +308,6 @@ def _what(gate: Gate) -> str:
     if gate.kind == "window":
         return f"window of {gate.name}"
     return "the run's own parallelism" + (f" ({gate.name[9:]})" if ":" in gate.name else "")
-
-
-def _uses(task: TaskEntry, gate: Gate) -> int:
-    """How much of `gate` this task needs or holds."""
-    if task.lane is None:
-        return 0
-    return sum(slots for pool, slots in task.lane.slots if pool is gate) or int(
-        gate in task.lane.gates
-    )
 
 
 def _ahead(scheduler: Scheduler, entry: TaskEntry, gate: Gate) -> QueuePosition:

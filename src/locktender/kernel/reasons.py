@@ -21,6 +21,8 @@ class Holder(msgspec.Struct, frozen=True, omit_defaults=True):
     worker: str = ""
     dead: bool = False
     """Its worker is gone; the slots are kept until the pool's own lease has passed."""
+    until: int = 0
+    """Of a dead one: when the slots come free."""
     stop_reason: str = ""
     """Why it was asked to stop, where it was and still runs: `timeout`, `cancel` …"""
     stop_asked_at: int = 0
@@ -45,6 +47,31 @@ class Reason(msgspec.Struct, frozen=True, omit_defaults=True):
     estimate_us: int | None = None
     never: bool = False
     """As limits are now, this can never be passed."""
+
+
+class Opening(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What one gate lacks to let a waiter start. Where several gates do, all of it has to happen."""
+
+    gate: str
+    text: str
+    limit: int | None = None
+    """The smallest limit that is enough; of a rate its burst. None: no limit helps, or none can be set."""
+    tasks: tuple[int, ...] = ()
+    """Holders (the first of them): it is enough that `ends` of them end, whichever they are."""
+    ends: int = 0
+    """0: their end alone is not enough. Fewer may do where they hold more than this."""
+    slots: int = 0
+    """How much of the gate has to come free."""
+    resume: bool = False
+    """It is paused: that has to end."""
+    at: int | None = None
+    """Time alone opens it at this instant."""
+    permits: int = 0
+    """Of workers: how many more are needed, on workers that fit."""
+    runs: tuple[str, ...] = ()
+    """Of queued runs: the runs that hold the places, as `tasks`."""
+    about: bool = False
+    """There are so many before it that this is only about enough."""
 
 
 class Typical(msgspec.Struct, frozen=True):

@@ -6,7 +6,8 @@ beside it) is rebuilt from rows in this process and explained by the rules the l
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
 
 import msgspec
 
@@ -34,7 +35,7 @@ from locktender.observe.rebuilt import (
     typical,
 )
 from locktender.observe.waits import OfferedStep, StubbornStep, WaitingStep, waiting_reasons
-from locktender.observe.why_queued import nobody_leads, queued_why, turn_note
+from locktender.observe.why_queued import engine_note, nobody_leads, queued_why, turn_note
 from locktender.store.protocol import Store
 from locktender.store.readable import readable
 
@@ -49,8 +50,33 @@ async def with_sessions(store: Store, why: Why) -> Why:
     return msgspec.structs.replace(why, held_up=sessions, troubles=await troubles(store))
 
 
+CYCLE_SECONDS = 0.1
+"""A change is decided within this time. What no gate blocks after two of them waits for the engine itself."""
+
+
 async def explain_run(store: Store, run_id: str, labels: Declared | None = None) -> Why:
     """Why this run does not start, or what its tasks wait for. `labels`: those that settings declare."""
+    return await _settled(store, lambda: _explain_run(store, run_id, labels))
+
+
+async def explain_task(store: Store, task: int, labels: Declared | None = None) -> Why:
+    """Why this task does not start: every gate that blocks it now. `labels`: those that settings declare."""
+    return await _settled(store, lambda: _explain_task(store, task, labels))
+
+
+async def _settled(store: Store, ask: Callable[[], Awaitable[Why]]) -> Why:
+    why = await ask()
+    for _ in range(2):
+        if not why.unblocked:
+            return why
+        if await store.leader() is None:
+            break
+        await asyncio.sleep(CYCLE_SECONDS)
+        why = await ask()
+    return msgspec.structs.replace(why, note=await engine_note(store)) if why.unblocked else why
+
+
+async def _explain_run(store: Store, run_id: str, labels: Declared | None) -> Why:
     row = await store.run(run_id)
     if row is None:
         raise NotFound(f"there is no run {run_id}.", field="run", got=run_id)
@@ -80,8 +106,7 @@ async def _held(store: Store, row: RunRow, now: int) -> Why:
     return why_run(row, now, row.queued_at, (Reason("held", why),), note=note)
 
 
-async def explain_task(store: Store, task: int, labels: Declared | None = None) -> Why:
-    """Why this task does not start: every gate that blocks it now. `labels`: those that settings declare."""
+async def _explain_task(store: Store, task: int, labels: Declared | None) -> Why:
     scheduler, snapshot = await rebuild(store)
     entry = scheduler.lifecycle.tasks.get(task)
     row = next((each for each in snapshot.tasks if each.id == task), None)
@@ -114,6 +139,8 @@ async def explain_task(store: Store, task: int, labels: Declared | None = None) 
         tags=entry.run.row.tags,
         note=note,
         until=tuple(patience(scheduler.lifecycle, entry)) if waits else (),
+        lets_start=explain.what_opens(scheduler, entry, snapshot.now) if waits else (),
+        offers=entry.offers,
     )
 
 
@@ -194,9 +221,14 @@ async def _executing(store: Store, row: RunRow, labels: Declared | None) -> Why:
         if lane not in seen or entry.not_before > snapshot.now:
             seen[lane] = tuple(_reasons(scheduler, entry, usual, snapshot.now, labels))
         key = (entry.spec.name, tuple(reason.gate for reason in seen[lane]))
-        group = groups.get(key) or WaitingStep(entry.spec.name, 0, seen[lane])
+        group = groups.get(key)
+        if group is None:
+            opens = ()
+            if len(groups) < MAX_GROUPS_SHOWN:
+                opens = explain.what_opens(scheduler, entry, snapshot.now)
+            group = WaitingStep(entry.spec.name, 0, seen[lane], lets_start=opens)
         until = _earliest(group.until, patience(scheduler.lifecycle, entry))
-        groups[key] = WaitingStep(group.step, group.count + 1, group.reasons, until)
+        groups[key] = msgspec.structs.replace(group, count=group.count + 1, until=until)
     notes = [await nobody_leads(store)] if groups else []
     notes.append(_stalled_note(scheduler, run.tasks.values()))
     notes.append(await provisioner_note(store, [group.reasons for group in groups.values()]))

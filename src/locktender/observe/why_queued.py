@@ -7,19 +7,21 @@ from collections.abc import Sequence
 
 import msgspec
 
+from locktender.base.durations import spoken
 from locktender.base.graph import Graph
 from locktender.base.model import RunRow
 from locktender.kernel import lanes
 from locktender.kernel.entries import QueuedRun
-from locktender.kernel.explain_runs import explain_queued, place_precision
+from locktender.kernel.explain_runs import explain_queued, place_precision, runs_to_start
 from locktender.kernel.fair_turns import Turns
+from locktender.kernel.gate_names import counted
 from locktender.kernel.queue_position import QueueGroup, QueuePosition
 from locktender.kernel.reasons import Typical
 from locktender.kernel.scheduler import Scheduler
 from locktender.observe import rebuilt
-from locktender.observe.answer import Why, why_run
-from locktender.observe.rebuilt import line_of, median, places
-from locktender.store.protocol import QueueEntry, QueueView, RunFilter, Store
+from locktender.observe.answer import LEFT, Why, why_run
+from locktender.observe.rebuilt import EVENTS_READ, line_of, median, places
+from locktender.store.protocol import EventFilter, QueueEntry, QueueView, RunFilter, Store
 
 
 async def queued_why(store: Store, row: RunRow) -> Why:
@@ -27,7 +29,7 @@ async def queued_why(store: Store, row: RunRow) -> Why:
     view = await store.beside(row.seq, rebuilt.MAX_RUNS_COUNTED)
     if view is None:
         now = await store.now()
-        return why_run(row, now, row.queued_at, note="It has left the queue this moment.")
+        return why_run(row, now, row.queued_at, note=LEFT)
     line = await line_of(store, row, view)
     why = await _explained(store, row, view, places(view), line, view.lasted)
     note = await (nobody_leads(store) if why.reasons else turn_note(store))
@@ -91,7 +93,12 @@ async def _explained(
     reasons = explain_queued(scheduler, head, typical, line, view.now, replaced=replaced)
     precision = place_precision(scheduler.ledger, head, line)
     why = why_run(row, view.now, row.queued_at, tuple(reasons))
-    return msgspec.structs.replace(why, position=line.ahead + 1, position_is=precision)
+    return msgspec.structs.replace(
+        why,
+        position=line.ahead + 1,
+        position_is=precision,
+        lets_start=runs_to_start(scheduler.ledger, head, reasons, line),
+    )
 
 
 async def _replaced(store: Store, row: RunRow) -> str | None:
@@ -110,7 +117,22 @@ async def nobody_leads(store: Store) -> str:
 
 
 async def turn_note(store: Store) -> str:
-    """Nothing blocks it: it starts with the leader's next cycle, if there is a leader."""
-    if await store.leader() is None:
-        return "Nothing blocks it, but no process leads: start an engine on this store."
-    return "Nothing blocks it: it starts with the leader's next cycle."
+    """No gate blocks it: it starts with the leader's next cycle, if there is a leader."""
+    return await nobody_leads(store) or "It starts with the leader's next cycle."
+
+
+async def engine_note(store: Store) -> str:
+    """No gate blocks it and it has not started within two cycles: what of the engine is in the way."""
+    leader, now = await store.leader(), await store.now()
+    if leader is None:
+        return "Its gates are open, but no process leads: start an engine on this store."
+    held_up = await store.held_up()
+    last = await store.events(EventFilter(limit=EVENTS_READ, newest=True))
+    at = next((row.at for row in reversed(last) if row.cycle > 0), None)
+    since = "" if at is None else f" for {spoken(max(0, now - at))}"
+    text = f"Its gates are open. The engine is in the way: leader {leader} has written no decision{since}"
+    if held_up.sessions:
+        text += (
+            f"; {counted(len(held_up.sessions), 'session')} of the database holds the history up"
+        )
+    return text + "."
